@@ -1,0 +1,95 @@
+# Compile options shared by every target, and the functions by which tests and benches register.
+
+add_library(clan_options INTERFACE)
+target_compile_options(clan_options INTERFACE -Wall -Wextra -Wshadow)
+if(CLAN_WERROR)
+  target_compile_options(clan_options INTERFACE -Werror)
+endif()
+
+# Sanitizers and coverage change every object, also those of faces written later: directory scope.
+if(CLAN_SANITIZE)
+  add_compile_options(-fsanitize=${CLAN_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${CLAN_SANITIZE})
+  if(CLAN_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ says itself that it is wrong about this one in instrumented code; dev has it as an error.
+    add_compile_options(-Wno-maybe-uninitialized)
+  endif()
+  if(CLAN_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ warns at each stand-alone fence that TSan does not model it; the memory-order rules in
+    # docs say where a fence is allowed, the warning adds nothing there.
+    add_compile_options(-Wno-tsan)
+  endif()
+endif()
+if(CLAN_COVERAGE)
+  add_compile_options(--coverage -fprofile-update=atomic)
+  add_link_options(--coverage)
+endif()
+if(CLAN_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "CLAN_FUZZ needs clang++ (libFuzzer); use the preset 'fuzz'")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# clan_add_subdirectory_if_present(DIR): parts of the tree that may not be there.
+function(clan_add_subdirectory_if_present dir)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${dir}/CMakeLists.txt)
+    add_subdirectory(${dir})
+  endif()
+endfunction()
+
+# Seconds a test may take here: sanitizers are allowed three times as long.
+function(clan_timeout seconds out)
+  if(CLAN_SANITIZE)
+    math(EXPR seconds "${seconds} * 3")
+  endif()
+  set(${out} ${seconds} PARENT_SCOPE)
+endfunction()
+
+# clan_test(NAME SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…])
+# A GoogleTest executable linked with every symbol of the engine. Each TEST becomes a ctest of its
+# own, named <label>.<Suite>.<Name>.
+function(clan_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LIBS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL ${name})
+  endif()
+  clan_timeout(${ARG_TIMEOUT} timeout)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE clan_options clan::testing GTest::gtest_main ${ARG_LIBS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  if(TARGET clan_test_support)
+    target_link_libraries(${name} PRIVATE clan_test_support)
+  endif()
+  include(GoogleTest)
+  gtest_discover_tests(${name} TEST_PREFIX ${ARG_LABEL}. DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} LABELS ${ARG_LABEL})
+endfunction()
+
+# clan_bench(NAME SOURCES a.cc… [INTERNAL] [LIBS t…] [SMOKE args…])
+# A benchmark. INTERNAL links clan::testing (a module bench), otherwise only the public library.
+# With SMOKE, ctest runs it once with these arguments (label bench).
+function(clan_bench name)
+  cmake_parse_arguments(ARG "INTERNAL" "" "SOURCES;LIBS;SMOKE" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  if(ARG_INTERNAL)
+    target_link_libraries(${name} PRIVATE clan::testing)
+  else()
+    target_link_libraries(${name} PRIVATE clan::clan)
+  endif()
+  target_link_libraries(${name} PRIVATE clan_options Threads::Threads ${ARG_LIBS})
+  if(ARG_SMOKE)
+    clan_timeout(60 timeout)
+    add_test(NAME bench.${name} COMMAND ${name} ${ARG_SMOKE})
+    set_tests_properties(bench.${name} PROPERTIES LABELS bench TIMEOUT ${timeout})
+  endif()
+endfunction()

@@ -1,0 +1,167 @@
+#include "base/fd.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace clan {
+namespace {
+
+// The address of an abstract socket; the length excludes the unused tail so that no padding is part of the name.
+struct AbstractAddress {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+Result<AbstractAddress> abstract_address(std::string_view name) {
+  AbstractAddress a;
+  if (name.empty() || name.size() > sizeof(a.address.sun_path) - 1) {
+    return Error{ENAMETOOLONG, "abstract socket name must have 1 to 107 bytes"};
+  }
+  a.address.sun_family = AF_UNIX;
+  std::memcpy(a.address.sun_path + 1, name.data(), name.size());
+  a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return a;
+}
+
+}  // namespace
+
+void Fd::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Result<Fd> duplicate(int fd) {
+  int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return errno_error("fcntl(F_DUPFD_CLOEXEC)");
+  return Fd(copy);
+}
+
+Result<Fd> create_memfd(const char* name, std::size_t bytes) {
+  Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return errno_error("memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno_error("ftruncate(memfd)");
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return errno_error("fcntl(F_ADD_SEALS)");
+  }
+  return fd;
+}
+
+Status seal_future_write(int memfd) {
+  if (::fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+    return errno_error("fcntl(F_ADD_SEALS, F_SEAL_FUTURE_WRITE)");
+  }
+  return {};
+}
+
+Result<Fd> create_eventfd() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) return errno_error("eventfd");
+  return fd;
+}
+
+void signal_eventfd(int fd) {
+  std::uint64_t one = 1;
+  // EAGAIN means that the counter is at its maximum: the reader is already going to wake.
+  (void)!::write(fd, &one, sizeof one);
+}
+
+void drain_eventfd(int fd) {
+  std::uint64_t count;
+  (void)!::read(fd, &count, sizeof count);
+}
+
+Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                     bool may_block) {
+  if (fds.size() > kMaxPassedFds) return Error{EINVAL, "too many descriptors in one datagram"};
+  iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
+  }
+  for (;;) {
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL | (may_block ? 0 : MSG_DONTWAIT)) >= 0) return {};
+    if (errno != EINTR) return errno_error("sendmsg(control socket)");
+  }
+}
+
+Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block) {
+  iovec iov{bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)];
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t n;
+  do {
+    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (may_block ? 0 : MSG_DONTWAIT));
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return errno_error("recvmsg(control socket)");
+  Datagram d;
+  d.bytes = static_cast<std::size_t>(n);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+      Fd owned(fd);  // closes what does not fit
+      if (d.fd_count < kMaxPassedFds) d.fds[d.fd_count++] = std::move(owned);
+    }
+  }
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return Error{EMSGSIZE, "control datagram larger than its version allows"};
+  }
+  return d;
+}
+
+Result<Fd> listen_abstract(std::string_view name) {
+  auto address = abstract_address(name);
+  if (!address) return address.error();
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return errno_error("socket(AF_UNIX)");
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) != 0) {
+    return errno_error("bind(abstract socket)");
+  }
+  if (::listen(fd.get(), SOMAXCONN) != 0) return errno_error("listen(abstract socket)");
+  return fd;
+}
+
+Result<Fd> connect_abstract(std::string_view name) {
+  auto address = abstract_address(name);
+  if (!address) return address.error();
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) return errno_error("socket(AF_UNIX)");
+  int rc;
+  do {
+    rc = ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length);
+  } while (rc != 0 && errno == EINTR);
+  if (rc != 0) return errno_error("connect(abstract socket)");
+  return fd;
+}
+
+Result<PeerCredentials> peer_credentials(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return errno_error("getsockopt(SO_PEERCRED)");
+  }
+  return PeerCredentials{credentials.pid, credentials.uid};
+}
+
+}  // namespace clan

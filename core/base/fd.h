@@ -1,0 +1,94 @@
+// Fd: an owned file descriptor, and the few system calls on descriptors that CLAN needs.
+//
+// Every descriptor made here is close-on-exec. Thread-safety: as an int (one owner at a time).
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "clan/result.h"
+
+namespace clan {
+
+/// Owns one descriptor; closes it on destruction.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+/// A second descriptor for the same open file.
+Result<Fd> duplicate(int fd);
+
+/// An anonymous file of `bytes`, sealed against resizing. Nothing of it is left after a crash.
+Result<Fd> create_memfd(const char* name, std::size_t bytes);
+
+/// Forbids any further writable mapping of a memfd; mappings that exist stay writable.
+Status seal_future_write(int memfd);
+
+/// An eventfd with counter 0, non-blocking.
+Result<Fd> create_eventfd();
+
+/// Adds 1 to an eventfd's counter. Never blocks.
+void signal_eventfd(int fd);
+
+/// Sets an eventfd's counter to 0. Never blocks.
+void drain_eventfd(int fd);
+
+/// Passed with a datagram by SCM_RIGHTS.
+constexpr std::size_t kMaxPassedFds = 4;
+
+/// What receive_datagram() found.
+struct Datagram {
+  std::size_t bytes = 0;  ///< 0 = the peer closed the socket
+  std::array<Fd, kMaxPassedFds> fds;
+  std::size_t fd_count = 0;
+};
+
+/// Sends one datagram with up to kMaxPassedFds descriptors on a SOCK_SEQPACKET socket. Never raises SIGPIPE.
+Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                     bool may_block);
+
+/// Receives one datagram. EAGAIN when there is none and `may_block` is false.
+Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block);
+
+/// A listening abstract AF_UNIX SOCK_SEQPACKET socket: the name vanishes with the last descriptor.
+Result<Fd> listen_abstract(std::string_view name);
+
+/// Connects to one. ECONNREFUSED when nobody listens.
+Result<Fd> connect_abstract(std::string_view name);
+
+/// Who is at the other end, by the kernel's word.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+Result<PeerCredentials> peer_credentials(int socket);
+
+}  // namespace clan

@@ -1,0 +1,73 @@
+#include "base/random.h"
+
+#include <sys/random.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <iterator>
+#include <utility>
+
+namespace clan {
+namespace {
+
+struct SipState {
+  std::uint64_t v0, v1, v2, v3;
+
+  void round() {
+    v0 += v1;
+    v1 = std::rotl(v1, 13) ^ v0;
+    v0 = std::rotl(v0, 32);
+    v2 += v3;
+    v3 = std::rotl(v3, 16) ^ v2;
+    v0 += v3;
+    v3 = std::rotl(v3, 21) ^ v0;
+    v2 += v1;
+    v1 = std::rotl(v1, 17) ^ v2;
+    v2 = std::rotl(v2, 32);
+  }
+
+  void absorb(std::uint64_t word) {
+    v3 ^= word;
+    round();
+    round();
+    v0 ^= word;
+  }
+};
+
+}  // namespace
+
+std::uint64_t random_u64() {
+  for (;;) {
+    std::uint64_t value = 0;
+    ssize_t n = ::getrandom(&value, sizeof value, 0);
+    if (n == static_cast<ssize_t>(sizeof value) && value != 0) return value;
+    // Keys from a weak source would be forgeable: a kernel without getrandom is not one we run on.
+    if (n < 0 && errno != EINTR) std::abort();
+  }
+}
+
+std::uint64_t RandomPool::next() {
+  for (;;) {
+    if (used_ == std::size(words_)) {
+      // Up to 256 bytes arrive whole and without interruption.
+      if (::getrandom(words_, sizeof words_, 0) != static_cast<ssize_t>(sizeof words_)) return random_u64();
+      used_ = 0;
+    }
+    std::uint64_t value = std::exchange(words_[used_++], 0);  // given out once
+    if (value != 0) return value;
+  }
+}
+
+std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::uint64_t a, std::uint64_t b) {
+  SipState s{k0 ^ 0x736f6d6570736575u, k1 ^ 0x646f72616e646f6du, k0 ^ 0x6c7967656e657261u,
+             k1 ^ 0x7465646279746573u};
+  s.absorb(a);
+  s.absorb(b);
+  s.absorb(std::uint64_t{16} << 56);
+  s.v2 ^= 0xff;
+  for (int i = 0; i < 4; ++i) s.round();
+  return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+}
+
+}  // namespace clan

@@ -1,0 +1,130 @@
+#include "base/reactor.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+
+#include <new>
+
+namespace clan {
+
+Reactor::~Reactor() {
+  stop();
+  // Only when destroyed by one of its own callbacks, which must be the last thing that callback does.
+  if (thread_.joinable()) thread_.detach();
+}
+
+bool Reactor::on_reactor_thread() const {
+  return thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+}
+
+Status Reactor::start_locked() {
+  if (thread_.joinable()) return {};
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return errno_error("epoll_create1");
+  auto wake = create_eventfd();
+  if (!wake) return wake.error();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = wake->get();
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake->get(), &event) != 0) {
+    return errno_error("epoll_ctl(wake)");
+  }
+  epoll_ = std::move(epoll);
+  wake_ = std::move(*wake);
+  // The application's signals are the application's threads' business.
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  Status status;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    status = Error{EAGAIN, "no thread for the driver"};
+  }
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  return status;
+}
+
+Status Reactor::add(int fd, std::shared_ptr<Pollable> pollable) {
+  std::lock_guard lock(mutex_);
+  if (stopping_.load(std::memory_order_relaxed)) return Error{ESHUTDOWN, "driver has ended"};
+  if (auto s = start_locked(); !s) return s;
+  pollables_[fd] = std::move(pollable);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  event.data.fd = fd;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    pollables_.erase(fd);
+    return errno_error("epoll_ctl(add)");
+  }
+  return {};
+}
+
+void Reactor::remove(int fd) {
+  std::shared_ptr<Pollable> keep;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  auto it = pollables_.find(fd);
+  if (it == pollables_.end()) return;
+  keep = std::move(it->second);
+  pollables_.erase(it);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+void Reactor::watch_output(int fd, bool on) {
+  std::lock_guard lock(mutex_);
+  if (pollables_.find(fd) == pollables_.end()) return;
+  epoll_event event{};
+  event.events = on ? EPOLLIN | EPOLLRDHUP | EPOLLOUT : EPOLLIN | EPOLLRDHUP;
+  event.data.fd = fd;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void Reactor::stop() {
+  stopping_.store(true);
+  std::unordered_map<int, std::shared_ptr<Pollable>> gone;  // destroyed outside the lock
+  std::thread thread;
+  {
+    std::lock_guard lock(mutex_);
+    if (thread_.joinable()) signal_eventfd(wake_.get());
+    // Called on our own thread, it ends when the callback returns; the destructor waits for it.
+    if (on_reactor_thread()) {
+      gone.swap(pollables_);
+      return;
+    }
+    thread.swap(thread_);
+  }
+  if (thread.joinable()) thread.join();
+  std::lock_guard lock(mutex_);
+  gone.swap(pollables_);
+}
+
+void Reactor::abandon_after_fork() {
+  stopping_.store(true);
+  for (auto& [fd, pollable] : pollables_) pollable->abandon_after_fork();
+  epoll_.reset();
+  wake_.reset();
+  // The std::thread object names a thread that this process does not have: forget it, never join it.
+  new (&thread_) std::thread();
+  thread_id_.store({}, std::memory_order_relaxed);
+}
+
+void Reactor::run() {
+  pthread_setname_np(pthread_self(), "clan-driver");
+  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  epoll_event events[16];
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    int n = ::epoll_wait(epoll_.get(), events, 16, -1);
+    for (int i = 0; i < n; ++i) {
+      std::shared_ptr<Pollable> pollable;
+      {
+        std::lock_guard lock(mutex_);
+        auto it = pollables_.find(events[i].data.fd);
+        if (it != pollables_.end()) pollable = it->second;
+      }
+      if (pollable) pollable->on_ready(events[i].events);
+    }
+  }
+}
+
+}  // namespace clan

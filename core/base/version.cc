@@ -1,0 +1,7 @@
+#include <clan/version.h>
+
+namespace clan {
+
+const char* version() noexcept { return CLAN_VERSION; }
+
+}  // namespace clan

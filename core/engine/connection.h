@@ -1,0 +1,319 @@
+// Connection: two rings between two endpoints, and everything both streams and message endpoints need:
+// set-up and tear-down by out-of-band messages, records, credit, waiting, death of the peer.
+//
+// Each side owns one region of memory, exported to the other side as one aperture:
+//
+//     offset 0     control line, written by the peer: how far it has consumed *our* outgoing ring
+//     offset 64    offer line, written by the peer: which of our offered messages it has copied
+//     offset 128   ring lines, written by the peer: what it sends us
+//
+// and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. So a
+// connection is apertures, tripwires and out-of-band messages, nothing else; over a link that does not map
+// memory the same stores travel as packets.
+//
+// Life:   connecting ──accept──> open ──close / reset──> closed
+//   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its own}
+//   or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region is reused
+//   only when both sides have closed or the peer is dead (ClosedConnection).
+//
+// Threads: one producer and one consumer at a time, each any thread; the driver thread delivers
+// out-of-band messages. The flags they share are atomics.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/futex.h"
+#include "engine/context_core.h"
+#include "engine/event_queue_core.h"
+#include "engine/wait.h"
+#include "shm/ring.h"
+
+namespace clan::engine {
+
+/// What a record carries. Types from 16 are the message endpoint's.
+enum class RecordType : std::uint8_t {
+  kData = 1,
+  kFin = 2,  ///< the producer has half-closed: no more records
+  kMessage = 16,
+  kFragment = 17,
+  kLastFragment = 18,
+  kOffer = 19,  ///< a large message lies in the sender's memory (payload: OfferRecord)
+};
+
+/// Kinds of endpoints that connect to each other.
+enum class ConnectionKind : std::uint32_t { kStream = 1, kMessages = 2 };
+
+constexpr std::uint32_t kOobConnect = kOobInternal | 1;
+constexpr std::uint32_t kOobAccept = kOobInternal | 2;
+constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
+constexpr std::uint32_t kOobClose = kOobInternal | 4;  ///< the sender touches the connection no more
+constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
+
+/// Payload of kConnect and kAccept.
+struct ConnectRecord {
+  RdmaCookie region;
+  std::uint32_t ring_lines = 0;
+  ConnectionKind kind = ConnectionKind::kStream;
+  Address from;                ///< kMessages: the connecting endpoint itself
+  std::uint32_t can_copy = 0;  ///< 1: the sender of this record can read the other's memory directly
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(ConnectRecord) <= kOobPayload);
+
+constexpr std::uint64_t kRegionOffers = 64;
+constexpr std::uint64_t kRegionRing = 128;
+
+/// What is left of a connection that we have closed: its region, which the peer may write to until it
+/// closes as well or dies, and the endpoint by which we hear of that. Kept by the context.
+class ClosedConnection final : public OobSink {
+ public:
+  ClosedConnection(ContextCore& context, std::shared_ptr<nic::Link> link, nic::Nic& nic,
+                   std::shared_ptr<RegionArena> arena, const RegionArena::Region& region,
+                   std::uint32_t aperture, std::uint32_t endpoint)
+      : context_(context),
+        link_(std::move(link)),
+        nic_(nic),
+        arena_(std::move(arena)),
+        region_(region),
+        aperture_(aperture),
+        endpoint_(endpoint) {}
+  /// The peer touches the region no more: gives it back. Once; the caller holds a reference.
+  void release();
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
+  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
+
+ private:
+  ContextCore& context_;
+  std::shared_ptr<nic::Link> link_;
+  nic::Nic& nic_;
+  std::shared_ptr<RegionArena> arena_;
+  RegionArena::Region region_;
+  std::uint32_t aperture_;  ///< kMaxApertures: none
+  std::uint32_t endpoint_;
+  std::atomic<bool> released_{false};
+};
+
+class Connection final : public OobSink, public std::enable_shared_from_this<Connection> {
+ public:
+  /// Client: offers a region to `remote_endpoint` behind `link` and waits for its answer.
+  static Result<std::shared_ptr<Connection>> connect(std::shared_ptr<ContextCore> context,
+                                                     std::shared_ptr<nic::Link> link,
+                                                     std::uint32_t remote_endpoint, ConnectionKind kind,
+                                                     Address from, std::uint64_t deadline_ns);
+  /// The same by the name of a service, whose endpoint may have changed since it was last asked.
+  static Result<std::shared_ptr<Connection>> connect_service(std::shared_ptr<ContextCore> context,
+                                                             const std::string& service, uid_t uid,
+                                                             ConnectionKind kind, Address from,
+                                                             std::uint64_t deadline_ns,
+                                                             Address* found = nullptr);
+  /// Server, driver thread: answers a kConnect. The connection is open when this returns.
+  static Result<std::shared_ptr<Connection>> accept(std::shared_ptr<ContextCore> context,
+                                                    std::shared_ptr<nic::Link> link,
+                                                    const OobMessage& message, ConnectionKind kind);
+  /// Server: says no.
+  static void refuse(nic::Link& link, const OobMessage& message, int err);
+
+  ~Connection() override;
+
+  // --- producer -----------------------------------------------------------------------------------
+  /// The largest payload one record can carry.
+  std::uint64_t max_payload() const { return out_geometry_.max_payload(); }
+  /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address, then
+  /// calls commit() with at most that length.
+  std::byte* reserve(std::uint64_t payload);
+  void commit(std::uint64_t payload, RecordType type);
+  /// True when a record of `payload` bytes fits now.
+  bool writable(std::uint64_t payload);
+  Status wait_writable(std::uint64_t payload, std::uint64_t deadline_ns);
+  /// Sends kFin once. Waits for room at most until the deadline.
+  Status finish(std::uint64_t deadline_ns);
+  bool finished() const { return fin_sent_; }
+
+  // --- consumer -----------------------------------------------------------------------------------
+  /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now reset).
+  int peek(shm::RingRecord* record) {
+    int rc = shm::ring_peek(in_geometry_, consumer_, in_ring_, record);
+    if (rc > 0) {
+      peer_cpu_.store(record->head.cpu(), std::memory_order_relaxed);
+      return rc;
+    }
+    return rc == 0 ? nothing_there() : broken();
+  }
+  void consume(const shm::RingRecord& record);
+  Status wait_readable(std::uint64_t deadline_ns);
+  bool readable() const {
+    // relaxed: a glance; peek() acquires
+    return shm::head_at(in_ring_, in_geometry_.index(consumer_.head)).load(std::memory_order_relaxed) != 0;
+  }
+  /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
+  void publish_credit();
+
+  // --- both ---------------------------------------------------------------------------------------
+  /// The peer has closed, died or misbehaved: no record will follow those in the ring.
+  // PAIR connection.peer_gone: sees what the peer wrote before it went
+  bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
+  /// Why, as an errno: 0 = it closed in good order.
+  int reset_reason() const { return reset_reason_.load(std::memory_order_relaxed); }
+  void close();
+  /// Ends both directions at once, from any thread: ECONNABORTED here, a reset there.
+  void abort();
+  void pause_events();
+  bool resume_events();
+  /// The peer wrote something impossible: count, log, end.
+  void reset_hostile(const char* what);
+
+  /// Posts `event` of `queue` when something can be read, when there is room again after reserve() failed,
+  /// and when the peer goes. One queue at a time.
+  Status bind(std::shared_ptr<EventQueueCore> queue, EventKind kind, std::uint64_t tag);
+  void unbind();
+  /// Posts a given event instead of one of its own (message endpoints: one event for all their peers).
+  Status bind_shared(std::shared_ptr<EventQueueCore> queue, std::uint32_t event);
+
+  /// One more persistent tripwire over the whole region, disarmed.
+  Result<std::uint32_t> add_event_tripwire(std::uint32_t queue, std::uint32_t event);
+
+  /// Posts this event as well when the peer goes.
+  void also_notify(std::shared_ptr<EventQueueCore> queue, std::uint32_t event);
+
+  nic::Link& link() { return *link_; }
+  ContextCore& context() { return *context_; }
+  const Address& remote_address() const { return remote_address_; }
+  void set_remote_address(const Address& address) { remote_address_ = address; }
+  /// The peer can copy from our memory by itself.
+  bool peer_can_copy() const { return peer_can_copy_; }
+  std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }
+  /// Words 0 and 1 of our offer line (taken, refused): bits of offers answered by the peer.
+  std::atomic<std::uint64_t>& own_offer_word(int i) {
+    return reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data() + kRegionOffers)[i];
+  }
+  /// Sets a bit in the peer's offer line. Precondition: the peer's memory is mapped.
+  void answer_offer(int word, std::uint32_t bit);
+  bool mapped() const { return remote_.mapped != nullptr; }
+  nic::Nic& nic() { return nic_; }
+  /// Sleeps until the peer writes our control or offer line, unless `ready()`. For message endpoints.
+  template <typename Ready>
+  Status wait_control(Ready&& ready, std::uint64_t deadline_ns);
+  /// Number of the tripwire that posts our event; arm it, then look for records once more.
+  std::uint32_t event_tripwire() const { return event_tripwire_; }
+
+  // OobSink, driver thread
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
+  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
+
+ private:
+  Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link, nic::Nic& nic);
+  ConnectRecord describe(ConnectionKind kind, const Address& from);
+  Status prepare();                          // our region, aperture, tripwires, endpoint
+  Status open_remote(const ConnectRecord&);  // the peer's region
+  /// No record will follow. `done`: and the peer will not touch our region again.
+  void peer_left(int reason, bool done);
+  bool may_write() const {
+    // relaxed: whoever closes a connection while he sends on it gets one or the other
+    return !closed_.load(std::memory_order_relaxed) && context_->usable();
+  }
+  void wake_local();
+  int nothing_there();
+  int broken();
+  std::uint64_t load_credit();
+  void put_ordered(std::uint64_t offset, std::uint64_t word);
+  void notify(std::uint64_t offset, std::uint64_t length);
+  template <typename Ready>
+  Status sleep_on(std::uint32_t tripwire, Waiter& waiter, std::uint64_t deadline_ns,
+                  Ready&& ready);
+  bool read_ready() { return readable() || peer_gone(); }
+
+  std::shared_ptr<ContextCore> context_;
+  std::shared_ptr<nic::Link> link_;
+  nic::Nic& nic_;
+
+  // Receiving: our region.
+  std::shared_ptr<RegionArena> arena_;
+  RegionArena::Region region_;
+  RdmaCookie region_cookie_;
+  std::uint32_t ring_tripwire_ = shm::kNoTripwire;
+  std::uint32_t credit_tripwire_ = shm::kNoTripwire;
+  std::uint32_t event_tripwire_ = shm::kNoTripwire;
+  shm::RingGeometry in_geometry_;
+  std::byte* in_ring_ = nullptr;
+  shm::RingConsumer consumer_;
+  std::atomic<std::uint16_t> peer_cpu_{0};
+  Waiter read_waiter_;
+
+  // Sending: the peer's region.
+  alignas(kCacheLine) nic::RemoteHandle remote_;
+  shm::RingGeometry out_geometry_;
+  shm::RingProducer producer_;
+  shm::RingSlot slot_;
+  std::vector<std::byte> staging_;  ///< where a record is built when the ring is not mapped
+  bool fin_sent_ = false;
+  bool remote_imported_ = false;
+  bool peer_can_copy_ = false;
+  Waiter write_waiter_;
+
+  // Shared with the driver thread.
+  std::atomic<bool> peer_gone_{false};
+  std::atomic<int> reset_reason_{0};
+  std::atomic<bool> want_room_{false};  ///< reserve() has failed since the last registration
+  std::uint32_t endpoint_ = 0;
+  std::uint32_t remote_endpoint_ = 0;
+  Address remote_address_;
+  std::mutex mutex_;  ///< set-up, tear-down and event binding
+  std::condition_variable answered_;
+  bool answer_known_ = false;
+  int answer_err_ = 0;
+  std::atomic<bool> closed_{false};
+  bool exposed_ = false;    ///< the peer may know our region
+  bool peer_done_ = false;  ///< it does not touch it any more
+  std::shared_ptr<ClosedConnection> remains_;
+  std::shared_ptr<EventQueueCore> queue_;
+  std::uint32_t event_ = shm::kNoEvent;
+  std::shared_ptr<EventQueueCore> also_queue_;
+  std::uint32_t also_event_ = shm::kNoEvent;
+  bool owns_event_ = false;
+};
+
+/// Arms a tripwire, looks once more and sleeps until it fires.
+template <typename Ready>
+Status Connection::sleep_on(std::uint32_t tripwire, Waiter& waiter, std::uint64_t deadline_ns,
+                            Ready&& ready) {
+  auto& signal = nic_.image().signals->tripwires[tripwire];
+  // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
+  const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
+  // PAIR tripwire.sleepers: stored before the last look; fire() loads it after fired has changed
+  signal.sleepers.store(1, std::memory_order_seq_cst);
+  nic_.arm(tripwire);
+  int rc = 0;
+  bool slept = false;
+  if (!ready()) {
+    count(context_->counters().sleeps);
+    rc = futex_wait(signal.fired, seen, deadline_ns);
+    count(context_->counters().wakeups);
+    slept = true;
+  }
+  signal.sleepers.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
+  nic_.disarm(tripwire);
+  (void)nic_.test_and_clear(tripwire);
+  if (slept) waiter.slept();
+  if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for the peer"};
+  return {};
+}
+
+template <typename Ready>
+Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns) {
+  for (;;) {
+    if (!context_->usable()) return unusable_error();
+    if (ready()) return {};
+    if (write_waiter_.spin(ready, peer_cpu(), deadline_ns)) return {};
+    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      return Error{ETIMEDOUT, "the peer did not make room in time"};
+    }
+    if (!write_waiter_.may_sleep()) continue;
+    if (auto s = sleep_on(credit_tripwire_, write_waiter_, deadline_ns, ready); !s) return s;
+  }
+}
+
+}  // namespace clan::engine

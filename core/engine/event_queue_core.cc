@@ -1,0 +1,303 @@
+#include "engine/event_queue_core.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/futex.h"
+#include "nic/wakeup.h"
+
+namespace clan::engine {
+namespace {
+
+constexpr std::size_t kWordsPerPoll = 32;  ///< up to 2048 events in one call
+
+// Consumers exclude each other for the few loads that taking events needs. Not a lock anyone sleeps on.
+class ConsumerGuard {
+ public:
+  explicit ConsumerGuard(std::atomic<bool>& flag) : flag_(flag) {
+    // PAIR queue.consuming: sees the consumer state the last holder left
+    while (flag_.exchange(true, std::memory_order_acquire)) sched_yield();
+  }
+  // PAIR queue.consuming: publishes the consumer state
+  ~ConsumerGuard() { flag_.store(false, std::memory_order_release); }
+  ConsumerGuard(const ConsumerGuard&) = delete;
+  ConsumerGuard& operator=(const ConsumerGuard&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<EventQueueCore>> EventQueueCore::create(std::shared_ptr<ContextCore> context) {
+  std::shared_ptr<EventQueueCore> queue(new EventQueueCore(context));
+  auto index = context->add_queue(queue.get());
+  if (!index) return index.error();
+  for (const nic::NicImage& lane : context->lane_images()) queue->add_lane(lane);
+  return queue;
+}
+
+EventQueueCore::~EventQueueCore() {
+  if (index_ < shm::kMaxEventQueues) context_->remove_queue(index_);
+}
+
+void EventQueueCore::add_lane(const nic::NicImage& lane) {
+  std::lock_guard lock(mutex_);
+  std::size_t n = lane_count_.load(std::memory_order_relaxed);
+  shm::EventQueueMemory* memory = &lane.signals->queues[index_];
+  for (std::size_t i = 0; i < n; ++i) {
+    if (lanes_[i].memory == memory) return;
+  }
+  if (n == kMaxLanes) return;
+  lanes_[n].memory = memory;
+  // PAIR queue.lanes: publishes the lane to the consumer
+  lane_count_.store(n + 1, std::memory_order_release);
+  if (n > 0) wake_all();  // sleepers wait for the lanes they knew
+}
+
+// Posts an event that is nobody's where sleepers look: either they see it before they sleep, or its
+// producer's half of the protocol wakes them.
+void EventQueueCore::wake_all() {
+  const std::size_t n = lanes();
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t how = shm::kAwake;
+    (void)nic::post_event_bit(*lanes_[i].memory, shm::kEventsPerQueue - 1, &how);
+    futex_wake(lanes_[i].memory->sleeping);  // whatever it says: see rescan()
+  }
+  ring();
+}
+
+EventQueueCore::Slot* EventQueueCore::slot(std::uint32_t event) {
+  // PAIR queue.slots: sees the chunk
+  Slot* chunk = chunks_[event / kChunk].load(std::memory_order_acquire);
+  return chunk == nullptr ? nullptr : &chunk[event % kChunk];
+}
+
+Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
+  std::lock_guard lock(mutex_);
+  std::uint32_t event;
+  if (!free_.empty()) {
+    event = free_.back();
+    free_.pop_back();
+  } else if (used_ < shm::kEventsPerQueue) {
+    event = used_++;
+    if (event % kChunk == 0) {
+      chunk_memory_.push_back(std::make_unique<Slot[]>(kChunk));
+      // PAIR queue.slots: publishes the chunk
+      chunks_[event / kChunk].store(chunk_memory_.back().get(), std::memory_order_release);
+    }
+  } else {
+    return Error{ENOSPC, "65536 events are registered with this queue already"};
+  }
+  Slot* s = slot(event);
+  s->tag.store(tag, std::memory_order_relaxed);
+  // PAIR queue.slot: publishes the tag
+  s->kind.store(static_cast<std::uint32_t>(kind), std::memory_order_release);
+  return event;
+}
+
+void EventQueueCore::remove(std::uint32_t event) {
+  std::lock_guard lock(mutex_);
+  Slot* s = event < used_ ? slot(event) : nullptr;
+  if (s == nullptr || s->kind.exchange(0, std::memory_order_relaxed) == 0) return;
+  free_.push_back(event);
+}
+
+void EventQueueCore::post(std::uint32_t event) {
+  nic::post_event(context_->own_lane().image(), index_, event);
+}
+
+std::size_t EventQueueCore::poll(std::span<Event> events) {
+  if (events.empty() || !context_->usable() || !any_pending()) return 0;
+  ConsumerGuard guard(consuming_);
+  std::size_t n = 0;
+  const std::size_t lane_count = lanes();
+  std::size_t empty_lanes = 0;
+  // One call never gives the same event twice, though it may be posted again meanwhile: the application
+  // may close what the first one names. So a word that comes round again waits for the next call.
+  std::uint32_t seen[kWordsPerPoll];
+  std::size_t words = 0;
+  while (n < events.size()) {
+    std::uint64_t bits = pending_bits_.load(std::memory_order_relaxed);  // relaxed: ours, under the guard
+    if (bits == 0) {
+      if (empty_lanes == lane_count) break;
+      Lane& lane = lanes_[next_lane_ % lane_count];
+      ++next_lane_;
+      bits = nic::take_events(*lane.memory, &lane.cursor, &pending_base_);
+      empty_lanes = bits == 0 ? empty_lanes + 1 : 0;
+      pending_bits_.store(bits, std::memory_order_relaxed);
+      if (bits == 0) continue;
+      if (words == kWordsPerPoll || std::find(seen, seen + words, pending_base_) != seen + words) break;
+      seen[words++] = pending_base_;
+      continue;
+    }
+    if (words == 0) seen[words++] = pending_base_;  // left over from the call before
+    auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
+    pending_bits_.store(bits & (bits - 1), std::memory_order_relaxed);
+    Slot* s = slot(pending_base_ + bit);
+    if (s == nullptr) continue;  // nobody registered it: a peer made it up
+    // PAIR queue.slot: sees the tag
+    std::uint32_t kind = s->kind.load(std::memory_order_acquire);
+    if (kind == 0) continue;
+    events[n++] = {s->tag.load(std::memory_order_relaxed), static_cast<EventKind>(kind)};
+  }
+  if (pending_bits_.load(std::memory_order_relaxed) != 0) hand_on();
+  return n;
+}
+
+// We leave with events in hand that no longer show in the shared tree: a consumer that fell asleep
+// meanwhile must take them. The same protocol as between producer and consumer, with pending_bits_
+// for root.
+void EventQueueCore::hand_on() {
+  // PAIR queue.pending: stored before we look for sleepers; they look at it before they sleep
+  pending_bits_.fetch_or(0, std::memory_order_seq_cst);
+  const std::size_t n = lanes();
+  for (std::size_t i = 0; i < n; ++i) {
+    auto& sleeping = lanes_[i].memory->sleeping;
+    if (sleeping.load(std::memory_order_seq_cst) == shm::kAwake) continue;
+    if (sleeping.exchange(shm::kAwake, std::memory_order_seq_cst) == shm::kSleepsOnFutex) {
+      futex_wake(sleeping);
+    } else {
+      ring();
+    }
+  }
+}
+
+bool EventQueueCore::any_pending() {
+  // relaxed: a look without the guard; whoever put bits there is about to take them or another look follows
+  if (pending_bits_.load(std::memory_order_relaxed) != 0) return true;
+  const std::size_t n = lanes();
+  for (std::size_t i = 0; i < n; ++i) {
+    if (lanes_[i].memory->root.load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
+}
+
+Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t deadline_ns) {
+  if (events.empty()) return Error{EINVAL, "wait for no events"};
+  for (;;) {
+    if (!context_->usable()) return unusable_error();
+    if (std::size_t n = poll(events); n > 0) return n;
+    if (waiter_.spin([&] { return any_pending(); }, 0, deadline_ns)) continue;
+    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      return Error{ETIMEDOUT, "no event in time"};
+    }
+    if (!waiter_.may_sleep()) continue;
+    if (auto slept = sleep(deadline_ns); !slept) return slept;
+    waiter_.slept();
+  }
+}
+
+Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
+  count(context_->counters().sleeps);
+  int rc = 0;
+  if (lanes() == 1) {
+    shm::EventQueueMemory& q = *lanes_[0].memory;
+    if (!nic::prepare_sleep(q, shm::kSleepsOnFutex)) return std::size_t{0};
+    // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
+    if (pending_bits_.load(std::memory_order_seq_cst) != 0) return std::size_t{0};
+    // After a time-out `sleeping` stays: another consumer may still sleep on it. It costs the next
+    // producer one needless wake-up.
+    rc = futex_wait(q.sleeping, shm::kSleepsOnFutex, deadline_ns);
+  } else {
+    auto number = fd();
+    if (!number) return number.error();
+    if (!arm_fd()) return std::size_t{0};
+    pollfd p{*number, POLLIN, 0};
+    timespec left{};
+    if (deadline_ns != kNoDeadline) {
+      std::uint64_t now = monotonic_ns();
+      std::uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+      left = {static_cast<time_t>(ns / 1'000'000'000u), static_cast<long>(ns % 1'000'000'000u)};
+    }
+    int ready = ::ppoll(&p, 1, deadline_ns == kNoDeadline ? nullptr : &left, nullptr);
+    rc = ready > 0 ? 0 : (ready == 0 ? ETIMEDOUT : errno);
+  }
+  count(context_->counters().wakeups);
+  if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for events"};
+  return std::size_t{0};  // time-outs are found by the caller, after a last look
+}
+
+Status EventQueueCore::wait_only(std::uint64_t deadline_ns) {
+  if (any_pending()) return {};
+  auto slept = sleep(deadline_ns);
+  return slept ? Status() : slept.error();
+}
+
+Result<int> EventQueueCore::fd() {
+  auto made = context_->queue_fd(index_);
+  if (made) eventfd_.store(*made, std::memory_order_release);  // PAIR queue.fd: to ring
+  return made;
+}
+
+bool EventQueueCore::arm_fd() {
+  auto number = fd();
+  if (!number) return false;
+  drain_eventfd(*number);
+  const std::size_t n = lanes();
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!nic::prepare_sleep(*lanes_[i].memory, shm::kSleepsOnFd)) return false;
+  }
+  // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
+  return pending_bits_.load(std::memory_order_seq_cst) == 0;
+}
+
+void EventQueueCore::ring() {
+  // PAIR queue.fd: sees the descriptor that fd() made
+  int number = eventfd_.load(std::memory_order_acquire);
+  if (number >= 0) signal_eventfd(number);
+}
+
+// A producer that died between the steps of a post may have left a leaf without its way up to the root,
+// or have answered for waking the sleeper and not done it. So every leaf is posted again, and then
+// everyone is woken whatever `sleeping` says.
+void EventQueueCore::rescan() {
+  const std::size_t n = lanes();
+  for (std::size_t i = 0; i < n; ++i) {
+    shm::EventQueueMemory& q = *lanes_[i].memory;
+    for (std::uint32_t word = 0; word < shm::kEventsPerQueue / 64; ++word) {
+      std::uint64_t bits = q.leaf[word].load(std::memory_order_relaxed);  // relaxed: posted again below
+      while (bits != 0) {
+        auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
+        bits &= bits - 1;
+        std::uint32_t how = shm::kAwake;
+        (void)nic::post_event_bit(q, word * 64 + bit, &how);
+      }
+    }
+    futex_wake(q.sleeping);
+  }
+  ring();
+}
+
+}  // namespace clan::engine
+
+namespace clan {
+
+EventQueue::EventQueue(std::shared_ptr<engine::EventQueueCore> core) : core_(std::move(core)) {}
+EventQueue::EventQueue(EventQueue&&) noexcept = default;
+EventQueue& EventQueue::operator=(EventQueue&&) noexcept = default;
+EventQueue::~EventQueue() = default;
+
+Result<EventQueue> EventQueue::create(Context& context) {
+  auto core = engine::EventQueueCore::create(context.core());
+  if (!core) return core.error();
+  return EventQueue(std::move(*core));
+}
+
+std::size_t EventQueue::poll(std::span<Event> events) { return core_->poll(events); }
+
+Result<std::size_t> EventQueue::wait(std::span<Event> events, std::int64_t timeout_ms) {
+  return core_->wait(events, deadline_after_ms(timeout_ms));
+}
+
+Result<std::uint32_t> EventQueue::add_user(std::uint64_t tag) {
+  return core_->add(EventKind::kUser, tag);
+}
+void EventQueue::post_user(std::uint32_t event) { core_->post(event); }
+void EventQueue::remove_user(std::uint32_t event) { core_->remove(event); }
+
+Result<int> EventQueue::fd() { return core_->fd(); }
+bool EventQueue::arm_fd() { return core_->arm_fd(); }
+
+}  // namespace clan

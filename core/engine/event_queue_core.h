@@ -1,0 +1,96 @@
+// EventQueueCore: the consumer's side of an event queue. The producers are nic::post_event.
+//
+// A queue has the same number in every lane of its context; the consumer looks into each lane's copy.
+// The registrations (what an event number means) are private memory, so a peer can at most make an event
+// appear that did not happen.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "clan/event_queue.h"
+#include "engine/context_core.h"
+#include "engine/wait.h"
+
+namespace clan::engine {
+
+class EventQueueCore {
+ public:
+  static Result<std::shared_ptr<EventQueueCore>> create(std::shared_ptr<ContextCore> context);
+  ~EventQueueCore();
+
+  std::uint32_t index() const { return index_; }
+  /// By ContextCore::add_queue, before anyone else sees the queue.
+  void set_index(std::uint32_t index) { index_ = index; }
+
+  /// Registers an event. ENOSPC.
+  Result<std::uint32_t> add(EventKind kind, std::uint64_t tag);
+  void remove(std::uint32_t event);
+  /// Puts an event in from this process.
+  void post(std::uint32_t event);
+
+  std::size_t poll(std::span<Event> events);
+  Result<std::size_t> wait(std::span<Event> events, std::uint64_t deadline_ns);
+  Result<int> fd();
+  bool arm_fd();
+  /// True when poll() would probably find something.
+  bool pending() { return any_pending(); }
+  /// Sleeps until something is posted (at once if something waits). Takes nothing.
+  Status wait_only(std::uint64_t deadline_ns);
+
+  /// A lane has been added to the context.
+  void add_lane(const nic::NicImage& lane);
+  /// Wakes whoever sleeps on the descriptor. Any thread.
+  void ring();
+  /// Wakes every sleeper, so that it looks at the state of the context again.
+  void wake_all();
+  /// A peer died: one of its posts may have stopped half-way. Finds every event again.
+  void rescan();
+
+ private:
+  struct Slot {
+    std::atomic<std::uint64_t> tag{0};
+    std::atomic<std::uint32_t> kind{0};  ///< 0 = not registered
+  };
+  static constexpr std::uint32_t kChunk = 1024;
+  struct Lane {
+    shm::EventQueueMemory* memory = nullptr;
+    std::uint32_t cursor = 0;
+  };
+  static constexpr std::size_t kMaxLanes = 64;
+
+  explicit EventQueueCore(std::shared_ptr<ContextCore> context)
+      : context_(std::move(context)), waiter_(context_->options().wait) {}
+  bool any_pending();
+  void hand_on();
+  // PAIR queue.lanes: sees the lanes that add_lane() has filled in
+  std::size_t lanes() const { return lane_count_.load(std::memory_order_acquire); }
+  Slot* slot(std::uint32_t event);
+  Result<std::size_t> sleep(std::uint64_t deadline_ns);
+
+  std::shared_ptr<ContextCore> context_;
+  std::uint32_t index_ = shm::kMaxEventQueues;
+
+  std::array<Lane, kMaxLanes> lanes_;
+  std::atomic<std::size_t> lane_count_{0};
+
+  std::mutex mutex_;  ///< registrations and the descriptor
+  std::array<std::atomic<Slot*>, shm::kEventsPerQueue / kChunk> chunks_{};
+  std::vector<std::unique_ptr<Slot[]>> chunk_memory_;
+  std::vector<std::uint32_t> free_;
+  std::uint32_t used_ = 0;
+  std::atomic<int> eventfd_{-1};  ///< the context's, once fd() has been called
+
+  // The consumer's state, under consuming_.
+  std::atomic<bool> consuming_{false};
+  std::atomic<std::uint64_t> pending_bits_{0};  ///< written under consuming_, glanced at without
+  std::uint32_t pending_base_ = 0;
+  std::size_t next_lane_ = 0;
+  Waiter waiter_;
+};
+
+}  // namespace clan::engine

@@ -1,0 +1,729 @@
+#include "engine/message_endpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace clan::engine {
+namespace {
+
+constexpr std::uint64_t kAdoptTag = ~std::uint64_t{0};
+constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};  ///< a send() that waits for its own offer
+constexpr int kHotLooks = 200;                          ///< before recv() looks at anything else
+constexpr unsigned kColdEvery = 32;                     ///< looks at hot rings between looks at cold ones
+
+}  // namespace
+
+MessageEndpointCore::~MessageEndpointCore() {
+  if (!service_.empty()) context_->remove_service(service_);
+  if (endpoint_ != 0) context_->remove_endpoint(endpoint_);
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
+      if (peer->offers[slot].open) take_back(*peer, slot);
+    }
+    peer->connection->close();
+  }
+  if (user_queue_) user_queue_->remove(user_event_);
+}
+
+Status MessageEndpointCore::start(const std::string& service) {
+  auto queue = EventQueueCore::create(context_);
+  if (!queue) return queue.error();
+  arrivals_ = *queue;
+  auto event = arrivals_->add(EventKind::kConnection, kAdoptTag);
+  if (!event) return event.error();
+  adopt_event_ = *event;
+  auto endpoint = context_->add_endpoint(weak_from_this());
+  if (!endpoint) return endpoint.error();
+  endpoint_ = *endpoint;
+  if (!service.empty()) {
+    if (auto s = context_->add_service(service, endpoint_); !s) return s;
+    service_ = service;
+  }
+  return context_->listen_as_node();
+}
+
+Address MessageEndpointCore::address() const {
+  return context_->address_of(endpoint_);
+}
+
+// --- peers -----------------------------------------------------------------------------------------
+
+Result<PeerIndex> MessageEndpointCore::connect_link(std::shared_ptr<nic::Link> link,
+                                                    std::uint32_t endpoint,
+                                                    std::uint64_t deadline_ns) {
+  auto connection = Connection::connect(context_, std::move(link), endpoint, ConnectionKind::kMessages,
+                                        address(), deadline_ns);
+  if (!connection) return connection.error();
+  return add_peer(std::move(*connection));
+}
+
+Result<PeerIndex> MessageEndpointCore::connect(const Address& peer, std::uint64_t deadline_ns) {
+  auto link = context_->link_to_node(peer.node, peer.uid, deadline_ns);
+  if (!link) return link.error();
+  auto index = connect_link(std::move(*link), peer.endpoint, deadline_ns);
+  if (index.ok()) peers_[*index]->connection->set_remote_address(peer);
+  return index;
+}
+
+Result<PeerIndex> MessageEndpointCore::connect(const std::string& service, uid_t uid,
+                                               std::uint64_t deadline_ns) {
+  Address peer;
+  auto connection = Connection::connect_service(context_, service, uid, ConnectionKind::kMessages,
+                                                address(), deadline_ns, &peer);
+  if (!connection) return connection.error();
+  (*connection)->set_remote_address(peer);
+  return add_peer(std::move(*connection));
+}
+
+Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection) {
+  auto peer = std::make_unique<Peer>();
+  peer->connection = std::move(connection);
+  peer->index = static_cast<PeerIndex>(peers_.size());
+  auto event = arrivals_->add(EventKind::kMessage, peer->index);
+  if (!event) return event.error();
+  peer->event = *event;
+  if (auto s = peer->connection->bind_shared(arrivals_, *event); !s) {
+    arrivals_->remove(*event);
+    return s.error();
+  }
+  PeerIndex index = peer->index;
+  peers_.push_back(std::move(peer));
+  if (user_queue_) bind_peer(*peers_[index]);
+  return index;
+}
+
+Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
+  Peer* peer = find(index);
+  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  return peer->connection->remote_address();
+}
+
+void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
+  if (message.type != kOobConnect) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (accepted_.size() >= context_->options().backlog) {
+      Connection::refuse(*link, message, ECONNREFUSED);
+      return;
+    }
+    auto connection = Connection::accept(context_, link, message, ConnectionKind::kMessages);
+    if (!connection) {
+      Connection::refuse(*link, message, connection.error().err);
+      return;
+    }
+    accepted_.push_back(std::move(*connection));
+    any_accepted_.store(true, std::memory_order_release);  // PAIR endpoint.accepted: to adopt()
+  }
+  arrivals_->post(adopt_event_);
+  std::lock_guard lock(mutex_);
+  if (user_queue_) user_queue_->post(user_event_);
+}
+
+void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
+  // Every connection hears of it by itself and posts its event.
+}
+
+void MessageEndpointCore::adopt() {
+  // PAIR endpoint.accepted: sees the connections
+  if (!any_accepted_.load(std::memory_order_acquire)) return;
+  std::vector<std::shared_ptr<Connection>> fresh;
+  {
+    std::lock_guard lock(mutex_);
+    fresh.swap(accepted_);
+    any_accepted_.store(false, std::memory_order_relaxed);
+  }
+  for (auto& connection : fresh) (void)add_peer(std::move(connection));
+}
+
+void MessageEndpointCore::make_hot(Peer& peer) {
+  if (peer.hot) return;
+  if (hot_.size() == kMaxHot) {
+    next_hot_ %= hot_.size();
+    Peer& coldest = *hot_[next_hot_];
+    make_cold(coldest);
+  }
+  peer.connection->nic().disarm(peer.connection->event_tripwire());
+  peer.hot = true;
+  hot_.push_back(&peer);
+}
+
+void MessageEndpointCore::make_cold(Peer& peer) {
+  if (!peer.hot) return;
+  peer.hot = false;
+  std::erase(hot_, &peer);
+  peer.connection->nic().arm(peer.connection->event_tripwire());
+  // What came between our last look and the arming.
+  if (peer.connection->readable() || peer.connection->peer_gone()) arrivals_->post(peer.event);
+}
+
+void MessageEndpointCore::disconnect(PeerIndex index) {
+  Peer* peer = find(index);
+  if (peer == nullptr) return;
+  if (front_.peer == peer) front_ = {};
+  for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
+    if (peer->offers[slot].open) take_back(*peer, slot);
+  }
+  for (const Offer& o : peer->fragmenting) report_sent(*peer, o.user_cookie, ECANCELED);
+  peer->fragmenting.clear();
+  std::erase(sending_, peer);
+  std::erase(hot_, peer);
+  peer->connection->close();
+  arrivals_->remove(peer->event);
+  peers_[index].reset();
+}
+
+// The peer is gone: whatever we were sending it has failed. What it sent can still be received.
+void MessageEndpointCore::fail_sends(Peer& peer) {
+  for (std::uint32_t slot = 0; slot < peer.offers.size(); ++slot) {
+    if (peer.offers[slot].open) finish_offer(peer, slot, ECONNRESET);
+  }
+  for (const Offer& o : peer.fragmenting) report_sent(peer, o.user_cookie, ECONNRESET);
+  peer.fragmenting.clear();
+  std::erase(sending_, &peer);
+}
+
+// The peer is gone and everything it sent has been received.
+void MessageEndpointCore::depart(Peer& peer) {
+  if (peer.departed) return;
+  peer.departed = true;
+  fail_sends(peer);
+  std::erase(hot_, &peer);
+  peer.hot = false;
+  departed_.push_back(peer.index);
+}
+
+bool MessageEndpointCore::take_departed(PeerIndex* peer) {
+  if (departed_.empty()) return false;
+  *peer = departed_.front();
+  departed_.pop_front();
+  return true;
+}
+
+// --- sending ---------------------------------------------------------------------------------------
+
+Status MessageEndpointCore::send_error(const Peer& peer) const {
+  if (!context_->usable()) return unusable_error();
+  int reason = peer.connection->reset_reason();
+  return Error{reason != 0 ? reason : EPIPE, "the peer is gone"};
+}
+
+std::size_t MessageEndpointCore::max_eager(PeerIndex to) const {
+  Peer* peer = find(to);
+  return peer == nullptr ? 0 : peer->connection->max_payload();
+}
+
+Result<std::span<std::byte>> MessageEndpointCore::reserve(PeerIndex to, std::size_t bytes) {
+  Peer* peer = find(to);
+  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  Connection& c = *peer->connection;
+  if (bytes > c.max_payload()) return Error{EMSGSIZE, "more than max_eager() in one piece"};
+  if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
+  if (!peer->fragmenting.empty()) {
+    progress_fragments(*peer);  // order: earlier messages first
+    if (!peer->fragmenting.empty()) return Error{EAGAIN, "no room to send"};
+  }
+  std::byte* room = c.reserve(bytes);
+  if (room == nullptr) return Error{EAGAIN, "no room to send"};
+  return std::span<std::byte>(room, bytes);
+}
+
+void MessageEndpointCore::commit(PeerIndex to, std::size_t bytes) {
+  if (Peer* peer = find(to)) peer->connection->commit(bytes, RecordType::kMessage);
+}
+
+Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> message,
+                                       std::uint64_t cookie) {
+  Peer* peer = find(to);
+  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  Connection& c = *peer->connection;
+  const std::size_t eager = std::min<std::size_t>(options_.eager_bytes, c.max_payload());
+  if (message.size() <= eager) {
+    auto room = reserve(to, message.size());
+    if (!room) return room.error();
+    if (!message.empty()) std::memcpy(room->data(), message.data(), message.size());
+    c.commit(message.size(), RecordType::kMessage);
+    return true;
+  }
+  if (message.size() > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
+  if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
+  if (c.peer_can_copy() && c.mapped() && peer->fragmenting.empty()) {
+    return offer(*peer, message, cookie);
+  }
+  peer->fragmenting.push_back({false, {}, cookie, message});
+  note_sending(*peer);
+  blocking_open_ = blocking_open_ || cookie == kNoCookie;
+  progress_fragments(*peer);
+  return false;
+}
+
+Result<bool> MessageEndpointCore::offer(Peer& peer, std::span<const std::byte> message,
+                                        std::uint64_t cookie) {
+  if (peer.offers.empty()) peer.offers.resize(64);
+  if (peer.open_offers == ~std::uint64_t{0}) progress_offers(peer);
+  if (peer.open_offers == ~std::uint64_t{0}) return Error{EAGAIN, "64 large messages wait for this peer"};
+  Connection& c = *peer.connection;
+  const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(~peer.open_offers));
+  std::byte* room = c.reserve(sizeof(OfferRecord));
+  if (room == nullptr) return Error{EAGAIN, "no room to send"};
+  auto exported = c.nic().export_aperture(
+      {const_cast<std::byte*>(message.data()), message.size(), Rights::kRead, nullptr});
+  if (!exported) return exported.error();
+  OfferRecord record{*exported, slot, 0};
+  std::memcpy(room, &record, sizeof record);
+  c.commit(sizeof record, RecordType::kOffer);
+  peer.offers[slot] = {true, *exported, cookie, message};
+  peer.open_offers |= std::uint64_t{1} << slot;
+  note_sending(peer);
+  blocking_open_ = blocking_open_ || cookie == kNoCookie;
+  return false;
+}
+
+void MessageEndpointCore::note_sending(Peer& peer) {
+  if (std::find(sending_.begin(), sending_.end(), &peer) == sending_.end()) sending_.push_back(&peer);
+}
+
+void MessageEndpointCore::report_sent(const Peer& peer, std::uint64_t cookie, int status) {
+  if (cookie != kNoCookie) {
+    sent_.push_back({cookie, peer.index, status});
+  } else {
+    blocking_open_ = false;
+    blocking_status_ = status;
+  }
+}
+
+void MessageEndpointCore::finish_offer(Peer& peer, std::uint32_t slot, int status) {
+  Offer& o = peer.offers[slot];
+  if (context_->usable()) peer.connection->nic().retire(o.cookie.aperture);
+  o.open = false;
+  peer.open_offers &= ~(std::uint64_t{1} << slot);
+  report_sent(peer, o.user_cookie, status);
+}
+
+// The caller is about to reuse the message's memory: no copy may be under way when this returns.
+void MessageEndpointCore::take_back(Peer& peer, std::uint32_t slot) {
+  Offer& o = peer.offers[slot];
+  if (context_->usable()) (void)context_->revoke(peer.connection->nic(), o.cookie.aperture);
+  o.open = false;
+  peer.open_offers &= ~(std::uint64_t{1} << slot);
+  report_sent(peer, o.user_cookie, ECANCELED);
+}
+
+// Answers to our offers. True when something moved.
+bool MessageEndpointCore::progress_offers(Peer& peer) {
+  bool moved = false;
+  for (int word = 0; word < 2; ++word) {
+    auto& answers = peer.connection->own_offer_word(word);
+    if (answers.load(std::memory_order_relaxed) == 0) continue;  // relaxed: the exchange acquires
+    // PAIR offer.answer: the peer's copy of the message is complete
+    std::uint64_t bits = answers.exchange(0, std::memory_order_seq_cst) & peer.open_offers;
+    while (bits != 0) {
+      const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(bits));
+      bits &= bits - 1;
+      moved = true;
+      // Word 1: it could not be copied, though the peer can copy from us: the memory is not readable.
+      finish_offer(peer, slot, word == 0 ? 0 : EFAULT);
+    }
+  }
+  return moved;
+}
+
+bool MessageEndpointCore::progress_fragments(Peer& peer) {
+  bool moved = false;
+  Connection& c = *peer.connection;
+  const std::size_t most = std::min<std::size_t>(c.max_payload(), 16 * 1024 - shm::kRingHeadBytes);
+  while (!peer.fragmenting.empty() && !c.peer_gone()) {
+    Offer& o = peer.fragmenting.front();
+    const std::size_t n = std::min(most, o.message.size() - peer.fragment_sent);
+    std::byte* room = c.reserve(n);
+    if (room == nullptr) break;
+    std::memcpy(room, o.message.data() + peer.fragment_sent, n);
+    peer.fragment_sent += n;
+    moved = true;
+    const bool last = peer.fragment_sent == o.message.size();
+    c.commit(n, last ? RecordType::kLastFragment : RecordType::kFragment);
+    if (!last) continue;
+    report_sent(peer, o.user_cookie, 0);
+    peer.fragmenting.pop_front();
+    peer.fragment_sent = 0;
+  }
+  return moved;
+}
+
+bool MessageEndpointCore::progress_sends() {
+  bool moved = context_->help();
+  for (std::size_t i = 0; i < sending_.size();) {
+    Peer& peer = *sending_[i];
+    if (peer.open_offers != 0) moved = progress_offers(peer) || moved;
+    if (!peer.fragmenting.empty()) moved = progress_fragments(peer) || moved;
+    const bool done = peer.open_offers == 0 && peer.fragmenting.empty();
+    if (done) {
+      sending_.erase(sending_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (peer.connection->peer_gone()) {
+      fail_sends(peer);  // takes it off the list
+      moved = true;
+    } else {
+      ++i;
+    }
+  }
+  return moved;
+}
+
+std::size_t MessageEndpointCore::poll_sent(std::span<SendCompletion> completions) {
+  progress_sends();
+  std::size_t n = 0;
+  while (n < completions.size() && !sent_.empty()) {
+    completions[n++] = sent_.front();
+    sent_.pop_front();
+  }
+  return n;
+}
+
+Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> message,
+                                 std::uint64_t deadline_ns) {
+  Peer* peer = find(to);
+  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  Connection& c = *peer->connection;
+  for (;;) {
+    auto posted = post(to, message, kNoCookie);
+    if (posted.ok() && *posted) return {};
+    if (posted.ok()) break;
+    if (posted.error().err != EAGAIN) return posted.error();
+    const std::size_t wanted = std::min<std::size_t>(message.size(), c.max_payload());
+    auto room = [&] {
+      progress_sends();
+      return c.peer_gone() || (peer->fragmenting.empty() && c.writable(wanted));
+    };
+    if (auto s = c.wait_control(room, deadline_ns); !s) return s;
+  }
+  // A large message: wait until the peer has it. There is only one that nobody else waits for.
+  auto s = c.wait_control(
+      [&] {
+        progress_sends();
+        return !blocking_open_ || c.peer_gone();
+      },
+      deadline_ns);
+  if (blocking_open_ && c.peer_gone()) fail_sends(*peer);
+  if (!blocking_open_) {
+    if (blocking_status_ == ECONNRESET) return send_error(*peer);
+    if (blocking_status_ != 0) return Error{blocking_status_, "the peer could not read the message"};
+    return {};
+  }
+  for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
+    if (peer->offers[slot].open && peer->offers[slot].user_cookie == kNoCookie) take_back(*peer, slot);
+  }
+  // Fragments that have gone cannot be called back: the connection is of no further use.
+  if (blocking_open_) disconnect(to);
+  return s;
+}
+
+// --- receiving -------------------------------------------------------------------------------------
+
+// Is there a message of this peer? Fills front_.
+bool MessageEndpointCore::look_at(Peer& peer) {
+  Connection& c = *peer.connection;
+  for (;;) {
+    shm::RingRecord& record = front_.record;  // in place: a copy would stall on store forwarding
+    int rc = c.peek(&record);
+    if (rc <= 0) {
+      if (rc < 0 || (c.peer_gone() && !c.readable())) depart(peer);
+      return false;
+    }
+    if (record.head.type() == static_cast<std::uint8_t>(RecordType::kMessage)) [[likely]] {
+      front_.peer = &peer;
+      front_.size = record.head.length();
+      front_.assembled = front_.offered = false;
+      return true;
+    }
+    Front f;
+    f.peer = &peer;
+    f.record = record;
+    f.size = record.head.length();
+    switch (static_cast<RecordType>(record.head.type())) {
+      case RecordType::kOffer:
+        if (f.size == sizeof(OfferRecord)) {
+          std::memcpy(&f.offer, record.payload, sizeof f.offer);
+          if (f.offer.slot < 64 && f.offer.cookie.length <= options_.max_message) {
+            f.offered = true;
+            f.size = f.offer.cookie.length;
+            front_ = f;
+            return true;
+          }
+        }
+        break;
+      case RecordType::kFragment:
+      case RecordType::kLastFragment: {
+        if (peer.assembly.size() + f.size > options_.max_message) break;
+        if (peer.assembled) return false;
+        peer.assembly.insert(peer.assembly.end(), record.payload, record.payload + f.size);
+        const bool last = record.head.type() == static_cast<std::uint8_t>(RecordType::kLastFragment);
+        c.consume(record);
+        if (!last) continue;
+        f.assembled = peer.assembled = true;
+        f.size = peer.assembly.size();
+        front_ = f;
+        return true;
+      }
+      default:
+        break;
+    }
+    c.reset_hostile("a record that is not a message's");
+    depart(peer);
+    return false;
+  }
+}
+
+bool MessageEndpointCore::find_front() {
+  if (front_.peer != nullptr) return true;
+  for (std::size_t i = 0, n = hot_.size(); i < n && i < hot_.size(); ++i) {
+    if (next_hot_ >= hot_.size()) next_hot_ = 0;
+    Peer& peer = *hot_[next_hot_ + i < hot_.size() ? next_hot_ + i : next_hot_ + i - hot_.size()];
+    if (!peer.connection->readable() && !peer.connection->peer_gone()) continue;
+    if (look_at(peer)) {
+      ++next_hot_;
+      // Cold peers must not starve behind a busy one: now and then they are made hot all the same.
+      if (++turns_ % kColdEvery != 0) return true;
+      break;
+    }
+  }
+  adopt();
+  Event events[16];
+  const std::size_t n = arrivals_->poll(events);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (events[i].tag == kAdoptTag) {
+      adopt();
+      continue;
+    }
+    Peer* peer = find(static_cast<PeerIndex>(events[i].tag));
+    if (peer == nullptr || peer->departed) continue;
+    make_hot(*peer);
+    // make_hot() disarmed it: look again, and at least once for its departure.
+    if (front_.peer == nullptr) look_at(*peer);
+  }
+  return front_.peer != nullptr;
+}
+
+Result<IncomingMessage> MessageEndpointCore::peek() {
+  if (!context_->usable()) return unusable_error();
+  if (!find_front()) {
+    progress_sends();
+    return Error{EAGAIN, "no message"};
+  }
+  IncomingMessage m;
+  m.from = front_.peer->index;
+  m.size = front_.size;
+  if (front_.assembled) {
+    m.bytes = front_.peer->assembly;
+  } else if (!front_.offered) {
+    m.bytes = {front_.record.payload, front_.size};
+  }
+  return m;
+}
+
+// Copies an offered message from the sender's memory. 0 or errno.
+int MessageEndpointCore::copy_offer(Peer& peer, const OfferRecord& offer, std::span<std::byte> buffer) {
+  auto handle = peer.connection->link().import(offer.cookie, false);
+  if (!handle) return handle.error().err;
+  nic::Transfer t{RdmaOp::kRead, &*handle, 0, buffer.data(),
+                  std::min<std::uint64_t>(buffer.size(), offer.cookie.length), 0};
+  int err = 0;
+  if (t.length > 0) {
+    auto result = peer.connection->link().transfer(t);
+    if (result.kind == nic::TransferResult::Kind::kPending) {
+      peer.connection->link().cancel(0);
+      err = EOPNOTSUPP;
+    } else if (result.kind != nic::TransferResult::Kind::kDone) {
+      err = result.err;
+    }
+  }
+  peer.connection->link().release(*handle);
+  return err;
+}
+
+Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
+  if (front_.peer == nullptr) return Error{EINVAL, "take() without a message that peek() has shown"};
+  if (!front_.assembled && !front_.offered) [[likely]] {
+    Peer& from = *std::exchange(front_.peer, nullptr);
+    const std::size_t length = std::min(front_.size, buffer.size());
+    if (length > 0) std::memcpy(buffer.data(), front_.record.payload, length);
+    from.connection->consume(front_.record);
+    return MessageInfo{from.index, front_.size, front_.size > buffer.size()};
+  }
+  const Front f = std::exchange(front_, {});
+  Peer& peer = *f.peer;
+  MessageInfo info{peer.index, f.size, f.size > buffer.size()};
+  const std::size_t n = std::min(f.size, buffer.size());
+  if (f.assembled) {
+    if (n > 0) std::memcpy(buffer.data(), peer.assembly.data(), n);
+    std::vector<std::byte>().swap(peer.assembly);
+    peer.assembled = false;
+    return info;
+  }
+  const int err = copy_offer(peer, f.offer, buffer);
+  peer.connection->consume(f.record);
+  if (err == 0) {
+    peer.connection->answer_offer(0, f.offer.slot);
+    return info;
+  }
+  if (err == ECONNRESET || peer.connection->peer_gone()) {
+    depart(peer);
+    return Error{ECONNRESET, "the sender of a large message died before it was copied"};
+  }
+  if (err == ESTALE) return Error{EAGAIN, "the sender took its message back"};
+  peer.connection->answer_offer(1, f.offer.slot);
+  return Error{EAGAIN, "the sender offered memory that cannot be read"};
+}
+
+void MessageEndpointCore::drop() { (void)take({}); }
+
+Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
+  while (find_front()) {
+    // A message that its sender took back is no reason to say that there is none.
+    auto m = take(buffer);
+    if (m.ok() || m.error().err != EAGAIN) return m;
+  }
+  if (!context_->usable()) return unusable_error();
+  progress_sends();
+  return Error{EAGAIN, "no message"};
+}
+
+bool MessageEndpointCore::hot_pending() const {
+  for (const Peer* peer : hot_) {
+    if (peer->connection->readable() || peer->connection->peer_gone()) return true;
+  }
+  return false;
+}
+
+Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::uint64_t deadline_ns) {
+  for (;;) {
+    // Hot rings first and for a while: a peer in conversation answers within a few cache-line transfers.
+    for (int i = 0; i < kHotLooks; ++i) {
+      if (hot_pending()) break;
+    }
+    if (find_front() && !front_.offered && !front_.assembled) [[likely]] return take(buffer);
+    auto m = try_recv(buffer);
+    if (m.ok() || m.error().err != EAGAIN) return m;
+    const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
+    auto ready = [&] { return hot_pending() || arrivals_->pending() || progress_sends(); };
+    if (waiter_.spin(ready, cpu, deadline_ns)) continue;
+    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      return Error{ETIMEDOUT, "no message in time"};
+    }
+    if (!waiter_.may_sleep()) continue;
+    if (auto s = sleep(deadline_ns); !s) return s.error();
+    waiter_.slept();
+  }
+}
+
+// Everyone becomes cold, then the endpoint sleeps on its queue.
+Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
+  std::vector<std::uint32_t> tripwires;
+  std::vector<Peer*> cooled;
+  cooled.swap(hot_);
+  // One fence for all; a NIC at a time, as peers of other users have their own.
+  for (std::size_t i = 0; i < cooled.size(); ++i) {
+    cooled[i]->hot = false;
+    tripwires.push_back(cooled[i]->connection->event_tripwire());
+    nic::Nic& nic = cooled[i]->connection->nic();
+    if (i + 1 == cooled.size() || &cooled[i + 1]->connection->nic() != &nic) {
+      nic.arm_all(tripwires);
+      tripwires.clear();
+    }
+  }
+  for (Peer* peer : cooled) {
+    if (peer->connection->readable() || peer->connection->peer_gone()) arrivals_->post(peer->event);
+  }
+  if (progress_sends()) return {};
+  // Offers are answered in a line that the same tripwires cover, so one queue wakes us for all.
+  return arrivals_->wait_only(deadline_ns);
+}
+
+// --- events ----------------------------------------------------------------------------------------
+
+void MessageEndpointCore::bind_peer(Peer& peer) {
+  Connection& c = *peer.connection;
+  // Younger than the one that posts to arrivals_, so it fires second: whoever takes the event finds the
+  // peer there.
+  auto tripwire = c.add_event_tripwire(user_queue_->index(), user_event_);
+  if (!tripwire) return;
+    c.also_notify(user_queue_, user_event_);
+  c.nic().arm(*tripwire);
+  user_queue_->post(user_event_);
+}
+
+Status MessageEndpointCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
+  if (user_queue_) return Error{EBUSY, "the endpoint is registered with an event queue already"};
+  auto event = queue->add(EventKind::kMessage, tag);
+  if (!event) return event.error();
+  {
+    std::lock_guard lock(mutex_);
+    user_event_ = *event;
+    user_queue_ = std::move(queue);
+  }
+  for (auto& peer : peers_) {
+    if (peer) bind_peer(*peer);
+  }
+  user_queue_->post(user_event_);
+  return {};
+}
+
+}  // namespace clan::engine
+
+namespace clan {
+
+using engine::MessageEndpointCore;
+
+MessageEndpoint::MessageEndpoint(std::shared_ptr<MessageEndpointCore> core) : core_(std::move(core)) {}
+MessageEndpoint::MessageEndpoint(MessageEndpoint&&) noexcept = default;
+MessageEndpoint& MessageEndpoint::operator=(MessageEndpoint&&) noexcept = default;
+MessageEndpoint::~MessageEndpoint() = default;
+
+Result<MessageEndpoint> MessageEndpoint::create(Context& context, const std::string& service,
+                                                const MessageOptions& options) {
+  auto core = std::make_shared<MessageEndpointCore>(context.core(), options);
+  if (auto s = core->start(service); !s) return s.error();
+  return MessageEndpoint(std::move(core));
+}
+
+Address MessageEndpoint::address() const { return core_->address(); }
+Result<PeerIndex> MessageEndpoint::connect(const Address& peer, std::int64_t timeout_ms) {
+  return core_->connect(peer, deadline_after_ms(timeout_ms));
+}
+Result<PeerIndex> MessageEndpoint::connect(const std::string& service, std::int64_t timeout_ms,
+                                           std::int64_t uid) {
+  return core_->connect(service, core_->context().owner(uid),
+                        deadline_after_ms(timeout_ms));
+}
+Result<Address> MessageEndpoint::peer_address(PeerIndex peer) const { return core_->peer_address(peer); }
+void MessageEndpoint::disconnect(PeerIndex peer) { core_->disconnect(peer); }
+Status MessageEndpoint::send(PeerIndex to, std::span<const std::byte> message, std::int64_t timeout_ms) {
+  return core_->send(to, message, deadline_after_ms(timeout_ms));
+}
+Result<bool> MessageEndpoint::post(PeerIndex to, std::span<const std::byte> message,
+                                   std::uint64_t cookie) {
+  return core_->post(to, message, cookie);
+}
+std::size_t MessageEndpoint::poll_sent(std::span<SendCompletion> completions) {
+  return core_->poll_sent(completions);
+}
+Result<std::span<std::byte>> MessageEndpoint::reserve(PeerIndex to, std::size_t bytes) {
+  return core_->reserve(to, bytes);
+}
+void MessageEndpoint::commit(PeerIndex to, std::size_t bytes) { core_->commit(to, bytes); }
+std::size_t MessageEndpoint::max_eager(PeerIndex to) const { return core_->max_eager(to); }
+Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
+  return core_->try_recv(buffer);
+}
+Result<MessageInfo> MessageEndpoint::recv(std::span<std::byte> buffer, std::int64_t timeout_ms) {
+  return core_->recv(buffer, deadline_after_ms(timeout_ms));
+}
+Result<IncomingMessage> MessageEndpoint::peek() { return core_->peek(); }
+Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) { return core_->take(buffer); }
+void MessageEndpoint::drop() { core_->drop(); }
+bool MessageEndpoint::take_departed(PeerIndex* peer) { return core_->take_departed(peer); }
+Status MessageEndpoint::register_with(EventQueue& queue, std::uint64_t tag) {
+  return core_->bind(queue.core(), tag);
+}
+
+}  // namespace clan

@@ -1,0 +1,151 @@
+// MessageEndpointCore: many connections behind one face.
+//
+// A peer is hot or cold. Hot peers' rings are polled directly: one load each, and the sender finds no
+// tripwire armed. Cold peers have their event tripwire armed and post an event to the endpoint's own
+// queue, so a thousand silent ones cost one load together. A peer becomes hot when it sends and cold when
+// the hot list is full or the endpoint goes to sleep.
+//
+// Large messages (offers): the sender exports the message and puts the cookie into a record; the
+// receiver reads it by DMA and answers with a bit in the sender's offer line, which is not behind
+// unread messages. 64 offers per peer may be open.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "clan/message.h"
+#include "engine/connection.h"
+
+namespace clan::engine {
+
+/// Payload of RecordType::kOffer.
+struct OfferRecord {
+  RdmaCookie cookie;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+};
+
+class MessageEndpointCore final : public OobSink,
+                                  public std::enable_shared_from_this<MessageEndpointCore> {
+ public:
+  MessageEndpointCore(std::shared_ptr<ContextCore> context, const MessageOptions& options)
+      : context_(std::move(context)), options_(options), waiter_(context_->options().wait) {}
+  ~MessageEndpointCore() override;
+  Status start(const std::string& service);
+
+  ContextCore& context() { return *context_; }
+  Address address() const;
+  Result<PeerIndex> connect_link(std::shared_ptr<nic::Link> link, std::uint32_t endpoint,
+                                 std::uint64_t deadline_ns);
+  Result<PeerIndex> connect(const Address& peer, std::uint64_t deadline_ns);
+  Result<PeerIndex> connect(const std::string& service, uid_t uid, std::uint64_t deadline_ns);
+  Result<Address> peer_address(PeerIndex peer) const;
+  void disconnect(PeerIndex peer);
+
+  Status send(PeerIndex to, std::span<const std::byte> message, std::uint64_t deadline_ns);
+  Result<bool> post(PeerIndex to, std::span<const std::byte> message, std::uint64_t cookie);
+  std::size_t poll_sent(std::span<SendCompletion> completions);
+  Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
+  void commit(PeerIndex to, std::size_t bytes);
+  std::size_t max_eager(PeerIndex to) const;
+
+  Result<IncomingMessage> peek();
+  Result<MessageInfo> take(std::span<std::byte> buffer);
+  void drop();
+  Result<MessageInfo> try_recv(std::span<std::byte> buffer);
+  Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
+  bool take_departed(PeerIndex* peer);
+  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
+
+  // OobSink, driver thread
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
+  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
+
+ private:
+  struct Offer {
+    bool open = false;
+    RdmaCookie cookie;
+    std::uint64_t user_cookie = 0;
+    std::span<const std::byte> message;
+  };
+  struct Peer {
+    std::shared_ptr<Connection> connection;
+    PeerIndex index = 0;
+    bool hot = false;
+    bool departed = false;
+    std::uint32_t event = 0;
+    std::vector<Offer> offers;  ///< 64 when the first is made
+    std::uint64_t open_offers = 0;
+    // A fragmented message being put together.
+    std::vector<std::byte> assembly;
+    bool assembled = false;
+    // Messages of ours that travel in fragments, because the peer cannot copy from our memory.
+    std::deque<Offer> fragmenting;
+    std::size_t fragment_sent = 0;
+  };
+  /// The record that peek() found.
+  struct Front {
+    Peer* peer = nullptr;
+    shm::RingRecord record;
+    bool assembled = false;
+    bool offered = false;
+    OfferRecord offer;
+    std::size_t size = 0;
+  };
+
+  static constexpr std::size_t kMaxHot = 8;
+
+  Peer* find(PeerIndex index) const {
+    return index < peers_.size() ? peers_[index].get() : nullptr;
+  }
+  Result<PeerIndex> add_peer(std::shared_ptr<Connection> connection);
+  void adopt();
+  void make_hot(Peer& peer);
+  void make_cold(Peer& peer);
+  bool look_at(Peer& peer);
+  bool find_front();
+  void fail_sends(Peer& peer);
+  void depart(Peer& peer);
+  bool progress_sends();
+  bool progress_offers(Peer& peer);
+  bool progress_fragments(Peer& peer);
+  Result<bool> offer(Peer& peer, std::span<const std::byte> message, std::uint64_t cookie);
+  void report_sent(const Peer& peer, std::uint64_t cookie, int status);
+  void take_back(Peer& peer, std::uint32_t slot);
+  void note_sending(Peer& peer);
+  void finish_offer(Peer& peer, std::uint32_t slot, int status);
+  Status send_error(const Peer& peer) const;
+  int copy_offer(Peer& peer, const OfferRecord& offer, std::span<std::byte> buffer);
+  bool hot_pending() const;
+  Status sleep(std::uint64_t deadline_ns);
+  void bind_peer(Peer& peer);
+
+  std::shared_ptr<ContextCore> context_;
+  const MessageOptions options_;
+  std::string service_;
+  std::uint32_t endpoint_ = 0;
+
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<Peer*> hot_;
+  std::size_t next_hot_ = 0;
+  std::shared_ptr<EventQueueCore> arrivals_;
+  std::uint32_t adopt_event_ = 0;
+  Front front_;
+  unsigned turns_ = 0;
+  std::deque<SendCompletion> sent_;
+  std::deque<PeerIndex> departed_;
+  std::vector<Peer*> sending_;  ///< peers with open offers or fragments to send
+  bool blocking_open_ = false;  ///< send() waits for the large message without a cookie
+  int blocking_status_ = 0;     ///< how it ended
+  Waiter waiter_;
+  std::shared_ptr<EventQueueCore> user_queue_;
+  std::uint32_t user_event_ = 0;
+
+  std::mutex mutex_;  ///< between the driver thread and adopt()
+  std::vector<std::shared_ptr<Connection>> accepted_;
+  std::atomic<bool> any_accepted_{false};
+};
+
+}  // namespace clan::engine

@@ -1,0 +1,415 @@
+#include "engine/rdma_driver.h"
+
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace clan::engine {
+namespace {
+
+constexpr std::uint64_t kChunk = 512 * 1024;
+constexpr std::uint64_t kInlineBytes = 4u << 20;  ///< what post() does by itself before it returns
+constexpr AddressSpaceId kOwnSpace = 0;
+
+}  // namespace
+
+// The driver thread's share: a descriptor in the reactor that stays ready while there is work.
+class RdmaDriver::Background final : public Pollable {
+ public:
+  Background(RdmaDriver& driver, Fd fd) : driver_(&driver), fd_(std::move(fd)) {}
+  int fd() const { return fd_.get(); }
+  void on_ready(std::uint32_t) override {
+    drain_eventfd(fd_.get());
+    std::lock_guard lock(mutex_);
+    if (driver_ != nullptr) driver_->run_in_background();
+  }
+  void forget_driver() {
+    std::lock_guard lock(mutex_);
+    driver_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  RdmaDriver* driver_;
+  Fd fd_;
+};
+
+Result<std::unique_ptr<RdmaDriver>> RdmaDriver::create(ContextCore& context) {
+  std::unique_ptr<RdmaDriver> driver(new RdmaDriver(context));
+  if (auto s = driver->start(); !s) return s.error();
+  return driver;
+}
+
+Status RdmaDriver::start() {
+  nic::RdmaScheduler::Options options;
+  options.chunk_bytes = kChunk;
+  options.quantum_bytes = kChunk;
+  options.on_completion = [](const nic::RdmaQueueRef& queue) {
+    static_cast<RdmaQueueCore*>(queue.context)->completed();
+  };
+  auto scheduler = nic::RdmaScheduler::create(*this, options);
+  if (!scheduler) return scheduler.error();
+  scheduler_ = std::make_unique<nic::RdmaScheduler>(std::move(*scheduler));
+
+  const ContextOptions& wanted = context_.options();
+  translate_always_ = wanted.nic_translates;
+  nic::PagePinner::Options pinning;
+  pinning.mode = wanted.lock_pages ? nic::PagePinner::Mode::kLock : nic::PagePinner::Mode::kPopulate;
+  auto pinner = nic::PagePinner::create(pinning);
+  if (pinner) {
+    pinner_ = std::move(*pinner);
+    TlbConfig config;
+    config.primary_entries = wanted.tlb_entries;
+    config.victim_entries = wanted.tlb_victims;
+    config.page_size = nic::PagePinner::page_size();
+    auto tlb = Tlb::create(config, *pinner_);
+    if (!tlb) return tlb.error();
+    tlb_ = std::move(*tlb);
+  } else if (translate_always_) {
+    return pinner.error();
+  }
+  auto fd = create_eventfd();
+  if (!fd) return fd.error();
+  background_ = std::make_shared<Background>(*this, std::move(*fd));
+  return context_.reactor().add(background_->fd(), background_);
+}
+
+RdmaDriver::~RdmaDriver() {
+  if (!background_) return;
+  context_.reactor().remove(background_->fd());
+  background_->forget_driver();
+  pending_.clear();
+}
+
+// --- apertures -------------------------------------------------------------------------------------
+
+// A handle carries a generation: requests that are still queued when their aperture goes must not run
+// against the next one that gets its place.
+Result<std::uint32_t> RdmaDriver::add_remote(RemoteApertureCore* remote) {
+  std::lock_guard lock(mutex_);
+  std::uint32_t index;
+  if (!free_remotes_.empty()) {
+    index = free_remotes_.back();
+    free_remotes_.pop_back();
+  } else if (remotes_.size() < kMaxRemotes) {
+    index = static_cast<std::uint32_t>(remotes_.size());
+    remotes_.push_back({});
+  } else {
+    return Error{ENOSPC, "a million imported apertures are in use for RDMA already"};
+  }
+  Remote& r = remotes_[index];
+  r.core = remote;
+  r.generation = (r.generation + 1) % kRemoteGenerations;
+  return r.generation * kMaxRemotes + index;
+}
+
+void RdmaDriver::remove_remote(std::uint32_t handle) {
+  std::lock_guard lock(mutex_);
+  remotes_[handle % kMaxRemotes].core = nullptr;
+  free_remotes_.push_back(handle % kMaxRemotes);
+}
+
+RemoteApertureCore* RdmaDriver::find_remote(std::uint32_t handle) const {
+  const std::uint32_t index = handle % kMaxRemotes;
+  if (index >= remotes_.size() || remotes_[index].generation != handle / kMaxRemotes) return nullptr;
+  return remotes_[index].core;
+}
+
+// --- running ---------------------------------------------------------------------------------------
+
+Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue) {
+  std::lock_guard lock(mutex_);
+  return scheduler_->attach(std::move(ring), queue);
+}
+
+void RdmaDriver::detach(nic::RdmaQueueId id) {
+  std::lock_guard lock(mutex_);
+  (void)scheduler_->detach(id);
+}
+
+void RdmaDriver::activate(nic::RdmaQueueId id) {
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  (void)scheduler_->activate(id);
+  idle_.store(false, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
+}
+
+// One quantum. True while more can be done at once. Under mutex_.
+bool RdmaDriver::slice() {
+  auto progress = scheduler_->run(kChunk);
+  const bool idle = progress.idle && progress.deferred == 0;
+  idle_.store(idle, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
+  return !progress.idle && progress.bytes + progress.completions > 0;
+}
+
+bool RdmaDriver::run(std::uint64_t bytes) {
+  for (std::uint64_t done = 0; done < bytes; done += kChunk) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    if (!slice()) return true;
+    lock.unlock();
+    while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();
+  }
+  return true;
+}
+
+void RdmaDriver::kick() { signal_eventfd(background_->fd()); }
+
+void RdmaDriver::run_in_background() {
+  // Page faults are taken without the mutex; then the queues that waited for them are tried again.
+  if (pinner_ && pinner_->has_deferred()) pinner_->resolve_deferred();
+  {
+    std::lock_guard lock(mutex_);
+    scheduler_->retry_deferred();
+  }
+  if (!run(kInlineBytes)) return;  // somebody else is at it and will kick if need be
+  std::unique_lock lock(mutex_);
+  const bool again = !idle_.load(std::memory_order_relaxed) &&
+                     (scheduler_->deferred_queues() > 0 || scheduler_->outstanding_chunks() == 0);
+  lock.unlock();
+  // Other descriptors of the driver thread get their turn in between.
+  if (again) kick();
+}
+
+void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    pending_.erase(token);
+    (void)scheduler_->complete_chunk(token, err, bytes);
+    scheduler_->retry_deferred();  // those that found the link busy
+    idle_.store(false, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
+  }
+  kick();
+}
+
+RdmaCounters RdmaDriver::counters() {
+  std::lock_guard lock(mutex_);
+  const auto& c = scheduler_->counters();
+  RdmaCounters out{c.requests, c.completions, c.bytes, c.chunks, c.splits, c.deferrals, c.bad_requests,
+                   0, 0, 0, 0};
+  if (tlb_) {
+    out.tlb_hits = tlb_->stats().hits;
+    out.tlb_misses = tlb_->stats().misses;
+    out.tlb_evictions = tlb_->stats().evictions;
+    out.tlb_pinned = tlb_->stats().pinned;
+  }
+  return out;
+}
+
+// --- the mover -------------------------------------------------------------------------------------
+
+int RdmaDriver::check(const nic::RdmaQueueRef&, const RdmaRequest& request) {
+  RemoteApertureCore* remote = find_remote(request.remote);
+  if (remote == nullptr) return ESTALE;
+  const nic::RemoteHandle& h = remote->handle();
+  if (request.remote_offset > h.length || request.length > h.length - request.remote_offset) {
+    return ERANGE;
+  }
+  if (!includes(h.rights, request.op == RdmaOp::kWrite ? Rights::kWrite : Rights::kRead)) return EACCES;
+  if (request.local == nullptr && request.length > 0) return EFAULT;
+  return 0;
+}
+
+nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
+  RemoteApertureCore* remote = find_remote(chunk.remote);
+  if (remote == nullptr) return nic::RdmaMoveResult::error(ESTALE);
+  if (!translate_always_ && !remote->link().capabilities().translates) return hand_on(chunk, *remote);
+  if (!tlb_) return nic::RdmaMoveResult::error(ENOSYS);
+  TlbUse use = tlb_->acquire(kOwnSpace, reinterpret_cast<std::uint64_t>(chunk.local), chunk.length,
+                             chunk.op == RdmaOp::kWrite ? PageAccess::kRead : PageAccess::kWrite);
+  if (use.outcome() == RangeOutcome::kFault) return nic::RdmaMoveResult::error(use.error());
+  if (use.outcome() == RangeOutcome::kDeferred) {
+    kick();  // the driver thread takes the page fault
+    return nic::RdmaMoveResult::deferred();
+  }
+  auto result = hand_on(chunk, *remote);
+  if (result.kind == nic::RdmaMoveResult::Kind::kPending) pending_[chunk.token].use = std::move(use);
+  return result;
+}
+
+nic::RdmaMoveResult RdmaDriver::hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote) {
+  nic::Transfer transfer{chunk.op,       &remote.handle(), chunk.remote_offset,
+                         static_cast<std::byte*>(chunk.local), chunk.length, chunk.token};
+  auto result = remote.link().transfer(transfer);
+  switch (result.kind) {
+    case nic::TransferResult::Kind::kDone:
+      return nic::RdmaMoveResult::done();
+    case nic::TransferResult::Kind::kPending:
+      pending_[chunk.token].link = &remote.link();
+      return nic::RdmaMoveResult::pending();
+    case nic::TransferResult::Kind::kBusy:
+      return nic::RdmaMoveResult::deferred();
+    default:
+      return nic::RdmaMoveResult::error(result.err);
+  }
+}
+
+void RdmaDriver::cancel(const nic::RdmaQueueRef&, std::uint64_t token) {
+  auto it = pending_.find(token);
+  if (it == pending_.end()) return;
+  if (it->second.link != nullptr) it->second.link->cancel(token);
+  pending_.erase(it);
+}
+
+// --- queues ----------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<RdmaQueueCore>> RdmaQueueCore::create(std::shared_ptr<ContextCore> context,
+                                                             std::uint32_t depth) {
+  auto driver = context->rdma();
+  if (!driver) return driver.error();
+  std::shared_ptr<RdmaQueueCore> queue(new RdmaQueueCore(context, **driver));
+  if (!nic::RdmaRing::valid_capacities(depth, depth)) {
+    return Error{EINVAL, "depth of an RDMA queue: a power of two up to 65536"};
+  }
+  auto memory = nic::MemoryBlock::create(nic::RdmaRing::bytes_needed(depth));
+  if (!memory) return memory.error();
+  queue->memory_ = std::move(*memory);
+  const std::span<std::byte> ring_memory(queue->memory_->data(), queue->memory_->size());
+  auto driver_end = nic::RdmaRingDriver::create(ring_memory, depth);
+  if (!driver_end) return driver_end.error();
+  auto app_end = nic::RdmaRingApp::open(ring_memory);
+  if (!app_end) return app_end.error();
+  queue->ring_ = std::make_unique<nic::RdmaRingApp>(std::move(*app_end));
+  auto id = (*driver)->attach(std::move(*driver_end), queue.get());
+  if (!id) return id.error();
+  queue->id_ = *id;
+  return queue;
+}
+
+RdmaQueueCore::~RdmaQueueCore() {
+  if (id_.generation != 0 && context_->usable()) driver_.detach(id_);
+  if (queue_) queue_->remove(event_);
+}
+
+Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_t remote_offset,
+                           void* local, std::uint64_t length, const RdmaOptions& options) {
+  if (!context_->usable()) return unusable_error();
+  auto handle = remote.core()->rdma_handle(driver_);
+  if (!handle) return handle.error();
+  RdmaRequest request;
+  request.op = op;
+  request.priority = options.priority;
+  request.more = options.more;
+  request.local = local;
+  request.remote_offset = remote_offset;
+  request.length = length;
+  request.remote = *handle;
+  request.cookie = options.cookie;
+  auto ring_driver = ring_->post(request);
+  if (!ring_driver) return ring_driver.error();
+  if (*ring_driver) driver_.activate(id_);
+  if (options.more) return {};  // the group is not complete
+  if (driver_.run(kInlineBytes) && !driver_.idle()) driver_.kick();
+  return {};
+}
+
+void RdmaQueueCore::completed() {
+  completions_.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(completions_);
+  std::lock_guard lock(mutex_);
+  if (queue_) queue_->post(event_);
+}
+
+std::size_t RdmaQueueCore::poll(std::span<RdmaCompletion> completions) {
+  context_->help();
+  auto n = ring_->reap(completions);
+  if (n.ok() && *n > 0) return *n;
+  if (!driver_.idle()) driver_.run(kInlineBytes);
+  n = ring_->reap(completions);
+  return n.ok() ? *n : 0;
+}
+
+Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
+                                        std::uint64_t deadline_ns) {
+  if (completions.empty()) return Error{EINVAL, "wait for no completions"};
+  for (;;) {
+    if (!context_->usable()) return unusable_error();
+    const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
+    if (std::size_t n = poll(completions); n > 0) return n;
+    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      return Error{ETIMEDOUT, "no RDMA request completed in time"};
+    }
+    if (waiter_.spin([&] { return completions_.load(std::memory_order_relaxed) != seen; }, 0,
+                     deadline_ns)) {
+      continue;
+    }
+    if (!waiter_.may_sleep()) continue;
+    driver_.kick();  // whatever is left is the driver thread's while we sleep
+    int rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+    waiter_.slept();
+    if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for RDMA"};
+  }
+}
+
+Status RdmaQueueCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
+  auto event = queue->add(EventKind::kRdma, tag);
+  if (!event) return event.error();
+  std::lock_guard lock(mutex_);
+  if (queue_) queue_->remove(event_);
+  queue_ = std::move(queue);
+  event_ = *event;
+  queue_->post(event_);  // what completed before
+  return {};
+}
+
+// --- RemoteApertureCore ----------------------------------------------------------------------------
+
+RemoteApertureCore::~RemoteApertureCore() {
+  if (!context_->usable()) return;
+  if (rdma_ != nullptr) rdma_->remove_remote(rdma_handle_);
+  link_->release(handle_);
+}
+
+Result<std::uint32_t> RemoteApertureCore::rdma_handle(RdmaDriver& driver) {
+  std::lock_guard lock(rdma_mutex_);
+  if (rdma_ == nullptr) {
+    auto handle = driver.add_remote(this);
+    if (!handle) return handle;
+    rdma_ = &driver;
+    rdma_handle_ = *handle;
+  }
+  if (rdma_ != &driver) return Error{EINVAL, "the remote aperture belongs to another context"};
+  return rdma_handle_;
+}
+
+}  // namespace clan::engine
+
+namespace clan {
+
+RdmaQueue::RdmaQueue(std::shared_ptr<engine::RdmaQueueCore> core) : core_(std::move(core)) {}
+RdmaQueue::RdmaQueue(RdmaQueue&&) noexcept = default;
+RdmaQueue& RdmaQueue::operator=(RdmaQueue&&) noexcept = default;
+RdmaQueue::~RdmaQueue() = default;
+
+Result<RdmaQueue> RdmaQueue::create(Context& context, std::uint32_t depth) {
+  auto core = engine::RdmaQueueCore::create(context.core(), depth);
+  if (!core) return core.error();
+  return RdmaQueue(std::move(*core));
+}
+
+Status RdmaQueue::write(const RemoteAperture& remote, std::uint64_t remote_offset, const void* local,
+                        std::uint64_t length, const RdmaOptions& options) {
+  return core_->post(RdmaOp::kWrite, remote, remote_offset, const_cast<void*>(local), length, options);
+}
+
+Status RdmaQueue::read(const RemoteAperture& remote, std::uint64_t remote_offset, void* local,
+                       std::uint64_t length, const RdmaOptions& options) {
+  return core_->post(RdmaOp::kRead, remote, remote_offset, local, length, options);
+}
+
+std::size_t RdmaQueue::poll(std::span<RdmaCompletion> completions) { return core_->poll(completions); }
+
+Result<std::size_t> RdmaQueue::wait(std::span<RdmaCompletion> completions, std::int64_t timeout_ms) {
+  return core_->wait(completions, deadline_after_ms(timeout_ms));
+}
+
+Status RdmaQueue::register_with(EventQueue& queue, std::uint64_t tag) {
+  return core_->bind(queue.core(), tag);
+}
+
+RdmaCounters RdmaQueue::counters(Context& context) {
+  auto driver = context.core()->rdma();
+  return driver ? (*driver)->counters() : RdmaCounters{};
+}
+
+}  // namespace clan

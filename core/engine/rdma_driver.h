@@ -1,0 +1,119 @@
+// RdmaDriver: the NIC driver's RDMA half: rings, scheduler, TLB and links put together.
+//
+// One per context, made with the first RDMA queue. Whoever has work for it runs it, under its mutex, in
+// slices of one scheduler quantum, so that others come in between; what nobody runs is left to the
+// context's driver thread (kick).
+//
+// The TLB takes part where the link needs translations (packets leave from pinned pages) or
+// ContextOptions::nic_translates asks for it. Links that copy by process_vm_writev translate in the kernel.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "clan/rdma.h"
+#include "engine/aperture_core.h"
+#include "nic/page_pinner.h"
+#include "nic/rdma_scheduler.h"
+
+namespace clan::engine {
+
+class RdmaQueueCore;
+
+class RdmaDriver final : public nic::RdmaMover {
+ public:
+  static Result<std::unique_ptr<RdmaDriver>> create(ContextCore& context);
+  ~RdmaDriver() override;
+
+  // Handles of imported apertures.
+  Result<std::uint32_t> add_remote(RemoteApertureCore* remote);
+  void remove_remote(std::uint32_t handle);
+
+  Result<nic::RdmaQueueId> attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue);
+  void detach(nic::RdmaQueueId id);
+  /// The doorbell of a ring.
+  void activate(nic::RdmaQueueId id);
+  /// Serves until idle or `bytes` have been handed on. False: somebody else is at it.
+  bool run(std::uint64_t bytes);
+  // PAIR rdma.driver_idle: sees what the last to run the driver left
+  bool idle() const { return idle_.load(std::memory_order_acquire); }
+  /// Leaves the rest to the driver thread.
+  void kick();
+
+  void complete(std::uint64_t token, int err, std::uint64_t bytes);
+  RdmaCounters counters();
+
+  // nic::RdmaMover, under mutex_.
+  int check(const nic::RdmaQueueRef& queue, const RdmaRequest& request) override;
+  nic::RdmaMoveResult move(const nic::RdmaChunk& chunk) override;
+  void cancel(const nic::RdmaQueueRef& queue, std::uint64_t token) override;
+
+ private:
+  explicit RdmaDriver(ContextCore& context) : context_(context) {}
+  Status start();
+  void run_in_background();
+  nic::RdmaMoveResult hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote);
+  bool slice();
+
+  class Background;
+
+  ContextCore& context_;
+  std::mutex mutex_;
+  std::atomic<int> waiting_{0};  ///< threads that want the mutex: the runner lets them in
+  std::atomic<bool> idle_{true};
+  std::unique_ptr<nic::RdmaScheduler> scheduler_;
+  struct Remote {
+    RemoteApertureCore* core = nullptr;
+    std::uint32_t generation = 0;
+  };
+  static constexpr std::uint32_t kMaxRemotes = 1u << 20;
+  static constexpr std::uint32_t kRemoteGenerations = 1u << 12;
+  RemoteApertureCore* find_remote(std::uint32_t handle) const;
+  std::vector<Remote> remotes_;
+  std::vector<std::uint32_t> free_remotes_;
+  bool translate_always_ = false;
+  std::unique_ptr<nic::PagePinner> pinner_;
+  std::unique_ptr<Tlb> tlb_;
+  struct Pending {
+    TlbUse use;
+    nic::Link* link = nullptr;
+  };
+  std::unordered_map<std::uint64_t, Pending> pending_;  ///< by token; few
+  std::shared_ptr<Background> background_;
+};
+
+class RdmaQueueCore {
+ public:
+  static Result<std::shared_ptr<RdmaQueueCore>> create(std::shared_ptr<ContextCore> context,
+                                                       std::uint32_t depth);
+  ~RdmaQueueCore();
+
+  Status post(RdmaOp op, const RemoteAperture& remote, std::uint64_t remote_offset, void* local,
+              std::uint64_t length, const RdmaOptions& options);
+  std::size_t poll(std::span<RdmaCompletion> completions);
+  Result<std::size_t> wait(std::span<RdmaCompletion> completions, std::uint64_t deadline_ns);
+  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
+
+  /// From the scheduler, under the driver's mutex.
+  void completed();
+
+ private:
+  RdmaQueueCore(std::shared_ptr<ContextCore> context, RdmaDriver& driver)
+      : context_(std::move(context)), driver_(driver), waiter_(context_->options().wait) {}
+  std::shared_ptr<ContextCore> context_;
+  RdmaDriver& driver_;
+  std::shared_ptr<nic::MemoryBlock> memory_;
+  std::unique_ptr<nic::RdmaRingApp> ring_;
+  nic::RdmaQueueId id_;
+  std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
+  std::mutex mutex_;
+  std::shared_ptr<EventQueueCore> queue_;
+  std::uint32_t event_ = 0;
+  Waiter waiter_;
+};
+
+}  // namespace clan::engine

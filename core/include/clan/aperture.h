@@ -1,0 +1,144 @@
+// Apertures: regions of one process's memory exported to the network, and their use from afar.
+//
+//   owner                                               peer
+//   auto a = Aperture::export_memory(ctx, memory, …)
+//   cookie = a->cookie()   ──────any channel──────>     auto r = RemoteAperture::import(ctx, cookie)
+//                                                       r->write(offset, data, n)     PIO
+//   a->revoke()                                         RdmaQueue::write(*r, …)        DMA
+//
+// The owner sees what peers write without taking part. Synchronisation is the tripwire's business
+// (tripwire.h). Source: clan-driver-interface section 2, clan-distributed-computing section 2.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include <clan/context.h>
+#include <clan/cookie.h>
+#include <clan/memory.h>
+
+namespace clan {
+
+namespace engine {
+class ApertureCore;
+class RemoteApertureCore;
+class ContextCore;
+}  // namespace engine
+
+/// A region of ours that peers may reach. Thread-safe.
+class CLAN_EXPORT Aperture {
+ public:
+  /// Exports [offset, offset + length) of CLAN memory: peers on this host map it. `peers_uid` -1: our own
+  /// user. EBUSY, EPERM: read-only and writable apertures do not mix in one Memory. ENOSPC, ERANGE.
+  static Result<Aperture> export_memory(Context& context, const Memory& memory, std::size_t offset,
+                                        std::size_t length, Rights rights,
+                                        std::int64_t peers_uid = -1);
+  /// Exports the caller's own memory: reached by DMA and by copying PIO, never mapped. It must stay
+  /// valid until revoke() returns or the aperture is destroyed.
+  static Result<Aperture> export_region(Context& context, std::span<std::byte> region, Rights rights,
+                                        std::int64_t peers_uid = -1);
+  /// The same for the other classes of the engine, which may outlive the Context.
+  static Result<Aperture> export_region(const std::shared_ptr<engine::ContextCore>& context,
+                                        std::span<std::byte> region, Rights rights,
+                                        std::int64_t peers_uid);
+  Aperture(Aperture&&) noexcept;
+  Aperture& operator=(Aperture&&) noexcept;
+  /// revoke(), ignoring EBUSY.
+  ~Aperture();
+
+  /// The capability to give to peers. It may be exported to any number of them.
+  const RdmaCookie& cookie() const;
+
+  /// Takes it away from everyone: when this returns, no write of a peer can be seen in the region any
+  /// more, whatever the peer does. The owner must not write the region during the call. Peers' next
+  /// accesses answer ESTALE. The memory may be exported again afterwards, with a new cookie; late PIO
+  /// through an old mapping then goes nowhere without a word, RemoteAperture::check() tells.
+  /// EBUSY: another live aperture shares a page with this one.
+  Status revoke();
+
+  std::span<std::byte> region() const;
+  const std::shared_ptr<engine::ApertureCore>& core() const { return core_; }
+
+ private:
+  explicit Aperture(std::shared_ptr<engine::ApertureCore> core);
+  std::shared_ptr<engine::ApertureCore> core_;
+};
+
+/// A region of a peer. Copies of the fast path's pointers are kept inline so that a 64-byte write is a
+/// bounds check, the stores and one load.
+///
+/// Thread-safety: reads and writes from any number of threads, as with ordinary memory; they are not
+/// ordered among each other. Errors of every access: ERANGE, EACCES (right not granted), ESTALE
+/// (revoked), ECONNRESET (the peer is gone).
+class CLAN_EXPORT RemoteAperture {
+ public:
+  /// Redeems a cookie. `uid` is the owner's (-1: our own). ESTALE, EACCES (wrong key), ECONNREFUSED (the
+  /// node is gone), ETIMEDOUT.
+  static Result<RemoteAperture> import(Context& context, const RdmaCookie& cookie,
+                                       std::int64_t timeout_ms = -1, std::int64_t uid = -1);
+  /// The same for the other classes of the engine.
+  static Result<RemoteAperture> import(const std::shared_ptr<engine::ContextCore>& context,
+                                       const RdmaCookie& cookie, std::int64_t timeout_ms,
+                                       std::int64_t uid);
+  RemoteAperture(RemoteAperture&&) noexcept;
+  RemoteAperture& operator=(RemoteAperture&&) noexcept;
+  ~RemoteAperture();
+
+  std::uint64_t size() const { return length_; }
+
+  /// PIO write. The peer's processor is not involved; tripwires there fire if armed.
+  Status write(std::uint64_t offset, const void* source, std::size_t bytes) {
+    if (writes_directly_ && offset <= length_ && bytes <= length_ - offset) [[likely]] {
+      std::memcpy(mapped_ + offset, source, bytes);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      // relaxed: ordered by the asymmetric fence of whoever arms
+      if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
+      return after_write(offset, bytes);
+    }
+    return write_slowly(offset, source, bytes);
+  }
+
+  /// PIO read. Tripwires on reading fire if armed.
+  Status read(std::uint64_t offset, void* destination, std::size_t bytes) {
+    if (reads_directly_ && offset <= length_ && bytes <= length_ - offset) [[likely]] {
+      std::memcpy(destination, mapped_ + offset, bytes);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
+      return after_read(offset, bytes);
+    }
+    return read_slowly(offset, destination, bytes);
+  }
+
+  /// Stores one 8-byte aligned word after everything this thread has written before: flags and indices
+  /// that announce data. The owner reads it with an acquire load.
+  Status publish(std::uint64_t offset, std::uint64_t word);
+
+  /// The mapping itself, null when there is none. After plain stores call wrote(): the network cannot
+  /// see them otherwise. Atomic operations on it are atomic with the owner's.
+  std::byte* data() const { return mapped_; }
+  Status wrote(std::uint64_t offset, std::size_t bytes) { return after_write(offset, bytes); }
+
+  /// Whether it is still there: ESTALE, ECONNRESET. No system call. For those who read what the peer
+  /// writes and would not notice that it has stopped.
+  Status check() const;
+
+  const std::shared_ptr<engine::RemoteApertureCore>& core() const { return core_; }
+
+ private:
+  explicit RemoteAperture(std::shared_ptr<engine::RemoteApertureCore> core);
+  Status after_write(std::uint64_t offset, std::size_t bytes);
+  Status after_read(std::uint64_t offset, std::size_t bytes);
+  Status write_slowly(std::uint64_t offset, const void* source, std::size_t bytes);
+  Status read_slowly(std::uint64_t offset, void* destination, std::size_t bytes);
+
+  std::byte* mapped_ = nullptr;
+  const std::atomic<std::uint64_t>* armed_ = nullptr;
+  std::uint64_t length_ = 0;
+  bool writes_directly_ = false;
+  bool reads_directly_ = false;
+  std::shared_ptr<engine::RemoteApertureCore> core_;
+};
+
+}  // namespace clan

@@ -1,0 +1,99 @@
+// Context: one engine in one process. Everything else is made from it.
+//
+// A context is a node of the network: it owns the simulated NIC that peers see, the links to peers and
+// one driver thread that sleeps in the kernel until a connection is being set up or a peer dies. A process
+// may have several contexts; they are strangers to each other.
+//
+// Fork: a child does not inherit the network. In the child every object of an inherited context answers
+// with an error and touches nothing; the child may create a context of its own.
+// Thread-safety: all members may be called from any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <clan/cookie.h>
+#include <clan/export.h>
+#include <clan/result.h>
+
+namespace clan {
+
+namespace engine {
+class ContextCore;
+}
+
+/// How a thread waits. Durations in microseconds.
+struct WaitOptions {
+  enum class Mode {
+    kAdaptive,  ///< spin as long as past waits make it worth while, then sleep
+    kPoll,      ///< never sleep: for benchmarks and dedicated cores
+    kSleep,     ///< never spin
+  };
+  Mode mode = Mode::kAdaptive;
+  std::uint32_t max_spin_us = 50;  ///< about what a wake-up of an idle core costs
+};
+
+struct ContextOptions {
+  WaitOptions wait;
+  /// Users besides our own whose processes may link with us. Empty: none.
+  std::vector<uid_t> allow_uids;
+  /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB.
+  std::uint32_t ring_bytes = 256 * 1024;
+  /// Connections that may wait in one listener for accept().
+  std::uint32_t backlog = 1024;
+  /// Messages that one OobEndpoint keeps; more are discarded and counted.
+  std::uint32_t oob_queue = 64;
+  /// False: never use process_vm_readv/writev, as where a sandbox forbids them.
+  bool direct_copy = true;
+  // The NIC's TLB (U-Net/MM). It takes part by itself where a link sends packets from pinned pages.
+  bool nic_translates = false;       ///< take part in every RDMA request: bad local addresses become EFAULT
+  bool lock_pages = false;           ///< mlock pages while they have an entry (honours RLIMIT_MEMLOCK)
+  std::uint32_t tlb_entries = 1024;  ///< direct-mapped; a power of two
+  std::uint32_t tlb_victims = 16;
+};
+
+/// Where an endpoint is. Plain data, 16 bytes: exchange it by any means.
+struct Address {
+  NodeId node;
+  std::uint32_t endpoint = 0;
+  std::uint32_t uid = 0;  ///< owner of the node, part of its rendezvous name
+};
+
+/// Counters of one context since its creation.
+struct ContextCounters {
+  std::uint64_t links = 0;                ///< to living peers
+  std::uint64_t connections_opened = 0;
+  std::uint64_t connections_reset = 0;    ///< by a peer's death or misbehaviour
+  std::uint64_t hostile_peers = 0;        ///< impossible contents of shared memory or control messages
+  std::uint64_t oob_discarded = 0;        ///< queue full, or no such endpoint
+  std::uint64_t sleeps = 0;
+  std::uint64_t wakeups = 0;
+  std::uint64_t apertures = 0;            ///< live
+  std::uint64_t tripwires = 0;            ///< live
+};
+
+class CLAN_EXPORT Context {
+ public:
+  static Result<Context> create(const ContextOptions& options = {});
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  /// Ends all links: peers see connection resets. Objects made from the context answer ESHUTDOWN.
+  ~Context();
+
+  NodeId node() const;
+  const ContextOptions& options() const;
+  ContextCounters counters() const;
+
+  /// For the other classes of the engine.
+  const std::shared_ptr<engine::ContextCore>& core() const { return core_; }
+
+ private:
+  explicit Context(std::shared_ptr<engine::ContextCore> core);
+  std::shared_ptr<engine::ContextCore> core_;
+};
+
+}  // namespace clan

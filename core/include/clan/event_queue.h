@@ -1,0 +1,79 @@
+// Asynchronous event queues: tripwires, RDMA completions, out-of-band arrivals, connections and streams
+// of any number of endpoints, delivered to one queue in shared memory (clan-driver-interface 3.4).
+//
+//  - dequeued without a system call; the cost does not depend on how many events are registered
+//  - each registered event is in the queue at most once, so the queue cannot overflow
+//  - an event is a hint that something happened since it was last taken: look, and expect to find
+//    nothing now and then
+//  - events of a queue are taken in rotating order: a busy endpoint cannot starve a quiet one
+//  - blocks with a futex (wait) or with a descriptor (fd, for epoll and friends); the threads that share a
+//    queue must all use the same one of the two
+//
+// Peers of one user id write the same queue memory; peers of other users have a copy of their own.
+//
+// Thread-safety: any number of threads may poll and wait; each event goes to one of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <clan/context.h>
+
+namespace clan {
+
+namespace engine {
+class EventQueueCore;
+}
+
+enum class EventKind : std::uint32_t {
+  kTripwire = 1,
+  kStream,      ///< readable, writable again, or closed by the peer
+  kConnection,  ///< a listener has a connection to accept
+  kMessage,     ///< a message endpoint has something to receive, or room again
+  kRdma,        ///< an RDMA queue has completions
+  kOob,         ///< an endpoint has out-of-band messages
+  kUser,        ///< post_user()
+};
+
+struct Event {
+  std::uint64_t tag = 0;  ///< as given at registration
+  EventKind kind{};
+};
+
+class CLAN_EXPORT EventQueue {
+ public:
+  /// ENOSPC: a context has at most 64 queues; 65536 events in each.
+  static Result<EventQueue> create(Context& context);
+  EventQueue(EventQueue&&) noexcept;
+  EventQueue& operator=(EventQueue&&) noexcept;
+  ~EventQueue();
+
+  /// Takes up to events.size() events, each registration at most once. Never waits, never enters the
+  /// kernel.
+  std::size_t poll(std::span<Event> events);
+
+  /// As poll(), but waits for at least one: spins or sleeps as the context's WaitOptions say.
+  /// ETIMEDOUT; EINTR when a signal arrived while asleep.
+  Result<std::size_t> wait(std::span<Event> events, std::int64_t timeout_ms = -1);
+
+  /// An event of the application's own, so that one wait serves it too. ENOSPC.
+  Result<std::uint32_t> add_user(std::uint64_t tag);
+  /// Posts it, from any thread of this process.
+  void post_user(std::uint32_t event);
+  void remove_user(std::uint32_t event);
+
+  /// A descriptor that becomes readable when an event arrives after arm_fd(). Owned by the queue.
+  Result<int> fd();
+  /// Before sleeping on the descriptor. False: events are there already, do not sleep. An armed
+  /// descriptor that woke the sleeper must be armed again; poll() first.
+  bool arm_fd();
+
+  const std::shared_ptr<engine::EventQueueCore>& core() const { return core_; }
+
+ private:
+  explicit EventQueue(std::shared_ptr<engine::EventQueueCore> core);
+  std::shared_ptr<engine::EventQueueCore> core_;
+};
+
+}  // namespace clan

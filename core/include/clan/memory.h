@@ -1,0 +1,40 @@
+// CLAN memory: allocated by the engine so that peers can map it and store into it directly (PIO).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <clan/context.h>
+
+namespace clan {
+
+namespace nic {
+class MemoryBlock;
+}
+
+/// Page-aligned, zero-filled, unreserved memory. It lives until the last Memory, Aperture and mapping of
+/// it is gone; nothing of it is ever in a file system. Rights of apertures on it are rights to whole
+/// pages: memory exported read-only is mapped read-only by everyone else, and memory that one peer may
+/// write is visible as a whole to that peer. Use separate memories for separate trust.
+class CLAN_EXPORT Memory {
+ public:
+  /// ENOMEM, EINVAL. The size is rounded up to pages.
+  static Result<Memory> allocate(std::size_t bytes);
+  Memory(Memory&&) noexcept;
+  Memory& operator=(Memory&&) noexcept;
+  ~Memory();
+
+  std::byte* data() const;
+  std::size_t size() const;
+  std::span<std::byte> span() const { return {data(), size()}; }
+
+  const std::shared_ptr<nic::MemoryBlock>& block() const { return block_; }
+
+ private:
+  explicit Memory(std::shared_ptr<nic::MemoryBlock> block);
+  std::shared_ptr<nic::MemoryBlock> block_;
+};
+
+}  // namespace clan

@@ -1,0 +1,123 @@
+// Message endpoints: reliable, ordered messages between one endpoint and any number of peers.
+//
+//   auto a = MessageEndpoint::create(context, "worker");           // or without a name
+//   auto to = b->connect(a->address());                            // a number for the peer
+//   b->send(*to, bytes);
+//   auto m = a->recv(buffer);                                      // {from, size}; answer to m->from
+//
+// Small messages are one record in the peer's ring. A large one stays where it is: the receiver copies
+// it from the sender's memory straight into its buffer (process_vm_readv), with the sender's help if that
+// is polling; where the kernel forbids that, or over a network, it travels in fragments. Messages of one
+// peer arrive in the order sent. Memory use is bounded by rings, not by the number of peers: a sender waits.
+//
+// The cost of receiving does not depend on how many peers are silent.
+//
+// Thread-safety: one thread at a time uses an endpoint (sending and receiving share progress), any
+// thread. Errors common to all: ESHUTDOWN, EINTR, ECONNRESET (that peer died or misbehaved).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <clan/context.h>
+#include <clan/event_queue.h>
+
+namespace clan {
+
+namespace engine {
+class MessageEndpointCore;
+}
+
+/// Number of a peer at an endpoint. Not reused while the endpoint lives.
+using PeerIndex = std::uint32_t;
+
+struct MessageOptions {
+  /// Messages longer than this are offered and copied once instead of passing through the ring.
+  std::uint32_t eager_bytes = 8 * 1024;
+  /// Longest message accepted; a peer that sends a longer one is reset. Bounds memory of reassembly.
+  std::uint64_t max_message = std::uint64_t{1} << 32;
+};
+
+/// A received message.
+struct MessageInfo {
+  PeerIndex from = 0;
+  std::size_t size = 0;     ///< of the message; more than the buffer when it was cut short
+  bool truncated = false;
+};
+
+/// A message at the front, not yet received.
+struct IncomingMessage {
+  PeerIndex from = 0;
+  std::size_t size = 0;
+  /// The bytes themselves when they are here, valid until take() or drop(). Empty when the message
+  /// still lies in the sender's memory: take() copies it.
+  std::span<const std::byte> bytes;
+};
+
+/// A send that has been completed later.
+struct SendCompletion {
+  std::uint64_t cookie = 0;
+  PeerIndex to = 0;
+  int status = 0;  ///< 0 or errno
+};
+
+class CLAN_EXPORT MessageEndpoint {
+ public:
+  /// `service` may be empty: reachable by address() only. EADDRINUSE.
+  static Result<MessageEndpoint> create(Context& context, const std::string& service = {},
+                                        const MessageOptions& options = {});
+  MessageEndpoint(MessageEndpoint&&) noexcept;
+  MessageEndpoint& operator=(MessageEndpoint&&) noexcept;
+  ~MessageEndpoint();
+
+  Address address() const;
+
+  /// Connects, once per peer. The peer learns our address with the first message.
+  Result<PeerIndex> connect(const Address& peer, std::int64_t timeout_ms = -1);
+  Result<PeerIndex> connect(const std::string& service, std::int64_t timeout_ms = -1,
+                            std::int64_t uid = -1);
+  /// Where a peer can be connected to (its endpoint).
+  Result<Address> peer_address(PeerIndex peer) const;
+  /// Ends the relation with one peer. Messages of it that are not received yet are dropped.
+  void disconnect(PeerIndex peer);
+
+  /// Sends one message and waits until the buffer may be reused. Receives nothing meanwhile, but helps
+  /// peers that copy. EMSGSIZE, ETIMEDOUT (nothing of it will arrive).
+  Status send(PeerIndex to, std::span<const std::byte> message, std::int64_t timeout_ms = -1);
+  /// The same without waiting. EAGAIN: no room now. A large message is accepted at once; its memory
+  /// must stay until poll_sent() gives back `cookie`. True = complete already.
+  Result<bool> post(PeerIndex to, std::span<const std::byte> message, std::uint64_t cookie);
+  /// Takes completions of posted sends.
+  std::size_t poll_sent(std::span<SendCompletion> completions);
+
+  /// Sends without a copy of ours: fill the room, then commit. EAGAIN, EMSGSIZE (max_eager()).
+  Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
+  void commit(PeerIndex to, std::size_t bytes);
+  std::size_t max_eager(PeerIndex to) const;
+
+  /// Receives one message of any peer. EAGAIN.
+  Result<MessageInfo> try_recv(std::span<std::byte> buffer);
+  /// The same, waiting. ETIMEDOUT.
+  Result<MessageInfo> recv(std::span<std::byte> buffer, std::int64_t timeout_ms = -1);
+
+  /// Looks at the next message without taking it. EAGAIN.
+  Result<IncomingMessage> peek();
+  /// Takes the message last looked at, into a buffer.
+  Result<MessageInfo> take(std::span<std::byte> buffer);
+  void drop();
+
+  /// Names peers that have gone since last asked. False: none.
+  bool take_departed(PeerIndex* peer);
+
+  /// Posts Event{tag, kMessage} when there may be something to receive or a send has completed.
+  Status register_with(EventQueue& queue, std::uint64_t tag);
+
+ private:
+  explicit MessageEndpoint(std::shared_ptr<engine::MessageEndpointCore> core);
+  std::shared_ptr<engine::MessageEndpointCore> core_;
+};
+
+}  // namespace clan

@@ -1,0 +1,73 @@
+// Result<T>: a value or an Error, the way every fallible CLAN call answers.
+//
+// No exceptions cross the library boundary: these types live inside other people's processes. An
+// Error is an errno value (the vocabulary every caller already has) and one constant sentence that
+// says what was being done. C++20 has no std::expected; this is the part of it we need.
+#pragma once
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace clan {
+
+/// Why a call failed. `err` is an errno value, never 0; `what` is a string literal.
+struct Error {
+  int err = EINVAL;
+  const char* what = "";
+
+  /// "what: strerror(err)", for messages to people.
+  std::string message() const { return std::string(what) + ": " + std::strerror(err); }
+};
+
+/// The value, or the Error that kept us from having one.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : v_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : v_(std::in_place_index<1>, error) {}
+
+  bool ok() const { return v_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  /// Precondition: ok(). Aborts otherwise: using a value that is not there is our bug, not input.
+  T& value() & { return checked(); }
+  const T& value() const& { return const_cast<Result*>(this)->checked(); }
+  T&& value() && { return std::move(checked()); }
+  T& operator*() & { return checked(); }
+  T&& operator*() && { return std::move(checked()); }
+  T* operator->() { return &checked(); }
+
+  /// Precondition: !ok().
+  const Error& error() const { return std::get<1>(v_); }
+
+ private:
+  T& checked() {
+    if (!ok()) std::abort();
+    return *std::get_if<0>(&v_);
+  }
+  std::variant<T, Error> v_;
+};
+
+/// Success or an Error. Two words: returned in registers.
+class [[nodiscard]] Status {
+ public:
+  constexpr Status() = default;
+  constexpr Status(Error error) : error_(error) {}
+
+  constexpr bool ok() const { return error_.err == 0; }
+  constexpr explicit operator bool() const { return ok(); }
+  /// Precondition: !ok().
+  constexpr const Error& error() const { return error_; }
+
+ private:
+  Error error_{0, ""};
+};
+
+/// The Error of the system call that just failed.
+inline Error errno_error(const char* what) { return Error{errno, what}; }
+
+}  // namespace clan

@@ -1,0 +1,129 @@
+// Streams: reliable, ordered bytes between two endpoints, with back-pressure; and listeners.
+//
+//   auto listener = Listener::create(context, "echo");          // server
+//   auto stream = listener->accept();
+//
+//   auto stream = Stream::connect(context, "echo");              // client, another process
+//   stream->send(bytes);
+//
+// What TCP would do is what happens: everything sent before an orderly close arrives; then recv answers
+// 0. A peer that dies is ECONNRESET, after everything it had sent has been read.
+//
+// Thread-safety: one thread may send while another receives; calls in the same direction must not
+// overlap. Listener: any thread. Errors common to all calls: ESHUTDOWN (context ended, or forked child),
+// EINTR (a signal arrived while asleep), EPROTO (the peer wrote nonsense into shared memory).
+// Source: clan-distributed-computing sections 2.1 and 7.2.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <clan/context.h>
+#include <clan/event_queue.h>
+
+namespace clan {
+
+namespace engine {
+class StreamCore;
+class ListenerCore;
+}
+
+/// Who is at the other end.
+struct PeerInfo {
+  NodeId node;
+  pid_t pid = 0;
+  uid_t uid = 0;
+  const char* path = "";  ///< "shm", "udp"
+};
+
+class CLAN_EXPORT Stream {
+ public:
+  /// Connects to a service of `uid` (-1: our own). ECONNREFUSED: nobody offers it, or its backlog is
+  /// full. EACCES: policy. EPROTONOSUPPORT: another CLAN version. ETIMEDOUT.
+  static Result<Stream> connect(Context& context, const std::string& service,
+                                std::int64_t timeout_ms = -1, std::int64_t uid = -1);
+  /// Connects to a listener by address.
+  static Result<Stream> connect(Context& context, const Address& listener,
+                                std::int64_t timeout_ms = -1);
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  /// close().
+  ~Stream();
+
+  /// Sends all of `bytes`, waiting for room. Returns less only when the time is over after a part went.
+  /// EPIPE: the peer has closed or we have shut down; ECONNRESET: it died; ETIMEDOUT.
+  Result<std::size_t> send(std::span<const std::byte> bytes, std::int64_t timeout_ms = -1);
+  /// Sends what fits now. EAGAIN when nothing does.
+  Result<std::size_t> try_send(std::span<const std::byte> bytes);
+
+  /// Receives at least one byte. 0: the peer has closed in good order.
+  Result<std::size_t> recv(std::span<std::byte> buffer, std::int64_t timeout_ms = -1);
+  /// Receives what is there. EAGAIN when nothing is.
+  Result<std::size_t> try_recv(std::span<std::byte> buffer);
+
+  /// Zero-copy send: room for up to `bytes` contiguous bytes in the peer's ring (at most
+  /// max_reserve()), to be filled and handed over by commit(). EAGAIN.
+  Result<std::span<std::byte>> reserve(std::size_t bytes);
+  void commit(std::size_t bytes);
+  std::size_t max_reserve() const;
+
+  /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the peer
+  /// has closed. EAGAIN when nothing is there. They stay until consume().
+  Result<std::span<const std::byte>> peek();
+  void consume(std::size_t bytes);
+
+  /// Waits until peek() has something to say.
+  Status wait_readable(std::int64_t timeout_ms = -1);
+
+  /// Half-close: the peer reads what was sent, then 0. We can still receive.
+  Status shutdown_send(std::int64_t timeout_ms = -1);
+  /// From any thread, while others send and receive: ends the connection for both sides. Blocked calls
+  /// return ECONNABORTED; the peer sees a reset. close() is still due.
+  void abort();
+
+  /// Both directions. What was sent and not read by the peer stays readable there.
+  void close();
+
+  /// Posts Event{tag, kStream} to `queue` when there may be something to receive, room to send after
+  /// try_send answered EAGAIN, or when the peer goes. Until close() or unregister().
+  Status register_with(EventQueue& queue, std::uint64_t tag);
+  void unregister();
+  /// While one thread serves this stream without waiting for events, the sender need not post any.
+  void pause_events();
+  /// Events again. True: something has arrived meanwhile (an event for it is posted).
+  bool resume_events();
+
+  PeerInfo peer() const;
+
+ private:
+  friend class Listener;
+  explicit Stream(std::shared_ptr<engine::StreamCore> core);
+  std::shared_ptr<engine::StreamCore> core_;
+};
+
+class CLAN_EXPORT Listener {
+ public:
+  /// Offers `service` to processes of this user (and of ContextOptions::allow_uids). The name vanishes
+  /// with the process. EADDRINUSE. An empty name: reachable by address() only.
+  static Result<Listener> create(Context& context, const std::string& service);
+  Listener(Listener&&) noexcept;
+  Listener& operator=(Listener&&) noexcept;
+  ~Listener();
+
+  Result<Stream> accept(std::int64_t timeout_ms = -1);
+  /// EAGAIN when no connection waits.
+  Result<Stream> try_accept();
+
+  /// Posts Event{tag, kConnection} when a connection waits.
+  Status register_with(EventQueue& queue, std::uint64_t tag);
+  Address address() const;
+
+ private:
+  explicit Listener(std::shared_ptr<engine::ListenerCore> core);
+  std::shared_ptr<engine::ListenerCore> core_;
+};
+
+}  // namespace clan

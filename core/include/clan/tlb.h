@@ -1,0 +1,281 @@
+// Tlb: the translation look-aside buffer of a NIC (U-Net/MM, sections 4 and 5).
+//
+// RDMA names arbitrary virtual addresses. The NIC translates <address space, page> here, and a page
+// stays pinned as long as it has an entry, so the memory pinned is bounded by the size of the TLB
+// and not by the number of programs. Two levels:
+//
+//     <asid, page> --hash--> primary, direct-mapped        1024 entries
+//                             |  evicted      ^ hit: swap
+//                             v               |
+//                            victim cache, associative       16 entries, first in first out
+//                             |  oldest that no transfer uses
+//                             v
+//                            unpinned
+//
+// An entry used by a transfer is never evicted: the victim cache then grows, and shrinks
+// afterwards.
+//
+// Called by the NIC driver only. Not thread-safe: the caller holds the driver's lock, also when a
+// TlbUse ends. Nothing here allocates memory or blocks after create(), unless the Pinner does or
+// `track_compulsory` is set: the driver may thus serve unmap events of threads that hold malloc's
+// locks. The Tlb knows no system call: the Pinner is the kernel's side of the handshake.
+#pragma once
+
+#include <clan/export.h>
+#include <clan/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace clan {
+
+/// Which address space a virtual address belongs to: a small number given out by the NIC.
+using AddressSpaceId = std::uint32_t;
+
+/// What the NIC is going to do with a page: read it (send) or write it (receive).
+enum class PageAccess : std::uint8_t { kRead, kWrite };
+
+/// A page as a Pinner hands it over.
+struct PinnedPage {
+  std::uint64_t base = 0;   ///< where the NIC finds the page
+  std::uint64_t token = 0;  ///< the pinner's own, given back with unpin()
+  bool writable = false;
+  /// Nobody would tell us if the application unmapped this page, so the entry must not outlive the
+  /// transfer it was made for.
+  bool transient = false;
+};
+
+enum class PinOutcome : std::uint8_t {
+  kPinned,       ///< all pages are pinned
+  kNotResident,  ///< page-in started, nothing pinned: serve others and come back
+  kFault,        ///< not mapped, or not with these rights; nothing pinned
+  kOverLimit,    ///< could be used but not pinned: the limit on locked memory is reached
+};
+
+struct PinResult {
+  PinOutcome outcome = PinOutcome::kFault;
+  std::size_t index = 0;  ///< which page of the run, for kNotResident and kFault
+};
+
+/// The memory management a Tlb works with. pin() takes a run of pages or none of them.
+class CLAN_EXPORT Pinner {
+ public:
+  virtual ~Pinner();
+
+  /// Pins pages [page, page + out.size()) for `access`. `out` is filled on kPinned and kOverLimit.
+  /// A page may be pinned several times; each pin is undone by one unpin() or forget().
+  virtual PinResult pin(AddressSpaceId asid, std::uint64_t page, PageAccess access,
+                        std::span<PinnedPage> out) = 0;
+
+  /// Undoes one pin of a page that is still mapped where it was.
+  virtual void unpin(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) = 0;
+
+  /// Undoes one pin of a page whose mapping is gone, and with it the kernel's own record. Must not
+  /// touch the address: something else may live there already.
+  virtual void forget(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) = 0;
+};
+
+struct TlbConfig {
+  std::size_t primary_entries = 1024;  ///< a power of two
+  std::size_t victim_entries = 16;
+  std::size_t page_size = 4096;  ///< a power of two; the Pinner's
+  /// All entries together, with what transfers hold beyond the two levels. 0: room for one more
+  /// primary. When every one of them is in use, requests are deferred.
+  std::size_t max_entries = 0;
+  /// Tell first touches of a page from repeated misses. Costs memory per page ever touched, and
+  /// allocates: for simulation, not for a live NIC.
+  bool track_compulsory = false;
+};
+
+struct TlbStats {
+  std::uint64_t hits = 0;  ///< primary_hits + victim_hits
+  std::uint64_t primary_hits = 0;
+  std::uint64_t victim_hits = 0;
+  std::uint64_t misses = 0;             ///< look-ups that found no entry
+  std::uint64_t fills = 0;              ///< misses that made an entry
+  std::uint64_t compulsory_misses = 0;  ///< fills for a page never seen before (track_compulsory)
+  std::uint64_t upgrades = 0;           ///< read-only entries that became writable
+  std::uint64_t evictions = 0;          ///< entries that fell out for want of room
+  std::uint64_t pins = 0;               ///< pages
+  std::uint64_t unpins = 0;             ///< pages, unpinned or forgotten
+  std::uint64_t deferred = 0;           ///< requests put off, whatever the reason
+  std::uint64_t full = 0;               ///< of these: because every entry was in use
+  std::uint64_t faults = 0;             ///< requests refused with EFAULT
+  std::uint64_t over_limit = 0;         ///< times the pinner reached the limit on locked memory
+  std::uint64_t unpinned_fills = 0;     ///< entries made without a pin because of that
+  std::uint64_t transient_fills = 0;    ///< entries that had to go with their transfer
+  std::uint64_t invalidations = 0;      ///< entries removed by invalidate()
+  std::uint64_t pinned = 0;             ///< pages pinned now
+  std::uint64_t pinned_high_water = 0;
+  std::uint64_t entries = 0;  ///< entries now, in both levels
+
+  /// Misses that a larger TLB would have avoided (track_compulsory).
+  std::uint64_t non_compulsory_misses() const { return fills - compulsory_misses; }
+};
+
+enum class Lookup : std::uint8_t { kHit, kMissFilled, kDeferred, kFault };
+
+/// What became of one page.
+struct Translation {
+  Lookup lookup = Lookup::kFault;
+  bool writable = false;
+  bool pinned = false;
+  int error = 0;                ///< EFAULT with kFault
+  std::uint64_t page_base = 0;  ///< the page, for the NIC
+  std::uint64_t address = 0;    ///< the byte asked for, for the NIC
+  bool ok() const { return lookup == Lookup::kHit || lookup == Lookup::kMissFilled; }
+};
+
+/// What became of a range.
+enum class RangeOutcome : std::uint8_t { kReady, kDeferred, kFault };
+struct RangeResult {
+  RangeOutcome outcome = RangeOutcome::kReady;
+  int error = 0;            ///< kFault: EFAULT, or EMSGSIZE when the range exceeds the TLB
+  std::uint64_t vaddr = 0;  ///< first byte of the page that was in the way
+};
+
+class TlbUse;
+
+class CLAN_EXPORT Tlb {
+ public:
+  /// EINVAL for sizes that make no sense. The pinner must outlive the Tlb.
+  static Result<std::unique_ptr<Tlb>> create(const TlbConfig& config, Pinner& pinner);
+
+  /// Unpins everything. Precondition: no TlbUse is left.
+  ~Tlb();
+  Tlb(const Tlb&) = delete;
+  Tlb& operator=(const Tlb&) = delete;
+
+  /// Translates one address, pinning its page if need be. The answer holds until the next call.
+  [[nodiscard]] Translation translate(AddressSpaceId asid, std::uint64_t vaddr, PageAccess access);
+
+  /// Translates [vaddr, vaddr + length) and keeps its pages until the TlbUse ends. All or nothing.
+  [[nodiscard]] TlbUse acquire(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
+                               PageAccess access);
+
+  /// Translates a buffer ahead of its use, so that what arrives for it need not wait.
+  RangeResult pre_translate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
+                            PageAccess access = PageAccess::kWrite);
+
+  /// Whether the pages are still mapped where they were.
+  enum class Mapping : std::uint8_t { kGone, kKept };
+
+  /// The application changed its mapping of a range: no later look-up sees the old entries. Pages
+  /// in use leave when their transfer ends. Returns how many entries went.
+  std::size_t invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
+                         Mapping mapping = Mapping::kGone);
+
+  /// An endpoint closed: all entries of its address space go, and are unpinned.
+  std::size_t invalidate(AddressSpaceId asid);
+
+  const TlbConfig& config() const { return config_; }
+  const TlbStats& stats() const { return stats_; }
+
+  /// The longest range acquire() takes, in pages.
+  std::size_t max_range_pages() const { return config_.primary_entries; }
+
+  /// Whether a page has an entry. Changes and counts nothing.
+  bool contains(AddressSpaceId asid, std::uint64_t vaddr) const;
+
+  /// The primary slot of an address, for those who study conflicts.
+  std::size_t slot_of(AddressSpaceId asid, std::uint64_t vaddr) const;
+
+ private:
+  friend class TlbUse;
+  using Index = std::uint32_t;
+  static constexpr Index kNone = ~Index{0};
+  enum class Place : std::uint8_t { kFree, kPrimary, kVictim, kDoomed };
+  struct Entry;
+  struct List;
+
+  Tlb(const TlbConfig& config, Pinner& pinner);
+
+  std::size_t slot(AddressSpaceId asid, std::uint64_t page) const;
+  Index find(AddressSpaceId asid, std::uint64_t page) const;
+  Index find_in_victims(AddressSpaceId asid, std::uint64_t page) const;
+  Index find_of_use(AddressSpaceId asid, std::uint64_t page, std::uint64_t stamp) const;
+  Index look_up(AddressSpaceId asid, std::uint64_t page);
+  void swap_in(Index index);
+  void append(List& list, Index index);
+  void remove(List& list, Index index);
+  void to_victims(Index index);
+  void trim_victims();
+  bool evict_oldest_idle_victim();
+  std::size_t make_room(std::size_t pages);
+  Index take_free();
+  void insert(Index index);
+  void unlink(Index index);
+  void drop(Index index, Mapping mapping);
+  void doom_or_drop(Index index, Mapping mapping);
+  void evict(Index index);
+  void count_pins(std::size_t pages);
+  void count_first_touch(AddressSpaceId asid, std::uint64_t page);
+  PinOutcome pin_with_retry(AddressSpaceId asid, std::uint64_t page, PageAccess access,
+                            std::span<PinnedPage> out, std::size_t& bad);
+  RangeResult fill(AddressSpaceId asid, std::uint64_t page, std::size_t pages, PageAccess access,
+                   std::size_t& filled);
+  RangeResult upgrade(Index& index);
+  RangeResult deferred_at(std::uint64_t page);
+  RangeResult fault_at(std::uint64_t page, int error);
+  RangeResult hold(AddressSpaceId asid, std::uint64_t first, std::uint64_t pages, PageAccess access,
+                   std::size_t& held);
+  void let_go(AddressSpaceId asid, std::uint64_t first, std::size_t pages, std::uint64_t stamp);
+
+  TlbConfig config_;
+  Pinner& pinner_;
+  unsigned page_shift_ = 12;
+  unsigned slot_bits_ = 10;
+  std::vector<Index> primary_;
+  std::vector<Entry> entries_;
+  std::unique_ptr<List> victims_;
+  std::unique_ptr<List> doomed_;  // invalidated while in use
+  std::unique_ptr<List> free_;
+  std::size_t clock_ = 0;   // where make_room() goes on in the primary
+  std::uint64_t now_ = 0;   // counts fills, dooms, uses: tells successive entries of a page apart
+  std::uint64_t uses_ = 0;  // TlbUse objects alive
+  TlbStats stats_;
+  std::unordered_map<AddressSpaceId, std::unordered_set<std::uint64_t>> touched_;
+};
+
+/// The pages of one transfer: their entries stay, as they were, until it ends, also when they are
+/// invalidated meanwhile (an unmapped page then loses its pin: reading it is for process_vm_readv,
+/// not for a load). Ends under the lock that guards the Tlb.
+class CLAN_EXPORT TlbUse {
+ public:
+  TlbUse() = default;
+  TlbUse(TlbUse&& other) noexcept { *this = std::move(other); }
+  TlbUse& operator=(TlbUse&& other) noexcept;
+  TlbUse(const TlbUse&) = delete;
+  TlbUse& operator=(const TlbUse&) = delete;
+  ~TlbUse() { release(); }
+
+  bool ready() const { return result_.outcome == RangeOutcome::kReady; }
+  RangeOutcome outcome() const { return result_.outcome; }
+  int error() const { return result_.error; }
+  /// Where it stopped, when it isn't ready.
+  std::uint64_t stopped_at() const { return result_.vaddr; }
+
+  /// The NIC's address of a byte of the range. Precondition: ready() and vaddr within the range.
+  std::uint64_t address(std::uint64_t vaddr) const;
+  /// How many bytes from vaddr to the end of the range lie in one piece for the NIC.
+  std::uint64_t contiguous(std::uint64_t vaddr) const;
+
+  void release();
+
+ private:
+  friend class Tlb;
+  Tlb* tlb_ = nullptr;
+  AddressSpaceId asid_ = 0;
+  std::uint64_t vaddr_ = 0;
+  std::uint64_t length_ = 0;
+  std::uint64_t stamp_ = 0;
+  RangeResult result_;
+};
+
+}  // namespace clan

@@ -1,0 +1,80 @@
+// Tripwires: "tell me when the network touches these bytes" (Riddoch et al., Tripwire, 2000/2001;
+// clan-driver-interface 3.3). Set by the receiver, invisible to the sender's code.
+//
+//   auto t = Tripwire::create(aperture, offset, 8);
+//   while (!data_is_there()) {
+//     t->arm();
+//     if (data_is_there()) break;       // always look once more after arming
+//     t->wait();
+//   }
+//
+// Thread-safety: any thread; one waiter per tripwire at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <clan/aperture.h>
+#include <clan/event_queue.h>
+
+namespace clan {
+
+namespace engine {
+class TripwireCore;
+}
+
+struct TripwireOptions {
+  bool on_write = true;
+  bool on_read = false;
+  /// Fires at every access while armed. Otherwise it fires once per arm().
+  bool persistent = false;
+};
+
+class CLAN_EXPORT Tripwire {
+ public:
+  /// Matches [offset, offset + length) of the aperture. Made disarmed. ERANGE, EINVAL, ENOSPC (65536 per
+  /// context, 4096 per aperture).
+  static Result<Tripwire> create(const Aperture& aperture, std::uint64_t offset, std::uint64_t length,
+                                 const TripwireOptions& options = {});
+  Tripwire(Tripwire&&) noexcept;
+  Tripwire& operator=(Tripwire&&) noexcept;
+  ~Tripwire();
+
+  /// From now on accesses are seen. Costs a membarrier (about 1 us); arm many with arm_all().
+  void arm();
+  void disarm();
+  static void arm_all(std::span<Tripwire* const> tripwires);
+
+  /// Has it fired since this was last asked? Reads and clears the state bit; no system call.
+  bool test_and_clear();
+
+  /// How often it has fired, modulo 2^32; no system call.
+  std::uint32_t count() const;
+
+  /// Sleeps until it fires (at once if it has fired since arm()). ETIMEDOUT, EINTR, ESHUTDOWN;
+  /// ESTALE: the aperture has been revoked.
+  Status wait(std::int64_t timeout_ms = -1);
+
+  /// Also fires when the owner of `peer` goes: for waits for something that only it can write. One
+  /// peer at a time.
+  Status watch(const RemoteAperture& peer);
+
+  /// Fires it, armed or not, as an access would.
+  void fire();
+
+  /// Posts Event{tag, kTripwire} when it fires.
+  Status register_with(EventQueue& queue, std::uint64_t tag);
+
+  /// The state bitmap of the context's tripwires (of one peer uid): bit index() % 64 of word
+  /// index() / 64. Poll many tripwires a word at a time.
+  std::uint32_t index() const;
+  std::span<const std::atomic<std::uint64_t>> state_words() const;
+
+ private:
+  explicit Tripwire(std::shared_ptr<engine::TripwireCore> core);
+  std::shared_ptr<engine::TripwireCore> core_;
+};
+
+}  // namespace clan

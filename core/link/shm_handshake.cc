@@ -1,0 +1,193 @@
+// The handshake of the shared-memory link: hello, accept, refuse (see link/control.h).
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/time.h"
+#include "link/shm_link.h"
+
+namespace clan::link {
+namespace {
+
+constexpr std::size_t kFixedBytes = offsetof(ControlMessage, request);
+
+// Room for the opening message of any version: a longer one must still be refused in words.
+struct Opening {
+  ControlMessage message;
+  std::byte more[4096 - sizeof(ControlMessage)];
+};
+
+Status check_header(const ControlMessage& message, std::size_t bytes) {
+  if (bytes < kFixedBytes || message.magic != kControlMagic) {
+    return Error{EPROTO, "the peer does not speak CLAN's control protocol"};
+  }
+  if (message.type == ControlType::kRefuse) {
+    switch (message.err) {
+      case EPROTONOSUPPORT:
+        return Error{EPROTONOSUPPORT,
+                     "the peer runs another CLAN version; restart both with the same one"};
+      case EACCES:
+        return Error{EACCES, "the peer's policy refuses this user id (see ContextOptions::allow_uid)"};
+      default:
+        return Error{message.err > 0 ? message.err : EPROTO, "the peer refused the link"};
+    }
+  }
+  if (message.version != shm::kLayoutVersion) {
+    return Error{EPROTONOSUPPORT,
+                 "the peer runs another CLAN version; restart both with the same one"};
+  }
+  if (bytes != sizeof(ControlMessage)) return Error{EPROTO, "control message of a wrong size"};
+  return {};
+}
+
+// The peer's segments: sizes and versions are input, mapping checks the seals and the file sizes.
+Status map_peer(ShmPeer& peer, Datagram& datagram) {
+  if (datagram.fd_count != 3) return Error{EPROTO, "handshake without its three descriptors"};
+  auto tables = Mapping::map(datagram.fds[0].get(), shm::kTablesBytes, Mapping::Access::kRead);
+  if (!tables) return tables.error();
+  const auto& header = reinterpret_cast<const shm::NicTables*>(tables->data())->header;
+  if (header.magic != shm::kNicMagic || header.version != shm::kLayoutVersion ||
+      header.tables_bytes != shm::kTablesBytes || header.signals_bytes != shm::kSignalsBytes ||
+      header.node != peer.node.value) {
+    return Error{EPROTONOSUPPORT, "the peer's NIC has another layout; restart both with the same CLAN"};
+  }
+  auto signals = Mapping::map(datagram.fds[1].get(), shm::kSignalsBytes, Mapping::Access::kReadWrite);
+  if (!signals) return signals.error();
+  peer.tables = std::move(*tables);
+  peer.signals = std::move(*signals);
+  peer.doorbell = std::move(datagram.fds[2]);
+  return {};
+}
+
+Status wait_readable(int socket, std::uint64_t deadline_ns) {
+  for (;;) {
+    int timeout = -1;
+    if (deadline_ns != kNoDeadline) {
+      std::uint64_t now = monotonic_ns();
+      if (now >= deadline_ns) return Error{ETIMEDOUT, "the peer did not answer the handshake"};
+      timeout = static_cast<int>(std::min<std::uint64_t>((deadline_ns - now) / 1'000'000 + 1, 1 << 30));
+    }
+    pollfd p{socket, POLLIN, 0};
+    int rc = ::poll(&p, 1, timeout);
+    if (rc > 0) return {};
+    if (rc < 0 && errno != EINTR) return errno_error("poll(control socket)");
+  }
+}
+
+Status send_opening(int socket, ControlType type, NodeId self, nic::Nic& nic, std::uint32_t slot,
+                    std::uint32_t endpoint, int doorbell) {
+  ControlMessage message;
+  message.type = type;
+  message.node = self.value;
+  message.slot = slot;
+  message.endpoint = endpoint;
+  int fds[3] = {nic.tables_memfd(), nic.signals_memfd(), doorbell};
+  return send_datagram(socket, std::as_bytes(std::span(&message, 1)), fds, false);
+}
+
+}  // namespace
+
+void refuse(int socket, NodeId self, int err) {
+  ControlMessage message;
+  message.type = ControlType::kRefuse;
+  message.err = err;
+  message.node = self.value;
+  (void)send_datagram(socket, std::as_bytes(std::span(&message, 1)), {}, false);
+}
+
+Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                     const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
+                     std::uint32_t* endpoint) {
+  auto socket = connect_abstract(name);
+  if (!socket) return socket.error();
+  ShmPeer peer;
+  auto credentials = peer_credentials(socket->get());
+  if (!credentials) return credentials.error();
+  peer.credentials = *credentials;
+  if (peer.credentials.uid != owner) {
+    return Error{EACCES, "a process of another user answers under this name"};
+  }
+  nic::Nic* nic = lane(peer.credentials.uid);
+  if (nic == nullptr) {
+    return Error{EACCES, "policy forbids the user id behind this name (see ContextOptions::allow_uid)"};
+  }
+  auto slot = nic->add_peer_slot();
+  if (!slot) return slot.error();
+  peer.peer_slot = *slot;
+  auto finish = [&]() -> Status {
+    // A server that refuses by policy does not wait for our hello; its answer is there all the same.
+    auto sent = send_opening(socket->get(), ControlType::kHello, self, *nic, *slot, 0, doorbell);
+    if (!sent && sent.error().err != EPIPE) return sent;
+    if (auto s = wait_readable(socket->get(), deadline_ns); !s) return s;
+    Opening opening;
+    const ControlMessage& message = opening.message;
+    auto datagram =
+        receive_datagram(socket->get(), std::as_writable_bytes(std::span(&opening, 1)), false);
+    if (!datagram && datagram.error().err == ECONNRESET) {  // said once, before what was sent
+      datagram = receive_datagram(socket->get(), std::as_writable_bytes(std::span(&opening, 1)), false);
+    }
+    if (!datagram) return datagram.error();
+    if (datagram->bytes == 0) return Error{ECONNREFUSED, "the peer closed during the handshake"};
+    if (auto s = check_header(message, datagram->bytes); !s) return s;
+    if (message.type != ControlType::kAccept || message.slot >= shm::kMaxPeers) {
+      return Error{EPROTO, "the peer answered hello with nonsense"};
+    }
+    peer.node = {message.node};
+    peer.my_slot = message.slot;
+    *endpoint = message.endpoint;
+    return map_peer(peer, *datagram);
+  };
+  if (auto s = finish(); !s) {
+    nic->remove_peer_slot(*slot);
+    return s.error();
+  }
+  peer.socket = std::move(*socket);
+  return peer;
+}
+
+Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
+                       const std::function<nic::Nic*(uid_t)>& lane, std::uint32_t endpoint) {
+  Opening opening;
+  const ControlMessage& message = opening.message;
+  auto datagram = receive_datagram(socket.get(), std::as_writable_bytes(std::span(&opening, 1)), false);
+  if (!datagram) return datagram.error();
+  if (datagram->bytes == 0) return Error{ECONNRESET, "the client went away before its hello"};
+  if (auto s = check_header(message, datagram->bytes); !s) {
+    refuse(socket.get(), self, s.error().err);
+    return s.error();
+  }
+  if (message.type != ControlType::kHello || message.slot >= shm::kMaxPeers) {
+    refuse(socket.get(), self, EPROTO);
+    return Error{EPROTO, "the client's first message is no hello"};
+  }
+  ShmPeer peer;
+  auto credentials = peer_credentials(socket.get());
+  if (!credentials) return credentials.error();
+  peer.credentials = *credentials;
+  peer.node = {message.node};
+  peer.my_slot = message.slot;
+  nic::Nic* nic = lane(peer.credentials.uid);
+  if (nic == nullptr) {
+    refuse(socket.get(), self, EACCES);
+    return Error{EACCES, "a user id that policy forbids tried to link"};
+  }
+  if (auto s = map_peer(peer, *datagram); !s) {
+    refuse(socket.get(), self, s.error().err);
+    return s.error();
+  }
+  auto slot = nic->add_peer_slot();
+  if (!slot) {
+    refuse(socket.get(), self, slot.error().err);
+    return slot.error();
+  }
+  peer.peer_slot = *slot;
+  if (auto s = send_opening(socket.get(), ControlType::kAccept, self, *nic, *slot, endpoint, doorbell);
+      !s) {
+    nic->remove_peer_slot(*slot);
+    return s.error();
+  }
+  peer.socket = std::move(socket);
+  return peer;
+}
+
+}  // namespace clan::link

@@ -1,0 +1,177 @@
+// ShmLink: the link to a peer on the same host.
+//
+// Both ends map each other's NIC segments and whatever CLAN memory they are granted, so data move by
+// plain stores and this class sees only what the processor cannot do alone: the CAM look-up behind a
+// store that met an armed tripwire, copies to and from memory that is not CLAN's, set-up and death.
+//
+// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer by reading a known
+// word); where it does not, the peer's driver thread copies through staging memory that both map.
+//
+// Sending never waits: what the socket has no room for is kept and sent by the driver thread. Two
+// drivers that waited for each other would wait for ever.
+//
+// Locking: one mutex for tables (set-up path), one for the DMA activity line, one for sending, taken
+// last. The data path of mapped apertures takes none.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/reactor.h"
+#include "link/control.h"
+#include "nic/link.h"
+#include "nic/nic.h"
+
+namespace clan::link {
+
+/// What hello and accept bring from the other side.
+struct ShmPeer {
+  NodeId node;
+  PeerCredentials credentials;
+  Fd socket;
+  Mapping tables;
+  Mapping signals;
+  Fd doorbell;
+  std::uint32_t my_slot = 0;     ///< DmaActivity line in the peer's signals that is ours to write
+  std::uint32_t peer_slot = 0;   ///< the line in our signals that is the peer's
+};
+
+class ShmLink final : public nic::Link,
+                      public Pollable,
+                      public nic::Ringer,
+                      public std::enable_shared_from_this<ShmLink> {
+ public:
+  struct Options {
+    bool direct_copy = true;  ///< false: behave as where process_vm_* is forbidden
+    bool accepted = false;    ///< the peer has made this link
+  };
+
+  /// `nic` is our lane for this peer's user id; `doorbell` our own, rung when we ask for the driver.
+  ShmLink(ShmPeer peer, nic::Nic& nic, nic::LinkSink& sink, Reactor& reactor, Options options);
+  ~ShmLink() override;
+
+  /// Puts the control socket under the reactor's watch.
+  Status start();
+
+  // nic::Link
+  nic::LinkCapabilities capabilities() const override;
+  NodeId remote_node() const override { return peer_.node; }
+  uid_t remote_uid() const override { return peer_.credentials.uid; }
+  pid_t remote_pid() const override { return peer_.credentials.pid; }
+  bool alive() const override { return alive_.load(std::memory_order_acquire); }
+  bool settled() const override { return settled_.load(std::memory_order_relaxed); }  // relaxed: a flag
+  Result<nic::RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) override;
+  void release(const nic::RemoteHandle& handle) override;
+  Status grant(const RdmaCookie& cookie) override;
+  Status put(const nic::RemoteHandle& handle, std::uint64_t offset, std::span<const std::byte> bytes,
+             nic::PutOrder order) override;
+  Status get(const nic::RemoteHandle& handle, std::uint64_t offset,
+             std::span<std::byte> bytes) override;
+  Status after_access(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
+                      nic::AccessKind kind) override;
+  bool wants_help() override;
+  bool help() override;
+  nic::TransferResult transfer(const nic::Transfer& transfer) override;
+  void cancel(std::uint64_t token) override;
+  Status send_oob(const OobMessage& message) override;
+  void shut_down() override;
+
+  /// Client: this link stays; the server may rely on it.
+  void confirm();
+
+  void announce_queue_fd(std::uint32_t queue, int eventfd) override;
+  bool holds_slot(const nic::Nic& nic, std::uint32_t slot) const override {
+    return &nic == &nic_ && slot == peer_.peer_slot;
+  }
+
+  // nic::Ringer: wakes the peer's event queue.
+  void ring(std::uint32_t queue) override;
+
+  // Pollable: the control socket.
+  void on_ready(std::uint32_t events) override;
+
+  void abandon_after_fork() override;
+
+ private:
+  struct Imported {
+    Mapping mapping;
+    int references = 0;
+    bool read_only = false;
+    bool granted = false;  ///< sent without being asked for: the peer will not send it again
+  };
+  struct Answer {
+    bool done = false;
+    int err = 0;
+    std::uint64_t memory_id = 0;
+  };
+
+  const shm::ApertureEntry* entry_of(const nic::RemoteHandle& handle) const;
+  Result<nic::RemoteHandle> handle_for(const RdmaCookie& cookie);
+  Result<Answer> ask(ControlMessage message);
+  Status send(const ControlMessage& message, std::span<const int> fds, bool discard_when_full = false);
+  void flush();
+  void misbehaved(const char* what);
+  void handle(ControlMessage& message, Datagram& datagram);
+  void serve_import(const ControlMessage& message);
+  void serve_copy(const ControlMessage& message);
+  void accept_memory(const ControlMessage& message, Datagram& datagram);
+  void go_down();
+  void give_up_slot();
+  int copy_directly(const nic::Transfer& transfer);
+  int copy_range(RdmaOp op, std::byte* local, std::uint64_t remote, std::uint64_t length) const;
+  int copy_together(const nic::Transfer& transfer, std::uint64_t base);
+  nic::TransferResult copy_by_peer(const nic::Transfer& transfer);
+
+  ShmPeer peer_;
+  nic::Nic& nic_;
+  nic::LinkSink& sink_;
+  Reactor& reactor_;
+  nic::NicImage image_;
+  std::atomic<bool> alive_{true};
+  std::atomic<bool> settled_{false};
+  bool direct_copy_ = false;
+  bool light_fence_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  std::map<std::uint64_t, Imported> imported_;     ///< the peer's memories mapped here, by id
+  std::vector<std::uint64_t> granted_;             ///< our memories the peer has been sent, sorted
+  std::map<std::uint64_t, Answer> answers_;        ///< requests a thread waits for
+  nic::Transfer copy_;                             ///< what the peer's driver is copying for us
+  std::uint64_t copy_request_ = 0;                 ///< its number, 0 = none
+  std::uint64_t next_request_ = 1;
+  std::vector<Fd> queue_fds_;  ///< the peer's, by queue
+  std::shared_ptr<nic::MemoryBlock> staging_;
+  RdmaCookie staging_cookie_;
+
+  struct Unsent {
+    ControlMessage message;
+    Fd fd;
+  };
+  std::mutex send_mutex_;
+  std::deque<Unsent> unsent_;
+
+  std::mutex dma_mutex_;
+  std::uint32_t job_sequence_ = 0;  ///< under dma_mutex_
+  std::atomic<bool> slot_held_{true};
+};
+
+/// Client: connects to an abstract name and shakes hands with a process of user `owner`: anybody may take
+/// a name, only the kernel says who it is. `lane` gives our NIC for the server's uid, or
+/// null when policy forbids that uid. On success `endpoint` is what the name stands for there.
+Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                     const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
+                     std::uint32_t* endpoint);
+
+/// Server: says no to a client, with an errno value.
+void refuse(int socket, NodeId self, int err);
+
+/// Server: shakes hands on an accepted socket. Never waits: the hello has arrived or EAGAIN.
+Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
+                       const std::function<nic::Nic*(uid_t)>& lane, std::uint32_t endpoint);
+
+}  // namespace clan::link

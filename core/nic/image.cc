@@ -1,0 +1,73 @@
+#include "nic/image.h"
+
+#include "base/futex.h"
+
+namespace clan::nic {
+namespace {
+
+// More tripwires than this on one aperture and a hostile table that loops are told apart by nothing
+// else; Nic refuses to add more.
+constexpr int kMaxChain = 4096;
+
+void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& entry,
+          std::uint32_t flags) {
+  shm::TripwireSignal& signal = nic.signals->tripwires[index];
+  if ((flags & shm::kTripPersistent) != 0) {
+    if (signal.armed.load(std::memory_order_relaxed) == 0) return;  // relaxed: a hint
+  } else if (!claim_single_shot(signal.armed)) {
+    return;
+  }
+  // PAIR tripwire.state: the data precede it; Nic::tripwire_fired sees them
+  nic.signals->tripwire_state[index / 64].fetch_or(std::uint64_t{1} << (index % 64),
+                                                   std::memory_order_seq_cst);
+  // PAIR tripwire.fired: a sleeper that announced itself before is woken
+  signal.fired.fetch_add(1, std::memory_order_seq_cst);
+  // PAIR tripwire.sleepers: loaded after `fired` has changed
+  if (signal.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(signal.fired);
+  std::uint32_t queue = entry.queue.load(std::memory_order_relaxed);  // relaxed: input, bounded below
+  if (queue < shm::kMaxEventQueues) {
+    post_event(nic, queue, entry.event.load(std::memory_order_relaxed));
+  }
+}
+
+}  // namespace
+
+void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                    std::uint64_t length, AccessKind kind) {
+  if (aperture >= shm::kMaxApertures || length == 0) return;
+  const shm::ApertureEntry& a = nic.tables->apertures[aperture];
+  std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
+  // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
+  std::uint64_t armed = a.armed.load(std::memory_order_acquire);
+  if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
+  // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
+  std::uint32_t next = a.first_tripwire.load(std::memory_order_acquire);
+  for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {
+    const shm::TripwireEntry& t = nic.tables->tripwires[next];
+    std::uint32_t index = next;
+    next = t.next.load(std::memory_order_acquire);  // PAIR aperture.chain: as above
+    if (t.aperture.load(std::memory_order_relaxed) != aperture) return;  // the table changed under us
+    std::uint32_t flags = t.flags.load(std::memory_order_relaxed);
+    if ((flags & static_cast<std::uint32_t>(kind)) == 0) continue;
+    std::uint64_t end = offset + length < offset ? ~std::uint64_t{0} : offset + length;
+    if (t.start.load(std::memory_order_relaxed) >= end ||
+        t.end.load(std::memory_order_relaxed) <= offset) {
+      continue;
+    }
+    fire(nic, index, t, flags);
+  }
+}
+
+void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event) {
+  if (queue >= shm::kMaxEventQueues || event >= shm::kEventsPerQueue) return;
+  shm::EventQueueMemory& q = nic.signals->queues[queue];
+  std::uint32_t how = shm::kAwake;
+  if (!post_event_bit(q, event, &how)) return;
+  if (how == shm::kSleepsOnFutex) {
+    futex_wake(q.sleeping);
+  } else if (nic.ringer != nullptr) {
+    nic.ringer->ring(queue);
+  }
+}
+
+}  // namespace clan::nic

@@ -1,0 +1,41 @@
+// NicImage: a NIC as seen by whoever delivers to it: its own process or a peer that has its memory
+// mapped. This is the "hardware" of the simulated NIC: the CAM look-up behind every access, and the
+// insertion of events.
+//
+// Callable from any thread of any attached process. Everything in `tables` is input (see
+// shm/nic_memory.h): indices are bounded, chains are walked a bounded number of steps.
+#pragma once
+
+#include <cstdint>
+
+#include "nic/wakeup.h"
+#include "shm/asymmetric_fence.h"
+#include "shm/nic_memory.h"
+
+namespace clan::nic {
+
+/// Wakes the owner of a NIC that sleeps on a file descriptor.
+class Ringer {
+ public:
+  virtual void ring(std::uint32_t queue) = 0;
+
+ protected:
+  ~Ringer() = default;
+};
+
+enum class AccessKind : std::uint32_t { kWrite = shm::kTripOnWrite, kRead = shm::kTripOnRead };
+
+struct NicImage {
+  const shm::NicTables* tables = nullptr;
+  shm::NicSignals* signals = nullptr;
+  Ringer* ringer = nullptr;
+};
+
+/// The CAM look-up: fires every armed tripwire that overlaps [offset, offset + length) of an aperture.
+void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                    std::uint64_t length, AccessKind kind);
+
+/// Puts an event into a queue and wakes its consumer if that sleeps. Ignores numbers out of range.
+void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event);
+
+}  // namespace clan::nic

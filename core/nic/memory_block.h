@@ -1,0 +1,62 @@
+// MemoryBlock: memory that CLAN allocates so that peers can map it.
+//
+// One block is one range of addresses in the owner, backed by one or more sealed memfds ("pieces").
+// A block starts as one piece. Taking access away from peers (revocation) puts a fresh memfd behind the
+// pages in question: the owner keeps its addresses and its bytes, and whatever a peer still has mapped
+// is memory nobody looks at any more. That works against a peer that does not cooperate.
+//
+// Thread-safety: the caller (Nic, under its lock) serialises all calls but data()/size().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/mapping.h"
+
+namespace clan::nic {
+
+class MemoryBlock {
+ public:
+  /// A block of `bytes` rounded up to pages, zero-filled, unreserved.
+  static Result<std::shared_ptr<MemoryBlock>> create(std::size_t bytes);
+
+  std::byte* data() const { return mapping_.data(); }
+  std::size_t size() const { return mapping_.size(); }
+  bool contains(const void* p, std::size_t length) const;
+
+  /// One memfd and where a range of the block lies in it.
+  struct Backing {
+    std::uint64_t id = 0;  ///< names the memfd among its owner's; never reused
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;  ///< of the whole memfd
+    int memfd = -1;
+  };
+
+  /// The backing of [offset, offset + length) when one memfd covers it.
+  const Backing* find(std::uint64_t offset, std::uint64_t length);
+
+  /// Puts one fresh memfd, with the same contents, behind the pages of a range.
+  Status replace(std::uint64_t offset, std::uint64_t length);
+
+  /// Peers may only read this block from now on; the owner still writes.
+  Status seal_read_only();
+  bool read_only() const { return read_only_; }
+
+ private:
+  struct Piece {
+    std::uint64_t start;  ///< in the block, whole pages
+    std::uint64_t length;
+    std::uint64_t id;
+    std::uint64_t file_offset;
+    std::shared_ptr<Fd> memfd;
+    std::uint64_t file_bytes;
+  };
+  Mapping mapping_;
+  std::vector<Piece> pieces_;
+  Backing found_;
+  bool read_only_ = false;
+};
+
+}  // namespace clan::nic

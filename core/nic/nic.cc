@@ -1,0 +1,415 @@
+#include "nic/nic.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+
+namespace clan::nic {
+
+using shm::ApertureEntry;
+using shm::TripwireEntry;
+using shm::TripwireSignal;
+
+std::uint64_t key_image(const RdmaCookie& cookie) {
+  // Everything the cookie promises is under the key, so no field can be changed without it.
+  std::uint64_t a = cookie.node.value ^ (std::uint64_t{cookie.aperture} << 32 | cookie.generation);
+  std::uint64_t b = cookie.length ^ (static_cast<std::uint64_t>(cookie.rights) << 62);
+  return siphash(cookie.key, 0x434c414e6b657921u, a, b);
+}
+
+Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
+  std::unique_ptr<Nic> nic(new Nic(node, peers_uid));
+  auto tables = create_memfd("clan-nic-tables", shm::kTablesBytes);
+  if (!tables) return tables.error();
+  auto signals = create_memfd("clan-nic-signals", shm::kSignalsBytes);
+  if (!signals) return signals.error();
+  auto tables_map = Mapping::map(tables->get(), shm::kTablesBytes, Mapping::Access::kReadWrite);
+  if (!tables_map) return tables_map.error();
+  auto signals_map = Mapping::map(signals->get(), shm::kSignalsBytes, Mapping::Access::kReadWrite);
+  if (!signals_map) return signals_map.error();
+  nic->tables_fd_ = std::move(*tables);
+  nic->signals_fd_ = std::move(*signals);
+  nic->tables_map_ = std::move(*tables_map);
+  nic->signals_map_ = std::move(*signals_map);
+  nic->tables_ = reinterpret_cast<shm::NicTables*>(nic->tables_map_.data());
+  nic->image_ = {nic->tables_, reinterpret_cast<shm::NicSignals*>(nic->signals_map_.data()), nullptr};
+  nic->cma_probe_ = random_u64();
+
+  shm::NicHeader& header = nic->tables_->header;
+  header.magic = shm::kNicMagic;
+  header.version = shm::kLayoutVersion;
+  header.flags = shm::AsymmetricFence::register_process() ? shm::kNicFences : 0;
+  header.tables_bytes = shm::kTablesBytes;
+  header.signals_bytes = shm::kSignalsBytes;
+  header.node = node.value;
+  header.owner_pid = static_cast<std::uint32_t>(::getpid());
+  header.owner_uid = ::geteuid();
+  header.cma_probe_address = reinterpret_cast<std::uint64_t>(&nic->cma_probe_);
+  header.cma_probe_value = nic->cma_probe_;
+  // Kernels before 5.1 lack the seal: peers of the same user could then write the tables, which they
+  // may do to this process by ptrace anyway.
+  (void)seal_future_write(nic->tables_fd_.get());
+  return nic;
+}
+
+Nic::~Nic() = default;
+
+Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
+  if (spec.base == nullptr || spec.length == 0) return Error{EINVAL, "export of an empty aperture"};
+  if (spec.rights == Rights::kNone) return Error{EINVAL, "export without rights"};
+  std::lock_guard lock(mutex_);
+  std::uint64_t memory_id = 0;
+  std::uint64_t memory_offset = 0;
+  if (spec.block) {
+    if (!spec.block->contains(spec.base, spec.length)) {
+      return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
+    }
+    auto offset = static_cast<std::uint64_t>(spec.base - spec.block->data());
+    if (!includes(spec.rights, Rights::kWrite)) {
+      // A peer maps whole pages, so "read only" holds for all of a memory or for none of it.
+      for (const LocalAperture& other : apertures_) {
+        if (other.live && other.spec.block == spec.block &&
+            includes(other.spec.rights, Rights::kWrite)) {
+          return Error{EBUSY, "this CLAN memory is exported for writing; use another one"};
+        }
+      }
+      if (auto s = spec.block->seal_read_only(); !s) return s.error();
+    } else if (spec.block->read_only()) {
+      return Error{EPERM, "this CLAN memory has been exported read-only; use another one"};
+    }
+    const MemoryBlock::Backing* backing = spec.block->find(offset, spec.length);
+    if (backing == nullptr) {
+      // Parts of the range have been revoked before; give it one memory again.
+      for (const LocalAperture& other : apertures_) {
+        if (other.live && other.spec.block == spec.block &&
+            other.spec.base < spec.base + spec.length &&
+            spec.base < other.spec.base + other.spec.length) {
+          return Error{EBUSY, "the aperture overlaps one whose memory is split by a revocation"};
+        }
+      }
+      if (auto s = spec.block->replace(offset, spec.length); !s) return s.error();
+      backing = spec.block->find(offset, spec.length);
+    }
+    memory_id = backing->id;
+    memory_offset = backing->offset;
+  }
+  std::uint32_t index;
+  if (!free_apertures_.empty()) {
+    index = free_apertures_.front();
+    free_apertures_.pop_front();
+  } else if (apertures_.size() < shm::kMaxApertures) {
+    index = static_cast<std::uint32_t>(apertures_.size());
+    apertures_.emplace_back();
+  } else {
+    return Error{ENOSPC, "65536 apertures are exported already"};
+  }
+  LocalAperture& local = apertures_[index];
+  local.spec = spec;
+  local.key = keys_.next();
+  local.memory_id = memory_id;
+  local.live = true;
+
+  ApertureEntry& entry = tables_->apertures[index];
+  std::uint64_t generation = entry.generation.load(std::memory_order_relaxed) + 1;
+  RdmaCookie cookie;
+  cookie.node = node_;
+  cookie.key = local.key;
+  cookie.offset = memory_offset;
+  cookie.length = spec.length;
+  cookie.aperture = index;
+  cookie.generation = static_cast<std::uint32_t>(generation);
+  cookie.rights = spec.rights;
+  auto relaxed = std::memory_order_relaxed;  // all published by the generation
+  entry.armed.store(0, relaxed);
+  entry.length.store(spec.length, relaxed);
+  entry.base.store(reinterpret_cast<std::uint64_t>(spec.base), relaxed);
+  entry.memory.store(memory_id, relaxed);
+  entry.memory_offset.store(memory_offset, relaxed);
+  entry.key_image.store(key_image(cookie), relaxed);
+  entry.rights.store(static_cast<std::uint32_t>(spec.rights), relaxed);
+  entry.first_tripwire.store(local.tripwires.empty() ? shm::kNoTripwire : local.tripwires.front(),
+                             relaxed);
+  // PAIR aperture.generation: publishes the entry to importers and resolve
+  entry.generation.store(generation, std::memory_order_release);
+  return cookie;
+}
+
+Status Nic::check_overlap(std::uint32_t aperture) const {
+  const ApertureSpec& mine = apertures_[aperture].spec;
+  auto page = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) / kPageSize; };
+  for (std::size_t i = 0; i < apertures_.size(); ++i) {
+    const ApertureSpec& other = apertures_[i].spec;
+    if (i == aperture || !apertures_[i].live || other.block != mine.block) continue;
+    if (page(other.base) <= page(mine.base + mine.length - 1) &&
+        page(mine.base) <= page(other.base + other.length - 1)) {
+      return Error{EBUSY, "another live aperture shares a page with it; revoke that one first"};
+    }
+  }
+  return {};
+}
+
+// Copies that links have begun. New ones find us holding the mutex.
+void Nic::wait_for_landings() const {
+  // PAIR nic.landings: sees their bytes
+  while (landings_.load(std::memory_order_acquire) != 0) ::sched_yield();
+}
+
+void Nic::retire_locked(std::uint32_t aperture) {
+  LocalAperture& local = apertures_[aperture];
+  ApertureEntry& entry = tables_->apertures[aperture];
+  // PAIR aperture.dma: the initiator loads it after it has announced its copy (DmaActivity)
+  entry.generation.fetch_add(1, std::memory_order_seq_cst);
+  // Sends every later access down the slow path, which finds the generation changed.
+  entry.armed.store(~std::uint64_t{0}, std::memory_order_relaxed);
+  wait_for_landings();
+  for (std::uint32_t t : local.tripwires) {
+    image_.signals->tripwires[t].armed.store(0, std::memory_order_relaxed);
+    tripwires_[t].armed = false;
+    tripwires_[t].in_use = false;
+  }
+  local.live = false;
+  local.spec.block.reset();
+  free_apertures_.push_back(aperture);
+}
+
+Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_t)>& peer_alive) {
+  std::unique_lock lock(mutex_);
+  if (aperture >= apertures_.size() || !apertures_[aperture].live) {
+    return Error{EINVAL, "revoke of an aperture that is not exported"};
+  }
+  LocalAperture& local = apertures_[aperture];
+  std::shared_ptr<MemoryBlock> block = local.spec.block;
+  if (block) {
+    if (auto s = check_overlap(aperture); !s) return s;
+    auto offset = static_cast<std::uint64_t>(local.spec.base - block->data());
+    wait_for_landings();  // or what they write while the memory is replaced may be lost or torn
+    // First the memory, then the table: when there is no memory to be had, nothing has changed.
+    if (auto s = block->replace(offset, local.spec.length); !s) return s;
+    retire_locked(aperture);
+    return {};
+  }
+  retire_locked(aperture);
+  // The caller's own memory: wait for copies that began before the generation changed.
+  std::vector<bool> slots = peer_slots_;
+  lock.unlock();
+  for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
+    if (!slots[slot]) continue;
+    auto& activity = image_.signals->activity[slot].epoch;
+    // PAIR dma.epoch: announced before the initiator checks the generation
+    std::uint64_t seen = activity.load(std::memory_order_seq_cst);
+    while ((seen & 1) != 0 && activity.load(std::memory_order_seq_cst) == seen && peer_alive(slot)) {
+      ::usleep(50);
+    }
+  }
+  return {};
+}
+
+void Nic::retire(std::uint32_t aperture) {
+  std::lock_guard lock(mutex_);
+  if (aperture < apertures_.size() && apertures_[aperture].live) retire_locked(aperture);
+}
+
+Result<Nic::Grant> Nic::check_cookie(const RdmaCookie& cookie) {
+  std::lock_guard lock(mutex_);
+  if (cookie.node != node_ || cookie.aperture >= apertures_.size() ||
+      !apertures_[cookie.aperture].live) {
+    return Error{ESTALE, "RDMA cookie names no live aperture"};
+  }
+  const LocalAperture& local = apertures_[cookie.aperture];
+  auto generation = static_cast<std::uint32_t>(
+      tables_->apertures[cookie.aperture].generation.load(std::memory_order_relaxed));
+  if (cookie.generation != generation) return Error{ESTALE, "RDMA cookie of a revoked aperture"};
+  if (cookie.key != local.key || cookie.length != local.spec.length ||
+      cookie.rights != local.spec.rights) {
+    return Error{EACCES, "RDMA cookie with a wrong key"};
+  }
+  if (!local.spec.block) return Grant{};
+  auto offset = static_cast<std::uint64_t>(local.spec.base - local.spec.block->data());
+  const MemoryBlock::Backing* backing = local.spec.block->find(offset, local.spec.length);
+  if (backing == nullptr) return Error{ESTALE, "RDMA cookie of revoked memory"};
+  return Grant{backing->id, backing->bytes, backing->memfd, local.spec.block->read_only()};
+}
+
+Nic::Landing Nic::resolve(std::uint32_t aperture, std::uint32_t generation, std::uint64_t offset,
+                          std::uint64_t length, Rights right) {
+  std::lock_guard lock(mutex_);
+  if (aperture >= apertures_.size() || !apertures_[aperture].live) return {};
+  const LocalAperture& local = apertures_[aperture];
+  auto current = static_cast<std::uint32_t>(
+      tables_->apertures[aperture].generation.load(std::memory_order_relaxed));
+  if (generation != current || !includes(local.spec.rights, right)) return {};
+  if (offset > local.spec.length || length > local.spec.length - offset) return {};
+  landings_.fetch_add(1, std::memory_order_relaxed);  // relaxed: retire_locked() holds the same mutex
+  return Landing(&landings_, local.spec.base + offset);
+}
+
+Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
+  std::lock_guard lock(mutex_);
+  if (spec.aperture >= apertures_.size() || !apertures_[spec.aperture].live) {
+    return Error{EINVAL, "tripwire on an aperture that is not exported"};
+  }
+  LocalAperture& local = apertures_[spec.aperture];
+  if (spec.length == 0 || spec.offset > local.spec.length ||
+      spec.length > local.spec.length - spec.offset) {
+    return Error{ERANGE, "tripwire outside its aperture"};
+  }
+  if ((spec.flags & (shm::kTripOnWrite | shm::kTripOnRead)) == 0) {
+    return Error{EINVAL, "tripwire on neither write nor read"};
+  }
+  std::uint32_t index = shm::kNoTripwire;
+  bool chained = false;
+  for (std::uint32_t t : local.tripwires) {
+    if (!tripwires_[t].in_use) {
+      index = t;
+      chained = true;
+      break;
+    }
+  }
+  if (index == shm::kNoTripwire) {
+    if (local.tripwires.size() >= 4096) return Error{ENOSPC, "4096 tripwires on one aperture"};
+    if (!free_tripwires_.empty()) {
+      index = free_tripwires_.back();
+      free_tripwires_.pop_back();
+    } else if (tripwires_.size() < shm::kMaxTripwires) {
+      index = static_cast<std::uint32_t>(tripwires_.size());
+      tripwires_.emplace_back();
+    } else {
+      return Error{ENOSPC, "65536 tripwires are in use already"};
+    }
+  }
+  LocalTripwire& trip = tripwires_[index];
+  trip = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture, true, false};
+  TripwireEntry& entry = tables_->tripwires[index];
+  auto relaxed = std::memory_order_relaxed;  // published by the chain, or unarmed and so unread
+  image_.signals->tripwires[index].armed.store(0, relaxed);
+  image_.signals->tripwire_state[index / 64].fetch_and(~(std::uint64_t{1} << (index % 64)), relaxed);
+  entry.start.store(spec.offset, relaxed);
+  entry.end.store(spec.offset + spec.length, relaxed);
+  entry.aperture.store(spec.aperture, relaxed);
+  entry.flags.store(spec.flags, relaxed);
+  entry.queue.store(spec.queue, relaxed);
+  entry.event.store(spec.event, relaxed);
+  if (!chained) {
+    ApertureEntry& a = tables_->apertures[spec.aperture];
+    entry.next.store(shm::kNoTripwire, relaxed);
+    // At the end, so that the older of two tripwires fires first: message endpoints post to their own
+    // queue before they post to the application's, who then looks there.
+    // PAIR aperture.chain: publishes the entry to fire_tripwires
+    if (local.tripwires.empty()) {
+      a.first_tripwire.store(index, std::memory_order_release);
+    } else {
+      tables_->tripwires[local.tripwires.back()].next.store(index, std::memory_order_release);
+    }
+    local.tripwires.push_back(index);
+  }
+  return index;
+}
+
+void Nic::remove_tripwire(std::uint32_t tripwire) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  LocalTripwire& trip = tripwires_[tripwire];
+  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
+  trip.armed = false;
+  // It stays in its aperture's chain for reuse: unlinking under a walking peer could hide others.
+  trip.in_use = false;
+  recompute_armed(trip.aperture);
+}
+
+void Nic::recompute_armed(std::uint32_t aperture) {
+  std::uint64_t armed = 0;
+  for (std::uint32_t t : apertures_[aperture].tripwires) {
+    if (tripwires_[t].in_use && tripwires_[t].armed) armed |= tripwires_[t].chunks;
+  }
+  // PAIR aperture.armed: the entries behind the bits precede it
+  tables_->apertures[aperture].armed.store(armed, std::memory_order_release);
+}
+
+bool Nic::arm_locked(std::uint32_t tripwire) {
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
+  LocalTripwire& trip = tripwires_[tripwire];
+  trip.armed = true;
+  return true;
+}
+
+namespace {
+// arm_all pays for the fence once, after the last one.
+struct NoFence {
+  static void heavy() {}
+};
+}  // namespace
+
+void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
+
+void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
+  {
+    std::lock_guard lock(mutex_);
+    for (std::uint32_t t : tripwires) {
+      if (!arm_locked(t)) continue;
+      arm_single_shot<NoFence>(image_.signals->tripwires[t].armed,
+                               tables_->apertures[tripwires_[t].aperture].armed,
+                               tripwires_[t].chunks);
+    }
+  }
+  shm::AsymmetricFence::heavy();
+}
+
+void Nic::disarm(std::uint32_t tripwire) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
+  tripwires_[tripwire].armed = false;
+  recompute_armed(tripwires_[tripwire].aperture);
+}
+
+void Nic::bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  // relaxed: a firing that races with it may post to the old place, as if it had come before
+  tables_->tripwires[tripwire].event.store(event, std::memory_order_relaxed);
+  tables_->tripwires[tripwire].queue.store(queue, std::memory_order_relaxed);
+}
+
+bool Nic::test_and_clear(std::uint32_t tripwire) {
+  if (tripwire >= shm::kMaxTripwires) return false;
+  auto& word = image_.signals->tripwire_state[tripwire / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (tripwire % 64);
+  // PAIR tripwire.state: sees the data that made it fire
+  if ((word.load(std::memory_order_acquire) & bit) == 0) return false;
+  return (word.fetch_and(~bit, std::memory_order_seq_cst) & bit) != 0;
+}
+
+Result<std::uint32_t> Nic::add_peer_slot() {
+  std::lock_guard lock(mutex_);
+  auto free = std::find(peer_slots_.begin(), peer_slots_.end(), false);
+  auto slot = static_cast<std::uint32_t>(free - peer_slots_.begin());
+  if (slot >= shm::kMaxPeers) return Error{ENOSPC, "4096 peers are attached already"};
+  if (free == peer_slots_.end()) peer_slots_.push_back(true);
+  peer_slots_[slot] = true;
+  image_.signals->activity[slot].epoch.store(0, std::memory_order_seq_cst);
+  // A job its predecessor left behind must not run with the newcomer's addresses.
+  image_.signals->jobs[slot].claim.store(0, std::memory_order_seq_cst);
+  return slot;
+}
+
+void Nic::remove_peer_slot(std::uint32_t slot) {
+  std::lock_guard lock(mutex_);
+  if (slot < peer_slots_.size()) peer_slots_[slot] = false;
+}
+
+std::uint32_t Nic::live_apertures() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(
+      std::count_if(apertures_.begin(), apertures_.end(), [](const auto& a) { return a.live; }));
+}
+
+std::uint32_t Nic::live_tripwires() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(
+      std::count_if(tripwires_.begin(), tripwires_.end(), [](const auto& t) { return t.in_use; }));
+}
+
+}  // namespace clan::nic

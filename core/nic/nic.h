@@ -1,0 +1,170 @@
+// Nic: the owner's side of one simulated NIC, and its driver's tables.
+//
+// A Context has one Nic per user id it talks to ("lane"): peers of one user share a lane, peers of
+// different users never see each other's. A Nic owns the two segments of shm/nic_memory.h and hands out
+// apertures, tripwires and event bits. The data path never comes here: it works on NicImage.
+//
+// Thread-safety: every member may be called from any thread; the mutex guards tables, not traffic.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "clan/cookie.h"
+#include "nic/image.h"
+#include "nic/memory_block.h"
+
+namespace clan::nic {
+
+/// What an aperture shows.
+struct ApertureSpec {
+  std::byte* base = nullptr;
+  std::uint64_t length = 0;
+  Rights rights = Rights::kReadWrite;
+  std::shared_ptr<MemoryBlock> block;  ///< null: the caller's own memory, reached by DMA only
+};
+
+/// Names one tripwire of a Nic.
+struct TripwireSpec {
+  std::uint32_t aperture = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint32_t flags = shm::kTripOnWrite;
+  std::uint32_t queue = shm::kMaxEventQueues;  ///< none
+  std::uint32_t event = 0;
+};
+
+class Nic {
+ public:
+  static Result<std::unique_ptr<Nic>> create(NodeId node, uid_t peers_uid);
+  ~Nic();
+
+  NicImage image() const { return image_; }
+  NodeId node() const { return node_; }
+  uid_t peers_uid() const { return peers_uid_; }
+  int tables_memfd() const { return tables_fd_.get(); }
+  int signals_memfd() const { return signals_fd_.get(); }
+  void set_ringer(Ringer* ringer) { image_.ringer = ringer; }
+
+  // Apertures.
+  Result<RdmaCookie> export_aperture(const ApertureSpec& spec);
+  /// After this returns, no write by a peer can be seen in the aperture's memory and no peer can read
+  /// it. `peer_alive(slot)` is polled while a peer's DMA is under way; false = that peer is dead.
+  /// EBUSY when another live aperture shares a page with it.
+  Status revoke(std::uint32_t aperture, const std::function<bool(std::uint32_t)>& peer_alive);
+  /// Ends an aperture whose peer is trusted to be gone or to have agreed (connection close). No copy.
+  void retire(std::uint32_t aperture);
+  /// Checks a cookie with the owner's own knowledge. On success `memory` may be passed to the holder.
+  struct Grant {
+    std::uint64_t memory_id = 0;  ///< 0: DMA only
+    std::uint64_t memory_bytes = 0;
+    int memfd = -1;  ///< valid while the aperture lives
+    bool read_only = false;
+  };
+  Result<Grant> check_cookie(const RdmaCookie& cookie);
+
+  /// Memory of ours that a link is about to copy to or from on behalf of a peer. Revocation waits until it
+  /// is gone, so hold it for the copy only and call nothing of the Nic meanwhile.
+  class Landing {
+   public:
+    Landing() = default;
+    Landing(Landing&& other) noexcept
+        : under_way_(std::exchange(other.under_way_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
+    Landing& operator=(Landing&& other) noexcept {
+      std::swap(under_way_, other.under_way_);
+      std::swap(data_, other.data_);
+      return *this;
+    }
+    ~Landing() {
+      // PAIR nic.landings: the copy is over
+      if (under_way_ != nullptr) under_way_->fetch_sub(1, std::memory_order_release);
+    }
+    std::byte* data() const { return data_; }
+    explicit operator bool() const { return data_ != nullptr; }
+
+   private:
+    friend class Nic;
+    Landing(std::atomic<std::uint32_t>* under_way, std::byte* data) : under_way_(under_way), data_(data) {}
+    std::atomic<std::uint32_t>* under_way_ = nullptr;
+    std::byte* data_ = nullptr;
+  };
+  /// For links that deliver packets: where an access lands, or none (out of bounds, revoked, no right).
+  Landing resolve(std::uint32_t aperture, std::uint32_t generation, std::uint64_t offset,
+                  std::uint64_t length, Rights right);
+
+  // Tripwires.
+  Result<std::uint32_t> add_tripwire(const TripwireSpec& spec);
+  void remove_tripwire(std::uint32_t tripwire);
+  /// Arms; the caller then looks for data once more before it sleeps. A persistent tripwire is armed once.
+  void arm(std::uint32_t tripwire);
+  void disarm(std::uint32_t tripwire);
+  /// Arms several and pays for one fence.
+  void arm_all(std::span<const std::uint32_t> tripwires);
+  void bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event);
+  /// Reads and clears the state bit.
+  bool test_and_clear(std::uint32_t tripwire);
+  const std::atomic<std::uint64_t>* state_words() const { return image_.signals->tripwire_state; }
+
+  // Peer slots (DmaActivity).
+  Result<std::uint32_t> add_peer_slot();
+  void remove_peer_slot(std::uint32_t slot);
+
+  std::uint32_t live_apertures() const;
+  std::uint32_t live_tripwires() const;
+
+ private:
+  struct LocalTripwire {
+    std::uint64_t chunks = 0;
+    std::uint32_t aperture = 0;
+    bool in_use = false;
+    bool armed = false;
+  };
+  struct LocalAperture {
+    ApertureSpec spec;
+    std::uint64_t key = 0;
+    std::uint64_t memory_id = 0;
+    std::vector<std::uint32_t> tripwires;  ///< the chain, in use or not
+    bool live = false;
+  };
+
+  Nic(NodeId node, uid_t peers_uid) : node_(node), peers_uid_(peers_uid) {}
+  Status check_overlap(std::uint32_t aperture) const;
+  void wait_for_landings() const;
+  void retire_locked(std::uint32_t aperture);
+  void recompute_armed(std::uint32_t aperture);
+  bool arm_locked(std::uint32_t tripwire);
+
+  NodeId node_;
+  uid_t peers_uid_;
+  Fd tables_fd_, signals_fd_;
+  Mapping tables_map_, signals_map_;
+  shm::NicTables* tables_ = nullptr;
+  NicImage image_;
+  std::uint64_t cma_probe_ = 0;
+  std::atomic<std::uint32_t> landings_{0};  ///< copies under way; raised under mutex_
+
+  mutable std::mutex mutex_;
+  RandomPool keys_;
+  std::vector<LocalAperture> apertures_;
+  /// First in, first out: an index rests for as long as possible, so that whoever still holds a stale
+  /// import of it keeps finding it revoked.
+  std::deque<std::uint32_t> free_apertures_;
+  std::vector<LocalTripwire> tripwires_;
+  std::vector<std::uint32_t> free_tripwires_;
+  std::vector<bool> peer_slots_;
+};
+
+/// The public image of a cookie's key that peers compare with.
+std::uint64_t key_image(const RdmaCookie& cookie);
+
+}  // namespace clan::nic

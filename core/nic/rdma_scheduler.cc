@@ -1,0 +1,482 @@
+#include "nic/rdma_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace clan::nic {
+namespace {
+
+constexpr std::uint64_t kMaxBytesOption = std::uint64_t{1} << 40;
+constexpr std::uint32_t kMaxInflight = 1u << 16;
+
+constexpr Error kReentered{EDEADLK, "RDMA scheduler called from its own callback"};
+constexpr Error kNoQueue{EBADF, "RDMA queue is not attached"};
+
+/// What a mover reported as an error is one, and a positive errno value.
+int as_errno(int err) { return err > 0 ? err : EIO; }
+
+/// Marks the scheduler busy for one call.
+class Busy {
+ public:
+  explicit Busy(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Busy() { flag_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+}  // namespace
+
+// ---- set-up ----
+
+RdmaScheduler::Queue::Queue(RdmaRingDriver r, RdmaQueueRef self, const Options& options)
+    : ring(std::move(r)),
+      ref(self),
+      inflight(options.max_inflight_requests),
+      slots(options.max_outstanding_chunks) {
+  for (std::uint32_t i = 0; i + 1 < slots.size(); ++i) slots[i].next_free = i + 1;
+}
+
+RdmaScheduler::RdmaScheduler(RdmaMover& mover, Options options)
+    : mover_(&mover),
+      options_(std::move(options)),
+      queues_(options_.max_queues),
+      generations_(options_.max_queues, 0) {}
+
+Result<RdmaScheduler> RdmaScheduler::create(RdmaMover& mover, Options options) {
+  const auto in = [](std::uint64_t v, std::uint64_t max) { return v >= 1 && v <= max; };
+  if (!in(options.chunk_bytes, kMaxBytesOption) || !in(options.quantum_bytes, kMaxBytesOption) ||
+      options.group_quantum_bytes > 64 * options.quantum_bytes ||
+      options.chunk_bytes > 64 * options.quantum_bytes ||
+      !in(options.max_queues, std::uint64_t{1} << kQueueBits) ||
+      !in(options.max_outstanding_chunks, std::uint64_t{1} << kSlotBits) ||
+      !in(options.max_inflight_requests, kMaxInflight) || options.starvation_turns == 0)
+    return Error{EINVAL, "RDMA scheduler options"};
+  return RdmaScheduler(mover, std::move(options));
+}
+
+Result<RdmaQueueId> RdmaScheduler::attach(RdmaRingDriver ring, void* context) {
+  if (busy_) return kReentered;
+  const auto free = std::find(queues_.begin(), queues_.end(), nullptr);
+  if (free == queues_.end()) return Error{ENOSPC, "attach an RDMA queue"};
+  const auto index = static_cast<std::uint32_t>(free - queues_.begin());
+  if (++generations_[index] == 0) ++generations_[index];  // 0 is no queue
+  const RdmaQueueId id{index, generations_[index]};
+  *free = std::make_unique<Queue>(std::move(ring), RdmaQueueRef{id, context}, options_);
+  return id;
+}
+
+Status RdmaScheduler::detach(RdmaQueueId id) {
+  if (busy_) return kReentered;
+  Queue* q = find(id);
+  if (q == nullptr) return kNoQueue;
+  Busy busy(busy_);
+  leave_list(*q);
+  for (std::uint32_t i = 0; i < q->slots.size(); ++i) {
+    if (q->slots[i].token == 0) continue;
+    mover_->cancel(q->ref, q->slots[i].token);
+    InFlight& r = q->inflight[q->slots[i].inflight];
+    r.outstanding--;
+    if (r.status == 0) r.status = ECANCELED;
+    release_slot(*q, i);
+  }
+  if (q->has_current) end_current(*q, ECANCELED);
+  for (std::size_t i = 0; i < q->count; ++i)
+    if (q->inflight[(q->first + i) % q->inflight.size()].status == ECANCELED) counters_.cancelled++;
+  retire(*q);
+
+  // What is still in the ring. The index last read bounds it, so a live application cannot keep
+  // us here for longer than its ring is.
+  RdmaTaken taken;
+  for (std::uint32_t n = 0; q->state != State::kBroken && n < q->ring.capacity(); ++n) {
+    if (q->ring.take(&taken) != RdmaRingDriver::Take::kTaken) break;
+    q->ring.complete({taken.request.cookie, ECANCELED, 0});
+    counters_.requests++;
+    counters_.completions++;
+    counters_.cancelled++;
+  }
+  q->ring.publish_state(RdmaRingState::kClosed);
+  notify(*q);
+  queues_[id.index].reset();
+  return {};
+}
+
+// ---- calls that wake a queue ----
+
+Status RdmaScheduler::activate(RdmaQueueId id) {
+  if (busy_) return kReentered;
+  Queue* q = find(id);
+  if (q == nullptr) return kNoQueue;
+  Busy busy(busy_);
+  if (q->state == State::kIdle) {
+    q->ring.leave_idle();  // even if nothing is there: the next request must ring again
+    if (make_runnable(*q)) notify(*q);
+  }
+  if (q->state == State::kBroken) return Error{EPROTO, "RDMA queue is broken"};
+  return {};
+}
+
+Status RdmaScheduler::resume(RdmaQueueId id) {
+  if (busy_) return kReentered;
+  Queue* q = find(id);
+  if (q == nullptr) return kNoQueue;
+  Busy busy(busy_);
+  if (q->state != State::kDeferred) return {};
+  leave_list(*q);
+  if (make_runnable(*q)) notify(*q);
+  return {};
+}
+
+std::uint32_t RdmaScheduler::retry_deferred() {
+  std::uint32_t n = 0;
+  while (!busy_ && deferred_.size != 0) {
+    if (!resume(queues_[deferred_.front]->ref.id).ok()) break;
+    ++n;
+  }
+  return n;
+}
+
+Status RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint64_t bytes) {
+  if (busy_) return kReentered;
+  const std::uint64_t slot_index = token & ((1u << kSlotBits) - 1);
+  const std::uint64_t queue_index = (token >> kSlotBits) & ((1u << kQueueBits) - 1);
+  Queue* q = queue_index < queues_.size() ? queues_[queue_index].get() : nullptr;
+  if (token == 0 || q == nullptr || slot_index >= q->slots.size() ||
+      q->slots[slot_index].token != token) {
+    counters_.stale_tokens++;
+    return Error{ESTALE, "RDMA chunk is not outstanding"};
+  }
+  Busy busy(busy_);
+  const ChunkSlot slot = q->slots[slot_index];
+  InFlight& r = q->inflight[slot.inflight];
+  const std::uint64_t arrived = std::min(bytes, slot.length);
+  if (status != 0 || arrived < slot.length) status = as_errno(status);
+  r.outstanding--;
+  r.moved += arrived;
+  counters_.bytes += arrived;
+  release_slot(*q, static_cast<std::uint32_t>(slot_index));
+  if (r.status == 0) r.status = status;
+  if (status != 0 && q->has_current && &r == &q->current()) end_current(*q, status);
+  bool news = retire(*q) != 0;
+  if (q->state == State::kWaiting || (q->state == State::kDeferred && !q->has_current)) {
+    leave_list(*q);
+    news |= make_runnable(*q);
+  }
+  if (news) notify(*q);
+  return {};
+}
+
+// ---- choosing ----
+
+RdmaScheduler::Progress RdmaScheduler::run(std::uint64_t byte_budget) {
+  Progress progress;
+  if (busy_) return progress;
+  Busy busy(busy_);
+  charged_ = 0;
+  int level = 0;
+  bool guard = false;
+  while ((level = pick_level(&guard)) >= 0 && charged_ < byte_budget) {
+    Queue& q = *queues_[levels_[static_cast<unsigned>(level)].front];
+    if (q.turn_open || open_turn(q, guard)) serve_turn(q, byte_budget, progress);
+  }
+  progress.idle = level < 0;
+  progress.deferred = deferred_.size;
+  return progress;
+}
+
+/// The level to serve, or -1. `guard`: it got in by having been passed over.
+int RdmaScheduler::pick_level(bool* guard) const {
+  int highest = -1;
+  for (unsigned l = kRdmaPriorities; l-- > 0;) {
+    if (levels_[l].size == 0) continue;
+    if (highest < 0) highest = static_cast<int>(l);
+    if (passed_over_[l] >= options_.starvation_turns) {
+      *guard = static_cast<int>(l) != highest;
+      return static_cast<int>(l);
+    }
+  }
+  *guard = false;
+  return highest;
+}
+
+/// Gives the queue its quantum. False: it still owes for an earlier turn; the next one's turn.
+bool RdmaScheduler::open_turn(Queue& q, bool guard) {
+  q.deficit =
+      std::min<std::int64_t>(q.deficit, 0) + static_cast<std::int64_t>(options_.quantum_bytes);
+  if (q.deficit <= 0) {
+    List& list = levels_[q.level];
+    unlink(list, q);
+    push_back(list, q);
+    return false;
+  }
+  q.turn_open = true;
+  q.holding = false;
+  q.group_bytes = 0;
+  counters_.rounds++;
+  counters_.guard_turns += guard ? 1 : 0;
+  return true;
+}
+
+/// May the queue start another chunk in this turn?
+bool RdmaScheduler::may_continue(const Queue& q) const {
+  if (q.deficit > 0) return true;
+  if (!q.in_group || !q.holding) return false;
+  const InFlight& r = q.current();
+  const std::uint64_t next = std::min(options_.chunk_bytes, r.request.length - r.started);
+  return q.group_bytes + next <= options_.group_quantum_bytes;
+}
+
+/// Serves `q` until its turn ends, or the budget does: then its turn stays open for the next run.
+void RdmaScheduler::serve_turn(Queue& q, std::uint64_t budget, Progress& progress) {
+  std::uint32_t completions = 0;
+  State state = State::kActive;
+  for (;;) {
+    if (!q.has_current) state = fetch(q);
+    if (state != State::kActive) {
+      park(q, state);
+      break;
+    }
+    if (q.wanted_level != q.level || !may_continue(q)) {
+      leave_list(q);
+      enqueue(q);
+      break;
+    }
+    if (charged_ >= budget) break;
+    state = step(q, progress);
+    completions += retire(q);
+  }
+  progress.completions += completions;
+  if (completions != 0 || state == State::kBroken) notify(q);
+}
+
+// ---- taking requests ----
+
+/// Makes the oldest request in the ring the current one. kActive if there is one.
+RdmaScheduler::State RdmaScheduler::fetch(Queue& q) {
+  if (q.count == q.inflight.size()) {
+    q.ring.leave_idle();
+    return State::kWaiting;
+  }
+  RdmaTaken taken;
+  for (;;) {
+    switch (q.ring.take(&taken)) {
+      case RdmaRingDriver::Take::kTaken:
+        q.ring.leave_idle();
+        accept(q, taken);
+        return State::kActive;
+      case RdmaRingDriver::Take::kEmpty:
+      case RdmaRingDriver::Take::kNoCompletionSlot:
+        if (q.ring.go_idle()) return State::kIdle;
+        break;  // something arrived meanwhile, and the ring remembers that: take() can't miss it
+      case RdmaRingDriver::Take::kCorrupt:
+        counters_.broken_queues++;
+        q.ring.publish_state(RdmaRingState::kBroken);
+        return State::kBroken;
+    }
+  }
+}
+
+void RdmaScheduler::accept(Queue& q, const RdmaTaken& taken) {
+  q.count++;
+  InFlight& r = q.current();
+  r = InFlight{};
+  r.request = taken.request;
+  r.malformed = taken.error != 0;
+  q.has_current = true;
+  if (!q.group_open) {  // the first of a group, or alone
+    q.wanted_level = taken.request.priority;
+    q.holding = false;
+    q.group_bytes = 0;
+  }
+  q.in_group = q.group_open || taken.request.more;
+  q.group_open = taken.request.more;
+  counters_.requests++;
+}
+
+/// Puts a queue that is in no list where it belongs. True: it broke, somebody should be told.
+bool RdmaScheduler::make_runnable(Queue& q) {
+  const State state = q.has_current ? State::kActive : fetch(q);
+  if (state == State::kActive)
+    enqueue(q);
+  else
+    park(q, state);
+  return state == State::kBroken;
+}
+
+// ---- moving ----
+
+/// Starts the next chunk of the current request, or ends the request. What the queue is after it.
+RdmaScheduler::State RdmaScheduler::step(Queue& q, Progress& progress) {
+  InFlight& r = q.current();
+  q.holding = q.in_group;
+  if (!r.checked && !check(q, r)) return State::kActive;
+  if (q.free_slot == kNone) return State::kWaiting;
+
+  const std::uint32_t slot = q.free_slot;
+  const RdmaChunk chunk = next_chunk(q, r, slot);
+  const RdmaMoveResult result = mover_->move(chunk);
+  if (result.kind == RdmaMoveResult::Kind::kDeferred) {
+    counters_.deferrals++;
+    return State::kDeferred;
+  }
+  counters_.chunks++;
+  if (r.started == 0 && !chunk.last) counters_.splits++;
+  r.started += chunk.length;
+  charge(q, chunk.length);
+  progress.bytes += chunk.length;
+  switch (result.kind) {
+    case RdmaMoveResult::Kind::kPending:
+      q.free_slot = q.slots[slot].next_free;
+      q.slots[slot] = {chunk.token, chunk.length,
+                       static_cast<std::uint32_t>(&r - q.inflight.data()), kNone};
+      r.outstanding++;
+      outstanding_++;
+      break;
+    case RdmaMoveResult::Kind::kDone:
+      r.moved += chunk.length;
+      counters_.bytes += chunk.length;
+      break;
+    default: {
+      const std::uint64_t arrived = std::min(result.bytes, chunk.length);
+      r.moved += arrived;
+      counters_.bytes += arrived;
+      end_current(q, as_errno(result.err));
+      return State::kActive;
+    }
+  }
+  if (chunk.last) end_current(q, 0);
+  return State::kActive;
+}
+
+/// Checks a request and charges for that. False: it is over (refused, or empty).
+bool RdmaScheduler::check(Queue& q, InFlight& r) {
+  r.checked = true;
+  const int err = r.malformed ? EINVAL : mover_->check(q.ref, r.request);
+  if (err != 0) {
+    charge(q, kMinCharge);
+    counters_.bad_requests++;
+    end_current(q, as_errno(err));
+    return false;
+  }
+  charge(q, kMinCharge - std::min(kMinCharge, r.request.length));
+  if (r.request.length == 0) end_current(q, 0);
+  return r.request.length != 0;
+}
+
+RdmaChunk RdmaScheduler::next_chunk(Queue& q, const InFlight& r, std::uint32_t slot) {
+  chunk_sequence_ = (chunk_sequence_ + 1) & ((std::uint64_t{1} << kSequenceBits) - 1);
+  if (chunk_sequence_ == 0) chunk_sequence_ = 1;  // token 0 is no chunk
+  const std::uint64_t left = r.request.length - r.started;
+  RdmaChunk c;
+  c.queue = q.ref;
+  c.token = chunk_sequence_ << (kQueueBits + kSlotBits) |
+            std::uint64_t{q.ref.id.index} << kSlotBits | slot;
+  c.op = r.request.op;
+  c.priority = r.request.priority;
+  c.length = std::min(options_.chunk_bytes, left);
+  c.last = c.length == left;
+  c.more = r.request.more;
+  c.remote = r.request.remote;
+  // Integer arithmetic: the address is somebody else's, and take() has checked that it can't wrap.
+  c.local = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(r.request.local) +
+                                    static_cast<std::uintptr_t>(r.started));
+  c.remote_offset = r.request.remote_offset + r.started;
+  c.cookie = r.request.cookie;
+  return c;
+}
+
+void RdmaScheduler::charge(Queue& q, std::uint64_t bytes) {
+  charged_ += bytes;
+  q.deficit -= static_cast<std::int64_t>(bytes);
+  if (q.in_group) q.group_bytes += bytes;
+}
+
+// ---- finishing ----
+
+/// Nothing more of the current request will be started.
+void RdmaScheduler::end_current(Queue& q, int status) {
+  InFlight& r = q.current();
+  r.all_started = true;
+  if (r.status == 0) r.status = status;
+  q.has_current = false;
+}
+
+/// Answers the requests that are over, oldest first. Says how many.
+std::uint32_t RdmaScheduler::retire(Queue& q) {
+  std::uint32_t n = 0;
+  while (q.count != 0) {
+    const InFlight& r = q.inflight[q.first];
+    if (!r.all_started || r.outstanding != 0) break;
+    q.ring.complete({r.request.cookie, r.status, r.moved});
+    q.first = (q.first + 1) % q.inflight.size();
+    q.count--;
+    n++;
+  }
+  counters_.completions += n;
+  return n;
+}
+
+void RdmaScheduler::release_slot(Queue& q, std::uint32_t slot) {
+  q.slots[slot] = {0, 0, 0, q.free_slot};
+  q.free_slot = slot;
+  outstanding_--;
+}
+
+void RdmaScheduler::notify(const Queue& q) {
+  if (options_.on_completion) options_.on_completion(q.ref);
+}
+
+// ---- lists ----
+
+RdmaScheduler::Queue* RdmaScheduler::find(RdmaQueueId id) {
+  if (id.index >= queues_.size()) return nullptr;
+  Queue* q = queues_[id.index].get();
+  return q != nullptr && q->ref.id == id ? q : nullptr;
+}
+
+void RdmaScheduler::push_back(List& list, Queue& q) {
+  q.prev = list.back;
+  q.next = kNone;
+  (list.back == kNone ? list.front : queues_[list.back]->next) = q.ref.id.index;
+  list.back = q.ref.id.index;
+  list.size++;
+}
+
+void RdmaScheduler::unlink(List& list, Queue& q) {
+  (q.prev == kNone ? list.front : queues_[q.prev]->next) = q.next;
+  (q.next == kNone ? list.back : queues_[q.next]->prev) = q.prev;
+  q.prev = q.next = kNone;
+  list.size--;
+}
+
+/// To the end of the level its current request wants.
+void RdmaScheduler::enqueue(Queue& q) {
+  q.level = q.wanted_level;
+  q.state = State::kActive;
+  push_back(levels_[q.level], q);
+}
+
+/// Out of the round, or of the deferred list; its turn, if it had one, is over.
+void RdmaScheduler::leave_list(Queue& q) {
+  if (q.state == State::kDeferred) unlink(deferred_, q);
+  if (q.state == State::kActive) {
+    List& list = levels_[q.level];
+    unlink(list, q);
+    if (q.turn_open || list.size == 0) passed_over_[q.level] = 0;
+    if (q.turn_open)
+      for (unsigned l = 0; l < q.level; ++l)
+        if (levels_[l].size != 0) passed_over_[l]++;
+    q.turn_open = false;
+  }
+  if (q.state != State::kBroken) q.state = State::kIdle;
+}
+
+void RdmaScheduler::park(Queue& q, State state) {
+  leave_list(q);
+  q.state = state;
+  if (state == State::kDeferred) push_back(deferred_, q);
+}
+
+}  // namespace clan::nic

@@ -1,0 +1,601 @@
+#include <clan/tlb.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <new>
+
+namespace clan {
+namespace {
+
+constexpr std::size_t kMostEntries = std::size_t{1} << 24;
+constexpr std::size_t kLongestRun = 64;  // pages pinned by one call
+constexpr std::uint32_t kGoldenRatio = 0x9E3779B9u;
+
+bool is_power_of_two(std::size_t n, std::size_t most) {
+  return std::has_single_bit(n) && n <= most;
+}
+
+}  // namespace
+
+Pinner::~Pinner() = default;
+
+// Entries never move: the primary holds their indices, so that a swap moves nothing a transfer
+// uses. An entry is on exactly one of: a primary slot, the victims, the doomed, the free list.
+struct Tlb::Entry {
+  std::uint64_t page = 0;
+  std::uint64_t base = 0;
+  std::uint64_t token = 0;
+  AddressSpaceId asid = 0;
+  std::uint32_t uses = 0;
+  Index previous = kNone;
+  Index next = kNone;
+  Place place = Place::kFree;
+  bool writable = false;
+  bool pinned = false;
+  bool transient = false;
+  std::uint64_t made_at = 0;    // [made_at, doomed_at): the uses that hold this entry
+  std::uint64_t doomed_at = 0;  // while place is kDoomed
+};
+
+struct Tlb::List {
+  Index head = kNone;
+  Index tail = kNone;
+  std::size_t count = 0;
+};
+
+Result<std::unique_ptr<Tlb>> Tlb::create(const TlbConfig& config, Pinner& pinner) {
+  TlbConfig checked = config;
+  if (!is_power_of_two(config.primary_entries, kMostEntries) ||
+      config.victim_entries > kMostEntries || config.max_entries > 4 * kMostEntries ||
+      !is_power_of_two(config.page_size, std::size_t{1} << 30) || config.page_size < 64) {
+    return Error{EINVAL, "tlb: sizes must be powers of two within bounds"};
+  }
+  std::size_t least = config.primary_entries + config.victim_entries + 1;
+  if (config.max_entries == 0) {
+    checked.max_entries = config.primary_entries + least;
+  } else if (config.max_entries < least) {
+    return Error{EINVAL, "tlb: max_entries is less than the two levels need"};
+  }
+  try {
+    return std::unique_ptr<Tlb>(new Tlb(checked, pinner));
+  } catch (const std::bad_alloc&) {
+    return Error{ENOMEM, "tlb: entries"};
+  }
+}
+
+Tlb::Tlb(const TlbConfig& config, Pinner& pinner)
+    : config_(config),
+      pinner_(pinner),
+      page_shift_(static_cast<unsigned>(std::countr_zero(config.page_size))),
+      slot_bits_(static_cast<unsigned>(std::countr_zero(config.primary_entries))),
+      primary_(config.primary_entries, kNone),
+      entries_(config.max_entries),
+      victims_(std::make_unique<List>()),
+      doomed_(std::make_unique<List>()),
+      free_(std::make_unique<List>()) {
+  for (Index i = 0; i < entries_.size(); ++i) append(*free_, i);
+}
+
+Tlb::~Tlb() {
+  assert(uses_ == 0);
+  for (Entry& entry : entries_) {
+    if (entry.pinned) pinner_.unpin(entry.asid, entry.page, entry.token);
+  }
+}
+
+// ---- look-up ----
+
+// Neighbouring pages go to neighbouring slots, so that a buffer never conflicts with itself.
+// Address spaces are often identical; multiples of the golden ratio keep successive ones as far
+// from each other as any choice can: 8 of them share 1024 slots with 92 consecutive pages each
+// undisturbed.
+std::size_t Tlb::slot(AddressSpaceId asid, std::uint64_t page) const {
+  std::uint64_t start = std::uint64_t{asid * kGoldenRatio} >> (32 - slot_bits_);
+  return static_cast<std::size_t>((page + start) & (config_.primary_entries - 1));
+}
+
+std::size_t Tlb::slot_of(AddressSpaceId asid, std::uint64_t vaddr) const {
+  return slot(asid, vaddr >> page_shift_);
+}
+
+Tlb::Index Tlb::find_in_victims(AddressSpaceId asid, std::uint64_t page) const {
+  for (Index i = victims_->head; i != kNone; i = entries_[i].next) {
+    if (entries_[i].page == page && entries_[i].asid == asid) return i;
+  }
+  return kNone;
+}
+
+Tlb::Index Tlb::find(AddressSpaceId asid, std::uint64_t page) const {
+  Index i = primary_[slot(asid, page)];
+  if (i != kNone && entries_[i].page == page && entries_[i].asid == asid) return i;
+  return find_in_victims(asid, page);
+}
+
+bool Tlb::contains(AddressSpaceId asid, std::uint64_t vaddr) const {
+  return find(asid, vaddr >> page_shift_) != kNone;
+}
+
+// The look-up that counts, and swaps a victim back in.
+Tlb::Index Tlb::look_up(AddressSpaceId asid, std::uint64_t page) {
+  Index i = primary_[slot(asid, page)];
+  if (i != kNone && entries_[i].page == page && entries_[i].asid == asid) [[likely]] {
+    ++stats_.primary_hits;
+    ++stats_.hits;
+    return i;
+  }
+  i = find_in_victims(asid, page);
+  if (i == kNone) {
+    ++stats_.misses;
+    return kNone;
+  }
+  ++stats_.victim_hits;
+  ++stats_.hits;
+  swap_in(i);
+  return i;
+}
+
+// ---- the two levels ----
+
+void Tlb::append(List& list, Index index) {
+  Entry& entry = entries_[index];
+  entry.previous = list.tail;
+  entry.next = kNone;
+  (list.tail == kNone ? list.head : entries_[list.tail].next) = index;
+  list.tail = index;
+  ++list.count;
+}
+
+void Tlb::remove(List& list, Index index) {
+  Entry& entry = entries_[index];
+  (entry.previous == kNone ? list.head : entries_[entry.previous].next) = entry.next;
+  (entry.next == kNone ? list.tail : entries_[entry.next].previous) = entry.previous;
+  entry.previous = entry.next = kNone;
+  --list.count;
+}
+
+void Tlb::to_victims(Index index) {
+  entries_[index].place = Place::kVictim;
+  append(*victims_, index);
+}
+
+void Tlb::swap_in(Index index) {
+  remove(*victims_, index);
+  insert(index);
+}
+
+void Tlb::insert(Index index) {
+  Entry& entry = entries_[index];
+  Index& home = primary_[slot(entry.asid, entry.page)];
+  Index displaced = std::exchange(home, index);
+  entry.place = Place::kPrimary;
+  if (displaced != kNone) {
+    to_victims(displaced);
+    trim_victims();
+  }
+}
+
+bool Tlb::evict_oldest_idle_victim() {
+  for (Index i = victims_->head; i != kNone; i = entries_[i].next) {
+    if (entries_[i].uses == 0) {
+      evict(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Tlb::trim_victims() {
+  while (victims_->count > config_.victim_entries && evict_oldest_idle_victim()) {
+  }
+}
+
+void Tlb::evict(Index index) {
+  ++stats_.evictions;
+  unlink(index);
+  drop(index, Mapping::kKept);
+}
+
+// Gives up the pins of `pages` idle entries, oldest victims first. Returns how many it found.
+std::size_t Tlb::make_room(std::size_t pages) {
+  std::size_t given = 0;
+  for (Index i = victims_->head; i != kNone && given < pages;) {
+    Index next = entries_[i].next;
+    if (entries_[i].uses == 0 && entries_[i].pinned) {
+      evict(i);
+      ++given;
+    }
+    i = next;
+  }
+  for (std::size_t looked = 0; looked < primary_.size() && given < pages; ++looked) {
+    Index i = primary_[clock_];
+    clock_ = (clock_ + 1) & (primary_.size() - 1);
+    if (i != kNone && entries_[i].uses == 0 && entries_[i].pinned) {
+      evict(i);
+      ++given;
+    }
+  }
+  return given;
+}
+
+Tlb::Index Tlb::take_free() {
+  if (free_->head == kNone && !evict_oldest_idle_victim()) return kNone;
+  Index index = free_->head;
+  remove(*free_, index);
+  return index;
+}
+
+void Tlb::unlink(Index index) {
+  Entry& entry = entries_[index];
+  if (entry.place == Place::kPrimary) {
+    primary_[slot(entry.asid, entry.page)] = kNone;
+  } else if (entry.place == Place::kVictim) {
+    remove(*victims_, index);
+  } else if (entry.place == Place::kDoomed) {
+    remove(*doomed_, index);
+  }
+  if (entry.place != Place::kDoomed) --stats_.entries;
+}
+
+// Ends an entry that is on no list any more.
+void Tlb::drop(Index index, Mapping mapping) {
+  Entry& entry = entries_[index];
+  if (std::exchange(entry.pinned, false)) {
+    ++stats_.unpins;
+    --stats_.pinned;
+    if (mapping == Mapping::kGone) {
+      pinner_.forget(entry.asid, entry.page, entry.token);
+    } else {
+      pinner_.unpin(entry.asid, entry.page, entry.token);
+    }
+  }
+  entry.place = Place::kFree;
+  append(*free_, index);
+}
+
+// Takes an entry out of sight; while a transfer uses it, it waits among the doomed.
+void Tlb::doom_or_drop(Index index, Mapping mapping) {
+  Entry& entry = entries_[index];
+  unlink(index);
+  if (entry.uses == 0) {
+    drop(index, mapping);
+    return;
+  }
+  entry.place = Place::kDoomed;
+  entry.doomed_at = ++now_;
+  append(*doomed_, index);
+  if (mapping == Mapping::kGone && std::exchange(entry.pinned, false)) {
+    ++stats_.unpins;
+    --stats_.pinned;
+    pinner_.forget(entry.asid, entry.page, entry.token);
+  }
+}
+
+// ---- misses ----
+
+void Tlb::count_pins(std::size_t pages) {
+  stats_.pins += pages;
+  stats_.pinned += pages;
+  stats_.pinned_high_water = std::max(stats_.pinned_high_water, stats_.pinned);
+}
+
+void Tlb::count_first_touch(AddressSpaceId asid, std::uint64_t page) {
+  if (config_.track_compulsory && touched_[asid].insert(page).second) ++stats_.compulsory_misses;
+}
+
+RangeResult Tlb::deferred_at(std::uint64_t page) {
+  ++stats_.deferred;
+  return {RangeOutcome::kDeferred, 0, page << page_shift_};
+}
+
+RangeResult Tlb::fault_at(std::uint64_t page, int error) {
+  ++stats_.faults;
+  return {RangeOutcome::kFault, error, page << page_shift_};
+}
+
+// The limit on locked memory is a matter of capacity: give up as much as we ask for and try again.
+PinOutcome Tlb::pin_with_retry(AddressSpaceId asid, std::uint64_t page, PageAccess access,
+                               std::span<PinnedPage> out, std::size_t& bad) {
+  PinResult result = pinner_.pin(asid, page, access, out);
+  if (result.outcome == PinOutcome::kOverLimit) {
+    ++stats_.over_limit;
+    if (make_room(out.size()) != 0) result = pinner_.pin(asid, page, access, out);
+  }
+  bad = std::min(result.index, out.size() - 1);
+  return result.outcome;
+}
+
+// Makes entries for pages that have none, each with one use, so that the run can't evict itself.
+RangeResult Tlb::fill(AddressSpaceId asid, std::uint64_t page, std::size_t pages, PageAccess access,
+                      std::size_t& filled) {
+  std::array<PinnedPage, kLongestRun> storage;
+  std::span<PinnedPage> run(storage.data(), pages);
+  std::size_t bad = 0;
+  filled = 0;
+  PinOutcome outcome = pin_with_retry(asid, page, access, run, bad);
+  if (outcome == PinOutcome::kNotResident) return deferred_at(page + bad);
+  if (outcome == PinOutcome::kFault) return fault_at(page + bad, EFAULT);
+  bool pinned = outcome == PinOutcome::kPinned;
+  if (pinned) count_pins(pages);
+  for (; filled < pages; ++filled) {
+    Index index = take_free();
+    if (index == kNone) break;
+    const PinnedPage& from = run[filled];
+    Entry& entry = entries_[index];
+    entry = Entry{};
+    entry.page = page + filled;
+    entry.asid = asid;
+    entry.base = from.base;
+    entry.token = from.token;
+    entry.writable = from.writable;
+    entry.transient = from.transient;
+    entry.pinned = pinned;
+    entry.uses = 1;
+    entry.made_at = ++now_;
+    ++stats_.entries;
+    ++stats_.fills;
+    stats_.unpinned_fills += !pinned;
+    stats_.transient_fills += from.transient;
+    count_first_touch(asid, page + filled);
+    insert(index);
+  }
+  if (filled == pages) return {};
+  for (std::size_t i = filled; pinned && i < pages; ++i) {
+    pinner_.unpin(asid, page + i, run[i].token);
+    ++stats_.unpins;
+    --stats_.pinned;
+  }
+  ++stats_.full;
+  return deferred_at(page + filled);
+}
+
+// A write to a page translated for reading. Copy-on-write may give it another frame; transfers that
+// read the old one keep it.
+RangeResult Tlb::upgrade(Index& index) {
+  Entry& entry = entries_[index];
+  PinnedPage fresh;
+  PinResult result = pinner_.pin(entry.asid, entry.page, PageAccess::kWrite, {&fresh, 1});
+  if (result.outcome == PinOutcome::kNotResident) return deferred_at(entry.page);
+  if (result.outcome == PinOutcome::kFault) return fault_at(entry.page, EFAULT);
+  bool pinned = result.outcome == PinOutcome::kPinned;
+  if (!pinned) ++stats_.over_limit;
+  if (entry.uses != 0 && fresh.base != entry.base) {
+    Index successor = take_free();
+    if (successor == kNone) {
+      if (pinned) pinner_.unpin(entry.asid, entry.page, fresh.token);
+      ++stats_.full;
+      return deferred_at(entry.page);
+    }
+    Entry copy;
+    copy.page = entry.page;
+    copy.asid = entry.asid;
+    copy.made_at = now_ + 2;  // after the doom below
+    entries_[successor] = copy;
+    doom_or_drop(index, Mapping::kKept);
+    ++now_;
+    ++stats_.entries;
+    insert(successor);
+    index = successor;
+  }
+  Entry& now = entries_[index];
+  if (pinned) {
+    count_pins(1);
+    if (now.pinned) {
+      ++stats_.unpins;
+      --stats_.pinned;
+      pinner_.unpin(now.asid, now.page, now.token);
+    }
+    now.token = fresh.token;
+    now.pinned = true;
+  }
+  now.base = fresh.base;
+  now.writable = fresh.writable;
+  now.transient = now.transient || fresh.transient;
+  ++stats_.upgrades;
+  return {};
+}
+
+// ---- ranges ----
+
+// Adds a use to each page of the range. `held` is how many got one, also when it fails.
+RangeResult Tlb::hold(AddressSpaceId asid, std::uint64_t first, std::uint64_t pages,
+                      PageAccess access, std::size_t& held) {
+  for (held = 0; held < pages;) {
+    std::uint64_t page = first + held;
+    Index index = look_up(asid, page);
+    if (index == kNone) {
+      std::size_t most =
+          static_cast<std::size_t>(std::min<std::uint64_t>(pages - held, kLongestRun));
+      std::size_t run = 1;
+      while (run < most && find(asid, page + run) == kNone) ++run;
+      stats_.misses += run - 1;
+      std::size_t filled = 0;
+      RangeResult result = fill(asid, page, run, access, filled);
+      held += filled;
+      if (result.outcome != RangeOutcome::kReady) return result;
+      continue;
+    }
+    if (access == PageAccess::kWrite && !entries_[index].writable) {
+      RangeResult result = upgrade(index);
+      if (result.outcome != RangeOutcome::kReady) return result;
+    }
+    ++entries_[index].uses;
+    ++held;
+  }
+  return {};
+}
+
+Tlb::Index Tlb::find_of_use(AddressSpaceId asid, std::uint64_t page, std::uint64_t stamp) const {
+  Index index = find(asid, page);
+  if (index != kNone && entries_[index].made_at <= stamp) return index;
+  for (Index i = doomed_->head; i != kNone; i = entries_[i].next) {
+    const Entry& entry = entries_[i];
+    if (entry.page == page && entry.asid == asid && entry.made_at <= stamp &&
+        stamp < entry.doomed_at) {
+      return i;
+    }
+  }
+  return kNone;
+}
+
+void Tlb::let_go(AddressSpaceId asid, std::uint64_t first, std::size_t pages, std::uint64_t stamp) {
+  for (std::size_t i = 0; i < pages; ++i) {
+    Index index = find_of_use(asid, first + i, stamp);
+    assert(index != kNone && entries_[index].uses != 0);
+    Entry& entry = entries_[index];
+    if (--entry.uses != 0) continue;
+    if (entry.place == Place::kDoomed || entry.transient) {
+      unlink(index);
+      drop(index, Mapping::kKept);
+    }
+  }
+  trim_victims();
+}
+
+Translation Tlb::translate(AddressSpaceId asid, std::uint64_t vaddr, PageAccess access) {
+  std::uint64_t page = vaddr >> page_shift_;
+  std::uint64_t offset = vaddr & (config_.page_size - 1);
+  Index index = look_up(asid, page);
+  bool hit = index != kNone;
+  if (!hit || (access == PageAccess::kWrite && !entries_[index].writable)) [[unlikely]] {
+    std::size_t filled = 0;
+    RangeResult result = hit ? upgrade(index) : fill(asid, page, 1, access, filled);
+    if (result.outcome != RangeOutcome::kReady) {
+      Translation none;
+      none.lookup = result.outcome == RangeOutcome::kFault ? Lookup::kFault : Lookup::kDeferred;
+      none.error = result.error;
+      return none;
+    }
+    if (!hit) index = find(asid, page);
+  }
+  Entry& entry = entries_[index];
+  Translation found{hit ? Lookup::kHit : Lookup::kMissFilled,
+                    entry.writable,
+                    entry.pinned,
+                    0,
+                    entry.base,
+                    entry.base + offset};
+  if (hit && entry.transient) ++entry.uses;
+  if (!hit || entry.transient) let_go(asid, page, 1, now_);
+  return found;
+}
+
+TlbUse Tlb::acquire(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
+                    PageAccess access) {
+  TlbUse use;
+  if (length == 0) return use;
+  std::uint64_t first = vaddr >> page_shift_;
+  std::uint64_t last = (vaddr + (length - 1)) >> page_shift_;
+  if (vaddr + (length - 1) < vaddr) {
+    use.result_ = fault_at(first, EFAULT);
+  } else if (last - first >= max_range_pages()) {
+    use.result_ = fault_at(first, EMSGSIZE);
+  } else {
+    std::size_t held = 0;
+    use.result_ = hold(asid, first, last - first + 1, access, held);
+    std::uint64_t stamp = ++now_;
+    if (!use.ready()) {
+      let_go(asid, first, held, stamp);
+      return use;
+    }
+    use.tlb_ = this;
+    use.asid_ = asid;
+    use.vaddr_ = vaddr;
+    use.length_ = length;
+    use.stamp_ = stamp;
+    ++uses_;
+  }
+  return use;
+}
+
+RangeResult Tlb::pre_translate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
+                               PageAccess access) {
+  return acquire(asid, vaddr, length, access).result_;
+}
+
+// ---- invalidation ----
+
+std::size_t Tlb::invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
+                            Mapping mapping) {
+  if (length == 0) return 0;
+  std::uint64_t end = vaddr + (length - 1);
+  if (end < vaddr) end = ~std::uint64_t{0};
+  std::uint64_t first = vaddr >> page_shift_;
+  std::uint64_t last = end >> page_shift_;
+  std::size_t gone = 0;
+  if (last - first < stats_.entries) {
+    for (std::uint64_t page = first; page <= last; ++page) {
+      Index index = find(asid, page);
+      if (index == kNone) continue;
+      doom_or_drop(index, mapping);
+      ++gone;
+    }
+  } else {
+    for (Index i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = entries_[i];
+      if (entry.place != Place::kPrimary && entry.place != Place::kVictim) continue;
+      if (entry.asid != asid || entry.page < first || entry.page > last) continue;
+      doom_or_drop(i, mapping);
+      ++gone;
+    }
+  }
+  // Entries doomed earlier, for a mapping that still was: the page's pin has gone with the mapping.
+  for (Index i = doomed_->head; i != kNone && mapping == Mapping::kGone; i = entries_[i].next) {
+    Entry& entry = entries_[i];
+    if (entry.asid != asid || entry.page < first || entry.page > last) continue;
+    if (std::exchange(entry.pinned, false)) {
+      ++stats_.unpins;
+      --stats_.pinned;
+      pinner_.forget(entry.asid, entry.page, entry.token);
+    }
+  }
+  trim_victims();
+  stats_.invalidations += gone;
+  return gone;
+}
+
+std::size_t Tlb::invalidate(AddressSpaceId asid) {
+  return invalidate(asid, 0, ~std::uint64_t{0}, Mapping::kKept);
+}
+
+// ---- TlbUse ----
+
+TlbUse& TlbUse::operator=(TlbUse&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  tlb_ = std::exchange(other.tlb_, nullptr);
+  asid_ = other.asid_;
+  vaddr_ = other.vaddr_;
+  length_ = std::exchange(other.length_, 0);
+  stamp_ = other.stamp_;
+  result_ = other.result_;
+  return *this;
+}
+
+void TlbUse::release() {
+  Tlb* tlb = std::exchange(tlb_, nullptr);
+  if (tlb == nullptr) return;
+  std::uint64_t first = vaddr_ >> tlb->page_shift_;
+  std::uint64_t last = (vaddr_ + (length_ - 1)) >> tlb->page_shift_;
+  --tlb->uses_;
+  tlb->let_go(asid_, first, static_cast<std::size_t>(last - first + 1), stamp_);
+}
+
+std::uint64_t TlbUse::address(std::uint64_t vaddr) const {
+  assert(tlb_ != nullptr && vaddr - vaddr_ < length_);
+  Tlb::Index index = tlb_->find_of_use(asid_, vaddr >> tlb_->page_shift_, stamp_);
+  assert(index != Tlb::kNone);
+  return tlb_->entries_[index].base + (vaddr & (tlb_->config_.page_size - 1));
+}
+
+std::uint64_t TlbUse::contiguous(std::uint64_t vaddr) const {
+  const std::uint64_t page_size = tlb_->config_.page_size;
+  const std::uint64_t rest = length_ - (vaddr - vaddr_);
+  const std::uint64_t start = address(vaddr);
+  std::uint64_t bytes = page_size - (vaddr & (page_size - 1));
+  while (bytes < rest && address(vaddr + bytes) == start + bytes) bytes += page_size;
+  return std::min(bytes, rest);
+}
+
+}  // namespace clan

@@ -1,0 +1,133 @@
+// The two protocols that decide whether a wake-up can be lost, and nothing else.
+//
+// They are templates over the word types and the fences, so that the model checker in
+// tests/nic/wakeup_model_test.cc runs these very lines under every interleaving that a machine with
+// store buffers can produce.
+//
+// 1. Tripwire, single shot (receiver about to sleep)          sender
+//      signal.armed = 1                                         store data
+//      table.armed |= chunks                                    light fence
+//      heavy fence                                              if table.armed & chunks:
+//      if data is there: do not sleep                             if signal.armed.exchange(0): fire
+//      sleep until signal.fired changes
+//    Either the sender sees table.armed, or its data was visible before the heavy fence and the
+//    receiver sees the data.
+//
+// 2. Event queue                                              consumer about to sleep
+//    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = kSleepsOn...
+//              if sleeping.exchange(awake) != awake: ring       if root != 0: do not sleep
+//    All accesses are sequentially consistent: each side does a read-modify-write or store before
+//    its load. The consumer clears from the root downwards, the producer sets from the leaf upwards,
+//    so that a set leaf is always found.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "shm/nic_memory.h"
+
+namespace clan::nic {
+
+/// Receiver: announces that it wants to be woken. After this it must look for data once more.
+template <typename Fence, typename Word32, typename Word64>
+void arm_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t chunks) {
+  signal_armed.store(1, std::memory_order_relaxed);  // relaxed: ordered by the heavy fence
+  // Only the owner writes table_armed, under its lock. Data come before it by the heavy fence.
+  // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
+  table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks, std::memory_order_release);
+  Fence::heavy();
+}
+
+/// Sender, after its data has been stored: must it look into the CAM? One load while none is armed.
+template <typename Fence, typename Word64>
+std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
+  Fence::light();
+  return table_armed.load(std::memory_order_relaxed);  // relaxed: ordered by the fence pair
+}
+
+/// Sender: claims a single shot. True for exactly one of any number of senders.
+template <typename Word32>
+bool claim_single_shot(Word32& signal_armed) {
+  if (signal_armed.load(std::memory_order_relaxed) == 0) return false;  // relaxed: the exchange decides
+  return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
+}
+
+/// Producer: puts an event in. True when the consumer sleeps and this caller must ring it; `*how` says
+/// where it sleeps. A producer never relies on another one to have finished the way to the root. One that
+/// dies after it has answered for the wake-up (the exchange) is made good by EventQueueCore::rescan().
+template <typename Queue>
+bool post_event_bit(Queue& q, std::uint32_t event, std::uint32_t* how) {
+  const std::uint32_t word = event / 64;
+  // PAIR event.leaf: the event's data precede it; take_events sees them
+  q.leaf[word].fetch_or(std::uint64_t{1} << (event % 64), std::memory_order_seq_cst);
+  const std::uint64_t mid_bit = std::uint64_t{1} << (word % 64);
+  if ((q.mid[word / 64].load(std::memory_order_seq_cst) & mid_bit) == 0) {
+    // PAIR event.mid: publishes the leaf to take_events
+    q.mid[word / 64].fetch_or(mid_bit, std::memory_order_seq_cst);
+  }
+  const std::uint64_t root_bit = std::uint64_t{1} << (word / 64);
+  if ((q.root.load(std::memory_order_seq_cst) & root_bit) == 0) {
+    // PAIR event.root: publishes the mid word; the consumer stores `sleeping`, then loads root
+    q.root.fetch_or(root_bit, std::memory_order_seq_cst);
+  }
+  // PAIR event.sleeping: stored before the consumer's last look at root
+  if (q.sleeping.load(std::memory_order_seq_cst) == shm::kAwake) return false;
+  *how = q.sleeping.exchange(shm::kAwake, std::memory_order_seq_cst);
+  return *how != shm::kAwake;
+}
+
+/// Consumer: takes one word of up to 64 events; `*base` is the number of its bit 0. 0 = none.
+/// `*cursor` makes the rounds fair: the search begins behind the word taken last.
+template <typename Queue>
+std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) {
+  for (;;) {
+    // PAIR event.root: sees the mid words
+    std::uint64_t root = q.root.load(std::memory_order_seq_cst);
+    if (root == 0) return 0;
+    const std::uint32_t start = *cursor / 64;
+    std::uint64_t ahead = root & ~((std::uint64_t{1} << start) - 1);
+    auto r = static_cast<std::uint32_t>(__builtin_ctzll(ahead != 0 ? ahead : root));
+    if (r >= shm::kEventsPerQueue / 64 / 64) {  // no producer of ours sets these bits
+      q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
+      continue;
+    }
+    // PAIR event.mid: sees the leaves
+    std::uint64_t mid = q.mid[r].load(std::memory_order_seq_cst);
+    if (mid == 0) {
+      // Clear the root bit, then look again: a producer may have set mid in between.
+      q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
+      if (q.mid[r].load(std::memory_order_seq_cst) != 0) {
+        q.root.fetch_or(std::uint64_t{1} << r, std::memory_order_seq_cst);
+      }
+      continue;
+    }
+    std::uint64_t later = r == start ? mid & ~((std::uint64_t{1} << (*cursor % 64)) - 1) : 0;
+    if (r == start && later == 0 && (root & ~(std::uint64_t{1} << r)) != 0) {
+      // The round has passed all of this mid word: the others come first.
+      *cursor = (start + 1) * 64 % (shm::kEventsPerQueue / 64);
+      continue;
+    }
+    auto m = static_cast<std::uint32_t>(__builtin_ctzll(later != 0 ? later : mid));
+    const std::uint32_t word = r * 64 + m;
+    *cursor = (word + 1) % (shm::kEventsPerQueue / 64);
+    // mid before leaf: a producer that sets the leaf after our exchange sets mid again.
+    q.mid[r].fetch_and(~(std::uint64_t{1} << m), std::memory_order_seq_cst);
+    // PAIR event.leaf: sees the data the events announce
+    std::uint64_t bits = q.leaf[word].exchange(0, std::memory_order_seq_cst);
+    if (bits == 0) continue;
+    *base = word * 64;
+    return bits;
+  }
+}
+
+/// Consumer: announces sleep. False when there is something to take after all. `sleeping` then stays as
+/// it is: another consumer may sleep already, and one needless wake-up is cheaper than a lost one.
+template <typename Queue>
+bool prepare_sleep(Queue& q, std::uint32_t how) {
+  // PAIR event.sleeping: a producer that sets root after our load sees it
+  q.sleeping.store(how, std::memory_order_seq_cst);
+  // PAIR event.root: sees what was posted before `sleeping` was
+  return q.root.load(std::memory_order_seq_cst) == 0;
+}
+
+}  // namespace clan::nic

@@ -1,0 +1,212 @@
+// Ring: records from one producer to one consumer through cache lines that carry their own flag.
+//
+// This is the Distributed Message Queue of the papers (clan-distributed-computing 2.1) in its fast
+// form: instead of a separately written index, the first word of a record says that the record is
+// there, so that a small message moves one cache line and nothing else.
+//
+//      line 0        line 1        line 2        line 3        line 4 ...
+//     +------+------+-------------+-------------+------+------+------+
+//     | head | payload of record A (k = 3)      | head | B    |  0   |   <- 0: nothing here yet
+//     +------+------+-------------+-------------+------+------+------+
+//      8 B    56 B    64 B          64 B          8 B           terminator
+//
+// A record of n bytes takes k = ceil((8 + n) / 64) consecutive lines. The producer, in this order:
+//   1. makes sure that k + 1 lines are free (the +1 is the terminator's)
+//   2. copies the payload
+//   3. stores 0 into the head of line k (the terminator: stale bytes there must never look like a head)
+//   4. stores the head of line 0 with release
+// and the consumer polls the head of the line it is at. Because 3 precedes 4, the consumer can look at
+// a line only after the producer has put a terminator or a head there.
+//
+// A record never wraps: a `skip` record sends both sides to line 0. The producer also skips when the
+// consumer keeps up with it and it has walked far: a light connection keeps to its first pages.
+//
+// Flow control: the consumer publishes how many lines it has consumed, rarely (an eighth of the ring, or
+// half a page when it finds the ring empty), in a word that lies on the producer's side of the network.
+//
+// Positions count lines and never wrap in 64 bits; index = position mod lines. Cursors are plain
+// structs: they live wherever their one writer wants them. Everything read from memory the other side
+// can write is checked: a head is loaded once, its length bounded; a consumed position must lie
+// between the last one and the tail. A violation makes the ring `broken` and the connection is reset.
+//
+// If the producer dies: before 4 the consumer sees nothing of that record; after 4 all of it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/cpu.h"
+
+namespace clan::shm {
+
+/// The word that begins a record. 0 = nothing here.
+///   bits 0..31 payload bytes | 32..39 type | 40..55 processor of the producer + 1 | 56..63 kHeadTag
+struct RingHead {
+  std::uint64_t word = 0;
+
+  static constexpr std::uint64_t kHeadTag = 0xc1;
+  static constexpr RingHead make(std::uint32_t length, std::uint8_t type, std::uint16_t cpu) {
+    return {length | std::uint64_t{type} << 32 | std::uint64_t{cpu} << 40 | kHeadTag << 56};
+  }
+  std::uint32_t length() const { return static_cast<std::uint32_t>(word); }
+  std::uint8_t type() const { return static_cast<std::uint8_t>(word >> 32); }
+  std::uint16_t cpu() const { return static_cast<std::uint16_t>(word >> 40); }
+  bool valid() const { return word >> 56 == kHeadTag; }
+};
+
+constexpr std::uint8_t kRingSkip = 0xff;  ///< go on at line 0
+constexpr std::size_t kRingHeadBytes = sizeof(RingHead);
+constexpr std::size_t kMinRingLines = 16;
+
+/// Lines a consumer that finds the ring empty may be ahead of what it has published.
+constexpr std::uint64_t kRingKeepUp = 32;
+
+constexpr std::uint64_t lines_for(std::uint64_t payload) {
+  return (kRingHeadBytes + payload + kCacheLine - 1) / kCacheLine;
+}
+
+/// The lines of a ring: geometry only, the memory belongs to an aperture. `lines` is a power of two.
+struct RingGeometry {
+  std::uint64_t lines = 0;
+
+  std::uint64_t index(std::uint64_t position) const { return position & (lines - 1); }
+  /// The largest payload one record may have: a quarter of the ring, so that producer and consumer
+  /// always have something to do.
+  std::uint64_t max_payload() const { return lines / 4 * kCacheLine - kRingHeadBytes; }
+};
+
+/// Written by the producer only.
+struct RingProducer {
+  std::uint64_t tail = 0;            ///< next line to write
+  std::uint64_t consumed = 0;        ///< what the consumer had published when last looked at
+  std::uint64_t next_rewind = 64;    ///< index at which to look whether the ring is empty
+};
+
+/// Written by the consumer only.
+struct RingConsumer {
+  std::uint64_t head = 0;       ///< next line to read
+  std::uint64_t published = 0;  ///< what the producer has been told
+};
+
+/// Where a record goes: the lines to write, found by ring_reserve().
+struct RingSlot {
+  std::uint64_t skip_at = 0;  ///< position of a skip record to write first, when `skips`
+  bool skips = false;
+  std::uint64_t position = 0;  ///< of the record
+  std::uint64_t lines = 0;
+};
+
+/// Plans a record of `payload` bytes. `load_consumed()` gives the consumer's published position and is
+/// called only when the cached one does not do. Returns 1 = planned, 0 = no room, -1 = broken.
+template <typename LoadConsumed>
+int ring_reserve(const RingGeometry& ring, RingProducer& p, std::uint64_t payload,
+                 LoadConsumed&& load_consumed, RingSlot* slot) {
+  const std::uint64_t k = lines_for(payload);
+  std::uint64_t index = ring.index(p.tail);
+  auto refresh = [&] {
+    std::uint64_t seen = load_consumed();
+    // Input: it may only move forward, and not past what was produced.
+    if (seen - p.consumed > p.tail - p.consumed) return false;
+    p.consumed = seen;
+    return true;
+  };
+  bool skips = index + k > ring.lines;
+  if (!skips && index >= p.next_rewind) {
+    // Doubling steps: a busy ring asks log2(lines) times a lap, a quiet one rewinds at once.
+    if (!refresh()) return -1;
+    // All that is unread lies just behind us, so the lines at the front are free.
+    if (p.tail - p.consumed <= kRingKeepUp && k + 1 + kRingKeepUp <= index) skips = true;
+    p.next_rewind = p.next_rewind < ring.lines ? p.next_rewind * 2 : ring.lines;
+  }
+  std::uint64_t needed = (skips ? ring.lines - index : 0) + k + 1;
+  if (ring.lines - (p.tail - p.consumed) < needed) {
+    if (!refresh()) return -1;
+    if (ring.lines - (p.tail - p.consumed) < needed) {
+      // A rewind is a courtesy, not worth waiting for.
+      if (!skips || index + k > ring.lines) return 0;
+      skips = false;
+      if (ring.lines - (p.tail - p.consumed) < k + 1) return 0;
+    }
+  }
+  slot->skips = skips;
+  slot->skip_at = p.tail;
+  slot->position = skips ? p.tail + (ring.lines - index) : p.tail;
+  slot->lines = k;
+  return 1;
+}
+
+/// Moves the producer past a record that has been written.
+inline void ring_advance(const RingGeometry& ring, RingProducer& p, const RingSlot& slot) {
+  p.tail = slot.position + slot.lines;
+  if (slot.skips || ring.index(p.tail) == 0) p.next_rewind = 64;
+}
+
+/// The head word at a line of mapped ring memory.
+inline std::atomic<std::uint64_t>& head_at(std::byte* ring, std::uint64_t index) {
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(ring + index * kCacheLine);
+}
+
+/// Where the payload of a planned record goes in mapped memory; then ring_publish().
+inline std::byte* payload_at(const RingGeometry& ring, std::byte* memory, const RingSlot& slot) {
+  return memory + ring.index(slot.position) * kCacheLine + kRingHeadBytes;
+}
+
+/// Writes terminator, head and skip (if planned), in this order.
+inline void ring_publish(const RingGeometry& ring, std::byte* memory, const RingSlot& slot,
+                         RingHead head) {
+  head_at(memory, ring.index(slot.position + slot.lines))
+      .store(0, std::memory_order_relaxed);  // relaxed: published by the head below
+  // PAIR ring.head: publishes the payload and the terminator to ring_peek
+  head_at(memory, ring.index(slot.position)).store(head.word, std::memory_order_release);
+  if (slot.skips) {
+    // After the record it leads to, so that the consumer never waits at a line it was sent to.
+    // PAIR ring.head: publishes the record at line 0 to ring_peek
+    head_at(memory, ring.index(slot.skip_at))
+        .store(RingHead::make(0, kRingSkip, head.cpu()).word, std::memory_order_release);
+  }
+}
+
+/// What the consumer found.
+struct RingRecord {
+  RingHead head;
+  const std::byte* payload = nullptr;
+  std::uint64_t lines = 0;
+};
+
+/// 1 = a record is there, 0 = nothing yet, -1 = broken (the producer wrote nonsense).
+inline int ring_peek(const RingGeometry& ring, RingConsumer& c, std::byte* memory,
+                     RingRecord* record) {
+  for (;;) {
+    std::uint64_t index = ring.index(c.head);
+    // PAIR ring.head: sees the payload and the terminator published by ring_publish
+    RingHead head{head_at(memory, index).load(std::memory_order_acquire)};
+    if (head.word == 0) return 0;
+    if (!head.valid()) return -1;
+    if (head.type() == kRingSkip) {
+      if (index == 0) return -1;  // a skip never leads to itself
+      c.head += ring.lines - index;
+      continue;
+    }
+    std::uint64_t k = lines_for(head.length());
+    if (index + k > ring.lines || head.length() > ring.max_payload()) return -1;
+    record->head = head;
+    record->payload = memory + index * kCacheLine + kRingHeadBytes;
+    record->lines = k;
+    return 1;
+  }
+}
+
+/// True when enough has been consumed that the producer should be told.
+inline bool ring_should_publish(const RingGeometry& ring, const RingConsumer& c) {
+  return c.head - c.published >= ring.lines / 8;
+}
+
+/// The same for a consumer that has found the ring empty.
+inline bool ring_should_publish_empty(const RingConsumer& c) {
+  return c.head - c.published >= kRingKeepUp;
+}
+
+}  // namespace clan::shm

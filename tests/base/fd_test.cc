@@ -1,0 +1,207 @@
+#include "base/fd.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "support/process.h"
+
+namespace clan {
+namespace {
+
+using test::open_descriptors;
+
+struct SocketPair {
+  Fd a, b;
+  SocketPair() {
+    int fds[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0) {
+      a = Fd(fds[0]);
+      b = Fd(fds[1]);
+    }
+  }
+};
+
+bool same_file(int x, int y) {
+  struct stat sx {
+  }, sy{};
+  return ::fstat(x, &sx) == 0 && ::fstat(y, &sy) == 0 && sx.st_ino == sy.st_ino &&
+         sx.st_dev == sy.st_dev;
+}
+
+std::span<const std::byte> bytes_of(const char* text) {
+  return std::as_bytes(std::span(text, std::strlen(text)));
+}
+
+TEST(Fd, ClosesItsDescriptorOnceAndOnlyWhenItOwnsOne) {
+  const std::size_t before = open_descriptors();
+  {
+    auto made = create_eventfd();
+    ASSERT_OK(made);
+    EXPECT_EQ(open_descriptors(), before + 1);
+    Fd moved = std::move(*made);
+    EXPECT_FALSE(*made);
+    EXPECT_TRUE(moved);
+    moved = std::move(moved);  // NOLINT: to itself on purpose
+    EXPECT_TRUE(moved);
+    auto copy = duplicate(moved.get());
+    ASSERT_OK(copy);
+    EXPECT_EQ(open_descriptors(), before + 2);
+    moved.reset();
+    moved.reset();
+    EXPECT_EQ(open_descriptors(), before + 1);
+    int raw = copy->release();
+    EXPECT_EQ(open_descriptors(), before + 1);
+    ::close(raw);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Fd, MadeHereIsClosedOnExec) {
+  auto memfd = create_memfd("clan-test", 4096);
+  auto event = create_eventfd();
+  auto listener = listen_abstract(test::unique_name("exec"));
+  ASSERT_OK(memfd);
+  ASSERT_OK(event);
+  ASSERT_OK(listener);
+  for (int fd : {memfd->get(), event->get(), listener->get()}) {
+    EXPECT_NE(::fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
+  }
+}
+
+TEST(Eventfd, CountsSignalsAndDrainsWithoutBlocking) {
+  auto event = create_eventfd();
+  ASSERT_OK(event);
+  drain_eventfd(event->get());
+  signal_eventfd(event->get());
+  signal_eventfd(event->get());
+  std::uint64_t count = 0;
+  ASSERT_EQ(::read(event->get(), &count, sizeof count), 8);
+  EXPECT_EQ(count, 2u);
+  // A counter at its maximum does not block whoever signals.
+  count = ~std::uint64_t{0} - 1;
+  ASSERT_EQ(::write(event->get(), &count, sizeof count), 8);
+  signal_eventfd(event->get());
+}
+
+TEST(Datagram, BringsItsBytesAndDescriptorsInOrder) {
+  SocketPair s;
+  auto one = create_memfd("clan-one", 4096);
+  auto two = create_memfd("clan-two", 4096);
+  ASSERT_OK(one);
+  ASSERT_OK(two);
+  int fds[2] = {one->get(), two->get()};
+  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), fds, false));
+  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("world!"), {}, false));
+  std::byte buffer[64];
+  auto first = receive_datagram(s.b.get(), buffer, false);
+  ASSERT_OK(first);
+  EXPECT_EQ(first->bytes, 5u);
+  ASSERT_EQ(first->fd_count, 2u);
+  EXPECT_TRUE(same_file(first->fds[0].get(), one->get()));
+  EXPECT_TRUE(same_file(first->fds[1].get(), two->get()));
+  EXPECT_NE(::fcntl(first->fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
+  auto second = receive_datagram(s.b.get(), buffer, false);
+  ASSERT_OK(second);
+  EXPECT_EQ(second->bytes, 6u);
+  EXPECT_EQ(second->fd_count, 0u);
+  EXPECT_ERR(receive_datagram(s.b.get(), buffer, false), EAGAIN);
+}
+
+TEST(Datagram, ThatIsNotReadLeavesNoDescriptorBehind) {
+  const std::size_t before = open_descriptors();
+  {
+    SocketPair s;
+    auto memfd = create_memfd("clan-test", 4096);
+    ASSERT_OK(memfd);
+    int fds[4] = {memfd->get(), memfd->get(), memfd->get(), memfd->get()};
+    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("x"), fds, false));
+    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("y"), fds, false));
+    std::byte buffer[8];
+    ASSERT_TRUE(receive_datagram(s.b.get(), buffer, false).ok());  // dropped with its descriptors
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Datagram, LargerThanTheBufferIsAnErrorAndItsDescriptorsAreClosed) {
+  SocketPair s;
+  auto event = create_eventfd();
+  ASSERT_OK(event);
+  int fd = event->get();
+  const std::size_t before = open_descriptors();
+  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("longer than four"), {&fd, 1}, false));
+  std::byte buffer[4];
+  EXPECT_ERR(receive_datagram(s.b.get(), buffer, false), EMSGSIZE);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Datagram, WithMoreThanFourDescriptorsIsRefusedByBothEnds) {
+  SocketPair s;
+  auto event = create_eventfd();
+  ASSERT_OK(event);
+  std::vector<int> fds(6, event->get());
+  EXPECT_ERR(send_datagram(s.a.get(), bytes_of("x"), fds, false), EINVAL);
+
+  // A peer that sends them anyway.
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)] = {};
+  char byte = 'x';
+  iovec iov{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+  std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
+  const std::size_t before = open_descriptors();
+  ASSERT_EQ(::sendmsg(s.a.get(), &message, 0), 1);
+  std::byte buffer[8];
+  EXPECT_ERR(receive_datagram(s.b.get(), buffer, false), EMSGSIZE);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Datagram, ToAClosedSocketIsAnErrorNotASignal) {
+  SocketPair s;
+  s.b.reset();
+  EXPECT_ERR(send_datagram(s.a.get(), bytes_of("x"), {}, false), EPIPE);
+  std::byte buffer[8];
+  auto end = receive_datagram(s.a.get(), buffer, false);
+  ASSERT_OK(end);
+  EXPECT_EQ(end->bytes, 0u);
+}
+
+TEST(AbstractSocket, ConnectsByNameAndKnowsWhoIsThere) {
+  const std::string name = test::unique_name("sock");
+  EXPECT_ERR(connect_abstract(name), ECONNREFUSED);
+  auto listener = listen_abstract(name);
+  ASSERT_OK(listener);
+  EXPECT_ERR(listen_abstract(name), EADDRINUSE);
+  auto client = connect_abstract(name);
+  ASSERT_OK(client);
+  auto who = peer_credentials(client->get());
+  ASSERT_OK(who);
+  EXPECT_EQ(who->pid, ::getpid());
+  EXPECT_EQ(who->uid, ::geteuid());
+  listener->reset();
+  EXPECT_ERR(connect_abstract(name), ECONNREFUSED);
+  EXPECT_TRUE(listen_abstract(name).ok()) << "the name is free again";
+}
+
+TEST(AbstractSocket, NamesAreComparedWholeAndBounded) {
+  const std::string name = test::unique_name("prefix");
+  auto listener = listen_abstract(name + "-longer");
+  ASSERT_OK(listener);
+  EXPECT_ERR(connect_abstract(name), ECONNREFUSED);
+  EXPECT_ERR(connect_abstract(""), ENAMETOOLONG);
+  EXPECT_ERR(listen_abstract(std::string(108, 'n')), ENAMETOOLONG);
+}
+
+}  // namespace
+}  // namespace clan

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Installs the build, moves the installed tree, and uses it from there: the `clan` program, a
+# project with find_package(clan), one with pkg-config.
+#   run.sh CMAKE BUILD_DIR CXX LIBDIR
+set -eu
+cmake=$1 build=$2 cxx=$3 libdir=$4
+here=$(cd "$(dirname "$0")" && pwd)
+work=$build/install_consumer
+rm -rf "$work"
+mkdir -p "$work"
+"$cmake" --install "$build" --prefix "$work/first" >"$work/install.log" ||
+  { cat "$work/install.log"; exit 1; }
+mv "$work/first" "$work/moved"
+prefix=$work/moved
+
+echo "== bin/clan from a moved tree"
+"$prefix/bin/clan" --version
+
+echo "== find_package(clan)"
+"$cmake" -S "$here" -B "$work/by-cmake" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF >/dev/null
+"$cmake" --build "$work/by-cmake"
+"$work/by-cmake/consumer"
+
+echo "== pkg-config"
+PKG_CONFIG_PATH=$prefix/$libdir/pkgconfig
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046  # several flags on purpose
+"$cxx" -std=c++20 $(pkg-config --cflags clan) "$here/main.cc" -o "$work/by-pkg-config" \
+  $(pkg-config --libs clan) -Wl,-rpath,"$prefix/$libdir"
+"$work/by-pkg-config"
+
+# Nothing in the tree may remember where it was built.
+if grep -rl "$work/first" "$prefix/$libdir/cmake" "$prefix/$libdir/pkgconfig"; then
+  echo "the files above name the prefix they were installed to" >&2
+  exit 1
+fi

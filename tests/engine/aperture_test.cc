@@ -1,0 +1,526 @@
+#include <clan/aperture.h>
+#include <clan/tripwire.h>
+#include <gtest/gtest.h>
+
+#include <sys/mman.h>
+
+#include <optional>
+#include <thread>
+
+#include "base/time.h"
+#include "support/plain_link.h"
+#include "support/streams.h"
+
+namespace clan {
+namespace {
+
+using namespace test;
+
+struct Two {
+  Context owner, peer;
+  Two() : owner(must(Context::create())), peer(must(Context::create())) {}
+};
+
+template <typename T>
+T* shared() {
+  return new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) T();
+}
+
+TEST(Aperture, ShowsThePeersStoresAtOnce) {
+  Two c;
+  auto memory = must(Memory::allocate(10'000));
+  EXPECT_EQ(memory.size() % 4096, 0u);
+  auto a = must(Aperture::export_memory(c.owner, memory, 4096, 5000, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  EXPECT_EQ(r.size(), 5000u);
+  ASSERT_NE(r.data(), nullptr);
+  const auto data = pattern(5000, 1);
+  ASSERT_OK(r.write(0, data.data(), data.size()));
+  EXPECT_TRUE(is_pattern(a.region(), 1, 0));
+  EXPECT_EQ(a.region().data(), memory.data() + 4096);
+  std::vector<std::byte> back(1000);
+  ASSERT_OK(r.read(4000, back.data(), back.size()));
+  EXPECT_TRUE(is_pattern(back, 1, 4000));
+  ASSERT_OK(r.publish(8, 0x1122334455667788));
+  std::uint64_t word;
+  std::memcpy(&word, a.region().data() + 8, 8);
+  EXPECT_EQ(word, 0x1122334455667788u);
+  std::memset(r.data() + 100, 7, 10);
+  ASSERT_OK(r.wrote(100, 10));
+  EXPECT_EQ(a.region()[109], std::byte{7});
+  EXPECT_OK(r.check());
+  EXPECT_EQ(c.owner.counters().apertures, 1u);
+}
+
+TEST(Aperture, OfTheCallersOwnMemoryIsReachedByCopies) {
+  Two c;
+  std::vector<std::byte> own(9000);
+  auto a = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  EXPECT_EQ(r.data(), nullptr);
+  const auto data = pattern(9000, 2);
+  ASSERT_OK(r.write(0, data.data(), data.size()));
+  EXPECT_TRUE(is_pattern(own, 2, 0));
+  std::vector<std::byte> back(9000);
+  ASSERT_OK(r.read(0, back.data(), back.size()));
+  EXPECT_EQ(back, data);
+  EXPECT_ERR(r.wrote(0, 8), EOPNOTSUPP);
+  ASSERT_OK(r.publish(0, 5));
+  EXPECT_EQ(own[0], std::byte{5});
+}
+
+TEST(Aperture, IsNotReachedByPioWhereCopiesAreForbidden) {
+  ContextOptions options;
+  options.direct_copy = false;
+  auto owner = must(Context::create(options));
+  auto peer = must(Context::create(options));
+  std::vector<std::byte> own(100), local(100, std::byte{9});
+  auto a = must(Aperture::export_region(owner, own, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(peer, a.cookie()));
+  EXPECT_ERR(r.write(0, local.data(), 100), EOPNOTSUPP);
+  EXPECT_ERR(r.read(0, local.data(), 100), EOPNOTSUPP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(own, std::vector<std::byte>(100));
+  EXPECT_EQ(local, std::vector<std::byte>(100, std::byte{9}));  // nothing comes later either
+}
+
+TEST(Aperture, GrantsNoMoreThanItsRightsAndBounds) {
+  Two c;
+  for (bool mapped : {true, false}) {
+    auto memory = must(Memory::allocate(4096));
+    std::vector<std::byte> own(4096);
+    auto make = [&](Rights rights) {
+      return mapped ? Aperture::export_memory(c.owner, memory, 0, 4096, rights)
+                    : Aperture::export_region(c.owner, own, rights);
+    };
+    std::uint64_t word = 1;
+    {
+      auto a = must(make(Rights::kWrite));
+      auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+      EXPECT_OK(r.write(4088, &word, 8));
+      EXPECT_ERR(r.read(0, &word, 8), EACCES);
+      EXPECT_ERR(r.write(4089, &word, 8), ERANGE);
+      EXPECT_ERR(r.write(~std::uint64_t{0}, &word, 8), ERANGE);
+      EXPECT_ERR(r.write(8, &word, ~std::size_t{0}), ERANGE);
+      EXPECT_ERR(r.publish(4, 1), EINVAL);
+      EXPECT_ERR(r.publish(4096, 1), ERANGE);
+      RdmaCookie wider = a.cookie();
+      wider.rights = Rights::kReadWrite;
+      EXPECT_ERR(RemoteAperture::import(c.peer, wider), EACCES);
+      wider = a.cookie();
+      wider.length *= 2;
+      EXPECT_ERR(RemoteAperture::import(c.peer, wider), EACCES);
+      wider = a.cookie();
+      wider.key ^= 1;
+      EXPECT_ERR(RemoteAperture::import(c.peer, wider), EACCES);
+      wider = a.cookie();
+      wider.generation += 2;
+      EXPECT_ERR(RemoteAperture::import(c.peer, wider), ESTALE);
+      wider = a.cookie();
+      wider.node.value ^= 1;
+      EXPECT_ERR(RemoteAperture::import(c.peer, wider, 1000), ECONNREFUSED);
+    }
+    auto fresh = must(Memory::allocate(4096));
+    memory = std::move(fresh);
+    auto a = must(make(Rights::kRead));
+    auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+    EXPECT_OK(r.read(0, &word, 8));
+    EXPECT_ERR(r.write(0, &word, 8), EACCES);
+    EXPECT_ERR(r.publish(0, 8), EACCES);
+  }
+}
+
+TEST(Aperture, RefusesWhatMakesNoSense) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  EXPECT_ERR(Aperture::export_memory(c.owner, memory, 0, 4097, Rights::kRead), ERANGE);
+  EXPECT_ERR(Aperture::export_memory(c.owner, memory, 4097, 0, Rights::kRead), ERANGE);
+  EXPECT_ERR(Aperture::export_memory(c.owner, memory, 0, 0, Rights::kRead), EINVAL);
+  EXPECT_ERR(Aperture::export_memory(c.owner, memory, 0, 8, Rights::kNone), EINVAL);
+  EXPECT_ERR(Aperture::export_region(c.owner, {}, Rights::kRead), EINVAL);
+  EXPECT_ERR(Aperture::export_memory(c.owner, memory, 0, 8, Rights::kRead, 4'000'000), EACCES);
+  auto w = must(Aperture::export_memory(c.owner, memory, 0, 8, Rights::kWrite));
+  EXPECT_ERR(Aperture::export_memory(c.owner, memory, 8, 8, Rights::kRead), EBUSY);
+  auto other = must(Memory::allocate(4096));
+  auto r = must(Aperture::export_memory(c.owner, other, 0, 8, Rights::kRead));
+  EXPECT_ERR(Aperture::export_memory(c.owner, other, 8, 8, Rights::kWrite), EPERM);
+  EXPECT_ERR(Memory::allocate(0), EINVAL);
+}
+
+TEST(Aperture, IsOutOfReachOnceRevoked) {
+  Two c;
+  for (bool mapped : {true, false}) {
+    auto memory = must(Memory::allocate(8192));
+    std::vector<std::byte> own(8192);
+    auto a = must(mapped ? Aperture::export_memory(c.owner, memory, 0, 8192, Rights::kReadWrite)
+                         : Aperture::export_region(c.owner, own, Rights::kReadWrite));
+    auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+    const auto data = pattern(8192, 3);
+    ASSERT_OK(r.write(0, data.data(), data.size()));
+    const RdmaCookie old = a.cookie();
+    ASSERT_OK(a.revoke());
+    EXPECT_ERR(a.revoke(), EINVAL);
+    EXPECT_ERR(r.check(), ESTALE);
+    const std::uint64_t late = ~std::uint64_t{0};
+    EXPECT_ERR(r.write(0, &late, 8), ESTALE);
+    EXPECT_ERR(r.publish(8, late), ESTALE);
+    if (mapped) std::memset(r.data(), 0xff, 8192);  // whatever the peer does
+    EXPECT_TRUE(is_pattern(a.region(), 3, 0));
+    EXPECT_ERR(RemoteAperture::import(c.peer, old), ESTALE);
+    // Again, under a new cookie; the old one stays dead.
+    auto again = must(mapped ? Aperture::export_memory(c.owner, memory, 0, 8192, Rights::kReadWrite)
+                             : Aperture::export_region(c.owner, own, Rights::kReadWrite));
+    EXPECT_ERR(RemoteAperture::import(c.peer, old), ESTALE);
+    (void)r.write(0, &late, 8);  // into a mapping of the old memory it may go nowhere without a word
+    EXPECT_ERR(r.check(), ESTALE);
+    EXPECT_TRUE(is_pattern(again.region(), 3, 0));
+    auto r2 = must(RemoteAperture::import(c.peer, again.cookie()));
+    ASSERT_OK(r2.write(0, &late, 8));
+    EXPECT_EQ(again.region()[0], std::byte{0xff});
+  }
+}
+
+TEST(Aperture, WriterCannotBeSeenAfterRevokeHoweverHardItTries) {
+  Two c;
+  for (bool mapped : {true, false}) {
+    for (int round = 0; round < 30; ++round) {
+      auto memory = must(Memory::allocate(4096));
+      std::vector<std::byte> own(4096);
+      std::optional<Aperture> a = must(
+          mapped ? Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite)
+                 : Aperture::export_region(c.owner, own, Rights::kReadWrite));
+      auto r = must(RemoteAperture::import(c.peer, a->cookie()));
+      std::atomic<bool> stop{false};
+      std::atomic<int> writes{0};
+      std::thread writer([&] {
+        std::vector<std::byte> data(4096);
+        for (int i = 1; !stop.load(); ++i) {
+          std::memset(data.data(), i, data.size());
+          if (!r.write(0, data.data(), data.size())) break;
+          writes.fetch_add(1);
+        }
+      });
+      while (writes.load() == 0) std::this_thread::yield();
+      ASSERT_OK(a->revoke());
+      const std::vector<std::byte> seen(a->region().begin(), a->region().end());
+      for (int i = 0; i < 20; ++i) {
+        ASSERT_EQ(std::memcmp(seen.data(), a->region().data(), seen.size()), 0);
+        std::this_thread::yield();
+      }
+      stop.store(true);
+      writer.join();
+      ASSERT_EQ(std::memcmp(seen.data(), a->region().data(), seen.size()), 0);
+    }
+  }
+}
+
+TEST(Aperture, EndsWithItsObjectEvenWhileATripwireIsLeft) {
+  Two c;
+  std::vector<std::byte> own(4096);
+  std::optional<Aperture> a = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
+  auto t = must(Tripwire::create(*a, 0, 8));
+  auto r = must(RemoteAperture::import(c.peer, a->cookie()));
+  a.reset();
+  const std::uint64_t word = 1;
+  EXPECT_ERR(r.write(0, &word, 8), ESTALE);
+  EXPECT_EQ(own[0], std::byte{0});
+  EXPECT_ERR(t.wait(2000), ESTALE);
+}
+
+TEST(Aperture, SharingAPageCannotBeRevokedAlone) {
+  Two c;
+  auto memory = must(Memory::allocate(8192));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 100, Rights::kReadWrite));
+  auto b = must(Aperture::export_memory(c.owner, memory, 100, 100, Rights::kReadWrite));
+  EXPECT_ERR(a.revoke(), EBUSY);
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));  // still there
+  EXPECT_OK(r.check());
+  {
+    auto gone = std::move(b);
+  }
+  EXPECT_OK(a.revoke());
+}
+
+TEST(Tripwire, FiresOnceWhenItsBytesAreWritten) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  auto t = must(Tripwire::create(a, 64, 64));
+  std::uint64_t word = 1;
+  ASSERT_OK(r.write(64, &word, 8));
+  EXPECT_FALSE(t.test_and_clear());  // not armed
+  t.arm();
+  ASSERT_OK(r.write(0, &word, 8));
+  ASSERT_OK(r.write(128, &word, 8));
+  ASSERT_OK(r.read(64, &word, 8));
+  EXPECT_FALSE(t.test_and_clear());
+  ASSERT_OK(r.write(60, &word, 8));  // overlaps by four bytes
+  EXPECT_TRUE(t.test_and_clear());
+  EXPECT_FALSE(t.test_and_clear());
+  ASSERT_OK(r.write(64, &word, 8));
+  EXPECT_FALSE(t.test_and_clear());  // one shot
+  t.arm();
+  ASSERT_OK(r.publish(120, 1));
+  EXPECT_OK(t.wait(5000));
+  EXPECT_NE(t.state_words()[t.index() / 64].load() & (std::uint64_t{1} << (t.index() % 64)), 0u);
+  EXPECT_TRUE(t.test_and_clear());
+  t.arm();
+  t.disarm();
+  ASSERT_OK(r.write(64, &word, 8));
+  EXPECT_FALSE(t.test_and_clear());
+}
+
+TEST(Tripwire, FiresOnReadsOrEveryTimeWhenAskedTo) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  auto on_read = must(Tripwire::create(a, 0, 8, {.on_write = false, .on_read = true}));
+  auto every = must(Tripwire::create(a, 0, 8, {.persistent = true}));
+  Tripwire* both[] = {&on_read, &every};
+  Tripwire::arm_all(both);
+  std::uint64_t word = 1;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_OK(r.write(0, &word, 8));
+    EXPECT_TRUE(every.test_and_clear());
+    EXPECT_FALSE(on_read.test_and_clear());
+  }
+  ASSERT_OK(r.read(0, &word, 8));
+  EXPECT_TRUE(on_read.test_and_clear());
+  EXPECT_FALSE(every.test_and_clear());
+}
+
+TEST(Tripwire, RefusesWhatMakesNoSense) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
+  EXPECT_ERR(Tripwire::create(a, 0, 0), ERANGE);
+  EXPECT_ERR(Tripwire::create(a, 4090, 8), ERANGE);
+  EXPECT_ERR(Tripwire::create(a, ~std::uint64_t{0}, 8), ERANGE);
+  EXPECT_ERR(Tripwire::create(a, 0, 8, {.on_write = false, .on_read = false}), EINVAL);
+  auto t = must(Tripwire::create(a, 0, 8));
+  EXPECT_ERR(t.wait(20), ETIMEDOUT);
+  EXPECT_EQ(c.owner.counters().tripwires, 1u);
+}
+
+TEST(Tripwire, PostsEvents) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  auto queue = must(EventQueue::create(c.owner));
+  std::vector<Tripwire> tripwires;
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    tripwires.push_back(must(Tripwire::create(a, i * 64, 64)));
+    ASSERT_OK(tripwires.back().register_with(queue, i));
+    tripwires.back().arm();
+  }
+  std::uint64_t word = 1;
+  for (std::uint64_t i : {63u, 0u, 17u}) ASSERT_OK(r.write(i * 64, &word, 8));
+  Event e[8];
+  std::uint64_t seen = 0;
+  for (std::size_t n; (n = queue.poll(e)) > 0;) {
+    for (std::size_t i = 0; i < n; ++i) {
+      EXPECT_EQ(e[i].kind, EventKind::kTripwire);
+      seen |= std::uint64_t{1} << e[i].tag;
+    }
+  }
+  EXPECT_EQ(seen, (std::uint64_t{1} << 63) | 1u | (1u << 17));
+}
+
+TEST(Tripwire, OfARevokedApertureHasNoHoldOnItsSuccessor) {
+  Two c;
+  std::vector<std::byte> own(4096);
+  std::optional<Aperture> first = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
+  std::optional<Tripwire> old = must(Tripwire::create(*first, 0, 8));
+  ASSERT_OK(first->revoke());
+  auto second = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
+  auto fresh = must(Tripwire::create(second, 0, 8));
+  fresh.arm();
+  old->disarm();
+  EXPECT_FALSE(old->test_and_clear());
+  old.reset();
+  first.reset();
+  auto r = must(RemoteAperture::import(c.peer, second.cookie()));
+  const std::uint64_t word = 1;
+  ASSERT_OK(r.write(0, &word, 8));
+  EXPECT_TRUE(fresh.test_and_clear());
+}
+
+TEST(Tripwire, LosesNoWakeUp) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  auto t = must(Tripwire::create(a, 0, 8));
+  auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(a.region().data());
+  auto& turn = *reinterpret_cast<std::atomic<std::uint64_t>*>(a.region().data() + 2048);
+  constexpr std::uint64_t kTurns = 3000;
+  std::thread writer([&] {
+    for (std::uint64_t i = 1; i <= kTurns; ++i) {
+      ASSERT_OK(r.publish(0, i));
+      while (turn.load() < i) std::this_thread::yield();
+    }
+  });
+  for (std::uint64_t i = 1; i <= kTurns; ++i) {
+    while (word.load(std::memory_order_acquire) < i) {
+      t.arm();
+      if (word.load(std::memory_order_acquire) >= i) break;
+      ASSERT_OK(t.wait(10'000));
+    }
+    turn.store(i);
+  }
+  writer.join();
+}
+
+TEST(Tripwire, WatchesForThePeersDeath) {
+  for (bool with_events : {false, true}) {
+    RdmaCookie& cookie = *shared<RdmaCookie>();
+    Gate known;
+    auto child = Process::start([&] {
+      auto context = must(Context::create());
+      auto memory = must(Memory::allocate(4096));
+      auto a = must(Aperture::export_memory(context, memory, 0, 4096, Rights::kReadWrite));
+      cookie = a.cookie();
+      known.open();
+      ::pause();
+      return 0;
+    });
+    auto context = must(Context::create());
+    auto memory = must(Memory::allocate(4096));
+    auto a = must(Aperture::export_memory(context, memory, 0, 4096, Rights::kReadWrite));
+    ASSERT_TRUE(known.wait());
+    auto r = must(RemoteAperture::import(context, cookie));
+    auto t = must(Tripwire::create(a, 0, 8));
+    ASSERT_OK(t.watch(r));
+    auto queue = must(EventQueue::create(context));
+    if (with_events) {
+      ASSERT_OK(t.register_with(queue, 3));
+    }
+    t.arm();
+    EXPECT_ERR(t.wait(20), ETIMEDOUT);
+    child.kill();
+    if (with_events) {
+      Event e[1];
+      ASSERT_OK(queue.wait(e, 5000));
+      EXPECT_EQ(e[0].tag, 3u);
+    } else {
+      EXPECT_OK(t.wait(5000));
+    }
+    EXPECT_TRUE(t.test_and_clear());
+    EXPECT_ERR(r.check(), ECONNRESET);
+    std::uint64_t word = 1;
+    if (!with_events) {
+      EXPECT_OK(t.watch(r));  // gone already: fires at once
+    }
+    EXPECT_EQ(t.test_and_clear(), !with_events);
+    (void)r.write(0, &word, 8);  // memory of the dead: harmless
+  }
+}
+
+TEST(ApertureBetweenProcesses, CarriesDataAndWakeUpsBothWays) {
+  struct Notes {
+    RdmaCookie parents, childs;
+  };
+  Notes& notes = *shared<Notes>();
+  Gate parent_known, child_known;
+  auto child = Process::start([&] {
+    auto context = must(Context::create());
+    auto memory = must(Memory::allocate(8192));
+    auto mine = must(Aperture::export_memory(context, memory, 0, 8192, Rights::kReadWrite));
+    notes.childs = mine.cookie();
+    child_known.open();
+    CHILD_CHECK(parent_known.wait());
+    auto r = must(RemoteAperture::import(context, notes.parents));
+    auto t = must(Tripwire::create(mine, 0, 8));
+    auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(memory.data());
+    for (std::uint64_t i = 1; i <= 300; ++i) {
+      while (word.load(std::memory_order_acquire) < i) {
+        t.arm();
+        if (word.load(std::memory_order_acquire) >= i) break;
+        auto s = t.wait(10'000);
+        CHILD_OK(s);
+      }
+      CHILD_CHECK(is_pattern({memory.data() + 64, 4000}, i, 0));
+      const auto answer = pattern(4000, i + 1000);
+      auto s = r.write(64, answer.data(), answer.size());
+      CHILD_OK(s);
+      s = r.publish(0, i);
+      CHILD_OK(s);
+    }
+    return 0;
+  });
+  auto context = must(Context::create());
+  std::vector<std::byte> own(8192);  // copied into, not mapped
+  auto mine = must(Aperture::export_region(context, own, Rights::kReadWrite));
+  notes.parents = mine.cookie();
+  ASSERT_TRUE(child_known.wait());
+  parent_known.open();
+  auto r = must(RemoteAperture::import(context, notes.childs));
+  auto t = must(Tripwire::create(mine, 0, 8));
+  auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(own.data());
+  for (std::uint64_t i = 1; i <= 300; ++i) {
+    const auto question = pattern(4000, i);
+    ASSERT_OK(r.write(64, question.data(), question.size()));
+    ASSERT_OK(r.publish(0, i));
+    while (word.load(std::memory_order_acquire) < i) {
+      t.arm();
+      if (word.load(std::memory_order_acquire) >= i) break;
+      ASSERT_OK(t.wait(10'000));
+    }
+    ASSERT_TRUE(is_pattern({own.data() + 64, 4000}, i + 1000, 0));
+  }
+  EXPECT_TRUE(child.wait().clean());
+}
+
+TEST(ApertureBetweenProcesses, IsNotInheritedOverFork) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  auto t = must(Tripwire::create(a, 0, 8));
+  auto child = Process::start([&] {
+    CHILD_CHECK(!a.revoke());
+    CHILD_CHECK(!Tripwire::create(a, 0, 8));
+    CHILD_CHECK(!Aperture::export_memory(c.owner, memory, 0, 8, Rights::kReadWrite));
+    CHILD_CHECK(!RemoteAperture::import(c.peer, a.cookie(), 1000));
+    CHILD_CHECK(r.check().error().err == ESHUTDOWN);
+    CHILD_CHECK(t.wait(100).error().err == ESHUTDOWN);
+    t.arm();
+    t.fire();
+    return 0;
+  });
+  EXPECT_TRUE(child.wait().clean());
+  EXPECT_FALSE(t.test_and_clear());
+  std::uint64_t word = 5;
+  ASSERT_OK(r.write(0, &word, 8));
+  EXPECT_EQ(memory.data()[0], std::byte{5});
+}
+
+TEST(ApertureOverPackets, WorksTheSame) {
+  PlainNetwork network;
+  Two c;
+  network.join(*c.owner.core(), *c.peer.core());
+  auto memory = must(Memory::allocate(8192));
+  auto a = must(Aperture::export_memory(c.owner, memory, 0, 8192, Rights::kReadWrite));
+  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+  EXPECT_EQ(r.data(), nullptr);
+  auto t = must(Tripwire::create(a, 0, 8));
+  t.arm();
+  const auto data = pattern(8000, 1);
+  ASSERT_OK(r.write(64, data.data(), data.size()));
+  ASSERT_OK(r.publish(0, 1));
+  ASSERT_OK(t.wait(5000));
+  EXPECT_TRUE(is_pattern({memory.data() + 64, 8000}, 1, 0));
+  std::vector<std::byte> back(8000);
+  ASSERT_OK(r.read(64, back.data(), back.size()));
+  EXPECT_EQ(back, data);
+  ASSERT_OK(a.revoke());
+  std::uint64_t word = 7;
+  EXPECT_TRUE(eventually([&] { return !r.write(0, &word, 8).ok(); }));
+  EXPECT_EQ(memory.data()[0], std::byte{1});
+}
+
+}  // namespace
+}  // namespace clan

@@ -1,0 +1,623 @@
+#include <clan/message.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "base/time.h"
+#include "support/plain_link.h"
+#include "support/streams.h"
+
+namespace clan {
+namespace {
+
+using namespace test;
+using Mode = WaitOptions::Mode;
+
+// How large messages travel: copied from the sender's memory, or in fragments.
+enum class Way { kOffers, kFragments, kPackets };
+
+std::string name_of(const testing::TestParamInfo<Way>& info) {
+  const char* names[] = {"Offers", "Fragments", "Packets"};
+  return names[static_cast<int>(info.param)];
+}
+
+ContextOptions options_for(Way way, Mode mode = Mode::kAdaptive) {
+  ContextOptions options = with_mode(mode);
+  options.direct_copy = way == Way::kOffers;
+  return options;
+}
+
+// Endpoint b knows a; a learns of b with the first message.
+struct EndpointPair {
+  std::optional<PlainNetwork> network;
+  Context context_a, context_b;
+  std::optional<MessageEndpoint> a, b;
+  PeerIndex to_a = 0;
+
+  explicit EndpointPair(Way way, Mode mode = Mode::kAdaptive, const MessageOptions& options = {})
+      : context_a(must(Context::create(options_for(way, mode)))),
+        context_b(must(Context::create(options_for(way, mode)))) {
+    if (way == Way::kPackets) {
+      network.emplace();
+      network->join(*context_a.core(), *context_b.core());
+    }
+    a = must(MessageEndpoint::create(context_a, {}, options));
+    b = must(MessageEndpoint::create(context_b, {}, options));
+    to_a = must(b->connect(a->address(), 10'000));
+  }
+};
+
+class Messages : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, Messages,
+                         testing::Values(Way::kOffers, Way::kFragments, Way::kPackets), name_of);
+
+TEST_P(Messages, OfAnySizeArriveWhole) {
+  EndpointPair p(GetParam());
+  const std::size_t sizes[] = {0,      1,      55,        56,        57,     120,    4096,
+                               8191,   8192,   8193,      16'368,    16'384, 65'536, 100'001,
+                               262'144, 1 << 20, 5'000'003, 16 << 20};
+  std::thread sender([&] {
+    for (std::size_t n : sizes) ASSERT_OK(p.b->send(p.to_a, pattern(n, n), 30'000));
+  });
+  std::vector<std::byte> buffer(16 << 20);
+  for (std::size_t n : sizes) {
+    auto m = p.a->recv(buffer, 30'000);
+    ASSERT_OK(m);
+    ASSERT_EQ(m->size, n);
+    EXPECT_FALSE(m->truncated);
+    ASSERT_TRUE(is_pattern({buffer.data(), n}, n, 0)) << n;
+  }
+  sender.join();
+  EXPECT_ERR(p.a->try_recv(buffer), EAGAIN);
+}
+
+TEST_P(Messages, KeepTheirOrderWhateverTheirSize) {
+  EndpointPair p(GetParam());
+  constexpr std::uint64_t kMessages = 400;
+  std::thread sender([&] {
+    Random random(3);
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
+      ASSERT_OK(p.b->send(p.to_a, pattern(random.size_up_to(100'000), i), 30'000));
+    }
+  });
+  Random random(3);
+  std::vector<std::byte> buffer(100'000);
+  for (std::uint64_t i = 0; i < kMessages; ++i) {
+    auto m = p.a->recv(buffer, 30'000);
+    ASSERT_OK(m);
+    ASSERT_EQ(m->size, random.size_up_to(100'000));
+    ASSERT_TRUE(is_pattern({buffer.data(), m->size}, i, 0)) << i;
+  }
+  sender.join();
+}
+
+TEST_P(Messages, ArePostedAndCompletedLater) {
+  EndpointPair p(GetParam());
+  std::vector<std::vector<std::byte>> messages;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    messages.push_back(pattern(i % 2 == 0 ? 50'000 + i : 10 + i, i));
+  }
+  std::size_t immediate = 0, later = 0;
+  std::vector<std::byte> buffer(100'000);
+  std::uint64_t received = 0;
+  auto receive = [&] {
+    auto m = p.a->try_recv(buffer);
+    if (!m) return;
+    ASSERT_EQ(m->size, messages[received].size());
+    ASSERT_TRUE(is_pattern({buffer.data(), m->size}, received, 0));
+    ++received;
+  };
+  auto reap = [&] {
+    SendCompletion c[4];
+    const std::size_t n = p.b->poll_sent(c);
+    for (std::size_t i = 0; i < n; ++i) {
+      EXPECT_EQ(c[i].status, 0);
+      EXPECT_EQ(c[i].to, p.to_a);
+      EXPECT_EQ(c[i].cookie % 2, 0u);
+    }
+    later += n;
+  };
+  const std::uint64_t end = monotonic_ns() + 30'000'000'000u;
+  for (std::uint64_t i = 0; i < messages.size();) {
+    auto posted = p.b->post(p.to_a, messages[i], i);
+    if (posted.ok()) {
+      if (*posted) ++immediate;
+      ++i;
+    } else {
+      ASSERT_EQ(posted.error().err, EAGAIN);
+      receive();
+      reap();
+      ASSERT_LT(monotonic_ns(), end);
+    }
+  }
+  while (received < messages.size() || immediate + later < messages.size()) {
+    receive();
+    reap();
+    ASSERT_LT(monotonic_ns(), end);
+  }
+  EXPECT_EQ(immediate, 10u);
+}
+
+TEST_P(Messages, AreCutToTheBuffer) {
+  EndpointPair p(GetParam());
+  for (std::size_t n : {100ul, 50'000ul}) {
+    std::thread sender([&] { ASSERT_OK(p.b->send(p.to_a, pattern(n, 1), 30'000)); });
+    std::vector<std::byte> buffer(60);
+    auto m = p.a->recv(buffer, 30'000);
+    sender.join();
+    ASSERT_OK(m);
+    EXPECT_TRUE(m->truncated);
+    EXPECT_EQ(m->size, n);
+    EXPECT_TRUE(is_pattern(buffer, 1, 0));
+  }
+  ASSERT_OK(p.b->send(p.to_a, text("next"), 5000));
+  std::vector<std::byte> buffer(60);
+  EXPECT_EQ(must(p.a->recv(buffer, 5000)).size, 4u);
+}
+
+TEST_P(Messages, AreLookedAtTakenOrDropped) {
+  EndpointPair p(GetParam());
+  EXPECT_ERR(p.a->peek(), EAGAIN);
+  std::vector<std::byte> buffer(100'000);
+  EXPECT_ERR(p.a->take(buffer), EINVAL);
+  std::thread sender([&] {
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      ASSERT_OK(p.b->send(p.to_a, pattern(i % 2 == 0 ? 20 : 70'000, i), 30'000));
+    }
+  });
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    const std::size_t size = i % 2 == 0 ? 20 : 70'000;
+    Result<IncomingMessage> m = Error{};
+    ASSERT_TRUE(eventually([&] { return (m = p.a->peek()).ok(); }));
+    EXPECT_EQ(m->size, size);
+    EXPECT_EQ(p.a->peek()->size, size);  // again the same
+    EXPECT_TRUE(is_pattern(m->bytes, i, 0));
+    EXPECT_EQ(m->bytes.empty(), GetParam() == Way::kOffers && i % 2 == 1);
+    if (i < 3) {
+      auto taken = p.a->take(buffer);
+      ASSERT_OK(taken);
+      EXPECT_TRUE(is_pattern({buffer.data(), size}, i, 0));
+    } else {
+      p.a->drop();
+    }
+  }
+  sender.join();
+  EXPECT_ERR(p.a->try_recv(buffer), EAGAIN);
+}
+
+TEST_P(Messages, AnswersReachTheSender) {
+  EndpointPair p(GetParam());
+  std::vector<std::byte> buffer(200'000), answer(200'000);
+  std::thread server([&] {
+    for (int i = 0; i < 200; ++i) {
+      auto m = p.a->recv(buffer, 30'000);
+      ASSERT_OK(m);
+      ASSERT_OK(p.a->send(m->from, {buffer.data(), m->size}, 30'000));
+    }
+  });
+  Random random(1);
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const auto question = pattern(random.size_up_to(150'000), i);
+    ASSERT_OK(p.b->send(p.to_a, question, 30'000));
+    auto m = p.b->recv(answer, 30'000);
+    ASSERT_OK(m);
+    ASSERT_EQ(m->from, p.to_a);
+    ASSERT_EQ(m->size, question.size());
+    ASSERT_TRUE(is_pattern({answer.data(), m->size}, i, 0));
+  }
+  server.join();
+}
+
+TEST_P(Messages, LargeOnesMayGoBothWaysAtOnce) {
+  EndpointPair p(GetParam());
+  ASSERT_OK(p.b->send(p.to_a, text("hello"), 5000));
+  std::vector<std::byte> first(16);
+  const PeerIndex to_b = must(p.a->recv(first, 5000)).from;
+  auto side = [](MessageEndpoint& e, PeerIndex to, std::uint64_t mine, std::uint64_t theirs) {
+    constexpr std::uint64_t kMessages = 40;
+    constexpr std::size_t kBytes = 400'000;
+    std::vector<std::vector<std::byte>> out;
+    for (std::uint64_t i = 0; i < kMessages; ++i) out.push_back(pattern(kBytes + i, mine + i));
+    std::vector<std::byte> buffer(kBytes + kMessages);
+    std::uint64_t posted = 0, sent = 0, received = 0;
+    const std::uint64_t end = monotonic_ns() + 40'000'000'000u;
+    while ((sent < kMessages || received < kMessages) && monotonic_ns() < end) {
+      if (posted < kMessages) {
+        auto r = e.post(to, out[posted], posted);
+        ASSERT_TRUE(r.ok() || r.error().err == EAGAIN) << r.error().message();
+        if (r.ok()) {
+          ++posted;
+          if (*r) ++sent;
+        }
+      }
+      SendCompletion c[8];
+      sent += e.poll_sent(c);
+      auto m = e.try_recv(buffer);
+      if (m.ok()) {
+        ASSERT_EQ(m->size, kBytes + received);
+        ASSERT_TRUE(is_pattern({buffer.data(), m->size}, theirs + received, 0));
+        ++received;
+      } else {
+        ASSERT_EQ(m.error().err, EAGAIN);
+        std::this_thread::yield();  // the other side may need this processor
+      }
+    }
+    EXPECT_EQ(sent, kMessages);
+    EXPECT_EQ(received, kMessages);
+  };
+  std::thread other([&] { side(*p.b, p.to_a, 1000, 2000); });
+  side(*p.a, to_b, 2000, 1000);
+  other.join();
+}
+
+TEST_P(Messages, TimedOutSendsAreTakenBack) {
+  EndpointPair p(GetParam());
+  auto data = pattern(1 << 20, 1);  // more than a ring
+  EXPECT_ERR(p.b->send(p.to_a, data, 50), ETIMEDOUT);
+  std::memset(data.data(), 0, data.size());
+  std::vector<std::byte> buffer(2 << 20);
+  EXPECT_ERR(p.a->recv(buffer, 100), ETIMEDOUT);  // nothing of it arrives
+  if (GetParam() != Way::kOffers) return;         // the connection has ended with the fragments
+  ASSERT_OK(p.b->send(p.to_a, text("after"), 5000));
+  EXPECT_EQ(must(p.a->recv(buffer, 5000)).size, 5u);
+}
+
+TEST_P(Messages, SmallOnesWaitForRoom) {
+  EndpointPair p(GetParam());
+  Status s;
+  int sent = 0;
+  while ((s = p.b->send(p.to_a, pattern(1000, 1), 30)) && sent < 10'000) ++sent;
+  EXPECT_ERR(s, ETIMEDOUT);
+  EXPECT_ERR(p.b->post(p.to_a, pattern(1000, 1), 0), EAGAIN);
+  EXPECT_ERR(p.b->reserve(p.to_a, 1000), EAGAIN);
+  std::vector<std::byte> buffer(1000);
+  for (int i = 0; i < sent; ++i) ASSERT_OK(p.a->recv(buffer, 5000));
+  EXPECT_ERR(p.a->recv(buffer, 20), ETIMEDOUT);
+  ASSERT_OK(p.b->send(p.to_a, text("room again"), 5000));
+  ASSERT_OK(p.a->recv(buffer, 5000));
+}
+
+TEST_P(Messages, AreBuiltInPlace) {
+  EndpointPair p(GetParam());
+  EXPECT_ERR(p.b->reserve(p.to_a, p.b->max_eager(p.to_a) + 1), EMSGSIZE);
+  auto room = p.b->reserve(p.to_a, 500);
+  ASSERT_OK(room);
+  fill_pattern(*room, 4, 0);
+  p.b->commit(p.to_a, 300);
+  std::vector<std::byte> buffer(500);
+  EXPECT_EQ(must(p.a->recv(buffer, 5000)).size, 300u);
+  EXPECT_TRUE(is_pattern({buffer.data(), 300}, 4, 0));
+}
+
+TEST_P(Messages, TellAnEventQueue) {
+  EndpointPair p(GetParam());
+  auto events = must(EventQueue::create(p.context_a));
+  ASSERT_OK(p.a->register_with(events, 5));
+  EXPECT_ERR(p.a->register_with(events, 6), EBUSY);
+  std::vector<std::byte> buffer(100'000);
+  Event e[4];
+  std::thread sender([&] {
+    for (int i = 0; i < 30; ++i) {
+      if (i % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      ASSERT_OK(p.b->send(p.to_a, pattern(i % 3 == 0 ? 60'000 : 100, 1), 30'000));
+    }
+  });
+  for (int received = 0; received < 30;) {
+    if (p.a->try_recv(buffer).ok()) {
+      ++received;
+      continue;
+    }
+    auto n = events.wait(e, 20'000);
+    ASSERT_OK(n);
+    EXPECT_EQ(e[0].tag, 5u);
+    EXPECT_EQ(e[0].kind, EventKind::kMessage);
+  }
+  sender.join();
+}
+
+// Registered before it has peers: each new one's first message must be found when the event is taken.
+TEST_P(Messages, TellAnEventQueueOfPeersThatComeLater) {
+  EndpointPair p(GetParam());
+  auto hub = must(MessageEndpoint::create(p.context_a));
+  auto events = must(EventQueue::create(p.context_a));
+  ASSERT_OK(hub.register_with(events, 5));
+  constexpr int kPeers = 20, kEach = 20;
+  std::thread sender([&] {
+    for (int peer = 0; peer < kPeers; ++peer) {
+      auto e = must(MessageEndpoint::create(p.context_b));
+      const PeerIndex to = must(e.connect(hub.address(), 10'000));
+      for (int i = 0; i < kEach; ++i) {
+        ASSERT_OK(e.send(to, text("x"), 10'000));
+        std::byte answer[1];
+        ASSERT_OK(e.recv(answer, 10'000));
+      }
+    }
+  });
+  Event e[4];
+  std::byte buffer[8];
+  bool lost = false;
+  for (int received = 0; received < kPeers * kEach && !lost;) {
+    if (auto m = hub.try_recv(buffer); m.ok()) {
+      ASSERT_OK(hub.send(m->from, text("y"), 10'000));
+      ++received;
+      continue;
+    }
+    auto n = events.wait(e, 5'000);
+    lost = !n.ok();
+    EXPECT_OK(n);
+  }
+  sender.join();
+}
+
+TEST_P(Messages, TellAnEventQueueOfTheEnd) {
+  EndpointPair p(GetParam());
+  ASSERT_OK(p.b->send(p.to_a, text("hello"), 5000));
+  std::byte buffer[8];
+  const PeerIndex b = must(p.a->recv(buffer, 5000)).from;
+  auto events = must(EventQueue::create(p.context_a));
+  ASSERT_OK(p.a->register_with(events, 5));
+  Event e[4];
+  while (events.poll(e) > 0) {
+  }
+  EXPECT_ERR(p.a->try_recv(buffer), EAGAIN);
+  p.b.reset();
+  PeerIndex gone = 99;
+  const std::uint64_t end = monotonic_ns() + 10'000'000'000u;
+  while (!p.a->take_departed(&gone)) {
+    ASSERT_LT(monotonic_ns(), end);
+    EXPECT_OK(events.wait(e, 5'000));
+    (void)p.a->try_recv(buffer);
+  }
+  EXPECT_EQ(gone, b);
+}
+
+TEST_P(Messages, EventQueueHearsOfCompletedSends) {
+  EndpointPair p(GetParam());
+  auto events = must(EventQueue::create(p.context_b));
+  ASSERT_OK(p.b->register_with(events, 5));
+  std::thread receiver([&] {
+    std::vector<std::byte> buffer(3 << 20);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ASSERT_OK(p.a->recv(buffer, 30'000));
+  });
+  const auto data = pattern(3 << 20, 1);
+  ASSERT_OK(p.b->post(p.to_a, data, 77));
+  SendCompletion c;
+  while (p.b->poll_sent({&c, 1}) == 0) {
+    Event e[4];
+    auto n = events.wait(e, 20'000);
+    if (!n) {
+      ADD_FAILURE() << n.error().message();
+      break;
+    }
+  }
+  EXPECT_EQ(c.cookie, 77u);
+  EXPECT_EQ(c.status, 0);
+  receiver.join();
+}
+
+TEST(MessageEndpoint, IsFoundByNameAndAddress) {
+  auto context_a = must(Context::create());
+  auto context_b = must(Context::create());
+  const std::string name = unique_name("messages");
+  auto a = must(MessageEndpoint::create(context_a, name));
+  EXPECT_ERR(MessageEndpoint::create(context_b, name), EADDRINUSE);
+  auto b = must(MessageEndpoint::create(context_b));
+  EXPECT_ERR(b.connect(unique_name("nobody"), 1000), ECONNREFUSED);
+  const PeerIndex to = must(b.connect(name, 5000));
+  EXPECT_EQ(must(b.peer_address(to)).node, context_a.node());
+  ASSERT_OK(b.send(to, text("hi"), 5000));
+  std::byte buffer[8];
+  auto m = must(a.recv(buffer, 5000));
+  const Address back = must(a.peer_address(m.from));
+  EXPECT_EQ(back.node, context_b.node());
+  EXPECT_EQ(back.endpoint, b.address().endpoint);
+  EXPECT_ERR(a.send(99, text("x")), EINVAL);
+  EXPECT_ERR(a.peer_address(99), EINVAL);
+}
+
+TEST(MessageEndpoint, BoundsTheMessagesItAccepts) {
+  for (Way way : {Way::kOffers, Way::kFragments}) {
+    MessageOptions options;
+    options.max_message = 100'000;
+    EndpointPair p(way, Mode::kAdaptive, options);
+    EXPECT_ERR(p.b->send(p.to_a, pattern(100'001, 1), 5000), EMSGSIZE);
+    // One that promises nothing of the sort.
+    auto other = must(MessageEndpoint::create(p.context_b));
+    const PeerIndex to = must(other.connect(p.a->address(), 5000));
+    std::vector<std::byte> buffer(200'000);
+    std::thread sender([&] {
+      auto s = other.send(to, pattern(150'000, 1), 10'000);
+      EXPECT_FALSE(s.ok() && way == Way::kOffers);
+    });
+    const std::uint64_t end = monotonic_ns() + 3'000'000'000u;
+    while (p.context_a.counters().hostile_peers == 0 && monotonic_ns() < end) {
+      EXPECT_ERR(p.a->recv(buffer, 20), ETIMEDOUT);
+    }
+    EXPECT_EQ(p.context_a.counters().hostile_peers, 1u);
+    p.a.reset();
+    sender.join();
+  }
+}
+
+TEST(MessageEndpoint, ColdPeersWakeASleepingReceiver) {
+  EndpointPair p(Way::kOffers, Mode::kSleep);
+  std::vector<std::byte> buffer(100);
+  for (int i = 0; i < 50; ++i) {
+    std::thread sender([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(i % 5));
+      ASSERT_OK(p.b->send(p.to_a, text("wake up"), 5000));
+    });
+    ASSERT_OK(p.a->recv(buffer, 10'000));
+    sender.join();
+  }
+  EXPECT_GT(p.context_a.counters().sleeps, 0u);
+}
+
+TEST(MessageEndpoint, ServesAHundredPeersInOrder) {
+  const std::string name = unique_name("hub");
+  constexpr std::uint32_t kPeers = 100;
+  constexpr std::uint32_t kEach = 60;
+  struct Small {
+    std::uint32_t peer, number;
+  };
+  auto child = Process::start([&] {
+    ContextOptions options;
+    options.ring_bytes = 4096;
+    std::vector<Context> contexts;  // an endpoint takes one of the 64 event queues of its context
+    for (int i = 0; i < 4; ++i) contexts.push_back(must(Context::create(options)));
+    std::vector<MessageEndpoint> endpoints;
+    std::vector<PeerIndex> to;
+    for (std::uint32_t i = 0; i < kPeers; ++i) {
+      endpoints.push_back(must(MessageEndpoint::create(contexts[i % 4])));
+      Result<PeerIndex> connected = Error{};
+      CHILD_CHECK(eventually([&] { return (connected = endpoints[i].connect(name, 5000)).ok(); }));
+      to.push_back(*connected);
+    }
+    Random random(1);
+    std::vector<std::uint32_t> next(kPeers);
+    for (std::uint32_t left = kPeers * kEach; left > 0; --left) {
+      std::uint32_t i = static_cast<std::uint32_t>(random.below(kPeers));
+      while (next[i] == kEach) i = (i + 1) % kPeers;
+      const Small m{i, next[i]++};
+      auto s = endpoints[i].send(to[i], std::as_bytes(std::span(&m, 1)), 20'000);
+      CHILD_OK(s);
+    }
+    for (std::uint32_t i = 0; i < kPeers; ++i) {
+      std::byte buffer[8];
+      auto m = endpoints[i].recv(buffer, 20'000);
+      CHILD_OK(m);
+    }
+    return 0;
+  });
+  ContextOptions options;
+  options.ring_bytes = 4096;
+  auto context = must(Context::create(options));
+  auto hub = must(MessageEndpoint::create(context, name));
+  std::map<std::uint32_t, PeerIndex> from;
+  std::vector<std::uint32_t> next(kPeers);
+  for (std::uint32_t n = 0; n < kPeers * kEach; ++n) {
+    Small m;
+    auto got = hub.recv(std::as_writable_bytes(std::span(&m, 1)), 30'000);
+    ASSERT_OK(got);
+    ASSERT_EQ(got->size, sizeof m);
+    ASSERT_LT(m.peer, kPeers);
+    ASSERT_EQ(m.number, next[m.peer]++);
+    auto [it, fresh] = from.emplace(m.peer, got->from);
+    ASSERT_EQ(it->second, got->from);
+  }
+  for (auto [peer, index] : from) ASSERT_OK(hub.send(index, text("done"), 10'000));
+  EXPECT_TRUE(child.wait().clean());
+  // All of them depart, and are named.
+  std::size_t departed = 0;
+  std::byte buffer[8];
+  EXPECT_TRUE(eventually([&] {
+    (void)hub.try_recv(buffer);
+    PeerIndex gone;
+    while (hub.take_departed(&gone)) ++departed;
+    return departed == kPeers;
+  }));
+  EXPECT_EQ(departed, kPeers);
+}
+
+TEST(MessageEndpoint, PeersDeathFailsWhatItWasOffered) {
+  for (Way way : {Way::kOffers, Way::kFragments}) {
+    const std::string name = unique_name("mortal");
+    Gate ready;
+    auto child = Process::start([&] {
+      auto context = must(Context::create(options_for(way)));
+      auto endpoint = must(MessageEndpoint::create(context, name));
+      ready.open();
+      ::pause();
+      return 0;
+    });
+    auto context = must(Context::create(options_for(way)));
+    auto endpoint = must(MessageEndpoint::create(context));
+    ASSERT_TRUE(ready.wait());
+    const PeerIndex to = must(endpoint.connect(name, 5000));
+    const auto data = pattern(3 << 20, 1);
+    ASSERT_OK(endpoint.post(to, data, 1));
+    ASSERT_OK(endpoint.post(to, data, 2));
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      child.send_signal(9);
+    });
+    EXPECT_ERR(endpoint.send(to, data, 20'000), ECONNRESET);
+    killer.join();
+    std::vector<std::uint64_t> failed;
+    EXPECT_TRUE(eventually([&] {
+      SendCompletion c[4];
+      const std::size_t n = endpoint.poll_sent(c);
+      for (std::size_t i = 0; i < n; ++i) {
+        EXPECT_EQ(c[i].status, ECONNRESET);
+        failed.push_back(c[i].cookie);
+      }
+      return failed.size() >= 2;
+    }));
+    std::sort(failed.begin(), failed.end());
+    EXPECT_EQ(failed, (std::vector<std::uint64_t>{1, 2}));
+    EXPECT_ERR(endpoint.send(to, text("x"), 1000), ECONNRESET);
+    PeerIndex gone = 99;
+    std::byte buffer[8];
+    EXPECT_TRUE(eventually([&] {
+      (void)endpoint.try_recv(buffer);
+      return endpoint.take_departed(&gone);
+    }));
+    EXPECT_EQ(gone, to);
+  }
+}
+
+TEST(MessageEndpoint, WhatADeadPeerHadSentCanBeReceived) {
+  const std::string name = unique_name("legacy");
+  Gate ready, sent;
+  auto child = Process::start([&] {
+    auto context = must(Context::create());
+    auto endpoint = must(MessageEndpoint::create(context));
+    CHILD_CHECK(ready.wait());
+    auto to = endpoint.connect(name, 5000);
+    CHILD_OK(to);
+    for (std::uint64_t i = 0; i < 5; ++i) {
+      auto s = endpoint.send(*to, pattern(100, i), 5000);
+      CHILD_OK(s);
+    }
+    auto large = endpoint.post(*to, pattern(100'000, 9), 0);
+    CHILD_OK(large);
+    sent.open();
+    ::pause();
+    return 0;
+  });
+  auto context = must(Context::create());
+  auto endpoint = must(MessageEndpoint::create(context, name));
+  ready.open();
+  ASSERT_TRUE(sent.wait());
+  child.kill();
+  std::vector<std::byte> buffer(100'000);
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    auto m = endpoint.recv(buffer, 5000);
+    ASSERT_OK(m);
+    ASSERT_TRUE(is_pattern({buffer.data(), 100}, i, 0));
+  }
+  EXPECT_FALSE(endpoint.recv(buffer, 500).ok());  // the large one died with its memory
+}
+
+TEST(MessageEndpoint, DisconnectsOnePeerAndKeepsTheOthers) {
+  EndpointPair p(Way::kOffers);
+  auto third = must(MessageEndpoint::create(p.context_b));
+  const PeerIndex to = must(third.connect(p.a->address(), 5000));
+  std::byte buffer[64];
+  ASSERT_OK(p.b->send(p.to_a, text("b"), 5000));
+  const PeerIndex b = must(p.a->recv(buffer, 5000)).from;
+  ASSERT_OK(third.send(to, text("third"), 5000));
+  const PeerIndex c = must(p.a->recv(buffer, 5000)).from;
+  p.a->disconnect(b);
+  EXPECT_ERR(p.a->send(b, text("x")), EINVAL);
+  EXPECT_TRUE(eventually([&] { return !p.b->send(p.to_a, text("x"), 100).ok(); }));
+  ASSERT_OK(p.a->send(c, text("still here"), 5000));
+  ASSERT_OK(third.recv(buffer, 5000));
+}
+
+}  // namespace
+}  // namespace clan

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""layering.py finds what it is there to find: each case writes a small tree and checks the answer."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import layering
+
+README = """
+| layer | may include | public headers it owns |
+|---|---|---|
+| base | | result.h |
+| shm | base | |
+| engine | base shm | engine.h |
+"""
+
+STORE = "tail.store(t, release);  // PAIR ring.tail: publishes slots\n"
+LOAD = "// PAIR ring.tail: sees slots\nreturn\n  tail.load(acquire);\n"
+
+
+class Layering(unittest.TestCase):
+    def check(self, files):
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory).resolve()
+            for name, text in {"core/README.md": README, **files}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            return layering.check_tree(root)
+
+    def assert_one(self, files, *expected):
+        found = self.check(files)
+        self.assertEqual(len(found), 1, found)
+        for text in expected:
+            self.assertIn(text, found[0])
+
+    def test_accepts_downward_includes_and_complete_pairs(self):
+        self.assertEqual(self.check({
+            "core/shm/ring.h": '#include "base/fd.h"\n#include <clan/result.h>\n' + STORE + LOAD,
+            "core/engine/a.cc": '#include "shm/ring.h"\n// volatile\nasm volatile("pause");\n',
+            "core/include/clan/engine.h": "#include <clan/result.h>\n",
+            "bench/ring_bench.cc": '#include "shm/ring.h"\n',
+            "tests/shm/ring_test.cc": '#include "shm/ring.h"\n',
+            "tools/clan/main.cc": '#include <clan/engine.h>\n#include "doctor.h"\n',
+        }), [])
+
+    def test_upward_include(self):
+        self.assert_one({"core/base/fd.cc": '\n#include "shm/ring.h"\n'},
+                        "core/base/fd.cc:2:", "layer base may not include shm")
+
+    def test_upward_include_of_a_public_header(self):
+        self.assert_one({"core/shm/a.cc": "#include <clan/engine.h>\n"}, "may not include engine")
+
+    def test_include_around_the_include_path(self):
+        self.assert_one({"core/shm/a.cc": '#include "../base/fd.h"\n'}, "by its path from core/")
+
+    def test_unknown_layer(self):
+        self.assert_one({"core/util/a.h": ""}, "not a layer")
+
+    def test_public_header_that_includes_an_internal_one(self):
+        self.assert_one({"core/include/clan/x.h": '#include "base/fd.h"\n'}, "public header")
+
+    def test_internals_used_from_outside(self):
+        for name in ("preload/a.cc", "plugins/mpi/a.c", "libfabric-provider/a.c", "tools/clan/a.cc",
+                     "bench/runner.cc", "examples/a.cc"):
+            with self.subTest(name):
+                self.assert_one({name: '#include "shm/ring.h"\n'}, name, "core internal")
+                self.assert_one({name: '#include "../core/include/clan/x.h"\n'}, "core by path")
+
+    def test_pair_without_its_load(self):
+        self.assert_one({"core/shm/a.h": STORE}, "occurs once")
+        self.assert_one({"core/shm/a.h": STORE + "\n\n\n\n" + STORE}, "no load or acquire")
+
+    def test_pair_without_its_store(self):
+        self.assert_one({"core/shm/a.h": LOAD + LOAD}, "no store")
+
+    def test_pair_far_from_any_atomic(self):
+        far = "// PAIR x: sees\nint a;\nint b;\nint c;\nv.load(acquire);\n"
+        self.assert_one({"core/shm/a.h": far + "int d;\nint e;\nint f;\n" + far}, "PAIR x")
+
+    def test_release_in_a_comment_is_not_a_store(self):
+        self.assert_one({"core/shm/a.h": "// PAIR x: release\nint a;\n// PAIR x: acquire\nint b;\n"},
+                        "no store")
+
+    def test_volatile_in_core(self):
+        self.assert_one({"core/base/a.h": "volatile int x;\n"}, "volatile")
+
+    def test_missing_table(self):
+        with self.assertRaises(SystemExit):
+            self.check({"core/README.md": "no table"})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,1205 @@
+// The scheduler against a mover that does what the test says, deterministically.
+#include "nic/rdma_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace clan::nic {
+namespace {
+
+using Move = RdmaMoveResult;
+constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
+
+struct alignas(64) Line {
+  std::byte bytes[64];
+};
+
+struct FakeMover final : RdmaMover {
+  int check(const RdmaQueueRef& q, const RdmaRequest& r) override {
+    ++checks;
+    return on_check ? on_check(q, r) : 0;
+  }
+  Move move(const RdmaChunk& c) override {
+    const Move m = on_move ? on_move(c) : Move::done();
+    if (m.kind == Move::Kind::kDeferred) return m;
+    if (keep_log) log.push_back(c);
+    return m;
+  }
+  void cancel(const RdmaQueueRef&, std::uint64_t token) override { cancelled.push_back(token); }
+
+  /// The queues in the order they were served, as letters: context is a char.
+  std::string order() const {
+    std::string s;
+    for (const auto& c : log)
+      s += static_cast<char>(reinterpret_cast<std::uintptr_t>(c.queue.context));
+    return s;
+  }
+
+  std::function<int(const RdmaQueueRef&, const RdmaRequest&)> on_check;
+  std::function<Move(const RdmaChunk&)> on_move;
+  bool keep_log = true;
+  int checks = 0;
+  std::vector<RdmaChunk> log;
+  std::vector<std::uint64_t> cancelled;
+};
+
+/// A ring, its application end, and what the application has heard.
+struct App {
+  App(RdmaScheduler& scheduler, char name, std::uint32_t capacity = 64)
+      : s(&scheduler), memory(RdmaRing::bytes_needed(capacity) / 64 + 1) {
+    auto driver = RdmaRingDriver::create(span(), capacity);
+    ring.emplace_back(std::move(RdmaRingApp::open(span()).value()));
+    id = s->attach(std::move(driver).value(),
+                   reinterpret_cast<void*>(std::uintptr_t{static_cast<unsigned char>(name)}))
+             .value();
+  }
+  std::span<std::byte> span() { return std::as_writable_bytes(std::span(memory)); }
+  RdmaRingHeader& header() { return *reinterpret_cast<RdmaRingHeader*>(memory.data()); }
+
+  RdmaRequest next(std::uint64_t length, std::uint8_t priority = 0, bool more = false) {
+    RdmaRequest r;
+    r.priority = priority;
+    r.more = more;
+    r.local = reinterpret_cast<void*>(std::uintptr_t{0x100000});
+    r.remote_offset = 5000;
+    r.length = length;
+    r.remote = 3;
+    r.cookie = posted++;
+    return r;
+  }
+  void ring_if(const Result<bool>& r) {
+    ASSERT_TRUE(r.ok()) << r.error().message();
+    if (r.ok() && r.value()) {
+      ++bells;
+      ASSERT_TRUE(s->activate(id).ok());
+    }
+  }
+  void post(std::uint64_t length, std::uint8_t priority = 0, bool more = false) {
+    ring_if(ring[0].post(next(length, priority, more)));
+  }
+  void post_group(const std::vector<std::uint64_t>& lengths, std::uint8_t priority = 0) {
+    std::vector<RdmaRequest> g;
+    for (auto l : lengths) g.push_back(next(l, priority));
+    ring_if(ring[0].post_group(g));
+  }
+  /// Everything heard so far.
+  const std::vector<RdmaCompletion>& reap() {
+    RdmaCompletion c;
+    while (ring[0].reap(std::span(&c, 1)).value() == 1) heard.push_back(c);
+    return heard;
+  }
+
+  RdmaScheduler* s;
+  std::vector<Line> memory;
+  std::vector<RdmaRingApp> ring;
+  RdmaQueueId id;
+  std::uint64_t posted = 0;
+  int bells = 0;
+  std::vector<RdmaCompletion> heard;
+};
+
+RdmaScheduler::Options small_options() {
+  RdmaScheduler::Options o;
+  o.chunk_bytes = 1000;
+  o.quantum_bytes = 1000;
+  o.group_quantum_bytes = 4000;
+  o.max_queues = 16;
+  o.max_outstanding_chunks = 4;
+  o.max_inflight_requests = 16;
+  o.starvation_turns = 4;
+  return o;
+}
+
+struct RdmaSchedulerTest : ::testing::Test {
+  explicit RdmaSchedulerTest(RdmaScheduler::Options o = small_options())
+      : s(make(mover, std::move(o), this)) {}
+
+  static RdmaScheduler make(FakeMover& m, RdmaScheduler::Options o, RdmaSchedulerTest* t) {
+    o.on_completion = [t](const RdmaQueueRef& q) { t->events.push_back(q.id.index); };
+    return RdmaScheduler::create(m, std::move(o)).value();
+  }
+  void restart(RdmaScheduler::Options o) { s = make(mover, std::move(o), this); }
+
+  FakeMover mover;
+  std::vector<std::uint32_t> events;
+  RdmaScheduler s;
+};
+
+std::vector<std::uint64_t> cookies(const std::vector<RdmaCompletion>& v) {
+  std::vector<std::uint64_t> out;
+  for (const auto& c : v) out.push_back(c.cookie);
+  return out;
+}
+
+TEST(RdmaSchedulerOptions, RefusesValuesOutOfRange) {
+  FakeMover m;
+  EXPECT_TRUE(RdmaScheduler::create(m, {}).ok());
+  const auto refused = [&](auto change) {
+    RdmaScheduler::Options o;
+    change(o);
+    return !RdmaScheduler::create(m, o).ok();
+  };
+  EXPECT_TRUE(refused([](auto& o) { o.chunk_bytes = 0; }));
+  EXPECT_TRUE(refused([](auto& o) { o.quantum_bytes = 0; }));
+  EXPECT_TRUE(refused([](auto& o) { o.group_quantum_bytes = 65 * o.quantum_bytes; }));
+  EXPECT_TRUE(refused([](auto& o) { o.max_queues = 0; }));
+  EXPECT_TRUE(refused([](auto& o) { o.max_queues = 65537; }));
+  EXPECT_TRUE(refused([](auto& o) { o.max_outstanding_chunks = 257; }));
+  EXPECT_TRUE(refused([](auto& o) { o.max_inflight_requests = 0; }));
+  EXPECT_TRUE(refused([](auto& o) { o.starvation_turns = 0; }));
+}
+
+// ---- one queue ----
+
+TEST_F(RdmaSchedulerTest, MovesARequestAndCompletesIt) {
+  App a(s, 'a');
+  a.post(300);
+  const auto p = s.run(kMuch);
+  EXPECT_EQ(p.bytes, 300u);
+  EXPECT_EQ(p.completions, 1u);
+  EXPECT_TRUE(p.idle);
+  ASSERT_EQ(mover.log.size(), 1u);
+  EXPECT_EQ(mover.log[0].remote, 3u);
+  EXPECT_EQ(mover.log[0].remote_offset, 5000u);
+  EXPECT_TRUE(mover.log[0].last);
+  ASSERT_EQ(a.reap().size(), 1u);
+  EXPECT_EQ(a.heard[0].status, 0);
+  EXPECT_EQ(a.heard[0].bytes, 300u);
+  EXPECT_EQ(events, (std::vector<std::uint32_t>{a.id.index}));
+  EXPECT_EQ(s.counters().requests, 1u);
+  EXPECT_EQ(s.counters().bytes, 300u);
+}
+
+TEST_F(RdmaSchedulerTest, NeedsOneDoorbellForManyRequests) {
+  App a(s, 'a');
+  for (int i = 0; i < 10; ++i) a.post(1000);
+  for (int i = 0; i < 20; ++i) {
+    s.run(1000);
+    if (i < 10) a.post(1000);
+    a.reap();
+  }
+  EXPECT_EQ(a.bells, 1);
+  EXPECT_TRUE(s.run(1000).idle);
+  EXPECT_EQ(a.reap().size(), 20u);
+  a.post(1000);
+  EXPECT_EQ(a.bells, 2);
+}
+
+// A request may be served before its poster sees the driver idle; its doorbell finds nothing.
+TEST_F(RdmaSchedulerTest, ADoorbellThatFindsNothingStartsANewIdlePeriod) {
+  App a(s, 'a');
+  a.post(100);
+  s.run(kMuch);
+  const std::uint64_t epoch = a.header().idle_epoch.load();
+  EXPECT_EQ(epoch % 2, 1u);
+  EXPECT_TRUE(s.activate(a.id).ok());
+  EXPECT_EQ(a.header().idle_epoch.load(), epoch + 2);
+  EXPECT_TRUE(s.run(kMuch).idle);
+}
+
+TEST_F(RdmaSchedulerTest, SplitsLargeRequestsIntoChunks) {
+  App a(s, 'a');
+  a.post(2500);
+  a.post(1000);
+  a.post(1001);
+  s.run(kMuch);
+  std::vector<std::uint64_t> lengths, offsets, locals;
+  std::string last;
+  for (const auto& c : mover.log) {
+    lengths.push_back(c.length);
+    offsets.push_back(c.remote_offset);
+    locals.push_back(reinterpret_cast<std::uintptr_t>(c.local) - 0x100000);
+    last += c.last ? 'L' : '.';
+  }
+  EXPECT_EQ(lengths, (std::vector<std::uint64_t>{1000, 1000, 500, 1000, 1000, 1}));
+  EXPECT_EQ(offsets, (std::vector<std::uint64_t>{5000, 6000, 7000, 5000, 5000, 6000}));
+  EXPECT_EQ(locals, (std::vector<std::uint64_t>{0, 1000, 2000, 0, 0, 1000}));
+  EXPECT_EQ(last, "..LL.L");
+  EXPECT_EQ(s.counters().splits, 2u);
+  EXPECT_EQ(s.counters().chunks, 6u);
+  EXPECT_EQ(mover.checks, 3);
+}
+
+TEST_F(RdmaSchedulerTest, StopsAtItsBudgetWithinAChunk) {
+  App a(s, 'a');
+  a.post(10000);
+  EXPECT_EQ(s.run(1).bytes, 1000u);
+  EXPECT_EQ(s.run(1001).bytes, 2000u);
+  EXPECT_EQ(s.run(0).bytes, 0u);
+  const auto p = s.run(5000);
+  EXPECT_EQ(p.bytes, 5000u);
+  EXPECT_FALSE(p.idle);
+  EXPECT_TRUE(s.run(kMuch).idle);
+  EXPECT_EQ(a.reap().size(), 1u);
+}
+
+TEST_F(RdmaSchedulerTest, CompletesAnEmptyRequestWithoutMoving) {
+  App a(s, 'a');
+  a.post(0);
+  EXPECT_EQ(s.run(kMuch).completions, 1u);
+  EXPECT_TRUE(mover.log.empty());
+  EXPECT_EQ(mover.checks, 1);
+  ASSERT_EQ(a.reap().size(), 1u);
+  EXPECT_EQ(a.heard[0].status, 0);
+}
+
+TEST_F(RdmaSchedulerTest, EmptyAndRefusedRequestsUseUpTheBudget) {
+  App a(s, 'a');
+  for (int i = 0; i < 40; ++i) a.post(0);
+  EXPECT_EQ(s.run(10 * RdmaScheduler::kMinCharge).completions, 10u);
+}
+
+TEST_F(RdmaSchedulerTest, ServesARingManyTimesItsCapacity) {
+  App a(s, 'a', 4);
+  for (int i = 0; i < 1000; ++i) {
+    for (int n = i % 5; n > 0; --n) a.post(100);
+    s.run(kMuch);
+    a.reap();
+  }
+  ASSERT_EQ(a.heard.size(), 2000u);
+  for (std::uint64_t i = 0; i < 2000; ++i) EXPECT_EQ(a.heard[i].cookie, i);
+}
+
+// ---- sharing ----
+
+TEST_F(RdmaSchedulerTest, GivesEqualByteSharesToHugeAndSmallRequests) {
+  App greedy(s, 'G', 64);
+  std::vector<std::unique_ptr<App>> small;
+  for (char c = 'a'; c < 'a' + 9; ++c) small.push_back(std::make_unique<App>(s, c, 64));
+  std::map<char, std::uint64_t> bytes;
+  mover.on_move = [&](const RdmaChunk& c) {
+    bytes[static_cast<char>(reinterpret_cast<std::uintptr_t>(c.queue.context))] += c.length;
+    return Move::done();
+  };
+  for (int i = 0; i < 64; ++i) greedy.post(1000000);
+  for (auto& a : small)
+    for (int i = 0; i < 64; ++i) a->post(100);
+  // 10 queues, a quantum of 1000 each: after n full rounds everybody has exactly n quanta.
+  for (std::uint64_t round = 1; round <= 6; ++round) {
+    EXPECT_EQ(s.run(10000).bytes, 10000u);
+    EXPECT_EQ(bytes['G'], round * 1000);
+    for (char c = 'a'; c < 'a' + 9; ++c) EXPECT_EQ(bytes[c], round * 1000);
+    for (auto& a : small) EXPECT_EQ(a->reap().size(), round * 10);
+  }
+  EXPECT_EQ(greedy.reap().size(), 0u);
+}
+
+TEST_F(RdmaSchedulerTest, ChargesWhatAQueueOverdrawsToItsNextTurns) {
+  App a(s, 'a'), b(s, 'b');
+  std::map<char, std::uint64_t> bytes;
+  mover.on_move = [&](const RdmaChunk& c) {
+    bytes[static_cast<char>(reinterpret_cast<std::uintptr_t>(c.queue.context))] += c.length;
+    return Move::done();
+  };
+  for (int i = 0; i < 60; ++i) a.post(700);  // 1400 in a turn of 1000
+  for (int i = 0; i < 60; ++i) b.post(999);
+  for (int i = 0; i < 60; ++i) {
+    s.run(500);
+    const auto d = static_cast<std::int64_t>(bytes['a']) - static_cast<std::int64_t>(bytes['b']);
+    EXPECT_LE(std::abs(d), 2000) << i;
+  }
+}
+
+TEST_F(RdmaSchedulerTest, AQueueThatWasIdleGetsNoCreditForIt) {
+  App a(s, 'a'), b(s, 'b');
+  a.post(100);
+  s.run(kMuch);
+  for (int i = 0; i < 10; ++i) b.post(1000);
+  s.run(5000);
+  mover.log.clear();
+  for (int i = 0; i < 5; ++i) a.post(1000);
+  s.run(4000);
+  EXPECT_EQ(mover.order(), "baba");
+}
+
+TEST_F(RdmaSchedulerTest, ServesTheMostUrgentLevelFirst) {
+  App a(s, 'a'), b(s, 'b'), c(s, 'c');
+  a.post(1000, 0);
+  b.post(1000, 3);
+  c.post(1000, 7);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "cba");
+}
+
+TEST_F(RdmaSchedulerTest, AnUrgentQueueGetsInBetweenTwoChunks) {
+  App a(s, 'a'), b(s, 'b');
+  a.post(4000, 1);
+  s.run(1000);
+  b.post(1000, 2);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "abaaa");
+}
+
+TEST_F(RdmaSchedulerTest, AQueueHasThePriorityOfItsOldestRequest) {
+  App a(s, 'a'), b(s, 'b');
+  a.post(100, 0);
+  a.post(100, 7);
+  a.post(100, 0);
+  b.post(500, 5);
+  b.post(500, 5);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "bbaaa");  // 7 waits behind 0 in its own queue
+  mover.log.clear();
+  a.post(100, 7);
+  a.post(1000, 0);
+  b.post(1000, 5);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aba");
+}
+
+TEST_F(RdmaSchedulerTest, NoLevelStarves) {
+  App a(s, 'a', 256), b(s, 'b', 256), c(s, 'c', 256);
+  for (int i = 0; i < 200; ++i) a.post(1000, 7);
+  for (int i = 0; i < 10; ++i) b.post(1000, 4);
+  for (int i = 0; i < 10; ++i) c.post(1000, 0);
+  s.run(24000);
+  EXPECT_EQ(mover.order(), "aaaabcaaaabcaaaabcaaaabc");  // starvation_turns = 4
+  EXPECT_EQ(s.counters().guard_turns, 8u);
+  EXPECT_EQ(s.counters().rounds, 24u);
+}
+
+TEST_F(RdmaSchedulerTest, AGuardTurnIsAWholeTurnHoweverSmallTheBudget) {
+  auto o = small_options();
+  o.chunk_bytes = 100;
+  restart(o);
+  App a(s, 'a'), b(s, 'b');
+  for (int i = 0; i < 20; ++i) a.post(1000, 7);
+  b.post(3000, 0);
+  for (int i = 0; i < 100; ++i) s.run(100);
+  const std::string order = mover.order();
+  EXPECT_EQ(order.substr(0, 60),
+            std::string(40, 'a') + std::string(10, 'b') + std::string(10, 'a'));
+}
+
+// ---- groups ----
+
+TEST_F(RdmaSchedulerTest, KeepsAGroupTogether) {
+  App a(s, 'a'), b(s, 'b');
+  a.post_group({800, 800, 800, 800});
+  b.post(1000);
+  b.post(1000);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aaaabb");
+  EXPECT_EQ(a.reap().size(), 4u);
+}
+
+TEST_F(RdmaSchedulerTest, KeepsAGroupTogetherAcrossRuns) {
+  App a(s, 'a'), b(s, 'b');
+  b.post(1000);
+  a.post_group({1000, 2000, 1000});
+  b.post(1000);
+  for (int i = 0; i < 10; ++i) s.run(1);
+  EXPECT_EQ(mover.order(), "baaaab");
+}
+
+TEST_F(RdmaSchedulerTest, SplitsAGroupOnlyBeyondItsQuantum) {
+  App a(s, 'a'), b(s, 'b');
+  a.post_group({1000, 1000, 1000, 1000});  // exactly the quantum
+  b.post(1000);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aaaab");
+  mover.log.clear();
+  App c(s, 'c'), d(s, 'd');
+  c.post_group({1000, 1000, 1000, 1000, 1000});
+  d.post(100);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "ccccdc");
+}
+
+TEST_F(RdmaSchedulerTest, AQueueRepaysWhatItsGroupsOverdrew) {
+  App a(s, 'a'), b(s, 'b');
+  for (int i = 0; i < 5; ++i) a.post_group({1000, 1000, 1000});
+  for (int i = 0; i < 15; ++i) b.post(1000);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aaabbbaaabbbaaabbbaaabbbaaabbb");
+}
+
+TEST_F(RdmaSchedulerTest, ASecondGroupDoesNotRideOnTheFirst) {
+  App a(s, 'a'), b(s, 'b');
+  a.post_group({600, 600});
+  a.post_group({600, 600});
+  b.post(1000);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aabaa");
+}
+
+TEST_F(RdmaSchedulerTest, AGroupRunsAtThePriorityOfItsFirstRequest) {
+  App a(s, 'a'), b(s, 'b');
+  a.post(500, 5, true);
+  a.post(500, 0, true);
+  a.post(500, 7, false);
+  b.post(500, 4);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aaab");
+}
+
+TEST_F(RdmaSchedulerTest, AGroupThatIsNotAllPostedHoldsUpNobody) {
+  App a(s, 'a'), b(s, 'b');
+  a.post(500, 0, true);
+  b.post(500);
+  EXPECT_TRUE(s.run(kMuch).idle);
+  a.post(500, 0, false);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "aba");
+}
+
+TEST_F(RdmaSchedulerTest, AFailedMemberDoesNotStopItsGroup) {
+  App a(s, 'a');
+  mover.on_check = [](const RdmaQueueRef&, const RdmaRequest& r) {
+    return r.cookie == 1 ? EACCES : 0;
+  };
+  mover.on_move = [](const RdmaChunk& c) {
+    return c.cookie == 2 ? Move::error(EFAULT) : Move::done();
+  };
+  a.post_group({500, 500, 500, 500});
+  s.run(kMuch);
+  const auto& c = a.reap();
+  ASSERT_EQ(c.size(), 4u);
+  EXPECT_EQ(c[0].status, 0);
+  EXPECT_EQ(c[1].status, EACCES);
+  EXPECT_EQ(c[2].status, EFAULT);
+  EXPECT_EQ(c[3].status, 0);
+}
+
+// ---- errors ----
+
+TEST_F(RdmaSchedulerTest, ReportsRefusalsAsCompletionsInOrder) {
+  App a(s, 'a');
+  mover.on_check = [](const RdmaQueueRef& q, const RdmaRequest& r) {
+    EXPECT_EQ(q.context, reinterpret_cast<void*>(std::uintptr_t{'a'}));
+    return r.cookie % 2 ? EPERM : 0;
+  };
+  for (int i = 0; i < 6; ++i) a.post(100, i == 2 ? 9 : 0);  // priority 9 does not exist
+  s.run(kMuch);
+  const auto& c = a.reap();
+  ASSERT_EQ(c.size(), 6u);
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(c[i].cookie, i);
+    EXPECT_EQ(c[i].status, i == 2 ? EINVAL : i % 2 ? EPERM : 0);
+    EXPECT_EQ(c[i].bytes, c[i].status ? 0u : 100u);
+  }
+  EXPECT_EQ(s.counters().bad_requests, 4u);
+}
+
+TEST_F(RdmaSchedulerTest, StartsNoChunkAfterOneFailed) {
+  App a(s, 'a');
+  mover.on_move = [](const RdmaChunk& c) {
+    return c.cookie == 0 && c.remote_offset == 6000 ? Move::error(ENXIO, 40) : Move::done();
+  };
+  a.post(5000);
+  a.post(1000);
+  s.run(kMuch);
+  EXPECT_EQ(mover.log.size(), 3u);
+  const auto& c = a.reap();
+  ASSERT_EQ(c.size(), 2u);
+  EXPECT_EQ(c[0].status, ENXIO);
+  EXPECT_EQ(c[0].bytes, 1040u);
+  EXPECT_EQ(c[1].status, 0);
+}
+
+TEST_F(RdmaSchedulerTest, AnErrorWithoutAnErrnoIsStillAnError) {
+  App a(s, 'a');
+  mover.on_move = [](const RdmaChunk&) { return Move::error(0); };
+  a.post(100);
+  s.run(kMuch);
+  EXPECT_EQ(a.reap().at(0).status, EIO);
+}
+
+// ---- deferral ----
+
+TEST_F(RdmaSchedulerTest, ADeferredQueueDoesNotStallTheOthers) {
+  App a(s, 'a'), b(s, 'b');
+  bool resident = false;
+  mover.on_move = [&](const RdmaChunk& c) {
+    return !resident && c.remote_offset == 6000 && c.queue.id == a.id ? Move::deferred()
+                                                                      : Move::done();
+  };
+  a.post(3000);
+  a.post(100);
+  for (int i = 0; i < 5; ++i) b.post(1000);
+  auto p = s.run(kMuch);
+  EXPECT_EQ(p.deferred, 1u);
+  EXPECT_TRUE(p.idle);
+  EXPECT_EQ(b.reap().size(), 5u);
+  EXPECT_EQ(a.reap().size(), 0u);  // and nothing of `a` has overtaken
+  EXPECT_TRUE(s.resume(a.id).ok());
+  EXPECT_EQ(s.run(kMuch).deferred, 1u);  // still not there
+  EXPECT_EQ(s.counters().deferrals, 2u);
+  resident = true;
+  EXPECT_TRUE(s.resume(a.id).ok());
+  p = s.run(kMuch);
+  EXPECT_EQ(p.deferred, 0u);
+  EXPECT_EQ(cookies(a.reap()), (std::vector<std::uint64_t>{0, 1}));
+  EXPECT_EQ(a.heard[0].bytes, 3000u);
+  EXPECT_EQ(s.counters().bytes, 8100u);
+}
+
+TEST_F(RdmaSchedulerTest, RetriesAllDeferredQueues) {
+  App a(s, 'a'), b(s, 'b'), c(s, 'c');
+  bool resident = false;
+  mover.on_move = [&](const RdmaChunk&) { return resident ? Move::done() : Move::deferred(); };
+  for (App* x : {&a, &b, &c}) x->post(100);
+  EXPECT_EQ(s.run(kMuch).deferred, 3u);
+  resident = true;
+  EXPECT_EQ(s.retry_deferred(), 3u);
+  EXPECT_EQ(s.run(kMuch).completions, 3u);
+  EXPECT_EQ(s.retry_deferred(), 0u);
+}
+
+TEST_F(RdmaSchedulerTest, AGroupWithAPageNotResidentLetsTheOthersIn) {
+  App a(s, 'a'), b(s, 'b');
+  bool resident = false;
+  mover.on_move = [&](const RdmaChunk& c) {
+    return !resident && c.queue.id == a.id && c.cookie == 1 ? Move::deferred() : Move::done();
+  };
+  a.post_group({500, 500, 500});
+  b.post(500);
+  s.run(kMuch);
+  resident = true;
+  EXPECT_TRUE(s.resume(a.id).ok());
+  b.post(500);
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "abaab");
+}
+
+// ---- pending chunks ----
+
+struct Pending : RdmaSchedulerTest {
+  Pending() {
+    mover.on_move = [](const RdmaChunk&) { return Move::pending(); };
+  }
+  Status finish(std::size_t i, int status = 0) {
+    return s.complete_chunk(mover.log[i].token, status, status ? 0 : mover.log[i].length);
+  }
+};
+
+TEST_F(Pending, CompletesWhenTheLastChunkIsOverInWhateverOrder) {
+  App a(s, 'a');
+  a.post(3000);
+  EXPECT_TRUE(s.run(kMuch).idle);
+  EXPECT_EQ(s.outstanding_chunks(), 3u);
+  EXPECT_TRUE(finish(2).ok());
+  EXPECT_TRUE(finish(0).ok());
+  EXPECT_EQ(a.reap().size(), 0u);
+  EXPECT_TRUE(events.empty());
+  EXPECT_TRUE(finish(1).ok());
+  ASSERT_EQ(a.reap().size(), 1u);
+  EXPECT_EQ(a.heard[0].bytes, 3000u);
+  EXPECT_EQ(events.size(), 1u);
+  EXPECT_EQ(s.outstanding_chunks(), 0u);
+}
+
+TEST_F(Pending, RequestsCompleteInTheOrderOfPosting) {
+  App a(s, 'a');
+  for (int i = 0; i < 3; ++i) a.post(100);
+  s.run(kMuch);
+  EXPECT_TRUE(finish(2).ok());
+  EXPECT_TRUE(finish(1).ok());
+  EXPECT_EQ(a.reap().size(), 0u);
+  EXPECT_TRUE(finish(0).ok());
+  EXPECT_EQ(cookies(a.reap()), (std::vector<std::uint64_t>{0, 1, 2}));
+}
+
+TEST_F(Pending, BoundsTheChunksAQueueHasOutstanding) {
+  App a(s, 'a'), b(s, 'b');
+  a.post(10000);
+  b.post(1000);
+  EXPECT_TRUE(s.run(kMuch).idle);
+  EXPECT_EQ(mover.order(), "abaaa");
+  EXPECT_TRUE(finish(0).ok());
+  EXPECT_TRUE(finish(2).ok());
+  s.run(kMuch);
+  EXPECT_EQ(mover.order(), "abaaaaa");
+  for (std::size_t i = 0; i < mover.log.size(); ++i) {
+    (void)finish(i);
+    s.run(kMuch);
+  }
+  EXPECT_EQ(a.reap().at(0).bytes, 10000u);
+  EXPECT_EQ(s.counters().stale_tokens, 2u);  // the two finished twice
+}
+
+TEST_F(Pending, BoundsTheRequestsAQueueHasInFlight) {
+  App a(s, 'a');
+  a.post(100);
+  mover.on_move = [](const RdmaChunk& c) { return c.cookie == 0 ? Move::pending() : Move::done(); };
+  for (int i = 0; i < 40; ++i) a.post(100);
+  s.run(kMuch);
+  EXPECT_EQ(s.counters().requests, 16u);
+  EXPECT_EQ(a.reap().size(), 0u);
+  EXPECT_TRUE(finish(0).ok());
+  EXPECT_EQ(a.reap().size(), 16u);
+  s.run(kMuch);
+  EXPECT_EQ(a.reap().size(), 41u);
+  EXPECT_EQ(a.bells, 1);
+}
+
+TEST_F(Pending, AFailedChunkStopsTheRestAndWaitsForItsSiblings) {
+  App a(s, 'a');
+  a.post(10000);
+  a.post(100);
+  s.run(kMuch);  // four chunks, the window
+  EXPECT_TRUE(finish(1, ECONNRESET).ok());
+  EXPECT_EQ(a.reap().size(), 0u);
+  EXPECT_TRUE(finish(0).ok());
+  EXPECT_TRUE(finish(3, EIO).ok());
+  s.run(kMuch);
+  EXPECT_EQ(mover.log.size(), 5u);  // the fifth is the next request's
+  EXPECT_EQ(mover.log[4].cookie, 1u);
+  EXPECT_TRUE(finish(4).ok());
+  EXPECT_EQ(a.reap().size(), 0u);
+  EXPECT_TRUE(finish(2).ok());
+  const auto& c = a.reap();
+  ASSERT_EQ(c.size(), 2u);
+  EXPECT_EQ(c[0].status, ECONNRESET);
+  EXPECT_EQ(c[0].bytes, 2000u);
+  EXPECT_EQ(c[1].status, 0);
+}
+
+TEST_F(Pending, AFailureFreesAQueueThatIsDeferred) {
+  App a(s, 'a');
+  mover.on_move = [&](const RdmaChunk& c) {
+    if (c.cookie == 0 && c.remote_offset != 5000) return Move::deferred();
+    return Move::pending();
+  };
+  a.post(2000);
+  a.post(100);
+  EXPECT_EQ(s.run(kMuch).deferred, 1u);
+  EXPECT_TRUE(finish(0, EPIPE).ok());
+  EXPECT_EQ(s.deferred_queues(), 0u);
+  EXPECT_EQ(a.reap().at(0).status, EPIPE);
+  s.run(kMuch);
+  EXPECT_TRUE(finish(1).ok());
+  EXPECT_EQ(a.reap().at(1).status, 0);
+}
+
+TEST_F(Pending, AShortChunkIsAnError) {
+  App a(s, 'a');
+  a.post(100);
+  s.run(kMuch);
+  EXPECT_TRUE(s.complete_chunk(mover.log[0].token, 0, 60).ok());
+  EXPECT_EQ(a.reap().at(0).status, EIO);
+  EXPECT_EQ(a.heard[0].bytes, 60u);
+}
+
+TEST_F(Pending, IgnoresAndCountsTokensOfNoChunk) {
+  App a(s, 'a');
+  a.post(100);
+  s.run(kMuch);
+  EXPECT_FALSE(s.complete_chunk(0, 0, 0).ok());
+  EXPECT_FALSE(s.complete_chunk(~0ull, 0, 0).ok());
+  EXPECT_FALSE(s.complete_chunk(mover.log[0].token + 1, 0, 0).ok());
+  EXPECT_FALSE(s.complete_chunk(mover.log[0].token + (1ull << 24), 0, 0).ok());
+  EXPECT_TRUE(finish(0).ok());
+  EXPECT_EQ(finish(0).error().err, ESTALE);
+  EXPECT_EQ(s.counters().stale_tokens, 5u);
+  EXPECT_EQ(a.reap().size(), 1u);
+}
+
+// ---- detach ----
+
+TEST_F(Pending, DetachCancelsWhatIsInFlight) {
+  App a(s, 'a');
+  mover.on_move = [](const RdmaChunk& c) { return c.cookie == 1 ? Move::done() : Move::pending(); };
+  a.post(1000);
+  a.post(1000);   // done, but behind the first
+  a.post(10000);  // fills the window
+  a.post(1000);   // not taken yet
+  s.run(kMuch);
+  events.clear();
+  ASSERT_TRUE(s.detach(a.id).ok());
+  EXPECT_EQ(mover.cancelled.size(), 4u);
+  const auto& c = a.reap();
+  ASSERT_EQ(c.size(), 4u);
+  EXPECT_EQ(cookies(c), (std::vector<std::uint64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(c[0].status, ECANCELED);
+  EXPECT_EQ(c[1].status, 0);
+  EXPECT_EQ(c[2].status, ECANCELED);
+  EXPECT_EQ(c[3].status, ECANCELED);
+  EXPECT_EQ(s.counters().cancelled, 3u);
+  EXPECT_EQ(s.outstanding_chunks(), 0u);
+  EXPECT_EQ(events.size(), 1u);
+  EXPECT_EQ(a.ring[0].post(a.next(1)).error().err, EPIPE);
+  EXPECT_EQ(finish(0).error().err, ESTALE);
+  EXPECT_EQ(s.activate(a.id).error().err, EBADF);
+  EXPECT_EQ(s.detach(a.id).error().err, EBADF);
+  EXPECT_EQ(s.resume(a.id).error().err, EBADF);
+}
+
+TEST_F(Pending, ATokenFromBeforeDetachDoesNotTouchTheNextQueueInItsPlace) {
+  auto a = std::make_unique<App>(s, 'a');
+  a->post(1000);
+  s.run(kMuch);
+  const RdmaQueueId old = a->id;
+  ASSERT_TRUE(s.detach(old).ok());
+  App b(s, 'b');
+  EXPECT_EQ(b.id.index, old.index);
+  EXPECT_NE(b.id.generation, old.generation);
+  b.post(1000);
+  s.run(kMuch);
+  EXPECT_EQ(finish(0).error().err, ESTALE);
+  EXPECT_EQ(b.reap().size(), 0u);
+  EXPECT_TRUE(finish(1).ok());
+  EXPECT_EQ(b.reap().size(), 1u);
+  EXPECT_EQ(s.counters().stale_tokens, 1u);
+}
+
+TEST_F(RdmaSchedulerTest, DetachWorksInEveryState) {
+  App active(s, 'a'), deferred(s, 'd'), idle(s, 'i'), other(s, 'o');
+  mover.on_move = [&](const RdmaChunk& c) {
+    return c.queue.id == deferred.id ? Move::deferred() : Move::done();
+  };
+  deferred.post(100);
+  s.run(kMuch);
+  active.post(5000);
+  s.run(1000);  // its turn is open
+  other.post(100);
+  for (App* x : {&active, &deferred, &idle}) EXPECT_TRUE(s.detach(x->id).ok());
+  EXPECT_EQ(active.reap().at(0).status, ECANCELED);
+  EXPECT_EQ(active.heard[0].bytes, 1000u);
+  EXPECT_EQ(deferred.reap().at(0).status, ECANCELED);
+  EXPECT_EQ(idle.reap().size(), 0u);
+  EXPECT_TRUE(s.run(kMuch).idle);
+  EXPECT_EQ(other.reap().size(), 1u);
+  EXPECT_EQ(s.deferred_queues(), 0u);
+}
+
+TEST_F(RdmaSchedulerTest, AttachesNoMoreThanItsTableHolds) {
+  std::vector<std::unique_ptr<App>> apps;
+  for (int i = 0; i < 16; ++i) apps.push_back(std::make_unique<App>(s, 'a'));
+  std::vector<Line> memory(64);
+  auto ring = RdmaRingDriver::create(std::as_writable_bytes(std::span(memory)), 4);
+  EXPECT_EQ(s.attach(std::move(ring).value(), nullptr).error().err, ENOSPC);
+  EXPECT_TRUE(s.detach(apps[7]->id).ok());
+  ring = RdmaRingDriver::create(std::as_writable_bytes(std::span(memory)), 4);
+  EXPECT_EQ(s.attach(std::move(ring).value(), nullptr).value().index, 7u);
+}
+
+TEST_F(RdmaSchedulerTest, RefusesToBeCalledBackByTheMover) {
+  App a(s, 'a');
+  int refused = 0;
+  mover.on_move = [&](const RdmaChunk& c) {
+    refused += s.activate(a.id).error().err == EDEADLK;
+    refused += s.detach(a.id).error().err == EDEADLK;
+    refused += s.complete_chunk(c.token, 0, 0).error().err == EDEADLK;
+    refused += s.retry_deferred() == 0;
+    refused += s.run(1).bytes == 0;
+    return Move::done();
+  };
+  a.post(100);
+  s.run(kMuch);
+  EXPECT_EQ(refused, 5);
+  EXPECT_EQ(a.reap().size(), 1u);
+}
+
+// ---- applications that misbehave ----
+
+TEST_F(RdmaSchedulerTest, AnImpossibleIndexBreaksThatQueueOnly) {
+  App a(s, 'a', 8), b(s, 'b');
+  mover.on_move = [&](const RdmaChunk& c) {
+    return c.queue.id == a.id ? Move::pending() : Move::done();
+  };
+  a.post(100);
+  s.run(kMuch);
+  a.header().request_tail.store(1000);
+  EXPECT_EQ(s.activate(a.id).error().err, EPROTO);
+  b.post(100);
+  EXPECT_TRUE(s.run(kMuch).idle);
+  EXPECT_EQ(b.reap().size(), 1u);
+  EXPECT_EQ(s.counters().broken_queues, 1u);
+  EXPECT_EQ(s.activate(a.id).error().err, EPROTO);
+  EXPECT_EQ(s.counters().broken_queues, 1u);
+  // What had been accepted is still answered.
+  EXPECT_TRUE(s.complete_chunk(mover.log[0].token, 0, 100).ok());
+  EXPECT_EQ(a.reap().size(), 1u);
+  EXPECT_EQ(a.ring[0].state(), RdmaRingState::kBroken);
+  EXPECT_EQ(a.ring[0].post(a.next(1)).error().err, EPROTO);
+  EXPECT_TRUE(s.detach(a.id).ok());
+}
+
+TEST_F(RdmaSchedulerTest, CompletionsNeverOverwriteWhatIsNotReaped) {
+  App a(s, 'a', 8);
+  for (int i = 0; i < 8; ++i) a.post(100);
+  s.run(kMuch);
+  for (std::uint64_t i = 8; i < 16; ++i) {  // an application that posts without reaping
+    a.header().request_tail.store(i + 1);
+    EXPECT_TRUE(s.activate(a.id).ok());
+    EXPECT_TRUE(s.run(kMuch).idle);
+  }
+  EXPECT_EQ(s.counters().requests, 8u);
+  EXPECT_EQ(cookies(a.reap()), (std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(s.activate(a.id).ok());
+  EXPECT_EQ(s.run(kMuch).completions, 8u);  // room again
+}
+
+void scribble(std::span<std::byte> memory, std::uint32_t capacity, std::mt19937_64& rng,
+              unsigned nonsense) {
+  auto* words = reinterpret_cast<std::uint64_t*>(memory.data());
+  const std::uint64_t n = memory.size() / 8;
+  const std::uint64_t small[] = {0, 1, 2, 7, 0x10000, 0x10701, 4096, ~0ull, ~0ull - 100};
+  // Words 8 and 32 are the application's indices: mostly moved as an honest one would, since an
+  // impossible one ends the game. Words 16 and 24 are what they must not overtake.
+  const std::uint64_t i = rng() % 8 ? rng() % n : rng() % 2 ? 8 : 32;
+  if (i == 16 || i == 24) return;
+  if ((i == 8 || i == 32) && rng() % nonsense != 0) {
+    const auto load = [&](std::uint64_t w) {
+      return std::atomic_ref<std::uint64_t>(words[w]).load(std::memory_order_relaxed);
+    };
+    const std::uint64_t index = load(i);
+    const std::uint64_t limit = i == 8 ? load(16) + capacity : load(24);
+    if (index != limit)
+      std::atomic_ref<std::uint64_t>(words[i]).store(index + 1, std::memory_order_relaxed);
+    return;
+  }
+  const std::uint64_t v = rng() % 3 ? small[rng() % std::size(small)] : rng();
+  std::atomic_ref<std::uint64_t>(words[i]).store(v, std::memory_order_relaxed);
+}
+
+/// Accepts what does not look absurd and never touches the memory.
+Move judge(const RdmaChunk& c) {
+  EXPECT_GE(c.length, 1u);
+  EXPECT_LE(c.length, 1000u);
+  EXPECT_LE(c.op, RdmaOp::kRead);
+  EXPECT_LT(c.priority, kRdmaPriorities);
+  EXPECT_GE(c.remote_offset + c.length, c.remote_offset);
+  return c.token % 5 == 0   ? Move::error(EFAULT)
+         : c.token % 7 == 0 ? Move::deferred()
+                            : Move::done();
+}
+
+TEST_F(RdmaSchedulerTest, SurvivesRandomRingContents) {
+  mover.keep_log = false;
+  mover.on_move = judge;
+  std::mt19937_64 rng(1);
+  std::uint64_t served = 0, broken = 0;
+  for (int life = 0; life < 300; ++life) {
+    App a(s, 'a', 1u << (life % 6));
+    App honest(s, 'h');
+    for (int i = 0; i < 300; ++i) {
+      for (std::uint64_t n = rng() % 8; n > 0; --n) scribble(a.span(), 1u << (life % 6), rng, 64);
+      (void)s.activate(a.id);
+      if (i % 50 == 0) honest.post(100);
+      s.run(rng() % 20000);
+      s.retry_deferred();
+    }
+    for (int i = 0; i < 20; ++i) {
+      s.retry_deferred();
+      s.run(100000);
+    }
+    EXPECT_EQ(honest.reap().size(), 6u);
+    EXPECT_TRUE(s.detach(a.id).ok());
+    EXPECT_TRUE(s.detach(honest.id).ok());
+    served = s.counters().completions;
+    broken = s.counters().broken_queues;
+    EXPECT_EQ(s.counters().requests, served);
+  }
+  EXPECT_GT(served, 2000u);
+  EXPECT_GT(broken, 50u);
+}
+
+TEST_F(RdmaSchedulerTest, SurvivesAnApplicationScribblingWhileItRuns) {
+  mover.keep_log = false;
+  mover.on_move = judge;
+  auto o = small_options();
+  o.max_queues = 64;
+  restart(o);
+  std::vector<std::unique_ptr<App>> apps;
+  for (int i = 0; i < 64; ++i) apps.push_back(std::make_unique<App>(s, 'a', 16));
+  std::atomic<std::size_t> target{0};
+  std::atomic<std::uint64_t> strokes{0};
+  std::atomic<bool> stop{false};
+  std::thread enemy([&] {
+    std::mt19937_64 rng(2);
+    for (; !stop; strokes.fetch_add(1, std::memory_order_relaxed))
+      scribble(apps[target.load()]->span(), 16, rng, 4096);
+  });
+  for (std::size_t i = 0; i < apps.size(); ++i) {
+    target = i;
+    const std::uint64_t begin = strokes;
+    while (strokes - begin < 20000) {
+      if (!s.activate(apps[i]->id).ok()) break;
+      if (s.run(5000).idle) std::this_thread::yield();
+      s.retry_deferred();
+    }
+    EXPECT_TRUE(s.detach(apps[i]->id).ok());
+  }
+  stop = true;
+  enemy.join();
+  EXPECT_EQ(s.counters().requests, s.counters().completions);
+  EXPECT_GT(s.counters().requests, 0u);
+}
+
+// ---- threads: the scheduler under a lock, applications without one ----
+
+TEST_F(RdmaSchedulerTest, ServesApplicationsInOtherThreads) {
+  constexpr std::uint64_t kRequests = 20000;
+  mover.keep_log = false;
+  std::mutex lock;
+  std::vector<std::unique_ptr<App>> apps;
+  for (char c : {'a', 'b'}) apps.push_back(std::make_unique<App>(s, c, 16));
+  std::atomic<int> running{2};
+  std::atomic<bool> late{false};  // a lost doorbell
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::vector<std::thread> threads;
+  for (auto& app : apps)
+    threads.emplace_back([&, a = app.get()] {
+      RdmaCompletion c;
+      for (std::uint64_t posted = 0, heard = 0; heard < kRequests && !late;) {
+        if (posted < kRequests) {
+          const auto r = a->ring[0].post(a->next(posted % 3000, posted % 8));
+          if (r.ok()) {
+            ++posted;
+            if (r.value()) {
+              std::lock_guard hold(lock);
+              EXPECT_TRUE(s.activate(a->id).ok());
+            }
+          } else {
+            --a->posted;
+          }
+        }
+        while (a->ring[0].reap(std::span(&c, 1)).value() == 1) {
+          EXPECT_EQ(c.cookie, heard);
+          EXPECT_EQ(c.bytes, heard % 3000);
+          ++heard;
+        }
+        std::this_thread::yield();
+      }
+      --running;
+    });
+  while (running != 0) {
+    bool idle = false;
+    {
+      std::lock_guard hold(lock);
+      idle = s.run(8000).idle;
+    }
+    if (idle) std::this_thread::yield();
+    if (std::chrono::steady_clock::now() > deadline) late = true;
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_FALSE(late);
+  EXPECT_EQ(s.counters().completions, 2 * kRequests);
+}
+
+// ---- everything at once, against a model ----
+
+// The model: a request is posted with a fate (ok, refused, fails at byte n); its chunks must be
+// offered in order, each byte moved once; one completion, in order of posting, with that fate.
+struct Fate {
+  std::uint64_t length = 0;
+  int refuse = 0;
+  std::uint64_t fail_at = ~0ull;  // a chunk that reaches this byte fails
+  std::uint64_t offered = 0;      // bytes the mover accepted, from the start, without a gap
+  std::uint64_t arrived = 0;
+  int error = 0;
+  bool completed = false;
+};
+
+struct Model {
+  std::map<std::uint64_t, Fate> requests;  // by cookie, over all queues
+  struct Flying {
+    std::uint64_t token, cookie, length;
+    bool fails;
+    RdmaQueueId queue;
+  };
+  std::vector<Flying> flying;
+};
+
+struct ModelApp {
+  std::unique_ptr<App> app;
+  std::deque<std::uint64_t> expected;  // cookies in order of posting
+};
+
+class Property {
+ public:
+  explicit Property(unsigned seed) : rng_(seed) {
+    RdmaScheduler::Options o;
+    o.chunk_bytes = 1 + rnd(1500);
+    o.quantum_bytes = 100 + rnd(2000);
+    o.group_quantum_bytes = rnd(64 * 100);
+    o.max_queues = 6;
+    o.max_outstanding_chunks = static_cast<std::uint32_t>(1 + rnd(6));
+    o.max_inflight_requests = static_cast<std::uint32_t>(1 + rnd(10));
+    o.starvation_turns = static_cast<std::uint32_t>(1 + rnd(5));
+    o.on_completion = [this](const RdmaQueueRef&) { ++events_; };
+    pending_percent_ = rnd(3) * 40;
+    defer_percent_ = rnd(3) * 15;
+    mover_.keep_log = false;
+    mover_.on_check = [this](const RdmaQueueRef&, const RdmaRequest& r) {
+      return model_.requests.at(r.cookie).refuse;
+    };
+    mover_.on_move = [this](const RdmaChunk& c) { return move(c); };
+    s_ = std::make_unique<RdmaScheduler>(std::move(RdmaScheduler::create(mover_, o).value()));
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) step();
+    // Let everything end: then each queue has answered exactly what was posted.
+    for (int i = 0; i < 10000 && !quiet(); ++i) {
+      s_->retry_deferred();
+      s_->run(kMuch);
+      land(0);
+      for (auto& a : apps_) reap(a);
+      defer_percent_ = 0;
+    }
+    for (auto& a : apps_) EXPECT_TRUE(a.expected.empty());
+    for (auto& [cookie, f] : model_.requests) EXPECT_TRUE(f.completed) << cookie;
+    EXPECT_EQ(s_->counters().requests, model_.requests.size());
+    EXPECT_EQ(s_->counters().completions, model_.requests.size());
+    EXPECT_EQ(s_->counters().bytes, arrived_);
+    EXPECT_EQ(s_->outstanding_chunks(), 0u);
+  }
+
+ private:
+  std::uint64_t rnd(std::uint64_t n) { return n == 0 ? 0 : rng_() % n; }
+
+  bool quiet() const {
+    return std::all_of(apps_.begin(), apps_.end(), [](auto& a) { return a.expected.empty(); });
+  }
+
+  Move move(const RdmaChunk& c) {
+    Fate& f = model_.requests.at(c.cookie);
+    EXPECT_EQ(f.refuse, 0);
+    EXPECT_EQ(f.error, 0) << "a chunk was started after one had failed";
+    EXPECT_EQ(c.remote_offset, f.offered);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(c.local), 0x1000 + f.offered);
+    EXPECT_LE(c.remote_offset + c.length, f.length);
+    EXPECT_EQ(c.last, c.remote_offset + c.length == f.length);
+    if (rnd(100) < defer_percent_) return Move::deferred();
+    f.offered += c.length;
+    const bool fails = f.fail_at < f.offered;
+    if (rnd(100) < pending_percent_) {
+      model_.flying.push_back({c.token, c.cookie, c.length, fails, c.queue.id});
+      return Move::pending();
+    }
+    if (fails) {
+      f.error = EFAULT;
+      return Move::error(EFAULT);
+    }
+    f.arrived += c.length;
+    arrived_ += c.length;
+    return Move::done();
+  }
+
+  void land(std::size_t keep) {
+    while (model_.flying.size() > keep) {
+      const auto i = rnd(model_.flying.size());
+      const auto m = model_.flying[i];
+      model_.flying.erase(model_.flying.begin() + static_cast<std::ptrdiff_t>(i));
+      Fate& f = model_.requests.at(m.cookie);
+      if (m.fails && f.error == 0) f.error = EPIPE;
+      if (!m.fails) {
+        f.arrived += m.length;
+        arrived_ += m.length;
+      }
+      EXPECT_TRUE(s_->complete_chunk(m.token, m.fails ? EPIPE : 0, m.fails ? 0 : m.length).ok());
+    }
+  }
+
+  void reap(ModelApp& a) {
+    for (const auto& c : a.app->reap()) {
+      ASSERT_FALSE(a.expected.empty());
+      EXPECT_EQ(c.cookie, a.expected.front());
+      a.expected.pop_front();
+      Fate& f = model_.requests.at(c.cookie);
+      EXPECT_FALSE(f.completed);
+      f.completed = true;
+      EXPECT_EQ(c.bytes, f.arrived);
+      if (c.status == ECANCELED) {
+        EXPECT_TRUE(a.app->ring[0].state() == RdmaRingState::kClosed);
+      } else {
+        EXPECT_EQ(c.status, f.refuse ? f.refuse : f.error);
+        EXPECT_TRUE(c.status != 0 || f.arrived == f.length);
+      }
+    }
+    a.app->heard.clear();
+  }
+
+  void post(ModelApp& a) {
+    std::vector<RdmaRequest> group(1 + rnd(4) * rnd(2));
+    for (auto& r : group) {
+      Fate f;
+      f.length = rnd(6) == 0 ? rnd(20000) : rnd(300);
+      if (rnd(10) == 0) f.refuse = EACCES;
+      if (rnd(10) == 0) f.fail_at = rnd(f.length);
+      r.local = reinterpret_cast<void*>(std::uintptr_t{0x1000});
+      r.length = f.length;
+      r.priority = static_cast<std::uint8_t>(rnd(8));
+      r.cookie = next_cookie_++;
+      model_.requests[r.cookie] = f;
+    }
+    const auto posted = rnd(2) ? a.app->ring[0].post_group(group) : a.app->ring[0].post(group);
+    if (!posted.ok()) {
+      for (const auto& r : group) model_.requests.erase(r.cookie);
+      return;
+    }
+    for (const auto& r : group) a.expected.push_back(r.cookie);
+    if (posted.value()) {
+      EXPECT_TRUE(s_->activate(a.app->id).ok());
+    }
+  }
+
+  void step() {
+    const auto what = rnd(100);
+    if (apps_.empty() || (what < 3 && apps_.size() < 6)) {
+      apps_.push_back({std::make_unique<App>(*s_, 'p', 1u << (2 + rnd(4))), {}});
+    } else if (what < 5) {  // detach
+      const auto i = rnd(apps_.size());
+      ModelApp& a = apps_[i];
+      std::erase_if(model_.flying, [&](const auto& f) { return f.queue == a.app->id; });
+      EXPECT_TRUE(s_->detach(a.app->id).ok());
+      reap(a);
+      EXPECT_TRUE(a.expected.empty());
+      apps_.erase(apps_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (what < 45) {
+      post(apps_[rnd(apps_.size())]);
+    } else if (what < 60) {
+      reap(apps_[rnd(apps_.size())]);
+    } else if (what < 70) {
+      land(rnd(model_.flying.size() + 1));
+    } else if (what < 75) {
+      s_->retry_deferred();
+    } else if (what < 77) {
+      EXPECT_TRUE(s_->activate(apps_[rnd(apps_.size())].app->id).ok());  // for no reason
+    } else {
+      const auto budget = rnd(5000);
+      const auto before = arrived_;
+      const auto p = s_->run(budget);
+      EXPECT_GE(p.bytes, arrived_ - before);
+      EXPECT_LE(p.bytes, budget + 1500);
+    }
+  }
+
+  std::mt19937_64 rng_;
+  FakeMover mover_;
+  std::unique_ptr<RdmaScheduler> s_;
+  Model model_;
+  std::vector<ModelApp> apps_;
+  std::uint64_t next_cookie_ = 1;
+  std::uint64_t arrived_ = 0;
+  std::uint64_t pending_percent_ = 0, defer_percent_ = 0;
+  int events_ = 0;
+};
+
+TEST(RdmaSchedulerProperty, EveryRequestIsMovedOnceAndAnsweredOnceInOrder) {
+  for (unsigned seed = 1; seed <= 1000; ++seed) {
+    Property(seed).run(300);
+    if (::testing::Test::HasFailure()) {
+      ADD_FAILURE() << "seed " << seed;
+      break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace clan::nic

@@ -1,0 +1,396 @@
+#include "nic/unmap_monitor.h"
+
+#include <clan/tlb.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/fd.h"
+#include "nic/page_pinner.h"
+
+namespace clan::nic {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+using Bytes = unsigned char*;
+
+Bytes map(std::size_t pages, unsigned char fill, void* at = nullptr) {
+  int fixed = at == nullptr ? 0 : MAP_FIXED;
+  void* p =
+      ::mmap(at, pages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  std::memset(p, fill, pages * kPage);
+  return static_cast<Bytes>(p);
+}
+
+// Keeps an address that was unmapped from being taken by somebody else. False: too late.
+bool reserve(void* p, std::size_t pages = 1) {
+  void* got = ::mmap(p, pages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got != MAP_FAILED && got != p) ::munmap(got, pages * kPage);
+  return got == p;
+}
+
+std::uint64_t vaddr(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
+
+// A NIC driver: a thread with an epoll's worth of poll(), a lock, a Tlb. The tests are
+// applications.
+class Driver {
+ public:
+  explicit Driver(PagePinner::Mode mode) : monitor_(UnmapMonitor::open()) {
+    PagePinner::Options options;
+    options.mode = mode;
+    options.monitor = &monitor_;
+    auto pinner = PagePinner::create(options);
+    if (!monitor_.available() || !pinner.ok()) return;
+    pinner_ = std::move(*pinner);
+    tlb_ = std::move(*Tlb::create({}, *pinner_));
+    stop_ = std::move(*create_eventfd());
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Driver() {
+    if (!thread_.joinable()) return;
+    signal_eventfd(stop_.get());
+    thread_.join();
+  }
+  bool usable() const { return tlb_ != nullptr; }
+
+  /// Serves a request: reads `length` bytes at `from` through the Tlb. False = fault.
+  bool copy(std::uint64_t from, void* to, std::uint64_t length) {
+    for (;;) {
+      {
+        std::lock_guard lock(mutex_);
+        if (monitor_.fence([this](const UnmapMonitor::Change& change) { on_change(change); })) {
+          TlbUse use = tlb_->acquire(0, from, length, PageAccess::kRead);
+          if (use.outcome() == RangeOutcome::kFault) return false;
+          if (use.ready()) {
+            std::memcpy(to, reinterpret_cast<void*>(use.address(from)), length);
+            return true;
+          }
+        }
+      }
+      pinner_->resolve_deferred();
+    }
+  }
+  bool has(const void* p) {
+    std::lock_guard lock(mutex_);
+    return tlb_->contains(0, vaddr(p));
+  }
+  std::uint64_t pinned() {
+    std::lock_guard lock(mutex_);
+    return tlb_->stats().pinned;
+  }
+  UnmapMonitor::Change last() {
+    std::lock_guard lock(mutex_);
+    return last_;
+  }
+  std::optional<unsigned char> first_byte(const void* p) {
+    unsigned char byte = 0;
+    if (!copy(vaddr(p), &byte, 1)) return std::nullopt;
+    return byte;
+  }
+
+ private:
+  void on_change(const UnmapMonitor::Change& change) {
+    last_ = change;
+    bool kept = change.kind == UnmapMonitor::Kind::kEmptied;
+    if (change.kind == UnmapMonitor::Kind::kMoved) {
+      pinner_->moved(change.start, change.to, change.length);
+    }
+    tlb_->invalidate(0, change.start, change.length,
+                     kept ? Tlb::Mapping::kKept : Tlb::Mapping::kGone);
+  }
+  void run() {
+    for (;;) {
+      pollfd fds[] = {{monitor_.fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+      ::poll(fds, 2, -1);
+      std::lock_guard lock(mutex_);
+      if ((fds[1].revents & POLLIN) != 0) {
+        monitor_.close();
+        tlb_->invalidate(0);
+        return;
+      }
+      monitor_.process_events([this](const UnmapMonitor::Change& change) { on_change(change); });
+    }
+  }
+
+  UnmapMonitor monitor_;
+  std::unique_ptr<PagePinner> pinner_;
+  std::unique_ptr<Tlb> tlb_;
+  std::mutex mutex_;
+  UnmapMonitor::Change last_;
+  Fd stop_;
+  std::thread thread_;
+};
+
+class UnmapMonitorTest : public ::testing::TestWithParam<PagePinner::Mode> {
+ protected:
+  void SetUp() override {
+    UnmapMonitor probe = UnmapMonitor::open();
+    if (!probe.available()) GTEST_SKIP() << probe.why_not().message();
+    driver_ = std::make_unique<Driver>(GetParam());
+    if (!driver_->usable()) GTEST_SKIP() << "no page pinner here";
+  }
+  std::unique_ptr<Driver> driver_;
+};
+
+TEST_P(UnmapMonitorTest, ForgetsAPageThatIsUnmapped) {
+  Bytes p = map(4, 'a');
+  EXPECT_EQ(driver_->first_byte(p + kPage), 'a');
+  EXPECT_TRUE(driver_->has(p + kPage));
+  ::munmap(p, 4 * kPage);
+  EXPECT_FALSE(driver_->has(p + kPage));
+  EXPECT_EQ(driver_->pinned(), 0u);
+  if (!reserve(p + kPage)) return;
+  EXPECT_EQ(driver_->first_byte(p + kPage), std::nullopt);
+  ::munmap(p + kPage, kPage);
+}
+
+TEST_P(UnmapMonitorTest, SeesNewContentAtAnOldAddress) {
+  Bytes p = map(2, 0);
+  for (int round = 0; round < 300; ++round) {
+    auto fill = static_cast<unsigned char>(round);
+    ::munmap(p, 2 * kPage);
+    if (!reserve(p, 2)) p = nullptr;  // another thread's allocator was faster: go on elsewhere
+    p = map(2, fill, p);
+    ASSERT_NE(p, nullptr);
+    ASSERT_EQ(driver_->first_byte(p), fill);
+    ASSERT_EQ(driver_->first_byte(p + kPage), fill);
+    ASSERT_TRUE(driver_->has(p));
+  }
+  ::munmap(p, 2 * kPage);
+}
+
+TEST_P(UnmapMonitorTest, NoticesAMappingPlacedOverAnother) {
+  Bytes p = map(1, 'a');
+  EXPECT_EQ(driver_->first_byte(p), 'a');
+  ASSERT_EQ(map(1, 'b', p), p);
+  EXPECT_FALSE(driver_->has(p));
+  EXPECT_EQ(driver_->first_byte(p), 'b');
+  ::munmap(p, kPage);
+}
+
+TEST_P(UnmapMonitorTest, NoticesMremap) {
+  Bytes p = map(2, 'a');
+  Bytes target = map(2, 'x');
+  EXPECT_EQ(driver_->first_byte(p), 'a');
+  EXPECT_EQ(driver_->first_byte(target), 'x');
+  if (::mremap(p, 2 * kPage, 2 * kPage, MREMAP_MAYMOVE | MREMAP_FIXED, target) != target) {
+    // Locking (or, before Linux 6.11, watching) one of two pages made two mappings of them.
+    ASSERT_EQ(errno, EFAULT);
+    ::munmap(p, 2 * kPage);
+    ::munmap(target, 2 * kPage);
+    if (GetParam() == PagePinner::Mode::kLock) return;
+    GTEST_SKIP() << "mremap does not move two mappings at once";
+  }
+  EXPECT_FALSE(driver_->has(p));
+  EXPECT_EQ(driver_->first_byte(target), 'a');
+  ::munmap(target, 2 * kPage);
+  EXPECT_EQ(driver_->pinned(), 0u);
+}
+
+TEST_P(UnmapMonitorTest, NoticesMadviseDontneed) {
+  Bytes p = map(1, 'a');
+  EXPECT_EQ(driver_->first_byte(p), 'a');
+  if (::madvise(p, kPage, MADV_DONTNEED) != 0) {
+    // The visible side of mlock: the kernel refuses, the content stays.
+    EXPECT_EQ(GetParam(), PagePinner::Mode::kLock);
+    EXPECT_EQ(driver_->first_byte(p), 'a');
+  } else {
+    EXPECT_EQ(driver_->last().kind, UnmapMonitor::Kind::kEmptied);
+    EXPECT_EQ(driver_->first_byte(p), 0);
+  }
+  ::munmap(p, kPage);
+}
+
+TEST_P(UnmapMonitorTest, WatchesSharedMemoryToo) {
+  Result<Fd> file = create_memfd("unmap-monitor-test", kPage);
+  ASSERT_TRUE(file.ok());
+  void* p = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+  ASSERT_NE(p, MAP_FAILED);
+  std::memset(p, 's', kPage);
+  EXPECT_EQ(driver_->first_byte(p), 's');
+  if (!driver_->has(p)) GTEST_SKIP() << "this kernel does not watch shared memory";
+  ::munmap(p, kPage);
+  EXPECT_FALSE(driver_->has(p));
+}
+
+TEST_P(UnmapMonitorTest, FilesOnDiskAreServedButNotKept) {
+  int fd = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  void* p = ::mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE, fd, 0);
+  ::close(fd);
+  ASSERT_NE(p, MAP_FAILED);
+  EXPECT_EQ(driver_->first_byte(p), 0x7f);
+  bool kept = driver_->has(p);
+  ::munmap(p, kPage);
+  EXPECT_FALSE(driver_->has(p)) << (kept ? "watched" : "not watched");
+}
+
+TEST_P(UnmapMonitorTest, LargeFreesDoNotHang) {
+  for (int round = 0; round < 100; ++round) {
+    std::size_t bytes = 256 * 1024 + static_cast<std::size_t>(round) * 4096;
+    auto* p = static_cast<Bytes>(std::malloc(bytes));
+    ASSERT_NE(p, nullptr);
+    std::memset(p, round, bytes);
+    ASSERT_EQ(driver_->first_byte(p + 5000), static_cast<unsigned char>(round));
+    std::free(p);
+  }
+}
+
+TEST_P(UnmapMonitorTest, ForkNeitherHangsNorBreaksTheParent) {
+  Bytes p = map(2, 'a');
+  EXPECT_EQ(driver_->first_byte(p), 'a');
+  pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // Nobody watches here: must not sleep, must not disturb the parent's monitor.
+    p[0] = 'c';
+    ::munmap(p, 2 * kPage);
+    ::_exit(UnmapMonitor::open().available() ? 0 : 1);
+  }
+  p[0] = 'b';
+  EXPECT_EQ(driver_->first_byte(p), 'b') << "copy-on-write after fork";
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(driver_->first_byte(p), 'b');
+  ::munmap(p, 2 * kPage);
+  EXPECT_FALSE(driver_->has(p));
+}
+
+TEST_P(UnmapMonitorTest, AChildThatLivesOnDoesNotKeepTheParentsMonitor) {
+  Bytes p = map(1, 'a');
+  EXPECT_EQ(driver_->first_byte(p), 'a');
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    char byte = 0;
+    ::close(ends[1]);
+    [[maybe_unused]] ssize_t n = ::read(ends[0], &byte, 1);
+    ::_exit(0);
+  }
+  ::close(ends[0]);
+  driver_.reset();
+  EXPECT_EQ(::munmap(p, kPage), 0) << "would sleep for ever";
+  ::close(ends[1]);
+  ::waitpid(child, nullptr, 0);
+}
+
+// Threads reuse each other's addresses while one of them still sleeps in munmap: what a request
+// posted after mmap reads is never what was there before, and an entry never outlives its mapping.
+TEST_P(UnmapMonitorTest, NeverStaleWhileThreadsReuseAddresses) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 1500;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> applications;
+  for (int id = 0; id < kThreads; ++id) {
+    applications.emplace_back([&, id] {
+      for (int round = 0; round < kRounds; ++round) {
+        auto fill = static_cast<unsigned char>(id * 80 + round % 80 + 1);
+        std::size_t pages = 1 + static_cast<std::size_t>(round % 3);
+        Bytes p = map(pages, fill);
+        unsigned char got[2] = {0, 0};
+        if (!driver_->copy(vaddr(p) + pages * kPage - 2, got, 2)) ++wrong;
+        if (got[0] != fill || got[1] != fill) ++wrong;
+        if (!driver_->has(p + (pages - 1) * kPage)) ++wrong;
+        ::munmap(p, pages * kPage);
+      }
+    });
+  }
+  for (std::thread& application : applications) application.join();
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_EQ(driver_->pinned(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, UnmapMonitorTest,
+                         ::testing::Values(PagePinner::Mode::kLock, PagePinner::Mode::kPopulate),
+                         [](const auto& instance) {
+                           return instance.param == PagePinner::Mode::kLock ? "Lock" : "Populate";
+                         });
+
+// fence() must refuse while another thread is between "mapping gone" and "event read".
+TEST(UnmapMonitor, IsNotSettledUntilTheEventHasBeenRead) {
+  UnmapMonitor monitor = UnmapMonitor::open();
+  if (!monitor.available()) GTEST_SKIP() << monitor.why_not().message();
+  Bytes p = map(1, 'a');
+  ASSERT_TRUE(monitor.watch(vaddr(p), kPage).ok());
+  EXPECT_TRUE(monitor.settled());
+  std::atomic<bool> returned{false};
+  std::thread application([&] {
+    ::munmap(p, kPage);
+    returned = true;
+  });
+  while (monitor.settled()) std::this_thread::yield();
+  EXPECT_FALSE(returned);
+  UnmapMonitor::Change seen;
+  bool settled = false;
+  for (int i = 0; i < 1000 && !settled; ++i) {
+    settled = monitor.fence([&](const UnmapMonitor::Change& change) { seen = change; });
+  }
+  EXPECT_TRUE(settled);
+  EXPECT_NE(seen.length, 0u) << "settled without having read the event";
+  monitor.close();
+  application.join();
+  EXPECT_EQ(seen.kind, UnmapMonitor::Kind::kUnmapped);
+  EXPECT_EQ(seen.start, vaddr(p));
+  EXPECT_EQ(seen.length, kPage);
+}
+
+TEST(UnmapMonitor, ClosingItFreesSleepers) {
+  std::optional<UnmapMonitor> monitor(UnmapMonitor::open());
+  if (!monitor->available()) GTEST_SKIP() << monitor->why_not().message();
+  Bytes p = map(1, 'a');
+  ASSERT_TRUE(monitor->watch(vaddr(p), kPage).ok());
+  std::thread application([&] { ::munmap(p, kPage); });
+  while (monitor->settled()) std::this_thread::yield();
+  monitor.reset();
+  application.join();
+}
+
+TEST(UnmapMonitor, WithoutOneNothingIsKeptAcrossTransfers) {
+  auto made = PagePinner::create({});
+  if (!made.ok()) GTEST_SKIP() << made.error().message();
+  std::unique_ptr<PagePinner> pinner = std::move(*made);
+  std::unique_ptr<Tlb> tlb = std::move(*Tlb::create({}, *pinner));
+  Bytes p = map(1, 'a');
+  {
+    TlbUse use = tlb->acquire(0, vaddr(p), kPage, PageAccess::kRead);
+    EXPECT_TRUE(use.ready());
+  }
+  EXPECT_FALSE(tlb->contains(0, vaddr(p)));
+  ::munmap(p, kPage);
+}
+
+TEST(UnmapMonitor, WorksWithoutPrivilege) {
+  if (!UnmapMonitor::open().available()) GTEST_SKIP() << "not even with the rights we have";
+  if (::geteuid() != 0) GTEST_SKIP() << "we have none to give up: the other tests show it";
+  pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    ::_exit(UnmapMonitor::open().available() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace clan::nic

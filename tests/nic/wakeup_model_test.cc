@@ -1,0 +1,662 @@
+// Runs the protocols of nic/wakeup.h under every interleaving of an x86 machine, and broken versions of
+// them to show that the checker would notice. Prints how many executions each scenario has.
+#include "nic/wakeup.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "support/interleaving.h"
+
+namespace clan::nic {
+namespace {
+
+using testing::Ghost;
+using testing::Model;
+using testing::ModelAtomic;
+using testing::ModelFence;
+using testing::Report;
+using testing::model_await;
+using testing::model_futex_wait;
+using testing::model_futex_wake;
+using testing::model_restart;
+
+void expect_safe(const Report& r) {
+  EXPECT_FALSE(r.failed) << r.trace;
+  EXPECT_TRUE(r.exhausted);
+  EXPECT_GT(r.executions, 1);
+  ::testing::Test::RecordProperty("executions", std::to_string(r.executions));
+  std::printf("             %s\n", r.summary().c_str());
+}
+
+void expect_caught(const Report& r) {
+  EXPECT_TRUE(r.failed) << "the checker does not see this mistake: " << r.summary();
+  EXPECT_NE(r.trace, "");
+  std::printf("             %s\n", r.summary().c_str());
+}
+
+// ---- the checker itself ----------------------------------------------------------------------------
+
+// Dekker's pattern: with store buffers both may read 0, unless both fence.
+Report dekker(void (*fence)()) {
+  Model m;
+  auto x = m.word<std::uint32_t>("x");
+  auto y = m.word<std::uint32_t>("y");
+  auto both = m.ghost("both read 0");
+  auto side = [&](const char* name, ModelAtomic<std::uint32_t> mine, ModelAtomic<std::uint32_t> other) {
+    m.thread(name, [=](std::uint64_t) {
+      mine.store(1, std::memory_order_release);
+      fence();
+      if (other.load(std::memory_order_acquire) == 0) both.add(1);
+    });
+  };
+  side("a", x, y);
+  side("b", y, x);
+  m.at_end([=](const Model::End& end) {
+    return end.value(both) == 2 ? std::string("both read 0") : std::string();
+  });
+  return m.run();
+}
+
+TEST(Interleaving, StoresPassLoadsWithoutAFence) { expect_caught(dekker([] {})); }
+TEST(Interleaving, StoresDoNotPassLoadsBeyondAFence) { expect_safe(dekker(&ModelFence::full)); }
+TEST(Interleaving, AHeavyFenceOnOneSideReplacesTheOtherOne) {
+  Model m;
+  auto x = m.word<std::uint32_t>("x");
+  auto y = m.word<std::uint32_t>("y");
+  auto both = m.ghost("both read 0");
+  m.thread("light", [=](std::uint64_t) {
+    x.store(1, std::memory_order_relaxed);
+    ModelFence::light();
+    if (y.load(std::memory_order_relaxed) == 0) both.add(1);
+  });
+  m.thread("heavy", [=](std::uint64_t) {
+    y.store(1, std::memory_order_relaxed);
+    ModelFence::heavy();
+    if (x.load(std::memory_order_relaxed) == 0) both.add(1);
+  });
+  m.at_end([=](const Model::End& end) {
+    return end.value(both) == 2 ? std::string("both read 0") : std::string();
+  });
+  expect_safe(m.run());
+}
+
+TEST(Interleaving, StoresOfOneThreadBecomeVisibleInOrder) {
+  Model m;
+  auto data = m.word<std::uint32_t>("data");
+  auto flag = m.word<std::uint32_t>("flag");
+  auto wrong = m.ghost("wrong");
+  m.thread("writer", [=](std::uint64_t) {
+    data.store(1, std::memory_order_relaxed);
+    flag.store(1, std::memory_order_release);
+  });
+  m.thread("reader", [=](std::uint64_t) {
+    if (flag.load(std::memory_order_acquire) != 0 && data.load(std::memory_order_relaxed) == 0) {
+      wrong.add(1);
+    }
+  });
+  m.always([=](const Model::End& end) {
+    return end.value(wrong) != 0 ? std::string("flag overtook data") : std::string();
+  });
+  Report r = m.run();
+  expect_safe(r);
+  // The writer's two stores and two flushes in 2 orders; the reader's first load in 5 places, of which the
+  // last brings the second load along.
+  EXPECT_EQ(r.executions, 10);
+}
+
+TEST(Interleaving, CountsTheExecutionsOfTwoIndependentThreads) {
+  Model m;
+  auto x = m.word<std::uint32_t>("x");
+  for (const char* name : {"a", "b"}) {
+    m.thread(name, [=](std::uint64_t) {
+      for (int i = 0; i < 3; ++i) x.fetch_add(1, std::memory_order_seq_cst);
+    });
+  }
+  m.at_end([=](const Model::End& end) {
+    return end.value(x) == 6 ? std::string() : std::string("lost an increment");
+  });
+  Report r = m.run();
+  expect_safe(r);
+  EXPECT_EQ(r.executions, 20);  // 6 over 3
+}
+
+TEST(Interleaving, SeesASleeperThatNobodyWakes) {
+  Model m;
+  auto x = m.word<std::uint32_t>("x");
+  m.thread("sleeper", [=](std::uint64_t) { model_futex_wait<std::uint32_t>(x, 0); });
+  m.thread("forgetful", [=](std::uint64_t) { x.store(1, std::memory_order_seq_cst); });
+  expect_caught(m.run());
+}
+
+// ---- tripwires ---------------------------------------------------------------------------------------
+
+struct FullFenceOnly {  // where membarrier is not to be had, both sides run a real fence
+  static void light() { ModelFence::full(); }
+  static void heavy() { ModelFence::full(); }
+};
+struct NoHeavyFence {
+  static void light() {}
+  static void heavy() {}
+};
+struct HeavyReachesOnlyItself {
+  static void light() {}
+  static void heavy() { ModelFence::full(); }
+};
+struct LightOnBothSidesFullOnSender {
+  static void light() { ModelFence::full(); }
+  static void heavy() {}
+};
+
+struct TripwireOptions {
+  int senders = 1;
+  std::uint32_t messages = 1;  // of each
+  bool persistent = false;
+  bool looks_before_arming_only = false;
+  bool reads_fired_after_the_last_look = false;
+  bool never_announces_sleep = false;
+  bool closer = false;  // a thread that ends the connection: Connection::wake_local()
+};
+
+constexpr std::uint64_t kChunks = 0b110;
+constexpr std::uint64_t kAwake = std::uint64_t{1} << 32;  // in the receiver's key
+
+// The words of one tripwire, and around the code of nic/wakeup.h what nic/image.cc fire() and
+// Connection::sleep_on() do.
+template <typename Fence>
+struct TripwireModel {
+  Model m;
+  TripwireOptions options;
+  ModelAtomic<std::uint32_t> armed = m.word<std::uint32_t>("signal.armed");
+  ModelAtomic<std::uint64_t> table = m.word<std::uint64_t>("table.armed");
+  ModelAtomic<std::uint32_t> fired = m.word<std::uint32_t>("signal.fired");
+  ModelAtomic<std::uint32_t> sleepers = m.word<std::uint32_t>("signal.sleepers");
+  ModelAtomic<std::uint64_t> state = m.word<std::uint64_t>("tripwire_state");
+  ModelAtomic<std::uint32_t> gone = m.word<std::uint32_t>("peer_gone");
+  std::array<ModelAtomic<std::uint32_t>, 3> data;
+  Ghost received = m.ghost("received");
+
+  void fire() const {
+    if (options.persistent) {
+      if (armed.load(std::memory_order_relaxed) == 0) return;
+    } else if (!claim_single_shot(armed)) {
+      return;
+    }
+    state.fetch_or(1, std::memory_order_seq_cst);
+    fired.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) != 0) model_futex_wake(fired);
+  }
+
+  std::uint32_t look() const {
+    std::uint32_t sum = 0;
+    for (int i = 0; i < options.senders; ++i) sum += data[i].load(std::memory_order_acquire);
+    return sum;
+  }
+
+  // True when there is something to wake up for.
+  bool ready(std::uint32_t known) const {
+    if (look() != known) return true;
+    return options.closer && gone.load(std::memory_order_acquire) != 0;
+  }
+
+  void sleep_on(std::uint32_t known) const {
+    std::uint32_t seen = fired.load(std::memory_order_seq_cst);
+    if (!options.never_announces_sleep) sleepers.store(1, std::memory_order_seq_cst);
+    const bool early = options.looks_before_arming_only && ready(known);
+    arm_single_shot<Fence>(armed, table, kChunks);
+    const bool there = options.looks_before_arming_only ? early : ready(known);
+    if (options.reads_fired_after_the_last_look) seen = fired.load(std::memory_order_seq_cst);
+    if (!there) model_futex_wait(fired, seen);
+    model_restart(known | kAwake);  // the rest depends on nothing that was read here
+  }
+  void after_sleep() const {
+    sleepers.store(0, std::memory_order_relaxed);
+    armed.store(0, std::memory_order_relaxed);  // Nic::disarm
+    table.store(0, std::memory_order_relaxed);
+    if ((state.load(std::memory_order_acquire) & 1) != 0) {
+      state.fetch_and(~std::uint64_t{1}, std::memory_order_seq_cst);
+    }
+  }
+
+  Report run(TripwireOptions o) {
+    options = o;
+    for (int i = 0; i < o.senders; ++i) {
+      data[i] = m.word<std::uint32_t>("data" + std::to_string(i));
+      m.thread("sender" + std::to_string(i), [this, i](std::uint64_t sent) {
+        if (sent == options.messages) return;
+        data[i].store(static_cast<std::uint32_t>(sent + 1), std::memory_order_release);
+        // fire_tripwires looks at the summary again
+        if ((armed_chunks_after_store<Fence>(table) & kChunks) != 0 &&
+            (table.load(std::memory_order_relaxed) & kChunks) != 0) {
+          fire();
+        }
+        model_restart(sent + 1);
+      });
+    }
+    if (o.closer) {
+      m.thread("closer", [this](std::uint64_t) {
+        gone.store(1, std::memory_order_release);
+        fired.fetch_add(1, std::memory_order_seq_cst);
+        model_futex_wake(fired);
+      });
+    }
+    const std::uint32_t all = static_cast<std::uint32_t>(o.senders) * o.messages;
+    std::size_t receiver = m.thread("receiver", [this, all](std::uint64_t key) {
+      const auto known = static_cast<std::uint32_t>(key);
+      if ((key & kAwake) != 0) {
+        after_sleep();
+        model_restart(known);
+      }
+      // peer_gone is looked at before the data: what was written before it must still be found
+      const bool ends = options.closer && gone.load(std::memory_order_acquire) != 0;
+      const std::uint32_t now = look();
+      if (now != known) {
+        received.add(now - known);
+        if (now == all && !options.closer) return;
+        model_restart(now);
+      }
+      if (ends) return;
+      sleep_on(known);
+    });
+    m.at_end([this, all, receiver](const Model::End& end) {
+      if (end.asleep(receiver)) return std::string("the receiver sleeps for ever");
+      if (!options.closer && end.value(received) != all) return std::string("data not received");
+      return std::string();
+    });
+    return m.run();
+  }
+};
+
+template <typename Fence = ModelFence>
+Report tripwire(TripwireOptions options = {}) {
+  return TripwireModel<Fence>{}.run(options);
+}
+
+TEST(TripwireWakeup, IsNeverLostWithOneSenderAndOneMessage) { expect_safe(tripwire()); }
+TEST(TripwireWakeup, IsNeverLostWithTwoMessages) { expect_safe(tripwire({.messages = 2})); }
+TEST(TripwireWakeup, IsNeverLostWithThreeMessages) { expect_safe(tripwire({.messages = 3})); }
+TEST(TripwireWakeup, IsNeverLostWithTwoSenders) { expect_safe(tripwire({.senders = 2})); }
+TEST(TripwireWakeup, IsNeverLostWithTwoSendersOfTwoMessages) {
+  expect_safe(tripwire({.senders = 2, .messages = 2}));
+}
+TEST(TripwireWakeup, IsNeverLostWithFullFencesInsteadOfMembarrier) {
+  expect_safe(tripwire<FullFenceOnly>({.messages = 2}));
+  expect_safe(tripwire<FullFenceOnly>({.senders = 2}));
+}
+TEST(TripwireWakeup, IsNeverLostWhenTheConnectionEndsMeanwhile) {
+  expect_safe(tripwire({.messages = 1, .closer = true}));
+}
+TEST(TripwireWakeup, OfAPersistentTripwireIsNeverLost) {
+  expect_safe(tripwire({.messages = 2, .persistent = true}));
+}
+
+TEST(TripwireWakeup, WouldBeLostWithoutTheHeavyFence) { expect_caught(tripwire<NoHeavyFence>()); }
+TEST(TripwireWakeup, WouldBeLostWithAHeavyFenceThatReachesOnlyItself) {
+  expect_caught(tripwire<HeavyReachesOnlyItself>());
+}
+TEST(TripwireWakeup, WouldBeLostWithAFenceOnTheSendersSideOnly) {
+  expect_caught(tripwire<LightOnBothSidesFullOnSender>());
+}
+TEST(TripwireWakeup, WouldBeLostByLookingForDataBeforeArmingOnly) {
+  expect_caught(tripwire({.looks_before_arming_only = true}));
+}
+TEST(TripwireWakeup, WouldBeLostByReadingFiredAfterTheLastLook) {
+  expect_caught(tripwire({.reads_fired_after_the_last_look = true}));
+}
+TEST(TripwireWakeup, WouldBeLostWithoutAnnouncingTheSleep) {
+  expect_caught(tripwire({.never_announces_sleep = true}));
+}
+
+// ---- event queue -------------------------------------------------------------------------------------
+
+// An EventQueueMemory whose words exist only where a scenario has events; the others are 0 for ever.
+class ModelWords {
+ public:
+  class Element {
+   public:
+    explicit Element(const ModelAtomic<std::uint64_t>* word) : word_(word) {}
+    std::uint64_t load(std::memory_order order) const { return word_ == nullptr ? 0 : word_->load(order); }
+    std::uint64_t exchange(std::uint64_t v, std::memory_order order) const {
+      return word_->exchange(v, order);
+    }
+    void fetch_or(std::uint64_t v, std::memory_order order) const { word_->fetch_or(v, order); }
+    void fetch_and(std::uint64_t v, std::memory_order order) const { word_->fetch_and(v, order); }
+
+   private:
+    const ModelAtomic<std::uint64_t>* word_;
+  };
+
+  void add(Model& m, const char* name, std::uint32_t index) {
+    if (words_.count(index) == 0) {
+      words_[index] = m.word<std::uint64_t>(name + std::to_string(index));
+    }
+  }
+  Element operator[](std::uint32_t index) const {
+    auto it = words_.find(index);
+    return Element(it == words_.end() ? nullptr : &it->second);
+  }
+  const std::map<std::uint32_t, ModelAtomic<std::uint64_t>>& all() const { return words_; }
+
+ private:
+  std::map<std::uint32_t, ModelAtomic<std::uint64_t>> words_;
+};
+
+// The root as take_events sees it. Every round of take_events begins by loading it, and nothing but the
+// cursor survives a round: so rounds after the first are forgotten by restarting the body.
+class ModelRoot : public ModelAtomic<std::uint64_t> {
+ public:
+  using ModelAtomic::ModelAtomic;
+  std::uint64_t load(std::memory_order order) const {
+    if (cursor_ != nullptr && rounds_++ > 0) model_restart(*cursor_);
+    return ModelAtomic::load(order);
+  }
+  /// Between take_events' beginning and end.
+  void rounds_with(const std::uint32_t* cursor) {
+    cursor_ = cursor;
+    rounds_ = 0;
+  }
+
+ private:
+  const std::uint32_t* cursor_ = nullptr;
+  mutable int rounds_ = 0;
+};
+
+struct ModelQueue {
+  ModelRoot root;
+  ModelAtomic<std::uint32_t> sleeping;
+  ModelWords mid;
+  ModelWords leaf;
+};
+
+using Post = bool (*)(const ModelQueue&, std::uint32_t, std::uint32_t*);
+using Take = std::uint64_t (*)(const ModelQueue&, std::uint32_t*, std::uint32_t*);
+using Prepare = bool (*)(const ModelQueue&, std::uint32_t);
+
+constexpr auto kSeqCst = std::memory_order_seq_cst;
+
+// Broken versions of nic/wakeup.h.
+bool post_without_looking_at_sleeping(const ModelQueue& q, std::uint32_t event, std::uint32_t*) {
+  q.leaf[event / 64].fetch_or(std::uint64_t{1} << event % 64, kSeqCst);
+  q.mid[event / 4096].fetch_or(std::uint64_t{1} << event / 64 % 64, kSeqCst);
+  q.root.fetch_or(std::uint64_t{1} << event / 4096, kSeqCst);
+  return false;
+}
+bool post_that_relies_on_others(const ModelQueue& q, std::uint32_t event, std::uint32_t* how) {
+  // Stops climbing where a bit is set already: whoever set it will go on.
+  q.leaf[event / 64].fetch_or(std::uint64_t{1} << event % 64, kSeqCst);
+  const std::uint64_t mid_bit = std::uint64_t{1} << event / 64 % 64;
+  if ((q.mid[event / 4096].load(kSeqCst) & mid_bit) == 0) {
+    q.mid[event / 4096].fetch_or(mid_bit, kSeqCst);
+    q.root.fetch_or(std::uint64_t{1} << event / 4096, kSeqCst);
+  }
+  if (q.sleeping.load(kSeqCst) == shm::kAwake) return false;
+  *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
+  return *how != shm::kAwake;
+}
+bool post_from_the_root_downwards(const ModelQueue& q, std::uint32_t event, std::uint32_t* how) {
+  q.root.fetch_or(std::uint64_t{1} << event / 4096, kSeqCst);
+  q.mid[event / 4096].fetch_or(std::uint64_t{1} << event / 64 % 64, kSeqCst);
+  q.leaf[event / 64].fetch_or(std::uint64_t{1} << event % 64, kSeqCst);
+  if (q.sleeping.load(kSeqCst) == shm::kAwake) return false;
+  *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
+  return *how != shm::kAwake;
+}
+bool post_that_looks_at_sleeping_first(const ModelQueue& q, std::uint32_t event, std::uint32_t* how) {
+  const bool sleeps = q.sleeping.load(kSeqCst) != shm::kAwake;
+  post_without_looking_at_sleeping(q, event, how);
+  if (!sleeps) return false;
+  *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
+  return *how != shm::kAwake;
+}
+bool prepare_without_looking(const ModelQueue& q, std::uint32_t how) {
+  q.sleeping.store(how, kSeqCst);
+  return true;
+}
+bool prepare_with_a_plain_store(const ModelQueue& q, std::uint32_t how) {
+  q.sleeping.store(how, std::memory_order_release);
+  return q.root.load(kSeqCst) == 0;
+}
+std::uint64_t take_from_the_leaf_upwards(const ModelQueue& q, std::uint32_t*, std::uint32_t* base) {
+  for (;;) {
+    const std::uint64_t root = q.root.load(kSeqCst);
+    if (root == 0) return 0;
+    const auto r = static_cast<std::uint32_t>(std::countr_zero(root));
+    const std::uint64_t mid = q.mid[r].load(kSeqCst);
+    if (mid == 0) {
+      q.root.fetch_and(~(std::uint64_t{1} << r), kSeqCst);
+      if (q.mid[r].load(kSeqCst) != 0) q.root.fetch_or(std::uint64_t{1} << r, kSeqCst);
+      continue;
+    }
+    const auto m = static_cast<std::uint32_t>(std::countr_zero(mid));
+    *base = (r * 64 + m) * 64;
+    const std::uint64_t bits = q.leaf[r * 64 + m].exchange(0, kSeqCst);
+    q.mid[r].fetch_and(~(std::uint64_t{1} << m), kSeqCst);
+    if (bits != 0) return bits;
+  }
+}
+std::uint64_t take_without_a_second_look_at_mid(const ModelQueue& q, std::uint32_t*,
+                                                std::uint32_t* base) {
+  for (;;) {
+    const std::uint64_t root = q.root.load(kSeqCst);
+    if (root == 0) return 0;
+    const auto r = static_cast<std::uint32_t>(std::countr_zero(root));
+    const std::uint64_t mid = q.mid[r].load(kSeqCst);
+    if (mid == 0) {
+      q.root.fetch_and(~(std::uint64_t{1} << r), kSeqCst);
+      continue;
+    }
+    const auto m = static_cast<std::uint32_t>(std::countr_zero(mid));
+    q.mid[r].fetch_and(~(std::uint64_t{1} << m), kSeqCst);
+    *base = (r * 64 + m) * 64;
+    const std::uint64_t bits = q.leaf[r * 64 + m].exchange(0, kSeqCst);
+    if (bits != 0) return bits;
+  }
+}
+
+enum class Rescan { kNone, kRingsIfAsked, kAlwaysRings };
+
+struct QueueOptions {
+  std::vector<std::vector<std::uint32_t>> posts;  // events, by producer
+  Post post = &post_event_bit<const ModelQueue>;
+  Take take = &take_events<const ModelQueue>;
+  Prepare prepare = &prepare_sleep<const ModelQueue>;
+  bool data = true;  // a word of data goes before every event
+  bool first_may_die = false;
+  Rescan rescan = Rescan::kNone;
+};
+
+struct QueueModel {
+  Model m;
+  QueueOptions options;
+  ModelQueue q{ModelRoot(m.word<std::uint64_t>("root").address()), m.word<std::uint32_t>("sleeping"), {}, {}};
+  ModelAtomic<std::uint32_t> dead = m.word<std::uint32_t>("a producer is dead");
+  Ghost delivered = m.ghost("delivered");  // one byte per event: how often
+  Ghost begun = m.ghost("begun");          // one byte per event: posts begun
+  Ghost early = m.ghost("event without its data");
+  std::map<std::uint32_t, unsigned> number;  // of an event, in order of first use
+  std::map<std::uint32_t, ModelAtomic<std::uint32_t>> data;
+
+  void post(std::uint32_t event) const {  // nic::post_event
+    std::uint32_t how = shm::kAwake;
+    if (options.post(q, event, &how)) model_futex_wake(q.sleeping);
+  }
+
+  // EventQueueCore::rescan, one word after the other; the key counts them.
+  void rescan(std::uint64_t key) const {
+    if (key == 0) model_await(dead);
+    if (key == q.leaf.all().size()) {
+      if (options.rescan == Rescan::kAlwaysRings) model_futex_wake(q.sleeping);
+      return;
+    }
+    const auto& [word, leaf] = *std::next(q.leaf.all().begin(), static_cast<std::ptrdiff_t>(key));
+    std::uint64_t bits = leaf.load(std::memory_order_relaxed);
+    for (; bits != 0; bits &= bits - 1) {
+      post(word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
+    }
+    model_restart(key + 1);
+  }
+
+  Report run(QueueOptions o) {
+    options = std::move(o);
+    for (const auto& posts : options.posts) {
+      for (std::uint32_t event : posts) {
+        q.leaf.add(m, "leaf", event / 64);
+        q.mid.add(m, "mid", event / 4096);
+        number.try_emplace(event, static_cast<unsigned>(number.size()));
+        if (options.data && data.count(event) == 0) {
+          data[event] = m.word<std::uint32_t>("data" + std::to_string(event));
+        }
+      }
+    }
+    for (std::size_t i = 0; i < options.posts.size(); ++i) {
+      std::size_t id = m.thread("producer" + std::to_string(i), [this, i](std::uint64_t posted) {
+        if (posted == options.posts[i].size()) return;
+        const std::uint32_t event = options.posts[i][posted];
+        if (options.data) data.at(event).store(1, std::memory_order_relaxed);
+        begun.add(std::uint64_t{1} << 8 * number.at(event));
+        post(event);
+        model_restart(posted + 1);
+      });
+      if (i == 0 && options.first_may_die) m.may_stop(id, dead);
+    }
+    if (options.rescan != Rescan::kNone) {
+      m.thread("driver", [this](std::uint64_t key) { rescan(key); });
+    }
+    std::size_t consumer = m.thread("consumer", [this](std::uint64_t key) {
+      auto cursor = static_cast<std::uint32_t>(key);
+      std::uint32_t base = 0;
+      ModelQueue view = q;
+      view.root.rounds_with(&cursor);
+      std::uint64_t bits = options.take(view, &cursor, &base);
+      if (bits == 0) {
+        if (options.prepare(q, shm::kSleepsOnFutex)) {
+          model_futex_wait<std::uint32_t>(q.sleeping, shm::kSleepsOnFutex);
+        }
+        model_restart(cursor);
+      }
+      for (; bits != 0; bits &= bits - 1) {
+        const std::uint32_t event = base + static_cast<std::uint32_t>(std::countr_zero(bits));
+        if (number.count(event) == 0) {
+          early.add(1);  // nobody ever posts it
+          continue;
+        }
+        delivered.add(std::uint64_t{1} << 8 * number.at(event));
+        if (options.data && data.at(event).load(std::memory_order_acquire) == 0) early.add(1);
+      }
+      model_restart(cursor);
+    });
+    const bool reposts = options.rescan != Rescan::kNone;
+    m.always([this, reposts](const Model::End& end) {
+      if (end.value(early) != 0) return std::string("an event without its data");
+      for (unsigned n = 0; n < number.size(); ++n) {
+        const auto got = end.value(delivered) >> 8 * n & 0xff;
+        const auto put = end.value(begun) >> 8 * n & 0xff;
+        // A rescan may find what is being taken: an event is a hint, one too many does no harm.
+        if (got > put && !(reposts && put > 0 && got <= put + 1)) {
+          return std::string("delivered more often than posted");
+        }
+      }
+      return std::string();
+    });
+    m.at_end([this, consumer](const Model::End& end) {
+      if (!end.asleep(consumer)) return std::string("the consumer does not sleep at the end");
+      for (const auto& [word, atomic] : q.leaf.all()) {
+        if (end.value(atomic) != 0) return std::string("the consumer sleeps, an event is in the queue");
+      }
+      if (end.value(dead) == 0) {
+        for (unsigned n = 0; n < number.size(); ++n) {
+          if ((end.value(delivered) >> 8 * n & 0xff) == 0) return std::string("an event was lost");
+        }
+      }
+      return std::string();
+    });
+    return m.run();
+  }
+};
+
+Report queue(QueueOptions options) { return QueueModel{}.run(std::move(options)); }
+
+TEST(EventQueueWakeup, IsNeverLostWithOneProducer) { expect_safe(queue({.posts = {{5}}})); }
+TEST(EventQueueWakeup, IsNeverLostWithOneProducerThatPostsTwice) {
+  expect_safe(queue({.posts = {{5, 5}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithTwoProducersOfOneEvent) {
+  expect_safe(queue({.posts = {{5}, {5}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithTwoEventsInOneLeafWord) {
+  expect_safe(queue({.posts = {{5}, {6}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithEventsInTwoLeafWords) {
+  expect_safe(queue({.posts = {{5}, {64}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithEventsInTwoMidWords) {
+  expect_safe(queue({.posts = {{5}, {4096}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithProducersOfSeveralEvents) {
+  expect_safe(queue({.posts = {{5, 64}, {64, 5}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithThreeProducersOfOneEvent) {
+  expect_safe(queue({.posts = {{5}, {5}, {5}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithThreeProducersInTwoLeafWords) {
+  expect_safe(queue({.posts = {{5}, {6}, {64}}}));
+}
+TEST(EventQueueWakeup, IsNeverLostWithThreeProducersInTwoMidWords) {
+  expect_safe(queue({.posts = {{5}, {64}, {4096}}}));
+}
+
+TEST(EventQueueWakeup, WouldBeLostIfProducersDidNotLookAtSleeping) {
+  expect_caught(queue({.posts = {{5}}, .post = &post_without_looking_at_sleeping}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfProducersLookedAtSleepingFirst) {
+  expect_caught(queue({.posts = {{5}}, .post = &post_that_looks_at_sleeping_first}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfProducersSetTheRootFirst) {
+  expect_caught(queue({.posts = {{5}}, .post = &post_from_the_root_downwards}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfTheConsumerDidNotLookAtTheRootAgain) {
+  expect_caught(queue({.posts = {{5}}, .prepare = &prepare_without_looking}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfTheConsumerAnnouncedSleepWithAPlainStore) {
+  expect_caught(queue({.posts = {{5}}, .prepare = &prepare_with_a_plain_store}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfTheConsumerClearedFromTheLeafUpwards) {
+  expect_caught(queue({.posts = {{5}, {6}}, .take = &take_from_the_leaf_upwards}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfTheConsumerDidNotLookAtMidAgain) {
+  expect_caught(queue({.posts = {{5}, {64}}, .take = &take_without_a_second_look_at_mid}));
+}
+
+// Every place at which a producer may die, and the driver's rescan at every time after that.
+Report death_beside(std::uint32_t other) {
+  return queue({.posts = {{5}, {other}},
+                .data = false,
+                .first_may_die = true,
+                .rescan = Rescan::kAlwaysRings});
+}
+TEST(EventQueueCrash, HidesNoEventInItsLeafWord) { expect_safe(death_beside(6)); }
+TEST(EventQueueCrash, HidesNoEventOfItsEvent) { expect_safe(death_beside(5)); }
+TEST(EventQueueCrash, HidesNoEventInItsMidWord) { expect_safe(death_beside(64)); }
+TEST(EventQueueCrash, HidesNoEventInAnotherMidWord) { expect_safe(death_beside(4096)); }
+TEST(EventQueueCrash, WouldHideEventsIfProducersReliedOnEachOther) {
+  expect_caught(queue({.posts = {{5}, {6}},
+                       .post = &post_that_relies_on_others,
+                       .data = false,
+                       .first_may_die = true,
+                       .rescan = Rescan::kAlwaysRings}));
+}
+TEST(EventQueueCrash, WouldLeaveTheConsumerAsleepIfTheRescanDidNotAlwaysRing) {
+  // The dead producer may have set `sleeping` to awake and not come to the wake-up.
+  expect_caught(queue({.posts = {{5}, {6}},
+                       .data = false,
+                       .first_may_die = true,
+                       .rescan = Rescan::kRingsIfAsked}));
+}
+
+}  // namespace
+}  // namespace clan::nic

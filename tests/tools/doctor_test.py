@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""`clan doctor` answers every question it asks, as text and as JSON, and agrees with itself.
+
+    doctor_test.py CLAN
+"""
+
+import json
+import subprocess
+import sys
+
+EXPECTED = {"membarrier", "process_vm", "memfd", "huge_pages", "memlock", "userfaultfd", "cpus",
+            "max_map_count", "ptrace_scope", "unix_sockets"}
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL)
+
+
+def main():
+    clan = sys.argv[1]
+    as_json = run(clan, "doctor", "--json")
+    report = json.loads(as_json.stdout)
+    names = [finding["name"] for finding in report["findings"]]
+    assert len(names) == len(set(names)), names
+    assert EXPECTED <= set(names), EXPECTED - set(names)
+    for finding in report["findings"]:
+        assert finding["state"] in ("ok", "limited", "absent"), finding
+        assert finding["seen"] and finding["effect"], finding
+    assert (as_json.returncode == 0) == report["usable"], as_json.returncode
+
+    as_text = run(clan, "doctor")
+    assert as_text.returncode == as_json.returncode, as_text
+    assert as_text.stderr == "", as_text.stderr
+    for name in names:
+        assert name in as_text.stdout, name
+
+    env = run(clan, "env")
+    assert env.returncode == 0 and "CLAN_" in env.stdout, env
+    assert run(clan, "no-such-command").returncode != 0
+    assert run(clan, "--version").stdout.startswith("clan "), "version"
+    print(as_text.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
