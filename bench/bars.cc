@@ -1,0 +1,178 @@
+#include "bars.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/process_group.h"
+
+namespace clan::bench {
+
+namespace {
+
+struct Which {
+  std::string benchmark;
+  std::string variant;
+  double x;
+};
+
+enum class Bar {
+  kTimesBetter,   ///< mine is at least `limit` times as good as the other (above 1: better)
+  kProbesAtMost,  ///< mine takes at most `limit` bare cache-line round trips
+  kAtMost,        ///< mine is at most `limit`, in its own unit
+};
+
+struct Line {
+  const char* text;
+  Bar bar;
+  double limit;
+  Which mine;
+  Which other = {};
+};
+
+std::vector<Line> lines() {
+  constexpr double kMb = 1048576, kKb64 = 65536;
+  std::vector<Line> all = {
+      {"stream 64 B round trip, in cache-line trips",
+       Bar::kProbesAtMost,
+       2.5,
+       {"stream_latency", "clan-poll", 64}},
+      {"stream 64 B round trip against TCP",
+       Bar::kTimesBetter,
+       50,
+       {"stream_latency", "clan-poll", 64},
+       {"stream_latency", "tcp", 64}},
+      {"message 64 B round trip, in cache-line trips",
+       Bar::kProbesAtMost,
+       2.5,
+       {"message_latency", "clan-poll", 64}},
+      {"message 64 B round trip against TCP",
+       Bar::kTimesBetter,
+       50,
+       {"message_latency", "clan-poll", 64},
+       {"stream_latency", "tcp", 64}},
+      {"8 B messages/s against the bare bound",
+       Bar::kTimesBetter,
+       0.6,
+       {"message_rate", "clan", 8},
+       {"message_rate", "bare", 8}},
+      {"64 B messages/s against the bare bound",
+       Bar::kTimesBetter,
+       0.6,
+       {"message_rate", "clan", 64},
+       {"message_rate", "bare", 64}},
+      {"8 B messages/s against UCX tag_bw",
+       Bar::kTimesBetter,
+       1,
+       {"message_rate", "clan", 8},
+       {"ucx_rate", "ucx", 8}},
+      {"64 B messages/s against UCX tag_bw",
+       Bar::kTimesBetter,
+       1,
+       {"message_rate", "clan", 64},
+       {"ucx_rate", "ucx", 64}},
+      {"1 MB stream against TCP",
+       Bar::kTimesBetter,
+       2.5,
+       {"bandwidth", "clan-poll", kMb},
+       {"bandwidth", "tcp", kMb}},
+      {"64 KB stream against UCX posix",
+       Bar::kTimesBetter,
+       1,
+       {"bandwidth", "clan-poll", kKb64},
+       {"ucx_bandwidth", "ucx posix", kKb64}},
+      {"1 MB RDMA, both ends polling, against UCX cma",
+       Bar::kTimesBetter,
+       1.4,
+       {"rdma_copy", "clan-poll", kMb},
+       {"ucx_bandwidth", "ucx", kMb}},
+      {"1 MB RDMA, owner not polling, against one push",
+       Bar::kTimesBetter,
+       0.95,
+       {"rdma_copy", "clan", kMb},
+       {"rdma_copy", "writev", kMb}},
+      {"PIO write of 64 B against a store loop",
+       Bar::kTimesBetter,
+       1 / 1.2,
+       {"pio_write", "clan", 64},
+       {"pio_write", "bare", 64}},
+      {"round trip, 10000 idle endpoints against 1",
+       Bar::kTimesBetter,
+       1 / 1.1,
+       {"idle_endpoints", "clan-poll", 10000},
+       {"idle_endpoints", "clan-poll", 1}},
+      {"resident bytes of an idle connection", Bar::kAtMost, 10240, {"idle_memory", "clan", 1000}},
+      {"CPU time of an idle process, us/s", Bar::kAtMost, 1, {"idle_cpu", "clan", 1000}},
+      {"both ends on one core against UNIX sockets",
+       Bar::kTimesBetter,
+       1,
+       {"same_core", "clan", 64},
+       {"same_core", "unix", 64}},
+      {"8 processes on 2 cores against UNIX sockets",
+       Bar::kTimesBetter,
+       1,
+       {"oversubscribed", "clan", 64},
+       {"oversubscribed", "unix", 64}},
+  };
+  for (double bytes : {8.0, 64.0, 1024.0, kKb64, kMb}) {
+    all.push_back({"message round trip against UCX tag_lat",
+                   Bar::kTimesBetter,
+                   1,
+                   {"message_latency", "clan-poll", bytes},
+                   {"ucx_latency", "ucx", bytes}});
+  }
+  return all;
+}
+
+double times_better(const Row& mine, const Row& other) {
+  return mine.higher_is_better ? mine.stats.p50 / other.stats.p50
+                               : other.stats.p50 / mine.stats.p50;
+}
+
+bool regimes_differ(const Row& a, const Row& b) {
+  if (a.probe_ns <= 0 || b.probe_ns <= 0) return false;
+  return std::max(a.probe_ns, b.probe_ns) > kProbeTolerance * std::min(a.probe_ns, b.probe_ns);
+}
+
+std::string verdict(const Line& line, const Results& results) {
+  const Row* mine = results.find(line.mine.benchmark, line.mine.variant, line.mine.x);
+  const bool compares = line.bar == Bar::kTimesBetter;
+  const Row* other =
+      compares ? results.find(line.other.benchmark, line.other.variant, line.other.x) : nullptr;
+  if (mine == nullptr || (compares && other == nullptr)) return "not measured";
+  if (compares) {
+    const double times = times_better(*mine, *other);
+    return fmt::format("{:>8.2f} x, wanted {:>5.2f}   {}{}", times, line.limit,
+                       times >= line.limit ? "ok" : "MISSED",
+                       regimes_differ(*mine, *other) ? " (mixed regimes: measure again)" : "");
+  }
+  const double value = line.bar == Bar::kAtMost ? mine->stats.p50 : mine->to_probe();
+  return fmt::format("{:>8.2f}, at most {:>6.1f}   {}", value, line.limit,
+                     value <= line.limit ? "ok" : "MISSED");
+}
+
+}  // namespace
+
+bool bars_need(const std::string& question) {
+  static const std::set<std::string> kNeeded = {
+      "stream_latency", "message_latency", "message_rate", "bandwidth", "pio_write", "same_core",
+      "oversubscribed", "idle_endpoints",  "rdma_copy",    "ucx",       "idle_cost"};
+  return kNeeded.count(question) > 0;
+}
+
+std::string bars_table(const Results& results) {
+  std::string out;
+  for (const Line& line : lines()) {
+    const bool names_size =
+        line.mine.benchmark == "message_latency" && line.other.benchmark == "ucx_latency";
+    const std::string text =
+        names_size ? fmt::format("{}, {}", line.text, format_x(line.mine.x, "bytes")) : line.text;
+    out += fmt::format("  {:<50} {}\n", text, verdict(line, results));
+  }
+  return out;
+}
+
+}  // namespace clan::bench

@@ -1,0 +1,174 @@
+// clan-bench: one subcommand per question, `all`, and `quick`.
+#include <fmt/core.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bars.h"
+#include "benchmarks.h"
+#include "quick.h"
+#include "support/clock.h"
+#include "support/context.h"
+#include "support/machine.h"
+
+namespace clan::bench {
+
+namespace {
+
+struct Question {
+  const char* name;
+  const char* text;
+  void (*run)(Context&);
+};
+
+constexpr Question kQuestions[] = {
+    {"cacheline", "the bare cache-line round trip: the limit", cacheline},
+    {"ring_bound", "one producer, one consumer, in-slot flag, no protocol", ring_bound},
+    {"stream_latency", "round trip of a byte stream, 1 B to 1 MB", stream_latency},
+    {"message_latency", "round trip of a record, 1 B to 1 MB", message_latency},
+    {"bandwidth", "one-way bandwidth of a stream, 64 B to 1 MB", bandwidth},
+    {"message_rate", "messages per second at 8 and 64 B", message_rate},
+    {"pio_write", "64-byte stores into another process's memory", pio_write},
+    {"wakeup", "from ringing to running, for a process that sleeps", wakeup},
+    {"same_core", "ping-pong with both ends on one core", same_core},
+    {"oversubscribed", "eight processes on two cores", oversubscribed},
+    {"idle_endpoints", "round trip against number of idle endpoints (figure 5)", idle_endpoints},
+    {"offered_load", "throughput against number of asking connections (figure 6)", offered_load},
+    {"rdma_copy", "from one process's memory into another's", rdma_copy},
+    {"rdma_fairness", "small RDMA users beside a greedy one", rdma_fairness},
+    {"ucx", "UCX's own ucx_perftest, when installed", ucx},
+    {"idle_cost", "memory of an idle connection, CPU time of an idle process", idle_cost},
+};
+
+void run_question(Context& context, const Question& question) {
+  fmt::print(stderr, "{}: {}\n", question.name, question.text);
+  const std::size_t before = context.results().rows().size();
+  const std::size_t skips_before = context.results().skips().size();
+  question.run(context);
+  std::vector<std::string> shown;
+  const auto show = [&](const std::string& benchmark) {
+    if (std::find(shown.begin(), shown.end(), benchmark) != shown.end()) return;
+    shown.push_back(benchmark);
+    fmt::print("\n{}\n{}", benchmark, context.results().table(benchmark));
+  };
+  const auto& rows = context.results().rows();
+  for (std::size_t i = before; i < rows.size(); ++i) show(rows[i].benchmark);
+  const auto& skips = context.results().skips();
+  for (std::size_t i = skips_before; i < skips.size(); ++i) show(skips[i].benchmark);
+  std::fflush(stdout);
+}
+
+int finish(Context& context, const Machine& machine) {
+  int dropped = 0;
+  for (const Row& r : context.results().rows()) dropped += r.dropped;
+  fmt::print("\n{} samples were dropped and repeated because the cache-line probe changed.\n",
+             dropped);
+  const std::string& out = context.options().output;
+  if (!out.empty()) {
+    if (!context.results().write(out, machine)) {
+      fmt::print(stderr, "clan-bench: cannot write to {}: {}\n", out, std::strerror(errno));
+      return 1;
+    }
+    fmt::print("Written: {0}/results.json and a plot per benchmark, {0}/*.svg\n", out);
+  }
+  return context.failures() == 0 ? 0 : 1;
+}
+
+struct CommandLine {
+  Options options;
+  std::vector<int> cores;
+  std::string question;
+};
+
+void declare(CLI::App& app, CommandLine& line) {
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--cores", line.cores, "the two cores to use (default: the first two allowed)")
+      ->delimiter(',')
+      ->expected(2);
+  app.add_option("--samples", line.options.samples, "samples kept per row")
+      ->capture_default_str()
+      ->check(CLI::Range(1, static_cast<int>(kMaxSamples)));
+  app.add_option("--sample-ms", line.options.sample_ms, "length of one sample")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 10000.0));
+  app.add_option("--deadline", line.options.deadline_s, "seconds after which a row is given up")
+      ->capture_default_str();
+  app.add_option("-o,--output", line.options.output, "directory for results.json and plots");
+  app.add_flag("--smoke", line.options.smoke, "a few iterations: does everything run?");
+  for (const Question& q : kQuestions) {
+    app.add_subcommand(q.name, q.text)->callback([&line, &q] { line.question = q.name; });
+  }
+  app.add_subcommand("all", "every question above")->callback([&line] { line.question = "all"; });
+  app.add_subcommand("bars", "what the bars need, and whether CLAN clears them")->callback([&line] {
+    line.question = "bars";
+  });
+  app.add_subcommand("quick", "the comparison with TCP and UNIX sockets, in a minute")
+      ->callback([&line] { line.question = "quick"; });
+}
+
+/// More than half of the cores' worth of other work in the last minute.
+bool busy_machine(const Machine& machine) {
+  return std::strtod(machine.load_average.c_str(), nullptr) > 0.5 * machine.cores;
+}
+
+int run(CommandLine& line) {
+  Options& options = line.options;
+  const auto allowed = allowed_cores();
+  options.core_a = line.cores.empty() ? allowed.front() : line.cores[0];
+  options.core_b = line.cores.empty() ? allowed[allowed.size() > 1 ? 1 : 0] : line.cores[1];
+  if (options.smoke) {
+    options.samples = 1;
+    options.sample_ms = 0.05;
+    options.deadline_s = std::min(options.deadline_s, 20.0);
+  }
+  Clock::calibrate();
+  const Machine machine = describe_machine();
+  fmt::print(
+      "{}cores     {} and {}{}\n", machine_report(machine), options.core_a, options.core_b,
+      options.core_a == options.core_b ? " (only one core: nothing here is a peer's limit)" : "");
+  if (busy_machine(machine)) {
+    fmt::print("warning   other work is running here; rates and p99 will show it\n");
+  }
+  std::fflush(stdout);
+  if (line.question == "quick") {
+    if (!options.smoke) {
+      options.quick = true;
+      options.samples = 5;
+      options.sample_ms = 10;
+    }
+    Context context(options);
+    quick(context);
+    return finish(context, machine);
+  }
+  Context context(options);
+  for (const Question& q : kQuestions) {
+    const bool wanted = line.question == "all" || line.question == q.name ||
+                        (line.question == "bars" && bars_need(q.name));
+    if (wanted) run_question(context, q);
+  }
+  if (line.question == "all" || line.question == "bars") {
+    fmt::print("\nbars\n{}", bars_table(context.results()));
+  }
+  return finish(context, machine);
+}
+
+}  // namespace
+
+}  // namespace clan::bench
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  CLI::App app("Measures CLAN and what it is compared with, in one run on one machine.",
+               "clan-bench");
+  clan::bench::CommandLine line;
+  clan::bench::declare(app, line);
+  CLI11_PARSE(app, argc, argv);
+  return clan::bench::run(line);
+}

@@ -1,0 +1,250 @@
+// The bare bounds: what two cores and shared memory allow when there is no protocol at all. No
+// peer death, no trust boundary, no sleeping, one producer and one consumer. CLAN is measured
+// against these; nothing here is meant to be used.
+//
+//   BareSlot   one slot per direction, the flag beside the data: the latency bound
+//              ┌ flag ┬ data … ┐      size ≤ 56: flag and data are one cache line
+//   BareRing   slots of fixed size, each with its flag in its own line: the message-rate bound
+//              ┌ data ┬ flag ┐┌ data ┬ flag ┐…   the consumer's index moves once per quarter ring
+//              with kAhead > 0 the producer asks for the lines of the slot that many places ahead
+//              before it needs them: the misses of many slots overlap
+//   BareBulk   16 slots of 64 KB, copied in and copied out: the bandwidth bound
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "support/clock.h"
+#include "support/shared_memory.h"
+#include "support/transport.h"
+
+namespace clan::bench {
+
+/// How many slots ahead a prefetching BareRing looks; 4 and 16 did equally well where tried.
+inline constexpr std::size_t kPrefetchAhead = 16;
+
+class BareSlotEnd {
+ public:
+  BareSlotEnd(std::byte* out, std::byte* in) : out_(out), in_(in) {}
+
+  bool send(std::span<const std::byte> message) {
+    std::memcpy(out_ + sizeof(Flag), message.data(), message.size());
+    // PAIR bare.slot: publishes the message to BareSlotEnd::recv
+    flag(out_).store(++sent_, std::memory_order_release);
+    return true;
+  }
+  bool recv(std::span<std::byte> message) {
+    ++received_;
+    Spinner spin;
+    // PAIR bare.slot: sees the message send published
+    while (flag(in_).load(std::memory_order_acquire) != received_) spin();
+    std::memcpy(message.data(), in_ + sizeof(Flag), message.size());
+    return true;
+  }
+  bool flush() { return true; }
+
+ private:
+  using Flag = std::atomic<std::uint64_t>;
+  static Flag& flag(std::byte* slot) { return *std::launder(reinterpret_cast<Flag*>(slot)); }
+
+  std::byte* out_;
+  std::byte* in_;
+  std::uint64_t sent_ = 0;
+  std::uint64_t received_ = 0;
+};
+
+/// Ping-pong only: a slot is free again when the answer came.
+class BareSlot {
+ public:
+  std::string name() const { return "bare"; }
+  std::string prepare(std::size_t bytes) {
+    stride_ = (bytes + 64 + 4095) / 4096 * 4096;
+    memory_ = SharedMemory(2 * stride_);
+    return memory_ ? "" : "no shared memory";
+  }
+  std::optional<BareSlotEnd> open(Side side) {
+    std::byte* a = memory_.data();
+    std::byte* b = a + stride_;
+    return side == Side::kClient ? BareSlotEnd(a, b) : BareSlotEnd(b, a);
+  }
+
+ private:
+  SharedMemory memory_;
+  std::size_t stride_ = 0;
+};
+
+/// Asks for a line in order to write it. Without effect on a CPU that doesn't know the instruction.
+inline void prefetch_for_write(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
+/// Messages of exactly kPayload bytes in slots of kSlot bytes.
+template <std::size_t kSlot, std::size_t kPayload>
+struct BareRingMemory {
+  static constexpr std::uint64_t kSlots = 1024;
+  struct alignas(64) Slot {
+    std::array<std::byte, kPayload> data;
+    std::array<std::byte, kSlot - kPayload - sizeof(std::uint64_t)> unused;
+    std::atomic<std::uint64_t> flag;
+  };
+  static_assert(sizeof(Slot) == kSlot);
+  alignas(64) std::atomic<std::uint64_t> head{0};  // written by the consumer, in batches
+  alignas(64) std::array<Slot, kSlots> slots{};
+};
+
+template <std::size_t kSlot, std::size_t kPayload, std::size_t kAhead>
+class BareRingEnd {
+ public:
+  using Memory = BareRingMemory<kSlot, kPayload>;
+  BareRingEnd(Memory* out, Memory* in) : out_(out), in_(in) {}
+
+  bool send(std::span<const std::byte> message) {
+    if (tail_ - known_head_ == Memory::kSlots) {
+      Spinner spin;
+      // PAIR bare.ring.head: sees the slots recv gave back
+      while (tail_ - (known_head_ = out_->head.load(std::memory_order_acquire)) == Memory::kSlots) {
+        spin();
+      }
+    }
+    if constexpr (kAhead > 0) {
+      const auto* next =
+          reinterpret_cast<const std::byte*>(&out_->slots[(tail_ + kAhead) % Memory::kSlots]);
+      for (std::size_t i = 0; i < kSlot; i += 64) prefetch_for_write(next + i);
+    }
+    auto& slot = out_->slots[tail_ % Memory::kSlots];
+    std::memcpy(slot.data.data(), message.data(), kPayload);
+    // PAIR bare.ring.flag: publishes the slot to recv
+    slot.flag.store(++tail_, std::memory_order_release);
+    return true;
+  }
+  bool recv(std::span<std::byte> message) {
+    auto& slot = in_->slots[head_ % Memory::kSlots];
+    ++head_;
+    Spinner spin;
+    // PAIR bare.ring.flag: sees the slot send filled
+    while (slot.flag.load(std::memory_order_acquire) != head_) spin();
+    std::memcpy(message.data(), slot.data.data(), kPayload);
+    // PAIR bare.ring.head: publishes emptied slots to send
+    if (head_ % (Memory::kSlots / 4) == 0) in_->head.store(head_, std::memory_order_release);
+    return true;
+  }
+  bool flush() { return true; }
+
+ private:
+  Memory* out_;
+  Memory* in_;
+  std::uint64_t tail_ = 0;
+  std::uint64_t known_head_ = 0;
+  std::uint64_t head_ = 0;
+};
+
+template <std::size_t kSlot, std::size_t kPayload, std::size_t kAhead = 0>
+class BareRing {
+ public:
+  using Memory = BareRingMemory<kSlot, kPayload>;
+  std::string name() const { return kAhead > 0 ? "bare, prefetch" : "bare"; }
+  std::string prepare(std::size_t bytes) {
+    if (bytes != kPayload) return "this ring is built for another size";
+    memory_ = SharedMemory(2 * sizeof(Memory));
+    if (!memory_) return "no shared memory";
+    for (int i = 0; i < 2; ++i) rings_[i] = new (memory_.data() + i * sizeof(Memory)) Memory;
+    return "";
+  }
+  std::optional<BareRingEnd<kSlot, kPayload, kAhead>> open(Side side) {
+    const int out = side == Side::kClient ? 0 : 1;
+    return BareRingEnd<kSlot, kPayload, kAhead>(rings_[out], rings_[1 - out]);
+  }
+
+ private:
+  SharedMemory memory_;
+  Memory* rings_[2] = {};
+};
+
+struct BareBulkMemory {
+  static constexpr std::uint64_t kSlots = 16;
+  static constexpr std::size_t kSlotBytes = 65536;
+  struct alignas(64) Flag {
+    std::atomic<std::uint64_t> filled{0};
+    std::atomic<std::uint64_t> bytes{0};
+  };
+  std::array<Flag, kSlots> flags;
+  alignas(64) std::atomic<std::uint64_t> head{0};
+  alignas(4096) std::array<std::array<std::byte, kSlotBytes>, kSlots> data;
+};
+
+class BareBulkEnd {
+ public:
+  BareBulkEnd(BareBulkMemory* out, BareBulkMemory* in) : out_(out), in_(in) {}
+
+  bool send(std::span<const std::byte> message) {
+    while (!message.empty()) {
+      const std::size_t n = std::min(message.size(), BareBulkMemory::kSlotBytes);
+      Spinner spin;
+      // PAIR bare.bulk.head: sees the slots recv gave back
+      while (tail_ - out_->head.load(std::memory_order_acquire) == BareBulkMemory::kSlots) spin();
+      const std::uint64_t i = tail_ % BareBulkMemory::kSlots;
+      std::memcpy(out_->data[i].data(), message.data(), n);
+      out_->flags[i].bytes.store(n, std::memory_order_relaxed);  // published with the flag
+      // PAIR bare.bulk.flag: publishes the slot to recv
+      out_->flags[i].filled.store(++tail_, std::memory_order_release);
+      message = message.subspan(n);
+    }
+    return true;
+  }
+  bool recv(std::span<std::byte> message) {
+    while (!message.empty()) {
+      const std::uint64_t i = head_ % BareBulkMemory::kSlots;
+      Spinner spin;
+      // PAIR bare.bulk.flag: sees the slot send filled
+      while (in_->flags[i].filled.load(std::memory_order_acquire) != head_ + 1) spin();
+      const std::size_t n = in_->flags[i].bytes.load(std::memory_order_relaxed);
+      if (n > message.size()) return false;
+      std::memcpy(message.data(), in_->data[i].data(), n);
+      // PAIR bare.bulk.head: publishes the emptied slot to send
+      in_->head.store(++head_, std::memory_order_release);
+      message = message.subspan(n);
+    }
+    return true;
+  }
+  bool flush() { return true; }
+
+ private:
+  BareBulkMemory* out_;
+  BareBulkMemory* in_;
+  std::uint64_t tail_ = 0;
+  std::uint64_t head_ = 0;
+};
+
+class BareBulk {
+ public:
+  std::string name() const { return "bare"; }
+  std::string prepare(std::size_t) {
+    memory_ = SharedMemory(2 * sizeof(BareBulkMemory));
+    if (!memory_) return "no shared memory";
+    for (int i = 0; i < 2; ++i) {
+      rings_[i] = new (memory_.data() + i * sizeof(BareBulkMemory)) BareBulkMemory;
+    }
+    return "";
+  }
+  std::optional<BareBulkEnd> open(Side side) {
+    const int out = side == Side::kClient ? 0 : 1;
+    return BareBulkEnd(rings_[out], rings_[1 - out]);
+  }
+
+ private:
+  SharedMemory memory_;
+  BareBulkMemory* rings_[2] = {};
+};
+
+}  // namespace clan::bench

@@ -1,0 +1,176 @@
+#include "support/results.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+
+#include "support/plot.h"
+
+namespace clan::bench {
+
+namespace {
+
+std::string quoted(const std::string& s) {
+  std::string out = "\"";
+  for (char c : s) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string number(double v) { return std::isfinite(v) ? fmt::format("{:.6g}", v) : "null"; }
+
+/// Columns as wide as their widest cell; the first `left` columns left-aligned.
+std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t left) {
+  std::vector<std::size_t> width;
+  for (const auto& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const bool last_text = c + 1 == row.size();
+      if (c < left || last_text) {
+        line += fmt::format(" {:<{}} ", row[c], width[c]);
+      } else {
+        line += fmt::format(" {:>{}} ", row[c], width[c]);
+      }
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+bool write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::trunc);
+  out << text;
+  return static_cast<bool>(out.flush());
+}
+
+}  // namespace
+
+std::string format_x(double x, const std::string& x_name) {
+  if (x_name == "bytes") {
+    if (x >= 1048576 && std::fmod(x, 1048576) == 0) return fmt::format("{:.0f} MB", x / 1048576);
+    if (x >= 1024 && std::fmod(x, 1024) == 0) return fmt::format("{:.0f} KB", x / 1024);
+    return fmt::format("{:.0f} B", x);
+  }
+  return fmt::format("{:.0f}", x);
+}
+
+std::string format_value(double value) {
+  const double a = std::fabs(value);
+  if (a >= 1000) return fmt::format("{:.0f}", value);
+  if (a >= 100) return fmt::format("{:.1f}", value);
+  if (a >= 10) return fmt::format("{:.2f}", value);
+  return fmt::format("{:.3f}", value);
+}
+
+void Results::skip(Skip skip) {
+  for (const Skip& s : skips_) {
+    if (s.benchmark == skip.benchmark && s.variant == skip.variant && s.reason == skip.reason) {
+      return;
+    }
+  }
+  skips_.push_back(std::move(skip));
+}
+
+const Row* Results::find(const std::string& benchmark, const std::string& variant, double x) const {
+  for (const Row& r : rows_) {
+    if (r.benchmark == benchmark && r.variant == variant && r.x == x) return &r;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Results::benchmarks() const {
+  std::vector<std::string> names;
+  for (const Row& r : rows_) {
+    if (std::find(names.begin(), names.end(), r.benchmark) == names.end()) {
+      names.push_back(r.benchmark);
+    }
+  }
+  return names;
+}
+
+std::string Results::table(const std::string& benchmark) const {
+  std::vector<std::vector<std::string>> cells;
+  for (const Row& r : rows_) {
+    if (r.benchmark != benchmark) continue;
+    if (cells.empty()) {
+      cells.push_back({r.x_name, "variant", "min", "p50", "p99", "max", "MAD", "unit", "runs",
+                       "dropped", "probe ns", "x probe", ""});
+    }
+    cells.push_back({format_x(r.x, r.x_name), r.variant, format_value(r.stats.min),
+                     format_value(r.stats.p50), format_value(r.stats.p99),
+                     format_value(r.stats.max), format_value(r.stats.mad), r.unit,
+                     fmt::format("{}", r.stats.runs), fmt::format("{}", r.dropped),
+                     r.probe_ns > 0 ? fmt::format("{:.0f}", r.probe_ns) : "-",
+                     r.to_probe() > 0 ? fmt::format("{:.2f}", r.to_probe()) : "-", r.note});
+  }
+  std::string out = aligned(cells, 2);
+  for (const Skip& s : skips_) {
+    if (s.benchmark == benchmark) {
+      out += fmt::format("  skipped {}: {}\n", s.variant, s.reason);
+    }
+  }
+  return out;
+}
+
+std::string Results::json(const Machine& m) const {
+  std::string out = fmt::format(
+      "{{\n  \"machine\": {{\"cpu\": {}, \"cores\": {}, \"kernel\": {}, \"governor\": {}, "
+      "\"clock\": {}, \"date\": {}, \"commit\": {}, \"compiler\": {}, \"load\": {}}},\n"
+      "  \"results\": [",
+      quoted(m.cpu_model), m.cores, quoted(m.kernel), quoted(m.governor), quoted(m.clock),
+      quoted(m.date), quoted(m.commit), quoted(m.compiler), quoted(m.load_average));
+  const char* separator = "\n";
+  for (const Row& r : rows_) {
+    out += fmt::format(
+        "{}    {{\"benchmark\": {}, \"variant\": {}, \"x\": {}, \"x_name\": {}, \"unit\": {}, "
+        "\"higher_is_better\": {}, \"min\": {}, \"p50\": {}, \"p99\": {}, \"max\": {}, "
+        "\"mad\": {}, \"count\": {}, \"runs\": {}, \"op_ns\": {}, \"probe_ns\": {}, "
+        "\"to_probe\": {}, \"dropped\": {}, \"note\": {}}}",
+        separator, quoted(r.benchmark), quoted(r.variant), number(r.x), quoted(r.x_name),
+        quoted(r.unit), r.higher_is_better, number(r.stats.min), number(r.stats.p50),
+        number(r.stats.p99), number(r.stats.max), number(r.stats.mad), r.stats.count, r.stats.runs,
+        number(r.op_ns), number(r.probe_ns), number(r.to_probe()), r.dropped, quoted(r.note));
+    separator = ",\n";
+  }
+  out += "\n  ],\n  \"skipped\": [";
+  separator = "\n";
+  for (const Skip& s : skips_) {
+    out += fmt::format("{}    {{\"benchmark\": {}, \"variant\": {}, \"reason\": {}}}", separator,
+                       quoted(s.benchmark), quoted(s.variant), quoted(s.reason));
+    separator = ",\n";
+  }
+  return out + "\n  ]\n}\n";
+}
+
+bool Results::write(const std::string& directory, const Machine& machine) const {
+  if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST) return false;
+  if (!write_file(directory + "/results.json", json(machine))) return false;
+  for (const std::string& name : benchmarks()) {
+    std::vector<Row> rows;
+    std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(rows),
+                 [&](const Row& r) { return r.benchmark == name; });
+    const std::string svg = plot_svg(name, rows, machine_line(machine));
+    if (!write_file(directory + "/" + name + ".svg", svg)) return false;
+  }
+  return true;
+}
+
+}  // namespace clan::bench

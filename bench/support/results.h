@@ -1,0 +1,64 @@
+// What was measured: rows, skipped variants, and how they are written (table, JSON, plots).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/machine.h"
+#include "support/stats.h"
+
+namespace clan::bench {
+
+struct Row {
+  std::string benchmark;
+  std::string variant;  ///< clan, tcp, unix, seqpacket, bare, ucx, …; "-poll" when it never blocks
+  double x = 0;         ///< what the benchmark varies
+  std::string x_name = "bytes";
+  std::string unit;  ///< ns, us, M msg/s, GB/s, …
+  bool higher_is_better = false;
+  Stats stats;
+  double op_ns = 0;     ///< time of one operation at the median, for the ratio to the probe
+  double probe_ns = 0;  ///< bare cache-line round trip around the samples; 0: not probed
+  int dropped = 0;      ///< samples repeated because the machine changed its regime
+  std::string note;
+
+  double to_probe() const { return probe_ns > 0 ? op_ns / probe_ns : 0; }
+};
+
+struct Skip {
+  std::string benchmark;
+  std::string variant;
+  std::string reason;
+};
+
+class Results {
+ public:
+  void add(Row row) { rows_.push_back(std::move(row)); }
+  /// The same reason for the same variant is kept once.
+  void skip(Skip skip);
+
+  const std::vector<Row>& rows() const { return rows_; }
+  const std::vector<Skip>& skips() const { return skips_; }
+  const Row* find(const std::string& benchmark, const std::string& variant, double x) const;
+
+  /// The aligned table of one benchmark.
+  std::string table(const std::string& benchmark) const;
+  std::string json(const Machine& machine) const;
+
+  /// Writes results.json and one plot per benchmark into a directory. False: see errno.
+  bool write(const std::string& directory, const Machine& machine) const;
+
+ private:
+  std::vector<std::string> benchmarks() const;
+
+  std::vector<Row> rows_;
+  std::vector<Skip> skips_;
+};
+
+/// 64 → "64 B", 1048576 → "1 MB"; other axes as plain numbers.
+std::string format_x(double x, const std::string& x_name);
+/// Three significant digits or so, without exponents.
+std::string format_value(double value);
+
+}  // namespace clan::bench

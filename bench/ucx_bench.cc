@@ -1,0 +1,262 @@
+// What does UCX, the best-known user-level messaging library, do on this machine? Runs the
+// distribution's own ucx_perftest, two processes pinned like ours, and reads its final line.
+//
+// Latencies are doubled: ucx_perftest prints half a round trip. When it isn't installed (Debian:
+// ucx-utils) every row is skipped with that reason.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "benchmarks.h"
+#include "support/clock.h"
+#include "support/fd.h"
+
+namespace clan::bench {
+
+namespace {
+
+constexpr const char* kProgram = "ucx_perftest";
+constexpr double kRunDeadlineS = 20;
+
+struct Test {
+  std::string benchmark;  ///< ours
+  std::string test;       ///< ucx_perftest's
+  std::string variant;
+  std::string transports;  ///< UCX_TLS
+  std::size_t bytes;
+  std::uint64_t iterations;
+  enum { kLatency, kRate, kBandwidth } figure;
+};
+
+/// A child that is dead, and reaped, when this goes out of scope.
+class Child {
+ public:
+  Child(const std::vector<std::string>& arguments, int core, const std::string& transports,
+        Fd* output) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
+    Fd read_end(ends[0]), write_end(ends[1]);
+    const pid_t parent = getpid();
+    pid_ = fork();
+    if (pid_ == 0) exec(arguments, core, transports, write_end.get(), parent);
+    if (output != nullptr) *output = std::move(read_end);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool started() const { return pid_ > 0; }
+
+ private:
+  [[noreturn]] static void exec(const std::vector<std::string>& arguments, int core,
+                                const std::string& transports, int out, pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    sched_setaffinity(0, sizeof set, &set);
+    setenv("UCX_TLS", transports.c_str(), 1);
+    setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
+    const int null = open("/dev/null", O_RDWR);
+    dup2(null, 0);
+    dup2(out, 1);
+    dup2(null, 2);
+    std::vector<char*> argv;
+    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+    argv.push_back(nullptr);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  pid_t pid_ = -1;
+};
+
+bool installed() {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/" + kProgram).c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+/// Whether someone listens on the port, by the kernel's table: connecting would use up the server.
+bool listening(int port) {
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    const std::string wanted = fmt::format(":{:04X}", port);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream fields(line);
+      std::string slot, local, remote, state;
+      fields >> slot >> local >> remote >> state;
+      if (state == "0A" && local.size() > wanted.size() &&
+          local.compare(local.size() - wanted.size(), wanted.size(), wanted) == 0) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool wait_until_listening(int port) {
+  constexpr int kTries = 250;
+  for (int i = 0; i < kTries; ++i) {
+    if (listening(port)) return true;
+    usleep(20'000);
+  }
+  return false;
+}
+
+std::string read_all(int fd, double deadline_s) {
+  std::string text;
+  const std::uint64_t end = Clock::monotonic_ns() + static_cast<std::uint64_t>(deadline_s * 1e9);
+  for (;;) {
+    const std::uint64_t now = Clock::monotonic_ns();
+    if (now >= end) return "";
+    pollfd p{fd, POLLIN, 0};
+    if (poll(&p, 1, static_cast<int>((end - now) / 1'000'000) + 1) <= 0) continue;
+    std::array<char, 4096> buffer;
+    const ssize_t n = read(fd, buffer.data(), buffer.size());
+    if (n <= 0) return text;
+    text.append(buffer.data(), static_cast<std::size_t>(n));
+  }
+}
+
+/// The numbers of the last line that has eight of them:
+/// iterations, p50 us, average us, overall us, 2 × MB/s, 2 × messages/s.
+std::vector<double> final_numbers(const std::string& text) {
+  std::vector<double> numbers;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<double> found;
+    std::istringstream cells(line);
+    for (std::string cell; std::getline(cells, cell, ',');) {
+      char* end = nullptr;
+      const double v = std::strtod(cell.c_str(), &end);
+      if (end == cell.c_str()) break;
+      found.push_back(v);
+    }
+    if (found.size() == 8) numbers = found;
+  }
+  return numbers;
+}
+
+std::vector<double> run_once(Context& context, const Test& test) {
+  static int port = 20000 + getpid() % 20000;
+  for (++port; listening(port); ++port) {
+  }
+  const std::string at = std::to_string(port);
+  const Child server({kProgram, "-p", at}, context.options().core_b, test.transports, nullptr);
+  if (!server.started() || !wait_until_listening(port)) return {};
+  Fd output;
+  const Child client(
+      {kProgram, "127.0.0.1", "-p", at, "-t", test.test, "-s", std::to_string(test.bytes), "-n",
+       std::to_string(test.iterations), "-w", std::to_string(test.iterations / 10 + 1), "-f", "-v"},
+      context.options().core_a, test.transports, &output);
+  if (!client.started()) return {};
+  return final_numbers(read_all(output.get(), kRunDeadlineS));
+}
+
+double figure_of(const Test& test, const std::vector<double>& n) {
+  switch (test.figure) {
+    case Test::kLatency: return 2 * n[1] * 1e3;
+    case Test::kRate: return n[7] / 1e6;
+    case Test::kBandwidth: return n[5] * 1048576 / 1e9;
+  }
+  return 0;
+}
+
+std::optional<Row> measure(Context& context, const Test& test) {
+  const GroupOptions group = context.across_cores();
+  const int wanted = context.options().smoke ? 1 : std::min(context.options().samples, 5);
+  std::vector<double> runs, probes;
+  int dropped = 0;
+  double before = probe_cores(group);
+  while (static_cast<int>(runs.size()) < wanted) {
+    const auto numbers = run_once(context, test);
+    if (numbers.empty()) {
+      context.skip(test.benchmark, test.variant,
+                   fmt::format("{} -t {} gave no result", kProgram, test.test));
+      return std::nullopt;
+    }
+    const double after = probe_cores(group);
+    const bool agree = std::max(before, after) <= kProbeTolerance * std::min(before, after);
+    if (agree || dropped >= wanted) {
+      runs.push_back(figure_of(test, numbers));
+      probes.push_back((before + after) / 2);
+    } else {
+      ++dropped;
+    }
+    before = after;
+  }
+  Row row;
+  row.benchmark = test.benchmark;
+  row.variant = test.variant;
+  row.x = static_cast<double>(test.bytes);
+  row.higher_is_better = test.figure != Test::kLatency;
+  row.unit = test.figure == Test::kLatency ? "ns" : test.figure == Test::kRate ? "M msg/s" : "GB/s";
+  row.stats = summarise_runs(runs);
+  row.probe_ns = median(probes);
+  row.dropped = dropped;
+  row.op_ns = test.figure == Test::kLatency ? row.stats.p50
+              : test.figure == Test::kRate  ? 1e3 / row.stats.p50
+                                            : row.x / row.stats.p50;
+  row.note = test.test;
+  return row;
+}
+
+std::vector<Test> tests() {
+  const std::string cma = "posix,cma,self", posix = "posix,self";
+  std::vector<Test> all;
+  for (std::size_t bytes : {8ul, 64ul, 1024ul, 65536ul, 1048576ul}) {
+    const std::uint64_t n = bytes <= 1024 ? 100'000 : bytes <= 65536 ? 10'000 : 1'000;
+    all.push_back({"ucx_latency", "tag_lat", "ucx", cma, bytes, n, Test::kLatency});
+    all.push_back(
+        {"ucx_latency", "stream_lat", "ucx stream, posix", posix, bytes, n, Test::kLatency});
+  }
+  for (std::size_t bytes : {8ul, 64ul}) {
+    all.push_back({"ucx_rate", "tag_bw", "ucx", cma, bytes, 1'000'000, Test::kRate});
+  }
+  for (std::size_t bytes : {65536ul, 1048576ul}) {
+    const std::uint64_t n = bytes <= 65536 ? 20'000 : 2'000;
+    all.push_back({"ucx_bandwidth", "tag_bw", "ucx", cma, bytes, n, Test::kBandwidth});
+    all.push_back({"ucx_bandwidth", "tag_bw", "ucx posix", posix, bytes, n, Test::kBandwidth});
+    all.push_back(
+        {"ucx_bandwidth", "stream_bw", "ucx stream, posix", posix, bytes, n, Test::kBandwidth});
+  }
+  return all;
+}
+
+}  // namespace
+
+void ucx(Context& context) {
+  if (!installed()) {
+    context.skip("ucx_latency", "ucx", "ucx_perftest is not installed (Debian: ucx-utils)");
+    return;
+  }
+  for (Test test : tests()) {
+    if (context.options().smoke) {
+      if (test.bytes != 64) continue;
+      test.iterations = 1'000;
+    }
+    if (context.options().quick && test.variant != "ucx") continue;
+    context.point({[&](Context& c) { return measure(c, test); }});
+  }
+}
+
+}  // namespace clan::bench
