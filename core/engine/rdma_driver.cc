@@ -1,14 +1,29 @@
 #include "engine/rdma_driver.h"
 
+#include <bit>
+#include <limits>
+
 #include "base/futex.h"
 #include "base/log.h"
 
 namespace clan::engine {
 namespace {
 
-constexpr std::uint64_t kChunk = 512 * 1024;
+constexpr std::uint64_t kChunk = 512 * 1024;        ///< of a queue that is alone
+constexpr std::uint64_t kSharedChunk = 64 * 1024;   ///< beside others; a slice of the driver
 constexpr std::uint64_t kInlineBytes = 4u << 20;  ///< what post() does by itself before it returns
+constexpr std::uint64_t kNowBytes = 64 * 1024;    ///< the most that may pass the others by
 constexpr AddressSpaceId kOwnSpace = 0;
+
+// Why a request is not to be served, or 0.
+int refusal(const RdmaRequest& request, const nic::RemoteHandle& h) {
+  if (request.remote_offset > h.length || request.length > h.length - request.remote_offset) {
+    return ERANGE;
+  }
+  if (!includes(h.rights, request.op == RdmaOp::kWrite ? Rights::kWrite : Rights::kRead)) return EACCES;
+  if (request.local == nullptr && request.length > 0) return EFAULT;
+  return 0;
+}
 
 }  // namespace
 
@@ -42,7 +57,9 @@ Result<std::unique_ptr<RdmaDriver>> RdmaDriver::create(ContextCore& context) {
 Status RdmaDriver::start() {
   nic::RdmaScheduler::Options options;
   options.chunk_bytes = kChunk;
-  options.quantum_bytes = kChunk;
+  options.shared_chunk_bytes = kSharedChunk;
+  options.quantum_bytes = kSharedChunk;
+  options.max_queues = kMaxQueues;
   options.on_completion = [](const nic::RdmaQueueRef& queue) {
     static_cast<RdmaQueueCore*>(queue.context)->completed();
   };
@@ -85,7 +102,7 @@ RdmaDriver::~RdmaDriver() {
 // A handle carries a generation: requests that are still queued when their aperture goes must not run
 // against the next one that gets its place.
 Result<std::uint32_t> RdmaDriver::add_remote(RemoteApertureCore* remote) {
-  std::lock_guard lock(mutex_);
+  auto lock = enter();
   std::uint32_t index;
   if (!free_remotes_.empty()) {
     index = free_remotes_.back();
@@ -103,7 +120,7 @@ Result<std::uint32_t> RdmaDriver::add_remote(RemoteApertureCore* remote) {
 }
 
 void RdmaDriver::remove_remote(std::uint32_t handle) {
-  std::lock_guard lock(mutex_);
+  auto lock = enter();
   remotes_[handle % kMaxRemotes].core = nullptr;
   free_remotes_.push_back(handle % kMaxRemotes);
 }
@@ -114,58 +131,111 @@ RemoteApertureCore* RdmaDriver::find_remote(std::uint32_t handle) const {
   return remotes_[index].core;
 }
 
+// The mutex, which whoever runs the driver lets go of between slices.
+std::unique_lock<std::mutex> RdmaDriver::enter() {
+  waiting_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a courtesy
+  std::unique_lock lock(mutex_);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  return lock;
+}
+
 // --- running ---------------------------------------------------------------------------------------
 
 Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue) {
-  std::lock_guard lock(mutex_);
-  return scheduler_->attach(std::move(ring), queue);
+  auto lock = enter();
+  auto id = scheduler_->attach(std::move(ring), queue);
+  if (id) ids_[id->index] = *id;
+  return id;
 }
 
 void RdmaDriver::detach(nic::RdmaQueueId id) {
-  std::lock_guard lock(mutex_);
+  auto lock = enter();
   (void)scheduler_->detach(id);
 }
 
 void RdmaDriver::activate(nic::RdmaQueueId id) {
-  waiting_.fetch_add(1, std::memory_order_relaxed);
-  std::lock_guard lock(mutex_);
-  waiting_.fetch_sub(1, std::memory_order_relaxed);
-  (void)scheduler_->activate(id);
-  idle_.store(false, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
+  // PAIR rdma.doorbell: first the bell, then the mutex; run() gives back the mutex and then looks
+  doorbells_[id.index / 64].fetch_or(std::uint64_t{1} << id.index % 64, std::memory_order_seq_cst);
+}
+
+bool RdmaDriver::rung() const {
+  for (const auto& word : doorbells_) {
+    if (word.load(std::memory_order_seq_cst) != 0) return true;  // PAIR rdma.doorbell
+  }
+  return false;
+}
+
+// Under mutex_.
+void RdmaDriver::answer_doorbells() {
+  for (std::uint32_t w = 0; w < doorbells_.size(); ++w) {
+    if (doorbells_[w].load(std::memory_order_relaxed) == 0) continue;  // relaxed: looked at again
+    // PAIR rdma.doorbell: sees the request behind the bell
+    for (std::uint64_t bits = doorbells_[w].exchange(0, std::memory_order_seq_cst); bits != 0;
+         bits &= bits - 1) {
+      const auto index = w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+      (void)scheduler_->activate(ids_[index]);
+    }
+  }
 }
 
 // One quantum. True while more can be done at once. Under mutex_.
 bool RdmaDriver::slice() {
-  auto progress = scheduler_->run(kChunk);
+  answer_doorbells();
+  auto progress = scheduler_->run(kSharedChunk);
   const bool idle = progress.idle && progress.deferred == 0;
   idle_.store(idle, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
   return !progress.idle && progress.bytes + progress.completions > 0;
 }
 
-bool RdmaDriver::run(std::uint64_t bytes) {
-  for (std::uint64_t done = 0; done < bytes; done += kChunk) {
+template <typename Enough>
+bool RdmaDriver::run(std::uint64_t bytes, Enough&& enough) {
+  for (std::uint64_t done = 0; done < bytes; done += kSharedChunk) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    if (!slice()) return true;
+    const bool more = slice();
     lock.unlock();
-    while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();
+    while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();  // relaxed: a courtesy
+    // PAIR rdma.doorbell: whoever rang and found the mutex taken is seen here
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (enough() || (!more && !rung())) return true;
   }
   return true;
 }
 
-void RdmaDriver::kick() { signal_eventfd(background_->fd()); }
+void RdmaDriver::kick() {
+  if (!kicked_.exchange(true, std::memory_order_seq_cst)) signal_eventfd(background_->fd());
+}
+
+int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote) {
+  const auto capabilities = remote.link().capabilities();
+  const bool at_once = remote.handle().mapped != nullptr || capabilities.direct_copy;
+  const auto address = reinterpret_cast<std::uintptr_t>(request.local);
+  if (request.length == 0 || request.length > kNowBytes || !at_once || translate_always_ ||
+      capabilities.translates || request.priority >= kRdmaPriorities ||
+      address > std::numeric_limits<std::uintptr_t>::max() - request.length ||
+      refusal(request, remote.handle()) != 0) {
+    return EAGAIN;  // what is wrong with it is for the ring's other end to say
+  }
+  now_requests_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter
+  auto result = remote.link().transfer({request.op, &remote.handle(), request.remote_offset,
+                                        static_cast<std::byte*>(request.local), request.length, 0});
+  if (result.kind == nic::TransferResult::Kind::kError) return result.err;
+  now_bytes_.fetch_add(request.length, std::memory_order_relaxed);  // relaxed: a counter
+  return 0;
+}
 
 void RdmaDriver::run_in_background() {
+  kicked_.store(false, std::memory_order_seq_cst);
   // Page faults are taken without the mutex; then the queues that waited for them are tried again.
   if (pinner_ && pinner_->has_deferred()) pinner_->resolve_deferred();
   {
-    std::lock_guard lock(mutex_);
+    auto lock = enter();
     scheduler_->retry_deferred();
   }
-  if (!run(kInlineBytes)) return;  // somebody else is at it and will kick if need be
-  std::unique_lock lock(mutex_);
-  const bool again = !idle_.load(std::memory_order_relaxed) &&
-                     (scheduler_->deferred_queues() > 0 || scheduler_->outstanding_chunks() == 0);
+  if (!run(kInlineBytes, [] { return false; })) return;  // somebody else is at it and will kick if need be
+  auto lock = enter();
+  const bool again = !idle() &&
+                     (rung() || scheduler_->deferred_queues() > 0 || scheduler_->outstanding_chunks() == 0);
   lock.unlock();
   // Other descriptors of the driver thread get their turn in between.
   if (again) kick();
@@ -173,7 +243,7 @@ void RdmaDriver::run_in_background() {
 
 void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
   {
-    std::lock_guard lock(mutex_);
+    auto lock = enter();
     pending_.erase(token);
     (void)scheduler_->complete_chunk(token, err, bytes);
     scheduler_->retry_deferred();  // those that found the link busy
@@ -183,10 +253,13 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
 }
 
 RdmaCounters RdmaDriver::counters() {
-  std::lock_guard lock(mutex_);
+  auto lock = enter();
   const auto& c = scheduler_->counters();
-  RdmaCounters out{c.requests, c.completions, c.bytes, c.chunks, c.splits, c.deferrals, c.bad_requests,
-                   0, 0, 0, 0};
+  // relaxed: counters
+  const std::uint64_t now = now_requests_.load(std::memory_order_relaxed);
+  RdmaCounters out{c.requests + now, c.completions + now,
+                   c.bytes + now_bytes_.load(std::memory_order_relaxed),
+                   c.chunks + now, c.splits, c.deferrals, c.bad_requests, 0, 0, 0, 0};
   if (tlb_) {
     out.tlb_hits = tlb_->stats().hits;
     out.tlb_misses = tlb_->stats().misses;
@@ -201,13 +274,7 @@ RdmaCounters RdmaDriver::counters() {
 int RdmaDriver::check(const nic::RdmaQueueRef&, const RdmaRequest& request) {
   RemoteApertureCore* remote = find_remote(request.remote);
   if (remote == nullptr) return ESTALE;
-  const nic::RemoteHandle& h = remote->handle();
-  if (request.remote_offset > h.length || request.length > h.length - request.remote_offset) {
-    return ERANGE;
-  }
-  if (!includes(h.rights, request.op == RdmaOp::kWrite ? Rights::kWrite : Rights::kRead)) return EACCES;
-  if (request.local == nullptr && request.length > 0) return EFAULT;
-  return 0;
+  return refusal(request, remote->handle());
 }
 
 nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
@@ -295,11 +362,27 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
   request.length = length;
   request.remote = *handle;
   request.cookie = options.cookie;
+  if (outstanding_.load(std::memory_order_acquire) == 0 &&  // PAIR rdma.outstanding
+      !options.more && !in_group_) {
+    // Nothing of this queue could be overtaken, and a short copy is done sooner than handed over.
+    if (int err = driver_.move_now(request, *remote.core()); err != EAGAIN) {
+      now_ = {request.cookie, err, err == 0 ? length : 0};
+      outstanding_.store(1, std::memory_order_relaxed);  // relaxed: published by moved_now_
+      // PAIR rdma.moved_now: publishes now_ to the reaper
+      moved_now_.store(true, std::memory_order_release);
+      completed();
+      return {};
+    }
+  }
   auto ring_driver = ring_->post(request);
   if (!ring_driver) return ring_driver.error();
+  in_group_ = options.more;
+  outstanding_.fetch_add(1, std::memory_order_relaxed);  // relaxed: read by this thread only
   if (*ring_driver) driver_.activate(id_);
   if (options.more) return {};  // the group is not complete
-  if (driver_.run(kInlineBytes) && !driver_.idle()) driver_.kick();
+  const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
+  auto served = [&] { return completions_.load(std::memory_order_relaxed) != seen; };  // relaxed: a hint
+  if (driver_.run(kInlineBytes, served) && !driver_.idle()) driver_.kick();
   return {};
 }
 
@@ -311,12 +394,30 @@ void RdmaQueueCore::completed() {
 }
 
 std::size_t RdmaQueueCore::poll(std::span<RdmaCompletion> completions) {
+  if (std::size_t n = reap(completions); n > 0) return n;
   context_->help();
-  auto n = ring_->reap(completions);
-  if (n.ok() && *n > 0) return *n;
-  if (!driver_.idle()) driver_.run(kInlineBytes);
-  n = ring_->reap(completions);
-  return n.ok() ? *n : 0;
+  if (driver_.idle()) return 0;
+  const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
+  driver_.run(kInlineBytes, [&] {
+    return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
+  });
+  return reap(completions);
+}
+
+// The one that was moved at once is older than what the ring may hold.
+std::size_t RdmaQueueCore::reap(std::span<RdmaCompletion> completions) {
+  if (completions.empty()) return 0;
+  std::size_t n = 0;
+  // PAIR rdma.moved_now: sees now_
+  if (moved_now_.load(std::memory_order_acquire)) {
+    completions[n++] = now_;
+    moved_now_.store(false, std::memory_order_relaxed);  // relaxed: published by outstanding_
+  }
+  auto more = ring_->reap(completions.subspan(n));
+  if (more.ok()) n += *more;
+  // PAIR rdma.outstanding: the poster may use now_ again
+  if (n > 0) outstanding_.fetch_sub(n, std::memory_order_release);
+  return n;
 }
 
 Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,

@@ -1,17 +1,18 @@
 // RdmaDriver: the NIC driver's RDMA half: rings, scheduler, TLB and links put together.
 //
 // One per context, made with the first RDMA queue. Whoever has work for it runs it, under its mutex, in
-// slices of one scheduler quantum, so that others come in between; what nobody runs is left to the
-// context's driver thread (kick).
+// slices of one scheduler quantum, so that others come in between, and until its own request is done; what
+// nobody runs is left to the context's driver thread (kick). A short request on a queue that has nothing
+// else outstanding is moved at once by the thread that posts it: it has nothing to overtake.
 //
 // The TLB takes part where the link needs translations (packets leave from pinned pages) or
 // ContextOptions::nic_translates asks for it. Links that copy by process_vm_writev translate in the kernel.
 #pragma once
 
-#include <condition_variable>
+#include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -35,12 +36,16 @@ class RdmaDriver final : public nic::RdmaMover {
 
   Result<nic::RdmaQueueId> attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue);
   void detach(nic::RdmaQueueId id);
-  /// The doorbell of a ring.
+  /// The doorbell of a ring: whoever runs the driver answers it. Takes no lock.
   void activate(nic::RdmaQueueId id);
-  /// Serves until idle or `bytes` have been handed on. False: somebody else is at it.
-  bool run(std::uint64_t bytes);
+  /// Serves until idle, `enough()` or `bytes` have been handed on. False: somebody else is at it.
+  template <typename Enough>
+  bool run(std::uint64_t bytes, Enough&& enough);
   // PAIR rdma.driver_idle: sees what the last to run the driver left
-  bool idle() const { return idle_.load(std::memory_order_acquire); }
+  bool idle() const { return idle_.load(std::memory_order_acquire) && !rung(); }
+  /// Moves `request` at once, in the caller's thread and beside everybody else's. EAGAIN: it has to go
+  /// through the ring. Else the errno of its completion, 0 for none.
+  int move_now(const RdmaRequest& request, RemoteApertureCore& remote);
   /// Leaves the rest to the driver thread.
   void kick();
 
@@ -55,7 +60,10 @@ class RdmaDriver final : public nic::RdmaMover {
  private:
   explicit RdmaDriver(ContextCore& context) : context_(context) {}
   Status start();
+  std::unique_lock<std::mutex> enter();
   void run_in_background();
+  void answer_doorbells();
+  bool rung() const;
   nic::RdmaMoveResult hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote);
   bool slice();
 
@@ -64,6 +72,12 @@ class RdmaDriver final : public nic::RdmaMover {
   ContextCore& context_;
   std::mutex mutex_;
   std::atomic<int> waiting_{0};  ///< threads that want the mutex: the runner lets them in
+  static constexpr std::uint32_t kMaxQueues = 256;
+  std::array<std::atomic<std::uint64_t>, kMaxQueues / 64> doorbells_{};  ///< a bit for each queue
+  std::array<nic::RdmaQueueId, kMaxQueues> ids_{};                       ///< under mutex_
+  std::atomic<bool> kicked_{false};  ///< the driver thread has been told and has not come yet
+  // What move_now() did. relaxed: counters
+  std::atomic<std::uint64_t> now_requests_{0}, now_bytes_{0};
   std::atomic<bool> idle_{true};
   std::unique_ptr<nic::RdmaScheduler> scheduler_;
   struct Remote {
@@ -101,7 +115,9 @@ class RdmaQueueCore {
   /// From the scheduler, under the driver's mutex.
   void completed();
 
+
  private:
+  std::size_t reap(std::span<RdmaCompletion> completions);
   RdmaQueueCore(std::shared_ptr<ContextCore> context, RdmaDriver& driver)
       : context_(std::move(context)), driver_(driver), waiter_(context_->options().wait) {}
   std::shared_ptr<ContextCore> context_;
@@ -109,6 +125,12 @@ class RdmaQueueCore {
   std::shared_ptr<nic::MemoryBlock> memory_;
   std::unique_ptr<nic::RdmaRingApp> ring_;
   nic::RdmaQueueId id_;
+  /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's thread;
+  /// its completion is then kept here, and is older than any in the ring.
+  std::atomic<std::uint64_t> outstanding_{0};
+  std::atomic<bool> moved_now_{false};
+  RdmaCompletion now_;
+  bool in_group_ = false;  ///< the last one posted has `more`; the poster's
   std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
   std::mutex mutex_;
   std::shared_ptr<EventQueueCore> queue_;

@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 #include "base/log.h"
@@ -383,8 +384,8 @@ bool ShmLink::help() {
 
 int ShmLink::copy_directly(const Transfer& t) {
   const shm::ApertureEntry& entry = *entry_of(*t.remote);
-  auto& epoch = image_.signals->activity[peer_.my_slot].epoch;
-  std::lock_guard lock(dma_mutex_);
+  const std::uint32_t lane = claim_lane();
+  auto& epoch = image_.signals->activity[peer_.my_slot].epoch[lane];
   // PAIR dma.epoch: announced before the generation is checked; Nic::revoke waits for it
   const std::uint64_t mine = epoch.load(std::memory_order_relaxed) | 1;
   epoch.store(mine, std::memory_order_seq_cst);
@@ -395,12 +396,34 @@ int ShmLink::copy_directly(const Transfer& t) {
     err = ESTALE;
   } else {
     std::uint64_t base = entry.base.load(std::memory_order_relaxed);
-    err = t.length >= kTogetherBytes ? copy_together(t, base)
-                                     : copy_range(t.op, t.local, base + t.remote_offset, t.length);
+    std::unique_lock job(job_mutex_, std::defer_lock);
+    const bool together = t.length >= kTogetherBytes && job.try_lock();
+    err = together ? copy_together(t, base)
+                   : copy_range(t.op, t.local, base + t.remote_offset, t.length);
   }
   // PAIR dma.epoch: the copy is over
   epoch.store(mine + 1, std::memory_order_seq_cst);
+  // PAIR dma.lane: the next thread under this lane sees our epoch
+  lanes_in_use_.fetch_and(~(1u << lane), std::memory_order_release);
   return err;
+}
+
+// A lane nobody else copies under. Waits while all are taken, which is for the length of a copy.
+std::uint32_t ShmLink::claim_lane() {
+  std::uint32_t taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: the exchange decides
+  for (;;) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_one(taken));
+    if (lane >= shm::kDmaLanes) {
+      sched_yield();
+      taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: as above
+      continue;
+    }
+    // PAIR dma.lane: sees the epoch its last user left
+    if (lanes_in_use_.compare_exchange_weak(taken, taken | 1u << lane, std::memory_order_acquire,
+                                            std::memory_order_relaxed)) {
+      return lane;
+    }
+  }
 }
 
 TransferResult ShmLink::transfer(const Transfer& t) {

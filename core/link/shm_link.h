@@ -10,8 +10,8 @@
 // Sending never waits: what the socket has no room for is kept and sent by the driver thread. Two
 // drivers that waited for each other would wait for ever.
 //
-// Locking: one mutex for tables (set-up path), one for the DMA activity line, one for sending, taken
-// last. The data path of mapped apertures takes none.
+// Locking: one mutex for tables (set-up path), one for the copy that the peer may help with, one for
+// sending, taken last; a copy claims a lane of the DMA activity line. The data path of mapped apertures takes none.
 #pragma once
 
 #include <condition_variable>
@@ -124,6 +124,7 @@ class ShmLink final : public nic::Link,
   int copy_directly(const nic::Transfer& transfer);
   int copy_range(RdmaOp op, std::byte* local, std::uint64_t remote, std::uint64_t length) const;
   int copy_together(const nic::Transfer& transfer, std::uint64_t base);
+  std::uint32_t claim_lane();
   nic::TransferResult copy_by_peer(const nic::Transfer& transfer);
 
   ShmPeer peer_;
@@ -155,8 +156,10 @@ class ShmLink final : public nic::Link,
   std::mutex send_mutex_;
   std::deque<Unsent> unsent_;
 
-  std::mutex dma_mutex_;
-  std::uint32_t job_sequence_ = 0;  ///< under dma_mutex_
+  /// Lanes of our DmaActivity in the peer's NIC that a thread of ours is copying under.
+  std::atomic<std::uint32_t> lanes_in_use_{0};
+  std::mutex job_mutex_;
+  std::uint32_t job_sequence_ = 0;  ///< under job_mutex_
   std::atomic<bool> slot_held_{true};
 };
 

@@ -197,11 +197,12 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
   lock.unlock();
   for (std::uint32_t slot = 0; slot < slots.size(); ++slot) {
     if (!slots[slot]) continue;
-    auto& activity = image_.signals->activity[slot].epoch;
-    // PAIR dma.epoch: announced before the initiator checks the generation
-    std::uint64_t seen = activity.load(std::memory_order_seq_cst);
-    while ((seen & 1) != 0 && activity.load(std::memory_order_seq_cst) == seen && peer_alive(slot)) {
-      ::usleep(50);
+    for (auto& activity : image_.signals->activity[slot].epoch) {
+      // PAIR dma.epoch: announced before the initiator checks the generation
+      const std::uint64_t seen = activity.load(std::memory_order_seq_cst);
+      while ((seen & 1) != 0 && activity.load(std::memory_order_seq_cst) == seen && peer_alive(slot)) {
+        ::usleep(50);
+      }
     }
   }
   return {};
@@ -389,7 +390,7 @@ Result<std::uint32_t> Nic::add_peer_slot() {
   if (slot >= shm::kMaxPeers) return Error{ENOSPC, "4096 peers are attached already"};
   if (free == peer_slots_.end()) peer_slots_.push_back(true);
   peer_slots_[slot] = true;
-  image_.signals->activity[slot].epoch.store(0, std::memory_order_seq_cst);
+  for (auto& epoch : image_.signals->activity[slot].epoch) epoch.store(0, std::memory_order_seq_cst);
   // A job its predecessor left behind must not run with the newcomer's addresses.
   image_.signals->jobs[slot].claim.store(0, std::memory_order_seq_cst);
   return slot;

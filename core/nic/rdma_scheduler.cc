@@ -50,6 +50,7 @@ Result<RdmaScheduler> RdmaScheduler::create(RdmaMover& mover, Options options) {
   if (!in(options.chunk_bytes, kMaxBytesOption) || !in(options.quantum_bytes, kMaxBytesOption) ||
       options.group_quantum_bytes > 64 * options.quantum_bytes ||
       options.chunk_bytes > 64 * options.quantum_bytes ||
+      options.shared_chunk_bytes > options.chunk_bytes ||
       !in(options.max_queues, std::uint64_t{1} << kQueueBits) ||
       !in(options.max_outstanding_chunks, std::uint64_t{1} << kSlotBits) ||
       !in(options.max_inflight_requests, kMaxInflight) || options.starvation_turns == 0)
@@ -211,6 +212,10 @@ bool RdmaScheduler::open_turn(Queue& q, bool guard) {
     push_back(list, q);
     return false;
   }
+  if (last_served_ != q.ref.id.index) {
+    last_served_ = q.ref.id.index;
+    alone_bytes_ = 0;
+  }
   q.turn_open = true;
   q.holding = false;
   q.group_bytes = 0;
@@ -219,12 +224,17 @@ bool RdmaScheduler::open_turn(Queue& q, bool guard) {
   return true;
 }
 
+std::uint64_t RdmaScheduler::chunk_limit() const {
+  const bool alone = alone_bytes_ >= kAloneBytes || options_.shared_chunk_bytes == 0;
+  return alone ? options_.chunk_bytes : options_.shared_chunk_bytes;
+}
+
 /// May the queue start another chunk in this turn?
 bool RdmaScheduler::may_continue(const Queue& q) const {
   if (q.deficit > 0) return true;
   if (!q.in_group || !q.holding) return false;
   const InFlight& r = q.current();
-  const std::uint64_t next = std::min(options_.chunk_bytes, r.request.length - r.started);
+  const std::uint64_t next = std::min(chunk_limit(), r.request.length - r.started);
   return q.group_bytes + next <= options_.group_quantum_bytes;
 }
 
@@ -375,7 +385,7 @@ RdmaChunk RdmaScheduler::next_chunk(Queue& q, const InFlight& r, std::uint32_t s
             std::uint64_t{q.ref.id.index} << kSlotBits | slot;
   c.op = r.request.op;
   c.priority = r.request.priority;
-  c.length = std::min(options_.chunk_bytes, left);
+  c.length = std::min(chunk_limit(), left);
   c.last = c.length == left;
   c.more = r.request.more;
   c.remote = r.request.remote;
@@ -389,6 +399,7 @@ RdmaChunk RdmaScheduler::next_chunk(Queue& q, const InFlight& r, std::uint32_t s
 
 void RdmaScheduler::charge(Queue& q, std::uint64_t bytes) {
   charged_ += bytes;
+  alone_bytes_ += bytes;
   q.deficit -= static_cast<std::int64_t>(bytes);
   if (q.in_group) q.group_bytes += bytes;
 }

@@ -25,7 +25,7 @@
 //    ones are not free.
 //  - Groups (RdmaRequest::more) overdraw their turn rather than let another queue of their level
 //    in, up to `group_quantum_bytes` in one turn; see rdma_request.h for the exceptions.
-//  - Requests longer than `chunk_bytes` are split. run() stops between chunks: a queue that has
+//  - Requests longer than `chunk_bytes` (beside other queues: `shared_chunk_bytes`) are split. run() stops between chunks: a queue that has
 //    become more urgent waits for one run(), no longer.
 //
 // Completions
@@ -122,6 +122,9 @@ class RdmaScheduler {
  public:
   struct Options {
     std::uint64_t chunk_bytes = 128 * 1024;
+    /// Chunks of a queue that has not been alone for kAloneBytes: a small request of another queue must
+    /// not wait for a large chunk. 0: chunk_bytes.
+    std::uint64_t shared_chunk_bytes = 0;
     std::uint64_t quantum_bytes = 128 * 1024;
     std::uint64_t group_quantum_bytes = 1024 * 1024;  // at most 64 quanta
     std::uint32_t max_queues = 256;                   // at most 65536
@@ -155,6 +158,7 @@ class RdmaScheduler {
   };
 
   static constexpr std::uint64_t kMinCharge = 64;
+  static constexpr std::uint64_t kAloneBytes = 4u << 20;
 
   /// EINVAL if an option is out of range. The mover must outlive the scheduler.
   static Result<RdmaScheduler> create(RdmaMover& mover, Options options);
@@ -261,6 +265,7 @@ class RdmaScheduler {
   int pick_level(bool* guard) const;
   bool open_turn(Queue& q, bool guard);
   bool may_continue(const Queue& q) const;
+  std::uint64_t chunk_limit() const;
   void serve_turn(Queue& q, std::uint64_t budget, Progress& progress);
 
   State fetch(Queue& q);
@@ -294,6 +299,8 @@ class RdmaScheduler {
   std::uint32_t outstanding_ = 0;
   std::uint64_t chunk_sequence_ = 0;
   std::uint64_t charged_ = 0;  // in this run
+  std::uint32_t last_served_ = kNone;
+  std::uint64_t alone_bytes_ = 0;  // charged to last_served_ since another queue had its turn
   Counters counters_;
   bool busy_ = false;  // inside a call: the mover or the callback must not call back
 };

@@ -123,10 +123,11 @@ constexpr std::uint32_t kSleepsOnFutex = 1;
 constexpr std::uint32_t kSleepsOnFd = 2;
 
 /// What a peer that copies to or from the owner's memory by itself (DMA) says about it. One line,
-/// written by that peer. Odd = a copy is under way: revocation waits for it.
+/// written by that peer; a word for each of its threads that copies at the moment. Odd = a copy is under
+/// way: revocation waits for it.
+constexpr std::uint32_t kDmaLanes = 8;
 struct DmaActivity {
-  std::atomic<std::uint64_t> epoch;
-  std::uint64_t pad[7];
+  std::atomic<std::uint64_t> epoch[kDmaLanes];
 };
 static_assert(sizeof(DmaActivity) == kCacheLine);
 constexpr std::uint32_t kMaxPeers = 4096;

@@ -293,7 +293,7 @@ TEST_F(NicRevoke, OfOwnMemoryWaitsForCopiesUnderWay) {
   ASSERT_TRUE(cookie);
   auto slot = nic_->add_peer_slot();
   ASSERT_TRUE(slot);
-  auto& epoch = nic_->image().signals->activity[*slot].epoch;
+  auto& epoch = nic_->image().signals->activity[*slot].epoch[shm::kDmaLanes - 1];
   epoch.store(1);
   std::atomic<bool> copying{true};
   std::thread peer([&] {
@@ -312,7 +312,7 @@ TEST_F(NicRevoke, OfOwnMemoryDoesNotWaitForADeadPeer) {
   ASSERT_TRUE(cookie);
   auto slot = nic_->add_peer_slot();
   ASSERT_TRUE(slot);
-  nic_->image().signals->activity[*slot].epoch.store(1);
+  nic_->image().signals->activity[*slot].epoch[0].store(1);
   std::vector<std::uint32_t> asked;
   EXPECT_TRUE(nic_->revoke(cookie->aperture, [&](std::uint32_t s) {
     asked.push_back(s);

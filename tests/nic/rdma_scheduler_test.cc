@@ -383,6 +383,38 @@ TEST_F(RdmaSchedulerTest, AGuardTurnIsAWholeTurnHoweverSmallTheBudget) {
             std::string(40, 'a') + std::string(10, 'b') + std::string(10, 'a'));
 }
 
+// ---- chunks ----
+
+TEST_F(RdmaSchedulerTest, CutsSmallWhileOthersAreAboutAndLargeForAQueueThatIsAlone) {
+  auto o = small_options();
+  o.chunk_bytes = 1 << 20;
+  o.shared_chunk_bytes = 1 << 16;
+  o.quantum_bytes = 1 << 16;
+  o.group_quantum_bytes = 1 << 16;
+  restart(o);
+  App greedy(s, 'g'), small(s, 's');
+  greedy.post(16 << 20);
+  s.run(kMuch);
+  // 4 MB (RdmaScheduler::kAloneBytes) in small chunks, then it counts as alone.
+  ASSERT_EQ(mover.log.size(), 64u + 12u);
+  EXPECT_EQ(mover.log.front().length, 1u << 16);
+  EXPECT_EQ(mover.log[63].length, 1u << 16);
+  EXPECT_EQ(mover.log[64].length, 1u << 20);
+  mover.log.clear();
+  greedy.post(2 << 20);
+  small.post(4096);
+  s.run(kMuch);
+  // The last large chunk has overdrawn the greedy queue's turn, and from now on it has company.
+  EXPECT_EQ(mover.order(), "s" + std::string(32, 'g'));
+  for (std::size_t i = 1; i < mover.log.size(); ++i) EXPECT_EQ(mover.log[i].length, 1u << 16);
+}
+
+TEST_F(RdmaSchedulerTest, RefusesASharedChunkLargerThanAChunk) {
+  auto o = small_options();
+  o.shared_chunk_bytes = o.chunk_bytes + 1;
+  EXPECT_EQ(RdmaScheduler::create(mover, o).error().err, EINVAL);
+}
+
 // ---- groups ----
 
 TEST_F(RdmaSchedulerTest, KeepsAGroupTogether) {
