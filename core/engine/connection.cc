@@ -446,18 +446,13 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
     return;
   }
   // The same stores as packets: the payload in any order, then terminator, head and skip in order.
-  auto line = [&](std::uint64_t position) {
-    return kRegionRing + out_geometry_.index(position) * kCacheLine;
-  };
   if (payload > 0) {
     (void)link_->put(remote_, at + shm::kRingHeadBytes, std::span(staging_).first(payload),
                      nic::PutOrder::kAny);
   }
-  put_ordered(line(slot_.position + slot_.lines), 0);
-  put_ordered(at, head.word);
-  if (slot_.skips) {
-    put_ordered(line(slot_.skip_at), shm::RingHead::make(0, shm::kRingSkip, head.cpu()).word);
-  }
+  shm::ring_publish_by(out_geometry_, slot_, head, [this](std::uint64_t index, std::uint64_t word) {
+    put_ordered(kRegionRing + index * kCacheLine, word);
+  });
   shm::ring_advance(out_geometry_, producer_, slot_);
 }
 

@@ -332,7 +332,7 @@ bool MessageEndpointCore::progress_offers(Peer& peer) {
 bool MessageEndpointCore::progress_fragments(Peer& peer) {
   bool moved = false;
   Connection& c = *peer.connection;
-  const std::size_t most = std::min<std::size_t>(c.max_payload(), 16 * 1024 - shm::kRingHeadBytes);
+  const std::size_t most = std::min<std::size_t>(c.max_payload(), shm::kRingPiece);
   while (!peer.fragmenting.empty() && !c.peer_gone()) {
     Offer& o = peer.fragmenting.front();
     const std::size_t n = std::min(most, o.message.size() - peer.fragment_sent);

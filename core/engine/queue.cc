@@ -17,7 +17,6 @@ namespace {
 constexpr std::size_t kLeastRing = shm::kMinRingLines * kCacheLine;
 constexpr std::size_t kMostRing = std::size_t{1} << 30;
 constexpr std::uint8_t kRecord = 1;
-constexpr std::size_t kPiece = 16 * 1024 - shm::kRingHeadBytes;  ///< of a long write()
 
 std::int64_t ms_until(std::uint64_t deadline_ns) {
   if (deadline_ns == kNoDeadline) return -1;
@@ -304,23 +303,20 @@ class QueueSenderCore final : public QueueSide {
     reserved_ = 0;
     slot_.lines = shm::lines_for(bytes);  // it may be fewer than reserved
     const auto head = shm::RingHead::make(static_cast<std::uint32_t>(bytes), kRecord, current_cpu_tag());
-    const std::uint64_t at = line(slot_.position);
-    const std::uint64_t after = line(slot_.position + slot_.lines);
     Status s;
-    if (remote_->data() != nullptr) {
-      // relaxed: published by the head
-      shm::head_at(remote_->data(), ring_.index(slot_.position + slot_.lines))
-          .store(0, std::memory_order_relaxed);
-    } else {
-      if (bytes > 0) s = remote_->write(at + shm::kRingHeadBytes, staging_.get(), bytes);
-      if (s) s = remote_->publish(after, 0);
+    if (remote_->data() == nullptr && bytes > 0) {
+      s = remote_->write(line(slot_.position) + shm::kRingHeadBytes, staging_.get(), bytes);
     }
-    // PAIR ring.head: publishes the payload and the terminator to ring_peek
-    if (s) s = remote_->publish(at, head.word);
-    if (s && slot_.skips) {
-      // PAIR ring.head: publishes the record at line 0 to ring_peek
-      s = remote_->publish(line(slot_.skip_at), shm::RingHead::make(0, shm::kRingSkip, head.cpu()).word);
-    }
+    shm::ring_publish_by(ring_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
+      if (!s) return;
+      if (word == 0 && remote_->data() != nullptr) {
+        // relaxed: a terminator is published by the head that follows
+        shm::head_at(remote_->data(), index).store(0, std::memory_order_relaxed);
+        return;
+      }
+      // PAIR ring.head: publishes the payload, the terminator and the record at line 0 to ring_peek
+      s = remote_->publish(index * kCacheLine, word);
+    });
     shm::ring_advance(ring_, producer_, slot_);
     if (!s && (s.error().err == ESTALE || s.error().err == ECONNRESET)) return die(s.error());
     return s;
@@ -344,7 +340,8 @@ class QueueSenderCore final : public QueueSide {
   Result<std::size_t> write(std::span<const std::byte> bytes, std::uint64_t deadline_ns) {
     std::size_t sent = 0;
     while (sent < bytes.size()) {
-      const std::size_t n = std::min({bytes.size() - sent, kPiece, std::max<std::size_t>(max_record(), 1)});
+      const std::size_t n = std::min({bytes.size() - sent, std::size_t{shm::kRingPiece},
+                                      std::max<std::size_t>(max_record(), 1)});
       Status s = deadline_ns == 0 ? try_send(bytes.subspan(sent, n))
                                   : send(bytes.subspan(sent, n), deadline_ns);
       if (s) {

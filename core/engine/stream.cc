@@ -13,7 +13,7 @@ namespace clan::engine {
 class StreamCore {
  public:
   explicit StreamCore(std::shared_ptr<Connection> connection) : c_(std::move(connection)) {
-    chunk_ = std::min(c_->max_payload(), kChunk);
+    chunk_ = std::min(c_->max_payload(), shm::kRingPiece);
   }
 
   Connection& connection() { return *c_; }
@@ -131,7 +131,7 @@ class StreamCore {
         if (got > 0) return got;
         return Error{EAGAIN, "nothing to receive"};
       }
-      const std::size_t n = std::min(left(), buffer.size() - got);
+      const std::size_t n = std::min(left_, buffer.size() - got);
       std::memcpy(buffer.data() + got, front_data(), n);
       consume(n);
       got += n;
@@ -167,11 +167,6 @@ class StreamCore {
   }
 
  private:
-  // Large sends are cut so that the receiver copies out one piece while we copy in the next.
-  static constexpr std::uint64_t kChunk = 16 * 1024 - shm::kRingHeadBytes;
-
-  std::size_t left() const { return left_; }
-
   std::shared_ptr<Connection> c_;
   std::uint64_t chunk_ = 0;
   shm::RingRecord record_;

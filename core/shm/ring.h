@@ -64,6 +64,10 @@ constexpr std::size_t kMinRingLines = 16;
 /// Lines a consumer that finds the ring empty may be ahead of what it has published.
 constexpr std::uint64_t kRingKeepUp = 32;
 
+/// What a long transfer is cut into, so that the consumer copies out one piece while the producer copies
+/// in the next. With its head, 16 KB.
+constexpr std::uint64_t kRingPiece = 16 * 1024 - kRingHeadBytes;
+
 constexpr std::uint64_t lines_for(std::uint64_t payload) {
   return (kRingHeadBytes + payload + kCacheLine - 1) / kCacheLine;
 }
@@ -154,19 +158,23 @@ inline std::byte* payload_at(const RingGeometry& ring, std::byte* memory, const 
   return memory + ring.index(slot.position) * kCacheLine + kRingHeadBytes;
 }
 
-/// Writes terminator, head and skip (if planned), in this order.
+/// Publishes a record whose payload is written: terminator, head and skip (if planned), in this order.
+/// `put(index, word)` stores the word at the head of a line, visible after all that was written before.
+template <typename Put>
+void ring_publish_by(const RingGeometry& ring, const RingSlot& slot, RingHead head, Put&& put) {
+  put(ring.index(slot.position + slot.lines), std::uint64_t{0});
+  put(ring.index(slot.position), head.word);
+  // After the record it leads to, so that the consumer never waits at a line it was sent to.
+  if (slot.skips) put(ring.index(slot.skip_at), RingHead::make(0, kRingSkip, head.cpu()).word);
+}
+
+/// The same in mapped memory.
 inline void ring_publish(const RingGeometry& ring, std::byte* memory, const RingSlot& slot,
                          RingHead head) {
-  head_at(memory, ring.index(slot.position + slot.lines))
-      .store(0, std::memory_order_relaxed);  // relaxed: published by the head below
-  // PAIR ring.head: publishes the payload and the terminator to ring_peek
-  head_at(memory, ring.index(slot.position)).store(head.word, std::memory_order_release);
-  if (slot.skips) {
-    // After the record it leads to, so that the consumer never waits at a line it was sent to.
-    // PAIR ring.head: publishes the record at line 0 to ring_peek
-    head_at(memory, ring.index(slot.skip_at))
-        .store(RingHead::make(0, kRingSkip, head.cpu()).word, std::memory_order_release);
-  }
+  ring_publish_by(ring, slot, head, [memory](std::uint64_t index, std::uint64_t word) {
+    // PAIR ring.head: publishes the payload, the terminator and the record at line 0 to ring_peek
+    head_at(memory, index).store(word, std::memory_order_release);
+  });
 }
 
 /// What the consumer found.
@@ -190,7 +198,7 @@ inline int ring_peek(const RingGeometry& ring, RingConsumer& c, std::byte* memor
       c.head += ring.lines - index;
       continue;
     }
-    std::uint64_t k = lines_for(head.length());
+    const std::uint64_t k = lines_for(head.length());
     if (index + k > ring.lines || head.length() > ring.max_payload()) return -1;
     record->head = head;
     record->payload = memory + index * kCacheLine + kRingHeadBytes;
