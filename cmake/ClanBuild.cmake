@@ -74,22 +74,3 @@ function(clan_test name)
   gtest_discover_tests(${name} TEST_PREFIX ${ARG_LABEL}. DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} LABELS ${ARG_LABEL})
 endfunction()
-
-# clan_bench(NAME SOURCES a.cc… [INTERNAL] [LIBS t…] [SMOKE args…])
-# A benchmark. INTERNAL links clan::testing (a module bench), otherwise only the public library.
-# With SMOKE, ctest runs it once with these arguments (label bench).
-function(clan_bench name)
-  cmake_parse_arguments(ARG "INTERNAL" "" "SOURCES;LIBS;SMOKE" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  if(ARG_INTERNAL)
-    target_link_libraries(${name} PRIVATE clan::testing)
-  else()
-    target_link_libraries(${name} PRIVATE clan::clan)
-  endif()
-  target_link_libraries(${name} PRIVATE clan_options Threads::Threads ${ARG_LIBS})
-  if(ARG_SMOKE)
-    clan_timeout(60 timeout)
-    add_test(NAME bench.${name} COMMAND ${name} ${ARG_SMOKE})
-    set_tests_properties(bench.${name} PROPERTIES LABELS bench TIMEOUT ${timeout})
-  endif()
-endfunction()

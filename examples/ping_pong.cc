@@ -69,7 +69,7 @@ int main() {
   stream.close();
   std::sort(times.begin(), times.end());
   std::printf("64 bytes there and back over %s: median %.2f us, 99 %% below %.2f us (%zu rounds)\n",
-              "shared memory", times[times.size() / 2], times[times.size() * 99 / 100], times.size());
+              stream.peer().path, times[times.size() / 2], times[times.size() * 99 / 100], times.size());
   int status = 0;
   ::waitpid(child, &status, 0);
   return status == 0 ? 0 : 1;
