@@ -1,5 +1,6 @@
 // clan-bench: one subcommand per question, `all`, and `quick`.
 #include <fmt/core.h>
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -83,11 +84,11 @@ int finish(Context& context, const Machine& machine) {
 struct CommandLine {
   Options options;
   std::vector<int> cores;
-  std::string question;
+  std::string question;  ///< empty: none was named; "help": list them
 };
 
 void declare(CLI::App& app, CommandLine& line) {
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.fallthrough();
   app.add_option("--cores", line.cores, "the two cores to use (default: the first two allowed)")
       ->delimiter(',')
@@ -111,6 +112,28 @@ void declare(CLI::App& app, CommandLine& line) {
   });
   app.add_subcommand("quick", "the comparison with TCP and UNIX sockets, in a minute")
       ->callback([&line] { line.question = "quick"; });
+  app.add_subcommand("help", "this list")->callback([&line] { line.question = "help"; });
+  app.allow_extras();  // after the questions, which take none: what nobody knows ends up in app.remaining()
+}
+
+/// Says what of the command line is not understood. The exit code.
+int complain_about(const CLI::App& app, const std::string& word) {
+  if (word.starts_with("-")) {
+    fmt::print(stderr, "clan bench: there is no option \"{}\". `clan bench help` lists them.\n", word);
+    return 2;
+  }
+  fmt::print(stderr, "clan bench: there is no question \"{}\". There are:", word);
+  for (const CLI::App* question : app.get_subcommands({})) {
+    fmt::print(stderr, " {}", question->get_name());
+  }
+  fmt::print(stderr, ".\n`clan bench help` says what each asks.\n");
+  return 2;
+}
+
+int help(const CLI::App& app) {
+  fmt::print("{}\n`clan bench quick` is the one to begin with: a minute, CLAN beside TCP and UNIX sockets.\n",
+             app.get_formatter()->make_help(&app, "clan bench", CLI::AppFormatMode::Normal));
+  return 0;
 }
 
 /// More than half of the cores' worth of other work in the last minute.
@@ -123,6 +146,12 @@ int run(CommandLine& line) {
   const auto allowed = allowed_cores();
   options.core_a = line.cores.empty() ? allowed.front() : line.cores[0];
   options.core_b = line.cores.empty() ? allowed[allowed.size() > 1 ? 1 : 0] : line.cores[1];
+  for (int core : {options.core_a, options.core_b}) {
+    if (std::find(allowed.begin(), allowed.end(), core) != allowed.end()) continue;
+    fmt::print(stderr, "clan bench: there is no core {} for this process; it may use {}\n", core,
+               fmt::join(allowed, ", "));
+    return 2;
+  }
   if (options.smoke) {
     options.samples = 1;
     options.sample_ms = 0.05;
@@ -166,9 +195,13 @@ int run(CommandLine& line) {
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   CLI::App app("Measures CLAN and what it is compared with, in one run on one machine.",
-               "clan-bench");
+               "clan bench");
   clan::bench::CommandLine line;
   clan::bench::declare(app, line);
   CLI11_PARSE(app, argc, argv);
+  if (const auto unknown = app.remaining(); !unknown.empty()) {
+    return clan::bench::complain_about(app, unknown.front());
+  }
+  if (line.question.empty() || line.question == "help") return clan::bench::help(app);
   return clan::bench::run(line);
 }

@@ -58,11 +58,11 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void pin(const std::vector<int>& cores) {
+bool pin(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int c : cores) CPU_SET(c, &set);
-  sched_setaffinity(0, sizeof set, &set);  // an unpinned run is noisy, not wrong
+  return sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
 /// Two different cores for the probe, or nothing.
@@ -137,14 +137,14 @@ double Member::probe() {
   const auto pair = probe_pair(options_);
   if (pair.empty() || index_ > 1) return 0;
   const bool repin = options_.cores[index_].size() > 1;
-  if (repin) pin({pair[index_]});
+  if (repin) (void)pin({pair[index_]});  // a core of those it was given when it started
   double ns = 0;
   if (index_ == 0) {
     ns = probe_asking(block_);
   } else {
     probe_answering(block_);
   }
-  if (repin) pin(options_.cores[index_]);
+  if (repin) (void)pin(options_.cores[index_]);
   return ns;
 }
 
@@ -230,7 +230,10 @@ namespace {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  pin(options.cores[index]);
+  if (!pin(options.cores[index])) {
+    fmt::print(stderr, "cannot run on core {}: {}\n", options.cores[index].front(), std::strerror(errno));
+    _exit(1);
+  }
   Member member(block, index, options);
   const bool ok = body(member);
   if (ok) member.publish();

@@ -13,7 +13,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "base/time.h"
+#include "clan/clock.h"
 
 namespace clan {
 

@@ -1,4 +1,4 @@
-#include "base/log.h"
+#include "clan/log.h"
 
 #include <unistd.h>
 
@@ -15,13 +15,13 @@ namespace {
 
 constexpr const char* kNames[] = {"off", "error", "warn", "info", "debug"};
 
-int level_from_environment() {
-  const char* wanted = std::getenv("CLAN_LOG");
-  if (wanted == nullptr) return 0;
+// The level that `wanted` names, -1 if it names none.
+int level_named(const char* wanted) {
+  if (wanted == nullptr || *wanted == '\0') return 0;
   for (int i = 0; i <= 4; ++i) {
     if (std::strcmp(wanted, kNames[i]) == 0) return i;
   }
-  return 0;
+  return -1;
 }
 
 }  // namespace
@@ -30,8 +30,15 @@ LogLevel log_level() {
   static std::atomic<int> cached{-1};
   int level = cached.load(std::memory_order_relaxed);  // relaxed: every thread computes the same value
   if (level < 0) {
-    level = level_from_environment();
-    cached.store(level, std::memory_order_relaxed);
+    const char* wanted = std::getenv("CLAN_LOG");
+    const int named = level_named(wanted);
+    level = std::max(named, 0);
+    int unknown = -1;
+    // Whoever stores it first is the one to complain.
+    if (cached.compare_exchange_strong(unknown, level, std::memory_order_relaxed) && named < 0) {
+      log_line(LogLevel::kWarn, "CLAN_LOG=%.64s is not understood: say off, error, warn, info or debug",
+               wanted);
+    }
   }
   return static_cast<LogLevel>(level);
 }

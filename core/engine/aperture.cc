@@ -248,12 +248,16 @@ Status RemoteAperture::after_read(std::uint64_t offset, std::size_t bytes) {
 Status RemoteAperture::check() const {
   const nic::RemoteHandle& h = core_->handle();
   if (!core_->context_pointer()->usable()) return engine::unusable_error();
-  if (!core_->link().alive()) return Error{ECONNRESET, "the peer is gone"};
-  if (h.generation == nullptr) return core_->link().check(h);
+  const bool alive = core_->link().alive();
+  if (h.generation == nullptr) {
+    return alive ? core_->link().check(h) : Status(Error{ECONNRESET, "the peer is gone"});
+  }
+  // Its table can still be read when the peer has gone: one that revoked and then ended did so in order.
   // PAIR aperture.generation: what the owner did before it revoked is visible
   if (static_cast<std::uint32_t>(h.generation->load(std::memory_order_acquire)) != h.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }
+  if (!alive) return Error{ECONNRESET, "the peer is gone"};
   return {};
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/futex.h"
-#include "base/log.h"
+#include "clan/log.h"
 
 namespace clan::engine {
 namespace {
@@ -36,6 +36,22 @@ bool get_payload(const OobMessage& message, T* value) {
   if (message.length != sizeof *value) return false;
   std::memcpy(value, message.payload.data(), sizeof *value);
   return true;
+}
+
+// What a refused connect() tells its caller.
+Error refusal(int err) {
+  switch (err) {
+    case ECONNREFUSED:
+      return {err, "the peer refused the connection: its listener is gone, or its backlog full (try again)"};
+    case ECONNRESET:
+      return {err, "the peer went away while it was asked to connect"};
+    case EPROTOTYPE:
+      return {err, "a stream and a message endpoint do not connect: use what the service is made of"};
+    case EACCES:
+      return {err, "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
+    default:
+      return {err, "the peer refused the connection"};
+  }
 }
 
 }  // namespace
@@ -133,12 +149,14 @@ Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextC
     c->answered_.wait_for(lock, std::chrono::nanoseconds(give_up - now));
   }
   if (c->answer_err_ != 0) {
-    int err = c->answer_err_;
+    const Error refused = refusal(c->answer_err_);
     lock.unlock();
     c->close();
-    if (err == ECONNREFUSED) context->forget_service(*link, remote_endpoint);
-    return Error{err, "the peer refused the connection"};
+    if (refused.err == ECONNREFUSED) context->forget_service(*link, remote_endpoint);
+    CLAN_INFO("process %d: %s", static_cast<int>(link->remote_pid()), refused.message().c_str());
+    return refused;
   }
+  CLAN_DEBUG("connected to process %d", static_cast<int>(link->remote_pid()));
   count(context->counters().connections_opened);
   return c;
 }
@@ -183,12 +201,15 @@ Result<std::shared_ptr<Connection>> Connection::accept(std::shared_ptr<ContextCo
   answer.type = kOobAccept;
   put_payload(answer, c->describe(record.kind, {}));
   if (auto s = link->send_oob(answer); !s) return s.error();
+  CLAN_DEBUG("connection of process %d accepted", static_cast<int>(link->remote_pid()));
   c->exposed_ = true;
   count(context->counters().connections_opened);
   return c;
 }
 
 void Connection::refuse(nic::Link& link, const OobMessage& message, int err) {
+  CLAN_INFO("connection of process %d refused: %s", static_cast<int>(link.remote_pid()),
+            std::strerror(err));
   OobMessage answer;
   answer.to = message.from;
   answer.type = kOobRefuse;
@@ -267,6 +288,13 @@ void Connection::peer_left(int reason, bool done) {
         answer_err_ = ECONNRESET;
         answered_.notify_all();
       }
+    }
+  }
+  if (news && !closed_.load(std::memory_order_relaxed)) {
+    if (reason == ECONNRESET) {
+      CLAN_INFO("process %d died or gave up a connection with us", static_cast<int>(link_->remote_pid()));
+    } else if (reason == 0) {
+      CLAN_DEBUG("process %d closed a connection with us", static_cast<int>(link_->remote_pid()));
     }
   }
   if (news) wake_local();

@@ -29,7 +29,7 @@
 #include "base/futex.h"
 #include "engine/context_core.h"
 #include "engine/event_queue_core.h"
-#include "engine/wait.h"
+#include "clan/wait.h"
 #include "shm/ring.h"
 
 namespace clan::engine {

@@ -9,7 +9,7 @@
 #include <bit>
 #include <cstdio>
 
-#include "base/log.h"
+#include "clan/log.h"
 #include "base/random.h"
 #include "engine/connection.h"
 #include "engine/connection.h"
@@ -66,6 +66,10 @@ void unwatch_forks(ContextCore* context) {
 
 std::string service_name(uid_t uid, const std::string& service) {
   return "clan/" + std::to_string(uid) + "/" + service;
+}
+
+Error service_name_too_long() {
+  return Error{ENAMETOOLONG, "the service name is too long (91 bytes always fit)"};
 }
 
 std::string node_name(uid_t uid, NodeId node) {
@@ -289,6 +293,8 @@ std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node) {
 void ContextCore::add_link(std::shared_ptr<nic::Link> link) {
   std::lock_guard lock(mutex_);
   if (!link->capabilities().mapped) packet_links_.store(true, std::memory_order_relaxed);
+  CLAN_INFO("linked with process %d of user %u over %s", static_cast<int>(link->remote_pid()),
+            static_cast<unsigned>(link->remote_uid()), link->capabilities().name);
   links_.push_back(std::move(link));
 }
 
@@ -402,10 +408,14 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::strin
     }
   }
   auto link = dial(name, uid, deadline_ns, endpoint);
-  if (link.ok()) {
-    std::lock_guard lock(mutex_);
-    known_services_[name] = {*link, *endpoint};
+  if (!link) {
+    CLAN_INFO("no link to service \"%s\" of user %u: %s", service.c_str(), static_cast<unsigned>(uid),
+              link.error().message().c_str());
+    if (link.error().err == ENAMETOOLONG) return service_name_too_long();
+    return link;
   }
+  std::lock_guard lock(mutex_);
+  known_services_[name] = {*link, *endpoint};
   return link;
 }
 
@@ -421,6 +431,13 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_node(NodeId node, uid_t 
   if (auto known = find_link(node)) return known;
   std::uint32_t endpoint = 0;
   auto link = dial(node_name(uid, node), uid, deadline_ns, &endpoint);
+  if (!link) {
+    CLAN_INFO("no link to a node of user %u: %s", static_cast<unsigned>(uid),
+              link.error().message().c_str());
+    if (link.error().err == ECONNREFUSED) {
+      return Error{ECONNREFUSED, "no process answers at this address: the one that gave it has ended"};
+    }
+  }
   if (link.ok() && (*link)->remote_node() != node) {
     return Error{ECONNREFUSED, "another node answers under that address"};
   }
@@ -430,6 +447,8 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_node(NodeId node, uid_t 
 void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
   auto client = peer_credentials(socket.get());
   if (!client || !allowed(client->uid)) {
+    CLAN_INFO("a process of user %d was refused: policy does not allow this user",
+              client ? static_cast<int>(client->uid) : -1);
     link::refuse(socket.get(), node_, EACCES);
     return;
   }
@@ -446,7 +465,7 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
                            [this](uid_t uid) { return lane(uid); }, endpoint);
   if (!peer) {
     if (peer.error().err == EPROTO) count(counters_.hostile_peers);
-    CLAN_INFO("%s", peer.error().message().c_str());
+    CLAN_INFO("a process that asked for a link was refused: %s", peer.error().message().c_str());
     return;
   }
   nic::Nic* nic = lane(peer->credentials.uid);
@@ -461,7 +480,9 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
 void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   for (const auto& sink : sinks()) sink->on_link_down(link);
   std::lock_guard lock(mutex_);
-  std::erase(links_, link);
+  if (std::erase(links_, link) > 0) {  // said once, by whoever finds it
+    CLAN_INFO("the link with process %d is down", static_cast<int>(link->remote_pid()));
+  }
   arenas_.erase(link.get());  // what the dead peer has mapped is never given to another one
   for (EventQueueCore* queue : queues_) {
     if (queue != nullptr) queue->rescan();
@@ -509,10 +530,17 @@ void ContextCore::on_misbehaviour(const std::shared_ptr<nic::Link>&) { count(cou
 Status ContextCore::add_service(const std::string& service, std::uint32_t endpoint) {
   if (!usable()) return unusable_error();
   if (service.empty() || service.find('\0') != std::string::npos) {
-    return Error{EINVAL, "a service name must not be empty"};
+    return Error{EINVAL, "a service name must not be empty or contain a zero byte"};
   }
   auto listener = listen_abstract(service_name(uid_, service));
+  if (!listener && listener.error().err == EADDRINUSE) {
+    return Error{EADDRINUSE,
+                 "another listener or endpoint offers this service already: end it (`ss -xlp` shows whose it "
+                 "is) or take another name"};
+  }
+  if (!listener && listener.error().err == ENAMETOOLONG) return service_name_too_long();
   if (!listener) return listener.error();
+  CLAN_DEBUG("service \"%s\" is offered", service.c_str());
   auto rendezvous = std::make_shared<Rendezvous>(*this, std::move(*listener), endpoint);
   if (auto s = reactor_.add(rendezvous->fd(), rendezvous); !s) return s;
   std::lock_guard lock(mutex_);

@@ -14,7 +14,7 @@
 
 #include "clan/event_queue.h"
 #include "engine/context_core.h"
-#include "engine/wait.h"
+#include "clan/wait.h"
 
 namespace clan::engine {
 

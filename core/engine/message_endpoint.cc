@@ -56,7 +56,7 @@ Result<PeerIndex> MessageEndpointCore::connect_link(std::shared_ptr<nic::Link> l
   auto connection = Connection::connect(context_, std::move(link), endpoint, ConnectionKind::kMessages,
                                         address(), deadline_ns);
   if (!connection) return connection.error();
-  return add_peer(std::move(*connection));
+  return add_peer(std::move(*connection), true);
 }
 
 Result<PeerIndex> MessageEndpointCore::connect(const Address& peer, std::uint64_t deadline_ns) {
@@ -74,12 +74,13 @@ Result<PeerIndex> MessageEndpointCore::connect(const std::string& service, uid_t
                                                 address(), deadline_ns, &peer);
   if (!connection) return connection.error();
   (*connection)->set_remote_address(peer);
-  return add_peer(std::move(*connection));
+  return add_peer(std::move(*connection), true);
 }
 
-Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection) {
+Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection, bool chosen) {
   auto peer = std::make_unique<Peer>();
   peer->connection = std::move(connection);
+  peer->chosen = chosen;
   peer->index = static_cast<PeerIndex>(peers_.size());
   auto event = arrivals_->add(EventKind::kMessage, peer->index);
   if (!event) return event.error();
@@ -134,7 +135,7 @@ void MessageEndpointCore::adopt() {
     fresh.swap(accepted_);
     any_accepted_.store(false, std::memory_order_relaxed);
   }
-  for (auto& connection : fresh) (void)add_peer(std::move(connection));
+  for (auto& connection : fresh) (void)add_peer(std::move(connection), false);
 }
 
 void MessageEndpointCore::make_hot(Peer& peer) {
@@ -172,6 +173,9 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   peer->connection->close();
   arrivals_->remove(peer->event);
   peers_[index].reset();
+  for (Departure& d : departed_) {
+    if (d.peer == index && std::exchange(d.err, 0) != 0) --untold_;
+  }
 }
 
 // The peer is gone: whatever we were sending it has failed. What it sent can still be received.
@@ -184,19 +188,38 @@ void MessageEndpointCore::fail_sends(Peer& peer) {
   std::erase(sending_, &peer);
 }
 
-// The peer is gone and everything it sent has been received.
-void MessageEndpointCore::depart(Peer& peer) {
+// The peer is gone and everything it sent has been received. `told`: the caller answers with its error.
+void MessageEndpointCore::depart(Peer& peer, bool told) {
   if (peer.departed) return;
   peer.departed = true;
   fail_sends(peer);
   std::erase(hot_, &peer);
   peer.hot = false;
-  departed_.push_back(peer.index);
+  const int reason = peer.connection->reset_reason();
+  // That a client has finished is no news to a server; that a server has gone is news to its client.
+  const int err = told ? 0 : reason != 0 ? reason : peer.chosen ? EPIPE : 0;
+  departed_.push_back({peer.index, err});
+  if (err != 0) ++untold_;
+}
+
+// The oldest departure that recv() has yet to speak of, as its error.
+Status MessageEndpointCore::tell_departure() {
+  if (untold_ == 0) return {};
+  for (Departure& d : departed_) {
+    const int err = std::exchange(d.err, 0);
+    if (err == 0) continue;
+    --untold_;
+    if (err == EPIPE) return Error{err, "a peer we had connected to has closed (take_departed() names it)"};
+    if (err == ECONNRESET) return Error{err, "a peer died (take_departed() names it)"};
+    return Error{err, "a peer was reset (take_departed() names it)"};
+  }
+  return {};
 }
 
 bool MessageEndpointCore::take_departed(PeerIndex* peer) {
   if (departed_.empty()) return false;
-  *peer = departed_.front();
+  *peer = departed_.front().peer;
+  if (departed_.front().err != 0) --untold_;
   departed_.pop_front();
   return true;
 }
@@ -567,7 +590,7 @@ Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
     return info;
   }
   if (err == ECONNRESET || peer.connection->peer_gone()) {
-    depart(peer);
+    depart(peer, true);
     return Error{ECONNRESET, "the sender of a large message died before it was copied"};
   }
   if (err == ESTALE) return Error{EAGAIN, "the sender took its message back"};
@@ -604,6 +627,7 @@ Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::
     if (find_front() && !front_.offered && !front_.assembled) [[likely]] return take(buffer);
     auto m = try_recv(buffer);
     if (m.ok() || m.error().err != EAGAIN) return m;
+    if (auto s = tell_departure(); !s) return s.error();
     const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
     auto ready = [&] { return hot_pending() || arrivals_->pending() || progress_sends(); };
     if (waiter_.spin(ready, cpu, deadline_ns)) continue;

@@ -75,6 +75,7 @@ class MessageEndpointCore final : public OobSink,
     PeerIndex index = 0;
     bool hot = false;
     bool departed = false;
+    bool chosen = false;  ///< we connected to it, it did not connect to us
     std::uint32_t event = 0;
     std::vector<Offer> offers;  ///< 64 when the first is made
     std::uint64_t open_offers = 0;
@@ -84,6 +85,11 @@ class MessageEndpointCore final : public OobSink,
     // Messages of ours that travel in fragments, because the peer cannot copy from our memory.
     std::deque<Offer> fragmenting;
     std::size_t fragment_sent = 0;
+  };
+  /// A peer that take_departed() has not named yet.
+  struct Departure {
+    PeerIndex peer = 0;
+    int err = 0;  ///< what recv() has yet to say about it; 0 = nothing
   };
   /// The record that peek() found.
   struct Front {
@@ -100,14 +106,15 @@ class MessageEndpointCore final : public OobSink,
   Peer* find(PeerIndex index) const {
     return index < peers_.size() ? peers_[index].get() : nullptr;
   }
-  Result<PeerIndex> add_peer(std::shared_ptr<Connection> connection);
+  Result<PeerIndex> add_peer(std::shared_ptr<Connection> connection, bool chosen);
   void adopt();
   void make_hot(Peer& peer);
   void make_cold(Peer& peer);
   bool look_at(Peer& peer);
   bool find_front();
   void fail_sends(Peer& peer);
-  void depart(Peer& peer);
+  void depart(Peer& peer, bool told = false);
+  Status tell_departure();
   bool progress_sends();
   bool progress_offers(Peer& peer);
   bool progress_fragments(Peer& peer);
@@ -135,7 +142,8 @@ class MessageEndpointCore final : public OobSink,
   Front front_;
   unsigned turns_ = 0;
   std::deque<SendCompletion> sent_;
-  std::deque<PeerIndex> departed_;
+  std::deque<Departure> departed_;
+  std::size_t untold_ = 0;  ///< of them, those that recv() has yet to speak of
   std::vector<Peer*> sending_;  ///< peers with open offers or fragments to send
   bool blocking_open_ = false;  ///< send() waits for the large message without a cookie
   int blocking_status_ = 0;     ///< how it ended

@@ -8,7 +8,7 @@
 #include "base/futex.h"
 #include "engine/context_core.h"
 #include "engine/event_queue_core.h"
-#include "engine/wait.h"
+#include "clan/wait.h"
 
 namespace clan::engine {
 

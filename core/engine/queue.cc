@@ -8,7 +8,7 @@
 #include "clan/memory.h"
 #include "clan/tripwire.h"
 #include "engine/context_core.h"
-#include "engine/wait.h"
+#include "clan/wait.h"
 #include "shm/ring.h"
 
 namespace clan::engine {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/futex.h"
-#include "base/log.h"
+#include "clan/log.h"
 
 namespace clan::engine {
 namespace {

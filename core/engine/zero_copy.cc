@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "engine/context_core.h"
 
 namespace clan {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "link/shm_link.h"
 
 namespace clan::link {
@@ -27,7 +27,7 @@ Status check_header(const ControlMessage& message, std::size_t bytes) {
         return Error{EPROTONOSUPPORT,
                      "the peer runs another CLAN version; restart both with the same one"};
       case EACCES:
-        return Error{EACCES, "the peer's policy refuses this user id (see ContextOptions::allow_uid)"};
+        return Error{EACCES, "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
       default:
         return Error{message.err > 0 ? message.err : EPROTO, "the peer refused the link"};
     }
@@ -99,6 +99,11 @@ Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbe
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint) {
   auto socket = connect_abstract(name);
+  if (!socket && socket.error().err == ECONNREFUSED) {
+    return Error{ECONNREFUSED,
+                 "nobody offers this service: start its server first, under this very name, as the user asked "
+                 "for and in this network namespace"};
+  }
   if (!socket) return socket.error();
   ShmPeer peer;
   auto credentials = peer_credentials(socket->get());
@@ -109,7 +114,7 @@ Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbe
   }
   nic::Nic* nic = lane(peer.credentials.uid);
   if (nic == nullptr) {
-    return Error{EACCES, "policy forbids the user id behind this name (see ContextOptions::allow_uid)"};
+    return Error{EACCES, "policy forbids the user id behind this name (see ContextOptions::allow_uids)"};
   }
   auto slot = nic->add_peer_slot();
   if (!slot) return slot.error();

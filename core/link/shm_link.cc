@@ -8,7 +8,7 @@
 #include <bit>
 #include <chrono>
 
-#include "base/log.h"
+#include "clan/log.h"
 
 namespace clan::link {
 

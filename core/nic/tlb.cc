@@ -9,7 +9,7 @@
 namespace clan {
 namespace {
 
-constexpr std::size_t kMostEntries = std::size_t{1} << 24;
+constexpr std::size_t kMostEntries = kMostTlbEntries;
 constexpr std::size_t kLongestRun = 64;  // pages pinned by one call
 constexpr std::uint32_t kGoldenRatio = 0x9E3779B9u;
 

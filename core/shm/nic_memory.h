@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/cpu.h"
+#include "clan/cpu.h"
 #include "base/mapping.h"
 
 namespace clan::shm {

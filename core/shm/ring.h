@@ -38,7 +38,7 @@
 #include <cstring>
 #include <span>
 
-#include "base/cpu.h"
+#include "clan/cpu.h"
 
 namespace clan::shm {
 

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "engine/connection.h"
 #include "shm/ring.h"
 #include "support/streams.h"

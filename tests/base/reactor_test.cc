@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/process.h"
 
 namespace clan {

@@ -30,6 +30,14 @@ export PKG_CONFIG_PATH
   $(pkg-config --libs clan) -Wl,-rpath,"$prefix/$libdir"
 "$work/by-pkg-config"
 
+echo "== C++17 is refused in words"
+# shellcheck disable=SC2046
+if "$cxx" -std=c++17 $(pkg-config --cflags clan) -fsyntax-only "$here/main.cc" 2>"$work/c++17.log"; then
+  echo "it compiles as C++17" >&2
+  exit 1
+fi
+grep -q "CLAN's headers need C++20" "$work/c++17.log" || { cat "$work/c++17.log"; exit 1; }
+
 # Nothing in the tree may remember where it was built.
 if grep -rl "$work/first" "$prefix/$libdir/cmake" "$prefix/$libdir/pkgconfig"; then
   echo "the files above name the prefix they were installed to" >&2

@@ -1,9 +1,12 @@
 #include <clan/context.h>
+#include <clan/message.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/streams.h"
 
 namespace clan {
@@ -238,6 +241,69 @@ TEST(Context, CreatedAndDestroyedOverAndOverLeavesNothingBehind) {
   EXPECT_LE(open_descriptors(), descriptors);
   EXPECT_LE(mapping_count(), mappings + 8);
   EXPECT_EQ(files_in_dev_shm(), 0u);
+}
+
+TEST(Context, SaysWhatToDoAboutAServiceThatIsMissingOrTaken) {
+  auto context = must(Context::create());
+  const std::string name = unique_name("nobodys");
+  const auto says = [](const Error& error, const char* words) {
+    EXPECT_NE(error.message().find(words), std::string::npos) << error.message();
+  };
+  for (int i = 0; i < 2; ++i) {
+    auto endpoint = must(MessageEndpoint::create(context));
+    auto stream = Stream::connect(context, name, 5000);
+    auto peer = endpoint.connect(name, 5000);
+    EXPECT_ERR(stream, ECONNREFUSED);
+    EXPECT_ERR(peer, ECONNREFUSED);
+    says(stream.error(), "nobody offers this service: start its server first");
+    says(peer.error(), "nobody offers this service: start its server first");
+  }
+  auto listener = must(Listener::create(context, name));
+  auto second = Listener::create(context, name);
+  auto endpoint = MessageEndpoint::create(context, name);
+  EXPECT_ERR(second, EADDRINUSE);
+  EXPECT_ERR(endpoint, EADDRINUSE);
+  says(second.error(), "offers this service already");
+  says(endpoint.error(), "offers this service already");
+  auto client = must(MessageEndpoint::create(context));
+  auto mixed = client.connect(name, 5000);
+  EXPECT_ERR(mixed, EPROTOTYPE);
+  says(mixed.error(), "a stream and a message endpoint do not connect");
+  auto lengthy = Listener::create(context, std::string(110, 'x'));
+  EXPECT_ERR(lengthy, ENAMETOOLONG);
+  says(lengthy.error(), "service name is too long");
+  EXPECT_OK(Listener::create(context, std::string(91, 'x')));
+}
+
+// Meets a peer that dies, and asks for a service that nobody offers.
+[[noreturn]] void meet_and_lose_a_peer() {
+  auto context = must(Context::create());
+  auto listener = must(Listener::create(context, ""));
+  auto child = Process::start([&] {
+    auto own = must(Context::create());
+    auto stream = must(Stream::connect(own, listener.address(), 10'000));
+    ::pause();
+    return 0;
+  });
+  auto stream = must(listener.accept(10'000));
+  (void)child.kill();
+  std::byte b;
+  EXPECT_ERR(stream.recv({&b, 1}, 10'000), ECONNRESET);
+  EXPECT_TRUE(eventually([&] { return context.counters().links == 0; }));
+  EXPECT_ERR(Stream::connect(context, "nobodys", 1000), ECONNREFUSED);
+  std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST(ContextDeathTest, TellsWhomItMeetsAndLosesWhenAsked) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fresh process: the level is read once
+  ::setenv("CLAN_LOG", "info", 1);
+  EXPECT_EXIT(meet_and_lose_a_peer(), ::testing::ExitedWithCode(0),
+              "info: linked with process [0-9]+ of user .*"
+              "info: process [0-9]+ died or gave up a connection with us.*"
+              "info: no link to service \"nobodys\" of user");
+  ::setenv("CLAN_LOG", "warn", 1);
+  EXPECT_EXIT(meet_and_lose_a_peer(), ::testing::ExitedWithCode(0), "^$");
+  ::unsetenv("CLAN_LOG");
 }
 
 TEST(Context, CountsWhatHappens) {

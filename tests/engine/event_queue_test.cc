@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/streams.h"
 
 namespace clan {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/plain_link.h"
 #include "support/streams.h"
 
@@ -435,7 +435,9 @@ TEST(MessageEndpoint, BoundsTheMessagesItAccepts) {
     });
     const std::uint64_t end = monotonic_ns() + 3'000'000'000u;
     while (p.context_a.counters().hostile_peers == 0 && monotonic_ns() < end) {
-      EXPECT_ERR(p.a->recv(buffer, 20), ETIMEDOUT);
+      auto m = p.a->recv(buffer, 20);
+      ASSERT_FALSE(m.ok());
+      EXPECT_TRUE(m.error().err == ETIMEDOUT || m.error().err == EPROTO) << m.error().message();
     }
     EXPECT_EQ(p.context_a.counters().hostile_peers, 1u);
     p.a.reset();
@@ -601,6 +603,98 @@ TEST(MessageEndpoint, WhatADeadPeerHadSentCanBeReceived) {
     ASSERT_TRUE(is_pattern({buffer.data(), 100}, i, 0));
   }
   EXPECT_FALSE(endpoint.recv(buffer, 500).ok());  // the large one died with its memory
+}
+
+TEST(MessageEndpoint, RecvTellsOfThePeerThatDied) {
+  using Case = std::pair<Mode, std::int64_t>;
+  for (auto [mode, timeout_ms] :
+       {Case{Mode::kSleep, -1}, Case{Mode::kPoll, -1}, Case{Mode::kAdaptive, 20'000}}) {
+    const std::string name = unique_name("server");
+    Gate ready;
+    auto child = Process::start([&] {
+      auto context = must(Context::create());
+      auto endpoint = must(MessageEndpoint::create(context, name));
+      ready.open();
+      std::byte buffer[8];
+      for (;;) {
+        auto m = endpoint.recv(buffer, 20'000);
+        CHILD_OK(m);
+        CHILD_OK(endpoint.send(m->from, {buffer, m->size}, 20'000));
+      }
+    });
+    auto context = must(Context::create(with_mode(mode)));
+    auto endpoint = must(MessageEndpoint::create(context));
+    ASSERT_TRUE(ready.wait());
+    const PeerIndex to = must(endpoint.connect(name, 5000));
+    std::byte buffer[8];
+    ASSERT_OK(endpoint.send(to, text("x"), 5000));
+    ASSERT_OK(endpoint.recv(buffer, 5000));
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      child.send_signal(9);
+    });
+    EXPECT_ERR(endpoint.recv(buffer, timeout_ms), ECONNRESET);
+    killer.join();
+    EXPECT_ERR(endpoint.recv(buffer, 50), ETIMEDOUT);  // once per peer
+    PeerIndex gone = 99;
+    EXPECT_TRUE(endpoint.take_departed(&gone)) << "recv() leaves the name to take_departed()";
+    EXPECT_EQ(gone, to);
+    EXPECT_FALSE(endpoint.take_departed(&gone));
+    // The endpoint itself is as good as before: a new peer reaches it.
+    auto other = must(MessageEndpoint::create(context));
+    const PeerIndex back = must(other.connect(endpoint.address(), 5000));
+    ASSERT_OK(other.send(back, text("y"), 5000));
+    EXPECT_OK(endpoint.recv(buffer, 5000));
+  }
+}
+
+TEST(MessageEndpoint, RecvTellsADepartureAfterTheMessagesAndOnlyToThoseWhoChoseThePeer) {
+  auto context_a = must(Context::create());
+  auto context_b = must(Context::create());
+  auto a = must(MessageEndpoint::create(context_a, unique_name("a")));
+  auto client = must(MessageEndpoint::create(context_a));
+  std::optional<MessageEndpoint> b = must(MessageEndpoint::create(context_b));
+  const PeerIndex to_a = must(b->connect(a.address(), 5000));
+  const PeerIndex to_b = must(client.connect(b->address(), 5000));
+  std::byte buffer[8];
+  ASSERT_OK(client.send(to_b, text("hello"), 5000));
+  const PeerIndex to_client = must(b->recv(buffer, 5000)).from;
+  ASSERT_OK(b->send(to_client, text("1"), 5000));
+  ASSERT_OK(b->send(to_client, text("2"), 5000));
+  ASSERT_OK(b->send(to_a, text("3"), 5000));
+  b.reset();  // in order
+  EXPECT_OK(client.recv(buffer, 5000));
+  EXPECT_OK(client.recv(buffer, 5000));
+  EXPECT_ERR(client.recv(buffer, 5000), EPIPE);
+  EXPECT_ERR(client.send(to_b, text("x"), 1000), EPIPE);
+  EXPECT_OK(a.recv(buffer, 5000));
+  EXPECT_ERR(a.recv(buffer, 100), ETIMEDOUT);  // its client has finished: it waits for the next
+  PeerIndex gone;
+  EXPECT_TRUE(a.take_departed(&gone));
+  EXPECT_TRUE(client.take_departed(&gone));
+}
+
+TEST(MessageEndpoint, RecvIsSilentAboutADepartureThatIsKnown) {
+  auto context_a = must(Context::create());
+  auto context_b = must(Context::create());
+  std::optional<MessageEndpoint> first = must(MessageEndpoint::create(context_b));
+  std::optional<MessageEndpoint> second = must(MessageEndpoint::create(context_b));
+  auto a = must(MessageEndpoint::create(context_a));
+  must(a.connect(first->address(), 5000));
+  const PeerIndex to_second = must(a.connect(second->address(), 5000));
+  std::byte buffer[8];
+  first.reset();
+  PeerIndex gone;
+  EXPECT_TRUE(eventually([&] {
+    (void)a.try_recv(buffer);
+    return a.take_departed(&gone);
+  }));
+  EXPECT_ERR(a.recv(buffer, 50), ETIMEDOUT);
+  second.reset();
+  EXPECT_TRUE(eventually([&] { return a.send(to_second, text("x"), 1000).error().err == EPIPE; }));
+  EXPECT_ERR(a.try_recv(buffer), EAGAIN);  // finds out
+  a.disconnect(to_second);
+  EXPECT_ERR(a.recv(buffer, 50), ETIMEDOUT);
 }
 
 TEST(MessageEndpoint, DisconnectsOnePeerAndKeepsTheOthers) {

@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "engine/context_core.h"
 #include "support/plain_link.h"
 #include "support/streams.h"

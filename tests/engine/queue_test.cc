@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "shm/ring.h"
 #include "support/plain_link.h"
 #include "support/streams.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/plain_link.h"
 #include "support/streams.h"
 

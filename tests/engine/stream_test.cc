@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/streams.h"
 
 namespace clan {

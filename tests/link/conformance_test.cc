@@ -22,7 +22,7 @@
 #include <optional>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "engine/connection.h"
 #include "support/pattern.h"
 #include "support/plain_link.h"

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/streams.h"
 
 namespace clan {

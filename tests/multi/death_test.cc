@@ -11,7 +11,7 @@
 #include <atomic>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/streams.h"
 
 namespace clan {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/futex.h"
-#include "base/time.h"
+#include "clan/clock.h"
 #include "nic/nic.h"
 #include "nic/wakeup.h"
 

@@ -11,7 +11,7 @@
 #include <new>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 
 namespace clan::shm {
 namespace {

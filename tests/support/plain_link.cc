@@ -8,7 +8,7 @@
 #include <deque>
 #include <thread>
 
-#include "base/time.h"
+#include "clan/clock.h"
 #include "support/pattern.h"
 
 namespace clan::test {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/time.h"
+#include "clan/clock.h"
 
 namespace clan::test {
 namespace {

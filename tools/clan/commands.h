@@ -1,6 +1,8 @@
 // What the subcommands of `clan` do; the command line itself is main.cc's. One command per process.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -11,9 +13,36 @@ int doctor(bool json);
 
 /// `clan env`: prints the CLAN_* variables, their meaning and what they are set to.
 void print_environment();
+/// The same as text for a help page: names and meanings only.
+std::string environment_help();
 
 /// `clan bench …`: becomes the bench runner, clan-bench. Returns, with an exit code, only if that
 /// could not be started.
 int exec_bench(const std::vector<std::string>& arguments);
+
+/// Options of `clan run`. Empty: leave the variable as it is.
+struct RunOptions {
+  std::string only;
+  std::string except;
+  std::string log;
+  std::string config;
+  bool disable = false;
+};
+
+/// `clan run COMMAND…`: becomes the command, with the preload library in front. Returns, with an exit
+/// code, only if that could not be done: 125 for a reason of our own, 126 and 127 as shells do.
+int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command);
+
+struct StatOptions {
+  bool json = false;
+  bool all = false;           ///< also local TCP connections of programs under CLAN that have not moved
+  bool watch = false;         ///< again and again, with rates
+  double interval_s = 1;      ///< between two looks
+  std::vector<pid_t> pids;    ///< empty: every process
+};
+
+/// `clan stat`: lists the connections that go over CLAN. The exit code; with `watch`, returns only when
+/// there is nobody left to tell.
+int print_connections(const StatOptions& options);
 
 }  // namespace clan::tool

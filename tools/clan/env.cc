@@ -1,6 +1,8 @@
+// `clan env`, and the one list of variables that `clan run --help` shows too.
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "commands.h"
 
@@ -15,9 +17,25 @@ struct Variable {
 // Each variable some part of CLAN reads, in the order in which a user is likely to want it.
 constexpr Variable kVariables[] = {
     {"CLAN_LOG", "how much the library says on stderr: off, error, warn, info, debug"},
+#ifdef CLAN_PRELOAD
+    {"CLAN_DISABLE", "1: the preload library leaves every connection on TCP"},
+    {"CLAN_ONLY", "ports, like 80,8000-8010: only connections with one of them at either end move"},
+    {"CLAN_EXCEPT", "ports, likewise: connections with one of them at either end stay on TCP"},
+    {"CLAN_CONFIG", "a file with lines like CLAN_ONLY=80, for what the environment leaves unset"},
+    {"CLAN_UIDS",
+     "user ids, comma-separated: besides our own, whose processes may share memory with us"},
+#endif
 };
 
 }  // namespace
+
+std::string environment_help() {
+  std::string text;
+  for (const Variable& variable : kVariables) {
+    text += fmt::format("  {:<14} {}\n", variable.name, variable.help);
+  }
+  return text;
+}
 
 void print_environment() {
   for (const Variable& variable : kVariables) {

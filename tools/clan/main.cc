@@ -1,16 +1,155 @@
 #include <clan/version.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "commands.h"
+
+namespace {
+
+#ifdef CLAN_PRELOAD
+/// The port that `text` is, 0 if it is none.
+unsigned port_of(std::string_view text) {
+  unsigned port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() && port <= 65535 ? port : 0;
+}
+
+/// "" if `text` is what CLAN_ONLY and CLAN_EXCEPT want: "80,8000-8010".
+std::string check_ports(const std::string& text) {
+  std::string_view rest = text;
+  for (bool more = true; more;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view range = rest.substr(0, comma);
+    const std::size_t dash = range.find('-');
+    const unsigned first = port_of(range.substr(0, dash));
+    const unsigned last = dash == std::string_view::npos ? first : port_of(range.substr(dash + 1));
+    if (first == 0 || last < first) return "\"" + text + "\" is not a list of ports, like 80,8000-8010";
+    more = comma != std::string_view::npos;
+    rest.remove_prefix(more ? comma + 1 : rest.size());
+  }
+  return "";
+}
+
+/// CLI11 does not know that a prefix command wants a command.
+class RunFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: clan run [OPTIONS] COMMAND [ARGUMENT]...\n";
+  }
+};
+
+CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code) {
+  auto* run = app.add_subcommand("run", "Run a program with its local TCP connections over CLAN");
+  run->formatter(std::make_shared<RunFormatter>());
+  run->prefix_command();  // from the command's name on, everything is the command's
+  run->add_option("--only", options.only, "Only connections with one of these ports (CLAN_ONLY)")
+      ->type_name("PORT,...")
+      ->check(check_ports);
+  run->add_option("--except", options.except, "No connection with one of these ports (CLAN_EXCEPT)")
+      ->type_name("PORT,...")
+      ->check(check_ports);
+  run->add_option("--log", options.log, "How much to say on stderr (CLAN_LOG)")
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"off", "error", "warn", "info", "debug"}));
+  run->add_option("--config", options.config, "A file with settings (CLAN_CONFIG)")->type_name("FILE");
+  run->add_flag("--disable", options.disable, "Load the library, but leave all on TCP (CLAN_DISABLE=1)");
+  run->footer([] {
+    return "The command runs as it always does, with libclan-preload.so put in front of LD_PRELOAD. TCP\n"
+           "connections to other programs on this machine that run under CLAN too move to shared memory\n"
+           "once they are in use. A peer without CLAN, on this machine or another, notices nothing: the\n"
+           "connection stays on TCP. `clan stat` shows which have moved.\n\n"
+           "What the library reads from the environment; the options above set it, and the command's\n"
+           "children inherit it:\n" +
+           clan::tool::environment_help() +
+           "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 125\n"
+           "if `clan run` itself failed. A setuid program, a static one and one of another architecture run\n"
+           "without CLAN.";
+  });
+  run->callback([=, &options, &exit_code] {
+    exit_code = clan::tool::exec_under_clan(options, run->remaining());
+  });
+  return run;
+}
+
+/// Takes the "--" of `clan run OPTIONS -- COMMAND` out: CLI11 would hand the command to the main program.
+void drop_mark(const CLI::App& run, int& argc, char** argv) {
+  if (argc < 2 || run.get_name() != argv[1]) return;
+  for (int i = 2; i < argc && argv[i][0] == '-'; ++i) {
+    if (std::string_view(argv[i]) == "--") {
+      std::copy(argv + i + 1, argv + argc + 1, argv + i);  // with the null at the end
+      --argc;
+      return;
+    }
+    const CLI::Option* option = run.get_option_no_throw(argv[i]);
+    if (option != nullptr && option->get_expected_min() > 0) ++i;  // its value
+  }
+}
+#endif
+
+/// The command of this name, null if there is none.
+const CLI::App* find_command(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == name) return command;
+  }
+  return nullptr;
+}
+
+/// Says that there is no such command. The exit code.
+int complain_about(const CLI::App& app, const std::string& word) {
+  fmt::print(stderr, "clan: there is no command \"{}\". There are:", word);
+  for (const CLI::App* command : app.get_subcommands({})) fmt::print(stderr, " {}", command->get_name());
+  fmt::print(stderr, ".\n`clan help` says what each does.\n");
+  return 2;
+}
+
+#ifdef CLAN_PRELOAD
+void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
+  auto* stat = app.add_subcommand("stat", "The connections that go over CLAN now, of any process");
+  stat->add_flag("--json", options.json, "An array of objects; with --watch one array per line");
+  stat->add_flag("--all", options.all,
+                 "Also local TCP connections of programs under CLAN that have not moved");
+  auto* watch = stat->add_option("--watch", options.interval_s,
+                                 "Again every so many seconds (1), with rates, until interrupted")
+                    ->type_name("[SECONDS]")
+                    ->expected(0, 1)
+                    ->check(CLI::Range(0.1, 3600.0));
+  stat->add_option("PID", options.pids, "Only connections of these processes")->check(CLI::PositiveNumber);
+  stat->footer(
+      "A line is a connection. SENT, MESSAGES, SLEEPS and WAKE-UPS are those of the local end, a slash, and\n"
+      "those of the other end; bytes that went by TCP before the connection moved are not among them.\n"
+      "Looking takes nothing from the processes looked at, and needs the right to look into /proc/PID/fd:\n"
+      "one's own processes, or all of them as root.");
+  stat->callback([=, &options, &exit_code] {
+    options.watch = watch->count() > 0;
+    exit_code = clan::tool::print_connections(options);
+  });
+}
+#endif
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"CLAN: user-level networking. Looks at this machine and measures the engine on it."};
   app.name("clan");
   app.set_version_flag("--version", std::string("clan ") + clan::version());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   int exit_code = 0;
+
+#ifdef CLAN_PRELOAD
+  clan::tool::RunOptions run_options;
+  drop_mark(*add_run(app, run_options, exit_code), argc, argv);
+  clan::tool::StatOptions stat_options;
+  add_stat(app, stat_options, exit_code);
+#endif
 
   auto* doctor =
       app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
@@ -26,6 +165,23 @@ int main(int argc, char** argv) {
   bench->set_help_flag();   // --help too
   bench->callback([&] { exit_code = clan::tool::exec_bench(bench->remaining()); });
 
+  std::string about;
+  auto* help = app.add_subcommand("help", "This list, or what a command takes: `clan help run`");
+  help->add_option("COMMAND", about);
+
+  if (argc > 1 && argv[1][0] != '-' && find_command(app, argv[1]) == nullptr) {
+    return complain_about(app, argv[1]);
+  }
   CLI11_PARSE(app, argc, argv);
-  return exit_code;
+  if (!app.get_subcommands().empty() && !help->parsed()) return exit_code;
+  if (about.empty()) {
+    fmt::print("{}\n`clan doctor` is the one to begin with, `clan bench` what comes next.\n",
+               app.get_formatter()->make_help(&app, "clan", CLI::AppFormatMode::Normal));
+    return 0;
+  }
+  if (about == "bench") return clan::tool::exec_bench({"help"});
+  const CLI::App* command = find_command(app, about);
+  if (command == nullptr) return complain_about(app, about);
+  fmt::print("{}", command->help());
+  return 0;
 }

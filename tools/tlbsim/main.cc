@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <bit>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "generators.h"
@@ -67,8 +70,9 @@ void print_table(const std::vector<Row>& rows) {
     }
   }
   fmt::print(
-      "comp: first touches of a page (r: sent from, w: RDMA target, rv: receive buffer). "
-      "non-c: other misses\n(r; w with receive buffers). pinned: pages, high water.\n");
+      "accesses: requests. All other columns count pages: a request over several pages is several look-ups, so\n"
+      "hits can be more than accesses. comp: first touches of a page (r: sent from, w: RDMA target, rv: receive\n"
+      "buffer). non-c: other misses (r; w with receive buffers). pinned: pages, high water.\n");
 }
 
 std::string json_string(const std::string& text) {
@@ -138,11 +142,32 @@ int figure3(const Workload& workload, const Sizes& sizes, bool json) {
   return 0;
 }
 
+// "" if `text` is a number of primary entries.
+std::string check_entries(const std::string& text) {
+  std::size_t entries = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), entries);
+  const bool number = error == std::errc() && end == text.data() + text.size();
+  if (number && std::has_single_bit(entries) && entries <= kMostTlbEntries) return "";
+  return fmt::format("{} is not a power of two from 1 to {}", text, kMostTlbEntries);
+}
+
+// "" if `text` is a workload.
+std::string check_kind(const std::string& text) {
+  std::string names;
+  for (const Kind& each : kinds()) {
+    if (each.name == text) return "";
+    names += fmt::format(" {}", each.name);
+  }
+  return fmt::format("there is no workload \"{}\". There are:{}", text, names);
+}
+
 int write_trace(const std::string& kind, const Workload& workload, const std::string& path) {
   std::FILE* out = path == "-" ? stdout : std::fopen(path.c_str(), "w");
   if (out == nullptr) return fail(errno_error("output file").message());
-  fmt::print(out, "# {} seed {}: pid op vaddr len\n", kind, workload.seed);
-  Status status = run_workload(kind, workload, [out](const Access& access) {
+  bool begun = false;  // a workload whose sizes are refused writes nothing
+  Status status = run_workload(kind, workload, [&](const Access& access) {
+    if (!begun) fmt::print(out, "# {} seed {}: pid op vaddr len\n", kind, workload.seed);
+    begun = true;
     std::string line = to_line(access) + '\n';
     std::fwrite(line.data(), 1, line.size(), out);
   });
@@ -163,8 +188,11 @@ int main(int argc, char** argv) {
   auto add_sizes = [&](CLI::App* command) {
     command->add_option("--entries", sizes.entries, "Primary entries, powers of two")
         ->delimiter(',')
+        ->check(check_entries)
         ->capture_default_str();
-    command->add_option("--victim", sizes.victims, "Victim entries")->capture_default_str();
+    command->add_option("--victim", sizes.victims, "Victim entries")
+        ->check(CLI::Range(std::size_t{0}, kMostTlbEntries))
+        ->capture_default_str();
     command->add_flag("--json", json, "JSON instead of a table");
   };
   auto add_workload = [&](CLI::App* command) {
@@ -188,7 +216,7 @@ int main(int argc, char** argv) {
   std::string kind_help = "One of:";
   for (const Kind& each : kinds()) kind_help += fmt::format("\n  {:<13} {}", each.name, each.what);
   CLI::App* make = app.add_subcommand("generate", "Run a workload and write its trace");
-  make->add_option("KIND", kind, kind_help)->required();
+  make->add_option("KIND", kind, kind_help)->required()->check(check_kind);
   make->add_option("-o,--output", output, "File")->capture_default_str();
   add_workload(make);
 

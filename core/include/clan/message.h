@@ -13,7 +13,9 @@
 // The cost of receiving does not depend on how many peers are silent.
 //
 // Thread-safety: one thread at a time uses an endpoint (sending and receiving share progress), any
-// thread. Errors common to all: ESHUTDOWN, EINTR, ECONNRESET (that peer died or misbehaved).
+// thread. Errors common to all: ESHUTDOWN (context ended, or forked child), EINTR (a signal arrived while
+// asleep). Of one peer: ECONNRESET (it died), EPROTO (it wrote nonsense into shared memory), EPIPE (it has
+// closed, or ended in order).
 #pragma once
 
 #include <cstddef>
@@ -85,7 +87,8 @@ class CLAN_EXPORT MessageEndpoint {
   void disconnect(PeerIndex peer);
 
   /// Sends one message and waits until the buffer may be reused. Receives nothing meanwhile, but helps
-  /// peers that copy. EMSGSIZE, ETIMEDOUT (nothing of it will arrive).
+  /// peers that copy. EMSGSIZE, ETIMEDOUT (nothing of it will arrive); EPIPE, ECONNRESET, EPROTO: the peer
+  /// is gone, see above.
   Status send(PeerIndex to, std::span<const std::byte> message, std::int64_t timeout_ms = -1);
   /// The same without waiting. EAGAIN: no room now. A large message is accepted at once; its memory
   /// must stay until poll_sent() gives back `cookie`. True = complete already.
@@ -100,7 +103,10 @@ class CLAN_EXPORT MessageEndpoint {
 
   /// Receives one message of any peer. EAGAIN.
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
-  /// The same, waiting. ETIMEDOUT.
+  /// The same, waiting. ETIMEDOUT. Once nothing is left to receive, it also fails once for each peer that
+  /// has gone: ECONNRESET or EPROTO for any of them, EPIPE for one that *we* had connected to. The endpoint
+  /// stays usable: call again to wait for the others, and for new ones. It is silent about a peer that had
+  /// connected to us and ended in order, and about those that take_departed() has named already.
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::int64_t timeout_ms = -1);
 
   /// Looks at the next message without taking it. EAGAIN.
@@ -109,7 +115,7 @@ class CLAN_EXPORT MessageEndpoint {
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
 
-  /// Names peers that have gone since last asked. False: none.
+  /// Names peers that have gone since last asked, also those that recv() has failed for. False: none.
   bool take_departed(PeerIndex* peer);
 
   /// Posts Event{tag, kMessage} when there may be something to receive or a send has completed.

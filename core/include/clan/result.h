@@ -5,8 +5,13 @@
 // says what was being done. C++20 has no std::expected; this is the part of it we need.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 takes C++17 unless told)"
+#endif
+
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -25,6 +30,12 @@ struct Error {
   std::string message() const { return std::string(what) + ": " + std::strerror(err); }
 };
 
+/// Ends the program over a Result whose value was used though it holds an Error, and says which.
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_unchecked(const Error& error) {
+  std::fprintf(stderr, "clan: value of a failed Result used: %s\n", error.message().c_str());
+  std::abort();
+}
+
 /// The value, or the Error that kept us from having one.
 template <typename T>
 class [[nodiscard]] Result {
@@ -35,20 +46,23 @@ class [[nodiscard]] Result {
   bool ok() const { return v_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  /// Precondition: ok(). Aborts otherwise: using a value that is not there is our bug, not input.
+  /// Precondition: ok(). Aborts otherwise, with the error on stderr: using a value that is not there is the
+  /// caller's bug, not input.
   T& value() & { return checked(); }
   const T& value() const& { return const_cast<Result*>(this)->checked(); }
   T&& value() && { return std::move(checked()); }
   T& operator*() & { return checked(); }
+  const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(checked()); }
   T* operator->() { return &checked(); }
+  const T* operator->() const { return &value(); }
 
   /// Precondition: !ok().
   const Error& error() const { return std::get<1>(v_); }
 
  private:
   T& checked() {
-    if (!ok()) std::abort();
+    if (!ok()) [[unlikely]] fail_unchecked(error());
     return *std::get_if<0>(&v_);
   }
   std::variant<T, Error> v_;
@@ -67,18 +81,20 @@ class [[nodiscard]] Result<T> {
   bool ok() const { return !failed_; }
   explicit operator bool() const { return ok(); }
 
-  /// Precondition: ok(). Aborts otherwise.
+  /// Precondition: ok(). Aborts otherwise, with the error on stderr.
   T& value() { return checked(); }
   const T& value() const { return const_cast<Result*>(this)->checked(); }
   T& operator*() { return checked(); }
+  const T& operator*() const { return value(); }
   T* operator->() { return &checked(); }
+  const T* operator->() const { return &value(); }
 
   /// Precondition: !ok().
   Error error() const { return Error{err_, what_}; }
 
  private:
   T& checked() {
-    if (failed_) std::abort();
+    if (failed_) [[unlikely]] fail_unchecked(error());
     return value_;
   }
   std::int32_t err_ = 0;

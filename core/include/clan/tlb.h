@@ -81,8 +81,11 @@ class CLAN_EXPORT Pinner {
   virtual void forget(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) = 0;
 };
 
+/// Neither level of a Tlb may have more entries.
+inline constexpr std::size_t kMostTlbEntries = std::size_t{1} << 24;
+
 struct TlbConfig {
-  std::size_t primary_entries = 1024;  ///< a power of two
+  std::size_t primary_entries = 1024;  ///< a power of two, up to kMostTlbEntries
   std::size_t victim_entries = 16;
   std::size_t page_size = 4096;  ///< a power of two; the Pinner's
   /// All entries together, with what transfers hold beyond the two levels. 0: room for one more

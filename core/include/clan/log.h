@@ -4,15 +4,17 @@
 // Callable from any thread; formats into a stack buffer and writes with one system call.
 #pragma once
 
+#include <clan/export.h>
+
 namespace clan {
 
 enum class LogLevel { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 
-/// The level asked for by CLAN_LOG, read once.
-LogLevel log_level();
+/// The level asked for by CLAN_LOG, read once. A value that is none is off, and said so on descriptor 2.
+CLAN_EXPORT LogLevel log_level();
 
 /// Writes one line "clan[pid] level: text" to descriptor 2. Keeps errno.
-void log_line(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+CLAN_EXPORT void log_line(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 }  // namespace clan
 

@@ -22,11 +22,11 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/cpu.h"
-#include "base/time.h"
-#include "clan/context.h"
+#include <clan/cpu.h>
+#include <clan/clock.h>
+#include <clan/context.h>
 
-namespace clan::engine {
+namespace clan {
 
 class Waiter {
  public:
@@ -139,4 +139,4 @@ class Waiter {
   std::atomic<std::uint64_t> start_ns_{0};  ///< of the wait, once its first burst has not been enough
 };
 
-}  // namespace clan::engine
+}  // namespace clan

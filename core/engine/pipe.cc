@@ -1,0 +1,491 @@
+#include "clan/pipe.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/fd.h"
+#include "clan/log.h"
+#include "base/mapping.h"
+#include "clan/clock.h"
+#include "shm/asymmetric_fence.h"
+#include "shm/ring.h"
+
+namespace clan {
+namespace {
+
+constexpr std::uint8_t kBytesRecord = 1;
+constexpr std::uint8_t kEndRecord = 2;
+constexpr std::uint8_t kLeaveRecord = 3;
+
+constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
+constexpr int kSpinsBeforeYield = 200;
+constexpr int kYieldsBeforeLook = 256;
+
+// initial-exec: signal handlers read it too
+thread_local std::uint32_t t_thread_id __attribute__((tls_model("initial-exec"))) = 0;
+
+std::uint32_t thread_id() {
+  if (t_thread_id == 0) t_thread_id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  return t_thread_id;
+}
+
+std::size_t bytes_for(std::uint32_t ring_bytes) { return kPageSize + 2 * std::size_t{ring_bytes}; }
+
+std::size_t total(const iovec* buffers, int count) {
+  std::size_t n = 0;
+  for (int i = 0; i < count; ++i) n += buffers[i].iov_len;
+  return n;
+}
+
+// Walks through the buffers of an application.
+class Cursor {
+ public:
+  Cursor(const iovec* buffers, int count) : at_(buffers), end_(buffers + count) {}
+
+  // Copies `n` bytes out of the buffers, which hold as many.
+  void gather(std::byte* to, std::size_t n) {
+    while (n > 0) {
+      const std::size_t k = step(n);
+      if (k > 0) std::memcpy(to, static_cast<const std::byte*>(at_->iov_base) + done_, k);
+      to += k;
+      n -= k;
+      advance(k);
+    }
+  }
+
+  // Copies `n` bytes into the buffers, which have room for as many. Null buffers discard.
+  void scatter(const std::byte* from, std::size_t n) {
+    while (n > 0) {
+      const std::size_t k = step(n);
+      if (k > 0 && at_->iov_base != nullptr) {
+        std::memcpy(static_cast<std::byte*>(at_->iov_base) + done_, from, k);
+      }
+      from += k;
+      n -= k;
+      advance(k);
+    }
+  }
+
+ private:
+  std::size_t step(std::size_t n) const { return at_ == end_ ? n : std::min(n, at_->iov_len - done_); }
+  void advance(std::size_t k) {
+    done_ += k;
+    while (at_ != end_ && done_ == at_->iov_len) {
+      ++at_;
+      done_ = 0;
+    }
+  }
+  const iovec* at_;
+  const iovec* end_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace
+
+// The lock of one side of one end. Robust: a dead owner breaks the pipe instead of stopping it.
+class Pipe::Locked {
+ public:
+  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
+    const std::uint32_t me = thread_id();
+    for (int yields = 0;; ++yields) {
+      for (int i = 0; i < kSpinsBeforeYield; ++i) {
+        std::uint32_t owner = 0;
+        // PAIR pipe.lock: sees the cursors the last owner left
+        if (word_.compare_exchange_strong(owner, me, std::memory_order_acquire,
+                                          std::memory_order_relaxed)) {
+          held_ = true;
+          return;
+        }
+        if (owner == me) {
+          err_ = EDEADLK;  // we are a signal handler that interrupted the owner
+          return;
+        }
+        cpu_pause();
+      }
+      sched_yield();
+      if (yields % kYieldsBeforeLook == kYieldsBeforeLook - 1) {
+        const auto owner = static_cast<pid_t>(word_.load(std::memory_order_relaxed));
+        if (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH) {
+          pipe.broke("the owner of a lock has died");
+          err_ = EPROTO;
+          return;
+        }
+      }
+    }
+  }
+  ~Locked() {
+    // PAIR pipe.lock: publishes the cursors
+    if (held_) word_.store(0, std::memory_order_release);
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+  int err() const { return err_; }
+
+ private:
+  std::atomic<std::uint32_t>& word_;
+  bool held_ = false;
+  int err_ = 0;
+};
+
+void Pipe::after_fork_in_child() { t_thread_id = 0; }
+
+Pipe::Pipe(PipePage* page, std::size_t bytes, int memfd, int end)
+    : page_(page), bytes_(bytes), memfd_(memfd), end_(end) {
+  const std::size_t ring = (bytes - kPageSize) / 2;
+  lines_ = ring / kCacheLine;
+  std::byte* rings = reinterpret_cast<std::byte*>(page) + kPageSize;
+  out_ = rings + (end == 0 ? 0 : ring);
+  in_ = rings + (end == 0 ? ring : 0);
+}
+
+Pipe::Pipe(Pipe&& other) noexcept { *this = std::move(other); }
+
+Pipe& Pipe::operator=(Pipe&& other) noexcept {
+  if (this != &other) {
+    this->~Pipe();
+    page_ = std::exchange(other.page_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    memfd_ = std::exchange(other.memfd_, -1);
+    end_ = other.end_;
+    lines_ = other.lines_;
+    out_ = std::exchange(other.out_, nullptr);
+    in_ = std::exchange(other.in_, nullptr);
+    peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  return *this;
+}
+
+Pipe::~Pipe() {
+  if (page_ != nullptr) ::munmap(page_, bytes_);
+  if (memfd_ >= 0) ::close(memfd_);
+  page_ = nullptr;
+  memfd_ = -1;
+}
+
+Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
+  if (!std::has_single_bit(ring_bytes) || ring_bytes < 4096 || ring_bytes > (64u << 20) ||
+      (end != 0 && end != 1)) {
+    return Error{EINVAL, "a pipe's ring has a power of two from 4 KiB to 64 MiB"};
+  }
+  auto fd = create_memfd(name, bytes_for(ring_bytes));
+  if (!fd) return fd.error();
+  void* at = ::mmap(nullptr, bytes_for(ring_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);
+  if (at == MAP_FAILED) return errno_error("mapping a pipe");
+  auto* page = static_cast<PipePage*>(at);
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  page->head.created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+                          static_cast<std::uint64_t>(now.tv_nsec);
+  page->head.ring_bytes = ring_bytes;
+  page->head.version = PipePage::kVersion;
+  page->head.magic = PipePage::kMagic;
+  for (auto& e : page->ends) e.sender.next_rewind.store(shm::RingProducer{}.next_rewind);
+  return Pipe(page, bytes_for(ring_bytes), fd->release(), end);
+}
+
+Result<Pipe> Pipe::open(int memfd, int end) {
+  Fd fd(memfd);
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) return errno_error("looking at a pipe");
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (seals < 0 || (seals & kWanted) != kWanted) return Error{EPROTO, "a pipe that is not sealed"};
+  const auto size = static_cast<std::size_t>(st.st_size);
+  if (size < bytes_for(4096) || size > bytes_for(64u << 20)) {
+    return Error{EPROTO, "a pipe of an impossible size"};
+  }
+  void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) return errno_error("mapping a pipe");
+  auto* page = static_cast<PipePage*>(at);
+  // The size of the file decides, not what the head says of it.
+  const std::size_t ring = (size - kPageSize) / 2;
+  if (page->head.magic != PipePage::kMagic || page->head.version != PipePage::kVersion ||
+      !std::has_single_bit(ring) || bytes_for(static_cast<std::uint32_t>(ring)) != size) {
+    ::munmap(at, size);
+    return Error{EPROTO, "not a pipe of this version of CLAN"};
+  }
+  return Pipe(page, size, fd.release(), end);
+}
+
+void Pipe::broke(const char* what) const {
+  if (page_->head.broken.exchange(1) == 0) CLAN_WARN("a connection's shared memory: %s", what);
+}
+
+// --- sending ---------------------------------------------------------------------------------------
+
+namespace {
+
+shm::RingProducer load(const PipePage::Sender& s) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  return {s.tail.load(relaxed), s.consumed.load(relaxed), s.next_rewind.load(relaxed)};
+}
+
+void store(PipePage::Sender& s, const shm::RingProducer& p) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  s.tail.store(p.tail, relaxed);
+  s.consumed.store(p.consumed, relaxed);
+  s.next_rewind.store(p.next_rewind, relaxed);
+}
+
+void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
+  // relaxed: one writer, under the lock
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+// After something has been published: does the other side sleep? Once per sleep.
+bool take_waiting(std::atomic<std::uint32_t>& waiting) {
+  shm::AsymmetricFence::full();
+  // PAIR pipe.waiting: Dekker with want_data() and want_room()
+  return waiting.load(std::memory_order_relaxed) != 0 &&
+         waiting.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace
+
+Pipe::Done Pipe::send(const iovec* buffers, int count) {
+  Done done;
+  auto& sender = page_->ends[end_].sender;
+  auto& peer = page_->ends[1 - end_].receiver;
+  const std::size_t wanted = total(buffers, count);
+  if (wanted == 0) return done;
+  {
+    Locked lock(*this, sender.lock);
+    if ((done.err = lock.err()) != 0) return done;
+    if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    const shm::RingGeometry ring{lines_};
+    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload());
+    // PAIR pipe.credit: the reader has finished with the lines before it
+    auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
+    auto p = load(sender);
+    const std::uint16_t cpu = current_cpu_tag();
+    Cursor cursor(buffers, count);
+    while (done.bytes < wanted) {
+      std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
+      shm::RingSlot slot;
+      int rc = shm::ring_reserve(ring, p, n, credit, &slot);
+      while (rc == 0 && n > kCacheLine) {  // not all of it: then part of it
+        n /= 2;
+        rc = shm::ring_reserve(ring, p, n, credit, &slot);
+      }
+      if (rc < 0) {
+        broke("impossible credit");
+        return {0, false, EPROTO};
+      }
+      if (rc == 0) break;
+      cursor.gather(shm::payload_at(ring, out_, slot), n);
+      shm::ring_publish(ring, out_, slot,
+                        shm::RingHead::make(static_cast<std::uint32_t>(n), kBytesRecord, cpu));
+      shm::ring_advance(ring, p, slot);
+      done.bytes += n;
+    }
+    store(sender, p);
+    if (done.bytes == 0) return done;
+    add(sender.bytes, done.bytes);
+    add(sender.messages, 1);
+  }
+  done.must_ring = take_waiting(peer.waiting);
+  return done;
+}
+
+Pipe::Done Pipe::put_last(std::uint8_t type, std::uint64_t word) {
+  Done done;
+  auto& sender = page_->ends[end_].sender;
+  auto& peer = page_->ends[1 - end_].receiver;
+  {
+    Locked lock(*this, sender.lock);
+    if ((done.err = lock.err()) != 0) return done;
+    if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    const shm::RingGeometry ring{lines_};
+    auto p = load(sender);
+    shm::RingSlot slot;
+    auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
+    const int rc = shm::ring_reserve(ring, p, sizeof word, credit, &slot);
+    if (rc < 0) broke("impossible credit");
+    if (rc <= 0) return {0, false, rc < 0 ? EPROTO : 0};
+    std::memcpy(shm::payload_at(ring, out_, slot), &word, sizeof word);
+    shm::ring_publish(ring, out_, slot, shm::RingHead::make(sizeof word, type, current_cpu_tag()));
+    shm::ring_advance(ring, p, slot);
+    store(sender, p);
+    sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
+    done.bytes = 1;
+  }
+  done.must_ring = take_waiting(peer.waiting);
+  return done;
+}
+
+Pipe::Done Pipe::end_sending() { return put_last(kEndRecord, 0); }
+Pipe::Done Pipe::leave(std::uint64_t word) { return put_last(kLeaveRecord, word); }
+
+bool Pipe::writable() const {
+  const auto& sender = page_->ends[end_].sender;
+  const auto& peer = page_->ends[1 - end_].receiver;
+  const shm::RingGeometry ring{lines_};
+  auto p = load(sender);
+  shm::RingSlot slot;
+  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
+  // Not at the first free line: whoever is woken for room should find some. A broken pipe is "writable".
+  return shm::ring_reserve(ring, p, ring.lines / kRoomPart * kCacheLine, credit, &slot) != 0;
+}
+
+std::uint64_t Pipe::unread_by_peer() const {
+  const std::uint64_t sent = page_->ends[end_].sender.bytes.load(std::memory_order_relaxed);
+  const std::uint64_t got = page_->ends[1 - end_].receiver.bytes.load(std::memory_order_relaxed);
+  const std::uint64_t unread = sent - got;
+  return unread > bytes_ ? 0 : unread;  // the peer's word
+}
+
+bool Pipe::want_room() {
+  auto& waiting = page_->ends[end_].sender.waiting;
+  // PAIR pipe.waiting: Dekker with take_waiting()
+  if (waiting.load(std::memory_order_relaxed) == 0) waiting.store(1, std::memory_order_seq_cst);
+  shm::AsymmetricFence::full();
+  return !writable();
+}
+
+// --- receiving -------------------------------------------------------------------------------------
+
+PipeFront Pipe::front() const {
+  if (page_->head.broken.load(std::memory_order_relaxed) != 0) return PipeFront::kBroken;
+  const auto& receiver = page_->ends[end_].receiver;
+  const shm::RingGeometry ring{lines_};
+  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  // relaxed: a glance
+  if (shm::head_at(in_, ring.index(c.head)).load(std::memory_order_relaxed) == 0) {
+    return PipeFront::kNothing;
+  }
+  // Another thread may be moving the head: what is there is to be seen under the lock.
+  Locked lock(*this, page_->ends[end_].receiver.lock);
+  if (lock.err() == EDEADLK) return PipeFront::kBytes;
+  if (lock.err() != 0) return PipeFront::kBroken;
+  c.head = receiver.head.load(std::memory_order_relaxed);
+  const int rc = shm::ring_peek(ring, c, in_, &record);
+  if (rc == 0) return PipeFront::kNothing;
+  if (rc < 0) {
+    broke("impossible record");
+    return PipeFront::kBroken;
+  }
+  switch (record.head.type()) {
+    case kBytesRecord:
+      return PipeFront::kBytes;
+    case kEndRecord:
+      return PipeFront::kEnd;
+    case kLeaveRecord:
+      return PipeFront::kLeave;
+    default:
+      broke("a record of no kind");
+      return PipeFront::kBroken;
+  }
+}
+
+Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
+  Done done;
+  auto& receiver = page_->ends[end_].receiver;
+  auto& peer = page_->ends[1 - end_].sender;
+  const std::size_t wanted = total(buffers, count);
+  bool published = false;
+  {
+    Locked lock(*this, receiver.lock);
+    if ((done.err = lock.err()) != 0) return done;
+    if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    auto relaxed = std::memory_order_relaxed;  // under the lock
+    const shm::RingGeometry ring{lines_};
+    shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
+    std::uint64_t offset = receiver.offset.load(relaxed);
+    Cursor cursor(buffers, count);
+    shm::RingRecord record;
+    int rc = 0;
+    while (done.bytes < wanted && (rc = shm::ring_peek(ring, c, in_, &record)) > 0) {
+      if (record.head.type() != kBytesRecord) break;
+      const std::uint64_t length = record.head.length();
+      if (offset > length) {
+        rc = -1;
+        break;
+      }
+      const std::uint64_t n = std::min<std::uint64_t>(length - offset, wanted - done.bytes);
+      cursor.scatter(record.payload + offset, n);
+      peer_cpu_.store(record.head.cpu(), std::memory_order_relaxed);  // relaxed: a hint
+      done.bytes += n;
+      offset += n;
+      if (offset == length) {
+        offset = 0;
+        c.head += record.lines;
+        if (!peek && shm::ring_should_publish(ring, c)) {
+          c.published = c.head;
+          // PAIR pipe.credit: we have finished with the lines before it
+          receiver.credit.store(c.head, std::memory_order_release);
+          published = true;
+        }
+      }
+    }
+    if (rc < 0) {
+      broke("impossible record");
+      return {0, false, EPROTO};
+    }
+    if (peek) return done;
+    if (rc == 0 && shm::ring_should_publish_empty(c)) {
+      c.published = c.head;
+      receiver.credit.store(c.head, std::memory_order_release);  // PAIR pipe.credit
+      published = true;
+    }
+    receiver.head.store(c.head, relaxed);
+    receiver.published.store(c.published, relaxed);
+    receiver.offset.store(offset, relaxed);
+    add(receiver.bytes, done.bytes);
+  }
+  if (published) done.must_ring = take_waiting(peer.waiting);
+  return done;
+}
+
+std::uint64_t Pipe::leave_word() const {
+  const auto& receiver = page_->ends[end_].receiver;
+  const shm::RingGeometry ring{lines_};
+  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  std::uint64_t word = 0;
+  if (shm::ring_peek(ring, c, in_, &record) > 0 && record.head.length() >= sizeof word) {
+    std::memcpy(&word, record.payload, sizeof word);
+  }
+  return word;
+}
+
+std::uint64_t Pipe::readable_bytes() const {
+  const auto& receiver = page_->ends[end_].receiver;
+  const shm::RingGeometry ring{lines_};
+  Locked lock(*this, page_->ends[end_].receiver.lock);
+  if (lock.err() != 0) return 0;
+  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  std::uint64_t bytes = 0;
+  for (std::uint64_t records = 0; records < lines_ && shm::ring_peek(ring, c, in_, &record) > 0 &&
+                                  record.head.type() == kBytesRecord;
+       ++records) {
+    bytes += record.head.length();
+    c.head += record.lines;
+  }
+  return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
+}
+
+bool Pipe::want_data() {
+  auto& waiting = page_->ends[end_].receiver.waiting;
+  // PAIR pipe.waiting: Dekker with take_waiting()
+  if (waiting.load(std::memory_order_relaxed) == 0) waiting.store(1, std::memory_order_seq_cst);
+  shm::AsymmetricFence::full();
+  return front() == PipeFront::kNothing;
+}
+
+std::uint64_t Pipe::received_bytes() const {
+  return page_->ends[end_].receiver.bytes.load(std::memory_order_relaxed);
+}
+
+}  // namespace clan

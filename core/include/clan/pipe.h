@@ -1,0 +1,179 @@
+// Pipe: two byte streams in one memfd, one each way, that belong to no process.
+//
+// A Stream lives in its Context and dies with its process. A socket does not: it is shared by fork, handed
+// on by SCM_RIGHTS, closed by whoever is last. A Pipe is what stands behind such a socket. Every cursor and
+// counter lies in the memfd, so any process that maps it continues where another stopped.
+//
+//      page 0     head | end 0: sender, receiver, face | end 1: sender, receiver, face
+//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each)
+//      ring 1     written by end 1, read by end 0
+//
+// Pipes neither sleep nor wake anybody: who owns the sockets does, with `must_ring` below.
+//
+// Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(), want_room())
+// and sleeps. Whoever publishes bytes or room afterwards is told to ring, once.
+//
+// Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked and masked
+// before use; a Pipe with impossible contents is `broken` for good.
+//
+// Thread-safety: every call may come from any thread of any process, and takes the lock of its side (a word
+// in the memfd with the owner's thread id). No call allocates, and all but create() and open() are safe
+// in a signal handler, except that a handler which interrupted the same operation on the same pipe gets
+// EDEADLK. A lock whose owner has died breaks the pipe.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include <clan/export.h>
+#include <clan/result.h>
+
+namespace clan {
+
+/// What is next in a pipe for the reader.
+enum class PipeFront {
+  kNothing,  ///< no record; more may come
+  kBytes,
+  kEnd,      ///< the writer has half-closed
+  kLeave,    ///< the writer goes on elsewhere: see Pipe::leave()
+  kBroken,   ///< impossible contents, or a lock whose owner died
+};
+
+/// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
+struct PipePage {
+  static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
+  static constexpr std::uint32_t kVersion = 1;
+
+  /// Written by the creator before anyone else sees it.
+  struct Head {
+    std::uint64_t magic;
+    std::uint32_t version;
+    std::uint32_t ring_bytes;
+    std::uint64_t created_ns;  ///< CLOCK_REALTIME
+    std::uint64_t reserved[4];
+    std::atomic<std::uint32_t> broken;  ///< written by whoever finds out
+    std::uint32_t pad;
+  };
+  /// Written by this end when it sends; `waiting` also by the other end, which clears it.
+  struct alignas(64) Sender {
+    std::atomic<std::uint64_t> tail;  ///< cursors of shm::RingProducer
+    std::atomic<std::uint64_t> consumed;
+    std::atomic<std::uint64_t> next_rewind;
+    std::atomic<std::uint64_t> bytes;     ///< sent
+    std::atomic<std::uint64_t> messages;  ///< calls that sent something
+    std::atomic<std::uint32_t> lock;
+    std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left
+    std::uint64_t pad[2];
+    alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
+    std::uint32_t pad1[15];
+  };
+  /// Written by this end when it receives; `waiting` as above.
+  struct alignas(64) Receiver {
+    std::atomic<std::uint64_t> head;  ///< cursors of shm::RingConsumer
+    std::atomic<std::uint64_t> published;
+    std::atomic<std::uint64_t> offset;  ///< bytes of the front record that have been read
+    std::atomic<std::uint64_t> bytes;   ///< received
+    std::atomic<std::uint32_t> lock;
+    std::uint32_t pad[7];
+    alignas(64) std::atomic<std::uint64_t> credit;  ///< lines consumed, for the sender
+    std::uint64_t pad1[7];
+    alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there are bytes
+    std::uint32_t pad2[15];
+  };
+  /// The owner's of the socket, for what it has to share with its other end. Not looked at here.
+  struct alignas(64) Face {
+    std::atomic<std::uint64_t> words[16];
+  };
+  struct End {
+    Sender sender;
+    Receiver receiver;
+    Face face;
+  };
+
+  Head head;
+  End ends[2];
+};
+static_assert(sizeof(PipePage) <= 4096);
+
+class CLAN_EXPORT Pipe {
+ public:
+  /// A new pipe; the caller is end 0 or 1. `name` is what /proc shows of the memfd. `ring_bytes`: a power of
+  /// two from 4 KiB to 64 MiB. EINVAL, ENOMEM, EMFILE.
+  static Result<Pipe> create(const char* name, std::uint32_t ring_bytes, int end);
+  /// The pipe behind a memfd, whose ownership passes. EPROTO: not one, not sealed, another version.
+  static Result<Pipe> open(int memfd, int end);
+
+  /// To be called in the child of a fork, before anything else: its thread has another id.
+  static void after_fork_in_child();
+
+  Pipe() = default;
+  Pipe(Pipe&& other) noexcept;
+  Pipe& operator=(Pipe&& other) noexcept;
+  ~Pipe();
+
+  explicit operator bool() const { return page_ != nullptr; }
+  int memfd() const { return memfd_; }
+  /// The descriptor has moved (F_DUPFD) or has been closed by somebody (-1).
+  void set_memfd(int memfd) { memfd_ = memfd; }
+  int end() const { return end_; }
+  PipePage& page() const { return *page_; }
+  PipePage::Face& my_face() const { return page_->ends[end_].face; }
+  PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
+
+  /// What a call has done. `err`: 0, EDEADLK (see above) or EPROTO (broken).
+  struct Done {
+    std::size_t bytes = 0;
+    bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
+    int err = 0;
+  };
+
+  // --- sending ------------------------------------------------------------------------------------
+  /// Copies in what fits of `count` buffers.
+  Done send(const iovec* buffers, int count);
+  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done, 0: no room yet.
+  Done end_sending();
+  /// The last record: the reader finds kLeave with `word` behind all bytes. As end_sending().
+  Done leave(std::uint64_t word);
+  /// True when there is room worth waking up for.
+  bool writable() const;
+  /// Bytes sent that the other end has not read.
+  std::uint64_t unread_by_peer() const;
+  /// Asks to be rung for room. False: there is room now.
+  bool want_room();
+
+  // --- receiving ----------------------------------------------------------------------------------
+  PipeFront front() const;
+  /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
+  Done receive(const iovec* buffers, int count, bool peek);
+  /// The word of a kLeave at the front.
+  std::uint64_t leave_word() const;
+  /// Bytes that can be read now.
+  std::uint64_t readable_bytes() const;
+  /// Asks to be rung for bytes (or an end). False: there is something now.
+  bool want_data();
+  /// Processor the other end last sent from (engine wait policy), 0 = unknown.
+  std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint
+  /// Bytes ever received.
+  std::uint64_t received_bytes() const;
+
+ private:
+  class Locked;
+  Pipe(PipePage* page, std::size_t bytes, int memfd, int end);
+  Done put_last(std::uint8_t type, std::uint64_t word);
+  void broke(const char* what) const;
+
+  PipePage* page_ = nullptr;
+  std::size_t bytes_ = 0;
+  int memfd_ = -1;
+  int end_ = 0;
+  std::uint64_t lines_ = 0;  ///< of each ring
+  std::byte* out_ = nullptr;
+  std::byte* in_ = nullptr;
+  mutable std::atomic<std::uint16_t> peer_cpu_{0};
+};
+
+}  // namespace clan

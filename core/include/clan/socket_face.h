@@ -1,0 +1,38 @@
+// What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a pipe, for
+// its other end and for `clan stat`.
+//
+// Word by word, each written by the end it belongs to.
+#pragma once
+
+#include <cstdint>
+
+namespace clan::socket_face {
+
+enum Word : std::uint32_t {
+  kState = 0,      ///< bits of State
+  kSwitchAt,       ///< bytes this end has sent by TCP before the first in the pipe
+  kDoorbells,      ///< bytes this end has sent by TCP since, to wake the other end
+  kSwallowed,      ///< such bytes this end has read
+  kProcess,        ///< pid << 32 | uid, of who moved it here
+  kCookie,         ///< SO_COOKIE of this end's socket
+  kPorts,          ///< address family << 32 | local port << 16 | remote port
+  kLocalAddress,   ///< 16 bytes in network order, IPv4 in the first 4
+  kRemoteAddress = kLocalAddress + 2,
+  kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
+  kWakeups,                      ///< doorbells this end has rung
+  kWords,
+};
+static_assert(kWords <= 16);
+
+enum State : std::uint64_t {
+  kAttached = 1,       ///< this end knows the pipe and reads it
+  kSending = 2,        ///< it sends here: kSwitchAt holds
+  kLeaving = 4,        ///< it wants both to go back to TCP
+  kGone = 8,           ///< it has gone back to TCP: nothing more will come here
+  kClosed = 16,        ///< its last descriptor has been closed: nobody is to be woken there
+};
+
+/// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
+constexpr char kMemfdName[] = "clan-pipe";
+
+}  // namespace clan::socket_face
