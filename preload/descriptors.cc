@@ -1,0 +1,197 @@
+// The table of descriptors, and the pool of Sockets.
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <new>
+
+#include "config.h"
+#include "epoll.h"
+#include "socket.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr unsigned kChunk = 1024;
+constexpr unsigned kChunks = 1024;  // a million descriptors
+
+using Entry = std::atomic<Socket*>;
+std::atomic<Entry*> chunks[kChunks];
+
+Entry* entry(int fd, bool make) {
+  const auto n = static_cast<unsigned>(fd);
+  if (fd < 0 || n >= kChunk * kChunks) return nullptr;
+  auto& slot = chunks[n / kChunk];
+  Entry* chunk = slot.load(std::memory_order_acquire);  // PAIR preload.chunk
+  if (chunk == nullptr) {
+    if (!make) return nullptr;
+    void* memory = ::mmap(nullptr, kChunk * sizeof(Entry), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    chunk = static_cast<Entry*>(memory);
+    Entry* expected = nullptr;
+    // PAIR preload.chunk: publishes zeroed entries
+    if (!slot.compare_exchange_strong(expected, chunk, std::memory_order_acq_rel)) {
+      ::munmap(memory, kChunk * sizeof(Entry));
+      chunk = expected;
+    }
+  }
+  return chunk + n % kChunk;
+}
+
+// Free Sockets, as a stack under a spin lock: taken at connect and accept, not per byte.
+struct Pool {
+  std::atomic_flag lock = ATOMIC_FLAG_INIT;
+  Socket* free[4096];
+  int count = 0;
+  void enter() {
+    while (lock.test_and_set(std::memory_order_acquire)) sched_yield();
+  }
+  void leave() { lock.clear(std::memory_order_release); }
+};
+Pool pool;
+
+Socket* take() {
+  pool.enter();
+  Socket* s = nullptr;
+  if (pool.count == 0) {
+    constexpr std::size_t kBatch = 64;
+    void* memory = ::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+      auto* sockets = static_cast<Socket*>(memory);
+      for (std::size_t i = 0; i < kBatch; ++i) pool.free[pool.count++] = new (sockets + i) Socket;
+    }
+  }
+  if (pool.count > 0) s = pool.free[--pool.count];
+  pool.leave();
+  return s;
+}
+
+void release(Socket* s) {
+  if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  KeepErrno keep;
+  if (int offer = s->offer_fd.exchange(-1); offer >= 0) sys::close(offer);
+  s->pipe = Pipe();
+  s->receive_wait.reset();
+  s->send_wait.reset();
+  s->interests = nullptr;
+  s->client = false;
+  s->inherited = false;
+  s->nonblocking = -1;
+  s->sends = s->receives = s->offer_looks = s->full = 0;
+  s->drained = s->kernel_end = s->kernel_error = s->reset_told = s->shut_read = false;
+  s->checked_ns = 0;
+  s->low_water = 1;
+  s->own_slot.sends = s->own_slot.receives = 0;
+  s->own_slot.pipe_pid = 0;
+  s->own_slot.pipe_fd = -1;
+  s->slot = &s->own_slot;
+  s->state = Socket::State::kTcp;
+  pool.enter();
+  if (pool.count < 4096) pool.free[pool.count++] = s;
+  pool.leave();
+}
+
+void drop(Socket* s, int fd) {
+  if (s == nullptr) return;
+  left_descriptor(*s, fd);
+  if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1 && s->shared()) shared_close(fd, *s);
+  release(s);
+}
+
+}  // namespace
+
+Held::~Held() {
+  if (s_ != nullptr) release(s_);
+}
+
+Held hold(int fd) {
+  Entry* e = entry(fd, false);
+  if (e == nullptr) return Held();
+  for (;;) {
+    Socket* s = e->load(std::memory_order_acquire);  // PAIR preload.entry
+    if (s == nullptr) return Held();
+    int refs = s->refs.load(std::memory_order_relaxed);
+    while (refs > 0 && !s->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
+    }
+    if (refs <= 0) continue;  // on its way out: the entry is about to change
+    if (e->load(std::memory_order_acquire) == s) return Held(s);  // PAIR preload.entry
+    release(s);
+  }
+}
+
+void adopt(int fd, bool client, int nonblocking) {
+  KeepErrno keep;
+  if (config().disabled) return;
+  Entry* e = entry(fd, true);
+  Socket* s = e != nullptr ? take() : nullptr;
+  if (s == nullptr) {
+    forget(fd);
+    return;
+  }
+  s->client = client;
+  s->nonblocking = nonblocking;
+  s->slot = &s->own_slot;
+  s->fds.store(1, std::memory_order_relaxed);
+  s->refs.store(1, std::memory_order_release);
+  // PAIR preload.entry: publishes the Socket
+  drop(e->exchange(s, std::memory_order_acq_rel), fd);
+}
+
+void probe(int fd, bool inherited) {
+  KeepErrno keep;
+  if (hold(fd)) return;
+  int domain = 0, protocol = 0, type = 0;
+  socklen_t size = sizeof domain;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return;
+  if (domain != AF_INET && domain != AF_INET6) return;
+  size = sizeof protocol;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0) return;
+  size = sizeof type;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
+  if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
+  adopt(fd, false, -1);
+  if (Held s = hold(fd)) s->inherited = inherited;
+}
+
+void duplicate_entry(int from, int to) {
+  Held s = hold(from);
+  if (!s) {
+    forget(to);
+    return;
+  }
+  Entry* e = entry(to, true);
+  if (e == nullptr) return;
+  s->fds.fetch_add(1, std::memory_order_relaxed);
+  s->refs.fetch_add(1, std::memory_order_relaxed);
+  drop(e->exchange(s.get(), std::memory_order_acq_rel), to);
+}
+
+void forget(int fd) {
+  Entry* e = entry(fd, false);
+  if (e == nullptr || e->load(std::memory_order_relaxed) == nullptr) return;
+  KeepErrno keep;
+  drop(e->exchange(nullptr, std::memory_order_acq_rel), fd);
+}
+
+void forget_range(unsigned first, unsigned last) {
+  for (unsigned c = first / kChunk; c < kChunks && c <= last / kChunk; ++c) {
+    if (chunks[c].load(std::memory_order_acquire) == nullptr) continue;  // PAIR preload.chunk
+    const unsigned from = std::max(first, c * kChunk);
+    const unsigned to = std::min(last, c * kChunk + kChunk - 1);
+    for (unsigned fd = from; fd <= to; ++fd) forget(static_cast<int>(fd));
+  }
+}
+
+void for_each_socket(void (*f)(int, Socket&, void*), void* argument) {
+  for (unsigned c = 0; c < kChunks; ++c) {
+    if (chunks[c].load(std::memory_order_acquire) == nullptr) continue;  // PAIR preload.chunk
+    for (unsigned i = 0; i < kChunk; ++i) {
+      const int fd = static_cast<int>(c * kChunk + i);
+      if (Held s = hold(fd)) f(fd, *s, argument);
+    }
+  }
+}
+
+}  // namespace clan::preload

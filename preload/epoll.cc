@@ -1,0 +1,562 @@
+// epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that has moved
+// is registered for doorbells instead, with a tag of ours; what the application asked for is kept here and
+// answered from the pipe. So plain descriptors, nesting, and sets shared by processes stay the kernel's.
+//
+// Edges: a new record of the peer is an edge for reading, a send that found no room makes the next room an
+// edge for writing.
+#include "epoll.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <new>
+#include <optional>
+
+#include "clan/clock.h"
+#include "clan/wait.h"
+#include "real.h"
+#include "socket.h"
+
+namespace clan::preload {
+
+struct Set;
+
+/// A TCP socket in an epoll set, moved or not.
+struct Interest {
+  Socket* socket = nullptr;
+  Set* set = nullptr;
+  int fd = -1;
+  std::uint32_t events = 0;
+  epoll_data_t data{};
+  std::uint32_t index = 0;  ///< in its set
+  bool moved = false;
+  bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
+  bool out_told = false;
+  std::uint64_t seen_in = ~std::uint64_t{0};
+  std::uint32_t seen_full = 0;
+  Interest* next_of_socket = nullptr;
+  bool nested = false;  ///< not a socket but another set, by its descriptor
+};
+
+struct Set {
+  static constexpr std::uint32_t kMost = 1u << 20;
+  int names = 0;  ///< descriptors of it
+  std::uint32_t count = 0, room = 0, moved = 0, start = 0;
+  Interest** interests = nullptr;  ///< dense
+  std::optional<Waiter> waiter;
+};
+
+namespace {
+
+constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
+constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
+constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
+
+std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
+
+class Guard {
+ public:
+  Guard() { lock_epoll(); }
+  ~Guard() { unlock_epoll(); }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+};
+
+// Sets by descriptor.
+constexpr int kMostSets = 65536;
+std::atomic<Set*>* sets = nullptr;  ///< mapped with the first set
+
+void* pages(std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+Set* find(int epfd) {
+  if (sets == nullptr || epfd < 0 || epfd >= kMostSets) return nullptr;
+  return sets[epfd].load(std::memory_order_acquire);
+}
+
+// Sets and interests are recycled, never unmapped.
+template <typename T>
+class Recycled {
+ public:
+  T* take() {
+    if (free_ == nullptr) {
+      constexpr std::size_t kBytes = 16384;
+      auto* memory = static_cast<std::byte*>(pages(kBytes));
+      if (memory == nullptr) return nullptr;
+      for (std::size_t at = 0; at + sizeof(T) <= kBytes; at += sizeof(T)) put(memory + at);
+    }
+    Free* memory = free_;
+    free_ = memory->next;
+    return new (static_cast<void*>(memory)) T;
+  }
+  void give_back(T* value) {
+    value->~T();
+    put(value);
+  }
+
+ private:
+  struct Free {
+    Free* next;
+  };
+  void put(void* memory) { free_ = new (memory) Free{free_}; }
+  Free* free_ = nullptr;
+};
+Recycled<Interest> interest_pool;
+Recycled<Set> set_pool;
+
+Set* make(int epfd) {
+  if (epfd < 0 || epfd >= kMostSets) return nullptr;
+  if (sets == nullptr) sets = static_cast<std::atomic<Set*>*>(pages(kMostSets * sizeof(std::atomic<Set*>)));
+  if (sets == nullptr) return nullptr;
+  Set* set = sets[epfd].load(std::memory_order_relaxed);
+  if (set != nullptr) return set;
+  set = set_pool.take();
+  if (set == nullptr) return nullptr;
+  set->names = 1;
+  set->waiter.emplace(WaitOptions{});
+  sets[epfd].store(set, std::memory_order_release);
+  return set;
+}
+
+Interest* find(Set& set, const Socket* s, int fd) {
+  for (Interest* i = s->interests; i != nullptr; i = i->next_of_socket) {
+    if (i->set == &set && i->fd == fd) return i;
+  }
+  return nullptr;
+}
+
+bool add(Set& set, Interest* i) {
+  if (set.count == set.room) {
+    const std::uint32_t room = set.room == 0 ? 64 : set.room * 2;
+    auto** bigger = room > Set::kMost ? nullptr : static_cast<Interest**>(pages(room * sizeof(Interest*)));
+    if (bigger == nullptr) return false;
+    std::copy(set.interests, set.interests + set.count, bigger);
+    if (set.interests != nullptr) ::munmap(set.interests, set.room * sizeof(Interest*));
+    set.interests = bigger;
+    set.room = room;
+  }
+  i->index = set.count;
+  set.interests[set.count++] = i;
+  return true;
+}
+
+std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(i.fd); }
+
+void remove(Interest* i) {
+  Set& set = *i->set;
+  if (i->moved) --set.moved;
+  set.interests[i->index] = set.interests[--set.count];
+  set.interests[i->index]->index = i->index;
+  if (!i->nested) {
+    for (Interest** p = &i->socket->interests; *p != nullptr; p = &(*p)->next_of_socket) {
+      if (*p == i) {
+        *p = i->next_of_socket;
+        break;
+      }
+    }
+  }
+  interest_pool.give_back(i);
+}
+
+// The kernel watches for doorbells from now on.
+void watch_doorbells(int epfd, Interest& i) {
+  epoll_event event{};
+  // By edges: each doorbell is one. What level there is, the pipe says.
+  event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = tag(i);
+  if (sys::epoll_ctl(epfd, EPOLL_CTL_MOD, i.fd, &event) != 0 && errno == EINVAL) {
+    // EPOLLEXCLUSIVE cannot be modified.
+    sys::epoll_ctl(epfd, EPOLL_CTL_DEL, i.fd, nullptr);
+    sys::epoll_ctl(epfd, EPOLL_CTL_ADD, i.fd, &event);
+  }
+  if (!i.moved) ++i.set->moved;
+  i.moved = true;
+}
+
+int name_of(const Set& set) {
+  for (int fd = 0; fd < kMostSets; ++fd) {
+    if (sets[fd].load(std::memory_order_relaxed) == &set) return fd;
+  }
+  return -1;
+}
+
+// What grows with every edge for reading.
+std::uint64_t in_stamp(const Socket& s) {
+  const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
+  return peer.tail.load(std::memory_order_acquire) * 4 + (s.kernel_end.load() ? 2u : 0u) +
+         (s.kernel_error.load() ? 1u : 0u);
+}
+
+bool anything(Set& set);
+
+// The events to report for an interest. Under the lock. `commit`: they are being reported.
+std::uint32_t ready_events(Interest& i, bool look, bool commit) {
+  if (i.fired || !i.moved) return 0;
+  if (i.nested) {
+    Set* inner = find(i.fd);
+    if (inner == nullptr || inner == i.set || !anything(*inner)) return 0;
+    if (commit && (i.events & EPOLLONESHOT) != 0) i.fired = true;
+    return i.events & (EPOLLIN | EPOLLRDNORM);
+  }
+  Socket& s = *i.socket;
+  const std::uint32_t wanted = (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) |
+                               EPOLLERR | EPOLLHUP;
+  auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
+  if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
+  if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
+  ready &= wanted;
+  if ((i.events & EPOLLET) != 0) {
+    const std::uint64_t stamp = in_stamp(s);
+    if (stamp == i.seen_in && !reads_tcp(s)) ready &= ~(EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    const std::uint32_t full = s.full.load(std::memory_order_relaxed);
+    if (i.out_told && full == i.seen_full) ready &= ~(EPOLLOUT | EPOLLWRNORM);
+    if (commit && ready != 0) {
+      i.seen_in = stamp;
+      if ((ready & EPOLLOUT) != 0) {
+        i.out_told = true;
+        i.seen_full = full;
+      }
+    }
+  }
+  if (commit && ready != 0 && (i.events & EPOLLONESHOT) != 0) i.fired = true;
+  return ready;
+}
+
+// Events of moved sockets, without asking the kernel.
+int collect(Set& set, epoll_event* events, int most) {
+  int n = 0;
+  if (set.moved == 0) return 0;
+  for (std::uint32_t k = 0; k < set.count && n < most; ++k) {
+    Interest& i = *set.interests[(set.start + k) % set.count];
+    if (const std::uint32_t ready = ready_events(i, false, true); ready != 0) {
+      events[n].events = ready;
+      events[n].data = i.data;
+      if (++n == most) set.start = (set.start + k + 1) % set.count;  // others first next time
+    }
+  }
+  return n;
+}
+
+bool anything(Set& set) {
+  for (std::uint32_t k = 0; k < set.count; ++k) {
+    if (ready_events(*set.interests[k], false, false) != 0) return true;
+  }
+  return false;
+}
+
+// False: something is there already.
+bool prepare(Set& set) {
+  for (std::uint32_t k = 0; k < set.count; ++k) {
+    Interest& i = *set.interests[k];
+    if (!i.moved || i.fired) continue;
+    if (i.nested) {
+      if (Set* inner = find(i.fd); inner != nullptr && inner != &set) (void)prepare(*inner);
+      continue;
+    }
+    short events = POLLIN | POLLRDHUP;
+    if ((i.events & EPOLLOUT) != 0) events |= POLLOUT;
+    (void)prepare_sleep(*i.socket, events);
+  }
+  return !anything(set);
+}
+
+// Turns what the kernel said into what the application is to hear. Answers the number of events kept.
+// `collected`: moved sockets have been reported in this call already, and none may be twice.
+int translate(Set& set, epoll_event* events, int n, bool collected) {
+  int kept = 0;
+  for (int k = 0; k < n; ++k) {
+    if ((events[k].data.u64 & kTagMask) != kTag) {
+      events[kept++] = events[k];
+      continue;
+    }
+    const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
+    Held s = hold(fd);
+    Interest* i = s ? find(set, s.get(), fd) : nullptr;
+    if (i == nullptr) continue;
+    if (collected) {
+      look_at_kernel(fd, *s);
+      continue;
+    }
+    if (const std::uint32_t ready = ready_events(*i, true, true); ready != 0) {
+      events[kept].events = ready;
+      events[kept].data = i->data;
+      ++kept;
+    }
+  }
+  return kept;
+}
+
+// `sleep(events, most, timeout_ms)` is the kernel's wait as the application called it.
+template <typename Sleep>
+int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep) {
+  Set* set = find(epfd);
+  if (set == nullptr || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
+  const std::uint64_t deadline =
+      timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+  for (;;) {
+    int n = 0;
+    bool moved = false;
+    {
+      Guard guard;
+      moved = set->moved > 0;
+      if (moved) n = collect(*set, events, most);
+    }
+    if (n > 0) {
+      // Plain descriptors too, but not at the price of a system call every time.
+      thread_local std::uint64_t asked_ns = 0;
+      const std::uint64_t now = monotonic_ns();
+      if (n < most && now - asked_ns > kPlainNs) {
+        asked_ns = now;
+        KeepErrno keep;
+        const int more = sys::epoll_wait(epfd, events + n, most - n, 0);
+        Guard guard;
+        if (more > 0) n += translate(*set, events + n, more, true);
+        // A nested set may have been reported from here and by the kernel.
+        for (int a = 0; a < n; ++a) {
+          for (int b = n - 1; b > a; --b) {
+            if (events[b].data.u64 == events[a].data.u64 && events[b].events == events[a].events) {
+              events[b] = events[--n];
+            }
+          }
+        }
+      }
+      return n;
+    }
+    bool capped = false;
+    if (moved && timeout_ns != 0) {
+      auto there = [&] {
+        Guard guard;
+        return anything(*set);
+      };
+      if (set->waiter->spin(there, 0, deadline)) continue;
+      Guard guard;
+      if (!prepare(*set)) continue;
+      for (std::uint32_t k = 0; k < set->count; ++k) {
+        const Interest& i = *set->interests[k];
+        // A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
+        if (i.moved && !i.nested && !i.fired && (i.events & EPOLLOUT) != 0 &&
+            (i.socket->mine().words[socket_face::kState].load() & socket_face::kSending) == 0) {
+          capped = true;
+        }
+      }
+    }
+    std::int64_t left = -1;
+    if (deadline != kNoDeadline) {
+      const std::uint64_t now = monotonic_ns();
+      left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
+    }
+    const std::int64_t nap = capped && (left < 0 || left > 10'000'000) ? 10'000'000 : left;
+    n = sleep(events, most, nap);
+    if (n < 0) return n;
+    if (moved && timeout_ns != 0) set->waiter->slept();
+    {
+      Guard guard;
+      if (n > 0) n = translate(*set, events, n, false);
+    }
+    if (n > 0) return n;
+    if (left == 0 && nap == left) {
+      Guard guard;
+      return set->moved > 0 ? collect(*set, events, most) : 0;
+    }
+  }
+}
+
+// A set in a set: the kernel knows it, and we answer for what has moved in it. `i`: ours of it, if there is.
+int control_nested(int epfd, int op, int fd, epoll_event* event) {
+  const int rc = real().epoll_ctl(epfd, op, fd, event);
+  if (rc != 0) return rc;
+  Guard guard;
+  Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
+  if (set == nullptr) return rc;
+  Interest* i = nullptr;
+  for (std::uint32_t k = 0; k < set->count && i == nullptr; ++k) {
+    if (set->interests[k]->nested && set->interests[k]->fd == fd) i = set->interests[k];
+  }
+  if (op == EPOLL_CTL_DEL) {
+    if (i != nullptr) remove(i);
+    return rc;
+  }
+  if (i == nullptr) {
+    i = interest_pool.take();
+    if (i == nullptr || !add(*set, i)) return rc;
+    i->set = set;
+    i->nested = true;
+    i->moved = true;  // it is asked each time
+    ++set->moved;
+    i->fd = fd;
+  }
+  i->events = event->events;
+  i->data = event->data;
+  i->fired = false;
+  return rc;
+}
+
+int control(int epfd, int op, int fd, epoll_event* event) {
+  if (find(fd) != nullptr) return control_nested(epfd, op, fd, event);
+  if (op == EPOLL_CTL_ADD) probe(fd, false);
+  Held s = hold(fd);
+  if (!s) return real().epoll_ctl(epfd, op, fd, event);
+  Guard guard;
+  Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
+  Interest* i = set != nullptr ? find(*set, s.get(), fd) : nullptr;
+  if (op == EPOLL_CTL_ADD) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    if (rc != 0) return rc;
+    if (i != nullptr) remove(i);  // of a descriptor that was closed behind our back
+    i = set != nullptr ? interest_pool.take() : nullptr;
+    if (i == nullptr || (i->set = set, !add(*set, i))) {
+      s->state.store(Socket::State::kKernel);  // nowhere to remember it: leave it alone
+      return rc;
+    }
+    i->socket = s.get();
+    i->fd = fd;
+    i->events = event->events;
+    i->data = event->data;
+    i->next_of_socket = s->interests;
+    s->interests = i;
+    if (s->shared()) {
+      KeepErrno keep;
+      watch_doorbells(epfd, *i);
+    }
+    return rc;
+  }
+  if (i == nullptr || !i->moved) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    if (rc == 0 && i != nullptr) {
+      if (op == EPOLL_CTL_DEL) {
+        remove(i);
+      } else {
+        i->events = event->events;
+        i->data = event->data;
+      }
+    }
+    return rc;
+  }
+  if (op == EPOLL_CTL_DEL) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    remove(i);
+    return rc;
+  }
+  if (op != EPOLL_CTL_MOD || event == nullptr || ((event->events | i->events) & EPOLLEXCLUSIVE) != 0) {
+    errno = event == nullptr ? EFAULT : EINVAL;
+    return -1;
+  }
+  i->events = event->events;
+  i->data = event->data;
+  i->fired = false;
+  i->out_told = false;
+  i->seen_in = ~std::uint64_t{0};
+  return 0;
+}
+
+timespec as_timespec(std::int64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+
+}  // namespace
+
+void lock_epoll() {
+  while (lock_word.test_and_set(std::memory_order_acquire)) sched_yield();
+}
+void unlock_epoll() { lock_word.clear(std::memory_order_release); }
+
+void moved(Socket& s) {
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_doorbells(name_of(*i->set), *i);
+}
+
+bool set_moved(int epfd) {
+  Set* set = find(epfd);
+  return set != nullptr && set->moved > 0;
+}
+
+bool set_ready(int epfd) {
+  Guard guard;
+  Set* set = find(epfd);
+  return set != nullptr && anything(*set);
+}
+
+bool set_prepare_sleep(int epfd) {
+  Guard guard;
+  Set* set = find(epfd);
+  return set == nullptr || prepare(*set);
+}
+
+void left_descriptor(Socket& s, int fd) {
+  if (s.interests == nullptr) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr;) {
+    Interest* next = i->next_of_socket;
+    if (i->fd == fd) {
+      // The kernel keeps a registration while another descriptor of the file is open. Nobody could say what
+      // it is for any more: the socket's own descriptor is what we know it by.
+      KeepErrno keep;
+      if (s.fds.load(std::memory_order_relaxed) > 1) sys::epoll_ctl(name_of(*i->set), EPOLL_CTL_DEL, fd, nullptr);
+      remove(i);
+    }
+    i = next;
+  }
+}
+
+void forget_epoll(int fd) {
+  if (find(fd) == nullptr) return;
+  Guard guard;
+  Set* set = sets[fd].exchange(nullptr);
+  if (set == nullptr || --set->names > 0) return;
+  while (set->count > 0) remove(set->interests[0]);
+  if (set->interests != nullptr) ::munmap(set->interests, set->room * sizeof(Interest*));
+  set_pool.give_back(set);
+}
+
+void duplicate_epoll(int from, int to) {
+  forget_epoll(to);
+  if (find(from) == nullptr || to < 0 || to >= kMostSets) return;
+  Guard guard;
+  Set* set = sets[from].load();
+  if (set == nullptr) return;
+  ++set->names;
+  sets[to].store(set, std::memory_order_release);
+}
+
+}  // namespace clan::preload
+
+using clan::preload::control;
+using clan::preload::real;
+
+CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  return control(epfd, op, fd, event);
+}
+
+CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
+  return clan::preload::wait_for_events(
+      epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
+      [epfd](epoll_event* to, int n, std::int64_t ns) {
+        return real().epoll_wait(epfd, to, n, ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000));
+      });
+}
+
+CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
+  return clan::preload::wait_for_events(
+      epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
+      [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
+        return real().epoll_pwait(epfd, to, n, ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000),
+                                  mask);
+      });
+}
+
+CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const timespec* timeout,
+                                const sigset_t* mask) {
+  const std::int64_t ns =
+      timeout == nullptr ? -1 : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
+  return clan::preload::wait_for_events(epfd, events, most, ns,
+                                        [epfd, mask](epoll_event* to, int n, std::int64_t left) {
+                                          const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);
+                                          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+                                        });
+}

@@ -1,0 +1,27 @@
+// epoll sets that hold sockets which may have moved (epoll.cc).
+#pragma once
+
+#include <sys/epoll.h>
+
+namespace clan::preload {
+
+struct Socket;
+
+/// The socket has moved: the sets it is in watch for doorbells from now on.
+void moved(Socket& s);
+/// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do we.
+void left_descriptor(Socket& s, int fd);
+/// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether epoll_wait
+/// would say something of those; and, before sleeping, as prepare_sleep() of a socket.
+bool set_moved(int epfd);
+bool set_ready(int epfd);
+bool set_prepare_sleep(int epfd);
+/// An epoll descriptor goes, or gets another name.
+void forget_epoll(int fd);
+void duplicate_epoll(int from, int to);
+
+/// Locks for fork.
+void lock_epoll();
+void unlock_epoll();
+
+}  // namespace clan::preload

@@ -1,0 +1,298 @@
+// poll and select with sockets that have moved. What the application waits for on those is answered from
+// the pipe; in the kernel they are watched for doorbells.
+#include <alloca.h>
+#include <poll.h>
+#include <sys/select.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/wait.h"
+#include "epoll.h"
+#include "real.h"
+#include "socket.h"
+
+using namespace clan::preload;
+
+namespace {
+
+constexpr nfds_t kOnStack = 256;
+constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
+constexpr short kOurs = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP;
+
+// The sockets of one call, held for its length.
+class Watched {
+ public:
+  Watched(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {
+    for (nfds_t i = 0; i < count; ++i) {
+      if (fds[i].fd < 0) continue;
+      if (set_moved(fds[i].fd)) {
+        any_ = true;
+        ++moved_;
+      }
+      Held s = hold(fds[i].fd);
+      if (!s) continue;
+      if (s->inherited.load(std::memory_order_relaxed)) catch_up(fds[i].fd, *s);
+      any_ = true;
+      if (s->shared()) ++moved_;
+    }
+  }
+  bool any() const { return any_; }
+  nfds_t moved() const { return moved_; }
+
+ private:
+  pollfd* fds_;
+  nfds_t count_;
+  bool any_ = false;
+  nfds_t moved_ = 0;
+};
+
+short answer(int fd, Socket& s, short events, bool look) {
+  short ready = readiness(fd, s, look);
+  if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
+  if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
+  return static_cast<short>(ready & (events | kAlways));
+}
+
+// Waiting places of poll() calls: one per thread.
+clan::Waiter& waiter() {
+  static thread_local clan::Waiter w{clan::WaitOptions{}};
+  return w;
+}
+
+// `sleep(copy, count, ns)` is the kernel's poll, in the way the application called it.
+template <typename Sleep>
+int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
+  const std::uint64_t deadline =
+      timeout_ns < 0 ? clan::kNoDeadline
+                     : clan::monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+  auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(count * sizeof(pollfd)) : nullptr);
+  const bool large = copy == nullptr;
+  if (large) copy = new (std::nothrow) pollfd[count];
+  if (copy == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  struct Free {
+    pollfd* memory;
+    ~Free() { delete[] memory; }
+  } free_it{large ? copy : nullptr};
+
+  // What the pipes say; -1 in `copy` for descriptors that are answered so.
+  auto from_pipes = [&](bool look, bool plain_from_copy) {
+    int n = 0;
+    for (nfds_t i = 0; i < count; ++i) {
+      Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
+      if (s && s->shared()) {
+        const bool ask = look && plain_from_copy && copy[i].revents != 0;
+        fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
+      } else if (plain_from_copy) {
+        fds[i].revents = copy[i].revents;
+      } else {
+        fds[i].revents = 0;
+      }
+      if (fds[i].fd >= 0 && (fds[i].events & (POLLIN | POLLRDNORM)) != 0 && set_moved(fds[i].fd)) {
+        // What the kernel says of a set may be doorbells only.
+        fds[i].revents = set_ready(fds[i].fd) || fds[i].revents != 0 ? fds[i].events & (POLLIN | POLLRDNORM) : 0;
+      }
+      n += fds[i].revents != 0;
+    }
+    return n;
+  };
+  for (;;) {
+    nfds_t plain = 0;
+    for (nfds_t i = 0; i < count; ++i) {
+      Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
+      copy[i] = fds[i];
+      copy[i].revents = 0;
+      if (s && s->shared()) {
+        copy[i].events = POLLIN | POLLRDHUP;
+      } else if (fds[i].fd >= 0) {
+        ++plain;
+      }
+    }
+    int n = from_pipes(false, false);
+    if (n > 0 && plain == 0) return n;
+    if (n > 0 || timeout_ns == 0) {
+      // Everything at once, without waiting.
+      if (sys::poll(copy, count, 0) < 0) return n;
+      return from_pipes(true, true);
+    }
+    auto there = [&] {
+      for (nfds_t i = 0; i < count; ++i) {
+        Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
+        if (s && s->shared() && answer(fds[i].fd, *s, fds[i].events, false) != 0) return true;
+        if (!s && fds[i].fd >= 0 && set_moved(fds[i].fd) && set_ready(fds[i].fd)) return true;
+      }
+      return false;
+    };
+    if (waiter().spin(there, 0, deadline)) continue;
+    bool ready = false, drains = false;
+    for (nfds_t i = 0; i < count && !ready; ++i) {
+      Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
+      if (!s && fds[i].fd >= 0 && set_moved(fds[i].fd) && !set_prepare_sleep(fds[i].fd)) ready = true;
+      if (!s || !s->shared()) continue;
+      if (!prepare_sleep(*s, fds[i].events)) ready = answer(fds[i].fd, *s, fds[i].events, false) != 0;
+      // Bytes of TCP that are not asked for would keep the kernel from sleeping.
+      if (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0) {
+        copy[i].events = POLLRDHUP;
+        drains = true;
+      }
+      if (s->kernel_end.load() || s->kernel_error.load()) copy[i].fd = -1;  // known already
+      if ((fds[i].events & (POLLOUT | POLLWRNORM)) != 0 && (answer(fds[i].fd, *s, POLLOUT, false) == 0) &&
+          (s->mine().words[clan::socket_face::kState].load() & clan::socket_face::kSending) == 0) {
+        copy[i].events |= POLLOUT;
+      }
+    }
+    if (ready) continue;
+    std::int64_t left = -1;
+    if (deadline != clan::kNoDeadline) {
+      const std::uint64_t now = clan::monotonic_ns();
+      left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
+    }
+    const std::int64_t nap = drains && (left < 0 || left > 1'000'000) ? 1'000'000 : left;
+    const int rc = sleep(copy, count, nap);
+    if (rc < 0) return rc;
+    waiter().slept();
+    n = from_pipes(true, true);
+    if (n > 0) return n;
+    if (left >= 0 && clan::monotonic_ns() >= deadline) return 0;
+  }
+}
+
+int milliseconds(std::int64_t ns) { return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000); }
+
+int do_poll(pollfd* fds, nfds_t count, int timeout) {
+  // A socket that moves while we sleep makes the kernel's answer a doorbell: look again then.
+  for (;;) {
+    Watched watched(fds, count);
+    if (watched.moved() > 0) {
+      return poll_moved(fds, count, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
+                        [](pollfd* copy, nfds_t n, std::int64_t ns) {
+                          return real().poll(copy, n, milliseconds(ns));
+                        });
+    }
+    const int rc = real().poll(fds, count, timeout);
+    if (rc <= 0 || !watched.any()) return rc;
+    if (Watched after(fds, count); after.moved() == 0) return rc;
+  }
+}
+
+int do_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  for (;;) {
+    Watched watched(fds, count);
+    if (watched.moved() > 0) {
+      const std::int64_t ns =
+          timeout == nullptr ? -1 : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
+      return poll_moved(fds, count, ns, [mask](pollfd* copy, nfds_t n, std::int64_t left) {
+        const timespec ts{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+        return real().ppoll(copy, n, left < 0 ? nullptr : &ts, mask);
+      });
+    }
+    const int rc = real().ppoll(fds, count, timeout, mask);
+    if (rc <= 0 || !watched.any()) return rc;
+    if (Watched after(fds, count); after.moved() == 0) return rc;
+  }
+}
+
+// select by poll, when a socket of it has moved or may while it sleeps.
+template <typename Poll>
+int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, Poll&& poll) {
+  auto* fds = new (std::nothrow) pollfd[static_cast<std::size_t>(n) + 1];
+  if (fds == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  nfds_t count = 0;
+  for (int fd = 0; fd < n; ++fd) {
+    short events = 0;
+    if (in != nullptr && FD_ISSET(fd, in)) events |= POLLIN;
+    if (out != nullptr && FD_ISSET(fd, out)) events |= POLLOUT;
+    if (bad != nullptr && FD_ISSET(fd, bad)) events |= POLLPRI;
+    if (events != 0) fds[count++] = {fd, events, 0};
+  }
+  int rc = poll(fds, count);
+  if (rc >= 0) {
+    for (nfds_t i = 0; i < count; ++i) {
+      if ((fds[i].revents & POLLNVAL) != 0) {
+        delete[] fds;
+        errno = EBADF;
+        return -1;
+      }
+    }
+    const std::size_t bytes = (static_cast<std::size_t>(n) + 63) / 64 * 8;
+    for (fd_set* set : {in, out, bad}) {
+      if (set != nullptr) std::memset(set, 0, std::min(bytes, std::max(bytes, sizeof(fd_mask))));
+    }
+    rc = 0;
+    for (nfds_t i = 0; i < count; ++i) {
+      const short r = fds[i].revents, e = fds[i].events;
+      if ((e & POLLIN) != 0 && (r & (POLLIN | POLLHUP | POLLERR)) != 0) FD_SET(fds[i].fd, in), ++rc;
+      if ((e & POLLOUT) != 0 && (r & (POLLOUT | POLLERR)) != 0) FD_SET(fds[i].fd, out), ++rc;
+      if ((e & POLLPRI) != 0 && (r & POLLPRI) != 0) FD_SET(fds[i].fd, bad), ++rc;
+    }
+  }
+  const int error = errno;
+  delete[] fds;
+  errno = error;
+  return rc;
+}
+
+bool any_socket(int n, const fd_set* in, const fd_set* out) {
+  for (int fd = 0; fd < n; ++fd) {
+    if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
+        (hold(fd) || set_moved(fd))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
+  if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
+  return do_poll(fds, count, timeout);
+}
+
+CLAN_INTERPOSE int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  if (fds == nullptr || count == 0) return real().ppoll(fds, count, timeout, mask);
+  return do_ppoll(fds, count, timeout, mask);
+}
+
+CLAN_INTERPOSE int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
+  if (room / sizeof(pollfd) < count) __builtin_trap();
+  return poll(fds, count, timeout);
+}
+
+CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
+  if (n <= 0 || !any_socket(n, in, out)) return real().select(n, in, out, bad, timeout);
+  if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
+    errno = EINVAL;
+    return -1;
+  }
+  const std::uint64_t start = clan::monotonic_ns();
+  const std::int64_t ns =
+      timeout == nullptr ? -1
+                         : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_usec * std::int64_t{1000};
+  const int rc = do_select(n, in, out, bad, [&](pollfd* fds, nfds_t count) {
+    const timespec ts{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+    return do_ppoll(fds, count, ns < 0 ? nullptr : &ts, nullptr);
+  });
+  if (timeout != nullptr) {  // Linux tells what is left
+    const auto spent = static_cast<std::int64_t>(clan::monotonic_ns() - start);
+    const std::int64_t left = std::max<std::int64_t>(0, ns - spent);
+    timeout->tv_sec = left / 1'000'000'000;
+    timeout->tv_usec = left % 1'000'000'000 / 1000;
+  }
+  return rc;
+}
+
+CLAN_INTERPOSE int pselect(int n, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
+                           const sigset_t* mask) {
+  if (n <= 0 || !any_socket(n, in, out)) return real().pselect(n, in, out, bad, timeout, mask);
+  return do_select(n, in, out, bad,
+                   [&](pollfd* fds, nfds_t count) { return do_ppoll(fds, count, timeout, mask); });
+}

@@ -1,0 +1,163 @@
+// The C library's own functions, below ours.
+//
+// `real()` is for calls an application makes and we pass on: cancellation points and other interposers stay
+// in force. What the library does for itself uses `sys::`, plain system calls: nobody can be in between, and
+// they are safe in signal handlers and before the loader is done.
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+
+namespace clan::preload {
+
+// X(result, name, parameters)
+#define CLAN_REAL_FUNCTIONS(X)                                                                   \
+  X(ssize_t, read, (int, void*, size_t))                                                         \
+  X(ssize_t, write, (int, const void*, size_t))                                                  \
+  X(ssize_t, readv, (int, const iovec*, int))                                                    \
+  X(ssize_t, writev, (int, const iovec*, int))                                                   \
+  X(ssize_t, preadv2, (int, const iovec*, int, off_t, int))                                      \
+  X(ssize_t, pwritev2, (int, const iovec*, int, off_t, int))                                     \
+  X(ssize_t, recv, (int, void*, size_t, int))                                                    \
+  X(ssize_t, recvfrom, (int, void*, size_t, int, sockaddr*, socklen_t*))                         \
+  X(ssize_t, recvmsg, (int, msghdr*, int))                                                       \
+  X(int, recvmmsg, (int, mmsghdr*, unsigned, int, timespec*))                                    \
+  X(ssize_t, send, (int, const void*, size_t, int))                                              \
+  X(ssize_t, sendto, (int, const void*, size_t, int, const sockaddr*, socklen_t))                \
+  X(ssize_t, sendmsg, (int, const msghdr*, int))                                                 \
+  X(int, sendmmsg, (int, mmsghdr*, unsigned, int))                                               \
+  X(ssize_t, sendfile, (int, int, off_t*, size_t))                                               \
+  X(ssize_t, splice, (int, off64_t*, int, off64_t*, size_t, unsigned))                           \
+  X(int, socket, (int, int, int))                                                                \
+  X(int, connect, (int, const sockaddr*, socklen_t))                                             \
+  X(int, accept, (int, sockaddr*, socklen_t*))                                                   \
+  X(int, accept4, (int, sockaddr*, socklen_t*, int))                                             \
+  X(int, shutdown, (int, int))                                                                   \
+  X(int, getsockopt, (int, int, int, void*, socklen_t*))                                         \
+  X(int, setsockopt, (int, int, int, const void*, socklen_t))                                    \
+  X(int, close, (int))                                                                           \
+  X(void, closefrom, (int))                                                                      \
+  X(int, close_range, (unsigned, unsigned, int))                                                 \
+  X(int, dup, (int))                                                                             \
+  X(int, dup2, (int, int))                                                                       \
+  X(int, dup3, (int, int, int))                                                                  \
+  X(int, fcntl, (int, int, ...))                                                                 \
+  X(int, ioctl, (int, unsigned long, ...))                                                       \
+  X(int, poll, (pollfd*, nfds_t, int))                                                           \
+  X(int, ppoll, (pollfd*, nfds_t, const timespec*, const sigset_t*))                             \
+  X(int, select, (int, fd_set*, fd_set*, fd_set*, timeval*))                                     \
+  X(int, pselect, (int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*))            \
+  X(int, epoll_create, (int))                                                                    \
+  X(int, epoll_create1, (int))                                                                   \
+  X(int, epoll_ctl, (int, int, int, epoll_event*))                                               \
+  X(int, epoll_wait, (int, epoll_event*, int, int))                                              \
+  X(int, epoll_pwait, (int, epoll_event*, int, int, const sigset_t*))                            \
+  X(int, epoll_pwait2, (int, epoll_event*, int, const timespec*, const sigset_t*))               \
+  X(pid_t, fork, ())                                                                             \
+  X(long, syscall, (long, ...))                                                                  \
+  X(int, execve, (const char*, char* const*, char* const*))                                      \
+  X(FILE*, fdopen, (int, const char*))                                                           \
+  X(int, fclose, (FILE*))
+
+struct Real {
+#define CLAN_X(result, name, parameters) result(*name) parameters = nullptr;
+  CLAN_REAL_FUNCTIONS(CLAN_X)
+#undef CLAN_X
+};
+
+/// Every pointer set. Looked up on the first call, by whoever makes it.
+const Real& real();
+
+namespace sys {
+
+/// A system call past the C library: its syscall() is one of those we stand in front of.
+template <typename... Arguments>
+long call(long number, Arguments... arguments) {
+  static_assert(sizeof...(arguments) <= 6);
+  long a[6] = {((long)arguments)...};
+#if defined(__x86_64__)
+  long result = number;
+  register long r10 asm("r10") = a[3];
+  register long r8 asm("r8") = a[4];
+  register long r9 asm("r9") = a[5];
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+  register long x8 asm("x8") = number;
+  register long x0 asm("x0") = a[0];
+  register long x1 asm("x1") = a[1];
+  register long x2 asm("x2") = a[2];
+  register long x3 asm("x3") = a[3];
+  register long x4 asm("x4") = a[4];
+  register long x5 asm("x5") = a[5];
+  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+  const long result = x0;
+#else
+#error "system calls of this processor are not known here"
+#endif
+  if (result < 0 && result > -4096) {
+    errno = static_cast<int>(-result);
+    return -1;
+  }
+  return result;
+}
+
+inline ssize_t recv(int fd, void* to, size_t n, int flags) {
+  return sys::call(SYS_recvfrom, fd, to, n, flags, nullptr, nullptr);
+}
+inline ssize_t send(int fd, const void* from, size_t n, int flags) {
+  return sys::call(SYS_sendto, fd, from, n, flags, nullptr, 0);
+}
+inline int close(int fd) { return static_cast<int>(sys::call(SYS_close, fd)); }
+inline int fcntl(int fd, int command, long argument = 0) {
+  return static_cast<int>(sys::call(SYS_fcntl, fd, command, argument));
+}
+inline int ioctl(int fd, unsigned long request, void* argument) {
+  return static_cast<int>(sys::call(SYS_ioctl, fd, request, argument));
+}
+inline int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
+  return static_cast<int>(sys::call(SYS_getsockopt, fd, level, name, value, size));
+}
+inline int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
+  return static_cast<int>(sys::call(SYS_setsockopt, fd, level, name, value, size));
+}
+inline int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  return static_cast<int>(sys::call(SYS_epoll_ctl, epfd, op, fd, event));
+}
+inline int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
+  return static_cast<int>(sys::call(SYS_epoll_pwait, epfd, events, most, timeout, nullptr, 8));
+}
+inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
+  timespec ts{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  return static_cast<int>(sys::call(SYS_ppoll, fds, count, timeout_ms < 0 ? nullptr : &ts, nullptr, 8));
+}
+
+}  // namespace sys
+
+/// errno as it was: what we do for ourselves must not show.
+class KeepErrno {
+ public:
+  KeepErrno() : saved_(errno) {}
+  ~KeepErrno() { errno = saved_; }
+  KeepErrno(const KeepErrno&) = delete;
+  KeepErrno& operator=(const KeepErrno&) = delete;
+
+ private:
+  int saved_;
+};
+
+}  // namespace clan::preload
+
+#define CLAN_INTERPOSE extern "C" __attribute__((visibility("default")))

@@ -1,0 +1,560 @@
+// How the two ends of a TCP connection find each other and agree on a pipe.
+//
+//   client (connected)                                server (accepted)
+//   listens on an abstract socket named after the
+//   connection's addresses, before its 2nd send
+//                                                     connects to that name after its 3rd, 6th, 12th… call
+//                          <── a sealed memfd ──      asks the kernel who listens, makes the pipe
+//   asks the kernel who sent it, maps it,
+//   says so in the pipe (kAttached)
+//
+// Abstract names are of one network namespace, vanish with their process, and cost a peer without CLAN
+// nothing. Whoever else takes the name is found out: the kernel knows the owner of the other end of the TCP
+// connection (sock_diag), and it must be the user at the other end of the rendezvous.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+
+#include "clan/log.h"
+#include "config.h"
+#include "epoll.h"
+#include "socket.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kState;
+
+constexpr std::uint32_t kFirstOfferSends = 2;
+constexpr std::uint32_t kFirstOfferReceives = 8;
+constexpr std::uint32_t kFirstLook = 3;
+constexpr std::uint32_t kMostLooks = 512;  ///< of a client whose offer nobody takes up
+
+// The names in a directory, without memory of our own.
+class DirectoryReader {
+ public:
+  explicit DirectoryReader(int fd) : fd_(fd) {}
+  const char* next() {
+    if (at_ >= size_) {
+      size_ = sys::call(SYS_getdents64, fd_, buffer_, sizeof buffer_);
+      at_ = 0;
+      if (size_ <= 0) return nullptr;
+    }
+    const char* entry = buffer_ + at_;
+    std::uint16_t length;
+    std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
+    at_ += length;
+    return entry + 19;
+  }
+
+ private:
+  int fd_;
+  long at_ = 0, size_ = 0;
+  alignas(8) char buffer_[4096];
+};
+
+/// Addresses as IPv6; IPv4 ones mapped.
+struct Endpoint {
+  in6_addr address{};
+  std::uint16_t port = 0;  ///< host order
+};
+struct Route {
+  Endpoint local, remote;
+};
+
+bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
+  if (from.ss_family == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(from);
+    to->address.s6_addr[10] = to->address.s6_addr[11] = 0xff;
+    std::memcpy(to->address.s6_addr + 12, &in.sin_addr, 4);
+    to->port = ntohs(in.sin_port);
+    return true;
+  }
+  if (from.ss_family == AF_INET6) {
+    const auto& in = reinterpret_cast<const sockaddr_in6&>(from);
+    to->address = in.sin6_addr;
+    to->port = ntohs(in.sin6_port);
+    return true;
+  }
+  return false;
+}
+
+bool route_of(int fd, Route* route) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (sys::call(SYS_getsockname, fd, &address, &size) != 0 || !endpoint_of(address, &route->local)) {
+    return false;
+  }
+  size = sizeof address;
+  return sys::call(SYS_getpeername, fd, &address, &size) == 0 && endpoint_of(address, &route->remote);
+}
+
+// The other end can be on this host: any other pair of addresses costs the network anyway.
+bool same_host(const Route& r) {
+  const auto& a = r.remote.address;
+  const bool loopback = IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
+  return loopback || std::memcmp(&a, &r.local.address, sizeof a) == 0;
+}
+
+socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* name) {
+  char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN];
+  ::inet_ntop(AF_INET6, &client.address, from, sizeof from);
+  ::inet_ntop(AF_INET6, &server.address, to, sizeof to);
+  name->sun_family = AF_UNIX;
+  name->sun_path[0] = 0;
+  const int n = std::snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "clan1/%s/%u/%s/%u", from,
+                              client.port, to, server.port);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
+}
+
+// Out of the way of programs that count on low numbers.
+int move_high(int fd) {
+  if (fd < 0) return fd;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const auto from = static_cast<long>(std::min<rlim_t>(limit.rlim_cur, 1u << 20) / 4 * 3);
+  const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
+  if (high < 0) return fd;
+  sys::close(fd);
+  return high;
+}
+
+// Who owns the other end of the connection, by the kernel's word.
+bool owner_of_other_end(const Route& r, uid_t* uid) {
+  const int netlink = static_cast<int>(
+      sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
+  if (netlink < 0) return false;
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+  } ask{};
+  ask.header.nlmsg_len = sizeof ask;
+  ask.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  ask.header.nlmsg_flags = NLM_F_REQUEST;
+  auto& q = ask.request;
+  q.sdiag_protocol = IPPROTO_TCP;
+  q.idiag_states = ~0u;
+  q.id.idiag_sport = htons(r.remote.port);
+  q.id.idiag_dport = htons(r.local.port);
+  q.id.idiag_cookie[0] = q.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  if (IN6_IS_ADDR_V4MAPPED(&r.remote.address)) {
+    q.sdiag_family = AF_INET;
+    std::memcpy(q.id.idiag_src, r.remote.address.s6_addr + 12, 4);
+    std::memcpy(q.id.idiag_dst, r.local.address.s6_addr + 12, 4);
+  } else {
+    q.sdiag_family = AF_INET6;
+    std::memcpy(q.id.idiag_src, &r.remote.address, 16);
+    std::memcpy(q.id.idiag_dst, &r.local.address, 16);
+  }
+  alignas(nlmsghdr) char answer[1024];
+  bool known = false;
+  if (sys::send(netlink, &ask, sizeof ask, 0) == static_cast<ssize_t>(sizeof ask)) {
+    const ssize_t n = sys::recv(netlink, answer, sizeof answer, 0);
+    const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
+    if (n >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) &&
+        header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
+      *uid = static_cast<const inet_diag_msg*>(NLMSG_DATA(header))->idiag_uid;
+      known = true;
+    }
+  }
+  sys::close(netlink);
+  return known;
+}
+
+// The process at the other end of the rendezvous owns the other end of the connection, and may share memory
+// with us.
+bool trusted(int rendezvous, const Route& route) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
+  uid_t owner = 0;
+  if (!owner_of_other_end(route, &owner)) {
+    CLAN_INFO("the kernel does not say who owns the other end of a connection; it stays on TCP");
+    return false;
+  }
+  if (owner != credentials.uid) {
+    CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);
+    return false;
+  }
+  if (!config().allows_uid(owner)) {
+    CLAN_INFO("the other end belongs to user %u, which CLAN_UIDS does not name; it stays on TCP", owner);
+    return false;
+  }
+  return true;
+}
+
+void introduce(int fd, Socket& s, const Route& r) {
+  auto& w = s.mine().words;
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size);
+  auto relaxed = std::memory_order_relaxed;  // for people to read
+  w[socket_face::kProcess].store(static_cast<std::uint64_t>(::getpid()) << 32 | ::geteuid(), relaxed);
+  w[socket_face::kCookie].store(cookie, relaxed);
+  const bool v4 = IN6_IS_ADDR_V4MAPPED(&r.local.address);
+  w[socket_face::kPorts].store(static_cast<std::uint64_t>(v4 ? AF_INET : AF_INET6) << 32 |
+                                   static_cast<std::uint64_t>(r.local.port) << 16 | r.remote.port,
+                               relaxed);
+  auto put = [&](int at, const in6_addr& address) {
+    std::uint64_t halves[2] = {0, 0};
+    std::memcpy(halves, address.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
+    w[at].store(halves[0], relaxed);
+    w[at + 1].store(halves[1], relaxed);
+  };
+  put(socket_face::kLocalAddress, r.local.address);
+  put(socket_face::kRemoteAddress, r.remote.address);
+}
+
+WaitOptions wait_options() {
+  WaitOptions options;
+  return options;
+}
+
+// From now on both directions may move. False: a call is under way in the kernel; later.
+bool enter_pipe(int fd, Socket& s, const Route& route) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  std::uint32_t none = 0;
+  if (!slot.receives.compare_exchange_strong(none, Slot::kClosed, std::memory_order_acq_rel)) return false;
+  introduce(fd, s, route);
+  s.receive_wait.emplace(wait_options());
+  s.send_wait.emplace(wait_options());
+  int low_water = 1;
+  socklen_t size = sizeof low_water;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0) s.low_water = low_water;
+  // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
+  s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
+  s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
+  slot.pipe_pid.store(::getpid());
+  slot.pipe_end.store(s.pipe.end());
+  slot.pipe_fd.store(s.pipe.memfd());
+  s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  moved(s);
+  // PAIR face.state: the other end may send through the pipe
+  s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
+  slot.receives.fetch_sub(Slot::kClosed, std::memory_order_release);
+  return true;
+}
+
+void stay(Socket& s) {
+  if (int fd = s.offer_fd.exchange(-1); fd >= 0) sys::close(fd);
+  s.pipe = Pipe();
+  s.state.store(Socket::State::kKernel);
+}
+
+void offer(int fd, Socket& s) {
+  Route route;
+  if (!route_of(fd, &route)) return;  // not connected yet
+  if (!same_host(route) || !config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  int listener = static_cast<int>(
+      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (listener < 0) return stay(s);
+  listener = move_high(listener);
+  sockaddr_un name{};
+  const socklen_t size = name_of(route.local, route.remote, &name);
+  if (sys::call(SYS_bind, listener, &name, size) != 0 || sys::call(SYS_listen, listener, 1) != 0) {
+    sys::close(listener);
+    return stay(s);
+  }
+  s.offer_fd.store(listener);
+  s.state.store(Socket::State::kOffered);
+}
+
+int receive_memfd(int from) {
+  pollfd p{from, POLLIN, 0};
+  if (sys::poll(&p, 1, 20) <= 0) return -1;
+  char hello[8];
+  iovec io{hello, sizeof hello};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (sys::call(SYS_recvmsg, from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0) return -1;
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
+      c->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return -1;
+  }
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return fd;
+}
+
+bool send_memfd(int to, int memfd) {
+  char hello[8] = "clan1";
+  iovec io{hello, sizeof hello};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(c), &memfd, sizeof memfd);
+  return sys::call(SYS_sendmsg, to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+}
+
+// Client: has anybody taken up the offer?
+void look_for_taker(int fd, Socket& s) {
+  if (s.pipe) {  // somebody has, but a call was under way
+    Route route;
+    if (route_of(fd, &route)) enter_pipe(fd, s, route);
+    return;
+  }
+  if (s.offer_looks.fetch_add(1, std::memory_order_relaxed) >= kMostLooks) return stay(s);
+  const int taker = static_cast<int>(sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr,
+                                               SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (taker < 0) return;
+  if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+  Route route;
+  const int memfd = route_of(fd, &route) && trusted(taker, route) ? receive_memfd(taker) : -1;
+  sys::close(taker);
+  if (memfd < 0) return stay(s);
+  auto pipe = Pipe::open(move_high(memfd), 0);
+  if (!pipe) {
+    CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
+    return stay(s);
+  }
+  s.pipe = std::move(*pipe);
+  enter_pipe(fd, s, route);
+}
+
+// Server: is there an offer?
+void look_for_offer(int fd, Socket& s) {
+  Route route;
+  if (!route_of(fd, &route)) return;
+  if (!same_host(route) || !config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  const int rendezvous = static_cast<int>(
+      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (rendezvous < 0) return;
+  sockaddr_un name{};
+  const socklen_t size = name_of(route.remote, route.local, &name);
+  if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
+    auto pipe = trusted(rendezvous, route)
+                    ? Pipe::create(socket_face::kMemfdName, config().ring_bytes, 1)
+                    : Result<Pipe>(Error{EACCES, "not trusted"});
+    if (pipe) {
+      s.pipe = std::move(*pipe);
+      s.pipe.set_memfd(move_high(s.pipe.memfd()));
+      // The other end may use the pipe as soon as it has it: be ready first.
+      if (enter_pipe(fd, s, route)) {
+        if (!send_memfd(rendezvous, s.pipe.memfd())) {
+          CLAN_INFO("an offer was taken back while it was taken up; the connection stays on TCP");
+        }
+      } else {
+        s.pipe = Pipe();
+      }
+    } else {
+      stay(s);
+    }
+  }
+  sys::close(rendezvous);
+}
+
+// One thread at a time, and others do not wait.
+class Once {
+ public:
+  explicit Once(Socket& s) : s_(s), mine_(!s.moving.test_and_set(std::memory_order_acquire)) {}
+  ~Once() {
+    if (mine_) s_.moving.clear(std::memory_order_release);
+  }
+  explicit operator bool() const { return mine_; }
+
+ private:
+  Socket& s_;
+  bool mine_;
+};
+
+std::uint32_t calls(const Socket& s) {
+  return s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
+}
+
+void consider(int fd, Socket& s) {
+  const auto state = s.state.load(std::memory_order_acquire);
+  if (state == Socket::State::kKernel || state == Socket::State::kShared) return;
+  KeepErrno keep;
+  Once once(s);
+  if (!once || s.state.load() != state) return;
+  if (state == Socket::State::kOffered) return look_for_taker(fd, s);
+  if (s.client) {
+    if (s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives) offer(fd, s);
+    return;
+  }
+  const std::uint32_t n = calls(s);
+  if (n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook)) look_for_offer(fd, s);
+}
+
+}  // namespace
+
+void before_send(int fd, Socket& s) {
+  s.sends.fetch_add(1, std::memory_order_relaxed);
+  consider(fd, s);
+}
+
+void after_receive(int fd, Socket& s) {
+  s.receives.fetch_add(1, std::memory_order_relaxed);
+  consider(fd, s);
+}
+
+void adopt_pipe(int fd, int memfd, int end) {
+  KeepErrno keep;
+  probe(fd, true);
+  Held s = hold(fd);
+  if (!s) return;
+  auto pipe = Pipe::open(move_high(memfd), end);
+  Route route;
+  if (!pipe || !route_of(fd, &route)) return;
+  s->inherited = true;
+  s->pipe = std::move(*pipe);
+  enter_pipe(fd, *s, route);
+}
+
+namespace {
+
+// The pipe of a connection, by the cookie of our end of it: from whoever has it, which is the peer at least.
+int find_pipe(std::uint64_t cookie, int* end) {
+  const int proc = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (proc < 0) return -1;
+  int found = -1;
+  DirectoryReader processes(proc);
+  while (const char* pid = processes.next()) {
+    if (*pid < '1' || *pid > '9') continue;
+    char path[96];
+    std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
+    const int fds = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fds < 0) continue;
+    DirectoryReader names(fds);
+    while (const char* name = names.next()) {
+      char link[64];
+      const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
+      link[n > 0 ? n : 0] = 0;
+      if (std::strncmp(link, "/memfd:clan-pipe", 16) != 0) continue;
+      const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
+      if (memfd < 0) continue;
+      for (int e = 0; e < 2 && found < 0; ++e) {
+        auto pipe = Pipe::open(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), e);
+        if (pipe && pipe->my_face().words[socket_face::kCookie].load() == cookie) {
+          found = memfd;
+          *end = e;
+        }
+      }
+      if (found >= 0) break;
+      sys::close(memfd);
+    }
+    sys::close(fds);
+    if (found >= 0) break;
+  }
+  sys::close(proc);
+  return found;
+}
+
+}  // namespace
+
+void adopt_passed(int fd) {
+  KeepErrno keep;
+  forget(fd);
+  if (config().disabled) return;
+  probe(fd, true);
+  Held s = hold(fd);
+  Route route;
+  if (!s || !route_of(fd, &route)) return;
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  int end = 0;
+  const int memfd = same_host(route) && sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0
+                        ? find_pipe(cookie, &end)
+                        : -1;
+  if (memfd < 0) return stay(*s);
+  auto pipe = Pipe::open(move_high(memfd), end);
+  if (!pipe) return stay(*s);
+  s->pipe = std::move(*pipe);
+  enter_pipe(fd, *s, route);
+}
+
+void catch_up(int fd, Socket& s) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  const int memfd = slot.pipe_fd.load(std::memory_order_acquire);
+  if (memfd < 0 || s.shared()) return;
+  KeepErrno keep;
+  Once once(s);
+  if (!once || s.shared()) return;
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", slot.pipe_pid.load(), memfd);
+  const int mine = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC));
+  Route route;
+  auto pipe = mine >= 0 ? Pipe::open(move_high(mine), slot.pipe_end.load())
+                        : Result<Pipe>(Error{errno, "opening a pipe of another process"});
+  if (!pipe || !route_of(fd, &route)) {
+    log_line(LogLevel::kError,
+             "a connection was moved to shared memory by process %d, which shares it with this one, and "
+             "cannot be followed there (%s): it is unusable here; set CLAN_DISABLE=1 for this program",
+             slot.pipe_pid.load(), pipe ? "no addresses" : pipe.error().what);
+    return;
+  }
+  if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+  s.pipe = std::move(*pipe);
+  s.receive_wait.emplace(wait_options());
+  s.send_wait.emplace(wait_options());
+  s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  moved(s);
+}
+
+void share_slots() {
+  // One page at a time, never given back: a few bytes for each socket that lived through a fork.
+  static Slot* page = nullptr;
+  static std::size_t used = 0;
+  constexpr std::size_t kPerPage = 4096 / sizeof(Slot);
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        s.inherited = true;
+        if (s.slot.load() != &s.own_slot) return;
+        if (page == nullptr || used == kPerPage) {
+          void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+          if (memory == MAP_FAILED) {
+            s.state.store(Socket::State::kKernel);
+            return;
+          }
+          page = static_cast<Slot*>(memory);
+          used = 0;
+        }
+        Slot* slot = new (page + used++) Slot;
+        slot->sends = s.own_slot.sends.load();
+        slot->receives = s.own_slot.receives.load();
+        slot->pipe_pid = s.own_slot.pipe_pid.load();
+        slot->pipe_fd = s.own_slot.pipe_fd.load();
+        slot->pipe_end = s.own_slot.pipe_end.load();
+        s.slot.store(slot);
+      },
+      nullptr);
+}
+
+void forked() {
+  Pipe::after_fork_in_child();
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        s.moving.clear();
+        // The parent's offer is the parent's: who takes it up must find one process there.
+        if (s.state.load() == Socket::State::kOffered && !s.pipe) {
+          if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+          s.state.store(Socket::State::kKernel);
+        }
+      },
+      nullptr);
+}
+
+}  // namespace clan::preload

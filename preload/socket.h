@@ -1,0 +1,158 @@
+// Socket: what the library knows of a TCP socket of the application, whose descriptor stays the kernel's.
+//
+// A connection starts on TCP and may move into a Pipe while it lives (rendezvous.cc). Each direction moves by
+// itself:
+//
+//   sender    asks the kernel how many bytes it has sent by TCP in all, publishes that number
+//             (socket_face::kSwitchAt, then kSending) and sends the rest through the pipe
+//   receiver  reads from TCP exactly up to that number, then from the pipe
+//
+// From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor readable, so that
+// whoever sleeps on it in the kernel (recv, poll, epoll, another process) wakes up. Their number is in the
+// pipe's page, so they are told from the application's bytes of before and after.
+//
+// The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP says so.
+// What then is left in the pipe is read first.
+//
+// One Socket serves all descriptors of this process that name the same open file (dup). Memory: Sockets come
+// from a pool that is never returned, so a stale pointer finds a Socket, if not the one it looked for.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "clan/wait.h"
+#include "real.h"
+
+namespace clan::preload {
+
+struct Interest;
+
+/// Counts calls that are under way in the kernel on a socket that is still on TCP, so that nobody moves it
+/// under them. After a fork it lies in memory that parent and child share.
+struct Slot {
+  static constexpr std::uint32_t kClosed = 1u << 30;
+  std::atomic<std::uint32_t> sends{0};
+  std::atomic<std::uint32_t> receives{0};
+  std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
+  std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
+  std::atomic<std::int32_t> pipe_end{0};
+};
+
+struct Socket {
+  enum class State : std::uint8_t {
+    kTcp,      ///< not moved; may be
+    kOffered,  ///< we have connected, and listen for the other end to take up the offer
+    kShared,   ///< there is a pipe
+    kKernel,   ///< stays with the kernel for good
+  };
+
+  std::atomic<int> refs{0};  ///< descriptors, and calls under way
+  std::atomic<int> fds{0};   ///< descriptors alone
+  std::atomic<State> state{State::kTcp};
+  bool client = false;
+  std::atomic<bool> inherited{false};  ///< other processes may have the same open file
+  std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
+  std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
+  std::atomic<int> offer_fd{-1};
+  std::atomic<std::uint32_t> offer_looks{0};
+
+  std::atomic<Slot*> slot{nullptr};
+  Slot own_slot;
+
+  Pipe pipe;
+  std::optional<Waiter> receive_wait, send_wait;
+  std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
+  std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
+  std::atomic<bool> kernel_error{false};
+  std::atomic<bool> reset_told{false};
+  std::atomic<bool> shut_read{false};
+  std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
+  std::atomic<std::uint64_t> checked_ns{0};
+  std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
+  std::atomic_flag moving = ATOMIC_FLAG_INIT;
+  Interest* interests = nullptr;       ///< in epoll sets; under the epoll lock
+
+  PipePage::Face& mine() const { return pipe.my_face(); }
+  PipePage::Face& theirs() const { return pipe.peer_face(); }
+  bool shared() const {
+    // PAIR preload.shared: sees the pipe
+    return state.load(std::memory_order_acquire) == State::kShared;
+  }
+};
+
+// --- descriptors -------------------------------------------------------------------------------------
+
+/// A Socket in use by the calling thread.
+class Held {
+ public:
+  Held() = default;
+  explicit Held(Socket* s) : s_(s) {}
+  Held(Held&& o) noexcept : s_(o.s_) { o.s_ = nullptr; }
+  Held& operator=(Held&&) = delete;
+  ~Held();
+  explicit operator bool() const { return s_ != nullptr; }
+  Socket* operator->() const { return s_; }
+  Socket& operator*() const { return *s_; }
+  Socket* get() const { return s_; }
+
+ private:
+  Socket* s_ = nullptr;
+};
+
+/// The Socket behind a descriptor, or none. Lock-free.
+Held hold(int fd);
+/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown.
+void adopt(int fd, bool client, int nonblocking);
+/// What kind of socket is `fd`? Adopts it when it is a TCP socket nobody here knows. `inherited`: another
+/// process may have it too.
+void probe(int fd, bool inherited);
+/// `to` names the same open file as `from`, which may be unknown. What `to` named before is forgotten.
+void duplicate_entry(int from, int to);
+/// The descriptor is about to be closed, or has been by somebody we did not see.
+void forget(int fd);
+void forget_range(unsigned first, unsigned last);
+/// Calls `f(fd, Socket&)` for each known descriptor.
+void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argument);
+
+// --- moving (rendezvous.cc) --------------------------------------------------------------------------
+
+/// Before a send and after a receive that went by TCP: makes or takes up an offer when it is time to.
+void before_send(int fd, Socket& s);
+void after_receive(int fd, Socket& s);
+/// Another process that shares the open file has moved it: follow.
+void catch_up(int fd, Socket& s);
+/// Before fork: counters of calls under way go where parent and child see them. After it, in the child.
+void share_slots();
+void forked();
+/// A pipe from a process before exec.
+void adopt_pipe(int fd, int memfd, int end);
+/// A descriptor from another process: if its connection has moved, follows it; if not, it stays with the
+/// kernel, as nobody can tell what the other process will do with its own descriptor.
+void adopt_passed(int fd);
+
+// --- transfer (transfer.cc) --------------------------------------------------------------------------
+
+/// Both return what recvmsg and sendmsg would, with errno. `flags` as there. The socket is shared().
+ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags);
+ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags);
+int shared_shutdown(int fd, Socket& s, int how);
+/// POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR as they hold now. `look`: ask the kernel too.
+short readiness(int fd, Socket& s, bool look);
+/// What select, poll and epoll do before they sleep. False: something of `events` holds already.
+bool prepare_sleep(Socket& s, short events);
+/// After the kernel called the descriptor ready: drops doorbells, notices the end.
+void look_at_kernel(int fd, Socket& s);
+/// The socket still has TCP bytes to read, or may have.
+bool reads_tcp(const Socket& s);
+bool is_nonblocking(int fd, Socket& s);
+/// The last descriptor of the process is about to be closed.
+void shared_close(int fd, Socket& s);
+int bytes_to_read(int fd, Socket& s);
+
+}  // namespace clan::preload

@@ -1,0 +1,182 @@
+// Calls that make, name, pass and end descriptors.
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstdarg>
+
+#include "epoll.h"
+#include "real.h"
+#include "socket.h"
+
+using namespace clan::preload;
+
+namespace {
+
+void gone(int fd) {
+  forget(fd);
+  forget_epoll(fd);
+}
+
+void same(int from, int to) {
+  if (from == to) return;
+  duplicate_entry(from, to);
+  duplicate_epoll(from, to);
+}
+
+int accepted(int fd, int nonblocking) {
+  if (fd >= 0) {
+    gone(fd);
+    KeepErrno keep;
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+        (domain == AF_INET || domain == AF_INET6)) {
+      adopt(fd, false, nonblocking);
+    }
+  }
+  return fd;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
+  const int rc = real().connect(fd, address, size);
+  const int error = errno;
+  if ((rc == 0 || error == EINPROGRESS) && address != nullptr && size >= sizeof address->sa_family &&
+      (address->sa_family == AF_INET || address->sa_family == AF_INET6)) {
+    probe(fd, false);
+    if (Held s = hold(fd); s && !s->shared()) s->client = true;
+  }
+  errno = error;
+  return rc;
+}
+
+CLAN_INTERPOSE int accept(int fd, sockaddr* address, socklen_t* size) {
+  return accepted(real().accept(fd, address, size), 0);
+}
+
+CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+  return accepted(real().accept4(fd, address, size, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+}
+
+CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
+  const int fd = real().socket(domain, type, protocol);
+  if (fd >= 0) gone(fd);
+  return fd;
+}
+
+CLAN_INTERPOSE int close(int fd) {
+  gone(fd);
+  return real().close(fd);
+}
+
+CLAN_INTERPOSE void closefrom(int first) {
+  for (unsigned fd = static_cast<unsigned>(first); fd < 65536; ++fd) forget_epoll(static_cast<int>(fd));
+  forget_range(static_cast<unsigned>(first), ~0u);
+  real().closefrom(first);
+}
+
+CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
+  if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+    for (unsigned fd = first; fd <= last && fd < 65536; ++fd) forget_epoll(static_cast<int>(fd));
+    forget_range(first, last);
+  }
+  return real().close_range(first, last, flags);
+}
+
+CLAN_INTERPOSE int dup(int fd) {
+  const int to = real().dup(fd);
+  if (to >= 0) same(fd, to);
+  return to;
+}
+
+CLAN_INTERPOSE int dup2(int fd, int to) {
+  const int rc = real().dup2(fd, to);
+  if (rc >= 0) same(fd, to);
+  return rc;
+}
+
+CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
+  const int rc = real().dup3(fd, to, flags);
+  if (rc >= 0) same(fd, to);
+  return rc;
+}
+
+namespace {
+
+int do_fcntl(int fd, int command, void* argument) {
+  const int rc = real().fcntl(fd, command, argument);
+  if (rc < 0) return rc;
+  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+    same(fd, rc);
+  } else if (command == F_SETFL) {
+    if (Held s = hold(fd)) {
+      s->nonblocking = (reinterpret_cast<std::uintptr_t>(argument) & O_NONBLOCK) != 0 ? 1 : 0;
+    }
+  }
+  return rc;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int fcntl(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  return do_fcntl(fd, command, argument);
+}
+
+CLAN_INTERPOSE int fcntl64(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  return do_fcntl(fd, command, argument);
+}
+
+CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
+  va_list list;
+  va_start(list, request);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  if (request == FIONREAD || request == SIOCOUTQ) {
+    if (Held s = hold(fd); s && s->shared() && argument != nullptr) {
+      *static_cast<int*>(argument) = request == FIONREAD ? bytes_to_read(fd, *s)
+                                                         : static_cast<int>(s->pipe.unread_by_peer());
+      return 0;
+    }
+  }
+  const int rc = real().ioctl(fd, request, argument);
+  if (rc == 0 && request == FIONBIO && argument != nullptr) {
+    if (Held s = hold(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
+  }
+  return rc;
+}
+
+CLAN_INTERPOSE int shutdown(int fd, int how) {
+  Held s = hold(fd);
+  if (s && s->inherited) catch_up(fd, *s);
+  if (s && s->shared() && (how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR)) {
+    return shared_shutdown(fd, *s, how);
+  }
+  if (s && how != SHUT_RD) s->state = Socket::State::kKernel;  // not worth moving any more
+  return real().shutdown(fd, how);
+}
+
+CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
+  if (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK)) {
+    // A pipe delays nothing, and doorbells must not be delayed.
+    if (Held s = hold(fd); s && s->shared()) return size >= sizeof(int) ? 0 : (errno = EINVAL, -1);
+  }
+  const int rc = real().setsockopt(fd, level, name, value, size);
+  if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT) {
+    if (Held s = hold(fd)) s->low_water = std::max(1, *static_cast<const int*>(value));
+  }
+  return rc;
+}

@@ -1,0 +1,573 @@
+// Reading, writing and waiting on a socket that has moved into a pipe.
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "clan/log.h"
+#include "clan/clock.h"
+#include "socket.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kLeaving;
+using socket_face::kSending;
+using socket_face::kState;
+using socket_face::kSwallowed;
+using socket_face::kSwitchAt;
+
+constexpr std::uint64_t kCheckNs = 1'000'000;  ///< how often a busy sender asks whether the peer is alive
+constexpr int kMostBuffers = 64;
+
+std::uint64_t state_of(const PipePage::Face& face) {
+  return face.words[kState].load(std::memory_order_acquire);  // PAIR face.state
+}
+
+// Bytes the kernel has taken from us for this connection, ever.
+bool sent_by_tcp(int fd, std::uint64_t* bytes) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  if (size < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) return false;
+  *bytes = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+  return true;
+}
+
+// Bytes that have been read from the kernel, ever.
+bool read_by_tcp(int fd, std::uint64_t* bytes) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  int queued = 0;
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return false;
+  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  // What arrived between the two questions counts as read for a moment: ask until nothing did.
+  int again = 0;
+  if (sys::ioctl(fd, FIONREAD, &again) != 0) return false;
+  if (again != queued) return read_by_tcp(fd, bytes);
+  *bytes = info.tcpi_bytes_received - static_cast<std::uint64_t>(queued);
+  return true;
+}
+
+bool try_close_counter(std::atomic<std::uint32_t>& counter) {
+  std::uint32_t none = 0;
+  return counter.compare_exchange_strong(none, Slot::kClosed, std::memory_order_acq_rel);
+}
+
+// Lets this direction switch to the pipe when the other end reads there. True: it has.
+bool switch_sending(int fd, Socket& s) {
+  auto& mine = s.mine();
+  if ((state_of(mine) & kSending) != 0) return true;
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) return false;
+  KeepErrno keep;
+  // No send may be under way in the kernel, here or in a process that shares the socket.
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  if (!try_close_counter(slot.sends)) return (state_of(mine) & kSending) != 0;
+  std::uint64_t bytes = 0;
+  bool switched = (state_of(mine) & kSending) != 0;
+  if (!switched && sent_by_tcp(fd, &bytes)) {
+    // Doorbells must not wait for anything.
+    const int on = 1, off = 0;
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (sent_by_tcp(fd, &bytes)) {
+      mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
+      // PAIR face.state: publishes kSwitchAt
+      mine.words[kState].fetch_or(kSending, std::memory_order_acq_rel);
+      switched = true;
+      CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(bytes));
+    }
+  }
+  slot.sends.fetch_sub(Slot::kClosed, std::memory_order_release);
+  return switched;
+}
+
+void ring_doorbell(int fd, Socket& s) {
+  KeepErrno keep;
+  auto& face = s.mine();
+  // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
+  // just sending by TCP has to be through.
+  while (!switch_sending(fd, s)) sched_yield();
+  if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
+  const char byte = 0;
+  while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
+    // EAGAIN: its queue is full of doorbells already. Else it is gone.
+    return;
+  }
+}
+
+std::size_t total(const iovec* buffers, int count) {
+  std::size_t n = 0;
+  for (int i = 0; i < count; ++i) n += buffers[i].iov_len;
+  return n;
+}
+
+// The buffers behind the first `skip` bytes, at most `most` bytes of them.
+struct Part {
+  iovec buffers[kMostBuffers];
+  int count = 0;
+  Part(const iovec* from, int n, std::size_t skip, std::size_t most = ~std::size_t{0}) {
+    for (int i = 0; i < n && count < kMostBuffers && most > 0; ++i) {
+      if (skip >= from[i].iov_len) {
+        skip -= from[i].iov_len;
+        continue;
+      }
+      auto* base = static_cast<char*>(from[i].iov_base);
+      const std::size_t length = std::min(from[i].iov_len - skip, most);
+      buffers[count++] = {base == nullptr ? nullptr : base + skip, length};
+      most -= length;
+      skip = 0;
+    }
+  }
+};
+
+// --- before the pipe -----------------------------------------------------------------------------------
+
+// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there are none.
+// `certain`: how many of those in the kernel's queue are the application's for sure.
+ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
+  *certain = 0;
+  for (;;) {
+    int queued = 0;
+    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+    if ((state_of(s.theirs()) & kSending) == 0) {
+      // It has not switched even now, so what was queued before we looked is no doorbell.
+      *certain = static_cast<std::size_t>(queued);
+      return 1;
+    }
+    std::uint64_t read = 0;
+    if (!read_by_tcp(fd, &read)) return -1;
+    const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+    if (read >= until) {
+      s.drained.store(true, std::memory_order_release);
+      CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP, of %llu", fd, static_cast<unsigned long long>(read), static_cast<unsigned long long>(until));
+      return 0;
+    }
+    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+    *certain = static_cast<std::size_t>(std::min<std::uint64_t>(until - read, static_cast<std::uint64_t>(queued)));
+    return static_cast<ssize_t>(until - read);
+  }
+}
+
+// A lock for the moments in which bytes from TCP are counted: threads of this process.
+class Draining {
+ public:
+  explicit Draining(Socket& s) : s_(s) {
+    std::uint32_t none = 0;
+    Slot& slot = *s.slot.load(std::memory_order_acquire);
+    while (!slot.receives.compare_exchange_weak(none, Slot::kClosed, std::memory_order_acquire)) {
+      none = 0;
+      sched_yield();
+    }
+  }
+  ~Draining() { s_.slot.load()->receives.fetch_sub(Slot::kClosed, std::memory_order_release); }
+
+ private:
+  Socket& s_;
+};
+
+// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
+ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  Draining draining(s);
+  if (s.drained.load(std::memory_order_acquire)) return 0;
+  std::size_t certain = 0;
+  const ssize_t left = left_in_tcp(fd, s, &certain);
+  if (left <= 0) return left;
+  if (certain == 0) {
+    char byte;
+    const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 0) {  // closed before it ever switched, or after: look in the pipe as well
+      s.kernel_end.store(true);
+      return 0;
+    }
+    if (n < 0 && errno != EAGAIN && errno != EINTR) {
+      s.kernel_error.store(true);
+      return 0;
+    }
+    errno = EAGAIN;
+    return -1;
+  }
+  Part part(buffers, count, 0, certain);
+  msghdr message{};
+  message.msg_iov = part.buffers;
+  message.msg_iovlen = static_cast<std::size_t>(part.count);
+  return sys::call(SYS_recvmsg, fd, &message, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT);
+}
+
+// --- the end -------------------------------------------------------------------------------------------
+
+// The peer's TCP is closed or reset and the pipe is empty: what recv says.
+ssize_t ended(Socket& s) {
+  const bool reset = s.pipe.unread_by_peer() > 0;  // it left bytes unread, as TCP answers with RST
+  if (reset && !s.reset_told.exchange(true)) {
+    errno = ECONNRESET;
+    return -1;
+  }
+  return 0;
+}
+
+bool deadlocked(const Pipe::Done& done) {
+  if (done.err == 0) return false;
+  errno = done.err == EPROTO ? ECONNRESET : EAGAIN;
+  return true;
+}
+
+ssize_t broken_pipe(int flags) {
+  if ((flags & MSG_NOSIGNAL) == 0) {
+    // To this thread, as the kernel does.
+    sys::call(SYS_tgkill, ::getpid(), static_cast<pid_t>(sys::call(SYS_gettid)), SIGPIPE);
+  }
+  errno = EPIPE;
+  return -1;
+}
+
+
+bool check_due(Socket& s) {
+  const std::uint64_t now = monotonic_ns();
+  if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
+  s.checked_ns.store(now, std::memory_order_relaxed);
+  return true;
+}
+
+// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: SO_RCVTIMEO, signals and
+// cancellation are the kernel's. 0, or -1 with errno.
+int sleep_for_bytes(int fd, Socket& s) {
+  s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+  char byte;
+  const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
+  if (n == 0) {
+    s.kernel_end.store(true);
+  } else if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+    return -1;
+  } else if (n < 0) {
+    s.kernel_error.store(true);
+  } else {
+    look_at_kernel(fd, s);
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool reads_tcp(const Socket& s) { return !s.drained.load(std::memory_order_acquire); }
+
+bool is_nonblocking(int fd, Socket& s) {
+  int known = s.nonblocking.load(std::memory_order_relaxed);
+  if (known < 0 || s.inherited.load(std::memory_order_relaxed)) {
+    const int flags = sys::fcntl(fd, F_GETFL);
+    known = flags >= 0 && (flags & O_NONBLOCK) != 0 ? 1 : 0;
+    s.nonblocking.store(known, std::memory_order_relaxed);
+  }
+  return known != 0;
+}
+
+void look_at_kernel(int fd, Socket& s) {
+  KeepErrno keep;
+  if (!s.drained.load(std::memory_order_acquire)) {
+    Draining draining(s);
+    std::size_t certain = 0;
+    const ssize_t left = left_in_tcp(fd, s, &certain);
+    if (left != 0) {
+      if (certain == 0) {
+        char byte;
+        const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (n == 0) s.kernel_end.store(true);
+        if (n < 0 && errno != EAGAIN && errno != EINTR) s.kernel_error.store(true);
+      }
+      return;
+    }
+  }
+  // Doorbells, and nothing else: at most as many as have been rung.
+  char bytes[64];
+  for (;;) {
+    auto& swallowed = s.mine().words[kSwallowed];
+    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+    const std::uint64_t most = std::min<std::uint64_t>(rung - had, sizeof bytes);
+    const bool none = most == 0 || rung < had;
+    Draining draining(s);
+    const ssize_t n = sys::recv(fd, bytes, none ? 1 : most, MSG_DONTWAIT | (none ? MSG_PEEK : 0));
+    if (n == 0) s.kernel_end.store(true);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) s.kernel_error.store(true);
+    if (n <= 0 || none) return;
+    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+    if (static_cast<std::uint64_t>(n) < most) return;
+  }
+}
+
+ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  const std::size_t wanted = total(buffers, count);
+  const bool peek = (flags & MSG_PEEK) != 0;
+  // How many make a blocking call return.
+  const std::size_t target =
+      peek ? 1
+           : (flags & MSG_WAITALL) != 0
+                 ? wanted
+                 : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
+  const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !is_nonblocking(fd, s);
+  std::size_t got = 0;
+  for (;;) {
+    if (!s.drained.load(std::memory_order_acquire)) {
+      Part part(buffers, count, got);
+      const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags);
+      if (n > 0) {
+        got += static_cast<std::size_t>(n);
+        if (got >= target) return static_cast<ssize_t>(got);
+        continue;
+      }
+      if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
+    }
+    if (s.drained.load(std::memory_order_acquire) || s.kernel_end || s.kernel_error) {
+      Pipe::Done done;
+      if (got == 0) {
+        done = s.pipe.receive(buffers, count, peek);
+      } else {
+        Part part(buffers, count, got);
+        done = s.pipe.receive(part.buffers, part.count, peek);
+      }
+      if (deadlocked(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
+      if (done.must_ring) ring_doorbell(fd, s);
+      got += done.bytes;
+      if (got > 0 && got >= target) return static_cast<ssize_t>(got);
+      if (wanted == 0 && s.pipe.front() == PipeFront::kBytes) return 0;
+    }
+    if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
+    switch (s.pipe.front()) {
+      case PipeFront::kBytes:
+        if (s.drained.load(std::memory_order_acquire) && wanted > 0) continue;
+        break;  // TCP's come first, and are on their way
+      case PipeFront::kEnd:
+        if (s.drained.load(std::memory_order_acquire)) return static_cast<ssize_t>(got);
+        break;
+      case PipeFront::kBroken:
+        if (got > 0) return static_cast<ssize_t>(got);
+        errno = ECONNRESET;
+        return -1;
+      default:
+        break;
+    }
+    if (s.kernel_end.load() || s.kernel_error.load()) {
+      if (s.pipe.front() == PipeFront::kBytes) continue;  // written before it went
+      return got > 0 ? static_cast<ssize_t>(got) : ended(s);
+    }
+    if (!may_wait) {
+      if (got > 0) return static_cast<ssize_t>(got);
+      if (check_due(s)) {
+        look_at_kernel(fd, s);
+        if (s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() != PipeFront::kNothing) continue;
+      }
+      errno = EAGAIN;
+      return -1;
+    }
+    // Wait: spin as long as it pays, then sleep in the kernel.
+    auto there = [&] { return s.pipe.front() != PipeFront::kNothing; };
+    if (s.drained.load(std::memory_order_acquire) && s.receive_wait &&
+        s.receive_wait->spin(there, s.pipe.peer_cpu())) {
+      continue;
+    }
+    if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire)) continue;
+    if (sleep_for_bytes(fd, s) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+    if (s.receive_wait) s.receive_wait->slept();
+  }
+}
+
+ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  const std::size_t wanted = total(buffers, count);
+  const bool may_wait = (flags & MSG_DONTWAIT) == 0;
+  std::size_t sent = 0;
+  for (;;) {
+    if (!switch_sending(fd, s)) {
+      // Still by TCP. The counter keeps the switch from happening under us.
+      Slot& slot = *s.slot.load(std::memory_order_acquire);
+      if ((slot.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0) {
+        slot.sends.fetch_sub(1, std::memory_order_acq_rel);
+        sched_yield();
+        continue;
+      }
+      ssize_t n = -1;
+      if ((state_of(s.mine()) & kSending) == 0) {
+        msghdr message{};
+        message.msg_iov = const_cast<iovec*>(buffers);
+        message.msg_iovlen = static_cast<std::size_t>(count);
+        n = real().sendmsg(fd, &message, flags);
+        slot.sends.fetch_sub(1, std::memory_order_acq_rel);
+        return n;
+      }
+      slot.sends.fetch_sub(1, std::memory_order_acq_rel);
+      continue;
+    }
+    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+    if (sender.ended.load(std::memory_order_relaxed) != 0) {
+      return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
+    }
+    if (check_due(s)) look_at_kernel(fd, s);
+    if (s.kernel_end.load() || s.kernel_error.load()) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
+      msghdr message{};
+      message.msg_iov = const_cast<iovec*>(buffers);
+      message.msg_iovlen = static_cast<std::size_t>(count);
+      return real().sendmsg(fd, &message, flags);
+    }
+    Pipe::Done done;
+    if (sent == 0) {
+      done = s.pipe.send(buffers, count);
+    } else {
+      Part part(buffers, count, sent);
+      done = s.pipe.send(part.buffers, part.count);
+    }
+    if (deadlocked(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (done.must_ring) ring_doorbell(fd, s);
+    sent += done.bytes;
+    if (sent == wanted) return static_cast<ssize_t>(sent);
+    if (done.bytes > 0) continue;
+    s.full.fetch_add(1, std::memory_order_relaxed);
+    if (!may_wait || is_nonblocking(fd, s)) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      look_at_kernel(fd, s);
+      if (s.kernel_end.load() || s.kernel_error.load()) continue;
+      errno = EAGAIN;
+      return -1;
+    }
+    auto room = [&] { return s.pipe.writable(); };
+    if (s.send_wait && s.send_wait->spin(room, s.pipe.peer_cpu())) continue;
+    if (!s.pipe.want_room()) continue;
+    s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+    // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
+    // this return at once, so then only a short nap is taken.
+    timeval limit{};
+    socklen_t size = sizeof limit;
+    sys::getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
+    int timeout = limit.tv_sec == 0 && limit.tv_usec == 0
+                      ? -1
+                      : static_cast<int>(limit.tv_sec * 1000 + (limit.tv_usec + 999) / 1000);
+    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+    if (reads_tcp(s) || s.kernel_end.load()) {
+      p.events = 0;
+      timeout = 1;
+    }
+    const int n = real().poll(&p, 1, timeout);
+    if (n < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (n == 0 && timeout > 1) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      errno = EAGAIN;
+      return -1;
+    }
+    look_at_kernel(fd, s);
+    if (s.send_wait) s.send_wait->slept();
+  }
+}
+
+void shared_close(int fd, Socket& s) {
+  KeepErrno keep;
+  if (s.inherited.load(std::memory_order_relaxed)) return;  // others may go on
+  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
+  const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
+  s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);
+  look_at_kernel(fd, s);
+  if (unread) {
+    const linger at_once{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+}
+
+int shared_shutdown(int fd, Socket& s, int how) {
+  if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
+  if (how == SHUT_WR || how == SHUT_RDWR) {
+    if (!switch_sending(fd, s)) {
+      // Our bytes still go by TCP, and so does their end.
+      return real().shutdown(fd, how);
+    }
+    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+    while (sender.ended.load(std::memory_order_relaxed) == 0) {
+      const auto done = s.pipe.end_sending();
+      if (done.err != 0) break;
+      if (done.must_ring) ring_doorbell(fd, s);
+      if (done.bytes > 0) break;
+      look_at_kernel(fd, s);
+      if (s.kernel_end.load() || s.kernel_error.load()) break;
+      // shutdown() never waits for the peer in TCP; here the ring is full, which takes a reader to mend.
+      pollfd p{fd, 0, 0};
+      sys::poll(&p, 1, 1);
+    }
+  }
+  // Whoever sleeps on this descriptor here has to notice.
+  if (how == SHUT_RD) return real().shutdown(fd, SHUT_RD);
+  return 0;
+}
+
+short readiness(int fd, Socket& s, bool look) {
+  if (look) look_at_kernel(fd, s);
+  short ready = 0;
+  const bool gone = s.kernel_end.load() || s.kernel_error.load();
+  if (!s.drained.load(std::memory_order_acquire)) {
+    std::size_t certain = 0;
+    KeepErrno keep;
+    Draining draining(s);
+    if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0) {
+      ready |= POLLIN;
+    }
+  }
+  if (s.drained.load(std::memory_order_acquire)) {
+    const PipeFront front = s.pipe.front();
+    const int low_water = s.low_water.load(std::memory_order_relaxed);
+    const bool enough = front != PipeFront::kBytes || low_water <= 1 ||
+                        s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water);
+    if (front != PipeFront::kNothing && enough) ready |= POLLIN;
+    // As in TCP, the end is known before the bytes in front of it are read.
+    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_acquire) == 1) ready |= POLLRDHUP;
+    if (front == PipeFront::kBroken) ready |= POLLERR | POLLHUP;
+  }
+  if (gone) {
+    ready |= POLLIN | POLLRDHUP;
+    pollfd p{fd, 0, 0};  // whether it has been reset since
+    KeepErrno keep;
+    if (sys::poll(&p, 1, 0) > 0) ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
+  }
+  if (s.kernel_error.load() || (gone && s.pipe.unread_by_peer() > 0)) ready |= POLLERR | POLLHUP;
+  if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
+  const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) != 0;
+  if (ended_here && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
+  if ((state_of(s.mine()) & kSending) == 0) {
+    pollfd p{fd, POLLOUT, 0};
+    if (sys::poll(&p, 1, 0) > 0) ready |= static_cast<short>(p.revents & POLLOUT);
+  } else if (gone || ended_here || s.pipe.writable()) {
+    ready |= POLLOUT;
+  }
+  return ready;
+}
+
+bool prepare_sleep(Socket& s, short events) {
+  if ((events & (POLLIN | POLLRDHUP)) != 0 && !s.pipe.want_data() &&
+      s.drained.load(std::memory_order_acquire)) {
+    return false;
+  }
+  if ((events & POLLOUT) != 0 && (state_of(s.mine()) & kSending) != 0 && !s.pipe.want_room()) return false;
+  return true;
+}
+
+int bytes_to_read(int fd, Socket& s) {
+  int n = 0;
+  KeepErrno keep;
+  if (!s.drained.load(std::memory_order_acquire)) {
+    Draining draining(s);
+    std::size_t certain = 0;
+    if (left_in_tcp(fd, s, &certain) > 0) n = static_cast<int>(certain);
+  }
+  if (s.drained.load(std::memory_order_acquire)) {
+    n += static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
+  }
+  return n;
+}
+
+}  // namespace clan::preload

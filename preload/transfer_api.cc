@@ -1,0 +1,426 @@
+// Calls that move bytes.
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "real.h"
+#include "socket.h"
+
+using namespace clan::preload;
+
+namespace {
+
+constexpr int kMostBuffers = 1024;
+
+// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
+// meanwhile. `call` is the kernel's, `moved` ours.
+template <typename Call, typename Moved>
+ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
+  Held s = hold(fd);
+  if (!s) return call();
+  for (;;) {
+    if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+    if (s->shared()) return moved(*s);
+    Slot& slot = *s->slot.load(std::memory_order_acquire);
+    if ((slot.receives.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0 || s->shared()) {
+      slot.receives.fetch_sub(1, std::memory_order_acq_rel);
+      sched_yield();
+      continue;
+    }
+    struct Leave {
+      Slot& slot;
+      ~Leave() { slot.receives.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
+    };
+    ssize_t n;
+    {
+      Leave leave{slot};
+      n = call();
+    }
+    if (n > 0 && !peek) after_receive(fd, *s);
+    return n;
+  }
+}
+
+template <typename Call, typename Moved>
+ssize_t sending(int fd, Call&& call, Moved&& moved) {
+  Held s = hold(fd);
+  if (!s) return call();
+  if (!s->shared()) before_send(fd, *s);
+  for (;;) {
+    if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+    if (s->shared()) return moved(*s);
+    Slot& slot = *s->slot.load(std::memory_order_acquire);
+    if ((slot.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0 || s->shared()) {
+      slot.sends.fetch_sub(1, std::memory_order_acq_rel);
+      sched_yield();
+      continue;
+    }
+    struct Leave {
+      Slot& slot;
+      ~Leave() { slot.sends.fetch_sub(1, std::memory_order_acq_rel); }
+    } leave{slot};
+    return call();
+  }
+}
+
+bool bad_buffers(const iovec* buffers, int count) {
+  if (count < 0 || count > kMostBuffers || (count > 0 && buffers == nullptr)) {
+    errno = EINVAL;
+    return true;
+  }
+  return false;
+}
+
+ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
+  if (message->msg_iovlen > kMostBuffers) {
+    errno = EMSGSIZE;
+    return -1;
+  }
+  // MSG_TRUNC on TCP: the bytes are thrown away.
+  iovec nowhere[64];
+  const iovec* buffers = message->msg_iov;
+  auto count = static_cast<int>(message->msg_iovlen);
+  if ((flags & MSG_TRUNC) != 0) {
+    count = std::min(count, 64);
+    for (int i = 0; i < count; ++i) nowhere[i] = {nullptr, message->msg_iov[i].iov_len};
+    buffers = nowhere;
+  }
+  const ssize_t n = shared_receive(fd, s, buffers, count, flags & ~MSG_TRUNC);
+  if (n >= 0) {
+    message->msg_namelen = 0;
+    message->msg_controllen = 0;
+    message->msg_flags = 0;
+  }
+  return n;
+}
+
+// The descriptors that a message carries.
+template <typename Each>
+void passed(const msghdr* message, Each&& each) {
+  if (message == nullptr || message->msg_control == nullptr) return;
+  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(message), c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < n; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      each(fd);
+    }
+  }
+}
+
+// Somebody else is going to have the descriptor too.
+void pass_on(int fd) {
+  Held s = hold(fd);
+  if (!s) return;
+  s->inherited = true;
+  if (!s->shared()) s->state = Socket::State::kKernel;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
+  return receiving(
+      fd, (flags & MSG_PEEK) != 0, [&] { return real().recv(fd, buffer, n, flags); },
+      [&](Socket& s) -> ssize_t {
+        if ((flags & MSG_OOB) != 0) return real().recv(fd, buffer, n, flags);
+        const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
+        return shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
+      });
+}
+
+CLAN_INTERPOSE ssize_t read(int fd, void* buffer, size_t n) {
+  if (n == 0) return real().read(fd, buffer, n);
+  return receiving(
+      fd, false, [&] { return real().read(fd, buffer, n); },
+      [&](Socket& s) {
+        const iovec io{buffer, n};
+        return shared_receive(fd, s, &io, 1, 0);
+      });
+}
+
+CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size) {
+  return receiving(
+      fd, (flags & MSG_PEEK) != 0, [&] { return real().recvfrom(fd, buffer, n, flags, from, size); },
+      [&](Socket& s) -> ssize_t {
+        if ((flags & MSG_OOB) != 0) return real().recvfrom(fd, buffer, n, flags, from, size);
+        const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
+        const ssize_t rc = shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
+        if (rc >= 0 && from != nullptr && size != nullptr) *size = 0;  // TCP tells no address here
+        return rc;
+      });
+}
+
+CLAN_INTERPOSE ssize_t readv(int fd, const iovec* buffers, int count) {
+  return receiving(
+      fd, false, [&] { return real().readv(fd, buffers, count); },
+      [&](Socket& s) -> ssize_t {
+        if (bad_buffers(buffers, count)) return -1;
+        return shared_receive(fd, s, buffers, count, 0);
+      });
+}
+
+// On a socket the position is no position; -1 says that it is not meant as one.
+CLAN_INTERPOSE ssize_t preadv2(int fd, const iovec* buffers, int count, off_t at, int flags) {
+  if (at != -1) return real().preadv2(fd, buffers, count, at, flags);
+  return receiving(
+      fd, false, [&] { return real().preadv2(fd, buffers, count, at, flags); },
+      [&](Socket& s) -> ssize_t {
+        if (bad_buffers(buffers, count)) return -1;
+        return shared_receive(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+      });
+}
+CLAN_INTERPOSE ssize_t preadv64v2(int fd, const iovec* buffers, int count, off64_t at, int flags) {
+  return preadv2(fd, buffers, count, at, flags);
+}
+
+CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  const ssize_t n = receiving(
+      fd, (flags & MSG_PEEK) != 0, [&] { return real().recvmsg(fd, message, flags); },
+      [&](Socket& s) -> ssize_t {
+        if ((flags & (MSG_OOB | MSG_ERRQUEUE)) != 0) return real().recvmsg(fd, message, flags);
+        return receive_message(fd, s, message, flags);
+      });
+  if (n >= 0 && message->msg_controllen > 0) passed(message, [](int other) { adopt_passed(other); });
+  return n;
+}
+
+CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  return static_cast<int>(receiving(
+      fd, (flags & MSG_PEEK) != 0, [&]() -> ssize_t { return real().recvmmsg(fd, messages, count, flags, timeout); },
+      [&](Socket& s) -> ssize_t {
+        ssize_t n = 0;
+        for (unsigned i = 0; i < count; ++i) {
+          const int more = i > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
+          const ssize_t got = receive_message(fd, s, &messages[i].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
+          if (got < 0) return n > 0 ? n : -1;
+          messages[i].msg_len = static_cast<unsigned>(got);
+          ++n;
+          if (got == 0) break;
+        }
+        return n;
+      }));
+}
+
+CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
+  return sending(
+      fd, [&] { return real().send(fd, buffer, n, flags); },
+      [&](Socket& s) -> ssize_t {
+        if ((flags & MSG_OOB) != 0) return real().send(fd, buffer, n, flags);
+        const iovec io{const_cast<void*>(buffer), n};
+        return shared_send(fd, s, &io, 1, flags);
+      });
+}
+
+CLAN_INTERPOSE ssize_t write(int fd, const void* buffer, size_t n) {
+  return sending(
+      fd, [&] { return real().write(fd, buffer, n); },
+      [&](Socket& s) {
+        const iovec io{const_cast<void*>(buffer), n};
+        return shared_send(fd, s, &io, 1, 0);
+      });
+}
+
+CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to,
+                              socklen_t size) {
+  return sending(
+      fd, [&] { return real().sendto(fd, buffer, n, flags, to, size); },
+      [&](Socket& s) -> ssize_t {
+        if ((flags & MSG_OOB) != 0) return real().sendto(fd, buffer, n, flags, to, size);
+        const iovec io{const_cast<void*>(buffer), n};
+        return shared_send(fd, s, &io, 1, flags);
+      });
+}
+
+CLAN_INTERPOSE ssize_t writev(int fd, const iovec* buffers, int count) {
+  return sending(
+      fd, [&] { return real().writev(fd, buffers, count); },
+      [&](Socket& s) -> ssize_t {
+        if (bad_buffers(buffers, count)) return -1;
+        return shared_send(fd, s, buffers, count, 0);
+      });
+}
+
+CLAN_INTERPOSE ssize_t pwritev2(int fd, const iovec* buffers, int count, off_t at, int flags) {
+  if (at != -1) return real().pwritev2(fd, buffers, count, at, flags);
+  return sending(
+      fd, [&] { return real().pwritev2(fd, buffers, count, at, flags); },
+      [&](Socket& s) -> ssize_t {
+        if (bad_buffers(buffers, count)) return -1;
+        return shared_send(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
+      });
+}
+CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off64_t at, int flags) {
+  return pwritev2(fd, buffers, count, at, flags);
+}
+
+CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  if (message != nullptr && message->msg_controllen > 0) passed(message, pass_on);
+  return sending(
+      fd, [&] { return real().sendmsg(fd, message, flags); },
+      [&](Socket& s) -> ssize_t {
+        if ((flags & MSG_OOB) != 0) return real().sendmsg(fd, message, flags);
+        if (message->msg_iovlen > kMostBuffers) {
+          errno = EMSGSIZE;
+          return -1;
+        }
+        return shared_send(fd, s, message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
+      });
+}
+
+CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  return static_cast<int>(sending(
+      fd, [&]() -> ssize_t { return real().sendmmsg(fd, messages, count, flags); },
+      [&](Socket& s) -> ssize_t {
+        ssize_t n = 0;
+        for (unsigned i = 0; i < count; ++i) {
+          const msghdr& m = messages[i].msg_hdr;
+          const ssize_t sent = shared_send(fd, s, m.msg_iov, static_cast<int>(m.msg_iovlen), flags);
+          if (sent < 0) return n > 0 ? n : -1;
+          messages[i].msg_len = static_cast<unsigned>(sent);
+          ++n;
+        }
+        return n;
+      }));
+}
+
+namespace {
+
+// From a file, piece by piece: the pipe has no pages to hand over.
+ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
+  static thread_local char buffer[32768];
+  std::size_t sent = 0;
+  off_t at = offset != nullptr ? *offset : -1;
+  while (sent < n) {
+    const std::size_t want = std::min(n - sent, sizeof buffer);
+    const ssize_t got = offset != nullptr
+                            ? ::pread(from, buffer, want, at)
+                            : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
+    if (got < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (got == 0) break;
+    std::size_t done = 0;
+    while (done < static_cast<std::size_t>(got)) {
+      const iovec io{buffer + done, static_cast<std::size_t>(got) - done};
+      const ssize_t k = shared_send(to, s, &io, 1, 0);
+      if (k <= 0) break;
+      done += static_cast<std::size_t>(k);
+    }
+    sent += done;
+    at += static_cast<off_t>(done);
+    if (done < static_cast<std::size_t>(got)) {
+      // Not all went: the file's own position, if that is what counts, goes back.
+      if (offset == nullptr) ::lseek(from, static_cast<off_t>(done) - got, SEEK_CUR);
+      if (sent == 0) return -1;
+      break;
+    }
+  }
+  if (offset != nullptr) *offset = at;
+  return static_cast<ssize_t>(sent);
+}
+
+}  // namespace
+
+CLAN_INTERPOSE ssize_t sendfile(int to, int from, off_t* offset, size_t n) {
+  return sending(
+      to, [&] { return real().sendfile(to, from, offset, n); },
+      [&](Socket& s) { return send_file(to, s, from, offset, n); });
+}
+
+CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
+  return sendfile(to, from, offset, n);
+}
+
+CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,
+                              unsigned flags) {
+  Held source = hold(from), target = hold(to);
+  if (source && source->inherited) catch_up(from, *source);
+  if (target && target->inherited) catch_up(to, *target);
+  // Splicing takes the bytes past us: a connection that does it stays with the kernel.
+  if (source && !source->shared()) source->state = Socket::State::kKernel;
+  if (target && !target->shared()) target->state = Socket::State::kKernel;
+  static thread_local char buffer[32768];
+  if (source && source->shared()) {
+    // The other one is a kernel pipe: never take out more than it has room for.
+    pollfd room{to, POLLOUT, 0};
+    const bool wait = (flags & SPLICE_F_NONBLOCK) == 0;
+    if (sys::poll(&room, 1, wait ? -1 : 0) <= 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
+    sys::ioctl(to, FIONREAD, &used);
+    const std::size_t most = std::min({n, sizeof buffer, static_cast<std::size_t>(std::max(size - used, 1))});
+    const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
+    const ssize_t got = shared_receive(from, *source, &io, 1, wait ? 0 : MSG_DONTWAIT);
+    if (got <= 0) return got;
+    for (ssize_t put = 0; put < got;) {
+      const long k = sys::call(SYS_write, to, buffer + put, got - put);
+      if (k < 0 && errno != EINTR && errno != EAGAIN) return put > 0 ? put : -1;
+      if (k > 0) put += k;
+      if (k < 0) {
+        pollfd p{to, POLLOUT, 0};
+        sys::poll(&p, 1, -1);
+      }
+    }
+    return got;
+  }
+  if (target && target->shared()) {
+    if ((flags & SPLICE_F_NONBLOCK) != 0 || is_nonblocking(to, *target)) {
+      if ((readiness(to, *target, false) & POLLOUT) == 0) {
+        errno = EAGAIN;
+        return -1;
+      }
+    }
+    pollfd there{from, POLLIN, 0};
+    if (sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1) <= 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, sizeof buffer));
+    if (got <= 0) return got;
+    for (ssize_t put = 0; put < got;) {
+      const iovec io{buffer + put, static_cast<std::size_t>(got - put)};
+      const ssize_t k = shared_send(to, *target, &io, 1, 0);
+      if (k > 0) {
+        put += k;
+      } else if (k < 0 && errno == EAGAIN) {
+        pollfd p{to, 0, 0};
+        sys::poll(&p, 1, 1);  // what has left the kernel's pipe cannot go back
+      } else if (k < 0 && errno != EINTR) {
+        return put > 0 ? put : -1;
+      }
+    }
+    return got;
+  }
+  return real().splice(from, from_offset, to, to_offset, n, flags);
+}
+
+// --- names by which the C library's headers call the same ----------------------------------------------
+
+CLAN_INTERPOSE ssize_t __read(int fd, void* buffer, size_t n) { return read(fd, buffer, n); }
+CLAN_INTERPOSE ssize_t __write(int fd, const void* buffer, size_t n) { return write(fd, buffer, n); }
+CLAN_INTERPOSE ssize_t __recv(int fd, void* buffer, size_t n, int flags) { return recv(fd, buffer, n, flags); }
+CLAN_INTERPOSE ssize_t __send(int fd, const void* buffer, size_t n, int flags) {
+  return send(fd, buffer, n, flags);
+}
+
+namespace {
+[[noreturn]] void overflow() { __builtin_trap(); }
+}  // namespace
+
+CLAN_INTERPOSE ssize_t __read_chk(int fd, void* buffer, size_t n, size_t room) {
+  if (n > room) overflow();
+  return read(fd, buffer, n);
+}
+CLAN_INTERPOSE ssize_t __recv_chk(int fd, void* buffer, size_t n, size_t room, int flags) {
+  if (n > room) overflow();
+  return recv(fd, buffer, n, flags);
+}
+CLAN_INTERPOSE ssize_t __recvfrom_chk(int fd, void* buffer, size_t n, size_t room, int flags, sockaddr* from,
+                                      socklen_t* size) {
+  if (n > room) overflow();
+  return recvfrom(fd, buffer, n, flags, from, size);
+}

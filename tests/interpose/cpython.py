@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""CPython's own tests of everything that uses sockets, stock and under the interposer.
+
+    cpython.py [--preload LIB] [--quick] [TEST…]
+    cpython.py --packages
+
+Runs /usr/bin/python3.11 -m test (Debian's libpython3.11-testsuite), each test module first stock and then
+with LIB preloaded, and compares test case by test case. A case that fails, is lost or is newly skipped
+under the interposer but passes stock is tried twice more by itself under it, since some of these tests
+time out on a busy machine whatever is preloaded; what fails again is reported. Without --preload: stock
+only, says what passes. Exit code 1 when something is reported.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PACKAGES = ["python3.11", "libpython3.11-testsuite"]
+PYTHON = "/usr/bin/python3.11"
+
+# Module, how long it may take in seconds. The first ones are --quick.
+QUICK = {"test_socket": 300, "test_select": 60, "test_poll": 120, "test_epoll": 60, "test_selectors": 120,
+         "test_socketserver": 60, "test_httplib": 120, "test_ftplib": 120, "test_smtplib": 120,
+         "test_telnetlib": 60, "test_xmlrpc": 120}
+SLOW = {"test_ssl": 300, "test_asyncio": 600, "test_multiprocessing_fork": 600,
+        "test_multiprocessing_forkserver": 600, "test_multiprocessing_spawn": 600}
+
+# "test_x (test.test_socket.GeneralModuleTests.test_x) ... ok", the result possibly after other output.
+CASE = re.compile(r"^(\w+) \(([\w.<>]+)\)(?:\s*\[[^\]]*\])?(.*)$")
+RESULT = re.compile(r"\b(ok|FAIL|ERROR|skipped|expected failure|unexpected success)\b(?: ['\"].*)?$")
+VERDICT = re.compile(r"^(FAIL|ERROR|UNEXPECTED SUCCESS): (\w+) \(([\w.<>]+)\)")
+LOST = {"FAIL", "ERROR", "unexpected success", "lost"}
+
+
+def run(module, preload, limit, cases=()):
+    """Output of one run of a module, or of some of its cases, and how it ended."""
+    environment = {k: v for k, v in os.environ.items()
+                   if k != "LD_PRELOAD" and not k.startswith(("PYTHON", "CLAN_"))}
+    if preload:
+        environment["LD_PRELOAD"] = preload
+    command = [PYTHON, "-m", "test", "-v", "-u", "network", "-i", "*VSOCK*"]
+    for case in cases:
+        command += ["-m", case]
+    directory = tempfile.mkdtemp(prefix="clan-cpython-")
+    environment["TMPDIR"] = directory
+    process = subprocess.Popen([*command, module], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        out, _ = process.communicate(timeout=limit)
+        ended = f"exit code {process.returncode}"
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        out, _ = process.communicate()
+        ended = f"no end after {limit} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        shutil.rmtree(directory, ignore_errors=True)
+    return out.decode(errors="replace"), ended
+
+
+def results(text):
+    """{case: result} of a verbose run. A case without a result is "lost"."""
+    found = {}
+    current = None
+    for line in text.splitlines():
+        if verdict := VERDICT.match(line):
+            # A failed subtest or clean-up says so only here.
+            found[full_name(verdict[2], verdict[3])] = "FAIL" if verdict[1] == "FAIL" else \
+                "ERROR" if verdict[1] == "ERROR" else "unexpected success"
+            continue
+        rest = line
+        if case := CASE.match(line):
+            current = full_name(case[1], case[2])
+            found.setdefault(current, "lost")
+            rest = case[3]
+        if current and (result := RESULT.search(rest)) and (" ... " in rest or result.start() == 0 or
+                                                            found[current] == "lost"):
+            if found[current] == "lost":
+                found[current] = result[1]
+            current = None
+    return found
+
+
+def full_name(name, where):
+    """setUpClass and the like have no case of their own: the class stands for them."""
+    return where if where.endswith("." + name) else f"{where}.{name}"
+
+
+def tell(counts):
+    order = ["ok", "skipped", "expected failure", "FAIL", "ERROR", "lost"]
+    return ", ".join(f"{counts[key]} {key}" for key in order if counts.get(key)) or "nothing ran"
+
+
+def count(found):
+    counts = {}
+    for result in found.values():
+        counts[result] = counts.get(result, 0) + 1
+    return counts
+
+
+def worse(stock, clan):
+    """Cases that passed stock and did not under the interposer."""
+    return [case for case, result in sorted(stock.items())
+            if result not in LOST and (clan.get(case, "lost") in LOST or
+                                       (clan[case] == "skipped" and result == "ok"))]
+
+
+def fails_again(module, case, preload, limit):
+    """Tried by itself; fails only when it does so twice, and does not fail stock the same way."""
+    for _ in range(2):
+        out, _ = run(module, preload, limit, [case.rpartition(".")[2]])
+        if results(out).get(case) in ("ok", "skipped", "expected failure"):
+            return ""
+    stock, _ = run(module, None, limit, [case.rpartition(".")[2]])
+    if results(stock).get(case, "lost") in LOST:
+        return ""
+    at = out.find("=" * 70)
+    return out[at if at >= 0 else -2000:][:2500]
+
+
+def test(module, limit, preload):
+    """True when nothing is worse."""
+    begin = time.monotonic()
+    out, ended = run(module, None, limit)
+    stock = results(out)
+    line = f"{module}: stock {tell(count(stock))} ({ended}, {time.monotonic() - begin:.0f} s)"
+    if not preload:
+        passed = ended == "exit code 0" and count(stock).get("ok", 0) > 0
+        print(("ok   " if passed else "FAIL ") + line, flush=True)
+        for case, result in stock.items():
+            if result in LOST:
+                print(f"       {case}: {result}")
+        return passed
+    begin = time.monotonic()
+    out, how = run(module, preload, limit)
+    clan = results(out)
+    line += f"; under CLAN {tell(count(clan))} ({how}, {time.monotonic() - begin:.0f} s)"
+    if not stock or count(stock).get("ok", 0) == 0:
+        print("FAIL " + line + ": the stock run shows nothing", flush=True)
+        return False
+    suspects = worse(stock, clan)
+    reasons = {case: fails_again(module, case, preload, limit) for case in suspects[:20]}
+    bad = [case for case in suspects if reasons.get(case, "not tried again")]
+    # A crash after the last case (leaked threads, changed environment) belongs to no case.
+    broken = not suspects and ended == "exit code 0" and how != ended
+    print(("FAIL " if bad or broken else "ok   ") + line, flush=True)
+    for case in suspects:
+        print(f"       {case}: {clan.get(case, 'lost')}, stock {stock[case]}" +
+              ("" if case in bad else ", by itself as stock"))
+    for case in bad:
+        if reasons.get(case):
+            print("\n".join("       | " + text for text in reasons[case].splitlines()))
+    if broken or (bad and len(suspects) > 20):
+        print("\n".join("       | " + text for text in out.splitlines()[-15:]))
+    return not bad and not broken
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tests", nargs="*", metavar="TEST")
+    parser.add_argument("--preload")
+    parser.add_argument("--quick", action="store_true", help="only the modules that take less than a minute")
+    parser.add_argument("--packages", action="store_true", help="print the Debian packages needed")
+    options = parser.parse_args()
+    if options.packages:
+        print(" ".join(PACKAGES))
+        return 0
+    if options.preload:
+        if not Path(options.preload).is_file():
+            parser.error(f"no library {options.preload}")
+        options.preload = str(Path(options.preload).resolve())
+    probe = [PYTHON, "-c", "import test.test_socket"]
+    if not os.path.exists(PYTHON) or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        print(f"SKIP: no {PYTHON} with its tests ({', '.join(PACKAGES)})")
+        return 0
+    modules = QUICK if options.quick else {**QUICK, **SLOW}
+    if options.tests:
+        modules = {name: {**QUICK, **SLOW}.get(name, 600) for name in options.tests}
+    bad = [name for name, limit in modules.items() if not test(name, limit, options.preload)]
+    print(f"{len(modules) - len(bad)} modules ok" + (f", failed: {' '.join(bad)}" if bad else ""))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""The same random socket calls with and without the interposer say the same.
+
+    differential.py PROGRAM LIB [--seeds A-B] [--steps S] [--jobs N] [--sides both,server,client]
+
+PROGRAM is interpose-differential, LIB the library to preload ("none" compares PROGRAM with itself). Each
+seed runs without the library and then once for each of --sides: `both` ends under it, or only that end
+(the other has CLAN_DISABLE=1). The first difference is printed with what came before it. Exit code 1
+when there is one.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+CONTEXT = 12
+SIDES = {"both": [], "server": ["--disable-client"], "client": ["--disable-server"]}
+
+
+def transcript(program, seed, steps, extra, library, timeout):
+    """(lines, how it ended), the latter None when it ended well."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "DIFFERENTIAL_PRELOAD")}
+    if library:
+        environment["LD_PRELOAD"] = library
+    process = subprocess.Popen([program, str(seed), str(steps), *extra], env=environment,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        out, _ = process.communicate(timeout=timeout)
+        ended = None if process.returncode == 0 else f"exit code {process.returncode}"
+    except subprocess.TimeoutExpired:
+        # The actors have asked to die with their director; the group makes sure of it.
+        os.killpg(process.pid, signal.SIGKILL)
+        out, _ = process.communicate()
+        ended = f"still running after {timeout} s"
+    return out.decode(errors="replace").splitlines(), ended
+
+
+def difference(stock, clan):
+    """Index of the first line in which they differ, None when there is none."""
+    for i, (a, b) in enumerate(zip(stock, clan)):
+        if a != b:
+            return i
+    return None if len(stock) == len(clan) else min(len(stock), len(clan))
+
+
+def compare(options, seed):
+    """Text about the first difference of this seed, or an empty one; and how many lines were compared."""
+    library = None if options.lib == "none" else os.path.abspath(options.lib)
+    lines = 0
+    stock, ended = transcript(options.program, seed, options.steps, [], None, options.timeout)
+    if ended:
+        return f"seed {seed}: the stock run fails: {ended}\n  " + "\n  ".join(stock[-CONTEXT:]), 0
+    for side in options.sides:
+        clan, ended = transcript(options.program, seed, options.steps, SIDES[side], library, options.timeout)
+        lines += len(clan)
+        at = difference(stock, clan)
+        if at is None and not ended:
+            continue
+        again = " ".join([f"LD_PRELOAD={library}" if library else "", options.program, str(seed),
+                          str(options.steps), *SIDES[side]]).strip()
+        text = [f"seed {seed}, under the library: {side} ({again})"]
+        if ended:
+            text.append(f"  ended with {ended}")
+        if at is None:
+            at = len(stock)
+        text += ["    " + line for line in stock[max(0, at - CONTEXT):at]]
+        text += ["  stock: " + line for line in stock[at:at + 2]]
+        text += ["  clan:  " + line for line in clan[at:at + 2]]
+        return "\n".join(text), lines
+    return "", lines
+
+
+def seeds_of(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program")
+    parser.add_argument("lib")
+    parser.add_argument("--seeds", type=seeds_of, default=seeds_of("1-20"), metavar="A-B")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for one run")
+    parser.add_argument("--sides", type=lambda text: text.split(","), default=list(SIDES))
+    parser.add_argument("--keep-going", action="store_true", help="report every seed that differs")
+    options = parser.parse_args()
+    options.program = os.path.abspath(options.program)
+    if unknown := set(options.sides) - set(SIDES):
+        parser.error(f"no such sides: {', '.join(sorted(unknown))}")
+    if options.lib != "none" and not Path(options.lib).is_file():
+        parser.error(f"no library {options.lib}")
+
+    bad = lines = 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        pending = {seed: pool.submit(compare, options, seed) for seed in options.seeds}
+        for seed, future in pending.items():
+            text, n = future.result()
+            lines += n
+            if not text:
+                continue
+            bad += 1
+            print(text, flush=True)
+            if not options.keep_going:
+                pool.shutdown(cancel_futures=True)
+                break
+    if bad == 0:
+        print(f"{len(options.seeds)} seeds, {lines} lines: no difference")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,795 @@
+#!/usr/bin/env python3
+"""Real programs, without and with the interposer: the same results, and the bytes really by shared memory.
+
+    programs.py [--preload LIB] [--clan CLAN] [--one-sided] [NAME…]      all programs, or these
+    programs.py --packages | --list
+
+Every program runs in a private directory on free ports. Without --preload it runs twice stock, which tests
+the tests. With it: stock, then both ends under LIB (with --clan started as `CLAN run COMMAND…`), then, with
+--one-sided, only the servers and only the clients. What each run reports must be equal, and in the run with
+both ends some process must have a pipe of CLAN open through which enough bytes went. A program that is not
+installed is skipped. Exit code 1 when something differs or fails.
+"""
+
+import argparse
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import pwd
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+# Debian packages with what is run here.
+PACKAGES = ["redis-server", "redis-tools", "memcached", "nginx-light", "curl", "apache2-utils", "wrk",
+            "haproxy",
+            "postgresql", "iperf3", "sockperf", "rsync", "openssl", "nodejs", "python3"]
+
+HERE = Path(__file__).resolve().parent
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+ROOT = os.geteuid() == 0
+PROGRAM_SECONDS = 90
+
+
+class Skip(Exception):
+    pass
+
+
+class Wrong(Exception):
+    pass
+
+
+def require(condition, text):
+    if not condition:
+        raise Wrong(text)
+
+
+def sha(data):
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def find(program):
+    """Its path; daemons are in sbin."""
+    path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
+    if path is None:
+        raise Skip(f"{program} is not installed")
+    return path
+
+
+# --- seeing that bytes went by shared memory ---------------------------------------------------------
+
+PIPE_LINK = "/memfd:clan-pipe (deleted)"
+PIPE_MAGIC = 0x31657069702D6E63
+# core/include/clan/pipe.h, PipePage: a head of 64 bytes, then two ends of sender, receiver, face.
+PIPE_ENDS = (64, 64 + 448)
+SENDER_BYTES = 24
+
+
+def descendants(root):
+    """Process ids below `root`."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path("/proc", entry, "stat").read_text()
+            parent = int(stat[stat.rindex(")") + 2:].split()[1])
+            children.setdefault(parent, []).append(int(entry))
+    found, left = [], [root]
+    while left:
+        more = children.get(left.pop(), [])
+        found += more
+        left += more
+    return found
+
+
+def pipes_of(pid):
+    """{inode: bytes sent by both ends} of the pipes that a process has open."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{fd}"
+            with contextlib.suppress(OSError):
+                if os.readlink(path) != PIPE_LINK:
+                    continue
+                with open(path, "rb", buffering=0) as memory:
+                    inode = os.fstat(memory.fileno()).st_ino
+                    if inode in found:
+                        continue
+                    page = memory.read(4096)
+                if len(page) == 4096 and struct.unpack_from("<Q", page)[0] == PIPE_MAGIC:
+                    found[inode] = sum(struct.unpack_from("<Q", page,
+                                                          at + SENDER_BYTES)[0] for at in PIPE_ENDS)
+    return found
+
+
+class PipeWatch(threading.Thread):
+    """Samples the pipes of all processes below this one, as long as the test runs."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.most = {}
+        self.finished = threading.Event()
+
+    def run(self):
+        while not self.finished.wait(0.02):
+            for pid in descendants(os.getpid()):
+                for inode, count in pipes_of(pid).items():
+                    self.most[inode] = max(count, self.most.get(inode, 0))
+
+    def stop(self):
+        self.finished.set()
+        self.join()
+        return len(self.most), sum(self.most.values())
+
+
+# --- one run of one program --------------------------------------------------------------------------
+
+class Run:
+    """A private directory and the processes started in it, all of which end with it."""
+
+    def __init__(self, preload=None, clan=None, server=False, client=False):
+        self.preload, self.clan = preload, clan
+        self.under = {"server": server, "client": client, "nobody": False}
+        self.directory = Path(tempfile.mkdtemp(prefix="clan-programs-"))
+        self.directory.chmod(0o755)
+        self.started = []
+        self.deadline = time.monotonic() + PROGRAM_SECONDS
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.started):
+            self.end(process)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @staticmethod
+    def end(process):
+        """SIGTERM, then SIGKILL, to the group that the process leads."""
+        for number, patience in ((signal.SIGTERM, 3), (signal.SIGKILL, 5)):
+            if process.poll() is not None:
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it left behind in its group
+
+    def popen(self, argv, role, **more):
+        argv = [str(word) for word in argv]
+        argv[0] = find(argv[0])
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_"))}
+        environment["LC_ALL"] = "C"
+        if self.under[role]:
+            if self.clan:
+                argv = [self.clan, "run", *argv]
+            else:
+                environment["LD_PRELOAD"] = self.preload
+        process = subprocess.Popen(argv, env=environment, cwd=self.directory, start_new_session=True,
+                                   **more)
+        self.started.append(process)
+        return process
+
+    def serve(self, *argv, port=None, role="server", stdin=subprocess.DEVNULL, out=None):
+        """Starts a server and waits until it accepts on `port`."""
+        log = self.directory / (out or f"log-{len(self.started)}")
+        with open(log, "wb") as to:
+            process = self.popen(argv, role, stdin=stdin, stdout=to, stderr=subprocess.STDOUT)
+        while port is not None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                require(process.poll() is None and time.monotonic() < self.deadline,
+                        f"{argv[0]} does not start: {log.read_text(errors='replace')[-600:]}")
+                time.sleep(0.05)
+        return process
+
+    def run(self, *argv, data=None, role="client", timeout=40, check=True):
+        """Runs to the end; its output as bytes."""
+        process = self.popen(argv, role, stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            out, err = process.communicate(data, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"{' '.join(map(str, argv))}: no end after {timeout} s") from None
+        finally:
+            self.end(process)
+            self.started.remove(process)
+        if check and process.returncode != 0:
+            text = (out + err).decode(errors="replace")[-600:]
+            raise Wrong(f"{' '.join(map(str, argv))}: exit code {process.returncode}: {text}")
+        return out
+
+    def text(self, *argv, **more):
+        return self.run(*argv, **more).decode(errors="replace").strip()
+
+    def until(self, what, condition, timeout=15):
+        end = time.monotonic() + timeout
+        while not condition():
+            require(time.monotonic() < end, f"timed out: {what}")
+            time.sleep(0.05)
+
+    def file(self, name, contents):
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+        return path
+
+
+used_ports = set()
+
+
+def free_port():
+    """One that nobody has now, below the range from which the kernel picks, and not used here before."""
+    dice = random.SystemRandom()
+    while True:
+        port = dice.randrange(12_000, 30_000)
+        if port in used_ports:
+            continue
+        with socket.socket() as probe:
+            with contextlib.suppress(OSError):
+                probe.bind(("0.0.0.0", port))
+                used_ports.add(port)
+                return port
+
+
+def random_bytes(seed, count):
+    return random.Random(seed).randbytes(count)
+
+
+# --- the programs: each returns what must be the same in every run ------------------------------------
+
+def redis(run):
+    port, second = free_port(), free_port()
+    common = ["--daemonize", "no", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]
+    os.mkdir(run.directory / "replica")
+    run.serve("redis-server", "--port", port, "--dir", run.directory, *common, port=port)
+
+    def cli(*words, **more):
+        return run.text("redis-cli", "-p", str(port), *words, **more)
+
+    said = {}
+    entries = [(b"k%d" % i, b"v" * (i % 200 + 1)) for i in range(20_000)]
+    commands = b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(k), k, len(v), v)
+                        for k, v in entries)
+    said["pipe"] = cli("--pipe", data=commands).splitlines()[-1]
+    said["multi"] = cli(data=b"MULTI\nINCR n\nINCRBY n 41\nSET m x\nGET m\nEXEC\nGET n\n").split()
+    big = random_bytes(1, 10 << 20)
+    run.file("big", big)
+    said["set big"] = cli("-x", "set", "big", data=big)
+    said["get big"] = run.run("redis-cli", "-p", port, "--raw", "get", "big")[:-1] == big
+
+    run.serve("redis-cli", "-p", port, "subscribe", "news", role="client", out="subscriber")
+    heard = run.directory / "subscriber"
+    run.until("subscribed", lambda: b"subscribe" in heard.read_bytes())
+    news = "".join(f"PUBLISH news item{i}\n" for i in range(2000))
+    said["published"] = cli(data=news.encode()).split().count("1")
+    run.until("all news", lambda: b"item1999\n" in heard.read_bytes())
+    said["news"] = sha(heard.read_bytes())
+
+    run.serve("redis-server", "--port", second, "--dir", run.directory / "replica", "--replicaof",
+              f"127.0.0.1 {port}", *common, port=second)
+    run.until("replica in step", lambda: "master_link_status:up" in
+              run.text("redis-cli", "-p", second, "info", "replication"))
+    load = run.popen(["redis-benchmark", "-p", port, "-n", 60_000, "-c", 20, "-t", "set,get", "-q"],
+                     "client",
+                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    said["bgsave"] = cli("bgsave")
+    run.until("saved", lambda: "rdb_bgsave_in_progress:0" in cli("info", "persistence"))
+    said["saved"] = "rdb_last_bgsave_status:ok" in cli("info", "persistence")
+    said["load"] = load.wait(30)
+    out = run.text("redis-benchmark", "-p", port, "-n", 100_000, "-c", 50, "-P", 16, "-t", "ping,set,get",
+                   "-q")
+    said["benchmark"] = re.findall(r"(\w+): [\d.]+ requests per second", out.replace("\r", "\n"))
+    run.text("redis-benchmark", "-p", port, "-n", 5000, "-c", 1, "-t", "get", "-q")
+    said["keys"] = cli("dbsize")
+    said["digest"] = cli("debug", "digest")
+    run.until("replica equal", lambda: run.text("redis-cli", "-p", second, "debug",
+                                                "digest") == said["digest"])
+    said["wait"] = cli("wait", "1", "5000")
+    return said
+
+
+def memcached(run):
+    port = free_port()
+    user = ["-u", "nobody"] if ROOT else []
+    run.serve("memcached", "-p", port, "-U", "0", "-l", "127.0.0.1", "-t", 2, "-m", 64, *user, port=port)
+    return {"load": run.text(PYTHON, HERE / "clients.py", "memcached", port)}
+
+
+NGINX = """
+daemon off; worker_processes 2; pid {name}.pid; error_log {name}.error.log;
+{user}
+events {{ worker_connections 512; }}
+http {{
+  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000; client_max_body_size 50m;
+  client_body_temp_path {name}-body; proxy_temp_path {name}-proxy; fastcgi_temp_path {name}-fastcgi;
+  uwsgi_temp_path {name}-uwsgi; scgi_temp_path {name}-scgi;
+  {http}
+}}
+"""
+
+
+def start_nginx(run, name, port, http):
+    user = f"user nobody {'nogroup' if shutil.which('getent') else 'nobody'};" if ROOT else ""
+    conf = run.file(f"{name}.conf", NGINX.format(name=name, user=user, http=http))
+    return run.serve("nginx", "-p", run.directory, "-c", conf, "-e", f"{name}.early.log", port=port)
+
+
+def start_web(run):
+    """An nginx that serves files, another in front of it; their ports and the files' hashes."""
+    front, upstream = free_port(), free_port()
+    sizes = {"1k": 1024, "64k": 65_536, "5m": 5 << 20, "empty": 0}
+    hashes = {}
+    for seed, (name, size) in enumerate(sizes.items()):
+        contents = random_bytes(seed, size)
+        run.file(f"www/{name}", contents)
+        hashes[name] = sha(contents)
+    (run.directory / "www" / "put").mkdir()
+    (run.directory / "www" / "put").chmod(0o777)
+    start_nginx(run, "upstream", upstream, f"""server {{ listen 127.0.0.1:{upstream};
+        root {run.directory}/www; location /put/ {{ dav_methods PUT DELETE; }} }}""")
+    start_nginx(run, "front", front, f"""
+        upstream behind {{ server 127.0.0.1:{upstream}; keepalive 16; }}
+        server {{ listen 127.0.0.1:{front} reuseport; root {run.directory}/www;
+          location /proxy/ {{ proxy_pass http://behind/; proxy_http_version 1.1;
+                              proxy_set_header Connection ""; }} }}""")
+    return front, upstream, hashes
+
+
+def fetch(run, base, hashes, **more):
+    """Every file by its own curl, then all over one connection."""
+    said = {}
+    for name, wanted in hashes.items():
+        said[name] = sha(run.run("curl", "-sSf", f"{base}/{name}", **more)) == wanted
+    urls = [f"{base}/{name}" for name in hashes for _ in range(10)]
+    said["one connection"] = sha(run.run("curl", "-sSf", *urls, **more))
+    said["range"] = sha(run.run("curl", "-sSf", "-r", "1000-60000", f"{base}/64k", **more))
+    return said
+
+
+def ab_report(text):
+    kept = ("Complete requests", "Failed requests", "Non-2xx", "Keep-Alive requests", "HTML transferred")
+    return [re.sub(r"\s+", " ", line) for line in text.splitlines() if line.startswith(kept)]
+
+
+def wrk_report(text):
+    require("requests in" in text, f"wrk: {text}")
+    return [line.strip() for line in text.splitlines() if "Socket errors" in line or "Non-2xx" in line]
+
+
+def nginx(run):
+    front, upstream, hashes = start_web(run)
+    said = {}
+    bases = {"direct": f"http://127.0.0.1:{front}", "proxy": f"http://127.0.0.1:{front}/proxy"}
+    for name, base in bases.items():
+        said[name] = fetch(run, base, hashes)
+        said[f"{name} ab"] = ab_report(run.text("ab", "-q", "-k", "-n", 2000, "-c", 16, f"{base}/64k"))
+        said[f"{name} wrk"] = wrk_report(run.text("wrk", "-t1", "-c32", "-d1s", f"{base}/1k"))
+    body = run.file("upload", random_bytes(9, 3 << 20))
+    said["put"] = run.text("curl", "-sSf", "-T", body, f"http://127.0.0.1:{front}/proxy/put/upload",
+                           "-w", "%{http_code}")
+    said["put arrived"] = sha((run.directory / "www/put/upload").read_bytes()) == sha(body.read_bytes())
+    said["close ab"] = ab_report(run.text("ab", "-q", "-n", 1000, "-c", 8,
+                                          f"http://127.0.0.1:{upstream}/1k"))
+    # A client that goes away in the middle does no harm.
+    run.run("curl", "-s", "--max-filesize", 1000, "-o", "/dev/null", f"http://127.0.0.1:{front}/proxy/5m",
+            check=False)
+    said["after"] = sha(run.run("curl", "-sSf", f"http://127.0.0.1:{front}/proxy/5m")) == hashes["5m"]
+    return said
+
+
+def haproxy(run):
+    find("nginx")
+    front, upstream, hashes = start_web(run)
+    http, tcp = free_port(), free_port()
+    conf = run.file("haproxy.cfg", f"""
+global
+  maxconn 500
+  nbthread 2
+defaults
+  timeout connect 5s
+  timeout client 20s
+  timeout server 20s
+  option splice-auto
+frontend http
+  mode http
+  bind 127.0.0.1:{http}
+  default_backend front
+backend front
+  mode http
+  server a 127.0.0.1:{front}
+  server b 127.0.0.1:{upstream}
+listen tcp
+  mode tcp
+  bind 127.0.0.1:{tcp}
+  server a 127.0.0.1:{upstream}
+""")
+    run.serve("haproxy", "-db", "-f", conf, port=http)
+    said = {}
+    for name, port in {"http": http, "tcp": tcp}.items():
+        base = f"http://127.0.0.1:{port}"
+        said[name] = fetch(run, base, hashes)
+        said[f"{name} ab"] = ab_report(run.text("ab", "-q", "-k", "-n", 1000, "-c", 16, f"{base}/64k"))
+        said[f"{name} wrk"] = wrk_report(run.text("wrk", "-t1", "-c16", "-d1s", f"{base}/1k"))
+    return said
+
+
+def postgres(run):
+    binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda p: int(p.split("/")[-2]))
+    if not binaries:
+        raise Skip("postgresql is not installed")
+    at = Path(binaries[-1])
+    port, data = free_port(), run.directory / "data"
+    sockets = run.directory / "sockets"
+    as_user = []
+    data.mkdir()
+    sockets.mkdir()
+    if ROOT:
+        try:
+            user = pwd.getpwnam("postgres")
+        except KeyError:
+            raise Skip("no user postgres") from None
+        for path in (data, sockets):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        data.chmod(0o700)
+        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    run.run(*as_user, at / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8",
+            "--locale=C", role="nobody")
+    run.serve(*as_user, at / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", sockets, "-F",
+              port=port)
+    where = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
+
+    def sql(text, **more):
+        return run.text(at / "psql", *where, "-X", "-At", "-v", "ON_ERROR_STOP=1", "-c", text, "postgres",
+                        **more)
+
+    def ready():
+        return subprocess.run([at / "pg_isready", *map(str, where)], stdout=subprocess.DEVNULL,
+                              check=False).returncode == 0
+
+    run.until("postgres is ready", ready)
+    said = {"init": run.run(at / "pgbench", *where, "-i", "-q", "-s", 1, "postgres") == b""}
+
+    def pgbench(*words):
+        out = run.text(at / "pgbench", *where, "-n", *words, "postgres")
+        return re.findall(r"number of (?:transactions actually processed|failed transactions): (\d+\S*)",
+                          out)
+
+    said["select"] = pgbench("-S", "-M", "prepared", "-c", 8, "-j", 2, "-t", 500)
+    said["tpcb"] = pgbench("-c", 4, "-t", 100)
+    said["reconnect"] = pgbench("-S", "-C", "-c", 2, "-t", 30)
+    said["accounts"] = sql("select count(*), sum(aid) from pgbench_accounts")
+    said["history"] = sql("select count(*) from pgbench_history")
+    rows = "".join(f"{i}\t{sha(b'%d' % i)}\n" for i in range(100_000))
+    sql("create table t (i int, s text)")
+    said["copy in"] = sql("copy t from stdin", data=rows.encode())
+    said["copy out"] = sql("copy (select * from t order by i) to stdout") == rows.strip()
+    said["large"] = sha(sql("select repeat(md5('x'), 300000)").encode())
+    begin = time.monotonic()
+    run.run(at / "psql", *where, "-X", "-c", "set statement_timeout = 300", "-c", "select pg_sleep(20)",
+            "postgres",
+            check=False)
+    said["cancelled"] = time.monotonic() - begin < 10
+    return said
+
+
+def iperf3(run):
+    port = free_port()
+    said = {}
+    for name, words in {"one": [], "reverse": ["-R"], "four": ["-P", 4], "both ways": ["--bidir"]}.items():
+        server = run.serve("iperf3", "-s", "-1", "-p", port)
+        run.until("iperf3 listens", lambda: port_is_open(port))
+        report = json.loads(run.text("iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-n", "300M", "-l",
+                                     "128K", *words))
+        said[name] = {"no error": "error" not in report, "server": server.wait(10),
+                      "bytes": report["end"]["sum_received"]["bytes"] > 100_000_000}
+    return said
+
+
+def port_is_open(port):
+    """Listening? Asked of the kernel, since a connection would be taken for a client."""
+    wanted = f":{port:04X}"
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(path).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[1].endswith(wanted) and words[3] == "0A":
+                return True
+    return False
+
+
+def sockperf(run):
+    port, second = free_port(), free_port()
+    run.serve("sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", port)
+    feed = run.file("feed", f"T:127.0.0.1:{second}\n")
+    run.serve("sockperf", "sr", "-f", feed, "-F", "epoll")
+    run.until("sockperf listens", lambda: port_is_open(port) and port_is_open(second))
+
+    def losses(text):
+        return re.findall(r"# (dropped|duplicated|out-of-order) messages = (\d+)", text)
+
+    to = ["--tcp", "-i", "127.0.0.1", "-p", port, "-t", 1]
+    return {
+        "ping-pong": losses(run.text("sockperf", "pp", *to, "-m", 64, "--data-integrity")),
+        "throughput": "Message Rate" in run.text("sockperf", "tp", *to, "-m", 64, "--mps", "max"),
+        "under load": losses(run.text("sockperf", "ul", *to, "-m", 200, "--mps", 20_000)),
+        "epoll": losses(run.text("sockperf", "pp", "-f", feed, "-F", "epoll", "-t", 1, "-m", 64)),
+    }
+
+
+def tree_hash(root):
+    total = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        total.update(str(path.relative_to(root)).encode())
+        if path.is_file():
+            total.update(path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def rsync(run):
+    port = free_port()
+    source = run.directory / "source"
+    for i in range(300):
+        run.file(f"source/d{i % 7}/f{i}", random_bytes(i, i * 37))
+    large = run.file("source/large", random_bytes(1, 20 << 20))
+    (run.directory / "pushed").mkdir()
+    (run.directory / "pushed").chmod(0o777)
+    chroot = "yes" if ROOT else "no"
+    conf = run.file("rsyncd.conf", f"""use chroot = {chroot}
+log file = {run.directory}/rsyncd.log
+pid file = {run.directory}/rsyncd.pid
+[source]
+  path = {source}
+[pushed]
+  path = {run.directory}/pushed
+  read only = no
+""")
+    run.serve("rsync", "--daemon", "--no-detach", f"--config={conf}", f"--port={port}",
+              "--address=127.0.0.1", port=port)
+    base = f"rsync://127.0.0.1:{port}"
+    pulled = run.directory / "pulled"
+    said = {"listing": sha(b"".join(line.split()[-1] for line in run.run("rsync", "-r",
+                                                                         f"{base}/source/").splitlines()))}
+    run.run("rsync", "-a", f"{base}/source/", f"{pulled}/")
+    said["pull"] = tree_hash(pulled) == tree_hash(source)
+    changed = bytearray(large.read_bytes())
+    changed[5_000_000:5_000_100] = b"x" * 100
+    large.write_bytes(changed)
+    shutil.rmtree(source / "d3")
+    run.run("rsync", "-a", "--delete", "--checksum", "--no-whole-file", f"{base}/source/", f"{pulled}/")
+    said["delta"] = tree_hash(pulled) == tree_hash(source)
+    run.run("rsync", "-rtOz", f"{source}/", f"{base}/pushed/")
+    said["push"] = tree_hash(run.directory / "pushed") == tree_hash(source)
+    return said
+
+
+def openssl(run):
+    web, mirror = free_port(), free_port()
+    run.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out",
+            "cert.pem", "-days",
+            "2", "-subj", "/CN=localhost", role="nobody")
+    contents = random_bytes(3, 4 << 20)
+    run.file("payload", contents)
+    pair = ["-cert", "cert.pem", "-key", "key.pem"]
+    run.serve("openssl", "s_server", *pair, "-accept", f"127.0.0.1:{web}", "-WWW", "-quiet",
+              stdin=subprocess.PIPE,
+              port=web)
+    run.serve("openssl", "s_server", *pair, "-accept", f"127.0.0.1:{mirror}", "-rev", "-quiet",
+              stdin=subprocess.PIPE,
+              port=mirror)
+    said = {}
+    for version in ("1.2", "1.3"):
+        got = run.run("curl", "-sSkf", f"--tlsv{version}", "--tls-max", version,
+                      f"https://127.0.0.1:{web}/payload")
+        said[f"tls {version}"] = got == contents
+    answers = []
+    client = run.popen(["openssl", "s_client", "-connect", f"127.0.0.1:{mirror}", "-quiet",
+                        "-no_ign_eof"], "client",
+                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    for i in range(300):
+        client.stdin.write(f"line {i} of the talk\n".encode())
+        client.stdin.flush()
+        answers.append(client.stdout.readline())
+    client.stdin.close()
+    said["end"] = client.wait(10)
+    said["mirrored"] = [answers[0], answers[-1], sha(b"".join(answers))]
+    return said
+
+
+def python(run):
+    http, echo = free_port(), free_port()
+    contents = random_bytes(4, 3 << 20)
+    run.file("www/payload", contents)
+    run.file("www/small", "hello\n")
+    run.serve(PYTHON, "-m", "http.server", "-b", "127.0.0.1", "-d", "www", "--protocol", "HTTP/1.1", http,
+              port=http)
+    run.serve(PYTHON, HERE / "clients.py", "asyncio-server", echo, port=echo)
+    base = f"http://127.0.0.1:{http}"
+    return {
+        "payload": run.run("curl", "-sSf", f"{base}/payload") == contents,
+        "one connection": sha(run.run("curl", "-sSf", *[f"{base}/small"] * 100)),
+        "missing": run.text("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{base}/missing"),
+        "asyncio": run.text(PYTHON, HERE / "clients.py", "asyncio-client", echo),
+    }
+
+
+NODE_SERVER = """
+const crypto = require('crypto'), http = require('http');
+http.createServer((request, response) => {
+  const hash = crypto.createHash('sha256');
+  request.on('data', piece => hash.update(piece));
+  request.on('end', () => {
+    response.writeHead(200, {'x-sum': hash.digest('hex')});
+    response.end(Buffer.alloc(Number(request.url.slice(1)), 'n'));
+  });
+}).listen(Number(process.argv[2]), '127.0.0.1');
+"""
+
+NODE_CLIENT = """
+const http = require('http'), crypto = require('crypto');
+const agent = new http.Agent({keepAlive: true, maxSockets: 8});
+const total = crypto.createHash('sha256');
+const answers = [];
+let left = 300;
+for (let i = 0; i < 300; i++) {
+  const request = http.request({port: Number(process.argv[2]), host: '127.0.0.1', agent, method: 'POST',
+                                path: '/' + (i * 331 % 100000)}, response => {
+    let bytes = 0;
+    response.on('data', piece => bytes += piece.length);
+    response.on('end', () => {
+      answers[i] = response.headers['x-sum'] + ' ' + bytes;
+      if (--left == 0) { console.log(total.update(answers.join()).digest('hex')); agent.destroy(); }
+    });
+  });
+  request.end(Buffer.alloc(i * 701 % 50000, String(i)));
+}
+"""
+
+
+def node(run):
+    port = free_port()
+    server, client = run.file("server.js", NODE_SERVER), run.file("client.js", NODE_CLIENT)
+    run.serve("node", server, port, port=port)
+    body = run.file("body", random_bytes(5, 2 << 20))
+    base = f"http://127.0.0.1:{port}"
+    return {
+        "keep-alive": run.text("node", client, port),
+        "curl": sha(run.run("curl", "-sSf", "--data-binary", f"@{body}", f"{base}/1000000")),
+        "many": sha(run.run("curl", "-sSf", *[f"{base}/5000"] * 60)),
+    }
+
+
+# How many bytes at least go by shared memory when both ends are under the interposer: well below what each
+# program transfers on connections that live long enough to be seen.
+PROGRAMS = {
+    redis: 10 << 20, memcached: 20 << 20, nginx: 20 << 20, haproxy: 10 << 20, postgres: 1 << 20,
+    iperf3: 200 << 20, sockperf: 1 << 20, rsync: 1 << 20, openssl: 1 << 10, python: 10 << 20, node: 1 << 20,
+}
+
+
+# --- all of them --------------------------------------------------------------------------------------
+
+def clan_stat(clan):
+    """`clan stat --json` answers while there is something to see."""
+    done = subprocess.run([clan, "stat", "--json"], capture_output=True, text=True, timeout=20,
+                          stdin=subprocess.DEVNULL, check=False)
+    require(done.returncode == 0, f"clan stat: exit code {done.returncode}: {done.stderr[-300:]}")
+    json.loads(done.stdout)
+
+
+def attempt(program, threshold=None, clan=None, **under):
+    """What one run reports; with a threshold, that many bytes must have gone by shared memory."""
+    watch = PipeWatch()
+    watch.start()
+    try:
+        with Run(clan=clan, **under) as run:
+            said = program(run)
+            if clan and threshold:
+                clan_stat(clan)
+    finally:
+        pipes, count = watch.stop()
+    if threshold is not None:
+        require(count >= threshold,
+                f"only {count} bytes in {pipes} pipes were seen to go by shared memory, "
+                                    f"{threshold} expected")
+    elif not any(under.get(role) for role in ("server", "client")):
+        require(pipes == 0, "stock processes have pipes of CLAN")
+    return said, pipes, count
+
+
+def compare(stock, clan):
+    return [f"{key}: stock {stock.get(key)!r}, clan {clan.get(key)!r}"
+            for key in {**stock, **clan} if stock.get(key) != clan.get(key)]
+
+
+def all_true(said, path=""):
+    """A stock run that reports something false shows a broken test, not a broken library."""
+    for key, value in said.items():
+        if isinstance(value, dict):
+            all_true(value, f"{path}{key}, ")
+        require(value is not False, f"stock: {path}{key}")
+
+
+def test(program, options):
+    """Text about what went wrong, empty when nothing did; and remarks."""
+    stock, _, _ = attempt(program)
+    all_true(stock)
+    cases = {"stock again": {}}
+    if options.preload:
+        given = {"preload": options.preload, "clan": options.clan}
+        cases = {"both": {**given, "server": True, "client": True, "threshold": PROGRAMS[program]}}
+        if options.one_sided:
+            cases["only the servers"] = {**given, "server": True}
+            cases["only the clients"] = {**given, "client": True}
+    remarks = []
+    for name, how in cases.items():
+        try:
+            clan, pipes, count = attempt(program, **how)
+        except Wrong as wrong:
+            return f"{name}: {wrong}", remarks
+        if different := compare(stock, clan):
+            return f"{name}: " + "; ".join(different), remarks
+        remarks.append(name + (f" ({count / 1e6:.0f} MB in {pipes} pipes)" if pipes else ""))
+    return "", remarks
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--preload", help="the interposer's library")
+    parser.add_argument("--clan", help="the command clan, to start programs with `clan run`")
+    parser.add_argument("--one-sided", action="store_true")
+    parser.add_argument("--packages", action="store_true", help="print the Debian packages needed")
+    parser.add_argument("--list", action="store_true", help="print the names")
+    options = parser.parse_args()
+    by_name = {program.__name__: program for program in PROGRAMS}
+    if options.packages or options.list:
+        print(" ".join(PACKAGES) if options.packages else " ".join(by_name))
+        return 0
+    if unknown := set(options.names) - set(by_name):
+        parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    for name in ("preload", "clan"):
+        if path := getattr(options, name):
+            if not Path(path).is_file():
+                parser.error(f"no file {path}")
+            setattr(options, name, str(Path(path).resolve()))
+    if options.clan and not options.preload:
+        parser.error("--clan needs --preload")
+
+    bad = skipped = 0
+    for name in options.names or by_name:
+        begin = time.monotonic()
+        try:
+            wrong, remarks = test(by_name[name], options)
+        except Skip as skip:
+            print(f"SKIP {name}: {skip}", flush=True)
+            skipped += 1
+            continue
+        except Wrong as text:
+            wrong, remarks = str(text), []
+        except (OSError, ValueError, KeyError, IndexError, subprocess.SubprocessError) as error:
+            wrong, remarks = f"{type(error).__name__}: {error}", []
+        seconds = time.monotonic() - begin
+        text = wrong or "as stock: " + ", ".join(remarks)
+        print(f"{'FAIL' if wrong else 'ok  '} {name} {seconds:.0f} s: {text}", flush=True)
+        bad += bool(wrong)
+    print(f"{len(options.names or by_name) - bad - skipped} ok, {bad} failed, {skipped} skipped")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""`clan run` sets what it says, becomes the command, and has a sentence for everything that goes wrong.
+
+    run_test.py CLAN
+
+The program is copied into a tree of its own, beside a library that has the right name and does nothing.
+"""
+
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LIBRARY = "libclan-preload.so"
+
+
+def any_library():
+    """A shared library of this machine that does no harm when it is preloaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split()[-1]
+        if "/libm.so" in path or "/libm-" in path:
+            return path
+    raise RuntimeError("python3 has no libm mapped")
+
+
+class Tree:
+    def __init__(self, clan, top):
+        self.top = Path(top).resolve()
+        (self.top / "bin").mkdir()
+        (self.top / "lib").mkdir()
+        self.clan = shutil.copy(clan, self.top / "bin")
+        self.library = self.top / "lib" / LIBRARY
+        shutil.copy(any_library(), self.library)
+        self.libraries = Path(clan).resolve().parent.parent / "lib"
+
+    def run(self, *arguments, env=None, **more):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith("CLAN_") and name != "LD_PRELOAD"}
+        environment["LD_LIBRARY_PATH"] = str(self.libraries)  # for libclan.so
+        environment.update(env or {})
+        return subprocess.run([self.clan, "run", *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60, stdin=subprocess.DEVNULL, env=environment, **more)
+
+    def variables(self, *arguments, env=None):
+        done = self.run(*arguments, "env", env=env)
+        assert done.returncode == 0 and done.stderr == "", done
+        return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def check_environment(tree):
+    library = str(tree.library)
+    plain = tree.variables()
+    assert plain["LD_PRELOAD"] == library, plain
+    assert not [name for name in plain if name.startswith("CLAN_")], plain
+
+    other = any_library()
+    kept = tree.variables(env={"LD_PRELOAD": other})
+    assert kept["LD_PRELOAD"] == f"{library}:{other}", kept
+    again = tree.variables(env={"LD_PRELOAD": f"{other} {library}:{other}"})
+    assert again["LD_PRELOAD"] == f"{library}:{other}:{other}", again
+    nested = tree.variables(tree.clan, "run")
+    assert nested["LD_PRELOAD"] == library, nested
+
+    config = tree.top / "clan.conf"
+    config.write_text("CLAN_ONLY=80\n")
+    every = tree.variables("--only", "80,8000-8010", "--except=22", "--log", "debug", "--disable", "--config",
+                           os.path.relpath(config))
+    expected = {"CLAN_ONLY": "80,8000-8010", "CLAN_EXCEPT": "22", "CLAN_LOG": "debug", "CLAN_DISABLE": "1",
+                "CLAN_CONFIG": str(config)}
+    assert {name: every.get(name) for name in expected} == expected, every
+    assert tree.variables(env={"CLAN_ONLY": "7"})["CLAN_ONLY"] == "7"
+    assert tree.variables("--only", "8", env={"CLAN_ONLY": "7"})["CLAN_ONLY"] == "8"
+
+
+def check_command(tree):
+    # What looks like options of ours behind the command is the command's.
+    echoed = tree.run("--log", "warn", "printf", "%s|", "--log", "--help", "--", "-h", "")
+    assert (echoed.returncode, echoed.stdout, echoed.stderr) == (0, "--log|--help|--|-h||", ""), echoed
+    assert tree.run("--", "printf", "x").stdout == "x"
+    assert tree.run("sh", "-c", "exit 42").returncode == 42
+    pid = subprocess.Popen([tree.clan, "run", "sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True,
+                           env={**os.environ, "LD_LIBRARY_PATH": str(tree.libraries)})
+    assert pid.communicate(timeout=60)[0].strip() == str(pid.pid), "clan run is still in between"
+
+    script = tree.top / "script"
+    script.write_text("#!/bin/sh\necho script\n")
+    refused = tree.run(script)
+    assert refused.returncode == 126 and str(script) in refused.stderr, refused
+    script.chmod(0o755)
+    done = tree.run(script)
+    assert (done.stdout, done.stderr) == ("script\n", ""), done
+    by_path = tree.run("script", env={"PATH": f"/nonexistent:{tree.top}:{os.environ['PATH']}"})
+    assert (by_path.stdout, by_path.stderr) == ("script\n", ""), by_path
+
+
+def check_errors(tree):
+    for arguments, code, words in [
+            (["no-such-command-here"], 127, "command not found"),
+            (["/no/such/file"], 127, "command not found"),
+            ([tree.top], 126, "not executable"),
+            ([], 125, "which command"),
+            (["--"], 125, "which command"),
+            (["--nonsense", "true"], 125, "no option --nonsense"),
+            (["--config", tree.top / "absent", "true"], 125, "absent"),
+            (["--only", "http", "true"], None, "not a list of ports"),
+            (["--only", "80,", "true"], None, "not a list of ports"),
+            (["--only", "8010-8000", "true"], None, "not a list of ports"),
+            (["--only", "80-", "true"], None, "not a list of ports"),
+            (["--except", "65536", "true"], None, "not a list of ports"),
+            (["--log", "loud", "true"], None, "--log")]:
+        done = tree.run(*arguments)
+        assert words in done.stderr + done.stdout, (arguments, done)
+        assert done.returncode == code if code else done.returncode not in (0, 126, 127), (arguments, done)
+        if code:
+            assert done.stderr.count("\n") == 1 and done.stderr.startswith("clan run: "), done
+
+    hidden = tree.library.rename(tree.library.with_suffix(".away"))
+    done = tree.run("true")
+    assert done.returncode == 125 and str(tree.library) in done.stderr, done
+    hidden.rename(tree.library)
+
+
+def static_program():
+    """An x86-64 ELF file without PT_INTERP: one segment, and exit(5)."""
+    code = bytes.fromhex("b83c000000bf050000000f05")
+    at = 0x400000
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, at + 120, 64, 0, 0, 64, 56,
+                         1, 0, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, at, at, 120 + len(code), 120 + len(code), 4096)
+    return header + segment + code
+
+
+def check_warnings(tree):
+    static = tree.top / "static"
+    static.write_bytes(static_program())
+    static.chmod(0o755)
+    done = tree.run(static)
+    assert "statically linked" in done.stderr and "without CLAN" in done.stderr, done
+    if os.uname().machine == "x86_64":
+        assert done.returncode == 5, done
+
+    if os.getuid() == 0:
+        own = tree.top / "setuid"
+        shutil.copy(shutil.which("true"), own)
+        os.chown(own, 65534, 0)
+        own.chmod(0o755 | stat.S_ISUID)
+        done = tree.run(own)
+        assert "setuid" in done.stderr and done.returncode == 0, done
+        os.chown(own, 0, 0)  # our own: no change of rights, so the library is loaded
+        own.chmod(0o755 | stat.S_ISUID)
+        assert tree.run(own).stderr == "", "setuid to oneself"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as top:
+        tree = Tree(sys.argv[1], top)
+        check_environment(tree)
+        check_command(tree)
+        check_errors(tree)
+        check_warnings(tree)
+        told = tree.run("--help")
+        listed = subprocess.run([sys.argv[1], "env"], capture_output=True, text=True, timeout=60).stdout
+        for name in ("CLAN_DISABLE", "CLAN_ONLY", "CLAN_EXCEPT", "CLAN_LOG", "CLAN_CONFIG", "CLAN_UIDS"):
+            assert name in told.stdout and name in listed, (name, told, listed)
+        assert "notices nothing" in told.stdout and "COMMAND" in told.stdout, told
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

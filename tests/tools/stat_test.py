@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""`clan stat` shows what is in the shared page of a connection, joins its two ends, and changes nothing.
+
+    stat_test.py CLAN
+
+The connections are real TCP connections between processes of this test; their shared pages are written
+here, byte by byte, as core/include/clan/pipe.h and socket_face.h lay them out.
+"""
+
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+MAGIC = 0x31657069702D6E63
+VERSION = 1
+PAGE = 4096
+END = 64, 64 + 448  # offsets of the two ends in the page
+SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 320  # in an end
+STATE, SWITCH_AT, PROCESS, PORTS, LOCAL, REMOTE, SLEEPS, WAKEUPS = 0, 1, 4, 6, 7, 9, 11, 12
+ATTACHED, SENDING, LEAVING, GONE = 1, 2, 4, 8
+BROKEN = 56  # in the head
+
+
+class SharedPage:
+    """A memfd as the interposer makes it."""
+
+    def __init__(self, magic=MAGIC, version=VERSION, size=PAGE):
+        self.fd = os.memfd_create("clan-pipe", 0)
+        os.ftruncate(self.fd, size)
+        os.pwrite(self.fd, struct.pack("<QIIQ", magic, version, 4096, time.time_ns()), 0)
+
+    def put(self, end, offset, value):
+        os.pwrite(self.fd, struct.pack("<Q", value), END[end] + offset)
+
+    def face(self, end, word, value):
+        self.put(end, FACE + 8 * word, value)
+
+    def describe(self, end, sock_name, peer_name, family, pid, state):
+        def address(name):
+            return socket.inet_pton(family, name[0]).ljust(16, b"\0")
+        self.face(end, PORTS, family << 32 | sock_name[1] << 16 | peer_name[1])
+        os.pwrite(self.fd, address(sock_name), END[end] + FACE + 8 * LOCAL)
+        os.pwrite(self.fd, address(peer_name), END[end] + FACE + 8 * REMOTE)
+        self.face(end, PROCESS, pid << 32 | os.getuid())
+        self.face(end, STATE, state)
+
+    def contents(self):
+        return os.pread(self.fd, PAGE, 0)
+
+
+class Child:
+    """A fork of this process that runs `work` and then keeps its descriptors open until it is told to go."""
+
+    alive = []
+
+    def __init__(self, work=lambda: None):
+        ready, said = os.pipe()
+        wait, self.go = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                for go in [self.go] + [child.go for child in Child.alive]:
+                    os.close(go)
+                work()
+                os.write(said, b"x")
+                os.read(wait, 1)
+            finally:
+                os._exit(0)
+        os.close(said)
+        os.close(wait)
+        Child.alive.append(self)
+        assert os.read(ready, 1) == b"x", "a child failed"
+        os.close(ready)
+
+    def end(self):
+        Child.alive.remove(self)
+        os.close(self.go)
+        os.waitpid(self.pid, 0)
+
+
+class Clan:
+    def __init__(self, path):
+        self.path = path
+
+    def stat(self, *arguments, code=0, **more):
+        done = subprocess.run([self.path, "stat", *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60, stdin=subprocess.DEVNULL, **more)
+        assert done.returncode == code, done
+        return done
+
+    def connections(self, port, *arguments):
+        """Those with `port` at one end: others may be alive on this machine."""
+        listed = json.loads(self.stat("--json", *arguments).stdout)
+        return [c for c in listed if port in (c["local"]["port"], c["peer"]["port"])]
+
+
+def pids(end):
+    return {process["pid"] for process in end["processes"]}
+
+
+def connected(family, host):
+    """A listener's accepted socket here, and a child that connected to it."""
+    listener = socket.socket(family)
+    listener.bind((host, 0))
+    listener.listen()
+    client = Child(lambda: keep.append(socket.create_connection(listener.getsockname()[:2])))
+    accepted, _ = listener.accept()
+    listener.close()
+    return accepted, client
+
+
+keep = []  # what children hold open
+
+
+def check_connection(clan, family, host):
+    page = SharedPage()
+    server, client = connected(family, host)
+    sharer = Child()  # holds the accepted socket and the memfd, too
+    here, there = server.getsockname(), server.getpeername()
+    port = here[1]
+    page.describe(0, here, there, family, os.getpid(), ATTACHED | SENDING)
+    page.describe(1, there, here, family, client.pid, ATTACHED | SENDING)
+    counted = [(1000, 10, 3, 4, 77), (2**40, 7, 5, 6, 0)]
+    for end, (sent, messages, sleeps, wakeups, by_tcp) in enumerate(counted):
+        page.put(end, SENDER_BYTES, sent)
+        page.put(end, SENDER_MESSAGES, messages)
+        page.face(end, SLEEPS, sleeps)
+        page.face(end, WAKEUPS, wakeups)
+        page.face(end, SWITCH_AT, by_tcp)
+    before = page.contents()
+
+    one, = clan.connections(port)
+    assert (one["path"], one["why"]) == ("shm", ""), one
+    local, peer = one["local"], one["peer"]
+    assert (local["address"], local["port"]) == (host, port), one
+    assert (peer["address"], peer["port"]) == (host, there[1]), one
+    assert pids(local) == {os.getpid(), sharer.pid} and pids(peer) == {client.pid}, one
+    counters = ("bytes", "messages", "sleeps", "wakeups", "tcp_bytes")
+    assert [local[name] for name in counters] == [1000, 10, 3, 4, 77], one
+    assert [peer[name] for name in counters] == [2**40, 7, 5, 6, 0], one
+    with open("/proc/self/comm") as comm:
+        assert local["processes"][0]["comm"] == comm.read().strip(), one
+
+    # A process that is asked for is at the local end.
+    other, = clan.connections(port, client.pid)
+    assert other["local"] == peer and other["peer"] == local, other
+    assert clan.connections(port, os.getpid(), sharer.pid) == [one]
+    stranger = Child(lambda: (os.close(page.fd), server.close()))
+    assert clan.connections(port, stranger.pid) == []
+    stranger.end()
+
+    shown = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+    line, = [text for text in clan.stat().stdout.splitlines() if text.startswith(shown + " ")]
+    for word in ("shm", "1000/1099.5G", "10/7", "3/5", "4/6", f"{client.pid}/", f"{sharer.pid}/"):
+        assert word in line, (word, line)
+
+    assert page.contents() == before, "clan stat has written into the page"
+    check_states(clan, page, port)
+    check_watch(clan, page, port)
+
+    # The end that has not attached yet is known from the other's words.
+    os.pwrite(page.fd, bytes(8 * 16), END[0] + FACE)
+    one, = clan.connections(port)
+    assert (one["local"]["port"], pids(one["local"])) == (port, {os.getpid(), sharer.pid}), one
+    client.end()
+    sharer.end()
+    server.close()
+    os.close(page.fd)
+    assert clan.connections(port) == []
+
+
+def check_states(clan, page, port):
+    def path(first, second):
+        page.face(0, STATE, first)
+        page.face(1, STATE, second)
+        one, = clan.connections(port)
+        return one["path"], one["why"]
+    moved = ATTACHED | SENDING
+    assert path(ATTACHED, ATTACHED) == ("tcp", "about to move")
+    assert path(ATTACHED, moved) == ("shm", "")
+    assert path(moved | LEAVING, moved) == ("shm", "going back")
+    assert path(moved | LEAVING | GONE, moved | LEAVING | GONE) == ("tcp", "gone back")
+    assert "tcp (gone back)" in clan.stat(os.getpid()).stdout
+    os.pwrite(page.fd, struct.pack("<I", 1), BROKEN)
+    assert path(moved, moved) == ("tcp", "broken")
+    os.pwrite(page.fd, struct.pack("<I", 0), BROKEN)
+    assert path(moved, moved) == ("shm", "")
+
+
+def check_watch(clan, page, port):
+    watch = subprocess.Popen([clan.path, "stat", "--json", "--watch", "0.2"], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True, bufsize=1)
+    try:
+        looks = []
+        while len(looks) < 3:
+            assert select.select([watch.stdout], [], [], 30)[0], "no further line"
+            line = json.loads(watch.stdout.readline())
+            looks += [c for c in line if port in (c["local"]["port"], c["peer"]["port"])]
+            if len(looks) == 1:
+                page.put(0, SENDER_BYTES, 1000 + 50000)
+                page.put(0, SENDER_MESSAGES, 10 + 500)
+    finally:
+        watch.send_signal(signal.SIGINT)
+        watch.wait(30)
+    assert "bytes_per_s" not in looks[0]["local"], looks[0]
+    rates = [look["local"]["bytes_per_s"] for look in looks[1:]]
+    assert 0 < max(rates) <= 50000 / 0.19, looks
+    assert max(look["local"]["messages_per_s"] for look in looks[1:]) > 0, looks
+    assert all(look["peer"]["bytes_per_s"] == 0 for look in looks[1:]), looks
+
+
+def check_strangers(clan):
+    """Files that are no pipes, whatever they are called, do no harm; a newer pipe is mentioned."""
+    marked = clan.stat("--json")
+    for page in (SharedPage(magic=1), SharedPage(size=0), SharedPage(size=100)):
+        assert clan.stat("--json", os.getpid()).stdout == "[]\n"
+        os.close(page.fd)
+    assert "another version" not in marked.stderr, marked
+    newer = SharedPage(version=VERSION + 1)
+    done = clan.stat("--json", os.getpid())
+    assert done.stdout == "[]\n" and done.stderr.count("another version") == 1, done
+    os.close(newer.fd)
+    assert "no process 4194305" in clan.stat(4194305, code=1).stderr
+
+
+def check_all(clan):
+    """A TCP connection of a process with the library mapped is listed with --all, and only then."""
+    with tempfile.TemporaryDirectory() as top:
+        server, client = connected(socket.AF_INET, "127.0.0.1")
+        port = server.getsockname()[1]
+        assert clan.connections(port, "--all") == [], "nobody is under CLAN"
+        with open(os.path.join(top, "libclan-preload.so"), "w+b") as library:
+            library.write(bytes(PAGE))
+            library.flush()
+            with mmap.mmap(library.fileno(), PAGE, prot=mmap.PROT_READ):
+                assert clan.connections(port) == []
+                one, = clan.connections(port, "--all")
+                assert (one["path"], one["why"]) == ("tcp", "one end without CLAN"), one
+                ends = {one[end]["port"]: pids(one[end]) for end in ("local", "peer")}
+                assert ends == {port: {os.getpid()}, server.getpeername()[1]: {client.pid}}, one
+                assert "bytes" not in one["local"], one
+        client.end()
+        server.close()
+
+
+def check_refused(clan):
+    """Another user's processes are counted, in one line."""
+    if os.getuid() != 0:
+        return
+    try:
+        done = clan.stat("--json", user=65534, group=65534)
+    except PermissionError:
+        return  # the build tree is closed to others
+    assert done.stderr.count("could not be looked into") == 1, done
+
+
+def main():
+    clan = Clan(sys.argv[1])
+    check_connection(clan, socket.AF_INET, "127.0.0.1")
+    if os.path.exists("/proc/net/tcp6"):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+            check_connection(clan, socket.AF_INET6, "::1")
+        except OSError as error:
+            print("no IPv6 here:", error)
+    check_strangers(clan)
+    check_all(clan)
+    check_refused(clan)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

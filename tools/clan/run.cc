@@ -1,0 +1,203 @@
+// `clan run`: puts the preload library in front of LD_PRELOAD and becomes the command. Every process that
+// a user starts under CLAN passes here, so there is nothing but the checks and the exec.
+#include <elf.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+
+namespace clan::tool {
+namespace {
+
+constexpr std::string_view kLibrary = "libclan-preload.so";
+constexpr int kOurFault = 125;
+constexpr int kCannotStart = 126;
+constexpr int kNotFound = 127;
+
+template <typename... Arguments>
+void complain(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  fmt::print(stderr, "clan run: {}\n", fmt::format(text, std::forward<Arguments>(arguments)...));
+}
+
+/// ../lib from this program, in a build tree and in an installed one.
+std::string library_path() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return std::string(kLibrary);
+  return self.parent_path().parent_path() / "lib" / kLibrary;
+}
+
+/// LD_PRELOAD with `library` first and everything else kept, except other copies of the library.
+std::string preload_list(const std::string& library) {
+  std::string list = library;
+  const char* present = std::getenv("LD_PRELOAD");
+  std::string_view rest = present != nullptr ? present : "";
+  while (!rest.empty()) {
+    const std::size_t end = rest.find_first_of(": ");
+    const std::string_view entry = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    const std::string_view name = entry.substr(entry.rfind('/') + 1);
+    if (!entry.empty() && name != kLibrary) list.append(":").append(entry);
+  }
+  return list;
+}
+
+struct Command {
+  std::string path;
+  int err = 0;  // why it cannot be run; path is then the best candidate, if any
+};
+
+/// 0 if `path` is a file that may be executed.
+int executable(const std::string& path) {
+  struct stat about{};
+  if (stat(path.c_str(), &about) != 0) return errno;
+  if (S_ISDIR(about.st_mode)) return EISDIR;
+  return access(path.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
+/// The file execvp() will run.
+Command find_command(const std::string& name) {
+  if (name.find('/') != std::string::npos) return {name, executable(name)};
+  Command best{"", ENOENT};
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path != nullptr ? path : "/bin:/usr/bin";
+  for (bool more = !name.empty(); more;) {
+    const std::size_t end = rest.find(':');
+    const std::string_view directory = rest.substr(0, end);
+    more = end != std::string_view::npos;
+    rest.remove_prefix(more ? end + 1 : rest.size());
+    const std::string candidate = fmt::format("{}/{}", directory.empty() ? "." : directory, name);
+    const int err = executable(candidate);
+    if (err == 0) return {candidate, 0};
+    if (err == EACCES && best.err == ENOENT) best = {candidate, err};
+  }
+  return best;
+}
+
+bool has_interpreter(int fd, const Elf64_Ehdr& header) {
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return false;
+  std::vector<Elf64_Phdr> segments(header.e_phnum);
+  const std::size_t bytes = segments.size() * sizeof(Elf64_Phdr);
+  if (pread(fd, segments.data(), bytes, static_cast<off_t>(header.e_phoff)) !=
+      static_cast<ssize_t>(bytes)) {
+    return false;
+  }
+  for (const Elf64_Phdr& segment : segments) {
+    if (segment.p_type == PT_INTERP) return true;
+  }
+  return false;
+}
+
+/// Why the dynamic loader will not load the library into this program; nullptr if it will, and for what
+/// is not an ELF file (a script: its interpreter is one).
+const char* why_not_served(const std::string& path) {
+  struct stat about{};
+  if (stat(path.c_str(), &about) != 0) return nullptr;
+  if (((about.st_mode & S_ISUID) != 0 && about.st_uid != getuid()) ||
+      ((about.st_mode & S_ISGID) != 0 && about.st_gid != getgid())) {
+    return "is setuid or setgid";
+  }
+  if (getuid() != 0 && getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) {
+    return "has file capabilities";
+  }
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return nullptr;  // may be executed, not read
+  const char* why = nullptr;
+  Elf64_Ehdr header{};
+  const ssize_t got = pread(fd, &header, sizeof header, 0);
+  if (got >= EI_NIDENT && std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0) {
+    if (header.e_ident[EI_CLASS] != ELFCLASS64 || got != sizeof header) {
+      why = "is a 32-bit program";
+    } else if (!has_interpreter(fd, header)) {
+      why = "is statically linked";
+    }
+  }
+  close(fd);
+  return why;
+}
+
+/// False, with a message, if a value cannot be passed on.
+bool set_variables(const RunOptions& options, const std::string& library) {
+  const auto set = [](const char* name, const std::string& value) {
+    if (!value.empty()) setenv(name, value.c_str(), 1);
+  };
+  set("CLAN_ONLY", options.only);
+  set("CLAN_EXCEPT", options.except);
+  set("CLAN_LOG", options.log);
+  if (options.disable) set("CLAN_DISABLE", "1");
+  if (!options.config.empty()) {
+    // Absolute: the command may change its directory before the library reads it.
+    char absolute[PATH_MAX];
+    if (realpath(options.config.c_str(), absolute) == nullptr || access(absolute, R_OK) != 0) {
+      complain("the configuration file {} cannot be read: {}", options.config, std::strerror(errno));
+      return false;
+    }
+    set("CLAN_CONFIG", absolute);
+  }
+  set("LD_PRELOAD", preload_list(library));
+  return true;
+}
+
+}  // namespace
+
+int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command) {
+  if (command.empty()) {
+    complain("which command? Usage: clan run [OPTIONS] COMMAND [ARGUMENT]...");
+    return kOurFault;
+  }
+  const std::string& name = command[0];
+  if (name.size() > 1 && name[0] == '-') {
+    complain("there is no option {}; see `clan run --help`", name);
+    return kOurFault;
+  }
+
+  const std::string library = library_path();
+  if (access(library.c_str(), R_OK) != 0) {
+    complain("{}: {}; build the target clan_preload, or install CLAN with its lib/ beside bin/", library,
+             std::strerror(errno));
+    return kOurFault;
+  }
+  if (library.find_first_of(": ") != std::string::npos) {
+    complain("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere", library);
+    return kOurFault;
+  }
+  const Command found = find_command(name);
+  if (found.err != 0) {
+    const bool absent = found.err == ENOENT || found.err == ENOTDIR;
+    if (absent) {
+      complain("{}: command not found", name);
+    } else {
+      complain("{}: not executable: {}", found.path, std::strerror(found.err));
+    }
+    return absent ? kNotFound : kCannotStart;
+  }
+  if (const char* why = why_not_served(found.path)) {
+    complain("warning: {} {}: it will run without CLAN", found.path, why);
+  }
+  if (!set_variables(options, library)) return kOurFault;
+
+  std::vector<char*> argv;
+  for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  const int err = errno;
+  complain("{}: {}", found.path, std::strerror(err));
+  return err == ENOENT ? kNotFound : kCannotStart;
+}
+
+}  // namespace clan::tool

@@ -1,0 +1,688 @@
+// `clan stat`: the connections that go over CLAN, of every process we may look at, as `ss` lists sockets.
+//
+// A connection is a memfd named clan-pipe that the processes at both ends hold. Its first page has all
+// counters (clan/pipe.h), its Face words say which TCP connection it stands for (clan/socket_face.h). Who
+// sits at which end is the kernel's word: /proc/<pid>/net/tcp tells the inode of the TCP socket between two
+// addresses, /proc/<pid>/fd who holds that socket.
+//
+// Nothing is written, no process is stopped, no lock of theirs taken. The page is copied with pread() and not
+// mapped: what is in it and how long the file is are the word of processes that may be hostile.
+#include <clan/pipe.h>
+#include <clan/socket_face.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+
+namespace clan::tool {
+namespace {
+
+// --- addresses ----------------------------------------------------------------------------------------
+
+/// IPv4 as ::ffff:a.b.c.d, so that a connection between an IPv6 and an IPv4 socket has equal ends.
+struct Address {
+  std::array<unsigned char, 16> ip{};
+  std::uint16_t port = 0;
+  auto operator<=>(const Address&) const = default;
+};
+
+struct TcpPair {
+  Address local;
+  Address remote;
+  auto operator<=>(const TcpPair&) const = default;
+  TcpPair mirrored() const { return {remote, local}; }
+};
+
+constexpr std::array<unsigned char, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+Address make_address(const void* ip, bool v4, std::uint16_t port) {
+  Address address;
+  address.port = port;
+  std::memcpy(address.ip.data() + (v4 ? 12 : 0), ip, v4 ? 4 : 16);
+  if (v4) std::copy(kMapped.begin(), kMapped.end(), address.ip.begin());
+  return address;
+}
+
+std::string to_string(const Address& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (std::equal(kMapped.begin(), kMapped.end(), address.ip.begin())) {
+    inet_ntop(AF_INET, address.ip.data() + 12, text, sizeof text);
+    return text;
+  }
+  inet_ntop(AF_INET6, address.ip.data(), text, sizeof text);
+  return text;
+}
+
+std::string with_port(const Address& address) {
+  const std::string ip = to_string(address);
+  const bool v6 = ip.find(':') != std::string::npos;
+  return fmt::format("{}{}{}:{}", v6 ? "[" : "", ip, v6 ? "]" : "", address.port);
+}
+
+// --- what is shown ------------------------------------------------------------------------------------
+
+struct EndView {
+  Address address;
+  std::set<pid_t> processes;
+  std::uint64_t bytes = 0;  // sent by this end, through the pipe
+  std::uint64_t messages = 0;
+  std::uint64_t sleeps = 0;
+  std::uint64_t wakeups = 0;
+  std::uint64_t tcp_bytes = 0;  // sent by TCP before the move
+  std::uint64_t state = 0;
+};
+
+/// What stays the same from one look to the next: device, inode and time of creation of the memfd.
+using Identity = std::tuple<dev_t, ino_t, std::uint64_t>;
+
+struct Connection {
+  Identity id{};
+  bool in_pipe = false;  // false: a TCP connection that has not moved; it has no counters
+  EndView ends[2];
+  const char* path = "tcp";
+  const char* why = "";
+};
+
+// --- what /proc says ----------------------------------------------------------------------------------
+
+/// One pass over /proc.
+struct Scan {
+  struct PipeFile {
+    std::string link;  // /proc/<pid>/fd/<n>
+    std::set<pid_t> holders;
+  };
+  std::map<std::pair<dev_t, ino_t>, PipeFile> pipes;
+  std::map<ino_t, std::set<pid_t>> sockets;
+  std::set<pid_t> seen;
+  std::size_t refused = 0;
+};
+
+std::optional<pid_t> pid_of(const char* name) {
+  pid_t pid = 0;
+  const char* end = name + std::strlen(name);
+  const auto [rest, error] = std::from_chars(name, end, pid);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  return pid;
+}
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+using Directory = std::unique_ptr<DIR, CloseDirectory>;
+
+std::string read_link(const std::string& path) {
+  char text[256];
+  const ssize_t n = readlink(path.c_str(), text, sizeof text);
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : "";
+}
+
+bool is_kernel_thread(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // Behind the name, which may contain anything: state, ppid, pgrp, session, tty, tpgid, flags.
+  const std::size_t name_end = line.rfind(')');
+  unsigned long flags = 0;
+  if (name_end == std::string::npos ||
+      std::sscanf(line.c_str() + name_end + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) != 1) {
+    return false;
+  }
+  constexpr unsigned long kKernelThread = 0x00200000;  // PF_KTHREAD
+  return (flags & kKernelThread) != 0;
+}
+
+void scan_descriptors(pid_t pid, Scan& scan) {
+  static const std::string kPipeLink = fmt::format("/memfd:{} (deleted)", socket_face::kMemfdName);
+  const std::string path = fmt::format("/proc/{}/fd", pid);
+  const Directory directory(opendir(path.c_str()));
+  if (!directory) {
+    if ((errno == EACCES || errno == EPERM) && !is_kernel_thread(pid)) ++scan.refused;
+    return;
+  }
+  errno = 0;
+  while (const dirent* entry = readdir(directory.get())) {
+    if (entry->d_name[0] == '.') continue;
+    std::string link = path + "/" + entry->d_name;
+    const std::string target = read_link(link);
+    ino_t inode = 0;
+    if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) {
+      scan.sockets[inode].insert(pid);
+    } else if (target == kPipeLink) {
+      struct stat about{};
+      if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
+      auto& file = scan.pipes[{about.st_dev, about.st_ino}];
+      file.link = std::move(link);
+      file.holders.insert(pid);
+    }
+  }
+  if (errno == EACCES || errno == EPERM) ++scan.refused;
+}
+
+Scan scan_processes() {
+  Scan scan;
+  const Directory proc(opendir("/proc"));
+  if (!proc) return scan;
+  while (const dirent* entry = readdir(proc.get())) {
+    const auto pid = pid_of(entry->d_name);
+    if (!pid) continue;
+    scan.seen.insert(*pid);
+    scan_descriptors(*pid, scan);
+  }
+  return scan;
+}
+
+/// The TCP connections of one network namespace: the inode of the socket of each end.
+using TcpTable = std::map<TcpPair, ino_t>;
+
+std::optional<Address> parse_address(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon != 8 && colon != 32) return std::nullopt;
+  std::array<std::uint32_t, 4> words{};  // each printed as a number, but in network order in memory
+  for (std::size_t i = 0; i < colon / 8; ++i) {
+    const char* digits = text.data() + 8 * i;
+    if (std::from_chars(digits, digits + 8, words[i], 16).ec != std::errc()) return std::nullopt;
+  }
+  std::uint16_t port = 0;
+  const auto port_text = text.substr(colon + 1);
+  if (std::from_chars(port_text.data(), port_text.data() + port_text.size(), port, 16).ec != std::errc()) {
+    return std::nullopt;
+  }
+  return make_address(words.data(), colon == 8, port);
+}
+
+void read_tcp_table(const std::string& path, TcpTable& table) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);  // the heading
+  while (std::getline(file, line)) {
+    char local[48];
+    char remote[48];
+    unsigned state = 0;
+    ino_t inode = 0;
+    // "sl: local remote st tx:rx tr:when retransmits uid timeout inode …"
+    if (std::sscanf(line.c_str(), " %*[^:]: %47s %47s %x %*s %*s %*s %*s %*s %lu", local, remote, &state,
+                    &inode) != 4) {
+      continue;
+    }
+    constexpr unsigned kListen = 10;
+    const auto from = parse_address(local);
+    const auto to = parse_address(remote);
+    if (from && to && inode != 0 && state != kListen) table[{*from, *to}] = inode;
+  }
+}
+
+/// Reads each network namespace's table when it is first asked for.
+class TcpTables {
+ public:
+  /// The one `pid` is in.
+  const TcpTable& of(pid_t pid) {
+    const std::string name_space = read_link(fmt::format("/proc/{}/ns/net", pid));
+    const auto [place, fresh] = tables_.try_emplace(name_space);
+    if (fresh) {
+      read_tcp_table(fmt::format("/proc/{}/net/tcp", pid), place->second);
+      read_tcp_table(fmt::format("/proc/{}/net/tcp6", pid), place->second);
+    }
+    return place->second;
+  }
+
+ private:
+  std::map<std::string, TcpTable> tables_;
+};
+
+std::string command_name(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/comm", pid));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+// --- from a page to a connection ----------------------------------------------------------------------
+
+enum class PageState { kPipe, kOtherVersion, kNotOne };
+
+PageState read_page(const std::string& link, const std::pair<dev_t, ino_t>& expected, PipePage& page) {
+  // The descriptor may have become another file since: O_NONBLOCK for a FIFO, fstat() for all else.
+  const int fd = open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return PageState::kNotOne;
+  struct stat about{};
+  const bool same = fstat(fd, &about) == 0 && std::pair(about.st_dev, about.st_ino) == expected;
+  const ssize_t got = same ? pread(fd, static_cast<void*>(&page), sizeof page, 0) : -1;
+  close(fd);
+  if (got < static_cast<ssize_t>(sizeof page.head) || page.head.magic != PipePage::kMagic) {
+    return PageState::kNotOne;
+  }
+  if (page.head.version != PipePage::kVersion) return PageState::kOtherVersion;
+  return got == sizeof page ? PageState::kPipe : PageState::kNotOne;
+}
+
+// The page is our copy: nobody else looks at it, so every load may be relaxed.
+template <typename T>
+T load(const std::atomic<T>& word) {
+  return word.load(std::memory_order_relaxed);
+}
+
+std::optional<TcpPair> pair_of(const PipePage::Face& face) {
+  const std::uint64_t ports = load(face.words[socket_face::kPorts]);
+  const std::uint64_t family = ports >> 32;
+  if (family != AF_INET && family != AF_INET6) return std::nullopt;
+  const auto ip = [&](int first) {
+    return std::array<std::uint64_t, 2>{load(face.words[first]), load(face.words[first + 1])};
+  };
+  const auto address = [&](int first, std::uint64_t port) {
+    return make_address(ip(first).data(), family == AF_INET, static_cast<std::uint16_t>(port));
+  };
+  return TcpPair{address(socket_face::kLocalAddress, ports >> 16),
+                 address(socket_face::kRemoteAddress, ports)};
+}
+
+void say_path(const PipePage& page, Connection& connection) {
+  const std::uint64_t states[2] = {connection.ends[0].state, connection.ends[1].state};
+  const auto any = [&](std::uint64_t bit) { return ((states[0] | states[1]) & bit) != 0; };
+  if (load(page.head.broken) != 0) {
+    connection.path = "tcp";
+    connection.why = "broken";
+  } else if (any(socket_face::kGone)) {
+    connection.path = "tcp";
+    connection.why = "gone back";
+  } else if (any(socket_face::kSending)) {
+    connection.path = "shm";
+    if (any(socket_face::kLeaving)) connection.why = "going back";
+  } else {
+    connection.path = "tcp";
+    connection.why = "about to move";
+  }
+}
+
+/// Who holds the TCP socket of each end.
+void find_processes(const Scan& scan, const Scan::PipeFile& file, const PipePage& page, TcpTables& tables,
+                    Connection& connection) {
+  const TcpPair pair{connection.ends[0].address, connection.ends[1].address};
+  for (int end = 0; end < 2; ++end) {
+    auto& processes = connection.ends[end].processes;
+    for (const pid_t holder : file.holders) {
+      const TcpTable& table = tables.of(holder);
+      const auto socket = table.find(end == 0 ? pair : pair.mirrored());
+      if (socket == table.end()) continue;
+      const auto holders = scan.sockets.find(socket->second);
+      if (holders != scan.sockets.end()) processes = holders->second;
+      if (!processes.empty()) break;
+    }
+    if (!processes.empty()) continue;
+    // The socket is gone, or in a namespace we cannot see: who moved it here, if it is still there.
+    const auto mover = static_cast<pid_t>(load(page.ends[end].face.words[socket_face::kProcess]) >> 32);
+    if (file.holders.count(mover) > 0) processes.insert(mover);
+  }
+}
+
+Connection describe(const PipePage& page, const std::pair<dev_t, ino_t>& file) {
+  Connection connection;
+  connection.in_pipe = true;
+  connection.id = {file.first, file.second, page.head.created_ns};
+  const auto first = pair_of(page.ends[0].face);
+  const auto second = pair_of(page.ends[1].face);
+  const TcpPair pair = first ? *first : second ? second->mirrored() : TcpPair{};
+  connection.ends[0].address = pair.local;
+  connection.ends[1].address = pair.remote;
+  for (int i = 0; i < 2; ++i) {
+    const PipePage::End& from = page.ends[i];
+    const auto& words = from.face.words;
+    EndView& end = connection.ends[i];
+    end.bytes = load(from.sender.bytes);
+    end.messages = load(from.sender.messages);
+    end.sleeps = load(words[socket_face::kSleeps]);
+    end.wakeups = load(words[socket_face::kWakeups]);
+    end.tcp_bytes = load(words[socket_face::kSwitchAt]);
+    end.state = load(words[socket_face::kState]);
+  }
+  say_path(page, connection);
+  return connection;
+}
+
+// --- --all --------------------------------------------------------------------------------------------
+
+bool has_library(pid_t pid) {
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  std::string line;
+  while (std::getline(maps, line)) {
+    if (line.find("/libclan-preload.so") != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// Local TCP connections with a program under CLAN at one end at least, that are in none of `listed`.
+void add_unmoved(const Scan& scan, TcpTables& tables, std::vector<Connection>& listed) {
+  std::set<TcpPair> known;
+  for (const Connection& connection : listed) {
+    known.insert({connection.ends[0].address, connection.ends[1].address});
+    known.insert({connection.ends[1].address, connection.ends[0].address});
+  }
+  std::set<pid_t> under_clan;
+  std::set<const TcpTable*> to_search;
+  std::set<pid_t> with_sockets;
+  for (const auto& [inode, holders] : scan.sockets) with_sockets.insert(holders.begin(), holders.end());
+  for (const pid_t pid : with_sockets) {
+    if (!has_library(pid)) continue;
+    under_clan.insert(pid);
+    to_search.insert(&tables.of(pid));
+  }
+  const auto served = [&](const std::set<pid_t>& processes) {
+    return std::any_of(processes.begin(), processes.end(),
+                       [&](pid_t pid) { return under_clan.count(pid) > 0; });
+  };
+  for (const TcpTable* table : to_search) {
+    for (const auto& [pair, inode] : *table) {
+      const auto other = table->find(pair.mirrored());
+      if (other == table->end() || known.count(pair) > 0) continue;
+      Connection connection;
+      const ino_t inodes[2] = {inode, other->second};
+      for (int end = 0; end < 2; ++end) {
+        connection.ends[end].address = end == 0 ? pair.local : pair.remote;
+        const auto holders = scan.sockets.find(inodes[end]);
+        if (holders != scan.sockets.end()) connection.ends[end].processes = holders->second;
+      }
+      const bool first = served(connection.ends[0].processes);
+      const bool second = served(connection.ends[1].processes);
+      if (!first && !second) continue;
+      connection.why = first && second ? "not moved" : "one end without CLAN";
+      known.insert(pair.mirrored());
+      listed.push_back(connection);
+    }
+  }
+}
+
+// --- one look -----------------------------------------------------------------------------------------
+
+struct Look {
+  std::vector<Connection> connections;
+  std::size_t refused = 0;         // processes we may not look at
+  std::size_t other_versions = 0;  // pipes of another CLAN
+  std::vector<pid_t> absent;       // asked for, and not there
+};
+
+bool wanted(const Connection& connection, const std::vector<pid_t>& pids) {
+  return pids.empty() || std::any_of(pids.begin(), pids.end(), [&](pid_t pid) {
+           return connection.ends[0].processes.count(pid) + connection.ends[1].processes.count(pid) > 0;
+         });
+}
+
+Look look(const StatOptions& options) {
+  const Scan scan = scan_processes();
+  Look result;
+  result.refused = scan.refused;
+  TcpTables tables;
+  for (const auto& [id, file] : scan.pipes) {
+    PipePage page{};
+    const PageState state = read_page(file.link, id, page);
+    if (state == PageState::kOtherVersion) ++result.other_versions;
+    if (state != PageState::kPipe) continue;
+    Connection connection = describe(page, id);
+    find_processes(scan, file, page, tables, connection);
+    result.connections.push_back(std::move(connection));
+  }
+  if (options.all) add_unmoved(scan, tables, result.connections);
+  std::erase_if(result.connections, [&](const Connection& c) { return !wanted(c, options.pids); });
+  for (Connection& connection : result.connections) {
+    // The process that was asked for sits at the local end.
+    const bool local = std::any_of(options.pids.begin(), options.pids.end(), [&](pid_t pid) {
+      return connection.ends[0].processes.count(pid) > 0;
+    });
+    if (!options.pids.empty() && !local) std::swap(connection.ends[0], connection.ends[1]);
+  }
+  const auto order = [](const Connection& a, const Connection& b) {
+    return std::tie(a.ends[0].address, a.ends[1].address, a.id) <
+           std::tie(b.ends[0].address, b.ends[1].address, b.id);
+  };
+  std::sort(result.connections.begin(), result.connections.end(), order);
+  for (const pid_t pid : options.pids) {
+    if (scan.seen.count(pid) == 0) result.absent.push_back(pid);
+  }
+  return result;
+}
+
+// --- rates --------------------------------------------------------------------------------------------
+
+struct Rate {
+  double bytes[2] = {0, 0};
+  double messages[2] = {0, 0};
+};
+
+/// What the counters were at the last look, by connection and local address.
+class Rates {
+ public:
+  /// Rates since the last call with this connection; nothing at the first.
+  std::optional<Rate> next(const Connection& connection, double elapsed_s) {
+    const auto key = std::pair(connection.id, connection.ends[0].address);
+    const Counters now{{connection.ends[0].bytes, connection.ends[1].bytes},
+                       {connection.ends[0].messages, connection.ends[1].messages}};
+    const auto before = last_.find(key);
+    current_[key] = now;
+    if (before == last_.end() || elapsed_s <= 0) return std::nullopt;
+    Rate rate;
+    for (int end = 0; end < 2; ++end) {
+      rate.bytes[end] = static_cast<double>(now.bytes[end] - before->second.bytes[end]) / elapsed_s;
+      rate.messages[end] = static_cast<double>(now.messages[end] - before->second.messages[end]) / elapsed_s;
+    }
+    return rate;
+  }
+  /// A look is complete.
+  void turn() {
+    last_ = std::move(current_);
+    current_.clear();
+  }
+
+ private:
+  struct Counters {
+    std::uint64_t bytes[2];
+    std::uint64_t messages[2];
+  };
+  std::map<std::pair<Identity, Address>, Counters> last_;
+  std::map<std::pair<Identity, Address>, Counters> current_;
+};
+
+// --- output -------------------------------------------------------------------------------------------
+
+/// 1234567 as "1.2M".
+std::string short_number(double value) {
+  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
+  std::size_t unit = 0;
+  for (; value >= 9999.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{:.0f}", value) : fmt::format("{:.1f}{}", value, kUnits[unit]);
+}
+
+std::string both(double first, double second) { return short_number(first) + "/" + short_number(second); }
+
+/// What a terminal or JSON cannot show as it is becomes '?': a process chooses its name itself.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  }
+  return text;
+}
+
+std::string processes_text(const EndView& end) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  std::size_t n = 0;
+  for (const pid_t pid : end.processes) {
+    if (n++ == kShown) {
+      text += fmt::format(",+{}", end.processes.size() - kShown);
+      break;
+    }
+    text += fmt::format("{}{}/{}", text.empty() ? "" : ",", pid, printable(command_name(pid)));
+  }
+  return text.empty() ? "?" : text;
+}
+
+using Row = std::vector<std::string>;
+
+Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool watch) {
+  const EndView& a = connection.ends[0];
+  const EndView& b = connection.ends[1];
+  const auto counted = [&](std::uint64_t EndView::*counter) {
+    return connection.in_pipe ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
+  };
+  Row row{with_port(a.address), with_port(b.address),
+          *connection.why != 0 ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
+          counted(&EndView::bytes)};
+  if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");
+  row.push_back(counted(&EndView::messages));
+  if (watch) row.push_back(rate ? both(rate->messages[0], rate->messages[1]) : "-");
+  row.push_back(counted(&EndView::sleeps));
+  row.push_back(counted(&EndView::wakeups));
+  row.push_back(processes_text(a));
+  row.push_back(processes_text(b));
+  return row;
+}
+
+void print_text(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    fmt::print("{}{}\n", line, row.back());
+  }
+}
+
+Row heading(bool watch) {
+  if (!watch) {
+    return {"LOCAL", "PEER", "PATH", "SENT", "MESSAGES", "SLEEPS", "WAKE-UPS", "PROCESS", "PEER'S PROCESS"};
+  }
+  return {"LOCAL",      "PEER",   "PATH",     "SENT",    "SENT/S",        "MESSAGES",
+          "MESSAGES/S", "SLEEPS", "WAKE-UPS", "PROCESS", "PEER'S PROCESS"};
+}
+
+std::string json_string(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : printable(text)) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string json_end(const Connection& connection, int which, const std::optional<Rate>& rate) {
+  const EndView& end = connection.ends[which];
+  std::string processes;
+  for (const pid_t pid : end.processes) {
+    processes += fmt::format("{}{{\"pid\": {}, \"comm\": {}}}", processes.empty() ? "" : ", ", pid,
+                             json_string(command_name(pid)));
+  }
+  std::string text = fmt::format("{{\"address\": \"{}\", \"port\": {}, \"processes\": [{}]",
+                                 to_string(end.address), end.address.port, processes);
+  if (connection.in_pipe) {
+    text += fmt::format(
+        ", \"bytes\": {}, \"messages\": {}, \"sleeps\": {}, \"wakeups\": {}, \"tcp_bytes\": {}", end.bytes,
+        end.messages, end.sleeps, end.wakeups, end.tcp_bytes);
+  }
+  if (rate) {
+    text += fmt::format(", \"bytes_per_s\": {:.1f}, \"messages_per_s\": {:.1f}", rate->bytes[which],
+                        rate->messages[which]);
+  }
+  return text + "}";
+}
+
+std::string json_object(const Connection& connection, const std::optional<Rate>& rate) {
+  return fmt::format("{{\"local\": {}, \"peer\": {}, \"path\": \"{}\", \"why\": \"{}\"}}",
+                     json_end(connection, 0, rate), json_end(connection, 1, rate), connection.path,
+                     connection.why);
+}
+
+void print_json(const std::vector<std::string>& objects, bool one_line) {
+  fmt::print("[");
+  const char* comma = "";
+  for (const std::string& object : objects) {
+    fmt::print("{}{}", comma, object);
+    comma = one_line ? ", " : ",\n";
+  }
+  fmt::print("]\n");
+}
+
+/// What could not be shown; on stderr, once.
+void mention(const Look& seen) {
+  if (seen.refused > 0) {
+    fmt::print(stderr, "clan stat: {} {} could not be looked into; connections between such are not listed\n",
+               seen.refused, seen.refused == 1 ? "process" : "processes");
+  }
+  if (seen.other_versions > 0) {
+    fmt::print(stderr, "clan stat: {} {} of another version of CLAN\n", seen.other_versions,
+               seen.other_versions == 1 ? "connection is" : "connections are");
+  }
+  for (const pid_t pid : seen.absent) fmt::print(stderr, "clan stat: there is no process {}\n", pid);
+}
+
+}  // namespace
+
+int print_connections(const StatOptions& options) {
+  const bool clear = options.watch && !options.json && isatty(STDOUT_FILENO) != 0;
+  Rates rates;
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> before;
+  for (bool first = true;; first = false) {
+    const Look seen = look(options);
+    const auto now = Clock::now();
+    const double elapsed_s = before ? std::chrono::duration<double>(now - *before).count() : 0;
+    before = now;
+
+    std::vector<Row> rows{heading(options.watch)};
+    std::vector<std::string> objects;
+    for (const Connection& connection : seen.connections) {
+      const bool rated = connection.in_pipe && options.watch;
+      const auto rate = rated ? rates.next(connection, elapsed_s) : std::nullopt;
+      if (options.json) {
+        objects.push_back(json_object(connection, rate));
+      } else {
+        rows.push_back(text_row(connection, rate, options.watch));
+      }
+    }
+    rates.turn();
+
+    if (clear) fmt::print("\033[H\033[2J");
+    if (!first && !options.json && !clear) fmt::print("\n");
+    if (options.json) {
+      print_json(objects, options.watch);
+    } else {
+      print_text(rows);
+    }
+    const bool written = std::fflush(stdout) == 0;
+    if (first) mention(seen);
+    if (!written) return 1;
+    const bool all_absent = !options.pids.empty() && seen.absent.size() == options.pids.size();
+    if (!options.watch || all_absent) return seen.absent.empty() ? 0 : 1;
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
+  }
+}
+
+}  // namespace clan::tool
