@@ -277,14 +277,19 @@ TEST(Context, SaysWhatToDoAboutAServiceThatIsMissingOrTaken) {
 
 // Meets a peer that dies, and asks for a service that nobody offers.
 [[noreturn]] void meet_and_lose_a_peer() {
-  auto context = must(Context::create());
-  auto listener = must(Listener::create(context, ""));
+  const std::string name = unique_name("meet-and-lose");
+  Gate listening;
+  // Before there are threads: a sanitizer does not let a child of several start its own.
   auto child = Process::start([&] {
+    if (!listening.wait()) return 1;
     auto own = must(Context::create());
-    auto stream = must(Stream::connect(own, listener.address(), 10'000));
+    auto stream = must(Stream::connect(own, name, 10'000));
     ::pause();
     return 0;
   });
+  auto context = must(Context::create());
+  auto listener = must(Listener::create(context, name));
+  listening.open();
   auto stream = must(listener.accept(10'000));
   (void)child.kill();
   std::byte b;
