@@ -86,6 +86,7 @@ void release(Socket* s) {
   s->own_slot.sends = s->own_slot.receives = 0;
   s->own_slot.pipe_pid = 0;
   s->own_slot.pipe_fd = -1;
+  s->own_slot.pinned = 0;
   s->slot = &s->own_slot;
   s->state = Socket::State::kTcp;
   pool.enter();
@@ -139,7 +140,7 @@ void adopt(int fd, bool client, int nonblocking) {
   drop(e->exchange(s, std::memory_order_acq_rel), fd);
 }
 
-void probe(int fd, bool inherited) {
+void probe(int fd) {
   KeepErrno keep;
   if (hold(fd)) return;
   int domain = 0, protocol = 0, type = 0;
@@ -152,7 +153,7 @@ void probe(int fd, bool inherited) {
   if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
   if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
   adopt(fd, false, -1);
-  if (Held s = hold(fd)) s->inherited = inherited;
+  if (Held s = hold(fd)) s->inherited = true;
 }
 
 void duplicate_entry(int from, int to) {

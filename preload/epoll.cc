@@ -399,7 +399,6 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
 
 int control(int epfd, int op, int fd, epoll_event* event) {
   if (find(fd) != nullptr) return control_nested(epfd, op, fd, event);
-  if (op == EPOLL_CTL_ADD) probe(fd, false);
   Held s = hold(fd);
   if (!s) return real().epoll_ctl(epfd, op, fd, event);
   Guard guard;

@@ -51,9 +51,13 @@ struct Inheritance {
 // Connections that stay open across exec, and the descriptors of their pipes, made to stay open too.
 void hand_on(int fd, Socket& s, void* argument) {
   auto& list = *static_cast<Inheritance*>(argument);
-  if (!s.shared() || s.pipe.memfd() < 0) return;
   const int flags = sys::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
+  if (!s.shared()) {
+    s.slot.load()->pinned = 1;  // the new program knows nothing of it
+    return;
+  }
+  if (s.pipe.memfd() < 0) return;
   char item[64];
   const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.pipe.memfd(), s.pipe.end());
   if (list.used + static_cast<std::size_t>(n) >= sizeof list.text) return;

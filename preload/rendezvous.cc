@@ -226,6 +226,10 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   std::uint32_t none = 0;
   if (!slot.receives.compare_exchange_strong(none, Slot::kClosed, std::memory_order_acq_rel)) return false;
+  if (slot.pinned.load() != 0) {
+    slot.receives.fetch_sub(Slot::kClosed, std::memory_order_release);
+    return false;
+  }
   introduce(fd, s, route);
   s.receive_wait.emplace(wait_options());
   s.send_wait.emplace(wait_options());
@@ -235,6 +239,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
+  s.mine().words[socket_face::kHolders].fetch_add(1);
   slot.pipe_pid.store(::getpid());
   slot.pipe_end.store(s.pipe.end());
   slot.pipe_fd.store(s.pipe.memfd());
@@ -390,6 +395,7 @@ void consider(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   if (!once || s.state.load() != state) return;
+  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) return stay(s);
   if (state == Socket::State::kOffered) return look_for_taker(fd, s);
   if (s.client) {
     if (s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives) offer(fd, s);
@@ -413,7 +419,7 @@ void after_receive(int fd, Socket& s) {
 
 void adopt_pipe(int fd, int memfd, int end) {
   KeepErrno keep;
-  probe(fd, true);
+  probe(fd);
   Held s = hold(fd);
   if (!s) return;
   auto pipe = Pipe::open(move_high(memfd), end);
@@ -469,7 +475,7 @@ void adopt_passed(int fd) {
   KeepErrno keep;
   forget(fd);
   if (config().disabled) return;
-  probe(fd, true);
+  probe(fd);
   Held s = hold(fd);
   Route route;
   if (!s || !route_of(fd, &route)) return;
@@ -508,6 +514,7 @@ void catch_up(int fd, Socket& s) {
   }
   if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
   s.pipe = std::move(*pipe);
+  s.mine().words[socket_face::kHolders].fetch_add(1);
   s.receive_wait.emplace(wait_options());
   s.send_wait.emplace(wait_options());
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
@@ -522,6 +529,7 @@ void share_slots() {
   for_each_socket(
       [](int, Socket& s, void*) {
         s.inherited = true;
+        if (s.shared()) s.mine().words[socket_face::kHolders].fetch_add(1);  // the child
         if (s.slot.load() != &s.own_slot) return;
         if (page == nullptr || used == kPerPage) {
           void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -538,6 +546,7 @@ void share_slots() {
         slot->pipe_pid = s.own_slot.pipe_pid.load();
         slot->pipe_fd = s.own_slot.pipe_fd.load();
         slot->pipe_end = s.own_slot.pipe_end.load();
+        slot->pinned = s.own_slot.pinned.load();
         s.slot.store(slot);
       },
       nullptr);

@@ -42,6 +42,7 @@ struct Slot {
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};
+  std::atomic<std::int32_t> pinned{0};  ///< somebody has the open file whom we cannot reach: never move it
 };
 
 struct Socket {
@@ -109,9 +110,8 @@ class Held {
 Held hold(int fd);
 /// A TCP socket that has just appeared here. `nonblocking`: -1 unknown.
 void adopt(int fd, bool client, int nonblocking);
-/// What kind of socket is `fd`? Adopts it when it is a TCP socket nobody here knows. `inherited`: another
-/// process may have it too.
-void probe(int fd, bool inherited);
+/// A TCP socket that came from another process and is new here.
+void probe(int fd);
 /// `to` names the same open file as `from`, which may be unknown. What `to` named before is forgotten.
 void duplicate_entry(int from, int to);
 /// The descriptor is about to be closed, or has been by somebody we did not see.

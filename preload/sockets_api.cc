@@ -49,7 +49,6 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   const int error = errno;
   if ((rc == 0 || error == EINPROGRESS) && address != nullptr && size >= sizeof address->sa_family &&
       (address->sa_family == AF_INET || address->sa_family == AF_INET6)) {
-    probe(fd, false);
     if (Held s = hold(fd); s && !s->shared()) s->client = true;
   }
   errno = error;
@@ -66,7 +65,14 @@ CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags
 
 CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
   const int fd = real().socket(domain, type, protocol);
-  if (fd >= 0) gone(fd);
+  if (fd >= 0) {
+    gone(fd);
+    constexpr int kType = 0xf;
+    if ((domain == AF_INET || domain == AF_INET6) && (type & kType) == SOCK_STREAM &&
+        (protocol == 0 || protocol == IPPROTO_TCP)) {
+      adopt(fd, false, (type & SOCK_NONBLOCK) != 0 ? 1 : 0);
+    }
+  }
   return fd;
 }
 
@@ -95,13 +101,26 @@ CLAN_INTERPOSE int dup(int fd) {
   return to;
 }
 
+namespace {
+
+// dup2 closes what `to` was. We have to be told before, while it can still be spoken to.
+void before_dup_onto(int fd, int to) {
+  if (fd == to || !hold(to)) return;
+  KeepErrno keep;
+  if (sys::fcntl(fd, F_GETFD) >= 0) gone(to);
+}
+
+}  // namespace
+
 CLAN_INTERPOSE int dup2(int fd, int to) {
+  before_dup_onto(fd, to);
   const int rc = real().dup2(fd, to);
   if (rc >= 0) same(fd, to);
   return rc;
 }
 
 CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
+  before_dup_onto(fd, to);
   const int rc = real().dup3(fd, to, flags);
   if (rc >= 0) same(fd, to);
   return rc;
@@ -147,8 +166,8 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
   va_end(list);
   if (request == FIONREAD || request == SIOCOUTQ) {
     if (Held s = hold(fd); s && s->shared() && argument != nullptr) {
-      *static_cast<int*>(argument) = request == FIONREAD ? bytes_to_read(fd, *s)
-                                                         : static_cast<int>(s->pipe.unread_by_peer());
+      // What is in the pipe is with the peer: TCP would have it acknowledged.
+      *static_cast<int*>(argument) = request == FIONREAD ? bytes_to_read(fd, *s) : 0;
       return 0;
     }
   }
@@ -165,8 +184,10 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   if (s && s->shared() && (how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR)) {
     return shared_shutdown(fd, *s, how);
   }
-  if (s && how != SHUT_RD) s->state = Socket::State::kKernel;  // not worth moving any more
-  return real().shutdown(fd, how);
+  const int rc = real().shutdown(fd, how);
+  // Half closed it is not worth moving any more.
+  if (rc == 0 && s) s->slot.load()->pinned = 1;
+  return rc;
 }
 
 CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {

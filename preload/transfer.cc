@@ -338,7 +338,14 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (deadlocked(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (done.must_ring) ring_doorbell(fd, s);
       got += done.bytes;
-      if (got > 0 && got >= target) return static_cast<ssize_t>(got);
+      if (got > 0 && got >= target) {
+        // Not asleep any more: whoever sends next need not ring.
+        auto& waiting = s.pipe.page().ends[s.pipe.end()].receiver.waiting;
+        if (!s.inherited.load(std::memory_order_relaxed) && waiting.load(std::memory_order_relaxed) != 0) {
+          waiting.store(0, std::memory_order_relaxed);
+        }
+        return static_cast<ssize_t>(got);
+      }
       if (wanted == 0 && s.pipe.front() == PipeFront::kBytes) return 0;
     }
     if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
@@ -470,7 +477,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
 
 void shared_close(int fd, Socket& s) {
   KeepErrno keep;
-  if (s.inherited.load(std::memory_order_relaxed)) return;  // others may go on
+  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
   s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);

@@ -117,7 +117,7 @@ void pass_on(int fd) {
   Held s = hold(fd);
   if (!s) return;
   s->inherited = true;
-  if (!s->shared()) s->state = Socket::State::kKernel;
+  if (!s->shared()) s->slot.load()->pinned = 1;
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ enum Word : std::uint32_t {
   kRemoteAddress = kLocalAddress + 2,
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
+  kHolders,                      ///< processes of this end that have not closed it; one that was killed counts
   kWords,
 };
 static_assert(kWords <= 16);
