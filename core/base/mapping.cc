@@ -1,8 +1,10 @@
 #include "base/mapping.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 namespace clan {
 
@@ -16,6 +18,10 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access) {
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{EPERM, "shared memory is not sealed against shrinking"};
   }
+  // Huge pages that are not there raise SIGBUS when touched, and a peer must not be able to hand us those.
+  struct statfs fs {};
+  if (::fstatfs(memfd, &fs) != 0) return errno_error("fstatfs(memfd)");
+  if (fs.f_type == HUGETLBFS_MAGIC) return Error{EPERM, "shared memory of huge pages is not taken from peers"};
   int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* p = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memfd, 0);
   if (p == MAP_FAILED) return errno_error("mmap(memfd)");

@@ -115,7 +115,8 @@ class Pipe::Locked {
       sched_yield();
       if (yields % kYieldsBeforeLook == kYieldsBeforeLook - 1) {
         const auto owner = static_cast<pid_t>(word_.load(std::memory_order_relaxed));
-        if (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH) {
+        // Not a thread's id, or of one that is no more.
+        if (owner < 0 || (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH)) {
           pipe.broke("the owner of a lock has died");
           err_ = EPROTO;
           return;
@@ -408,7 +409,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     while (done.bytes < wanted && (rc = shm::ring_peek(ring, c, in_, &record)) > 0) {
       if (record.head.type() != kBytesRecord) break;
       const std::uint64_t length = record.head.length();
-      if (offset > length) {
+      if (offset > length || length == 0) {  // nobody sends an empty one, and a ring full of them has no end
         rc = -1;
         break;
       }

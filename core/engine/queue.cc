@@ -172,7 +172,10 @@ class QueueReceiverCore final : public QueueSide {
 
   Result<std::size_t> try_read(std::span<std::byte> buffer) {
     std::size_t got = 0;
-    while (got < buffer.size()) {
+    // Empty records count too: a hostile sender can make a ring of them that has no end.
+    for (std::uint64_t records = 0; got < buffer.size(); ++records) {
+      if (records > ring_.lines && got == 0) return Error{EAGAIN, "nothing to read"};
+      if (records > ring_.lines) break;
       if (auto s = front(); !s) {
         if (got > 0) break;
         return s.error();

@@ -88,6 +88,11 @@ class StreamCore {
         case RecordType::kData:
           left_ = record_.head.length();
           if (left_ > 0 && !eof_) return 1;
+          if (left_ == 0) {  // nobody sends one, and a ring full of them would have no end
+            record_ = {};
+            c_->reset_hostile("an empty record");
+            return -1;
+          }
           c_->consume(record_);
           record_ = {};
           left_ = 0;
@@ -344,6 +349,7 @@ Result<std::span<std::byte>> Stream::reserve(std::size_t bytes) {
 }
 
 void Stream::commit(std::size_t bytes) {
+  if (bytes == 0) return;  // nothing is nothing
   core_->connection().commit(bytes, engine::RecordType::kData);
 }
 

@@ -148,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair{"WithAWrongTag", ~std::uint64_t{0}},
                     std::pair{"LongerThanTheRing", shm::RingHead::make(0xffffffff, 1, 1).word},
                     std::pair{"LongerThanAQuarterOfTheRing", shm::RingHead::make(1017, 1, 1).word},
+                    std::pair{"OfNoBytes", shm::RingHead::make(0, 1, 1).word},
                     std::pair{"OfUnknownType", shm::RingHead::make(8, 77, 1).word},
                     std::pair{"OfAnotherKindOfEndpoint", shm::RingHead::make(8, 16, 1).word}),
     [](const auto& record) { return std::string(record.param.first); });

@@ -43,6 +43,19 @@ TEST(Mapping, OfAFileThatCouldShrinkIsRefused) {
   EXPECT_ERR(Mapping::map(-1, 4096, Mapping::Access::kRead), EBADF);
 }
 
+TEST(Mapping, OfHugePagesIsRefused) {
+  constexpr std::size_t kBytes = 64 << 20;
+  const int huge = ::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+  if (huge < 0 || ::ftruncate(huge, kBytes) != 0 || ::fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+    if (huge >= 0) ::close(huge);
+    GTEST_SKIP() << "no memory of huge pages can be made here";
+  }
+  auto mapping = Mapping::map(huge, kBytes, Mapping::Access::kReadWrite);
+  ASSERT_FALSE(mapping.ok());
+  EXPECT_EQ(mapping.error().err, EPERM);
+  ::close(huge);
+}
+
 TEST(Mapping, OfOurOwnMemfdsCanNeverRaiseSigbus) {
   auto memfd = create_memfd("clan-test", kPageSize);
   ASSERT_OK(memfd);

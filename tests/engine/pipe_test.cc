@@ -174,6 +174,25 @@ TEST(Pipe, BreaksWhenTheOwnerOfALockDies) {
   EXPECT_EQ(p.b.front(), PipeFront::kBroken);
 }
 
+TEST(Pipe, BreaksOnALockThatIsNoThreads) {
+  Pair p;
+  p.a.page().ends[0].sender.lock.store(0x80000001u);
+  EXPECT_EQ(put(p.a, {'x'}).err, EPROTO);
+}
+
+TEST(Pipe, BreaksOnEmptyRecordsWithoutEnd) {
+  Pair p(4096);
+  auto* ring = reinterpret_cast<std::byte*>(&p.a.page()) + 4096;
+  for (std::size_t line = 0; line < 4096 / 64; ++line) {
+    const std::uint64_t head = std::uint64_t{0xc1} << 56 | std::uint64_t{1} << 32;  // 0 bytes, type 1
+    std::memcpy(ring + line * 64, &head, sizeof head);
+  }
+  std::vector<char> v(100);
+  const iovec io{v.data(), v.size()};
+  EXPECT_EQ(p.b.receive(&io, 1, false).err, EPROTO);
+  EXPECT_EQ(p.b.front(), PipeFront::kBroken);
+}
+
 TEST(Pipe, AnswersASignalHandlerThatInterruptedItself) {
   Pair p;
   Pipe::after_fork_in_child();  // learn the thread's id anew
