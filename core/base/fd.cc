@@ -1,8 +1,10 @@
 #include "base/fd.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -65,15 +67,30 @@ Result<Fd> create_eventfd() {
   return fd;
 }
 
+namespace {
+
+// O_NONBLOCK belongs to the open file, which a peer may share and change: ask first.
+bool ready_now(int fd, short events) {
+  pollfd p{fd, events, 0};
+  return ::poll(&p, 1, 0) > 0 && (p.revents & events) != 0;
+}
+
+}  // namespace
+
 void signal_eventfd(int fd) {
   std::uint64_t one = 1;
-  // EAGAIN means that the counter is at its maximum: the reader is already going to wake.
-  (void)!::write(fd, &one, sizeof one);
+  // Not writable means that the counter is at its maximum: the reader is already going to wake.
+  if (ready_now(fd, POLLOUT)) (void)!::write(fd, &one, sizeof one);
 }
 
 void drain_eventfd(int fd) {
   std::uint64_t count;
-  (void)!::read(fd, &count, sizeof count);
+  if (ready_now(fd, POLLIN)) (void)!::read(fd, &count, sizeof count);
+}
+
+bool may_be_eventfd(int fd) {
+  struct stat st {};
+  return ::fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) == 0;
 }
 
 Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,

@@ -55,10 +55,14 @@ Status seal_future_write(int memfd);
 /// An eventfd with counter 0, non-blocking.
 Result<Fd> create_eventfd();
 
-/// Adds 1 to an eventfd's counter. Never blocks.
+/// False for what a peer passed instead of an eventfd and what would hurt when it is written to: a pipe, a
+/// socket, a file. (An eventfd has no type of file; what else has none refuses to be written.)
+bool may_be_eventfd(int fd);
+
+/// Adds 1 to an eventfd's counter. Does not block unless a peer that shares it races with us on purpose.
 void signal_eventfd(int fd);
 
-/// Sets an eventfd's counter to 0. Never blocks.
+/// Sets an eventfd's counter to 0. As above.
 void drain_eventfd(int fd);
 
 /// Passed with a datagram by SCM_RIGHTS.

@@ -656,7 +656,8 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
     }
     case ControlType::kQueueFd: {
       std::lock_guard lock(mutex_);
-      if (message.slot < queue_fds_.size() && datagram.fd_count == 1) {
+      if (message.slot < queue_fds_.size() && datagram.fd_count == 1 &&
+          may_be_eventfd(datagram.fds[0].get())) {
         queue_fds_[message.slot] = std::move(datagram.fds[0]);
       }
       break;

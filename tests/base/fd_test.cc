@@ -203,5 +203,29 @@ TEST(AbstractSocket, NamesAreComparedWholeAndBounded) {
   EXPECT_ERR(listen_abstract(std::string(108, 'n')), ENAMETOOLONG);
 }
 
+TEST(Eventfd, IsToldFromWhatWouldHurt) {
+  auto eventfd = create_eventfd();
+  ASSERT_TRUE(eventfd.ok());
+  EXPECT_TRUE(may_be_eventfd(eventfd->get()));
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  EXPECT_FALSE(may_be_eventfd(pipe[1]));
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  EXPECT_FALSE(may_be_eventfd(-1));
+}
+
+TEST(Eventfd, DoesNotBlockAlthoughAPeerHasMadeItBlocking) {
+  auto eventfd = create_eventfd();
+  ASSERT_TRUE(eventfd.ok());
+  ASSERT_EQ(::fcntl(eventfd->get(), F_SETFL, 0), 0);
+  drain_eventfd(eventfd->get());  // empty
+  const std::uint64_t most = ~std::uint64_t{0} - 1;
+  ASSERT_EQ(::write(eventfd->get(), &most, sizeof most), static_cast<ssize_t>(sizeof most));
+  signal_eventfd(eventfd->get());  // full
+  drain_eventfd(eventfd->get());
+  drain_eventfd(eventfd->get());
+}
+
 }  // namespace
 }  // namespace clan
