@@ -671,8 +671,11 @@ void MessageEndpointCore::bind_peer(Peer& peer) {
   // peer there.
   auto tripwire = c.add_event_tripwire(user_queue_->index(), user_event_);
   if (!tripwire) return;
-    c.also_notify(user_queue_, user_event_);
+  c.also_notify(user_queue_, user_event_);
   c.nic().arm(*tripwire);
+  // Whoever writes just now may have walked past the end of the chain before this tripwire was there: he
+  // will post to arrivals_ alone, later than the application looks. What he wrote can be seen already.
+  if (c.readable() || c.peer_gone()) arrivals_->post(peer.event);
   user_queue_->post(user_event_);
 }
 

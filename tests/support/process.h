@@ -4,6 +4,7 @@
 // thread that started it, an alarm ends it when it hangs, and the destructor kills and reaps it.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 
 #include <array>
@@ -103,6 +104,13 @@ std::size_t writable_memfd_mappings(const std::string& prefix, std::span<SharedR
 /// True when `condition` holds within `timeout_ms`; looks every millisecond.
 bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000);
 
+/// What ASSERT_OK and EXPECT_OK look at.
+template <typename R>
+testing::AssertionResult succeeded(const R& result) {
+  if (result.ok()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << result.error().message();
+}
+
 }  // namespace clan::test
 
 /// In a child: says what failed and ends its body with 1.
@@ -124,8 +132,8 @@ bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000);
     }                                                                                    \
   } while (0)
 /// In a test: the Result or Status is good, or the test ends with its error.
-#define ASSERT_OK(result) ASSERT_TRUE((result).ok()) << (result).error().message()
-#define EXPECT_OK(result) EXPECT_TRUE((result).ok()) << (result).error().message()
+#define ASSERT_OK(result) ASSERT_TRUE(::clan::test::succeeded(result))
+#define EXPECT_OK(result) EXPECT_TRUE(::clan::test::succeeded(result))
 /// The Result or Status has failed with this errno value.
 #define EXPECT_ERR(result, number)                                                             \
   do {                                                                                         \
