@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "clan/clock.h"
+
 namespace clan {
 namespace {
 
@@ -58,6 +60,13 @@ Status seal_future_write(int memfd) {
   if (::fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
     return errno_error("fcntl(F_ADD_SEALS, F_SEAL_FUTURE_WRITE)");
   }
+  return {};
+}
+
+Status seal_seals(int memfd) {
+  const int seals = ::fcntl(memfd, F_GET_SEALS);
+  if (seals >= 0 && (seals & F_SEAL_SEAL) != 0) return {};
+  if (::fcntl(memfd, F_ADD_SEALS, F_SEAL_SEAL) != 0) return errno_error("fcntl(F_ADD_SEALS, F_SEAL_SEAL)");
   return {};
 }
 
@@ -141,9 +150,11 @@ Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool m
       if (d.fd_count < kMaxPassedFds) d.fds[d.fd_count++] = std::move(owned);
     }
   }
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  const bool fds_cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  if ((message.msg_flags & MSG_TRUNC) != 0 || (fds_cut && d.fd_count == kMaxPassedFds)) {
     return Error{EMSGSIZE, "control datagram larger than its version allows"};
   }
+  d.fds_lost = fds_cut;
   return d;
 }
 
@@ -159,17 +170,26 @@ Result<Fd> listen_abstract(std::string_view name) {
   return fd;
 }
 
-Result<Fd> connect_abstract(std::string_view name) {
+Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns) {
   auto address = abstract_address(name);
   if (!address) return address.error();
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return errno_error("socket(AF_UNIX)");
-  int rc;
-  do {
-    rc = ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length);
-  } while (rc != 0 && errno == EINTR);
-  if (rc != 0) return errno_error("connect(abstract socket)");
-  return fd;
+  for (;;) {
+    if (deadline_ns != kNoDeadline) {
+      // connect() to a listener whose backlog is full waits as long as sending may.
+      const std::uint64_t now = monotonic_ns();
+      const std::uint64_t left_us = deadline_ns > now ? (deadline_ns - now) / 1000 + 1 : 1;
+      const timeval limit{static_cast<time_t>(left_us / 1'000'000),
+                          static_cast<suseconds_t>(left_us % 1'000'000)};
+      if (::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0) {
+        return errno_error("setsockopt(SO_SNDTIMEO)");
+      }
+    }
+    if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0) return fd;
+    if (errno == EAGAIN) return Error{ETIMEDOUT, "the peer accepts nobody: its backlog is full"};
+    if (errno != EINTR) return errno_error("connect(abstract socket)");
+  }
 }
 
 Result<PeerCredentials> peer_credentials(int socket) {

@@ -52,6 +52,10 @@ Result<Fd> create_memfd(const char* name, std::size_t bytes);
 /// Forbids any further writable mapping of a memfd; mappings that exist stay writable.
 Status seal_future_write(int memfd);
 
+/// Forbids any further seal, or whoever has the descriptor could seal the memfd against its other users.
+/// Once or more often.
+Status seal_seals(int memfd);
+
 /// An eventfd with counter 0, non-blocking.
 Result<Fd> create_eventfd();
 
@@ -73,20 +77,23 @@ struct Datagram {
   std::size_t bytes = 0;  ///< 0 = the peer closed the socket
   std::array<Fd, kMaxPassedFds> fds;
   std::size_t fd_count = 0;
+  bool fds_lost = false;  ///< there were more, for which this process had no room (RLIMIT_NOFILE)
 };
 
 /// Sends one datagram with up to kMaxPassedFds descriptors on a SOCK_SEQPACKET socket. Never raises SIGPIPE.
 Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      bool may_block);
 
-/// Receives one datagram. EAGAIN when there is none and `may_block` is false.
+/// Receives one datagram. EAGAIN when there is none and `may_block` is false; EMSGSIZE when it is longer than
+/// `bytes` or brings more than kMaxPassedFds.
 Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block);
 
 /// A listening abstract AF_UNIX SOCK_SEQPACKET socket: the name vanishes with the last descriptor.
 Result<Fd> listen_abstract(std::string_view name);
 
-/// Connects to one. ECONNREFUSED when nobody listens.
-Result<Fd> connect_abstract(std::string_view name);
+/// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room for us
+/// until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever).
+Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns);
 
 /// Who is at the other end, by the kernel's word.
 struct PeerCredentials {

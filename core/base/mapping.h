@@ -50,6 +50,11 @@ class Mapping {
   std::span<std::byte> span() const { return {data_, size_}; }
   explicit operator bool() const { return data_ != nullptr; }
   void reset();
+  /// Gives the range up without unmapping it: the caller owns it now.
+  std::byte* release() {
+    size_ = 0;
+    return std::exchange(data_, nullptr);
+  }
 
  private:
   Mapping(std::byte* data, std::size_t size) : data_(data), size_(size) {}

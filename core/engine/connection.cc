@@ -49,6 +49,9 @@ Error refusal(int err) {
       return {err, "a stream and a message endpoint do not connect: use what the service is made of"};
     case EACCES:
       return {err, "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
+    case EMFILE:
+    case ENOBUFS:
+      return {err, "the peer has too many open files: raise its limit (ulimit -n) and try again"};
     default:
       return {err, "the peer refused the connection"};
   }
@@ -108,6 +111,9 @@ Status Connection::open_remote(const ConnectRecord& record) {
     return Error{EPROTO, "the peer offers a ring of an impossible size"};
   }
   auto handle = link_->import(record.region, false);
+  if (!handle && handle.error().err == EAGAIN) {  // it was sent before; we could not take it
+    return Error{ENOBUFS, "the peer's memory is not mapped here: too many open files, or no address space"};
+  }
   if (!handle) return handle.error();
   remote_ = *handle;
   remote_imported_ = true;

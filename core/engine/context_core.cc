@@ -282,10 +282,13 @@ ContextCounters ContextCore::snapshot() {
 
 // --- links -----------------------------------------------------------------------------------------
 
-std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node) {
+// A peer says itself which node it is, the kernel says whose it is: no user can pass for another one's node.
+std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
   for (const auto& link : links_) {
-    if (link->remote_node() == node && link->alive() && link->settled()) return link;
+    if (link->remote_node() == node && link->remote_uid() == uid && link->alive() && link->settled()) {
+      return link;
+    }
   }
   return nullptr;
 }
@@ -377,16 +380,14 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, ui
   if (!peer) return peer.error();
   // Somebody else may have linked us with that node in the meantime, or under another name.
   // (A link with ourselves has its other end in the same table, so we always keep the one just made.)
-  if (auto known = peer->node == node_ ? nullptr : find_link(peer->node)) {
+  if (auto known = peer->node == node_ ? nullptr : find_link(peer->node, peer->credentials.uid)) {
     lane(peer->credentials.uid)->remove_peer_slot(peer->peer_slot);
     return known;
   }
   nic::Nic* nic = lane(peer->credentials.uid);
   auto link = std::make_shared<link::ShmLink>(std::move(*peer), *nic, *this, reactor_,
                                               link::ShmLink::Options{options_.direct_copy});
-  add_link(link);
-  watch_doorbell();
-  if (auto s = link->start(); !s) return s.error();
+  if (auto s = begin(link); !s) return s.error();
   link->confirm();
   announce_queue_fds(*link);
   return std::static_pointer_cast<nic::Link>(link);
@@ -428,7 +429,7 @@ bool ContextCore::forget_service(const nic::Link& link, std::uint32_t endpoint) 
 
 Result<std::shared_ptr<nic::Link>> ContextCore::link_to_node(NodeId node, uid_t uid,
                                                             std::uint64_t deadline_ns) {
-  if (auto known = find_link(node)) return known;
+  if (auto known = find_link(node, uid)) return known;
   std::uint32_t endpoint = 0;
   auto link = dial(node_name(uid, node), uid, deadline_ns, &endpoint);
   if (!link) {
@@ -471,10 +472,23 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
   nic::Nic* nic = lane(peer->credentials.uid);
   auto link = std::make_shared<link::ShmLink>(std::move(*peer), *nic, *this, reactor_,
                                               link::ShmLink::Options{options_.direct_copy, true});
+  if (auto s = begin(link); !s) {
+    CLAN_WARN("%s", s.error().message().c_str());
+    return;
+  }
+  announce_queue_fds(*link);
+}
+
+// In the table before its first message can arrive; out of it again when none ever will.
+Status ContextCore::begin(const std::shared_ptr<link::ShmLink>& link) {
   add_link(link);
   watch_doorbell();
-  if (auto s = link->start(); !s) CLAN_WARN("%s", s.error().message().c_str());
-  announce_queue_fds(*link);
+  auto s = link->start();
+  if (!s) {
+    std::lock_guard lock(mutex_);
+    std::erase(links_, link);
+  }
+  return s;
 }
 
 void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {

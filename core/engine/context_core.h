@@ -169,7 +169,8 @@ class ContextCore final : public nic::LinkSink,
   bool help_slowly();
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner, std::uint64_t deadline_ns,
                                           std::uint32_t* endpoint);
-  std::shared_ptr<nic::Link> find_link(NodeId node);
+  std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
+  Status begin(const std::shared_ptr<link::ShmLink>& link);
   std::vector<std::shared_ptr<OobSink>> sinks();
 
   const ContextOptions options_;

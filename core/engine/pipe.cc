@@ -10,13 +10,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "base/fd.h"
-#include "clan/log.h"
 #include "base/mapping.h"
 #include "clan/clock.h"
+#include "clan/log.h"
 #include "shm/asymmetric_fence.h"
 #include "shm/ring.h"
 
@@ -30,6 +31,7 @@ constexpr std::uint8_t kLeaveRecord = 3;
 constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeLook = 256;
+constexpr std::uint64_t kLockPatienceNs = 10'000'000'000u;  ///< with an owner that could let go
 
 // initial-exec: signal handlers read it too
 thread_local std::uint32_t t_thread_id __attribute__((tls_model("initial-exec"))) = 0;
@@ -37,6 +39,19 @@ thread_local std::uint32_t t_thread_id __attribute__((tls_model("initial-exec"))
 std::uint32_t thread_id() {
   if (t_thread_id == 0) t_thread_id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
   return t_thread_id;
+}
+
+// Stopped threads (SIGSTOP, a debugger) hold what they held. When in doubt: yes.
+bool is_stopped(pid_t thread) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(thread));
+  Fd file(::open(path, O_RDONLY | O_CLOEXEC));
+  char text[256];
+  const ssize_t n = file ? ::read(file.get(), text, sizeof text - 1) : -1;
+  if (n <= 0) return true;
+  text[n] = 0;
+  const char* name_end = std::strrchr(text, ')');  // a name may hold anything, its end is the last of these
+  return name_end == nullptr || name_end[1] == 0 || name_end[2] == 'T' || name_end[2] == 't';
 }
 
 std::size_t bytes_for(std::uint32_t ring_bytes) { return kPageSize + 2 * std::size_t{ring_bytes}; }
@@ -92,11 +107,14 @@ class Cursor {
 
 }  // namespace
 
-// The lock of one side of one end. Robust: a dead owner breaks the pipe instead of stopping it.
+// The lock of one side of one end. Robust: a dead owner breaks the pipe instead of stopping it, and so does
+// one that only seems to be (the peer can write the word): nobody holds it longer than a copy takes.
 class Pipe::Locked {
  public:
   Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
     const std::uint32_t me = thread_id();
+    pid_t watched = 0;
+    std::uint64_t watched_since = 0;
     for (int yields = 0;; ++yields) {
       for (int i = 0; i < kSpinsBeforeYield; ++i) {
         std::uint32_t owner = 0;
@@ -118,6 +136,15 @@ class Pipe::Locked {
         // Not a thread's id, or of one that is no more.
         if (owner < 0 || (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH)) {
           pipe.broke("the owner of a lock has died");
+          err_ = EPROTO;
+          return;
+        }
+        const std::uint64_t now = monotonic_ns();
+        if (owner != watched) {
+          watched = owner;
+          watched_since = now;
+        } else if (owner > 0 && now - watched_since > kLockPatienceNs && !is_stopped(owner)) {
+          pipe.broke("a lock that is not let go");
           err_ = EPROTO;
           return;
         }
@@ -153,7 +180,7 @@ Pipe::Pipe(Pipe&& other) noexcept { *this = std::move(other); }
 
 Pipe& Pipe::operator=(Pipe&& other) noexcept {
   if (this != &other) {
-    this->~Pipe();
+    reset();
     page_ = std::exchange(other.page_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
     memfd_ = std::exchange(other.memfd_, -1);
@@ -166,7 +193,9 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
   return *this;
 }
 
-Pipe::~Pipe() {
+Pipe::~Pipe() { reset(); }
+
+void Pipe::reset() {
   if (page_ != nullptr) ::munmap(page_, bytes_);
   if (memfd_ >= 0) ::close(memfd_);
   page_ = nullptr;
@@ -180,9 +209,9 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   }
   auto fd = create_memfd(name, bytes_for(ring_bytes));
   if (!fd) return fd.error();
-  void* at = ::mmap(nullptr, bytes_for(ring_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);
-  if (at == MAP_FAILED) return errno_error("mapping a pipe");
-  auto* page = static_cast<PipePage*>(at);
+  auto mapping = Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite);
+  if (!mapping) return mapping.error();
+  auto* page = reinterpret_cast<PipePage*>(mapping->release());
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   page->head.created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
@@ -205,16 +234,16 @@ Result<Pipe> Pipe::open(int memfd, int end) {
   if (size < bytes_for(4096) || size > bytes_for(64u << 20)) {
     return Error{EPROTO, "a pipe of an impossible size"};
   }
-  void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (at == MAP_FAILED) return errno_error("mapping a pipe");
-  auto* page = static_cast<PipePage*>(at);
+  auto mapping = Mapping::map(fd.get(), size, Mapping::Access::kReadWrite);
+  if (!mapping) return mapping.error();
+  auto* page = reinterpret_cast<PipePage*>(mapping->data());
   // The size of the file decides, not what the head says of it.
   const std::size_t ring = (size - kPageSize) / 2;
   if (page->head.magic != PipePage::kMagic || page->head.version != PipePage::kVersion ||
       !std::has_single_bit(ring) || bytes_for(static_cast<std::uint32_t>(ring)) != size) {
-    ::munmap(at, size);
     return Error{EPROTO, "not a pipe of this version of CLAN"};
   }
+  mapping->release();
   return Pipe(page, size, fd.release(), end);
 }
 

@@ -9,7 +9,7 @@
 //                                          <- accept + {tables, signals, doorbell}   or  refuse
 //     ready, unless it drops this link in favour of another one with the same node ->
 //     then, both ways: oob, memory + {memfd}, import, import_reply, queue_fd + {eventfd},
-//                      copy, copy_done
+//                      copy, copy_done, lost (the memfd of a memory: please send it again)
 //
 // Native byte order and layout: both ends run on one machine. The first 24 bytes of hello and refuse
 // never change, so that versions can refuse each other in words.
@@ -38,6 +38,7 @@ enum class ControlType : std::uint32_t {
   kCopy,
   kCopyDone,
   kReady,
+  kLost,
 };
 
 struct ControlMessage {
@@ -48,7 +49,7 @@ struct ControlMessage {
   std::uint64_t node = 0;        ///< hello, accept: the sender's
   // Until here: fixed for all versions.
   std::uint64_t request = 0;     ///< import, copy and their answers
-  std::uint64_t memory_id = 0;   ///< memory, import_reply, copy (the staging memory)
+  std::uint64_t memory_id = 0;   ///< memory, import_reply, lost, copy (the staging memory)
   std::uint64_t memory_bytes = 0;
   std::uint64_t offset = 0;      ///< copy: in the aperture
   std::uint64_t length = 0;      ///< copy

@@ -28,6 +28,8 @@ Status check_header(const ControlMessage& message, std::size_t bytes) {
                      "the peer runs another CLAN version; restart both with the same one"};
       case EACCES:
         return Error{EACCES, "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
+      case EMFILE:
+        return Error{EMFILE, "the peer has no file descriptor left: raise its limit (ulimit -n)"};
       default:
         return Error{message.err > 0 ? message.err : EPROTO, "the peer refused the link"};
     }
@@ -42,6 +44,9 @@ Status check_header(const ControlMessage& message, std::size_t bytes) {
 
 // The peer's segments: sizes and versions are input, mapping checks the seals and the file sizes.
 Status map_peer(ShmPeer& peer, Datagram& datagram) {
+  if (datagram.fds_lost) {
+    return Error{EMFILE, "no file descriptor is left for another peer: raise the limit (ulimit -n)"};
+  }
   if (datagram.fd_count != 3) return Error{EPROTO, "handshake without its three descriptors"};
   auto tables = Mapping::map(datagram.fds[0].get(), shm::kTablesBytes, Mapping::Access::kRead);
   if (!tables) return tables.error();
@@ -99,7 +104,7 @@ void refuse(int socket, NodeId self, int err) {
 Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint) {
-  auto socket = connect_abstract(name);
+  auto socket = connect_abstract(name, deadline_ns);
   if (!socket && socket.error().err == ECONNREFUSED) {
     return Error{ECONNREFUSED,
                  "nobody offers this service: start its server first, under this very name, as the user asked "

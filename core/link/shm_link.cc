@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -23,7 +24,13 @@ namespace {
 constexpr std::uint64_t kTogetherBytes = 64 * 1024;
 constexpr std::size_t kStagingBytes = 512 * 1024;  ///< the longest chunk of an RDMA driver
 constexpr std::size_t kMostUnsent = 65536;    ///< messages kept for a peer that does not read
+constexpr std::size_t kMostUnsentFds = 256;   ///< of these, with a descriptor
 constexpr std::size_t kMostImported = 16384;  ///< memories of one peer: mappings are scarce
+// Nor may a peer fill our address space with memory that nobody has.
+std::uint64_t most_imported_bytes() {
+  static const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  return 2 * pages * kPageSize;
+}
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);
 
 // Does the kernel let us read that process? Its NIC header says which word must be where.
@@ -77,9 +84,11 @@ Status ShmLink::send(const ControlMessage& message, std::span<const int> fds, bo
   }
   Unsent kept{message, Fd()};
   if (!fds.empty()) {
+    if (unsent_fds_ >= kMostUnsentFds) return Error{ENOBUFS, "the peer does not take its descriptors"};
     auto copy = duplicate(fds[0]);
     if (!copy) return copy.error();
     kept.fd = std::move(*copy);
+    ++unsent_fds_;
   }
   unsent_.push_back(std::move(kept));
   if (unsent_.size() == 1) reactor_.watch_output(peer_.socket.get(), true);
@@ -98,8 +107,10 @@ void ShmLink::flush() {
     if (!s && (s.error().err == EAGAIN || s.error().err == ENOBUFS)) return;
     if (!s) {
       unsent_.clear();  // the peer is gone; its end-of-file is on the way
+      unsent_fds_ = 0;
       break;
     }
+    if (fd >= 0) --unsent_fds_;
     unsent_.pop_front();
   }
   reactor_.watch_output(peer_.socket.get(), false);
@@ -167,8 +178,13 @@ Result<RemoteHandle> ShmLink::import(const RdmaCookie& cookie, bool may_wait) {
   message.cookie = cookie;
   auto answer = ask(message);
   if (!answer) return answer.error();
+  if (answer->err == EMFILE) {
+    return Error{EMFILE, "no file descriptor is left to import an aperture: raise the limit (ulimit -n)"};
+  }
   if (answer->err != 0) return Error{answer->err, "the owner of the aperture refused the import"};
-  return handle_for(cookie);
+  handle = handle_for(cookie);
+  if (handle.ok() || handle.error().err != EAGAIN) return handle;
+  return Error{ENOMEM, "the aperture's memory could not be mapped here"};
 }
 
 void ShmLink::release(const RemoteHandle& handle) {
@@ -177,6 +193,7 @@ void ShmLink::release(const RemoteHandle& handle) {
   std::lock_guard lock(mutex_);
   auto it = imported_.find(handle.memory_id);
   if (it != imported_.end() && --it->second.references <= 0 && !it->second.granted) {
+    imported_bytes_ -= it->second.mapping.size();
     gone = std::move(it->second.mapping);
     imported_.erase(it);
   }
@@ -244,7 +261,12 @@ void ShmLink::accept_memory(const ControlMessage& message, Datagram& datagram) {
   if (datagram.fd_count != 1 || message.memory_id == 0) return;
   bool read_only = (message.flags & kMemoryReadOnly) != 0;
   std::lock_guard lock(mutex_);
-  if (imported_.contains(message.memory_id) || imported_.size() >= kMostImported) return;
+  if (imported_.contains(message.memory_id)) return;
+  if (imported_.size() >= kMostImported || message.memory_bytes > most_imported_bytes() - imported_bytes_) {
+    CLAN_INFO("memory of peer %d not mapped: it shares more than this machine has",
+              static_cast<int>(remote_pid()));
+    return;
+  }
   auto mapping = Mapping::map(datagram.fds[0].get(), message.memory_bytes,
                               read_only ? Mapping::Access::kRead : Mapping::Access::kReadWrite);
   if (!mapping) {
@@ -252,6 +274,7 @@ void ShmLink::accept_memory(const ControlMessage& message, Datagram& datagram) {
               mapping.error().message().c_str());
     return;
   }
+  imported_bytes_ += mapping->size();
   imported_.emplace(message.memory_id, Imported{std::move(*mapping), 0, read_only,
                                                 message.type == ControlType::kMemory});
 }
@@ -629,8 +652,36 @@ void ShmLink::on_ready(std::uint32_t events) {
       return;
     }
     settled_.store(true, std::memory_order_relaxed);  // relaxed: a flag
-    handle(message, *datagram);
+    if (datagram->fds_lost) {
+      descriptor_lost(message);
+    } else {
+      handle(message, *datagram);
+    }
   }
+}
+
+// The peer has done nothing wrong: this process has too many files open.
+void ShmLink::descriptor_lost(const ControlMessage& message) {
+  if (!std::exchange(told_of_lost_, true)) {
+    CLAN_WARN("too many open files: what peer %d passed is lost; raise the limit (ulimit -n)",
+              static_cast<int>(remote_pid()));
+  }
+  if (message.type == ControlType::kMemory) {
+    ControlMessage again;
+    again.type = ControlType::kLost;
+    again.memory_id = message.memory_id;
+    (void)send(again, {});
+  } else if (message.type == ControlType::kImportReply) {
+    take_answer(message.request, EMFILE);
+  }  // without a queue's own descriptor its doorbell does
+}
+
+void ShmLink::take_answer(std::uint64_t request, int err) {
+  std::lock_guard lock(mutex_);
+  auto it = answers_.find(request);
+  if (it == answers_.end()) return;
+  it->second = {true, err};
+  answered_.notify_all();
 }
 
 void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
@@ -645,13 +696,13 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
     case ControlType::kImport:
       serve_import(message);
       break;
-    case ControlType::kImportReply: {
+    case ControlType::kImportReply:
       accept_memory(message, datagram);
+      take_answer(message.request, message.err);
+      break;
+    case ControlType::kLost: {
       std::lock_guard lock(mutex_);
-      if (auto it = answers_.find(message.request); it != answers_.end()) {
-        it->second = {true, message.err, message.memory_id};
-        answered_.notify_all();
-      }
+      std::erase(granted_, message.memory_id);  // the next grant() sends it again
       break;
     }
     case ControlType::kQueueFd: {

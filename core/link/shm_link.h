@@ -106,7 +106,6 @@ class ShmLink final : public nic::Link,
   struct Answer {
     bool done = false;
     int err = 0;
-    std::uint64_t memory_id = 0;
   };
 
   const shm::ApertureEntry* entry_of(const nic::RemoteHandle& handle) const;
@@ -116,6 +115,8 @@ class ShmLink final : public nic::Link,
   void flush();
   void misbehaved(const char* what);
   void handle(ControlMessage& message, Datagram& datagram);
+  void descriptor_lost(const ControlMessage& message);
+  void take_answer(std::uint64_t request, int err);
   void serve_import(const ControlMessage& message);
   void serve_copy(const ControlMessage& message);
   void accept_memory(const ControlMessage& message, Datagram& datagram);
@@ -140,6 +141,7 @@ class ShmLink final : public nic::Link,
   std::mutex mutex_;
   std::condition_variable answered_;
   std::map<std::uint64_t, Imported> imported_;     ///< the peer's memories mapped here, by id
+  std::uint64_t imported_bytes_ = 0;               ///< of all of them
   std::vector<std::uint64_t> granted_;             ///< our memories the peer has been sent, sorted
   std::map<std::uint64_t, Answer> answers_;        ///< requests a thread waits for
   nic::Transfer copy_;                             ///< what the peer's driver is copying for us
@@ -155,6 +157,8 @@ class ShmLink final : public nic::Link,
   };
   std::mutex send_mutex_;
   std::deque<Unsent> unsent_;
+  bool told_of_lost_ = false;   ///< driver thread
+  std::size_t unsent_fds_ = 0;  ///< how many of them carry a descriptor
 
   /// Lanes of our DmaActivity in the peer's NIC that a thread of ours is copying under.
   std::atomic<std::uint32_t> lanes_in_use_{0};

@@ -75,11 +75,21 @@ Status MemoryBlock::replace(std::uint64_t offset, std::uint64_t length) {
 
 Status MemoryBlock::seal_read_only() {
   if (read_only_) return {};
+  if (shared_) {  // what peers have had for writing cannot be sealed any more
+    if (auto s = replace(0, size()); !s) return s;
+  }
   for (const Piece& piece : pieces_) {
     if (auto s = seal_future_write(piece.memfd->get()); !s) return s;
   }
   read_only_ = true;
   return {};
+}
+
+Status MemoryBlock::seal_shared(std::uint64_t offset, std::uint64_t length) {
+  const Backing* backing = find(offset, length);
+  if (backing == nullptr) return Error{EINVAL, "no such memory"};
+  shared_ = true;
+  return seal_seals(backing->memfd);
 }
 
 }  // namespace clan::nic

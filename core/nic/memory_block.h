@@ -42,6 +42,8 @@ class MemoryBlock {
 
   /// Peers may only read this block from now on; the owner still writes.
   Status seal_read_only();
+  /// Peers will write to the memfd behind [offset, offset + length): none of them may seal it.
+  Status seal_shared(std::uint64_t offset, std::uint64_t length);
   bool read_only() const { return read_only_; }
 
  private:
@@ -57,6 +59,7 @@ class MemoryBlock {
   std::vector<Piece> pieces_;
   Backing found_;
   bool read_only_ = false;
+  bool shared_ = false;  ///< seal_shared() has been called
 };
 
 }  // namespace clan::nic

@@ -52,6 +52,9 @@ Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
   // Kernels before 5.1 lack the seal: peers of the same user could then write the tables, which they
   // may do to this process by ptrace anyway.
   (void)seal_future_write(nic->tables_fd_.get());
+  // Or a peer could seal the signals, and the next one could not map them.
+  if (auto s = seal_seals(nic->tables_fd_.get()); !s) return s.error();
+  if (auto s = seal_seals(nic->signals_fd_.get()); !s) return s.error();
   return nic;
 }
 
@@ -92,6 +95,9 @@ Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
       }
       if (auto s = spec.block->replace(offset, spec.length); !s) return s.error();
       backing = spec.block->find(offset, spec.length);
+    }
+    if (!spec.block->read_only()) {
+      if (auto s = spec.block->seal_shared(offset, spec.length); !s) return s.error();
     }
     memory_id = backing->id;
     memory_offset = backing->offset;

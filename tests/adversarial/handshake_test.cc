@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 
 #include "base/mapping.h"
 #include "base/random.h"
+#include "clan/aperture.h"
+#include "clan/memory.h"
 #include "engine/connection.h"
 #include "link/control.h"
 #include "link/shm_link.h"
@@ -86,7 +89,7 @@ class BadClient : public testing::Test {
   }
   // Sends a hello and gives the answer.
   Result<ControlMessage> hello(const Opening& opening, std::size_t bytes = sizeof(ControlMessage)) {
-    Fd socket = must(connect_abstract(rendezvous_name(name_)));
+    Fd socket = must(connect_abstract(rendezvous_name(name_), kNoDeadline));
     if (auto s = send_bytes(socket.get(), opening.message, bytes, opening.fds); !s)
       return s.error();
     return answer_of(socket.get());
@@ -216,7 +219,7 @@ TEST_F(BadClient, WithANicOfAnotherLayoutOrNodeIsRefused) {
 
 TEST_F(BadClient, ThatSaysNothingDoesNotHoldUpOthers) {
   std::vector<Fd> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(must(connect_abstract(rendezvous_name(name_))));
+  for (int i = 0; i < 100; ++i) silent.push_back(must(connect_abstract(rendezvous_name(name_), kNoDeadline)));
   auto fresh = must(Context::create());
   auto stream = Stream::connect(fresh, name_, 5000);
   ASSERT_OK(stream);
@@ -230,7 +233,7 @@ TEST_F(BadClient, ThatSaysNothingDoesNotHoldUpOthers) {
 
 TEST_F(BadClient, ThatHangsUpAtOnceIsForgotten) {
   for (int i = 0; i < 200; ++i) {
-    Fd socket = must(connect_abstract(rendezvous_name(name_)));
+    Fd socket = must(connect_abstract(rendezvous_name(name_), kNoDeadline));
     if (i % 3 == 0) {
       Opening opening(ControlType::kHello);
       (void)send_bytes(socket.get(), opening.message, sizeof opening.message, opening.fds);
@@ -245,7 +248,7 @@ class BadPeer : public BadClient {
  protected:
   BadPeer() : opening_(ControlType::kHello) {}
   void link_up() {
-    socket_ = must(connect_abstract(rendezvous_name(name_)));
+    socket_ = must(connect_abstract(rendezvous_name(name_), kNoDeadline));
     ASSERT_TRUE(send_bytes(socket_.get(), opening_.message, sizeof opening_.message, opening_.fds));
     auto answer = answer_of(socket_.get());
     ASSERT_OK(answer);
@@ -415,6 +418,67 @@ TEST_F(BadPeer, WithMemoryOfImpossibleSizeIsIgnored) {
   EXPECT_EQ(answer->oob.type, engine::kOobRefuse);
 }
 
+TEST_F(BadPeer, ThatSharesMoreThanTheMachineHasIsNotMapped) {
+  link_up();
+  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  Fd sparse = must(create_memfd("clan-test", 4 * pages * kPageSize));
+  const int fd = sparse.get();
+  const std::uint64_t before = mapped_bytes();
+  ControlMessage memory;
+  memory.type = ControlType::kMemory;
+  memory.memory_id = 1;
+  memory.memory_bytes = 4 * pages * kPageSize;
+  send(memory, sizeof memory, {&fd, 1});
+  memory.memory_id = 2;
+  memory.memory_bytes = 4096;
+  send(memory, sizeof memory, {&fd, 1});
+  EXPECT_TRUE(eventually([&] { return mapped_bytes() == before + 4096; })) << mapped_bytes() - before;
+}
+
+TEST_F(BadPeer, CannotSealWhatItsVictimSharesWithOthers) {
+  auto memory = must(Memory::allocate(4096));
+  auto aperture =
+      must(Aperture::export_memory(honest_.server_context, memory, 0, 4096, Rights::kReadWrite));
+  Fd socket = must(connect_abstract(rendezvous_name(name_), kNoDeadline));
+  ASSERT_OK(send_bytes(socket.get(), opening_.message, sizeof opening_.message, opening_.fds));
+  ControlMessage import;
+  import.type = ControlType::kImport;
+  import.cookie = aperture.cookie();
+  ASSERT_OK(send_bytes(socket.get(), import, sizeof import, {}));
+  int seen = 0;
+  for (int i = 0; i < 2; ++i) {  // accept + {tables, signals, doorbell}, import_reply + {memory}
+    pollfd p{socket.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&p, 1, 5000), 1);
+    std::byte buffer[4096];
+    auto datagram = receive_datagram(socket.get(), buffer, false);
+    ASSERT_OK(datagram);
+    for (std::size_t k = 0; k < datagram->fd_count; ++k) {
+      const int memfd = datagram->fds[k].get();
+      if (::fcntl(memfd, F_GET_SEALS) < 0) continue;  // the doorbell
+      ++seen;
+      for (int seal : {F_SEAL_FUTURE_WRITE, F_SEAL_WRITE, F_SEAL_SEAL}) {
+        EXPECT_EQ(::fcntl(memfd, F_ADD_SEALS, seal), -1) << seal;
+      }
+    }
+  }
+  EXPECT_EQ(seen, 3);
+}
+
+TEST_F(BadPeer, ThatAsksForMemoryAndNeverReadsCostsFewDescriptors) {
+  auto memory = must(Memory::allocate(4096));
+  auto aperture =
+      must(Aperture::export_memory(honest_.server_context, memory, 0, 4096, Rights::kReadWrite));
+  link_up();
+  ControlMessage import;
+  import.type = ControlType::kImport;
+  import.cookie = aperture.cookie();
+  for (int i = 0; i < 20'000; ++i) send(import);
+  ControlMessage last = oob(engine::kOobConnect, 0xfffffff0);
+  send(last);
+  EXPECT_TRUE(eventually([&] { return honest_.server_context.counters().links == 2; }));
+  EXPECT_LE(open_descriptors(), descriptors_ + 300);
+}
+
 TEST_F(BadPeer, ThatFloodsIsServedAndSoAreTheOthers) {
   link_up();
   std::atomic<bool> over{false};
@@ -446,7 +510,7 @@ TEST_F(BadPeer, WithRandomMessagesDoesNoHarm) {
     link_up();
     for (int i = 0; i < 50; ++i) {
       ControlMessage m;
-      m.type = static_cast<ControlType>(random.below(random.below(20) == 0 ? 30 : 11));
+      m.type = static_cast<ControlType>(random.below(random.below(20) == 0 ? 30 : 13));
       m.err = static_cast<std::int32_t>(value());
       m.request = value();
       m.memory_id = value();
@@ -581,6 +645,59 @@ TEST(BadServer, ThatSaysNothingIsATimeOut) {
   Fd listener = must(listen_abstract(rendezvous_name(name)));
   auto context = must(Context::create());
   EXPECT_ERR(Stream::connect(context, name, 50), ETIMEDOUT);
+}
+
+// --- too few descriptors
+// -----------------------------------------------------------------------------
+
+// Whoever has no room for what an honest peer passes says so, and is served again when he has.
+TEST(OutOfDescriptors, LosesNoLinkAndGoesOnWhenThereIsRoom) {
+  const std::string name = unique_name("poor");
+  Gate full, drain, drained;
+  auto child = Process::start([&] {
+    ContextOptions options;
+    options.backlog = 4096;
+    auto own = Context::create(options);
+    CHILD_OK(own);
+    auto listener = Listener::create(*own, name);
+    CHILD_OK(listener);
+    auto first = listener->accept(20'000);
+    CHILD_OK(first);
+    const rlimit few{200, 200};
+    CHILD_CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    std::vector<Fd> filling;
+    for (int fd; (fd = ::dup(0)) >= 0;) filling.emplace_back(fd);
+    full.open();
+    CHILD_CHECK(receive_text(*first) == "still here");
+    CHILD_CHECK(drain.wait());
+    filling.clear();
+    drained.open();
+    CHILD_CHECK(receive_text(*first) == "done");
+    return 0;
+  });
+  ContextOptions options;
+  options.ring_bytes = 4 << 20;  // our memory is used up before the child's: what it loses is what we pass
+  auto context = must(Context::create(options));
+  Result<Stream> first = Error{ECONNREFUSED, ""};
+  ASSERT_TRUE(eventually([&] { return (first = Stream::connect(context, name, 10'000)).ok(); }));
+  ASSERT_TRUE(full.wait());
+  std::vector<Stream> streams;
+  Error error{0, ""};
+  while (streams.size() < 1000 && error.err == 0) {
+    auto stream = Stream::connect(context, name, 10'000);
+    if (stream.ok()) {
+      streams.push_back(std::move(*stream));
+    } else {
+      error = stream.error();
+    }
+  }
+  EXPECT_EQ(error.err, ENOBUFS) << error.message() << " after " << streams.size();
+  ASSERT_OK(first->send(text("still here"), 5000));
+  drain.open();
+  ASSERT_TRUE(drained.wait());
+  EXPECT_OK(Stream::connect(context, name, 10'000));
+  ASSERT_OK(first->send(text("done"), 5000));
+  EXPECT_TRUE(child.wait(20'000).clean());
 }
 
 // --- users

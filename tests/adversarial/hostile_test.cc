@@ -91,9 +91,10 @@ class Victim {
     ASSERT_TRUE(attacked_.wait());
   }
   void expect_honest_peer_unharmed() {
-    const std::uint64_t to = at_ + 20'000;
+    const std::uint64_t from = at_;
+    const std::uint64_t to = from + 20'000;
     std::thread sender([&] {
-      std::uint64_t at = at_;
+      std::uint64_t at = from;
       while (at < to) {
         auto n = honest_.send(pattern(std::min<std::uint64_t>(700, to - at), 3, at), 20);
         if (n.ok()) at += *n;

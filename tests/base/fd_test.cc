@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <vector>
 
+#include "clan/clock.h"
 #include "support/process.h"
 
 namespace clan {
@@ -167,6 +169,30 @@ TEST(Datagram, WithMoreThanFourDescriptorsIsRefusedByBothEnds) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST(Datagram, WhoseDescriptorsFindNoRoomArrivesWithoutThem) {
+  SocketPair s;
+  auto event = create_eventfd();
+  ASSERT_OK(event);
+  const int fd = event->get();
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), {&fd, 1}, false));
+  auto child = test::Process::start([&] {
+    const rlimit few{100, 100};
+    CHILD_CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    int last = -1;
+    for (int n; (n = ::dup(fd)) >= 0;) last = n;
+    std::byte buffer[8];
+    auto lost = receive_datagram(s.b.get(), buffer, false);
+    CHILD_OK(lost);
+    CHILD_CHECK(lost->bytes == 5 && lost->fd_count == 0 && lost->fds_lost);
+    ::close(last);
+    auto whole = receive_datagram(s.b.get(), buffer, false);
+    CHILD_OK(whole);
+    CHILD_CHECK(whole->bytes == 5 && whole->fd_count == 1 && !whole->fds_lost);
+    return 0;
+  });
+  EXPECT_TRUE(child.wait().clean());
+}
+
 TEST(Datagram, ToAClosedSocketIsAnErrorNotASignal) {
   SocketPair s;
   s.b.reset();
@@ -179,27 +205,48 @@ TEST(Datagram, ToAClosedSocketIsAnErrorNotASignal) {
 
 TEST(AbstractSocket, ConnectsByNameAndKnowsWhoIsThere) {
   const std::string name = test::unique_name("sock");
-  EXPECT_ERR(connect_abstract(name), ECONNREFUSED);
+  EXPECT_ERR(connect_abstract(name, deadline_after_ms(5000)), ECONNREFUSED);
   auto listener = listen_abstract(name);
   ASSERT_OK(listener);
   EXPECT_ERR(listen_abstract(name), EADDRINUSE);
-  auto client = connect_abstract(name);
+  auto client = connect_abstract(name, deadline_after_ms(5000));
   ASSERT_OK(client);
   auto who = peer_credentials(client->get());
   ASSERT_OK(who);
   EXPECT_EQ(who->pid, ::getpid());
   EXPECT_EQ(who->uid, ::geteuid());
   listener->reset();
-  EXPECT_ERR(connect_abstract(name), ECONNREFUSED);
+  EXPECT_ERR(connect_abstract(name, deadline_after_ms(5000)), ECONNREFUSED);
   EXPECT_TRUE(listen_abstract(name).ok()) << "the name is free again";
+}
+
+TEST(AbstractSocket, OfAListenerThatAcceptsNobodyIsATimeOut) {
+  const std::string name = test::unique_name("full");
+  auto listener = listen_abstract(name);
+  ASSERT_OK(listener);
+  ASSERT_EQ(::listen(listener->get(), 0), 0);
+  std::vector<Fd> waiting;
+  for (int i = 0; i < 10; ++i) {
+    auto client = connect_abstract(name, deadline_after_ms(30));
+    if (client.ok()) {
+      waiting.push_back(std::move(*client));
+      continue;
+    }
+    EXPECT_EQ(client.error().err, ETIMEDOUT);
+    EXPECT_ERR(connect_abstract(name, 1), ETIMEDOUT);  // long past
+    Fd(::accept(listener->get(), nullptr, nullptr));
+    EXPECT_OK(connect_abstract(name, deadline_after_ms(5000)));
+    return;
+  }
+  FAIL() << "ten clients fit into no backlog";
 }
 
 TEST(AbstractSocket, NamesAreComparedWholeAndBounded) {
   const std::string name = test::unique_name("prefix");
   auto listener = listen_abstract(name + "-longer");
   ASSERT_OK(listener);
-  EXPECT_ERR(connect_abstract(name), ECONNREFUSED);
-  EXPECT_ERR(connect_abstract(""), ENAMETOOLONG);
+  EXPECT_ERR(connect_abstract(name, deadline_after_ms(5000)), ECONNREFUSED);
+  EXPECT_ERR(connect_abstract("", deadline_after_ms(5000)), ENAMETOOLONG);
   EXPECT_ERR(listen_abstract(std::string(108, 'n')), ENAMETOOLONG);
 }
 

@@ -180,6 +180,12 @@ TEST(Pipe, BreaksOnALockThatIsNoThreads) {
   EXPECT_EQ(put(p.a, {'x'}).err, EPROTO);
 }
 
+TEST(Pipe, BreaksWhenALockIsNotLetGo) {
+  Pair p;
+  p.a.page().ends[0].sender.lock.store(static_cast<std::uint32_t>(::getppid()));  // alive, and no user of it
+  EXPECT_EQ(put(p.a, {'x'}).err, EPROTO);
+}
+
 TEST(Pipe, BreaksOnEmptyRecordsWithoutEnd) {
   Pair p(4096);
   auto* ring = reinterpret_cast<std::byte*>(&p.a.page()) + 4096;

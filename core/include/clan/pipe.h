@@ -161,6 +161,7 @@ class CLAN_EXPORT Pipe {
   std::uint64_t received_bytes() const;
 
  private:
+  void reset();
   class Locked;
   Pipe(PipePage* page, std::size_t bytes, int memfd, int end);
   Done put_last(std::uint8_t type, std::uint64_t word);
