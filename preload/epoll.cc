@@ -45,6 +45,7 @@ struct Interest {
 struct Set {
   static constexpr std::uint32_t kMost = 1u << 20;
   int names = 0;  ///< descriptors of it
+  int epfd = -1;  ///< one of them
   std::uint32_t count = 0, room = 0, moved = 0, start = 0;
   Interest** interests = nullptr;  ///< dense
   std::optional<Waiter> waiter;
@@ -119,6 +120,7 @@ Set* make(int epfd) {
   set = set_pool.take();
   if (set == nullptr) return nullptr;
   set->names = 1;
+  set->epfd = epfd;
   set->waiter.emplace(WaitOptions{});
   sets[epfd].store(set, std::memory_order_release);
   return set;
@@ -165,7 +167,8 @@ void remove(Interest* i) {
 }
 
 // The kernel watches for doorbells from now on.
-void watch_doorbells(int epfd, Interest& i) {
+void watch_doorbells(Interest& i) {
+  const int epfd = i.set->epfd;
   epoll_event event{};
   // By edges: each doorbell is one. What level there is, the pipe says.
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
@@ -177,13 +180,6 @@ void watch_doorbells(int epfd, Interest& i) {
   }
   if (!i.moved) ++i.set->moved;
   i.moved = true;
-}
-
-int name_of(const Set& set) {
-  for (int fd = 0; fd < kMostSets; ++fd) {
-    if (sets[fd].load(std::memory_order_relaxed) == &set) return fd;
-  }
-  return -1;
 }
 
 // What grows with every edge for reading.
@@ -421,7 +417,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
     s->interests = i;
     if (s->shared()) {
       KeepErrno keep;
-      watch_doorbells(epfd, *i);
+      watch_doorbells(*i);
     }
     return rc;
   }
@@ -467,7 +463,7 @@ void unlock_epoll() { lock_word.clear(std::memory_order_release); }
 
 void moved(Socket& s) {
   Guard guard;
-  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_doorbells(name_of(*i->set), *i);
+  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_doorbells(*i);
 }
 
 bool set_moved(int epfd) {
@@ -496,7 +492,7 @@ void left_descriptor(Socket& s, int fd) {
       // The kernel keeps a registration while another descriptor of the file is open. Nobody could say what
       // it is for any more: the socket's own descriptor is what we know it by.
       KeepErrno keep;
-      if (s.fds.load(std::memory_order_relaxed) > 1) sys::epoll_ctl(name_of(*i->set), EPOLL_CTL_DEL, fd, nullptr);
+      if (s.fds.load(std::memory_order_relaxed) > 1) sys::epoll_ctl(i->set->epfd, EPOLL_CTL_DEL, fd, nullptr);
       remove(i);
     }
     i = next;
@@ -507,10 +503,21 @@ void forget_epoll(int fd) {
   if (find(fd) == nullptr) return;
   Guard guard;
   Set* set = sets[fd].exchange(nullptr);
-  if (set == nullptr || --set->names > 0) return;
+  if (set == nullptr) return;
+  if (--set->names > 0) {
+    for (int other = 0; set->epfd == fd && other < kMostSets; ++other) {
+      if (sets[other].load(std::memory_order_relaxed) == set) set->epfd = other;
+    }
+    return;
+  }
   while (set->count > 0) remove(set->interests[0]);
   if (set->interests != nullptr) ::munmap(set->interests, set->room * sizeof(Interest*));
   set_pool.give_back(set);
+}
+
+void forget_epoll_range(unsigned first, unsigned last) {
+  if (sets == nullptr) return;
+  for (unsigned fd = first; fd <= last && fd < kMostSets; ++fd) forget_epoll(static_cast<int>(fd));
 }
 
 void duplicate_epoll(int from, int to) {

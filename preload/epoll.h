@@ -18,6 +18,7 @@ bool set_ready(int epfd);
 bool set_prepare_sleep(int epfd);
 /// An epoll descriptor goes, or gets another name.
 void forget_epoll(int fd);
+void forget_epoll_range(unsigned first, unsigned last);
 void duplicate_epoll(int from, int to);
 
 /// Locks for fork.

@@ -20,33 +20,21 @@ namespace {
 
 constexpr nfds_t kOnStack = 256;
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
-constexpr short kOurs = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP;
 
-// The sockets of one call, held for its length.
-class Watched {
- public:
-  Watched(pollfd* fds, nfds_t count) : fds_(fds), count_(count) {
+// What one call waits for: sockets of ours at all, and things that have moved.
+struct Watched {
+  bool any = false;
+  nfds_t moved = 0;
+  Watched(const pollfd* fds, nfds_t count) {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
-      if (set_moved(fds[i].fd)) {
-        any_ = true;
-        ++moved_;
-      }
       Held s = hold(fds[i].fd);
-      if (!s) continue;
-      if (s->inherited.load(std::memory_order_relaxed)) catch_up(fds[i].fd, *s);
-      any_ = true;
-      if (s->shared()) ++moved_;
+      if (s && s->inherited.load(std::memory_order_relaxed)) catch_up(fds[i].fd, *s);
+      const bool here = (s && s->shared()) || set_moved(fds[i].fd);
+      any |= s || here;
+      moved += here ? 1 : 0;
     }
   }
-  bool any() const { return any_; }
-  nfds_t moved() const { return moved_; }
-
- private:
-  pollfd* fds_;
-  nfds_t count_;
-  bool any_ = false;
-  nfds_t moved_ = 0;
 };
 
 short answer(int fd, Socket& s, short events, bool look) {
@@ -168,22 +156,22 @@ int do_poll(pollfd* fds, nfds_t count, int timeout) {
   // A socket that moves while we sleep makes the kernel's answer a doorbell: look again then.
   for (;;) {
     Watched watched(fds, count);
-    if (watched.moved() > 0) {
+    if (watched.moved > 0) {
       return poll_moved(fds, count, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
                         [](pollfd* copy, nfds_t n, std::int64_t ns) {
                           return real().poll(copy, n, milliseconds(ns));
                         });
     }
     const int rc = real().poll(fds, count, timeout);
-    if (rc <= 0 || !watched.any()) return rc;
-    if (Watched after(fds, count); after.moved() == 0) return rc;
+    if (rc <= 0 || !watched.any) return rc;
+    if (Watched after(fds, count); after.moved == 0) return rc;
   }
 }
 
 int do_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   for (;;) {
     Watched watched(fds, count);
-    if (watched.moved() > 0) {
+    if (watched.moved > 0) {
       const std::int64_t ns =
           timeout == nullptr ? -1 : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
       return poll_moved(fds, count, ns, [mask](pollfd* copy, nfds_t n, std::int64_t left) {
@@ -192,8 +180,8 @@ int do_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t*
       });
     }
     const int rc = real().ppoll(fds, count, timeout, mask);
-    if (rc <= 0 || !watched.any()) return rc;
-    if (Watched after(fds, count); after.moved() == 0) return rc;
+    if (rc <= 0 || !watched.any) return rc;
+    if (Watched after(fds, count); after.moved == 0) return rc;
   }
 }
 

@@ -216,38 +216,37 @@ void introduce(int fd, Socket& s, const Route& r) {
   put(socket_face::kRemoteAddress, r.remote.address);
 }
 
-WaitOptions wait_options() {
-  WaitOptions options;
-  return options;
+// The socket's transfers go by its pipe from now on.
+void begin_sharing(int fd, Socket& s) {
+  s.receive_wait.emplace(WaitOptions{});
+  s.send_wait.emplace(WaitOptions{});
+  int low_water = 1;
+  socklen_t size = sizeof low_water;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0) s.low_water = low_water;
+  s.mine().words[socket_face::kHolders].fetch_add(1);
+  s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  moved(s);
 }
 
 // From now on both directions may move. False: a call is under way in the kernel; later.
 bool enter_pipe(int fd, Socket& s, const Route& route) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
-  std::uint32_t none = 0;
-  if (!slot.receives.compare_exchange_strong(none, Slot::kClosed, std::memory_order_acq_rel)) return false;
+  if (!Slot::try_close(slot.receives)) return false;
   if (slot.pinned.load() != 0) {
-    slot.receives.fetch_sub(Slot::kClosed, std::memory_order_release);
+    Slot::open(slot.receives);
     return false;
   }
   introduce(fd, s, route);
-  s.receive_wait.emplace(wait_options());
-  s.send_wait.emplace(wait_options());
-  int low_water = 1;
-  socklen_t size = sizeof low_water;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0) s.low_water = low_water;
   // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
-  s.mine().words[socket_face::kHolders].fetch_add(1);
   slot.pipe_pid.store(::getpid());
   slot.pipe_end.store(s.pipe.end());
   slot.pipe_fd.store(s.pipe.memfd());
-  s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
-  moved(s);
+  begin_sharing(fd, s);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
-  slot.receives.fetch_sub(Slot::kClosed, std::memory_order_release);
+  Slot::open(slot.receives);
   return true;
 }
 
@@ -514,11 +513,7 @@ void catch_up(int fd, Socket& s) {
   }
   if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
   s.pipe = std::move(*pipe);
-  s.mine().words[socket_face::kHolders].fetch_add(1);
-  s.receive_wait.emplace(wait_options());
-  s.send_wait.emplace(wait_options());
-  s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
-  moved(s);
+  begin_sharing(fd, s);
 }
 
 void share_slots() {

@@ -37,6 +37,15 @@ struct Interest;
 /// under them. After a fork it lies in memory that parent and child share.
 struct Slot {
   static constexpr std::uint32_t kClosed = 1u << 30;
+  /// Closes a counter that is at nought. Whoever counts up meanwhile sees kClosed and steps back.
+  static bool try_close(std::atomic<std::uint32_t>& counter) {
+    std::uint32_t none = 0;
+    return counter.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel);
+  }
+  /// Not a store: somebody may be stepping back.
+  static void open(std::atomic<std::uint32_t>& counter) {
+    counter.fetch_sub(kClosed, std::memory_order_release);
+  }
   std::atomic<std::uint32_t> sends{0};
   std::atomic<std::uint32_t> receives{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it

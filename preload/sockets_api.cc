@@ -82,14 +82,14 @@ CLAN_INTERPOSE int close(int fd) {
 }
 
 CLAN_INTERPOSE void closefrom(int first) {
-  for (unsigned fd = static_cast<unsigned>(first); fd < 65536; ++fd) forget_epoll(static_cast<int>(fd));
+  forget_epoll_range(static_cast<unsigned>(first), ~0u);
   forget_range(static_cast<unsigned>(first), ~0u);
   real().closefrom(first);
 }
 
 CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
   if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
-    for (unsigned fd = first; fd <= last && fd < 65536; ++fd) forget_epoll(static_cast<int>(fd));
+    forget_epoll_range(first, last);
     forget_range(first, last);
   }
   return real().close_range(first, last, flags);

@@ -55,11 +55,6 @@ bool read_by_tcp(int fd, std::uint64_t* bytes) {
   return true;
 }
 
-bool try_close_counter(std::atomic<std::uint32_t>& counter) {
-  std::uint32_t none = 0;
-  return counter.compare_exchange_strong(none, Slot::kClosed, std::memory_order_acq_rel);
-}
-
 // Lets this direction switch to the pipe when the other end reads there. True: it has.
 bool switch_sending(int fd, Socket& s) {
   auto& mine = s.mine();
@@ -68,7 +63,7 @@ bool switch_sending(int fd, Socket& s) {
   KeepErrno keep;
   // No send may be under way in the kernel, here or in a process that shares the socket.
   Slot& slot = *s.slot.load(std::memory_order_acquire);
-  if (!try_close_counter(slot.sends)) return (state_of(mine) & kSending) != 0;
+  if (!Slot::try_close(slot.sends)) return (state_of(mine) & kSending) != 0;
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
   if (!switched && sent_by_tcp(fd, &bytes)) {
@@ -76,15 +71,14 @@ bool switch_sending(int fd, Socket& s) {
     const int on = 1, off = 0;
     sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (sent_by_tcp(fd, &bytes)) {
-      mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
-      // PAIR face.state: publishes kSwitchAt
-      mine.words[kState].fetch_or(kSending, std::memory_order_acq_rel);
-      switched = true;
-      CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(bytes));
-    }
+    mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
+    // PAIR face.state: publishes kSwitchAt
+    mine.words[kState].fetch_or(kSending, std::memory_order_acq_rel);
+    switched = true;
+    CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
+               static_cast<unsigned long long>(bytes));
   }
-  slot.sends.fetch_sub(Slot::kClosed, std::memory_order_release);
+  Slot::open(slot.sends);
   return switched;
 }
 
@@ -137,43 +131,48 @@ struct Part {
 // `certain`: how many of those in the kernel's queue are the application's for sure.
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   *certain = 0;
-  for (;;) {
-    int queued = 0;
-    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
-    if ((state_of(s.theirs()) & kSending) == 0) {
-      // It has not switched even now, so what was queued before we looked is no doorbell.
-      *certain = static_cast<std::size_t>(queued);
-      return 1;
-    }
-    std::uint64_t read = 0;
-    if (!read_by_tcp(fd, &read)) return -1;
-    const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
-    if (read >= until) {
-      s.drained.store(true, std::memory_order_release);
-      CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP, of %llu", fd, static_cast<unsigned long long>(read), static_cast<unsigned long long>(until));
-      return 0;
-    }
-    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
-    *certain = static_cast<std::size_t>(std::min<std::uint64_t>(until - read, static_cast<std::uint64_t>(queued)));
-    return static_cast<ssize_t>(until - read);
+  int queued = 0;
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+  if ((state_of(s.theirs()) & kSending) == 0) {
+    // It has not switched even now, so what was queued before we looked is no doorbell.
+    *certain = static_cast<std::size_t>(queued);
+    return 1;
   }
+  std::uint64_t read = 0;
+  if (!read_by_tcp(fd, &read)) return -1;
+  const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  if (read >= until) {
+    s.drained.store(true, std::memory_order_release);
+    CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(read));
+    return 0;
+  }
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+  *certain = std::min<std::size_t>(until - read, static_cast<std::size_t>(queued));
+  return static_cast<ssize_t>(until - read);
+}
+
+// What a recv() that did not wait says of the connection's end.
+void note_end(Socket& s, ssize_t n) {
+  if (n == 0) s.kernel_end.store(true);
+  if (n < 0 && errno != EAGAIN && errno != EINTR) s.kernel_error.store(true);
+}
+
+// The same, when nothing is to be read.
+void look_for_end(int fd, Socket& s) {
+  char byte;
+  note_end(s, sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT));
 }
 
 // A lock for the moments in which bytes from TCP are counted: threads of this process.
 class Draining {
  public:
-  explicit Draining(Socket& s) : s_(s) {
-    std::uint32_t none = 0;
-    Slot& slot = *s.slot.load(std::memory_order_acquire);
-    while (!slot.receives.compare_exchange_weak(none, Slot::kClosed, std::memory_order_acquire)) {
-      none = 0;
-      sched_yield();
-    }
+  explicit Draining(Socket& s) : slot_(*s.slot.load(std::memory_order_acquire)) {
+    while (!Slot::try_close(slot_.receives)) sched_yield();
   }
-  ~Draining() { s_.slot.load()->receives.fetch_sub(Slot::kClosed, std::memory_order_release); }
+  ~Draining() { Slot::open(slot_.receives); }
 
  private:
-  Socket& s_;
+  Slot& slot_;
 };
 
 // Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
@@ -184,16 +183,9 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   const ssize_t left = left_in_tcp(fd, s, &certain);
   if (left <= 0) return left;
   if (certain == 0) {
-    char byte;
-    const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (n == 0) {  // closed before it ever switched, or after: look in the pipe as well
-      s.kernel_end.store(true);
-      return 0;
-    }
-    if (n < 0 && errno != EAGAIN && errno != EINTR) {
-      s.kernel_error.store(true);
-      return 0;
-    }
+    look_for_end(fd, s);
+    // Closed before it ever switched, or after: look in the pipe as well.
+    if (s.kernel_end.load() || s.kernel_error.load()) return 0;
     errno = EAGAIN;
     return -1;
   }
@@ -230,7 +222,6 @@ ssize_t broken_pipe(int flags) {
   errno = EPIPE;
   return -1;
 }
-
 
 bool check_due(Socket& s) {
   const std::uint64_t now = monotonic_ns();
@@ -278,12 +269,7 @@ void look_at_kernel(int fd, Socket& s) {
     std::size_t certain = 0;
     const ssize_t left = left_in_tcp(fd, s, &certain);
     if (left != 0) {
-      if (certain == 0) {
-        char byte;
-        const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-        if (n == 0) s.kernel_end.store(true);
-        if (n < 0 && errno != EAGAIN && errno != EINTR) s.kernel_error.store(true);
-      }
+      if (certain == 0) look_for_end(fd, s);
       return;
     }
   }
@@ -297,8 +283,7 @@ void look_at_kernel(int fd, Socket& s) {
     const bool none = most == 0 || rung < had;
     Draining draining(s);
     const ssize_t n = sys::recv(fd, bytes, none ? 1 : most, MSG_DONTWAIT | (none ? MSG_PEEK : 0));
-    if (n == 0) s.kernel_end.store(true);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) s.kernel_error.store(true);
+    note_end(s, n);
     if (n <= 0 || none) return;
     swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
     if (static_cast<std::uint64_t>(n) < most) return;
@@ -314,7 +299,6 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
            : (flags & MSG_WAITALL) != 0
                  ? wanted
                  : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
-  const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !is_nonblocking(fd, s);
   std::size_t got = 0;
   for (;;) {
     if (!s.drained.load(std::memory_order_acquire)) {
@@ -367,7 +351,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (s.pipe.front() == PipeFront::kBytes) continue;  // written before it went
       return got > 0 ? static_cast<ssize_t>(got) : ended(s);
     }
-    if (!may_wait) {
+    if ((flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s)) {
       if (got > 0) return static_cast<ssize_t>(got);
       if (check_due(s)) {
         look_at_kernel(fd, s);
