@@ -292,6 +292,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
     Locked lock(*this, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const shm::RingGeometry ring{lines_};
     const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload());
     // PAIR pipe.credit: the reader has finished with the lines before it
@@ -302,11 +303,12 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
     while (done.bytes < wanted) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
       shm::RingSlot slot;
-      int rc = shm::ring_reserve(ring, p, n, credit, &slot);
+      int rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);  // a line stays for put_last()
       while (rc == 0 && n > kCacheLine) {  // not all of it: then part of it
         n /= 2;
-        rc = shm::ring_reserve(ring, p, n, credit, &slot);
+        rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);
       }
+      slot.lines = shm::lines_for(n);
       if (rc < 0) {
         broke("impossible credit");
         return {0, false, EPROTO};
@@ -335,13 +337,16 @@ Pipe::Done Pipe::put_last(std::uint8_t type, std::uint64_t word) {
     Locked lock(*this, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const shm::RingGeometry ring{lines_};
     auto p = load(sender);
     shm::RingSlot slot;
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
     const int rc = shm::ring_reserve(ring, p, sizeof word, credit, &slot);
-    if (rc < 0) broke("impossible credit");
-    if (rc <= 0) return {0, false, rc < 0 ? EPROTO : 0};
+    if (rc <= 0) {  // there always is a line
+      broke("impossible credit");
+      return {0, false, EPROTO};
+    }
     std::memcpy(shm::payload_at(ring, out_, slot), &word, sizeof word);
     shm::ring_publish(ring, out_, slot, shm::RingHead::make(sizeof word, type, current_cpu_tag()));
     shm::ring_advance(ring, p, slot);

@@ -652,6 +652,9 @@ TEST(BadServer, ThatSaysNothingIsATimeOut) {
 
 // Whoever has no room for what an honest peer passes says so, and is served again when he has.
 TEST(OutOfDescriptors, LosesNoLinkAndGoesOnWhenThereIsRoom) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer looks at memory through a pipe, for which there would be no descriptors";
+#endif
   const std::string name = unique_name("poor");
   Gate full, drain, drained;
   auto child = Process::start([&] {

@@ -138,6 +138,29 @@ TEST(Pipe, EndsBehindItsBytes) {
   EXPECT_EQ(get(p.a, 5).size(), 1u);
 }
 
+TEST(Pipe, HasRoomForItsEndHoweverFullItIs) {
+  for (const std::uint32_t ring : {4096u, 65536u}) {
+    for (std::size_t size : {1, 56, 57, 500, 5000}) {
+      for (const bool leaves : {false, true}) {
+        Pair p(ring);
+        std::size_t sent = 0;
+        for (std::size_t n; (n = put(p.a, pattern(size, sent)).bytes) > 0;) sent += n;
+        EXPECT_EQ((leaves ? p.a.leave(7) : p.a.end_sending()).bytes, 1u) << size;
+        EXPECT_EQ(get(p.b, sent + 1).size(), sent);
+        EXPECT_EQ(p.b.front(), leaves ? PipeFront::kLeave : PipeFront::kEnd);
+      }
+    }
+  }
+}
+
+TEST(Pipe, TakesNothingAfterItsEnd) {
+  Pair p;
+  p.a.end_sending();
+  EXPECT_EQ(put(p.a, {'x'}).err, EPIPE);
+  EXPECT_EQ(p.a.end_sending().err, EPIPE);
+  EXPECT_EQ(p.a.leave(1).err, EPIPE);
+}
+
 TEST(Pipe, LeavesWithAWord) {
   Pair p;
   put(p.a, {'x'});

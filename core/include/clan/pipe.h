@@ -124,7 +124,8 @@ class CLAN_EXPORT Pipe {
   PipePage::Face& my_face() const { return page_->ends[end_].face; }
   PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
 
-  /// What a call has done. `err`: 0, EDEADLK (see above) or EPROTO (broken).
+  /// What a call has done. `err`: 0, EDEADLK (see above), EPROTO (broken) or EPIPE (this end has ended its
+  /// sending already).
   struct Done {
     std::size_t bytes = 0;
     bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
@@ -134,9 +135,9 @@ class CLAN_EXPORT Pipe {
   // --- sending ------------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
   Done send(const iovec* buffers, int count);
-  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done, 0: no room yet.
+  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room for it.
   Done end_sending();
-  /// The last record: the reader finds kLeave with `word` behind all bytes. As end_sending().
+  /// The last record: the reader finds kLeave with `word` behind all bytes. As end_sending(), and instead of it.
   Done leave(std::uint64_t word);
   /// True when there is room worth waking up for.
   bool writable() const;
