@@ -54,10 +54,16 @@ ShmLink::ShmLink(ShmPeer peer, nic::Nic& nic, nic::LinkSink& sink, Reactor& reac
   light_fence_ = (tables->header.flags & shm::kNicFences) != 0 && shm::AsymmetricFence::register_process();
 }
 
-ShmLink::~ShmLink() { give_up_slot(); }
+ShmLink::~ShmLink() { leave_nic(); }
 
-void ShmLink::give_up_slot() {
-  if (slot_held_.exchange(false)) nic_.remove_peer_slot(peer_.peer_slot);
+// What the link holds in our NIC. Later the NIC may be gone.
+void ShmLink::leave_nic() {
+  if (!slot_held_.exchange(false)) return;
+  nic_.remove_peer_slot(peer_.peer_slot);
+  std::unique_lock lock(mutex_);
+  const bool staged = staging_ != nullptr;
+  lock.unlock();
+  if (staged) nic_.retire(staging_cookie_.aperture);
 }
 
 Status ShmLink::start() { return reactor_.add(peer_.socket.get(), shared_from_this()); }
@@ -511,6 +517,25 @@ Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, s
 
 // --- copies by the peer's driver, where process_vm_* is forbidden --------------------------------
 
+// The memory is the link's own as long as it is up.
+Status ShmLink::make_staging() {
+  auto block = nic::MemoryBlock::create(kStagingBytes);
+  if (!block) return block.error();
+  auto cookie = nic_.export_aperture({(*block)->data(), (*block)->size(), Rights::kReadWrite, *block});
+  if (!cookie) return cookie.error();
+  auto granted = grant(*cookie);
+  {
+    std::lock_guard lock(mutex_);
+    if (granted && alive() && !staging_) {
+      staging_ = *block;
+      staging_cookie_ = *cookie;
+      return {};
+    }
+  }
+  nic_.retire(cookie->aperture);  // not granted, the link has gone down, or another thread was faster
+  return granted;
+}
+
 // One at a time per link: this is the slow path that keeps a forbidden kernel feature from being an
 // error. The data pass through staging memory of ours that the peer maps.
 TransferResult ShmLink::copy_by_peer(const Transfer& t) {
@@ -518,14 +543,9 @@ TransferResult ShmLink::copy_by_peer(const Transfer& t) {
   std::unique_lock lock(mutex_);
   if (!staging_) {
     lock.unlock();
-    auto block = nic::MemoryBlock::create(kStagingBytes);
-    if (!block) return failed(block.error().err);
-    auto cookie = nic_.export_aperture({(*block)->data(), (*block)->size(), Rights::kReadWrite, *block});
-    if (!cookie) return failed(cookie.error().err);
-    if (auto s = grant(*cookie); !s) return failed(s.error().err);
+    if (auto made = make_staging(); !made) return failed(made.error().err);
     lock.lock();
-    staging_ = *block;
-    staging_cookie_ = *cookie;
+    if (!staging_) return failed(ECONNRESET);
   }
   if (copy_request_ != 0) return {TransferResult::Kind::kBusy, EAGAIN};
   if (t.length > kStagingBytes) return failed(EMSGSIZE);
@@ -746,7 +766,7 @@ void ShmLink::go_down() {
     copying = std::exchange(copy_request_, 0) != 0;
     answered_.notify_all();
   }
-  give_up_slot();
+  leave_nic();
   if (copying) sink_.on_transfer_done(copy_.token, ECONNRESET, 0);
   sink_.on_link_down(shared_from_this());
 }

@@ -121,11 +121,12 @@ class ShmLink final : public nic::Link,
   void serve_copy(const ControlMessage& message);
   void accept_memory(const ControlMessage& message, Datagram& datagram);
   void go_down();
-  void give_up_slot();
+  void leave_nic();
   int copy_directly(const nic::Transfer& transfer);
   int copy_range(RdmaOp op, std::byte* local, std::uint64_t remote, std::uint64_t length) const;
   int copy_together(const nic::Transfer& transfer, std::uint64_t base);
   std::uint32_t claim_lane();
+  Status make_staging();
   nic::TransferResult copy_by_peer(const nic::Transfer& transfer);
 
   ShmPeer peer_;

@@ -268,6 +268,26 @@ TEST_P(Rdma, GroupsAndPrioritiesFinishAllWork) {
   EXPECT_TRUE(is_pattern(t.bytes.first(48 * 20'000), 3, 0));
 }
 
+TEST_P(Rdma, ADeadPeerLeavesNothingInTheNic) {
+  if (GetParam() == Way::kPackets) GTEST_SKIP() << "peers of packet links map nothing";
+  auto context = must(Context::create(options_for(GetParam())));
+  auto queue = must(RdmaQueue::create(context, 64));
+  for (int round = 0; round < 3; ++round) {
+    auto owner = must(Context::create(options_for(GetParam())));
+    std::vector<std::byte> own(100'000), local(100'000, std::byte{7});
+    auto aperture = must(Aperture::export_region(owner, own, Rights::kReadWrite));
+    auto remote = must(RemoteAperture::import(context, aperture.cookie()));
+    ASSERT_OK(queue.write(remote, 0, local.data(), local.size()));
+    RdmaCompletion c;
+    ASSERT_OK(queue.wait({&c, 1}, 20'000));
+    ASSERT_EQ(c.status, 0);
+    ASSERT_EQ(own, local);
+  }
+  const std::uint64_t end = monotonic_ns() + 20'000'000'000u;
+  while (context.counters().links != 0 && monotonic_ns() < end) ::usleep(1000);
+  EXPECT_EQ(context.counters().apertures, 0u);
+}
+
 TEST(RdmaQueue, RefusesWhatMakesNoSense) {
   auto context = must(Context::create());
   for (std::uint32_t depth : {0u, 3u, 131072u}) EXPECT_ERR(RdmaQueue::create(context, depth), EINVAL);
