@@ -268,7 +268,7 @@ Status RemoteAperture::write_slowly(std::uint64_t offset, const void* source, st
     return core_->link().put(h, offset, {static_cast<const std::byte*>(source), bytes},
                              nic::PutOrder::kAny);
   }
-  std::memcpy(h.mapped + offset, source, bytes);
+  if (bytes > 0) std::memcpy(h.mapped + offset, source, bytes);
   return after_write(offset, bytes);
 }
 
@@ -296,7 +296,7 @@ Status RemoteAperture::read_slowly(std::uint64_t offset, void* destination, std:
   if (h.mapped == nullptr) {
     return core_->link().get(h, offset, {static_cast<std::byte*>(destination), bytes});
   }
-  std::memcpy(destination, h.mapped + offset, bytes);
+  if (bytes > 0) std::memcpy(destination, h.mapped + offset, bytes);
   return after_read(offset, bytes);
 }
 

@@ -467,11 +467,8 @@ TransferResult ShmLink::transfer(const Transfer& t) {
         r.generation_wanted) {
       return failed(ESTALE);
     }
-    if (write) {
-      std::memcpy(r.mapped + t.remote_offset, t.local, t.length);
-    } else {
-      std::memcpy(t.local, r.mapped + t.remote_offset, t.length);
-    }
+    if (write && t.length > 0) std::memcpy(r.mapped + t.remote_offset, t.local, t.length);
+    if (!write && t.length > 0) std::memcpy(t.local, r.mapped + t.remote_offset, t.length);
   } else if (direct_copy_) {
     if (int err = copy_directly(t); err != 0) return failed(err);
   } else {
@@ -549,7 +546,7 @@ TransferResult ShmLink::copy_by_peer(const Transfer& t) {
   }
   if (copy_request_ != 0) return {TransferResult::Kind::kBusy, EAGAIN};
   if (t.length > kStagingBytes) return failed(EMSGSIZE);
-  if (t.op == RdmaOp::kWrite) std::memcpy(staging_->data(), t.local, t.length);
+  if (t.op == RdmaOp::kWrite && t.length > 0) std::memcpy(staging_->data(), t.local, t.length);
   ControlMessage message;
   message.type = ControlType::kCopy;
   message.request = next_request_++;

@@ -84,6 +84,20 @@ TEST(Aperture, IsNotReachedByPioWhereCopiesAreForbidden) {
   EXPECT_EQ(local, std::vector<std::byte>(100, std::byte{9}));  // nothing comes later either
 }
 
+TEST(Aperture, TakesAnAccessToNothingWithoutAnAddress) {
+  Two c;
+  auto memory = must(Memory::allocate(4096));
+  std::vector<std::byte> own(4096);
+  for (bool mapped : {true, false}) {
+    auto a = mapped ? must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite))
+                    : must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
+    auto r = must(RemoteAperture::import(c.peer, a.cookie()));
+    EXPECT_OK(r.write(4096, nullptr, 0));
+    EXPECT_OK(r.read(0, nullptr, 0));
+    EXPECT_ERR(r.write(4097, nullptr, 0), ERANGE);
+  }
+}
+
 TEST(Aperture, GrantsNoMoreThanItsRightsAndBounds) {
   Two c;
   for (bool mapped : {true, false}) {

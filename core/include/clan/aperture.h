@@ -90,7 +90,7 @@ class CLAN_EXPORT RemoteAperture {
 
   /// PIO write. The peer's processor is not involved; tripwires there fire if armed.
   Status write(std::uint64_t offset, const void* source, std::size_t bytes) {
-    if (writes_directly_ && offset <= length_ && bytes <= length_ - offset) [[likely]] {
+    if (writes_directly_ && bytes > 0 && offset <= length_ && bytes <= length_ - offset) [[likely]] {
       std::memcpy(mapped_ + offset, source, bytes);
       std::atomic_signal_fence(std::memory_order_seq_cst);
       // relaxed: ordered by the asymmetric fence of whoever arms
@@ -102,7 +102,7 @@ class CLAN_EXPORT RemoteAperture {
 
   /// PIO read. Tripwires on reading fire if armed.
   Status read(std::uint64_t offset, void* destination, std::size_t bytes) {
-    if (reads_directly_ && offset <= length_ && bytes <= length_ - offset) [[likely]] {
+    if (reads_directly_ && bytes > 0 && offset <= length_ && bytes <= length_ - offset) [[likely]] {
       std::memcpy(destination, mapped_ + offset, bytes);
       std::atomic_signal_fence(std::memory_order_seq_cst);
       if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
