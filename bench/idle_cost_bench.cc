@@ -122,7 +122,7 @@ std::optional<Outcome> measure_idle(Context& context, T& transport, std::size_t 
 }
 
 Row idle_row(const std::string& benchmark, const std::string& variant, std::size_t connections,
-             const std::string& unit, std::vector<double> runs) {
+             const std::string& unit, const std::vector<double>& runs) {
   Row row;
   row.benchmark = benchmark;
   row.variant = variant;

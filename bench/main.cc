@@ -192,6 +192,7 @@ int run(CommandLine& line) {
 
 }  // namespace clan::bench
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what nobody handles ends the program
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   CLI::App app("Measures CLAN and what it is compared with, in one run on one machine.",

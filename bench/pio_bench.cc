@@ -116,7 +116,7 @@ bool write_member(Member& m, Target& target) {
   const double each = Clock::to_ns(Clock::now() - start) / kWarmUp;
   const std::uint64_t rounds = m.agree(m.repeats_for(each));
   auto* last = reinterpret_cast<std::atomic<std::uint64_t>*>(m.scratch());
-  constexpr double kStoresPerRound = static_cast<double>(kArea / kStore);
+  constexpr double kStoresPerRound = static_cast<double>(kArea) / kStore;
   while (m.next_sample()) {
     const std::uint64_t begin = Clock::now();
     if (!rounds_of(rounds)) return m.fail("the write was refused");

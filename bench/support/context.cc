@@ -26,9 +26,9 @@ GroupOptions Context::on_two_cores(std::size_t members) const {
   return group(std::vector<std::vector<int>>(members, both));
 }
 
-std::vector<std::size_t> Context::sizes(std::vector<std::size_t> full,
-                                        std::vector<std::size_t> quick,
-                                        std::vector<std::size_t> smoke) const {
+std::vector<std::size_t> Context::sizes(const std::vector<std::size_t>& full,
+                                        const std::vector<std::size_t>& quick,
+                                        const std::vector<std::size_t>& smoke) const {
   return options_.smoke ? smoke : options_.quick ? quick : full;
 }
 

@@ -36,8 +36,9 @@ class Context {
   GroupOptions on_two_cores(std::size_t members) const;
 
   /// The full list, or what a short run takes of it.
-  std::vector<std::size_t> sizes(std::vector<std::size_t> full, std::vector<std::size_t> quick,
-                                 std::vector<std::size_t> smoke = {64}) const;
+  std::vector<std::size_t> sizes(const std::vector<std::size_t>& full,
+                                 const std::vector<std::size_t>& quick,
+                                 const std::vector<std::size_t>& smoke = {64}) const;
 
   /// Measures one row. Nothing when the variant was skipped or failed, which it has reported.
   using Variant = std::function<std::optional<Row>(Context&)>;

@@ -43,8 +43,8 @@ bool drive_round_trips(Member& m, E& end, std::size_t bytes, std::uint64_t warm_
     if (i == warm_up / 2) start = Clock::now();
     if (!trip(end, source, in, number++)) return m.fail("warm-up: wrong or no answer");
   }
-  const double trip_ns =
-      Clock::to_ns(Clock::now() - start) / static_cast<double>(warm_up - warm_up / 2);
+  const std::uint64_t timed = warm_up - warm_up / 2;
+  const double trip_ns = Clock::to_ns(Clock::now() - start) / static_cast<double>(timed);
   const std::uint64_t trips = m.agree(m.repeats_for(trip_ns));
   m.reserve(trips);
   while (m.next_sample()) {

@@ -11,7 +11,6 @@ namespace clan::nic {
 
 using shm::ApertureEntry;
 using shm::TripwireEntry;
-using shm::TripwireSignal;
 
 std::uint64_t key_image(const RdmaCookie& cookie) {
   // Everything the cookie promises is under the key, so no field can be changed without it.

@@ -49,7 +49,7 @@ TEST(Fd, ClosesItsDescriptorOnceAndOnlyWhenItOwnsOne) {
     EXPECT_FALSE(*made);
     EXPECT_TRUE(moved);
     moved = std::move(moved);  // NOLINT: to itself on purpose
-    EXPECT_TRUE(moved);
+    EXPECT_TRUE(moved);        // NOLINT: as above
     auto copy = duplicate(moved.get());
     ASSERT_OK(copy);
     EXPECT_EQ(open_descriptors(), before + 2);
@@ -234,7 +234,7 @@ TEST(AbstractSocket, OfAListenerThatAcceptsNobodyIsATimeOut) {
     }
     EXPECT_EQ(client.error().err, ETIMEDOUT);
     EXPECT_ERR(connect_abstract(name, 1), ETIMEDOUT);  // long past
-    Fd(::accept(listener->get(), nullptr, nullptr));
+    Fd(::accept(listener->get(), nullptr, nullptr)).reset();
     EXPECT_OK(connect_abstract(name, deadline_after_ms(5000)));
     return;
   }

@@ -31,7 +31,6 @@
 namespace clan::test {
 namespace {
 
-using engine::ContextCore;
 using engine::OobSink;
 
 enum class Wire { kShm, kPlain, kScrambled };

@@ -697,7 +697,7 @@ TEST_F(NicEvents, SurviveGarbageInTheQueue) {
   for (int round = 0; round < 200; ++round) {
     q.root.store(random());
     q.sleeping.store(static_cast<std::uint32_t>(random()));
-    for (auto& mid : q.mid) mid.store(random() & random());
+    for (auto& mid : q.mid) mid.store(random() & random());  // NOLINT: two draws
     for (int i = 0; i < 100; ++i) q.leaf[random() % std::size(q.leaf)].store(random());
     std::uint32_t base = 0;
     while (std::uint64_t bits = take_events(q, &cursor, &base)) {

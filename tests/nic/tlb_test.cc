@@ -420,7 +420,7 @@ TEST_F(TlbTest, AMovedUseIsReleasedOnce) {
   Tlb& tlb = make_small(4, 0);
   TlbUse a = tlb.acquire(0, 0, 1, PageAccess::kRead);
   TlbUse b = std::move(a);
-  a.release();
+  a.release();  // NOLINT(bugprone-use-after-move): on purpose
   EXPECT_TRUE(b.ready());
   TlbUse c;
   c = std::move(b);

@@ -218,7 +218,6 @@ struct Model::Search {
       case OpKind::kDone:
         return false;
       case OpKind::kLoad:
-        return true;
       case OpKind::kStore:
         return true;
       case OpKind::kAwait:

@@ -210,8 +210,8 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   template <typename T>
-  ModelAtomic<T> word(std::string name, T initial = 0) {
-    return ModelAtomic<T>(add_word(std::move(name), initial));
+  ModelAtomic<T> word(const std::string& name, T initial = 0) {
+    return ModelAtomic<T>(add_word(name, initial));
   }
   Ghost ghost(std::string name) { return Ghost(add_word(std::move(name), 0)); }
 

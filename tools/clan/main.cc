@@ -137,6 +137,7 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what nobody handles ends the program
 int main(int argc, char** argv) {
   CLI::App app{"CLAN: user-level networking. Looks at this machine and measures the engine on it."};
   app.name("clan");

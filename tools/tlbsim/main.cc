@@ -179,6 +179,7 @@ int write_trace(const std::string& kind, const Workload& workload, const std::st
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): what nobody handles ends the program
 int main(int argc, char** argv) {
   CLI::App app("Simulates a NIC's translation look-aside buffer on traces of memory accesses");
   app.require_subcommand(1);
