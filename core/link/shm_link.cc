@@ -22,6 +22,7 @@ namespace {
 
 // Copies from here on are offered to the peer's processor as well.
 constexpr std::uint64_t kTogetherBytes = 64 * 1024;
+constexpr int kMostHelped = 64;  ///< chunks of a peer's copy in one go: it may begin another while we help
 constexpr std::size_t kStagingBytes = 512 * 1024;  ///< the longest chunk of an RDMA driver
 constexpr std::size_t kMostUnsent = 65536;    ///< messages kept for a peer that does not read
 constexpr std::size_t kMostUnsentFds = 256;   ///< of these, with a descriptor
@@ -385,7 +386,7 @@ bool ShmLink::help() {
   shm::CopyJob& job = nic_.image().signals->jobs[peer_.peer_slot];
   bool helped = false;
   std::uint32_t chunk;
-  while (claim_chunk(job, &chunk)) {
+  for (int i = 0; i < kMostHelped && claim_chunk(job, &chunk); ++i) {
     // Every field is the peer's word: our side of the copy must lie in an aperture it has a right to.
     const auto op = static_cast<RdmaOp>(job.op.load(std::memory_order_relaxed));
     const std::uint64_t length = job.length.load(std::memory_order_relaxed);

@@ -21,6 +21,9 @@ enum Word : std::uint32_t {
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
   kHolders,                      ///< processes of this end that have not closed it; one that was killed counts
+  kBells,      ///< threads of this end that are ringing; kBellsClosed: none may any more
+  kGivenBack,  ///< when leaving: 1: no more to say; 2: it has done the other end's part itself; else bytes of
+               ///< TCP that it has taken out unread: pid << 32 | its memfd of them
   kWords,
 };
 static_assert(kWords <= 16);
@@ -28,10 +31,12 @@ static_assert(kWords <= 16);
 enum State : std::uint64_t {
   kAttached = 1,       ///< this end knows the pipe and reads it
   kSending = 2,        ///< it sends here: kSwitchAt holds
-  kLeaving = 4,        ///< it wants both to go back to TCP
-  kGone = 8,           ///< it has gone back to TCP: nothing more will come here
+  kLeaving = 4,        ///< it wants both to go back to TCP, and its unread bytes to be sent there
+  kGone = 8,           ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
   kClosed = 16,        ///< its last descriptor has been closed: nobody is to be woken there
 };
+
+constexpr std::uint64_t kBellsClosed = 1u << 30;
 
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
 constexpr char kMemfdName[] = "clan-pipe";
