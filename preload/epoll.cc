@@ -182,6 +182,21 @@ void watch_doorbells(Interest& i) {
   i.moved = true;
 }
 
+// The socket has gone back to TCP: the kernel watches for what the application asked for.
+void watch_kernel(Interest& i) {
+  if (!i.moved) return;
+  KeepErrno keep;
+  epoll_event event{};
+  event.events = i.fired ? EPOLLONESHOT : i.events;
+  event.data = i.data;
+  if (sys::epoll_ctl(i.set->epfd, EPOLL_CTL_MOD, i.fd, &event) != 0 && errno == EINVAL) {  // EPOLLEXCLUSIVE
+    sys::epoll_ctl(i.set->epfd, EPOLL_CTL_DEL, i.fd, nullptr);
+    sys::epoll_ctl(i.set->epfd, EPOLL_CTL_ADD, i.fd, &event);
+  }
+  i.moved = false;
+  --i.set->moved;
+}
+
 // What grows with every edge for reading.
 std::uint64_t in_stamp(const Socket& s) {
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
@@ -204,6 +219,10 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   const std::uint32_t wanted = (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) |
                                EPOLLERR | EPOLLHUP;
   auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
+  if (!s.shared()) {
+    watch_kernel(i);
+    return 0;
+  }
   if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
   if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
   ready &= wanted;
@@ -337,7 +356,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
         const Interest& i = *set->interests[k];
         // A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
         if (i.moved && !i.nested && !i.fired && (i.events & EPOLLOUT) != 0 &&
-            (i.socket->mine().words[socket_face::kState].load() & socket_face::kSending) == 0) {
+            sends_tcp(*i.socket)) {
           capped = true;
         }
       }
@@ -464,6 +483,12 @@ void unlock_epoll() { lock_word.clear(std::memory_order_release); }
 void moved(Socket& s) {
   Guard guard;
   for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_doorbells(*i);
+}
+
+void went_back(Socket& s) {
+  if (s.interests == nullptr || s.shared()) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_kernel(*i);
 }
 
 bool set_moved(int epfd) {

@@ -9,6 +9,8 @@ struct Socket;
 
 /// The socket has moved: the sets it is in watch for doorbells from now on.
 void moved(Socket& s);
+/// It has gone back to TCP: they watch what the application asked for.
+void went_back(Socket& s);
 /// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do we.
 void left_descriptor(Socket& s, int fd);
 /// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether epoll_wait

@@ -76,6 +76,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       if (s && s->shared()) {
         const bool ask = look && plain_from_copy && copy[i].revents != 0;
         fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
+        if (plain_from_copy) fds[i].revents |= static_cast<short>(copy[i].revents & POLLPRI);
       } else if (plain_from_copy) {
         fds[i].revents = copy[i].revents;
       } else {
@@ -96,7 +97,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       copy[i] = fds[i];
       copy[i].revents = 0;
       if (s && s->shared()) {
-        copy[i].events = POLLIN | POLLRDHUP;
+        if ((fds[i].events & POLLPRI) != 0) ++plain;  // urgent data is the kernel's to tell
+        copy[i].events = static_cast<short>(POLLIN | POLLRDHUP | (fds[i].events & POLLPRI));
       } else if (fds[i].fd >= 0) {
         ++plain;
       }
@@ -125,12 +127,12 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       if (!prepare_sleep(*s, fds[i].events)) ready = answer(fds[i].fd, *s, fds[i].events, false) != 0;
       // Bytes of TCP that are not asked for would keep the kernel from sleeping.
       if (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0) {
-        copy[i].events = POLLRDHUP;
+        copy[i].events &= static_cast<short>(~POLLIN);
         drains = true;
       }
       if (s->kernel_end.load() || s->kernel_error.load()) copy[i].fd = -1;  // known already
       if ((fds[i].events & (POLLOUT | POLLWRNORM)) != 0 && (answer(fds[i].fd, *s, POLLOUT, false) == 0) &&
-          (s->mine().words[clan::socket_face::kState].load() & clan::socket_face::kSending) == 0) {
+          sends_tcp(*s)) {
         copy[i].events |= POLLOUT;
       }
     }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <poll.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
@@ -16,7 +17,9 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 
 namespace clan::preload {
 
@@ -66,6 +69,16 @@ namespace clan::preload {
   X(pid_t, fork, ())                                                                             \
   X(long, syscall, (long, ...))                                                                  \
   X(int, execve, (const char*, char* const*, char* const*))                                      \
+  X(int, fexecve, (int, char* const*, char* const*))                                             \
+  X(int, posix_spawn,                                                                            \
+    (pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,           \
+     char* const*, char* const*))                                                                \
+  X(int, posix_spawnp,                                                                           \
+    (pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,           \
+     char* const*, char* const*))                                                                \
+  X(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t*, int, int))              \
+  X(int, system, (const char*))                                                                  \
+  X(FILE*, popen, (const char*, const char*))                                                    \
   X(FILE*, fdopen, (int, const char*))                                                           \
   X(int, fclose, (FILE*))
 
@@ -145,6 +158,29 @@ inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
 }
 
 }  // namespace sys
+
+// The names in a directory, without memory of our own.
+class DirectoryReader {
+ public:
+  explicit DirectoryReader(int fd) : fd_(fd) {}
+  const char* next() {
+    if (at_ >= size_) {
+      size_ = sys::call(SYS_getdents64, fd_, buffer_, sizeof buffer_);
+      at_ = 0;
+      if (size_ <= 0) return nullptr;
+    }
+    const char* entry = buffer_ + at_;
+    std::uint16_t length;
+    std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
+    at_ += length;
+    return entry + 19;
+  }
+
+ private:
+  int fd_;
+  long at_ = 0, size_ = 0;
+  alignas(8) char buffer_[4096];
+};
 
 /// errno as it was: what we do for ourselves must not show.
 class KeepErrno {

@@ -41,29 +41,6 @@ constexpr std::uint32_t kFirstOfferReceives = 8;
 constexpr std::uint32_t kFirstLook = 3;
 constexpr std::uint32_t kMostLooks = 512;  ///< of a client whose offer nobody takes up
 
-// The names in a directory, without memory of our own.
-class DirectoryReader {
- public:
-  explicit DirectoryReader(int fd) : fd_(fd) {}
-  const char* next() {
-    if (at_ >= size_) {
-      size_ = sys::call(SYS_getdents64, fd_, buffer_, sizeof buffer_);
-      at_ = 0;
-      if (size_ <= 0) return nullptr;
-    }
-    const char* entry = buffer_ + at_;
-    std::uint16_t length;
-    std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
-    at_ += length;
-    return entry + 19;
-  }
-
- private:
-  int fd_;
-  long at_ = 0, size_ = 0;
-  alignas(8) char buffer_[4096];
-};
-
 /// Addresses as IPv6; IPv4 ones mapped.
 struct Endpoint {
   in6_addr address{};

@@ -80,8 +80,11 @@ struct Socket {
   std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
   std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
   std::atomic<bool> kernel_error{false};
+  std::atomic<int> error_number{0};  ///< of kernel_error
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
+  std::atomic<bool> back_in{false};    ///< what we read is TCP's again
+  std::atomic<bool> resending{false};  ///< what the other end gave back is on its way; nothing may overtake it
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
   std::atomic<std::uint64_t> checked_ns{0};
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
@@ -145,6 +148,13 @@ void adopt_pipe(int fd, int memfd, int end);
 /// kernel, as nobody can tell what the other process will do with its own descriptor.
 void adopt_passed(int fd);
 
+// --- going back (going_back.cc) ----------------------------------------------------------------------
+
+/// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to use
+/// the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is sent
+/// from now on goes by TCP, and what is received does when the other end has noticed.
+void leave_pipe(int fd, bool to_others);
+
 // --- transfer (transfer.cc) --------------------------------------------------------------------------
 
 /// Both return what recvmsg and sendmsg would, with errno. `flags` as there. The socket is shared().
@@ -159,6 +169,8 @@ bool prepare_sleep(Socket& s, short events);
 void look_at_kernel(int fd, Socket& s);
 /// The socket still has TCP bytes to read, or may have.
 bool reads_tcp(const Socket& s);
+/// It sends by TCP: not in the pipe yet, or not any more.
+bool sends_tcp(const Socket& s);
 bool is_nonblocking(int fd, Socket& s);
 /// The last descriptor of the process is about to be closed.
 void shared_close(int fd, Socket& s);

@@ -129,6 +129,8 @@ CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
 namespace {
 
 int do_fcntl(int fd, int command, void* argument) {
+  // SIGIO tells of what comes by TCP.
+  if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0) leave_pipe(fd, false);
   const int rc = real().fcntl(fd, command, argument);
   if (rc < 0) return rc;
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
@@ -171,6 +173,7 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
       return 0;
     }
   }
+  if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) leave_pipe(fd, false);
   const int rc = real().ioctl(fd, request, argument);
   if (rc == 0 && request == FIONBIO && argument != nullptr) {
     if (Held s = hold(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;

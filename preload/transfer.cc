@@ -9,14 +9,18 @@
 #include <algorithm>
 #include <csignal>
 
-#include "clan/log.h"
 #include "clan/clock.h"
+#include "clan/log.h"
+#include "epoll.h"
 #include "socket.h"
+#include "transfer.h"
 
 namespace clan::preload {
 namespace {
 
+using socket_face::kBells;
 using socket_face::kDoorbells;
+using socket_face::kGone;
 using socket_face::kLeaving;
 using socket_face::kSending;
 using socket_face::kState;
@@ -25,10 +29,6 @@ using socket_face::kSwitchAt;
 
 constexpr std::uint64_t kCheckNs = 1'000'000;  ///< how often a busy sender asks whether the peer is alive
 constexpr int kMostBuffers = 64;
-
-std::uint64_t state_of(const PipePage::Face& face) {
-  return face.words[kState].load(std::memory_order_acquire);  // PAIR face.state
-}
 
 // Bytes the kernel has taken from us for this connection, ever.
 bool sent_by_tcp(int fd, std::uint64_t* bytes) {
@@ -55,7 +55,8 @@ bool read_by_tcp(int fd, std::uint64_t* bytes) {
   return true;
 }
 
-// Lets this direction switch to the pipe when the other end reads there. True: it has.
+}  // namespace
+
 bool switch_sending(int fd, Socket& s) {
   auto& mine = s.mine();
   if ((state_of(mine) & kSending) != 0) return true;
@@ -66,15 +67,18 @@ bool switch_sending(int fd, Socket& s) {
   if (!Slot::try_close(slot.sends)) return (state_of(mine) & kSending) != 0;
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
-  if (!switched && sent_by_tcp(fd, &bytes)) {
+  const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
+  if (!switched && !over && sent_by_tcp(fd, &bytes)) {
     // Doorbells must not wait for anything.
     const int on = 1, off = 0;
     sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
     // PAIR face.state: publishes kSwitchAt
-    mine.words[kState].fetch_or(kSending, std::memory_order_acq_rel);
-    switched = true;
+    mine.words[kState].fetch_or(kSending, std::memory_order_seq_cst);
+    // Whoever leaves says so and then looks whether we have switched: one of us sees the other.
+    switched = (state_of(s.theirs()) & kLeaving) == 0;
+    if (!switched) mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);
     CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
                static_cast<unsigned long long>(bytes));
   }
@@ -82,13 +86,35 @@ bool switch_sending(int fd, Socket& s) {
   return switched;
 }
 
+namespace {
+
+// One of those who may ring, until nobody may.
+class Ringing {
+ public:
+  explicit Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
+    allowed_ = (bells_.fetch_add(1, std::memory_order_acq_rel) & socket_face::kBellsClosed) == 0;
+  }
+  ~Ringing() { bells_.fetch_sub(1, std::memory_order_acq_rel); }
+  explicit operator bool() const { return allowed_; }
+
+ private:
+  std::atomic<std::uint64_t>& bells_;
+  bool allowed_;
+};
+
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0) return answer_leaving(fd, s);
   // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
   // just sending by TCP has to be through.
-  while (!switch_sending(fd, s)) sched_yield();
+  while (!switch_sending(fd, s)) {
+    if ((state_of(s.theirs()) & kLeaving) != 0 || (state_of(face) & kGone) != 0) return;
+    sched_yield();
+  }
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  Ringing ringing(face);
+  if (!ringing) return;
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
   face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
   const char byte = 0;
@@ -104,6 +130,11 @@ std::size_t total(const iovec* buffers, int count) {
   std::size_t n = 0;
   for (int i = 0; i < count; ++i) n += buffers[i].iov_len;
   return n;
+}
+
+// Null buffers discard; the kernel has a flag for it.
+int discarding(const iovec* buffers, int count) {
+  return count > 0 && buffers[0].iov_base == nullptr && buffers[0].iov_len > 0 ? MSG_TRUNC : 0;
 }
 
 // The buffers behind the first `skip` bytes, at most `most` bytes of them.
@@ -127,8 +158,8 @@ struct Part {
 
 // --- before the pipe -----------------------------------------------------------------------------------
 
-// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there are none.
-// `certain`: how many of those in the kernel's queue are the application's for sure.
+}  // namespace
+
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   *certain = 0;
   int queued = 0;
@@ -151,29 +182,21 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   return static_cast<ssize_t>(until - read);
 }
 
-// What a recv() that did not wait says of the connection's end.
 void note_end(Socket& s, ssize_t n) {
   if (n == 0) s.kernel_end.store(true);
-  if (n < 0 && errno != EAGAIN && errno != EINTR) s.kernel_error.store(true);
+  if (n < 0 && errno != EAGAIN && errno != EINTR) {
+    s.error_number.store(errno);
+    s.kernel_error.store(true);
+  }
 }
+
+namespace {
 
 // The same, when nothing is to be read.
 void look_for_end(int fd, Socket& s) {
   char byte;
   note_end(s, sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT));
 }
-
-// A lock for the moments in which bytes from TCP are counted: threads of this process.
-class Draining {
- public:
-  explicit Draining(Socket& s) : slot_(*s.slot.load(std::memory_order_acquire)) {
-    while (!Slot::try_close(slot_.receives)) sched_yield();
-  }
-  ~Draining() { Slot::open(slot_.receives); }
-
- private:
-  Slot& slot_;
-};
 
 // Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags) {
@@ -193,7 +216,7 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   msghdr message{};
   message.msg_iov = part.buffers;
   message.msg_iovlen = static_cast<std::size_t>(part.count);
-  return sys::call(SYS_recvmsg, fd, &message, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT);
+  return sys::call(SYS_recvmsg, fd, &message, (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT);
 }
 
 // --- the end -------------------------------------------------------------------------------------------
@@ -201,8 +224,8 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
 // The peer's TCP is closed or reset and the pipe is empty: what recv says.
 ssize_t ended(Socket& s) {
   const bool reset = s.pipe.unread_by_peer() > 0;  // it left bytes unread, as TCP answers with RST
-  if (reset && !s.reset_told.exchange(true)) {
-    errno = ECONNRESET;
+  if ((reset || s.kernel_error.load()) && !s.reset_told.exchange(true)) {
+    errno = s.kernel_error.load() ? s.error_number.load() : ECONNRESET;
     return -1;
   }
   return 0;
@@ -241,7 +264,7 @@ int sleep_for_bytes(int fd, Socket& s) {
   } else if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
     return -1;
   } else if (n < 0) {
-    s.kernel_error.store(true);
+    note_end(s, n);
   } else {
     look_at_kernel(fd, s);
   }
@@ -263,7 +286,9 @@ bool is_nonblocking(int fd, Socket& s) {
 }
 
 void look_at_kernel(int fd, Socket& s) {
+  if (s.back_in.load(std::memory_order_acquire)) return;
   KeepErrno keep;
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) answer_leaving(fd, s);
   if (!s.drained.load(std::memory_order_acquire)) {
     Draining draining(s);
     std::size_t certain = 0;
@@ -301,6 +326,14 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
                  : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
   std::size_t got = 0;
   for (;;) {
+    if (s.back_in.load(std::memory_order_acquire)) {
+      if (got > 0) return static_cast<ssize_t>(got);
+      went_back(s);
+      msghdr message{};
+      message.msg_iov = const_cast<iovec*>(buffers);
+      message.msg_iovlen = static_cast<std::size_t>(count);
+      return real().recvmsg(fd, &message, flags | discarding(buffers, count));
+    }
     if (!s.drained.load(std::memory_order_acquire)) {
       Part part(buffers, count, got);
       const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags);
@@ -333,12 +366,18 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (wanted == 0 && s.pipe.front() == PipeFront::kBytes) return 0;
     }
     if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
+    bool leaves = false;
     switch (s.pipe.front()) {
       case PipeFront::kBytes:
         if (s.drained.load(std::memory_order_acquire) && wanted > 0) continue;
         break;  // TCP's come first, and are on their way
       case PipeFront::kEnd:
         if (s.drained.load(std::memory_order_acquire)) return static_cast<ssize_t>(got);
+        break;
+      case PipeFront::kLeave:
+        leaves = true;
+        look_at_kernel(fd, s);
+        if (came_back(fd, s)) continue;
         break;
       case PipeFront::kBroken:
         if (got > 0) return static_cast<ssize_t>(got);
@@ -355,18 +394,19 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (got > 0) return static_cast<ssize_t>(got);
       if (check_due(s)) {
         look_at_kernel(fd, s);
-        if (s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() != PipeFront::kNothing) continue;
+        if (s.kernel_end.load() || s.kernel_error.load()) continue;
+        if (!leaves && s.pipe.front() != PipeFront::kNothing) continue;
       }
       errno = EAGAIN;
       return -1;
     }
     // Wait: spin as long as it pays, then sleep in the kernel.
     auto there = [&] { return s.pipe.front() != PipeFront::kNothing; };
-    if (s.drained.load(std::memory_order_acquire) && s.receive_wait &&
+    if (!leaves && s.drained.load(std::memory_order_acquire) && s.receive_wait &&
         s.receive_wait->spin(there, s.pipe.peer_cpu())) {
       continue;
     }
-    if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire)) continue;
+    if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
     if (sleep_for_bytes(fd, s) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
     if (s.receive_wait) s.receive_wait->slept();
   }
@@ -377,8 +417,19 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
   const bool may_wait = (flags & MSG_DONTWAIT) == 0;
   std::size_t sent = 0;
   for (;;) {
-    if (!switch_sending(fd, s)) {
-      // Still by TCP. The counter keeps the switch from happening under us.
+    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+    const bool gone = (state_of(s.mine()) & kGone) != 0;
+    if (gone && sent > 0) return static_cast<ssize_t>(sent);
+    if (gone && s.resending.load(std::memory_order_acquire)) {
+      if (!may_wait || is_nonblocking(fd, s)) {
+        errno = EAGAIN;
+        return -1;
+      }
+      sys::poll(nullptr, 0, 1);
+      continue;
+    }
+    if (gone || !switch_sending(fd, s)) {
+      // Still by TCP, or again. The counter keeps the switch from happening under us.
       Slot& slot = *s.slot.load(std::memory_order_acquire);
       if ((slot.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0) {
         slot.sends.fetch_sub(1, std::memory_order_acq_rel);
@@ -386,7 +437,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         continue;
       }
       ssize_t n = -1;
-      if ((state_of(s.mine()) & kSending) == 0) {
+      if (gone || (state_of(s.mine()) & kSending) == 0) {
         msghdr message{};
         message.msg_iov = const_cast<iovec*>(buffers);
         message.msg_iovlen = static_cast<std::size_t>(count);
@@ -397,8 +448,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       slot.sends.fetch_sub(1, std::memory_order_acq_rel);
       continue;
     }
-    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-    if (sender.ended.load(std::memory_order_relaxed) != 0) {
+    if (sender.ended.load(std::memory_order_relaxed) == 1) {
       return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
     }
     if (check_due(s)) look_at_kernel(fd, s);
@@ -416,6 +466,10 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     } else {
       Part part(buffers, count, sent);
       done = s.pipe.send(part.buffers, part.count);
+    }
+    if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
+      sched_yield();
+      continue;
     }
     if (deadlocked(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (done.must_ring) ring_doorbell(fd, s);
@@ -475,35 +529,38 @@ void shared_close(int fd, Socket& s) {
 int shared_shutdown(int fd, Socket& s, int how) {
   if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
   if (how == SHUT_WR || how == SHUT_RDWR) {
-    if (!switch_sending(fd, s)) {
-      // Our bytes still go by TCP, and so does their end.
+    if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
+      // Our bytes go by TCP, and so does their end.
+      while (s.resending.load(std::memory_order_acquire)) sys::poll(nullptr, 0, 1);
       return real().shutdown(fd, how);
     }
+    if (s.pipe.end_sending().must_ring) ring_doorbell(fd, s);
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-    while (sender.ended.load(std::memory_order_relaxed) == 0) {
-      const auto done = s.pipe.end_sending();
-      if (done.err != 0) break;
-      if (done.must_ring) ring_doorbell(fd, s);
-      if (done.bytes > 0) break;
-      look_at_kernel(fd, s);
-      if (s.kernel_end.load() || s.kernel_error.load()) break;
-      // shutdown() never waits for the peer in TCP; here the ring is full, which takes a reader to mend.
-      pollfd p{fd, 0, 0};
-      sys::poll(&p, 1, 1);
-    }
+    if (sender.ended.load(std::memory_order_relaxed) == 2) return shared_shutdown(fd, s, how);  // just gone back
   }
   // Whoever sleeps on this descriptor here has to notice.
   if (how == SHUT_RD) return real().shutdown(fd, SHUT_RD);
   return 0;
 }
 
+bool sends_tcp(const Socket& s) { return (state_of(s.mine()) & (kSending | kGone)) != kSending; }
+
 short readiness(int fd, Socket& s, bool look) {
   if (look) look_at_kernel(fd, s);
+  KeepErrno keep;
+  const bool by_tcp = sends_tcp(s);
+  const bool reads_kernel = s.back_in.load(std::memory_order_acquire) || came_back(fd, s);
   short ready = 0;
+  if (reads_kernel || by_tcp) {
+    pollfd p{fd, static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)), 0};
+    if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
+    if (s.resending.load(std::memory_order_acquire)) ready &= static_cast<short>(~POLLOUT);
+    if (reads_kernel) return ready;
+    ready &= POLLOUT;
+  }
   const bool gone = s.kernel_end.load() || s.kernel_error.load();
   if (!s.drained.load(std::memory_order_acquire)) {
     std::size_t certain = 0;
-    KeepErrno keep;
     Draining draining(s);
     if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0) {
       ready |= POLLIN;
@@ -514,7 +571,7 @@ short readiness(int fd, Socket& s, bool look) {
     const int low_water = s.low_water.load(std::memory_order_relaxed);
     const bool enough = front != PipeFront::kBytes || low_water <= 1 ||
                         s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water);
-    if (front != PipeFront::kNothing && enough) ready |= POLLIN;
+    if (front != PipeFront::kNothing && front != PipeFront::kLeave && enough) ready |= POLLIN;
     // As in TCP, the end is known before the bytes in front of it are read.
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_acquire) == 1) ready |= POLLRDHUP;
     if (front == PipeFront::kBroken) ready |= POLLERR | POLLHUP;
@@ -522,19 +579,13 @@ short readiness(int fd, Socket& s, bool look) {
   if (gone) {
     ready |= POLLIN | POLLRDHUP;
     pollfd p{fd, 0, 0};  // whether it has been reset since
-    KeepErrno keep;
     if (sys::poll(&p, 1, 0) > 0) ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
   }
   if (s.kernel_error.load() || (gone && s.pipe.unread_by_peer() > 0)) ready |= POLLERR | POLLHUP;
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
-  const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) != 0;
+  const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
   if (ended_here && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
-  if ((state_of(s.mine()) & kSending) == 0) {
-    pollfd p{fd, POLLOUT, 0};
-    if (sys::poll(&p, 1, 0) > 0) ready |= static_cast<short>(p.revents & POLLOUT);
-  } else if (gone || ended_here || s.pipe.writable()) {
-    ready |= POLLOUT;
-  }
+  if (!by_tcp && (gone || ended_here || s.pipe.writable())) ready |= POLLOUT;
   return ready;
 }
 
@@ -543,13 +594,14 @@ bool prepare_sleep(Socket& s, short events) {
       s.drained.load(std::memory_order_acquire)) {
     return false;
   }
-  if ((events & POLLOUT) != 0 && (state_of(s.mine()) & kSending) != 0 && !s.pipe.want_room()) return false;
+  if ((events & POLLOUT) != 0 && !sends_tcp(s) && !s.pipe.want_room()) return false;
   return true;
 }
 
 int bytes_to_read(int fd, Socket& s) {
   int n = 0;
   KeepErrno keep;
+  if (s.back_in.load(std::memory_order_acquire)) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
   if (!s.drained.load(std::memory_order_acquire)) {
     Draining draining(s);
     std::size_t certain = 0;

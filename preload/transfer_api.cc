@@ -206,10 +206,10 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
 }
 
 CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
+  if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
   return sending(
       fd, [&] { return real().send(fd, buffer, n, flags); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & MSG_OOB) != 0) return real().send(fd, buffer, n, flags);
         const iovec io{const_cast<void*>(buffer), n};
         return shared_send(fd, s, &io, 1, flags);
       });
@@ -226,10 +226,10 @@ CLAN_INTERPOSE ssize_t write(int fd, const void* buffer, size_t n) {
 
 CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to,
                               socklen_t size) {
+  if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
   return sending(
       fd, [&] { return real().sendto(fd, buffer, n, flags, to, size); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & MSG_OOB) != 0) return real().sendto(fd, buffer, n, flags, to, size);
         const iovec io{const_cast<void*>(buffer), n};
         return shared_send(fd, s, &io, 1, flags);
       });
@@ -258,11 +258,11 @@ CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off6
 }
 
 CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
   if (message != nullptr && message->msg_controllen > 0) passed(message, pass_on);
   return sending(
       fd, [&] { return real().sendmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & MSG_OOB) != 0) return real().sendmsg(fd, message, flags);
         if (message->msg_iovlen > kMostBuffers) {
           errno = EMSGSIZE;
           return -1;

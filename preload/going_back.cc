@@ -1,0 +1,485 @@
+// A moved connection goes back to TCP: before a program that knows nothing of pipes gets it (exec, posix_spawn),
+// before urgent data, before SIGIO.
+//
+//   leaver L                                         other end Y
+//   says kLeaving
+//   puts its last record into the pipe, rings, kGone
+//                                                    notices kLeaving at its next look at the socket
+//                                                    last record, last doorbell, kGone
+//                                                    sends by TCP what L has not read in the pipe
+//   reads the pipe to its end, then Y's doorbells
+//
+// Where L is about to be another program, which knows nothing of pipes and doorbells, it cannot wait until Y
+// looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
+// Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before its
+// switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent first.
+//
+// A direction that never switched has nothing to take back. Both ends may leave at once.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "epoll.h"
+#include "socket.h"
+#include "transfer.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kBells;
+using socket_face::kDoorbells;
+using socket_face::kGivenBack;
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kSending;
+using socket_face::kState;
+using socket_face::kSwallowed;
+
+constexpr std::uint64_t kPatienceNs = 10'000'000'000u;  ///< with the other end's program
+constexpr std::uint64_t kBellNs = 100'000'000;          ///< with a thread that is ringing
+constexpr std::uint64_t kNothing = 1, kDone = 2;        ///< of kGivenBack
+
+void nap() {
+  timespec ts{0, 50'000};
+  sys::call(SYS_nanosleep, &ts, nullptr);
+}
+
+// By the other end, or reset.
+bool closed(int fd) {
+  pollfd p{fd, POLLRDHUP, 0};
+  return sys::poll(&p, 1, 0) > 0;
+}
+
+// Nobody of our end may ring any more: what follows by TCP is the application's.
+void silence(PipePage::Face& face) {
+  auto& bells = face.words[kBells];
+  bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);
+  // Who was killed while he rang stays counted; nobody waits for him for long.
+  const std::uint64_t end = monotonic_ns() + kBellNs;
+  while ((bells.load(std::memory_order_acquire) & (socket_face::kBellsClosed - 1)) != 0 && monotonic_ns() < end) {
+    sched_yield();
+  }
+}
+
+// Our last record, behind all bytes, and the doorbell that tells of it.
+void say_goodbye(int fd, Socket& s) {
+  auto& face = s.mine();
+  (void)s.pipe.leave(0);  // EPIPE: half-closed before, and that record is the last
+  silence(face);
+  if (closed(fd)) {  // a doorbell would be answered with a reset
+    face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: as below
+    return;
+  }
+  const char byte = 0;
+  face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    // Its queue is full, so it does not sleep; or it is gone.
+    face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
+    break;
+  }
+  // PAIR face.state: publishes the number of doorbells, which stays
+  face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+}
+
+// Both directions are TCP's again: nothing is left to be done here, nor by whoever shares the open file.
+void settle(Socket& s) {
+  if (!s.back_in.load() || (state_of(s.mine()) & kGone) == 0 || s.resending.load()) return;
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  slot.pinned.store(1);
+  slot.pipe_fd.store(-1);
+  s.state.store(Socket::State::kKernel, std::memory_order_release);
+}
+
+// --- what the other end has not read -----------------------------------------------------------------
+
+// Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
+class Resend {
+ public:
+  Resend(Held s, int fd, int given) : s_(std::move(s)), fd_(fd), given_(given) {}
+  ~Resend() {
+    if (given_ >= 0) sys::close(given_);
+    if (fd_ >= 0) sys::close(fd_);
+    s_->resending.store(false, std::memory_order_release);
+    Slot::open(s_->slot.load()->sends);
+    settle(*s_);
+  }
+  Resend(const Resend&) = delete;
+  Resend& operator=(const Resend&) = delete;
+
+  // The pipe as the other end sees it.
+  bool open() {
+    auto pipe = Pipe::open(static_cast<int>(sys::fcntl(s_->pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s_->pipe.end());
+    if (!pipe) return false;
+    theirs_ = std::move(*pipe);
+    return true;
+  }
+  // False: TCP takes no more for now.
+  bool run(bool may_wait) {
+    for (;;) {
+      if (from_ == to_) fill();
+      if (from_ == to_) break;
+      const ssize_t n = sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
+      if (n > 0) {
+        from_ += static_cast<std::size_t>(n);
+      } else if (n < 0 && errno == EAGAIN) {
+        if (!may_wait) return false;
+        pollfd p{fd_, POLLOUT, 0};  // the application made it non-blocking
+        sys::poll(&p, 1, -1);
+      } else if (n == 0 || errno != EINTR) {
+        return true;  // nobody is there to read it
+      }
+    }
+    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, fd_, SHUT_WR);
+    return true;
+  }
+
+ private:
+  void fill() {
+    from_ = to_ = 0;
+    if (given_ >= 0) {
+      const long n = sys::call(SYS_pread64, given_, bytes_, sizeof bytes_, given_at_);
+      if (n > 0) {
+        given_at_ += n;
+        to_ = static_cast<std::size_t>(n);
+        return;
+      }
+      sys::close(given_);
+      given_ = -1;
+    }
+    const iovec io{bytes_, sizeof bytes_};
+    to_ = theirs_.receive(&io, 1, false).bytes;
+  }
+
+  Held s_;
+  int fd_;  ///< a descriptor of our own
+  int given_;
+  long given_at_ = 0;
+  Pipe theirs_;
+  std::size_t from_ = 0, to_ = 0;
+  char bytes_[16384];
+};
+
+void* resend_rest(void* argument) {
+  auto* resend = static_cast<Resend*>(argument);
+  resend->run(true);
+  delete resend;
+  return nullptr;
+}
+
+// More than TCP takes at once: a thread waits for room. Its signals are the application's threads'.
+void finish_behind(Resend* resend) {
+  sigset_t all, old;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_t thread;
+  if (::pthread_create(&thread, nullptr, resend_rest, resend) == 0) {
+    ::pthread_detach(thread);
+  } else {
+    resend_rest(resend);
+  }
+  ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+// Bytes the other end has taken from TCP unread. -1: none. `done`: there is nothing left to do for us.
+int given_back(int fd, Socket& s, bool* done) {
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  auto& word = s.theirs().words[kGivenBack];
+  std::uint64_t given = 0;
+  while ((given = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {  // PAIR face.given
+    if (closed(fd)) return -1;
+    nap();
+  }
+  *done = given == kDone;
+  if (given == 0 || given == kNothing || given == kDone) return -1;
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%u/fd/%u", static_cast<unsigned>(given >> 32),
+                static_cast<unsigned>(given & 0xffff'ffffu));
+  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+}
+
+// What both ends do of this. `fd`'s other end has said kLeaving, or we have.
+void go(int fd, Socket& s) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  // A switch that is under way ends one way or the other; none begins after kLeaving has been seen.
+  while ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) != 0) sched_yield();
+  if ((state_of(s.mine()) & kSending) == 0) {
+    silence(s.mine());
+    s.mine().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+    return;
+  }
+  while (!Slot::try_close(slot.sends)) sched_yield();
+  if ((state_of(s.theirs()) & kLeaving) == 0) {
+    say_goodbye(fd, s);
+    Slot::open(slot.sends);
+    return;
+  }
+  s.resending.store(true, std::memory_order_release);
+  bool done = false;
+  const int given = given_back(fd, s, &done);
+  if (done) {
+    s.resending.store(false, std::memory_order_release);
+    Slot::open(slot.sends);
+    return;
+  }
+  say_goodbye(fd, s);
+  s.refs.fetch_add(1, std::memory_order_relaxed);
+  auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given);
+  if (resend == nullptr || !resend->open()) {
+    log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
+    const linger at_once{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    sys::call(SYS_shutdown, fd, SHUT_RDWR);
+    delete resend;
+    return;
+  }
+  if (resend->run(false)) {
+    delete resend;
+  } else {
+    finish_behind(resend);
+  }
+}
+
+// Drops all doorbells that have been rung; nobody rings any more. False: they are not there.
+bool swallow_doorbells(int fd, Socket& s) {
+  Draining draining(s);
+  char bytes[64];
+  auto& swallowed = s.mine().words[kSwallowed];
+  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_acquire);
+  for (;;) {
+    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    if (had >= rung) return true;
+    const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    note_end(s, n);
+    if (n <= 0) return true;
+    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+  }
+}
+
+// Shows the other end what take_unread() has put into `taken`.
+void give_back(Socket& s, int taken) {
+  auto& word = s.mine().words[kGivenBack];
+  if (word.load(std::memory_order_relaxed) != 0) return;
+  const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
+  const std::uint64_t where = static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
+  word.store(bytes <= 0 ? kNothing : where, std::memory_order_release);  // PAIR face.given
+}
+
+// Reads what is left of TCP before the other end's switch. True: all of it is in `to`.
+bool take_unread(int fd, Socket& s, int to) {
+  char bytes[16384];
+  while (!s.drained.load(std::memory_order_acquire)) {
+    Draining draining(s);
+    std::size_t certain = 0;
+    if (left_in_tcp(fd, s, &certain) == 0) break;
+    if (certain == 0) return false;
+    const ssize_t n = sys::recv(fd, bytes, std::min(certain, sizeof bytes), MSG_DONTWAIT);
+    note_end(s, n);
+    if (n <= 0) return false;
+    for (ssize_t at = 0; at < n;) {
+      const long k = sys::call(SYS_write, to, bytes + at, n - at);
+      if (k <= 0) return false;
+      at += k;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void answer_leaving(int fd, Socket& s) {
+  if (s.moving.test_and_set(std::memory_order_acquire)) return;  // another thread is at it
+  KeepErrno keep;
+  if ((state_of(s.mine()) & kGone) == 0) {
+    CLAN_DEBUG("fd %d goes back to TCP, as its peer wants", fd);
+    go(fd, s);
+  }
+  s.moving.clear(std::memory_order_release);
+}
+
+bool came_back(int fd, Socket& s) {
+  if (s.back_in.load(std::memory_order_acquire)) return true;
+  const std::uint64_t theirs = state_of(s.theirs());
+  if ((theirs & kGone) == 0) return false;
+  KeepErrno keep;
+  if ((theirs & kSending) != 0) {
+    if (!s.drained.load(std::memory_order_acquire) || s.pipe.front() != PipeFront::kLeave) return false;
+    if (!swallow_doorbells(fd, s)) return false;
+  }
+  s.back_in.store(true, std::memory_order_release);
+  settle(s);
+  return true;
+}
+
+namespace {
+
+// --- the other end's part, done by us -----------------------------------------------------------------
+
+// A descriptor of the other end's socket, from the process that moved it there. -1: not to be had.
+int their_socket(const Socket& s) {
+  const auto pid = static_cast<pid_t>(s.theirs().words[socket_face::kProcess].load() >> 32);
+  const std::uint64_t cookie = s.theirs().words[socket_face::kCookie].load();
+  const int process = static_cast<int>(sys::call(SYS_pidfd_open, pid, 0));
+  if (process < 0) return -1;
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%d/fd", static_cast<int>(pid));
+  const int directory = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  int found = -1;
+  if (directory >= 0) {
+    DirectoryReader names(directory);
+    while (const char* name = found < 0 ? names.next() : nullptr) {
+      char link[16];
+      const long n = sys::call(SYS_readlinkat, directory, name, link, sizeof link);
+      if (n < 8 || std::strncmp(link, "socket:[", 8) != 0) continue;
+      const int fd = static_cast<int>(sys::call(SYS_pidfd_getfd, process, std::atoi(name), 0));
+      std::uint64_t seen = 0;
+      socklen_t size = sizeof seen;
+      if (fd >= 0 && sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &seen, &size) == 0 && seen == cookie) {
+        found = fd;
+      } else if (fd >= 0) {
+        sys::close(fd);
+      }
+    }
+    sys::close(directory);
+  }
+  sys::close(process);
+  return found;
+}
+
+bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadline_ns) {
+  for (std::size_t at = 0; at < count;) {
+    const ssize_t n = sys::send(to, bytes + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) {
+      at += static_cast<std::size_t>(n);
+    } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
+      pollfd p{to, POLLOUT, 0};
+      sys::poll(&p, 1, 10);
+    } else if (n == 0 || errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Takes the other end back to TCP without its help. `taken`: what it sent by TCP and nobody has read.
+bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
+  const int socket = their_socket(s);
+  if (socket < 0) return false;
+  auto other = Pipe::open(static_cast<int>(sys::fcntl(s.pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s.pipe.end());
+  bool well = static_cast<bool>(other);
+  if (well) {
+    silence(s.theirs());
+    (void)other->leave(0);
+    well = swallow_doorbells(fd, s);
+    char bytes[16384];
+    long at = 0;
+    for (long n; well && (n = sys::call(SYS_pread64, taken, bytes, sizeof bytes, at)) > 0; at += n) {
+      well = send_all(socket, bytes, static_cast<std::size_t>(n), deadline_ns);
+    }
+    const iovec io{bytes, sizeof bytes};
+    for (std::size_t n; well && (n = s.pipe.receive(&io, 1, false).bytes) > 0;) {
+      well = send_all(socket, bytes, n, deadline_ns);
+    }
+    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, socket, SHUT_WR);
+    // PAIR face.state: it sends by TCP from now on
+    s.theirs().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+    s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
+  }
+  sys::close(socket);
+  return well;
+}
+
+void reset(int fd) {
+  log_line(LogLevel::kError,
+           "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
+           "reset (set CLAN_EXCEPT for this port)",
+           fd);
+  const sockaddr nowhere{AF_UNSPEC, {}};
+  sys::call(SYS_connect, fd, &nowhere, sizeof nowhere);
+}
+
+// Until both directions are clean for somebody who knows TCP alone.
+void wait_until_clean(int fd, Socket& s) {
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  const int taken = static_cast<int>(sys::call(SYS_memfd_create, "clan-given-back", MFD_CLOEXEC));
+  bool tried = false;
+  while (!came_back(fd, s)) {
+    if ((state_of(s.theirs()) & kSending) == 0) {
+      // It has not switched, and will not any more.
+      s.theirs().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+      give_back(s, taken);
+      continue;
+    }
+    // It has gone and sends the rest, perhaps when there is room for it in TCP.
+    const bool gone = (state_of(s.theirs()) & kGone) != 0;
+    if (gone && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) break;
+    if (take_unread(fd, s, taken)) {
+      if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) break;
+      give_back(s, taken);
+    }
+    if (closed(fd)) {
+      if (s.pipe.front() == PipeFront::kBytes) {
+        CLAN_WARN("fd %d: its peer has closed; bytes that were not read cannot go back to TCP", fd);
+      }
+      break;
+    }
+    if (monotonic_ns() > end) {
+      reset(fd);
+      break;
+    }
+    nap();
+  }
+  if (taken >= 0) sys::close(taken);
+  s.back_in.store(true, std::memory_order_release);
+}
+
+}  // namespace
+
+void leave_pipe(int fd, bool to_others) {
+  Held held = hold(fd);
+  if (!held) return;
+  Socket& s = *held;
+  KeepErrno keep;
+  if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
+  s.slot.load(std::memory_order_acquire)->pinned.store(1);
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  if (s.shared()) {
+    CLAN_DEBUG("fd %d goes back to TCP", fd);
+    s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
+    if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
+      // Nobody has come into the pipe; who comes now sees that we have gone.
+      silence(s.mine());
+      s.mine().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+      s.back_in.store(true, std::memory_order_release);
+    } else {
+      // The doorbell that wakes the other end has to be told from the application's bytes.
+      while (!switch_sending(fd, s) && ((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) == 0) {
+        sched_yield();
+      }
+      if (!to_others) s.mine().words[kGivenBack].store(kNothing, std::memory_order_release);  // PAIR face.given
+      if ((state_of(s.mine()) & kGone) == 0) go(fd, s);
+      if (to_others) {
+        wait_until_clean(fd, s);
+      } else {
+        (void)s.pipe.want_data();  // whoever sends next rings, and so notices
+      }
+    }
+    settle(s);
+  }
+  s.moving.clear(std::memory_order_release);
+  went_back(s);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,47 @@
+// What transfer.cc (a connection in its pipe) and going_back.cc (on its way out of it) share.
+#pragma once
+
+#include <sched.h>
+
+#include "socket.h"
+
+namespace clan::preload {
+
+inline std::uint64_t state_of(const PipePage::Face& face) {
+  return face.words[socket_face::kState].load(std::memory_order_acquire);  // PAIR face.state
+}
+
+/// Lets this direction switch to the pipe when the other end reads there. True: it has.
+bool switch_sending(int fd, Socket& s);
+
+/// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there are none.
+/// `certain`: how many of those in the kernel's queue are the application's for sure. Under Draining.
+ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
+
+/// What a recv() that did not wait says of the connection's end.
+void note_end(Socket& s, ssize_t n);
+
+/// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
+class Draining {
+ public:
+  explicit Draining(Socket& s) : slot_(*s.slot.load(std::memory_order_acquire)) {
+    while (!Slot::try_close(slot_.receives)) sched_yield();
+  }
+  ~Draining() { Slot::open(slot_.receives); }
+  Draining(const Draining&) = delete;
+  Draining& operator=(const Draining&) = delete;
+
+ private:
+  Slot& slot_;
+};
+
+// --- going_back.cc -----------------------------------------------------------------------------------
+
+/// The other end wants to go back to TCP: does what that takes of us. To be called when state_of(theirs) has
+/// kLeaving and ours not kGone.
+void answer_leaving(int fd, Socket& s);
+/// The other end has gone back to TCP, and all it put into the pipe has been read. True: what is read next is
+/// the kernel's.
+bool came_back(int fd, Socket& s);
+
+}  // namespace clan::preload
