@@ -219,7 +219,6 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   page->head.ring_bytes = ring_bytes;
   page->head.version = PipePage::kVersion;
   page->head.magic = PipePage::kMagic;
-  for (auto& e : page->ends) e.sender.next_rewind.store(shm::RingProducer{}.next_rewind);
   return Pipe(page, bytes_for(ring_bytes), fd->release(), end);
 }
 

@@ -19,7 +19,9 @@
 // a line only after the producer has put a terminator or a head there.
 //
 // A record never wraps: a `skip` record sends both sides to line 0. The producer also skips when the
-// consumer keeps up with it and it has walked far: a light connection keeps to its first pages.
+// consumer keeps up with it and it has walked a quarter of the ring: a light connection keeps to that. The
+// lines it has skipped are of no use until the consumer passes them, so a quarter is also what always fits in
+// while nobody reads.
 //
 // Flow control: the consumer publishes how many lines it has consumed, rarely (an eighth of the ring, or
 // half a page when it finds the ring empty), in a word that lies on the producer's side of the network.
@@ -61,6 +63,9 @@ constexpr std::uint8_t kRingSkip = 0xff;  ///< go on at line 0
 constexpr std::size_t kRingHeadBytes = sizeof(RingHead);
 constexpr std::size_t kMinRingLines = 16;
 
+/// What a producer walks at least before it goes back to line 0, as a part of the ring.
+constexpr std::uint64_t kRingRewindPart = 4;
+
 /// Lines a consumer that finds the ring empty may be ahead of what it has published.
 constexpr std::uint64_t kRingKeepUp = 32;
 
@@ -80,13 +85,15 @@ struct RingGeometry {
   /// The largest payload one record may have: a quarter of the ring, so that producer and consumer
   /// always have something to do.
   std::uint64_t max_payload() const { return lines / 4 * kCacheLine - kRingHeadBytes; }
+  /// Where a producer first thinks of going back to line 0.
+  std::uint64_t first_rewind() const { return lines / kRingRewindPart; }
 };
 
 /// Written by the producer only.
 struct RingProducer {
   std::uint64_t tail = 0;            ///< next line to write
   std::uint64_t consumed = 0;        ///< what the consumer had published when last looked at
-  std::uint64_t next_rewind = 64;    ///< index at which to look whether the ring is empty
+  std::uint64_t next_rewind = 0;     ///< index at which to look whether the ring is empty, 0: the first such
 };
 
 /// Written by the consumer only.
@@ -118,12 +125,13 @@ int ring_reserve(const RingGeometry& ring, RingProducer& p, std::uint64_t payloa
     return true;
   };
   bool skips = index + k > ring.lines;
-  if (!skips && index >= p.next_rewind) {
+  const std::uint64_t look_at = p.next_rewind != 0 ? p.next_rewind : ring.first_rewind();
+  if (!skips && index >= look_at) {
     // Doubling steps: a busy ring asks log2(lines) times a lap, a quiet one rewinds at once.
     if (!refresh()) return -1;
     // All that is unread lies just behind us, so the lines at the front are free.
     if (p.tail - p.consumed <= kRingKeepUp && k + 1 + kRingKeepUp <= index) skips = true;
-    p.next_rewind = p.next_rewind < ring.lines ? p.next_rewind * 2 : ring.lines;
+    p.next_rewind = look_at < ring.lines ? look_at * 2 : ring.lines;
   }
   std::uint64_t needed = (skips ? ring.lines - index : 0) + k + 1;
   if (ring.lines - (p.tail - p.consumed) < needed) {
@@ -145,7 +153,7 @@ int ring_reserve(const RingGeometry& ring, RingProducer& p, std::uint64_t payloa
 /// Moves the producer past a record that has been written.
 inline void ring_advance(const RingGeometry& ring, RingProducer& p, const RingSlot& slot) {
   p.tail = slot.position + slot.lines;
-  if (slot.skips || ring.index(p.tail) == 0) p.next_rewind = 64;
+  if (slot.skips || ring.index(p.tail) == 0) p.next_rewind = 0;
 }
 
 /// The head word at a line of mapped ring memory.
