@@ -81,7 +81,7 @@ void release(Socket* s) {
   s->nonblocking = -1;
   s->sends = s->receives = s->offer_looks = s->full = 0;
   s->drained = s->kernel_end = s->kernel_error = s->reset_told = s->shut_read = false;
-  s->back_in = s->resending = false;
+  s->back_in = s->resending = s->kernel_says = false;
   s->checked_ns = 0;
   s->low_water = 1;
   s->own_slot.sends = s->own_slot.receives = 0;

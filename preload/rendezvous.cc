@@ -193,20 +193,21 @@ void introduce(int fd, Socket& s, const Route& r) {
   put(socket_face::kRemoteAddress, r.remote.address);
 }
 
-// The socket's transfers go by its pipe from now on.
-void begin_sharing(int fd, Socket& s) {
+// The socket's transfers go by its pipe from now on. `counted`: whoever gave us the descriptor has counted us
+// among the holders, or we were before exec.
+void begin_sharing(int fd, Socket& s, bool counted) {
   s.receive_wait.emplace(WaitOptions{});
   s.send_wait.emplace(WaitOptions{});
   int low_water = 1;
   socklen_t size = sizeof low_water;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0) s.low_water = low_water;
-  s.mine().words[socket_face::kHolders].fetch_add(1);
+  if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   moved(s);
 }
 
 // From now on both directions may move. False: a call is under way in the kernel; later.
-bool enter_pipe(int fd, Socket& s, const Route& route) {
+bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.receives)) return false;
   if (slot.pinned.load() != 0) {
@@ -220,7 +221,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   slot.pipe_pid.store(::getpid());
   slot.pipe_end.store(s.pipe.end());
   slot.pipe_fd.store(s.pipe.memfd());
-  begin_sharing(fd, s);
+  begin_sharing(fd, s, counted);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
   Slot::open(slot.receives);
@@ -403,7 +404,7 @@ void adopt_pipe(int fd, int memfd, int end) {
   if (!pipe || !route_of(fd, &route)) return;
   s->inherited = true;
   s->pipe = std::move(*pipe);
-  enter_pipe(fd, *s, route);
+  enter_pipe(fd, *s, route, true);
 }
 
 namespace {
@@ -465,7 +466,7 @@ void adopt_passed(int fd) {
   auto pipe = Pipe::open(move_high(memfd), end);
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);
-  enter_pipe(fd, *s, route);
+  enter_pipe(fd, *s, route, true);
 }
 
 void catch_up(int fd, Socket& s) {
@@ -490,7 +491,7 @@ void catch_up(int fd, Socket& s) {
   }
   if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
   s.pipe = std::move(*pipe);
-  begin_sharing(fd, s);
+  begin_sharing(fd, s, false);
 }
 
 void share_slots() {

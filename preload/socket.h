@@ -80,7 +80,7 @@ struct Socket {
   std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
   std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
   std::atomic<bool> kernel_error{false};
-  std::atomic<int> error_number{0};  ///< of kernel_error
+  std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
   std::atomic<bool> back_in{false};    ///< what we read is TCP's again
@@ -172,6 +172,8 @@ bool reads_tcp(const Socket& s);
 /// It sends by TCP: not in the pipe yet, or not any more.
 bool sends_tcp(const Socket& s);
 bool is_nonblocking(int fd, Socket& s);
+/// SO_ERROR, which is told once.
+int take_error(int fd, Socket& s);
 /// The last descriptor of the process is about to be closed.
 void shared_close(int fd, Socket& s);
 int bytes_to_read(int fd, Socket& s);

@@ -193,6 +193,18 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   return rc;
 }
 
+CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
+  if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr && *size >= sizeof(int)) {
+    // The kernel's may be of a doorbell.
+    if (Held s = hold(fd); s && s->shared()) {
+      *static_cast<int*>(value) = take_error(fd, *s);
+      *size = sizeof(int);
+      return 0;
+    }
+  }
+  return real().getsockopt(fd, level, name, value, size);
+}
+
 CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
   if (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK)) {
     // A pipe delays nothing, and doorbells must not be delayed.

@@ -22,6 +22,7 @@ using socket_face::kBells;
 using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kLeaving;
+using socket_face::kReset;
 using socket_face::kSending;
 using socket_face::kState;
 using socket_face::kSwallowed;
@@ -185,7 +186,6 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
 void note_end(Socket& s, ssize_t n) {
   if (n == 0) s.kernel_end.store(true);
   if (n < 0 && errno != EAGAIN && errno != EINTR) {
-    s.error_number.store(errno);
     s.kernel_error.store(true);
   }
 }
@@ -221,11 +221,17 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
 
 // --- the end -------------------------------------------------------------------------------------------
 
+// The kernel resets a connection whose reader left doorbells unread too, so its word alone does not count: the
+// peer said so when it closed, or died and left bytes unread.
+bool was_reset(const Socket& s) {
+  const bool over = s.kernel_end.load() || s.kernel_error.load();
+  return over && ((state_of(s.theirs()) & kReset) != 0 || s.pipe.unread_by_peer() > 0);
+}
+
 // The peer's TCP is closed or reset and the pipe is empty: what recv says.
 ssize_t ended(Socket& s) {
-  const bool reset = s.pipe.unread_by_peer() > 0;  // it left bytes unread, as TCP answers with RST
-  if ((reset || s.kernel_error.load()) && !s.reset_told.exchange(true)) {
-    errno = s.kernel_error.load() ? s.error_number.load() : ECONNRESET;
+  if (was_reset(s) && !s.reset_told.exchange(true)) {
+    errno = ECONNRESET;
     return -1;
   }
   return 0;
@@ -327,20 +333,22 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
   std::size_t got = 0;
   for (;;) {
     if (s.back_in.load(std::memory_order_acquire)) {
-      if (got > 0) return static_cast<ssize_t>(got);
       went_back(s);
+      Part part(buffers, count, got);
       msghdr message{};
-      message.msg_iov = const_cast<iovec*>(buffers);
-      message.msg_iovlen = static_cast<std::size_t>(count);
-      return real().recvmsg(fd, &message, flags | discarding(buffers, count));
+      message.msg_iov = got > 0 ? part.buffers : const_cast<iovec*>(buffers);
+      message.msg_iovlen = static_cast<std::size_t>(got > 0 ? part.count : count);
+      const int more = discarding(buffers, count) | (got >= target && got > 0 ? MSG_DONTWAIT : 0);
+      const ssize_t n = real().recvmsg(fd, &message, flags | more);
+      return got > 0 ? static_cast<ssize_t>(got) + std::max<ssize_t>(n, 0) : n;
     }
     if (!s.drained.load(std::memory_order_acquire)) {
       Part part(buffers, count, got);
       const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags);
       if (n > 0) {
         got += static_cast<std::size_t>(n);
-        if (got >= target) return static_cast<ssize_t>(got);
-        continue;
+        if (peek || got == wanted) return static_cast<ssize_t>(got);
+        continue;  // what lies behind it in the pipe belongs to the same answer
       }
       if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
@@ -366,6 +374,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (wanted == 0 && s.pipe.front() == PipeFront::kBytes) return 0;
     }
     if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
+    if (got > 0 && got >= target) return static_cast<ssize_t>(got);
     bool leaves = false;
     switch (s.pipe.front()) {
       case PipeFront::kBytes:
@@ -454,7 +463,13 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (check_due(s)) look_at_kernel(fd, s);
     if (s.kernel_end.load() || s.kernel_error.load()) {
       if (sent > 0) return static_cast<ssize_t>(sent);
+      if (was_reset(s)) {
+        if (s.reset_told.exchange(true)) return broken_pipe(flags);
+        errno = ECONNRESET;
+        return -1;
+      }
       // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
+      s.kernel_says.store(true);
       msghdr message{};
       message.msg_iov = const_cast<iovec*>(buffers);
       message.msg_iovlen = static_cast<std::size_t>(count);
@@ -513,12 +528,25 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
   }
 }
 
+int take_error(int fd, Socket& s) {
+  look_at_kernel(fd, s);
+  int error = 0;
+  socklen_t size = sizeof error;
+  sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (s.back_in.load(std::memory_order_acquire) || s.kernel_says.load()) return error;
+  return was_reset(s) && !s.reset_told.exchange(true) ? ECONNRESET : 0;
+}
+
 void shared_close(int fd, Socket& s) {
   KeepErrno keep;
   if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
-  s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);
+  linger lingers{};
+  socklen_t size = sizeof lingers;
+  sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
+  const bool reset = unread || (lingers.l_onoff != 0 && lingers.l_linger == 0);
+  s.mine().words[kState].fetch_or(socket_face::kClosed | (reset ? std::uint64_t{kReset} : 0), std::memory_order_acq_rel);
   look_at_kernel(fd, s);
   if (unread) {
     const linger at_once{1, 0};
@@ -578,10 +606,13 @@ short readiness(int fd, Socket& s, bool look) {
   }
   if (gone) {
     ready |= POLLIN | POLLRDHUP;
-    pollfd p{fd, 0, 0};  // whether it has been reset since
-    if (sys::poll(&p, 1, 0) > 0) ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
+    pollfd p{fd, 0, 0};
+    if (was_reset(s)) {
+      ready |= POLLERR | POLLHUP;
+    } else if (s.kernel_says.load() && sys::poll(&p, 1, 0) > 0) {
+      ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
+    }
   }
-  if (s.kernel_error.load() || (gone && s.pipe.unread_by_peer() > 0)) ready |= POLLERR | POLLHUP;
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
   const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
   if (ended_here && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
@@ -602,15 +633,24 @@ int bytes_to_read(int fd, Socket& s) {
   int n = 0;
   KeepErrno keep;
   if (s.back_in.load(std::memory_order_acquire)) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
-  if (!s.drained.load(std::memory_order_acquire)) {
-    Draining draining(s);
+  const std::uint64_t theirs = state_of(s.theirs());
+  Draining draining(s);
+  bool all_of_tcp = s.drained.load(std::memory_order_acquire);
+  if (!all_of_tcp) {
     std::size_t certain = 0;
-    if (left_in_tcp(fd, s, &certain) > 0) n = static_cast<int>(certain);
+    const ssize_t left = left_in_tcp(fd, s, &certain);
+    if (left > 0) n = static_cast<int>(certain);
+    all_of_tcp = left >= 0 && static_cast<std::size_t>(left) == certain && (theirs & kSending) != 0;
   }
-  if (s.drained.load(std::memory_order_acquire)) {
-    n += static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
+  if (!all_of_tcp) return n;
+  const bool more_by_tcp = (theirs & kGone) != 0 && s.drained.load(std::memory_order_acquire);
+  int queued = 0;
+  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) {
+    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_relaxed);
+    const std::uint64_t bells = rung - s.mine().words[kSwallowed].load(std::memory_order_relaxed);
+    if (static_cast<std::uint64_t>(queued) > bells) n += queued - static_cast<int>(bells);
   }
-  return n;
+  return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
 }
 
 }  // namespace clan::preload

@@ -117,7 +117,16 @@ void pass_on(int fd) {
   Held s = hold(fd);
   if (!s) return;
   s->inherited = true;
-  if (!s->shared()) s->slot.load()->pinned = 1;
+  if (s->shared()) {
+    s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
+  } else {
+    s->slot.load()->pinned = 1;
+  }
+}
+
+// It has not been sent.
+void keep(int fd) {
+  if (Held s = hold(fd); s && s->shared()) s->mine().words[clan::socket_face::kHolders].fetch_sub(1);
 }
 
 }  // namespace
@@ -259,8 +268,9 @@ CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off6
 
 CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
-  if (message != nullptr && message->msg_controllen > 0) passed(message, pass_on);
-  return sending(
+  const bool passes = message != nullptr && message->msg_controllen > 0;
+  if (passes) passed(message, pass_on);
+  const ssize_t rc = sending(
       fd, [&] { return real().sendmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if (message->msg_iovlen > kMostBuffers) {
@@ -269,6 +279,11 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
         }
         return shared_send(fd, s, message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
       });
+  if (passes && rc < 0) {
+    KeepErrno errno_of_send;
+    passed(message, keep);
+  }
+  return rc;
 }
 
 CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
