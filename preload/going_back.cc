@@ -327,34 +327,43 @@ namespace {
 
 // --- the other end's part, done by us -----------------------------------------------------------------
 
-// A descriptor of the other end's socket, from the process that moved it there. -1: not to be had.
-int their_socket(const Socket& s) {
-  const auto pid = static_cast<pid_t>(s.theirs().words[socket_face::kProcess].load() >> 32);
-  const std::uint64_t cookie = s.theirs().words[socket_face::kCookie].load();
-  const int process = static_cast<int>(sys::call(SYS_pidfd_open, pid, 0));
-  if (process < 0) return -1;
-  char path[40];
-  std::snprintf(path, sizeof path, "/proc/%d/fd", static_cast<int>(pid));
+// A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may not be asked.
+int socket_of(const char* pid, const char* link) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
   const int directory = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory < 0) return -1;
   int found = -1;
-  if (directory >= 0) {
-    DirectoryReader names(directory);
-    while (const char* name = found < 0 ? names.next() : nullptr) {
-      char link[16];
-      const long n = sys::call(SYS_readlinkat, directory, name, link, sizeof link);
-      if (n < 8 || std::strncmp(link, "socket:[", 8) != 0) continue;
-      const int fd = static_cast<int>(sys::call(SYS_pidfd_getfd, process, std::atoi(name), 0));
-      std::uint64_t seen = 0;
-      socklen_t size = sizeof seen;
-      if (fd >= 0 && sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &seen, &size) == 0 && seen == cookie) {
-        found = fd;
-      } else if (fd >= 0) {
-        sys::close(fd);
-      }
-    }
-    sys::close(directory);
+  DirectoryReader names(directory);
+  while (const char* name = found < 0 ? names.next() : nullptr) {
+    char text[64];
+    const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    if (std::strcmp(text, link) != 0) continue;
+    const int process = static_cast<int>(sys::call(SYS_pidfd_open, std::atoi(pid), 0));
+    if (process < 0) break;
+    found = static_cast<int>(sys::call(SYS_pidfd_getfd, process, std::atoi(name), 0));
+    sys::close(process);
   }
-  sys::close(process);
+  sys::close(directory);
+  return found;
+}
+
+// The other end's. -1: not to be had.
+int their_socket(int fd) {
+  const std::uint32_t inode = inode_of_other_end(fd);
+  const int proc = inode == 0 ? -1
+                              : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc",
+                                                           O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (proc < 0) return -1;
+  char link[32];
+  std::snprintf(link, sizeof link, "socket:[%u]", inode);
+  int found = -1;
+  DirectoryReader processes(proc);
+  while (const char* pid = found < 0 ? processes.next() : nullptr) {
+    if (*pid >= '1' && *pid <= '9') found = socket_of(pid, link);
+  }
+  sys::close(proc);
   return found;
 }
 
@@ -375,7 +384,7 @@ bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadli
 
 // Takes the other end back to TCP without its help. `taken`: what it sent by TCP and nobody has read.
 bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
-  const int socket = their_socket(s);
+  const int socket = their_socket(fd);
   if (socket < 0) return false;
   auto other = Pipe::open(static_cast<int>(sys::fcntl(s.pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s.pipe.end());
   bool well = static_cast<bool>(other);

@@ -78,7 +78,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
         if (plain_from_copy) fds[i].revents |= static_cast<short>(copy[i].revents & POLLPRI);
       } else if (plain_from_copy) {
-        fds[i].revents = copy[i].revents;
+        fds[i].revents = static_cast<short>(copy[i].revents & (fds[i].events | kAlways));  // it may just have gone back
       } else {
         fds[i].revents = 0;
       }

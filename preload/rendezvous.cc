@@ -107,8 +107,8 @@ int move_high(int fd) {
   return high;
 }
 
-// Who owns the other end of the connection, by the kernel's word.
-bool owner_of_other_end(const Route& r, uid_t* uid) {
+// Who owns the other end of the connection, and its socket's inode, by the kernel's word.
+bool owner_of_other_end(const Route& r, uid_t* uid, std::uint32_t* inode) {
   const int netlink = static_cast<int>(
       sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
   if (netlink < 0) return false;
@@ -142,6 +142,7 @@ bool owner_of_other_end(const Route& r, uid_t* uid) {
     if (n >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) &&
         header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
       *uid = static_cast<const inet_diag_msg*>(NLMSG_DATA(header))->idiag_uid;
+      *inode = static_cast<const inet_diag_msg*>(NLMSG_DATA(header))->idiag_inode;
       known = true;
     }
   }
@@ -156,7 +157,8 @@ bool trusted(int rendezvous, const Route& route) {
   socklen_t size = sizeof credentials;
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   uid_t owner = 0;
-  if (!owner_of_other_end(route, &owner)) {
+  std::uint32_t inode = 0;
+  if (!owner_of_other_end(route, &owner, &inode)) {
     CLAN_INFO("the kernel does not say who owns the other end of a connection; it stays on TCP");
     return false;
   }
@@ -383,6 +385,13 @@ void consider(int fd, Socket& s) {
 }
 
 }  // namespace
+
+std::uint32_t inode_of_other_end(int fd) {
+  Route route;
+  uid_t owner = 0;
+  std::uint32_t inode = 0;
+  return route_of(fd, &route) && owner_of_other_end(route, &owner, &inode) ? inode : 0;
+}
 
 void before_send(int fd, Socket& s) {
   s.sends.fetch_add(1, std::memory_order_relaxed);

@@ -148,6 +148,9 @@ void adopt_pipe(int fd, int memfd, int end);
 /// kernel, as nobody can tell what the other process will do with its own descriptor.
 void adopt_passed(int fd);
 
+/// The inode of the socket at the other end, 0 = the kernel does not say.
+std::uint32_t inode_of_other_end(int fd);
+
 // --- going back (going_back.cc) ----------------------------------------------------------------------
 
 /// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to use

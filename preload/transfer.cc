@@ -123,6 +123,7 @@ void ring_doorbell(int fd, Socket& s) {
     if (errno == EINTR) continue;
     face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
     // EAGAIN: its queue is full of doorbells already. Else it is gone.
+    if (errno != EAGAIN) s.kernel_error.store(true);
     return;
   }
 }
@@ -184,7 +185,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
 }
 
 void note_end(Socket& s, ssize_t n) {
-  if (n == 0) s.kernel_end.store(true);
+  if (n == 0 && !s.shut_read.load()) s.kernel_end.store(true);  // else it is our own word
   if (n < 0 && errno != EAGAIN && errno != EINTR) {
     s.kernel_error.store(true);
   }
@@ -224,8 +225,11 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
 // The kernel resets a connection whose reader left doorbells unread too, so its word alone does not count: the
 // peer said so when it closed, or died and left bytes unread.
 bool was_reset(const Socket& s) {
-  const bool over = s.kernel_end.load() || s.kernel_error.load();
-  return over && ((state_of(s.theirs()) & kReset) != 0 || s.pipe.unread_by_peer() > 0);
+  if (!s.kernel_end.load() && !s.kernel_error.load()) return false;
+  const std::uint64_t theirs = state_of(s.theirs());
+  // Who sends by TCP may have half-closed, and read on.
+  const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
+  return died || (theirs & kReset) != 0;
 }
 
 // The peer's TCP is closed or reset and the pipe is empty: what recv says.
@@ -266,7 +270,7 @@ int sleep_for_bytes(int fd, Socket& s) {
   char byte;
   const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
   if (n == 0) {
-    s.kernel_end.store(true);
+    note_end(s, n);
   } else if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
     return -1;
   } else if (n < 0) {
@@ -539,18 +543,21 @@ int take_error(int fd, Socket& s) {
 
 void shared_close(int fd, Socket& s) {
   KeepErrno keep;
-  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
-  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
-  const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
+  // What the kernel does at the last close is a matter of the open file, whoever closes last.
   linger lingers{};
   socklen_t size = sizeof lingers;
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
-  const bool reset = unread || (lingers.l_onoff != 0 && lingers.l_linger == 0);
-  s.mine().words[kState].fetch_or(socket_face::kClosed | (reset ? std::uint64_t{kReset} : 0), std::memory_order_acq_rel);
+  const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
+  if (at_once) s.mine().words[kState].fetch_or(kReset, std::memory_order_acq_rel);
+  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
+  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
+  const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
+  const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
+  s.mine().words[kState].fetch_or(socket_face::kClosed | reset, std::memory_order_acq_rel);
   look_at_kernel(fd, s);
   if (unread) {
-    const linger at_once{1, 0};
-    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    const linger now{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   }
 }
 
