@@ -42,6 +42,7 @@ using socket_face::kDoorbells;
 using socket_face::kGivenBack;
 using socket_face::kGone;
 using socket_face::kLeaving;
+using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
 using socket_face::kSwallowed;
@@ -233,6 +234,7 @@ void go(int fd, Socket& s) {
     Slot::open(slot.sends);
     return;
   }
+  s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
   say_goodbye(fd, s);
   s.refs.fetch_add(1, std::memory_order_relaxed);
   auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given);
@@ -382,6 +384,21 @@ bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadli
   return true;
 }
 
+// What the other end has sent by TCP after it had gone by itself, behind what lies in the pipe.
+void take_later(int fd, int to) {
+  char bytes[16384];
+  for (long n; (n = sys::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;) sys::call(SYS_write, to, bytes, n);
+}
+
+bool send_file(int to, int from, std::uint64_t deadline_ns) {
+  char bytes[16384];
+  long at = 0;
+  for (long n; (n = sys::call(SYS_pread64, from, bytes, sizeof bytes, at)) > 0; at += n) {
+    if (!send_all(to, bytes, static_cast<std::size_t>(n), deadline_ns)) return false;
+  }
+  return true;
+}
+
 // Takes the other end back to TCP without its help. `taken`: what it sent by TCP and nobody has read.
 bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   const int socket = their_socket(fd);
@@ -389,18 +406,19 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   auto other = Pipe::open(static_cast<int>(sys::fcntl(s.pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s.pipe.end());
   bool well = static_cast<bool>(other);
   if (well) {
+    const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
     silence(s.theirs());
-    (void)other->leave(0);
+    (void)other->leave(0);  // EPIPE: it has gone, or half-closed
     well = swallow_doorbells(fd, s);
+    if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later);
+    well = well && send_file(socket, taken, deadline_ns);
     char bytes[16384];
-    long at = 0;
-    for (long n; well && (n = sys::call(SYS_pread64, taken, bytes, sizeof bytes, at)) > 0; at += n) {
-      well = send_all(socket, bytes, static_cast<std::size_t>(n), deadline_ns);
-    }
     const iovec io{bytes, sizeof bytes};
     for (std::size_t n; well && (n = s.pipe.receive(&io, 1, false).bytes) > 0;) {
       well = send_all(socket, bytes, n, deadline_ns);
     }
+    well = well && send_file(socket, later, deadline_ns);
+    if (later >= 0) sys::close(later);
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, socket, SHUT_WR);
     // PAIR face.state: it sends by TCP from now on
     s.theirs().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
@@ -432,8 +450,8 @@ void wait_until_clean(int fd, Socket& s) {
       continue;
     }
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
-    const bool gone = (state_of(s.theirs()) & kGone) != 0;
-    if (gone && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) break;
+    const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
+    if (resends && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) break;
     if (take_unread(fd, s, taken)) {
       if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) break;
       give_back(s, taken);

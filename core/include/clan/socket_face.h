@@ -34,6 +34,7 @@ enum State : std::uint64_t {
   kLeaving = 4,        ///< it wants both to go back to TCP, and its unread bytes to be sent there
   kGone = 8,           ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
   kClosed = 16,        ///< its last descriptor has been closed: nobody is to be woken there
+  kResends = 64,       ///< kGone, and it sends again what the other end, which is leaving, has not read
   kReset = 32,         ///< and that was to be a reset, as with bytes left unread or SO_LINGER of 0
 };
 
