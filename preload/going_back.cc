@@ -45,7 +45,6 @@ using socket_face::kLeaving;
 using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
-using socket_face::kSwallowed;
 
 constexpr std::uint64_t kPatienceNs = 10'000'000'000u;  ///< with the other end's program
 constexpr std::uint64_t kBellNs = 100'000'000;          ///< with a thread that is ringing
@@ -62,6 +61,11 @@ bool closed(int fd) {
   return sys::poll(&p, 1, 0) > 0;
 }
 
+// The pipe as the other end sees it.
+Result<Pipe> as_they_see_it(const Socket& s) {
+  return Pipe::open(static_cast<int>(sys::fcntl(s.pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s.pipe.end());
+}
+
 // Nobody of our end may ring any more: what follows by TCP is the application's.
 void silence(PipePage::Face& face) {
   auto& bells = face.words[kBells];
@@ -73,15 +77,17 @@ void silence(PipePage::Face& face) {
   }
 }
 
+// This end sends by TCP from now on; the number of its doorbells stays.
+void set_gone(PipePage::Face& face) {
+  face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: publishes that number
+}
+
 // Our last record, behind all bytes, and the doorbell that tells of it.
 void say_goodbye(int fd, Socket& s) {
   auto& face = s.mine();
   (void)s.pipe.leave(0);  // EPIPE: half-closed before, and that record is the last
   silence(face);
-  if (closed(fd)) {  // a doorbell would be answered with a reset
-    face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: as below
-    return;
-  }
+  if (closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
   while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
@@ -90,8 +96,7 @@ void say_goodbye(int fd, Socket& s) {
     face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
     break;
   }
-  // PAIR face.state: publishes the number of doorbells, which stays
-  face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+  set_gone(face);
 }
 
 // Both directions are TCP's again: nothing is left to be done here, nor by whoever shares the open file.
@@ -119,9 +124,8 @@ class Resend {
   Resend(const Resend&) = delete;
   Resend& operator=(const Resend&) = delete;
 
-  // The pipe as the other end sees it.
   bool open() {
-    auto pipe = Pipe::open(static_cast<int>(sys::fcntl(s_->pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s_->pipe.end());
+    auto pipe = as_they_see_it(*s_);
     if (!pipe) return false;
     theirs_ = std::move(*pipe);
     return true;
@@ -217,7 +221,7 @@ void go(int fd, Socket& s) {
   while ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) != 0) sched_yield();
   if ((state_of(s.mine()) & kSending) == 0) {
     silence(s.mine());
-    s.mine().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+    set_gone(s.mine());
     return;
   }
   while (!Slot::try_close(slot.sends)) sched_yield();
@@ -243,6 +247,11 @@ void go(int fd, Socket& s) {
     const linger at_once{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     sys::call(SYS_shutdown, fd, SHUT_RDWR);
+    if (resend == nullptr) {
+      s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
+      s.resending.store(false, std::memory_order_release);
+      Slot::open(slot.sends);
+    }
     delete resend;
     return;
   }
@@ -250,23 +259,6 @@ void go(int fd, Socket& s) {
     delete resend;
   } else {
     finish_behind(resend);
-  }
-}
-
-// Drops all doorbells that have been rung; nobody rings any more. False: they are not there.
-bool swallow_doorbells(int fd, Socket& s) {
-  Draining draining(s);
-  char bytes[64];
-  auto& swallowed = s.mine().words[kSwallowed];
-  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_acquire);
-  for (;;) {
-    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
-    if (had >= rung) return true;
-    const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    note_end(s, n);
-    if (n <= 0) return true;
-    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
   }
 }
 
@@ -403,7 +395,7 @@ bool send_file(int to, int from, std::uint64_t deadline_ns) {
 bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   const int socket = their_socket(fd);
   if (socket < 0) return false;
-  auto other = Pipe::open(static_cast<int>(sys::fcntl(s.pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s.pipe.end());
+  auto other = as_they_see_it(s);
   bool well = static_cast<bool>(other);
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
@@ -420,8 +412,7 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
     well = well && send_file(socket, later, deadline_ns);
     if (later >= 0) sys::close(later);
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, socket, SHUT_WR);
-    // PAIR face.state: it sends by TCP from now on
-    s.theirs().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+    set_gone(s.theirs());
     s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
   }
   sys::close(socket);
@@ -445,7 +436,7 @@ void wait_until_clean(int fd, Socket& s) {
   while (!came_back(fd, s)) {
     if ((state_of(s.theirs()) & kSending) == 0) {
       // It has not switched, and will not any more.
-      s.theirs().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+      set_gone(s.theirs());
       give_back(s, taken);
       continue;
     }
@@ -488,7 +479,7 @@ void leave_pipe(int fd, bool to_others) {
     if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
       // Nobody has come into the pipe; who comes now sees that we have gone.
       silence(s.mine());
-      s.mine().words[kState].fetch_or(kGone, std::memory_order_acq_rel);
+      set_gone(s.mine());
       s.back_in.store(true, std::memory_order_release);
     } else {
       // The doorbell that wakes the other end has to be told from the application's bytes.

@@ -139,6 +139,13 @@ int discarding(const iovec* buffers, int count) {
   return count > 0 && buffers[0].iov_base == nullptr && buffers[0].iov_len > 0 ? MSG_TRUNC : 0;
 }
 
+msghdr message_of(const iovec* buffers, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(buffers);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  return message;
+}
+
 // The buffers behind the first `skip` bytes, at most `most` bytes of them.
 struct Part {
   iovec buffers[kMostBuffers];
@@ -214,9 +221,7 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
     return -1;
   }
   Part part(buffers, count, 0, certain);
-  msghdr message{};
-  message.msg_iov = part.buffers;
-  message.msg_iovlen = static_cast<std::size_t>(part.count);
+  msghdr message = message_of(part.buffers, part.count);
   return sys::call(SYS_recvmsg, fd, &message, (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT);
 }
 
@@ -295,6 +300,22 @@ bool is_nonblocking(int fd, Socket& s) {
   return known != 0;
 }
 
+bool swallow_doorbells(int fd, Socket& s) {
+  Draining draining(s);
+  char bytes[64];
+  auto& swallowed = s.mine().words[kSwallowed];
+  for (;;) {
+    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+    if (had >= rung) return true;
+    const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    note_end(s, n);
+    if (n <= 0) return true;
+    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+  }
+}
+
 void look_at_kernel(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return;
   KeepErrno keep;
@@ -308,21 +329,7 @@ void look_at_kernel(int fd, Socket& s) {
       return;
     }
   }
-  // Doorbells, and nothing else: at most as many as have been rung.
-  char bytes[64];
-  for (;;) {
-    auto& swallowed = s.mine().words[kSwallowed];
-    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
-    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
-    const std::uint64_t most = std::min<std::uint64_t>(rung - had, sizeof bytes);
-    const bool none = most == 0 || rung < had;
-    Draining draining(s);
-    const ssize_t n = sys::recv(fd, bytes, none ? 1 : most, MSG_DONTWAIT | (none ? MSG_PEEK : 0));
-    note_end(s, n);
-    if (n <= 0 || none) return;
-    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
-    if (static_cast<std::uint64_t>(n) < most) return;
-  }
+  if (swallow_doorbells(fd, s)) look_for_end(fd, s);
 }
 
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
@@ -339,9 +346,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     if (s.back_in.load(std::memory_order_acquire)) {
       went_back(s);
       Part part(buffers, count, got);
-      msghdr message{};
-      message.msg_iov = got > 0 ? part.buffers : const_cast<iovec*>(buffers);
-      message.msg_iovlen = static_cast<std::size_t>(got > 0 ? part.count : count);
+      msghdr message = got > 0 ? message_of(part.buffers, part.count) : message_of(buffers, count);
       const int more = discarding(buffers, count) | (got >= target && got > 0 ? MSG_DONTWAIT : 0);
       const ssize_t n = real().recvmsg(fd, &message, flags | more);
       return got > 0 ? static_cast<ssize_t>(got) + std::max<ssize_t>(n, 0) : n;
@@ -451,9 +456,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       }
       ssize_t n = -1;
       if (gone || (state_of(s.mine()) & kSending) == 0) {
-        msghdr message{};
-        message.msg_iov = const_cast<iovec*>(buffers);
-        message.msg_iovlen = static_cast<std::size_t>(count);
+        const msghdr message = message_of(buffers, count);
         n = real().sendmsg(fd, &message, flags);
         slot.sends.fetch_sub(1, std::memory_order_acq_rel);
         return n;
@@ -474,9 +477,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       }
       // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
       s.kernel_says.store(true);
-      msghdr message{};
-      message.msg_iov = const_cast<iovec*>(buffers);
-      message.msg_iovlen = static_cast<std::size_t>(count);
+      const msghdr message = message_of(buffers, count);
       return real().sendmsg(fd, &message, flags);
     }
     Pipe::Done done;

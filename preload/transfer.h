@@ -21,6 +21,9 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 /// What a recv() that did not wait says of the connection's end.
 void note_end(Socket& s, ssize_t n);
 
+/// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.
+bool swallow_doorbells(int fd, Socket& s);
+
 /// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
 class Draining {
  public:

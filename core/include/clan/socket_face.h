@@ -1,7 +1,8 @@
 // What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a pipe, for
 // its other end and for `clan stat`.
 //
-// Word by word, each written by the end it belongs to.
+// Word by word, each written by the end it belongs to; kState and kBells also by the other end when it does this
+// end's part in going back to TCP.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ enum State : std::uint64_t {
   kLeaving = 4,        ///< it wants both to go back to TCP, and its unread bytes to be sent there
   kGone = 8,           ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
   kClosed = 16,        ///< its last descriptor has been closed: nobody is to be woken there
-  kResends = 64,       ///< kGone, and it sends again what the other end, which is leaving, has not read
   kReset = 32,         ///< and that was to be a reset, as with bytes left unread or SO_LINGER of 0
+  kResends = 64,       ///< kGone, and it sends again what the other end, which is leaving, has not read
 };
 
 constexpr std::uint64_t kBellsClosed = 1u << 30;
