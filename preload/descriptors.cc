@@ -42,8 +42,11 @@ Entry* entry(int fd, bool make) {
 // Free Sockets, as a stack under a spin lock: taken at connect and accept, not per byte.
 struct Pool {
   std::atomic_flag lock = ATOMIC_FLAG_INIT;
-  Socket* free[4096];
-  int count = 0;
+  Socket* free = nullptr;
+  void put(Socket* s) {
+    s->next_free = free;
+    free = s;
+  }
   void enter() {
     while (lock.test_and_set(std::memory_order_acquire)) sched_yield();
   }
@@ -53,17 +56,17 @@ Pool pool;
 
 Socket* take() {
   pool.enter();
-  Socket* s = nullptr;
-  if (pool.count == 0) {
+  if (pool.free == nullptr) {
     constexpr std::size_t kBatch = 64;
     void* memory = ::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
       auto* sockets = static_cast<Socket*>(memory);
-      for (std::size_t i = 0; i < kBatch; ++i) pool.free[pool.count++] = new (sockets + i) Socket;
+      for (std::size_t i = 0; i < kBatch; ++i) pool.put(new (sockets + i) Socket);
     }
   }
-  if (pool.count > 0) s = pool.free[--pool.count];
+  Socket* s = pool.free;
+  if (s != nullptr) pool.free = s->next_free;
   pool.leave();
   return s;
 }
@@ -81,7 +84,8 @@ void release(Socket* s) {
   s->nonblocking = -1;
   s->sends = s->receives = s->offer_looks = s->full = 0;
   s->drained = s->kernel_end = s->kernel_error = s->reset_told = s->shut_read = false;
-  s->back_in = s->resending = s->kernel_says = false;
+  s->back_in = s->resending = s->kernel_says = s->fin_counted = false;
+  s->data_sleepers = s->room_sleepers = 0;
   s->checked_ns = 0;
   s->low_water = 1;
   s->own_slot.sends = s->own_slot.receives = 0;
@@ -91,7 +95,7 @@ void release(Socket* s) {
   s->slot = &s->own_slot;
   s->state = Socket::State::kTcp;
   pool.enter();
-  if (pool.count < 4096) pool.free[pool.count++] = s;
+  pool.put(s);
   pool.leave();
 }
 

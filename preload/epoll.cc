@@ -4,6 +4,10 @@
 //
 // Edges: a new record of the peer is an edge for reading, a send that found no room makes the next room an
 // edge for writing.
+//
+// What a wait costs does not depend on how many sockets have moved. Those that are *watched* are looked at in
+// shared memory each time; there are few, those with recent events. The others are *armed*: their peers ring a
+// doorbell with the next bytes, which the kernel reports, and then they are watched again.
 #include "epoll.h"
 
 #include <poll.h>
@@ -11,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstdint>
 #include <new>
@@ -27,6 +32,7 @@ struct Set;
 
 /// A TCP socket in an epoll set, moved or not.
 struct Interest {
+  static constexpr std::uint32_t kNowhere = ~0u;
   Socket* socket = nullptr;
   Set* set = nullptr;
   int fd = -1;
@@ -35,6 +41,8 @@ struct Interest {
   std::uint32_t index = 0;  ///< in its set
   bool moved = false;
   bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
+  std::uint32_t watched_at = kNowhere;  ///< in Set::watched
+  std::uint32_t quiet = 0;              ///< how often it has been looked at since it last said something
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
   std::uint32_t seen_full = 0;
@@ -42,12 +50,22 @@ struct Interest {
   bool nested = false;  ///< not a socket but another set, by its descriptor
 };
 
-struct Set {
+/// A dense array of interests.
+struct List {
   static constexpr std::uint32_t kMost = 1u << 20;
+  std::uint32_t count = 0, room = 0;
+  Interest** at = nullptr;
+  bool reserve(std::uint32_t least);  ///< room for so many
+  void release();
+};
+
+struct Set {
   int names = 0;  ///< descriptors of it
   int epfd = -1;  ///< one of them
-  std::uint32_t count = 0, room = 0, moved = 0, start = 0;
-  Interest** interests = nullptr;  ///< dense
+  std::uint32_t moved = 0, start = 0;
+  int sleepers = 0;  ///< threads in the kernel's wait, or nearly
+  List interests;    ///< all
+  List watched;      ///< moved ones
   std::optional<Waiter> waiter;
 };
 
@@ -56,13 +74,24 @@ namespace {
 constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
 constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
 constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
+constexpr std::uint32_t kWatchedFew = 32;               ///< so many cost nothing that matters
+constexpr std::uint32_t kQuietLooks = 256;              ///< without an event, and a socket is armed
 
 std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
 
+// initial-exec: asked on the data path
+thread_local bool t_has_lock __attribute__((tls_model("initial-exec"))) = false;
+
 class Guard {
  public:
-  Guard() { lock_epoll(); }
-  ~Guard() { unlock_epoll(); }
+  Guard() {
+    lock_epoll();
+    t_has_lock = true;
+  }
+  ~Guard() {
+    t_has_lock = false;
+    unlock_epoll();
+  }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 };
@@ -75,6 +104,28 @@ void* pages(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
+
+}  // namespace
+
+bool List::reserve(std::uint32_t least) {
+  if (least <= room) return true;
+  const std::uint32_t more = std::max(64u, std::bit_ceil(least));
+  auto** bigger = more > kMost ? nullptr : static_cast<Interest**>(pages(more * sizeof(Interest*)));
+  if (bigger == nullptr) return false;
+  std::copy(at, at + count, bigger);
+  release();
+  at = bigger;
+  room = more;
+  return true;
+}
+
+void List::release() {
+  if (at != nullptr) ::munmap(at, room * sizeof(Interest*));
+  at = nullptr;
+  room = 0;
+}
+
+namespace {
 
 Set* find(int epfd) {
   if (sets == nullptr || epfd < 0 || epfd >= kMostSets) return nullptr;
@@ -134,18 +185,29 @@ Interest* find(Set& set, const Socket* s, int fd) {
 }
 
 bool add(Set& set, Interest* i) {
-  if (set.count == set.room) {
-    const std::uint32_t room = set.room == 0 ? 64 : set.room * 2;
-    auto** bigger = room > Set::kMost ? nullptr : static_cast<Interest**>(pages(room * sizeof(Interest*)));
-    if (bigger == nullptr) return false;
-    std::copy(set.interests, set.interests + set.count, bigger);
-    if (set.interests != nullptr) ::munmap(set.interests, set.room * sizeof(Interest*));
-    set.interests = bigger;
-    set.room = room;
-  }
-  i->index = set.count;
-  set.interests[set.count++] = i;
+  // Room in both lists, so that watch() cannot fail.
+  if (!set.interests.reserve(set.interests.count + 1)) return false;
+  if (!set.watched.reserve(set.interests.room)) return false;
+  i->index = set.interests.count;
+  set.interests.at[set.interests.count++] = i;
   return true;
+}
+
+// Looks at it from now on.
+void watch(Interest& i) {
+  i.quiet = 0;
+  if (i.watched_at != Interest::kNowhere) return;
+  List& list = i.set->watched;
+  i.watched_at = list.count;
+  list.at[list.count++] = &i;
+}
+
+void unwatch(Interest& i) {
+  if (i.watched_at == Interest::kNowhere) return;
+  List& list = i.set->watched;
+  list.at[i.watched_at] = list.at[--list.count];
+  list.at[i.watched_at]->watched_at = i.watched_at;
+  i.watched_at = Interest::kNowhere;
 }
 
 std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(i.fd); }
@@ -153,8 +215,9 @@ std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(
 void remove(Interest* i) {
   Set& set = *i->set;
   if (i->moved) --set.moved;
-  set.interests[i->index] = set.interests[--set.count];
-  set.interests[i->index]->index = i->index;
+  unwatch(*i);
+  set.interests.at[i->index] = set.interests.at[--set.interests.count];
+  set.interests.at[i->index]->index = i->index;
   if (!i->nested) {
     for (Interest** p = &i->socket->interests; *p != nullptr; p = &(*p)->next_of_socket) {
       if (*p == i) {
@@ -180,6 +243,7 @@ void watch_doorbells(Interest& i) {
   }
   if (!i.moved) ++i.set->moved;
   i.moved = true;
+  watch(i);
 }
 
 // The socket has gone back to TCP: the kernel watches for what the application asked for.
@@ -195,6 +259,7 @@ void watch_kernel(Interest& i) {
   }
   i.moved = false;
   --i.set->moved;
+  unwatch(i);
 }
 
 // What grows with every edge for reading.
@@ -243,33 +308,61 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   return ready;
 }
 
+// A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
+bool waits_for_tcp_room(const Interest& i) {
+  return !i.nested && !i.fired && (i.events & EPOLLOUT) != 0 && sends_tcp(*i.socket);
+}
+
+// Stops looking at it, if its peer will ring with the next news.
+void arm(Interest& i) {
+  i.quiet = 0;
+  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
+  if (!i.fired) {
+    i.socket->pipe.keep_wanted((i.events & EPOLLOUT) != 0);
+    if (ready_events(i, false, false) != 0 || !i.moved) return;
+  }
+  unwatch(i);
+}
+
 // Events of moved sockets, without asking the kernel.
 int collect(Set& set, epoll_event* events, int most) {
   int n = 0;
-  if (set.moved == 0) return 0;
-  for (std::uint32_t k = 0; k < set.count && n < most; ++k) {
-    Interest& i = *set.interests[(set.start + k) % set.count];
+  List& list = set.watched;
+  std::uint32_t looks = list.count;
+  if (looks == 0) return 0;
+  std::uint32_t k = set.start % looks;
+  while (looks-- > 0 && n < most && list.count > 0) {
+    if (k >= list.count) k = 0;
+    Interest& i = *list.at[k];
     if (const std::uint32_t ready = ready_events(i, false, true); ready != 0) {
       events[n].events = ready;
       events[n].data = i.data;
-      if (++n == most) set.start = (set.start + k + 1) % set.count;  // others first next time
+      ++n;
+      i.quiet = 0;
+    } else if (i.watched_at != Interest::kNowhere && ++i.quiet > kQuietLooks && list.count > kWatchedFew) {
+      arm(i);
     }
+    if (k < list.count && list.at[k] == &i) ++k;  // else another one has taken its place
   }
+  set.start = k;  // others first next time
   return n;
 }
 
 bool anything(Set& set) {
-  for (std::uint32_t k = 0; k < set.count; ++k) {
-    if (ready_events(*set.interests[k], false, false) != 0) return true;
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    if (ready_events(i, false, false) != 0) return true;
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
   }
   return false;
 }
 
-// False: something is there already.
+// Asks the peers of all that are watched to ring. False: something is there already. To be followed by awake().
 bool prepare(Set& set) {
-  for (std::uint32_t k = 0; k < set.count; ++k) {
-    Interest& i = *set.interests[k];
-    if (!i.moved || i.fired) continue;
+  ++set.sleepers;
+  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+    Interest& i = *set.watched.at[k];
+    if (i.fired) continue;
     if (i.nested) {
       if (Set* inner = find(i.fd); inner != nullptr && inner != &set) (void)prepare(*inner);
       continue;
@@ -279,6 +372,19 @@ bool prepare(Set& set) {
     (void)prepare_sleep(*i.socket, events);
   }
   return !anything(set);
+}
+
+// The calling thread sleeps no more.
+void awake(Set& set) {
+  if (set.sleepers > 0) --set.sleepers;
+  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+    const Interest& i = *set.watched.at[k];
+    if (!i.nested) {
+      i.socket->pipe.unwant_data();
+    } else if (Set* inner = find(i.fd); inner != nullptr && inner != &set && !i.fired) {
+      awake(*inner);
+    }
+  }
 }
 
 // Turns what the kernel said into what the application is to hear. Answers the number of events kept.
@@ -293,9 +399,10 @@ int translate(Set& set, epoll_event* events, int n, bool collected) {
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
     Held s = hold(fd);
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
-    if (i == nullptr) continue;
+    if (i == nullptr || !i->moved) continue;
+    watch(*i);
     if (collected) {
-      look_at_kernel(fd, *s);
+      (void)look_at_kernel(fd, *s);
       continue;
     }
     if (const std::uint32_t ready = ready_events(*i, true, true); ready != 0) {
@@ -305,6 +412,22 @@ int translate(Set& set, epoll_event* events, int n, bool collected) {
     }
   }
   return kept;
+}
+
+// The kernel's wait, after prepare(). The thread may be cancelled there.
+template <typename Sleep>
+int sleep_prepared(Set& set, bool prepared, Sleep&& sleep) {
+  struct Awake {
+    Set& set;
+    bool prepared;
+    ~Awake() {
+      if (!prepared) return;
+      KeepErrno keep;
+      Guard guard;
+      awake(set);
+    }
+  } awake_after{set, prepared};
+  return sleep();
 }
 
 // `sleep(events, most, timeout_ms)` is the kernel's wait as the application called it.
@@ -343,22 +466,24 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       }
       return n;
     }
-    bool capped = false;
+    bool capped = false, prepared = false;
     if (moved && timeout_ns != 0) {
       auto there = [&] {
         Guard guard;
         return anything(*set);
       };
-      if (set->waiter->spin(there, 0, deadline)) continue;
+      if (set->watched.count > 0 && set->waiter->spin(there, 0, deadline)) continue;
       Guard guard;
-      if (!prepare(*set)) continue;
-      for (std::uint32_t k = 0; k < set->count; ++k) {
-        const Interest& i = *set->interests[k];
-        // A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
-        if (i.moved && !i.nested && !i.fired && (i.events & EPOLLOUT) != 0 &&
-            sends_tcp(*i.socket)) {
-          capped = true;
-        }
+      prepared = true;
+      if (!prepare(*set)) {
+        awake(*set);
+        continue;
+      }
+      for (std::uint32_t k = 0; k < set->watched.count; ++k) {
+        const Interest& i = *set->watched.at[k];
+        capped |= waits_for_tcp_room(i);
+        // Who shares the open file may take the doorbell for our room.
+        capped |= !i.nested && (i.events & EPOLLOUT) != 0 && i.socket->inherited.load(std::memory_order_relaxed);
       }
     }
     std::int64_t left = -1;
@@ -367,9 +492,9 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
     }
     const std::int64_t nap = capped && (left < 0 || left > 10'000'000) ? 10'000'000 : left;
-    n = sleep(events, most, nap);
+    n = sleep_prepared(*set, prepared, [&] { return sleep(events, most, nap); });
     if (n < 0) return n;
-    if (moved && timeout_ns != 0) set->waiter->slept();
+    if (prepared) set->waiter->slept();
     {
       Guard guard;
       if (n > 0) n = translate(*set, events, n, false);
@@ -390,8 +515,9 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
   if (set == nullptr) return rc;
   Interest* i = nullptr;
-  for (std::uint32_t k = 0; k < set->count && i == nullptr; ++k) {
-    if (set->interests[k]->nested && set->interests[k]->fd == fd) i = set->interests[k];
+  for (std::uint32_t k = 0; k < set->interests.count && i == nullptr; ++k) {
+    Interest* one = set->interests.at[k];
+    if (one->nested && one->fd == fd) i = one;
   }
   if (op == EPOLL_CTL_DEL) {
     if (i != nullptr) remove(i);
@@ -405,6 +531,7 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
     i->moved = true;  // it is asked each time
     ++set->moved;
     i->fd = fd;
+    watch(*i);
   }
   i->events = event->events;
   i->data = event->data;
@@ -466,6 +593,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   i->fired = false;
   i->out_told = false;
   i->seen_in = ~std::uint64_t{0};
+  watch(*i);
   return 0;
 }
 
@@ -508,6 +636,24 @@ bool set_prepare_sleep(int epfd) {
   return set == nullptr || prepare(*set);
 }
 
+void set_awake(int epfd) {
+  Guard guard;
+  if (Set* set = find(epfd); set != nullptr) awake(*set);
+}
+
+bool watcher_sleeps(const Socket& s, std::uint32_t events) {
+  if (s.interests == nullptr) return false;
+  const bool locked = !t_has_lock;
+  if (locked && lock_word.test_and_set(std::memory_order_acquire)) return true;  // to be on the safe side
+  bool sleeps = false;
+  for (const Interest* i = s.interests; i != nullptr && !sleeps; i = i->next_of_socket) {
+    if (!i->moved || i->fired || (events != 0 && (i->events & events) == 0)) continue;
+    sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0;
+  }
+  if (locked) unlock_epoll();
+  return sleeps;
+}
+
 void left_descriptor(Socket& s, int fd) {
   if (s.interests == nullptr) return;
   Guard guard;
@@ -535,8 +681,9 @@ void forget_epoll(int fd) {
     }
     return;
   }
-  while (set->count > 0) remove(set->interests[0]);
-  if (set->interests != nullptr) ::munmap(set->interests, set->room * sizeof(Interest*));
+  while (set->interests.count > 0) remove(set->interests.at[0]);
+  set->interests.release();
+  set->watched.release();
   set_pool.give_back(set);
 }
 

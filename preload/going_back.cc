@@ -293,6 +293,11 @@ bool take_unread(int fd, Socket& s, int to) {
 
 }  // namespace
 
+void reset_connection(int fd) {
+  const sockaddr nowhere{AF_UNSPEC, {}};
+  sys::call(SYS_connect, fd, &nowhere, sizeof nowhere);
+}
+
 void answer_leaving(int fd, Socket& s) {
   if (s.moving.test_and_set(std::memory_order_acquire)) return;  // another thread is at it
   KeepErrno keep;
@@ -419,15 +424,6 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   return well;
 }
 
-void reset(int fd) {
-  log_line(LogLevel::kError,
-           "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
-           "reset (set CLAN_EXCEPT for this port)",
-           fd);
-  const sockaddr nowhere{AF_UNSPEC, {}};
-  sys::call(SYS_connect, fd, &nowhere, sizeof nowhere);
-}
-
 // Until both directions are clean for somebody who knows TCP alone.
 void wait_until_clean(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
@@ -454,7 +450,11 @@ void wait_until_clean(int fd, Socket& s) {
       break;
     }
     if (monotonic_ns() > end) {
-      reset(fd);
+      log_line(LogLevel::kError,
+               "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
+               "reset (set CLAN_EXCEPT for this port)",
+               fd);
+      reset_connection(fd);
       break;
     }
     nap();
@@ -465,10 +465,9 @@ void wait_until_clean(int fd, Socket& s) {
 
 }  // namespace
 
-void leave_pipe(int fd, bool to_others) {
-  Held held = hold(fd);
-  if (!held) return;
-  Socket& s = *held;
+namespace {
+
+void leave(int fd, Socket& s, bool to_others) {
   KeepErrno keep;
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.slot.load(std::memory_order_acquire)->pinned.store(1);
@@ -498,6 +497,16 @@ void leave_pipe(int fd, bool to_others) {
   }
   s.moving.clear(std::memory_order_release);
   went_back(s);
+}
+
+}  // namespace
+
+void leave_pipe(int fd, bool to_others) {
+  if (Held s = hold(fd)) leave(fd, *s, to_others);
+}
+
+void leave_to_others(int fd, Socket& s) {
+  if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) leave(fd, s, false);
 }
 
 }  // namespace clan::preload

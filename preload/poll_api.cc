@@ -5,8 +5,11 @@
 #include <sys/select.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <optional>
 
 #include "clan/clock.h"
 #include "clan/wait.h"
@@ -49,6 +52,62 @@ clan::Waiter& waiter() {
   static thread_local clan::Waiter w{clan::WaitOptions{}};
   return w;
 }
+
+// One descriptor of a poll() that sleeps: a socket that has moved, or an epoll set with such sockets in it.
+class Asleep {
+ public:
+  Asleep(int fd, short events) : held_(hold(fd)) {
+    if (!held_ && set_moved(fd)) {
+      set_ = fd;
+      ready_ = !set_prepare_sleep(fd);
+    } else if (held_ && held_->shared()) {
+      left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
+      sleeper_.emplace(*held_, (events & (POLLIN | POLLRDHUP)) != 0, (events & POLLOUT) != 0);
+      ready_ = !prepare_sleep(*held_, events) && answer(fd, *held_, events, false) != 0;
+    }
+  }
+  ~Asleep() {
+    if (set_ >= 0) set_awake(set_);
+  }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+  bool ready() const { return ready_; }
+  /// Doorbells lie in TCP that somebody else sleeps for.
+  bool left_to_others() const { return left_to_others_; }
+  /// Null if it is no socket that has moved.
+  Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
+
+ private:
+  Held held_;
+  std::optional<Sleeper> sleeper_;
+  int set_ = -1;
+  bool left_to_others_ = false, ready_ = false;
+};
+
+// A list that grows to `most` and does not allocate while that is a few.
+template <typename T>
+class Many {
+ public:
+  explicit Many(nfds_t most)
+      : at_(static_cast<T*>(most <= kFew ? few_ : ::operator new(most * sizeof(T), std::nothrow))) {}
+  ~Many() {
+    while (count_ > 0) at_[--count_].~T();
+    if (static_cast<void*>(at_) != few_) ::operator delete(at_);
+  }
+  Many(const Many&) = delete;
+  Many& operator=(const Many&) = delete;
+  /// Null when there was no memory.
+  template <typename... Arguments>
+  T* add(Arguments... arguments) {
+    return at_ == nullptr ? nullptr : new (at_ + count_++) T(arguments...);
+  }
+
+ private:
+  static constexpr nfds_t kFew = 64;
+  alignas(T) std::byte few_[kFew * sizeof(T)];
+  T* at_;
+  nfds_t count_ = 0;
+};
 
 // `sleep(copy, count, ns)` is the kernel's poll, in the way the application called it.
 template <typename Sleep>
@@ -120,13 +179,20 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     };
     if (waiter().spin(there, 0, deadline)) continue;
     bool ready = false, drains = false;
+    Many<Asleep> asleep(count);
     for (nfds_t i = 0; i < count && !ready; ++i) {
-      Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
-      if (!s && fds[i].fd >= 0 && set_moved(fds[i].fd) && !set_prepare_sleep(fds[i].fd)) ready = true;
-      if (!s || !s->shared()) continue;
-      if (!prepare_sleep(*s, fds[i].events)) ready = answer(fds[i].fd, *s, fds[i].events, false) != 0;
-      // Bytes of TCP that are not asked for would keep the kernel from sleeping.
-      if (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0) {
+      if (fds[i].fd < 0) continue;
+      const Asleep* one = asleep.add(fds[i].fd, fds[i].events);
+      if (one == nullptr) {
+        errno = ENOMEM;
+        return -1;
+      }
+      ready = one->ready();
+      Socket* s = one->socket();
+      if (s == nullptr) continue;
+      // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that are
+      // left to others.
+      if (one->left_to_others() || (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0)) {
         copy[i].events &= static_cast<short>(~POLLIN);
         drains = true;
       }

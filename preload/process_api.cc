@@ -29,9 +29,22 @@ void before_fork() {
   lock_epoll();
 }
 void in_parent() { unlock_epoll(); }
+std::atomic<pid_t> own_pid{0};
+
 void in_child() {
+  own_pid.store(::getpid());
   unlock_epoll();
   forked();
+}
+
+// Whoever shares our sockets must find their pipes when we are gone.
+void at_exit() {
+  if (own_pid.load() != ::getpid()) return;  // of vfork, in our parent's memory
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        if (s.inherited.load(std::memory_order_relaxed)) leave_to_others(fd, s);
+      },
+      nullptr);
 }
 
 // What a program that is executed finds: "descriptor:pipe:end,…" of connections that go on in it.
@@ -225,11 +238,21 @@ struct Arguments {
 
 __attribute__((constructor)) void start() {
   // Nothing more: a program without TCP connections pays for this only.
+  own_pid.store(::getpid());
   ::pthread_atfork(before_fork, in_parent, in_child);
   if (std::getenv(kInherited) != nullptr) take_over();
 }
 
+__attribute__((destructor)) void end() { at_exit(); }
+
 }  // namespace
+
+CLAN_INTERPOSE void _exit(int status) {
+  at_exit();
+  real()._exit(status);
+  __builtin_unreachable();
+}
+CLAN_INTERPOSE void _Exit(int status) { ::_exit(status); }
 
 CLAN_INTERPOSE int execve(const char* path, char* const* arguments, char* const* environment) {
   return exec_path(path, arguments, environment);

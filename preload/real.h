@@ -67,6 +67,7 @@ namespace clan::preload {
   X(int, epoll_pwait, (int, epoll_event*, int, int, const sigset_t*))                            \
   X(int, epoll_pwait2, (int, epoll_event*, int, const timespec*, const sigset_t*))               \
   X(pid_t, fork, ())                                                                             \
+  X(void, _exit, (int))                                                                          \
   X(long, syscall, (long, ...))                                                                  \
   X(int, execve, (const char*, char* const*, char* const*))                                      \
   X(int, fexecve, (int, char* const*, char* const*))                                             \

@@ -173,14 +173,18 @@ bool trusted(int rendezvous, const Route& route) {
   return true;
 }
 
-void introduce(int fd, Socket& s, const Route& r) {
-  auto& w = s.mine().words;
+// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.
+std::uint64_t cookie_of(int fd) {
   std::uint64_t cookie = 0;
   socklen_t size = sizeof cookie;
-  sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size);
+  return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+void introduce(int fd, Socket& s, const Route& r) {
+  auto& w = s.mine().words;
   auto relaxed = std::memory_order_relaxed;  // for people to read
   w[socket_face::kProcess].store(static_cast<std::uint64_t>(::getpid()) << 32 | ::geteuid(), relaxed);
-  w[socket_face::kCookie].store(cookie, relaxed);
+  w[socket_face::kCookie].store(cookie_of(fd), relaxed);
   const bool v4 = IN6_IS_ADDR_V4MAPPED(&r.local.address);
   w[socket_face::kPorts].store(static_cast<std::uint64_t>(v4 ? AF_INET : AF_INET6) << 32 |
                                    static_cast<std::uint64_t>(r.local.port) << 16 | r.remote.port,
@@ -455,6 +459,16 @@ int find_pipe(std::uint64_t cookie, int* end) {
   return found;
 }
 
+// `end` of the pipe behind a memfd, if that is the one of the socket with this cookie. Takes the memfd.
+Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie) {
+  if (memfd < 0) return Error{errno, "opening a pipe of another process"};
+  auto pipe = Pipe::open(move_high(memfd), end);
+  if (pipe && pipe->my_face().words[socket_face::kCookie].load() != cookie) {
+    return Error{ENOENT, "the pipe of another connection"};
+  }
+  return pipe;
+}
+
 }  // namespace
 
 void adopt_passed(int fd) {
@@ -465,14 +479,10 @@ void adopt_passed(int fd) {
   Held s = hold(fd);
   Route route;
   if (!s || !route_of(fd, &route)) return;
-  std::uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
   int end = 0;
-  const int memfd = same_host(route) && sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0
-                        ? find_pipe(cookie, &end)
-                        : -1;
-  if (memfd < 0) return stay(*s);
-  auto pipe = Pipe::open(move_high(memfd), end);
+  const std::uint64_t cookie = cookie_of(fd);
+  const int memfd = same_host(route) ? find_pipe(cookie, &end) : -1;
+  auto pipe = open_pipe_of(memfd, end, cookie);
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);
   enter_pipe(fd, *s, route, true);
@@ -485,18 +495,22 @@ void catch_up(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   if (!once || s.shared()) return;
+  int end = slot.pipe_end.load();
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", slot.pipe_pid.load(), memfd);
-  const int mine = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC));
-  Route route;
-  auto pipe = mine >= 0 ? Pipe::open(move_high(mine), slot.pipe_end.load())
-                        : Result<Pipe>(Error{errno, "opening a pipe of another process"});
-  if (!pipe || !route_of(fd, &route)) {
+  const std::uint64_t cookie = cookie_of(fd);
+  auto pipe = open_pipe_of(static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC)), end, cookie);
+  if (!pipe) {  // who moved it is gone
+    const int other = find_pipe(cookie, &end);
+    pipe = open_pipe_of(other, end, cookie);
+  }
+  if (!pipe) {
     log_line(LogLevel::kError,
-             "a connection was moved to shared memory by process %d, which shares it with this one, and "
-             "cannot be followed there (%s): it is unusable here; set CLAN_DISABLE=1 for this program",
-             slot.pipe_pid.load(), pipe ? "no addresses" : pipe.error().what);
-    return;
+             "a connection was moved to shared memory by process %d, which shared it with this one, and "
+             "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
+             slot.pipe_pid.load(), pipe.error().what);
+    s.state.store(Socket::State::kKernel);
+    return reset_connection(fd);
   }
   if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
   s.pipe = std::move(*pipe);

@@ -79,6 +79,7 @@ struct Socket {
   std::optional<Waiter> receive_wait, send_wait;
   std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
   std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
+  std::atomic<bool> fin_counted{false};  ///< TCP_INFO counts the peer's FIN among the bytes received
   std::atomic<bool> kernel_error{false};
   std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
   std::atomic<bool> reset_told{false};
@@ -86,10 +87,12 @@ struct Socket {
   std::atomic<bool> back_in{false};    ///< what we read is TCP's again
   std::atomic<bool> resending{false};  ///< what the other end gave back is on its way; nothing may overtake it
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
+  std::atomic<int> data_sleepers{0}, room_sleepers{0};  ///< threads of ours in the kernel, or nearly; not epoll's
   std::atomic<std::uint64_t> checked_ns{0};
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   Interest* interests = nullptr;       ///< in epoll sets; under the epoll lock
+  Socket* next_free = nullptr;         ///< in the pool
 
   PipePage::Face& mine() const { return pipe.my_face(); }
   PipePage::Face& theirs() const { return pipe.peer_face(); }
@@ -157,6 +160,11 @@ std::uint32_t inode_of_other_end(int fd);
 /// the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is sent
 /// from now on goes by TCP, and what is received does when the other end has noticed.
 void leave_pipe(int fd, bool to_others);
+/// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet, the
+/// connection stays on TCP: they could not find it.
+void leave_to_others(int fd, Socket& s);
+/// When nothing else is right any more.
+void reset_connection(int fd);
 
 // --- transfer (transfer.cc) --------------------------------------------------------------------------
 
@@ -168,8 +176,34 @@ int shared_shutdown(int fd, Socket& s, int how);
 short readiness(int fd, Socket& s, bool look);
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.
 bool prepare_sleep(Socket& s, short events);
-/// After the kernel called the descriptor ready: drops doorbells, notices the end.
-void look_at_kernel(int fd, Socket& s);
+/// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells stay where
+/// they are, because somebody else sleeps for them.
+bool look_at_kernel(int fd, Socket& s);
+/// There are some, or will be in a moment. Does not ask the kernel.
+bool doorbells_waiting(const Socket& s);
+/// Others than the calling thread may be asleep on the socket.
+bool others_sleep(const Socket& s);
+
+/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before the calls that
+/// ask to be rung; when it goes, the thread wants no doorbells any more. Who has one does not look_at_kernel(),
+/// which would take it for somebody else.
+class Sleeper {
+ public:
+  explicit Sleeper(Socket& s, bool for_data, bool for_room) : s_(s), data_(for_data), room_(for_room) {
+    if (data_) s_.data_sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (room_) s_.room_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Sleeper() {
+    if (data_) s_.pipe.unwant_data(), s_.data_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (room_) s_.room_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  Socket& s_;
+  bool data_, room_;
+};
 /// The socket still has TCP bytes to read, or may have.
 bool reads_tcp(const Socket& s);
 /// It sends by TCP: not in the pipe yet, or not any more.

@@ -173,12 +173,21 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
       return 0;
     }
   }
+  if (request == SIOCATMARK) {
+    // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
+    if (Held s = hold(fd); s && s->shared()) (void)readiness(fd, *s, true);
+  }
   if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) leave_pipe(fd, false);
   const int rc = real().ioctl(fd, request, argument);
   if (rc == 0 && request == FIONBIO && argument != nullptr) {
     if (Held s = hold(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
   }
   return rc;
+}
+
+CLAN_INTERPOSE int sockatmark(int fd) {
+  int at = 0;
+  return ::ioctl(fd, SIOCATMARK, &at) == 0 ? at : -1;
 }
 
 CLAN_INTERPOSE int shutdown(int fd, int how) {

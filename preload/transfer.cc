@@ -1,5 +1,6 @@
 // Reading, writing and waiting on a socket that has moved into a pipe.
 #include <fcntl.h>
+#include <linux/bpf.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -30,6 +31,7 @@ using socket_face::kSwitchAt;
 
 constexpr std::uint64_t kCheckNs = 1'000'000;  ///< how often a busy sender asks whether the peer is alive
 constexpr int kMostBuffers = 64;
+constexpr int kLongestNapMs = 16;  ///< of a send that cannot be told of room
 
 // Bytes the kernel has taken from us for this connection, ever.
 bool sent_by_tcp(int fd, std::uint64_t* bytes) {
@@ -41,19 +43,45 @@ bool sent_by_tcp(int fd, std::uint64_t* bytes) {
   return true;
 }
 
+// The kernel counts a FIN as a byte received, but not as one queued.
+bool fin_counted(Socket& s, const tcp_info& info) {
+  switch (info.tcpi_state) {
+    case BPF_TCP_CLOSE_WAIT:
+    case BPF_TCP_LAST_ACK:
+    case BPF_TCP_CLOSING:
+    case BPF_TCP_TIME_WAIT:
+      s.fin_counted.store(true);
+      break;
+    case BPF_TCP_CLOSE: {
+      // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
+      auto& theirs = s.theirs().words;
+      const std::uint64_t most = theirs[kSwitchAt].load() + theirs[kDoorbells].load();
+      if ((state_of(s.theirs()) & (kSending | kGone)) == kSending && info.tcpi_bytes_received == most + 1) {
+        s.fin_counted.store(true);
+      }
+      break;
+    }
+    default:
+      break;
+  }
+  return s.fin_counted.load();
+}
+
 // Bytes that have been read from the kernel, ever.
-bool read_by_tcp(int fd, std::uint64_t* bytes) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  int queued = 0;
-  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return false;
-  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  // What arrived between the two questions counts as read for a moment: ask until nothing did.
-  int again = 0;
-  if (sys::ioctl(fd, FIONREAD, &again) != 0) return false;
-  if (again != queued) return read_by_tcp(fd, bytes);
-  *bytes = info.tcpi_bytes_received - static_cast<std::uint64_t>(queued);
-  return true;
+bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
+  for (;;) {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    int queued = 0, again = 0;
+    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return false;
+    if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+    // What arrived between the two questions counts as read for a moment: ask until nothing did.
+    if (sys::ioctl(fd, FIONREAD, &again) != 0) return false;
+    if (again != queued) continue;
+    *bytes = info.tcpi_bytes_received - static_cast<std::uint64_t>(queued);
+    if (fin_counted(s, info)) --*bytes;
+    return true;
+  }
 }
 
 }  // namespace
@@ -179,7 +207,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
     return 1;
   }
   std::uint64_t read = 0;
-  if (!read_by_tcp(fd, &read)) return -1;
+  if (!read_by_tcp(fd, s, &read)) return -1;
   const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
   if (read >= until) {
     s.drained.store(true, std::memory_order_release);
@@ -200,10 +228,16 @@ void note_end(Socket& s, ssize_t n) {
 
 namespace {
 
-// The same, when nothing is to be read.
+// The same, whatever is still to be read.
 void look_for_end(int fd, Socket& s) {
+  pollfd p{fd, POLLRDHUP, 0};
+  if (sys::poll(&p, 1, 0) <= 0) return;
   char byte;
-  note_end(s, sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT));
+  const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  note_end(s, n);
+  if (n <= 0) return;
+  if ((p.revents & POLLERR) != 0) s.kernel_error.store(true);
+  if ((p.revents & POLLRDHUP) != 0) note_end(s, 0);
 }
 
 // Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
@@ -280,8 +314,6 @@ int sleep_for_bytes(int fd, Socket& s) {
     return -1;
   } else if (n < 0) {
     note_end(s, n);
-  } else {
-    look_at_kernel(fd, s);
   }
   return 0;
 }
@@ -300,13 +332,13 @@ bool is_nonblocking(int fd, Socket& s) {
   return known != 0;
 }
 
-bool swallow_doorbells(int fd, Socket& s) {
+bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   Draining draining(s);
   char bytes[64];
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
     const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
-    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+    const std::uint64_t rung = std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
     if (had >= rung) return true;
     const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -316,8 +348,53 @@ bool swallow_doorbells(int fd, Socket& s) {
   }
 }
 
-void look_at_kernel(int fd, Socket& s) {
-  if (s.back_in.load(std::memory_order_acquire)) return;
+bool doorbells_waiting(const Socket& s) {
+  return s.mine().words[kSwallowed].load(std::memory_order_relaxed) <
+         s.theirs().words[kDoorbells].load(std::memory_order_relaxed);
+}
+
+bool others_sleep(const Socket& s) {
+  return s.inherited.load(std::memory_order_relaxed) || s.data_sleepers.load() > 0 || s.room_sleepers.load() > 0 ||
+         watcher_sleeps(s, 0);
+}
+
+namespace {
+
+bool others_want_room(const Socket& s) { return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT); }
+
+// Something that somebody who sleeps would want to know of.
+bool worth_waking(const Socket& s) {
+  const PipeFront front = s.pipe.front();
+  const int low_water = s.low_water.load(std::memory_order_relaxed);
+  // After kLeave, TCP's own bytes wake everybody.
+  if (front != PipeFront::kNothing && front != PipeFront::kLeave &&
+      (front != PipeFront::kBytes || low_water <= 1 ||
+       s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water))) {
+    return true;
+  }
+  return others_want_room(s) && s.pipe.writable();
+}
+
+// A doorbell wakes everybody who sleeps in the kernel on this socket, but only those who get the processor
+// before it is taken away. So when others may sleep, it stays as long as it has something to tell:
+//
+//   1 count the doorbells   2 ask for another, in the others' name   3 look into the pipe   4 drop those of 1
+//
+// Whatever those of 1 told of was in the pipe at 3. What came later rings again, because of 2.
+bool drop_doorbells(int fd, Socket& s) {
+  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+  if (!doorbells_waiting(s)) return true;
+  if (!others_sleep(s)) return swallow_doorbells(fd, s), true;
+  s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
+  if (worth_waking(s)) return false;
+  swallow_doorbells(fd, s, rung);
+  return true;
+}
+
+}  // namespace
+
+bool look_at_kernel(int fd, Socket& s) {
+  if (s.back_in.load(std::memory_order_acquire)) return true;
   KeepErrno keep;
   if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) answer_leaving(fd, s);
   if (!s.drained.load(std::memory_order_acquire)) {
@@ -326,10 +403,12 @@ void look_at_kernel(int fd, Socket& s) {
     const ssize_t left = left_in_tcp(fd, s, &certain);
     if (left != 0) {
       if (certain == 0) look_for_end(fd, s);
-      return;
+      return true;
     }
   }
-  if (swallow_doorbells(fd, s)) look_for_end(fd, s);
+  const bool dropped = drop_doorbells(fd, s);
+  look_for_end(fd, s);
+  return dropped;
 }
 
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
@@ -373,12 +452,11 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (done.must_ring) ring_doorbell(fd, s);
       got += done.bytes;
       if (got > 0 && got >= target) {
-        // Not asleep any more: whoever sends next need not ring.
-        auto& waiting = s.pipe.page().ends[s.pipe.end()].receiver.waiting;
-        if (!s.inherited.load(std::memory_order_relaxed) && waiting.load(std::memory_order_relaxed) != 0) {
-          waiting.store(0, std::memory_order_relaxed);
+        // The rest may be TCP's again, and belongs to the same answer.
+        if (got == wanted || peek || (state_of(s.theirs()) & kGone) == 0 || !came_back(fd, s)) {
+          return static_cast<ssize_t>(got);
         }
-        return static_cast<ssize_t>(got);
+        continue;
       }
       if (wanted == 0 && s.pipe.front() == PipeFront::kBytes) return 0;
     }
@@ -424,16 +502,36 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         s.receive_wait->spin(there, s.pipe.peer_cpu())) {
       continue;
     }
-    if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-    if (sleep_for_bytes(fd, s) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+    {
+      Sleeper sleeper(s, true, false);
+      if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
+      if (sleep_for_bytes(fd, s) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+    }
+    look_at_kernel(fd, s);
     if (s.receive_wait) s.receive_wait->slept();
   }
 }
+
+namespace {
+
+// When a blocking send gives up.
+std::uint64_t send_deadline(int fd) {
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  sys::getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
+  if (limit.tv_sec == 0 && limit.tv_usec == 0) return kNoDeadline;
+  return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
+}
+
+}  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
   const std::size_t wanted = total(buffers, count);
   const bool may_wait = (flags & MSG_DONTWAIT) == 0;
   std::size_t sent = 0;
+  int nap_ms = 1;
+  std::uint64_t deadline = 0;  ///< of SO_SNDTIMEO, from the first sleep on
   for (;;) {
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
     const bool gone = (state_of(s.mine()) & kGone) != 0;
@@ -506,28 +604,30 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     }
     auto room = [&] { return s.pipe.writable(); };
     if (s.send_wait && s.send_wait->spin(room, s.pipe.peer_cpu())) continue;
+    const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
+    // Whoever sleeps here for the peer's bytes needs the doorbells.
+    const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
+    std::optional<Sleeper> sleeper(std::in_place, s, false, true);
     if (!s.pipe.want_room()) continue;
     s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
     // this return at once, so then only a short nap is taken.
-    timeval limit{};
-    socklen_t size = sizeof limit;
-    sys::getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
-    int timeout = limit.tv_sec == 0 && limit.tv_usec == 0
-                      ? -1
-                      : static_cast<int>(limit.tv_sec * 1000 + (limit.tv_usec + 999) / 1000);
-    pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    if (reads_tcp(s) || s.kernel_end.load()) {
-      p.events = 0;
-      timeout = 1;
-    }
-    const int n = real().poll(&p, 1, timeout);
-    if (n < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    if (n == 0 && timeout > 1) {
+    if (deadline == 0) deadline = send_deadline(fd);
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       errno = EAGAIN;
       return -1;
     }
+    int timeout = deadline == kNoDeadline ? -1 : static_cast<int>((deadline - now + 999'999) / 1'000'000);
+    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+    if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
+      p.events = 0;
+      nap_ms = std::min(nap_ms * 2, kLongestNapMs);
+      timeout = timeout < 0 ? nap_ms : std::min(timeout, nap_ms);
+    }
+    if (real().poll(&p, 1, timeout) < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    sleeper.reset();
     look_at_kernel(fd, s);
     if (s.send_wait) s.send_wait->slept();
   }
@@ -550,6 +650,7 @@ void shared_close(int fd, Socket& s) {
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
   const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
   if (at_once) s.mine().words[kState].fetch_or(kReset, std::memory_order_acq_rel);
+  if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
   if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();

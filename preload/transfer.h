@@ -22,7 +22,8 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 void note_end(Socket& s, ssize_t n);
 
 /// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.
-bool swallow_doorbells(int fd, Socket& s);
+/// `limit`: at most so many of them, counted from the first ever.
+bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0});
 
 /// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
 class Draining {

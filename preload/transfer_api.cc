@@ -1,8 +1,10 @@
 // Calls that move bytes.
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/un.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "real.h"
@@ -112,11 +114,47 @@ void passed(const msghdr* message, Each&& each) {
   }
 }
 
+// The process has mapped this library.
+bool loads_library(pid_t pid) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
+  const int maps = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (maps < 0) return false;
+  constexpr char kName[] = "/libclan-preload.so";
+  constexpr std::size_t kOverlap = sizeof kName - 2;
+  char text[8192];
+  std::size_t kept = 0;
+  bool found = false;
+  for (long n; !found && (n = sys::call(SYS_read, maps, text + kept, sizeof text - kept)) > 0;) {
+    const std::size_t size = kept + static_cast<std::size_t>(n);
+    found = ::memmem(text, size, kName, sizeof kName - 1) != nullptr;
+    kept = std::min(kOverlap, size);
+    std::memmove(text, text + size - kept, kept);
+  }
+  sys::close(maps);
+  return found;
+}
+
+// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at the other end
+// of a connection; of a pair it only says who made it.
+bool receiver_knows(int through) {
+  sockaddr_un name{};
+  socklen_t mine = sizeof name, theirs = sizeof name;
+  if (sys::call(SYS_getsockname, through, &name, &mine) != 0) return false;
+  if (sys::call(SYS_getpeername, through, &name, &theirs) != 0) return false;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (std::max(mine, theirs) <= sizeof(sa_family_t)) return false;
+  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && loads_library(peer.pid);
+}
+
 // Somebody else is going to have the descriptor too.
-void pass_on(int fd) {
+void pass_on(int fd, int through) {
   Held s = hold(fd);
   if (!s) return;
   s->inherited = true;
+  if (s->shared() && !receiver_knows(through)) leave_pipe(fd, true);
+  leave_to_others(fd, *s);
   if (s->shared()) {
     s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
   } else {
@@ -269,7 +307,7 @@ CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off6
 CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
   const bool passes = message != nullptr && message->msg_controllen > 0;
-  if (passes) passed(message, pass_on);
+  if (passes) passed(message, [fd](int other) { pass_on(other, fd); });
   const ssize_t rc = sending(
       fd, [&] { return real().sendmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
@@ -287,6 +325,10 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 
 CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  for (unsigned i = 0; messages != nullptr && i < count; ++i) {
+    const msghdr& m = messages[i].msg_hdr;
+    if (m.msg_controllen > 0) passed(&m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
+  }
   return static_cast<int>(sending(
       fd, [&]() -> ssize_t { return real().sendmmsg(fd, messages, count, flags); },
       [&](Socket& s) -> ssize_t {

@@ -28,6 +28,7 @@ constexpr std::uint8_t kBytesRecord = 1;
 constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
+constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeLook = 256;
@@ -510,12 +511,33 @@ std::uint64_t Pipe::readable_bytes() const {
   return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
 }
 
+// The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a thread
+// that has done with waiting does not take back another's wish.
 bool Pipe::want_data() {
   auto& waiting = page_->ends[end_].receiver.waiting;
+  const std::uint32_t me = thread_id();
+  std::uint32_t now = waiting.load(std::memory_order_relaxed);
   // PAIR pipe.waiting: Dekker with take_waiting()
-  if (waiting.load(std::memory_order_relaxed) == 0) waiting.store(1, std::memory_order_seq_cst);
+  while (now != me && now != kAnybody &&
+         !waiting.compare_exchange_weak(now, now == 0 ? me : kAnybody, std::memory_order_seq_cst,
+                                        std::memory_order_relaxed)) {
+  }
   shm::AsymmetricFence::full();
   return front() == PipeFront::kNothing;
+}
+
+void Pipe::unwant_data() {
+  auto& waiting = page_->ends[end_].receiver.waiting;
+  std::uint32_t me = thread_id();
+  if (me == kAnybody || waiting.load(std::memory_order_relaxed) != me) return;
+  waiting.compare_exchange_strong(me, 0, std::memory_order_seq_cst, std::memory_order_relaxed);
+}
+
+void Pipe::keep_wanted(bool room) {
+  // PAIR pipe.waiting: Dekker with take_waiting()
+  page_->ends[end_].receiver.waiting.store(kAnybody, std::memory_order_seq_cst);
+  if (room) page_->ends[end_].sender.waiting.store(kAnybody, std::memory_order_seq_cst);
+  shm::AsymmetricFence::full();
 }
 
 std::uint64_t Pipe::received_bytes() const {

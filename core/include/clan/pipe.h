@@ -81,7 +81,7 @@ struct PipePage {
     std::uint32_t pad[7];
     alignas(64) std::atomic<std::uint64_t> credit;  ///< lines consumed, for the sender
     std::uint64_t pad1[7];
-    alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there are bytes
+    alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there are bytes; see want_data()
     std::uint32_t pad2[15];
   };
   /// The owner's of the socket, for what it has to share with its other end. Not looked at here.
@@ -156,6 +156,11 @@ class CLAN_EXPORT Pipe {
   std::uint64_t readable_bytes() const;
   /// Asks to be rung for bytes (or an end). False: there is something now.
   bool want_data();
+  /// The calling thread does not wait any more. Takes the flag back if nobody else has set it too.
+  void unwant_data();
+  /// Asks to be rung for bytes, and for room too, in the name of anybody; only the other end takes that back. For
+  /// who is about to take away a wake-up that others may sleep for, or will not look again by himself.
+  void keep_wanted(bool room);
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
   std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint
   /// Bytes ever received.
