@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "af_clan.h"
 #include "clan/log.h"
 #include "epoll.h"
 #include "real.h"
@@ -27,12 +28,17 @@ namespace {
 void before_fork() {
   share_slots();
   lock_epoll();
+  lock_af_clan();
 }
-void in_parent() { unlock_epoll(); }
+void in_parent() {
+  unlock_af_clan();
+  unlock_epoll();
+}
 std::atomic<pid_t> own_pid{0};
 
 void in_child() {
   own_pid.store(::getpid());
+  unlock_af_clan();
   unlock_epoll();
   forked();
 }
@@ -137,8 +143,9 @@ bool is_loaded_by_linker(const char* path, int depth) {
   return false;
 }
 
+// Connections, and their environment.
 template <typename Call>
-int exec(const char* path, char* const* environment, Call&& call) {
+int exec_connected(const char* path, char* const* environment, Call&& call) {
   static Inheritance list;  // after exec nobody else needs it; after vfork the parent waits
   list.used = 0;
   bool any = false;
@@ -168,6 +175,20 @@ int exec(const char* path, char* const* environment, Call&& call) {
       nullptr);
   errno = error;
   return rc;
+}
+
+// The names of AF_CLAN sockets; who does not load us takes no notice.
+template <typename Call>
+int exec(const char* path, char* const* environment, Call&& call) {
+  char* variable = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
+  if (variable == nullptr) return exec_connected(path, environment, call);
+  std::size_t count = 0;
+  while (environment != nullptr && environment[count] != nullptr) ++count;
+  auto** with = static_cast<char**>(alloca((count + 2) * sizeof(char*)));
+  for (std::size_t i = 0; i < count; ++i) with[i] = environment[i];
+  with[count] = variable;
+  with[count + 1] = nullptr;
+  return exec_connected(path, with, call);
 }
 
 int exec_path(const char* path, char* const* arguments, char* const* environment) {
@@ -241,6 +262,7 @@ __attribute__((constructor)) void start() {
   own_pid.store(::getpid());
   ::pthread_atfork(before_fork, in_parent, in_child);
   if (std::getenv(kInherited) != nullptr) take_over();
+  af_clan_take_over();
 }
 
 __attribute__((destructor)) void end() { at_exit(); }
@@ -319,6 +341,7 @@ CLAN_INTERPOSE int fclose(FILE* stream) {
     if (fd >= 0) {
       // What is buffered goes out by write() of ours only if it is ours to write: see fdopen.
       forget_epoll(fd);
+      if (is_af_clan(fd)) forget_af_clan(fd);
       if (hold(fd)) {
         const int rc = std::fflush(stream);
         forget(fd);

@@ -5,6 +5,7 @@
 // they are safe in signal handlers and before the loader is done.
 #pragma once
 
+#include <netdb.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -42,6 +43,12 @@ namespace clan::preload {
   X(ssize_t, sendfile, (int, int, off_t*, size_t))                                               \
   X(ssize_t, splice, (int, off64_t*, int, off64_t*, size_t, unsigned))                           \
   X(int, socket, (int, int, int))                                                                \
+  X(int, bind, (int, const sockaddr*, socklen_t))                                                \
+  X(int, listen, (int, int))                                                                     \
+  X(int, getsockname, (int, sockaddr*, socklen_t*))                                              \
+  X(int, getpeername, (int, sockaddr*, socklen_t*))                                              \
+  X(int, getaddrinfo, (const char*, const char*, const addrinfo*, addrinfo**))                   \
+  X(int, getnameinfo, (const sockaddr*, socklen_t, char*, socklen_t, char*, socklen_t, int))     \
   X(int, connect, (int, const sockaddr*, socklen_t))                                             \
   X(int, accept, (int, sockaddr*, socklen_t*))                                                   \
   X(int, accept4, (int, sockaddr*, socklen_t*, int))                                             \

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdarg>
 
+#include "af_clan.h"
+#include "clan/af_clan.h"
 #include "epoll.h"
 #include "real.h"
 #include "socket.h"
@@ -20,12 +22,14 @@ namespace {
 void gone(int fd) {
   forget(fd);
   forget_epoll(fd);
+  if (is_af_clan(fd)) forget_af_clan(fd);
 }
 
 void same(int from, int to) {
   if (from == to) return;
   duplicate_entry(from, to);
   duplicate_epoll(from, to);
+  if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);
 }
 
 int accepted(int fd, int nonblocking) {
@@ -42,9 +46,26 @@ int accepted(int fd, int nonblocking) {
   return fd;
 }
 
+int accept_af_clan(int listener, sockaddr* address, socklen_t* size, int flags) {
+  const int fd =
+      accepted(real().accept4(listener, nullptr, nullptr, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  return fd >= 0 ? af_clan_accepted(listener, fd, address, size) : fd;
+}
+
+int socket_af_clan(int type, int protocol) {
+  const int domain = af_clan_kernel_domain(type, protocol);
+  if (domain < 0) return -1;
+  const int fd = ::socket(domain, type, 0);
+  if (fd < 0 || af_clan_appeared(fd, type)) return fd;
+  ::close(fd);
+  errno = ENOMEM;
+  return -1;
+}
+
 }  // namespace
 
 CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
+  if (is_af_clan(fd)) return af_clan_connect(fd, address, size);
   const int rc = real().connect(fd, address, size);
   const int error = errno;
   if ((rc == 0 || error == EINPROGRESS) && address != nullptr && size >= sizeof address->sa_family &&
@@ -56,14 +77,33 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
 }
 
 CLAN_INTERPOSE int accept(int fd, sockaddr* address, socklen_t* size) {
+  if (is_af_clan(fd)) return accept_af_clan(fd, address, size, 0);
   return accepted(real().accept(fd, address, size), 0);
 }
 
 CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+  if (is_af_clan(fd)) return accept_af_clan(fd, address, size, flags);
   return accepted(real().accept4(fd, address, size, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
 }
 
+CLAN_INTERPOSE int bind(int fd, const sockaddr* address, socklen_t size) {
+  return is_af_clan(fd) ? af_clan_bind(fd, address, size) : real().bind(fd, address, size);
+}
+
+CLAN_INTERPOSE int listen(int fd, int backlog) {
+  return is_af_clan(fd) ? af_clan_listen(fd, backlog) : real().listen(fd, backlog);
+}
+
+CLAN_INTERPOSE int getsockname(int fd, sockaddr* address, socklen_t* size) {
+  return is_af_clan(fd) ? af_clan_getsockname(fd, address, size) : real().getsockname(fd, address, size);
+}
+
+CLAN_INTERPOSE int getpeername(int fd, sockaddr* address, socklen_t* size) {
+  return is_af_clan(fd) ? af_clan_getpeername(fd, address, size) : real().getpeername(fd, address, size);
+}
+
 CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
+  if (domain == AF_CLAN) return socket_af_clan(type, protocol);
   const int fd = real().socket(domain, type, protocol);
   if (fd >= 0) {
     gone(fd);
@@ -84,6 +124,7 @@ CLAN_INTERPOSE int close(int fd) {
 CLAN_INTERPOSE void closefrom(int first) {
   forget_epoll_range(static_cast<unsigned>(first), ~0u);
   forget_range(static_cast<unsigned>(first), ~0u);
+  forget_af_clan_range(static_cast<unsigned>(first), ~0u);
   real().closefrom(first);
 }
 
@@ -91,6 +132,7 @@ CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
   if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
     forget_epoll_range(first, last);
     forget_range(first, last);
+    forget_af_clan_range(first, last);
   }
   return real().close_range(first, last, flags);
 }
@@ -211,7 +253,12 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
       return 0;
     }
   }
-  return real().getsockopt(fd, level, name, value, size);
+  const int rc = real().getsockopt(fd, level, name, value, size);
+  if (rc == 0 && is_af_clan(fd) && level == SOL_SOCKET && *size == sizeof(int)) {
+    if (name == SO_DOMAIN) *static_cast<int*>(value) = AF_CLAN;
+    if (name == SO_PROTOCOL) *static_cast<int*>(value) = 0;
+  }
+  return rc;
 }
 
 CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "af_clan.h"
 #include "real.h"
 #include "socket.h"
 
@@ -167,6 +168,30 @@ void keep(int fd) {
   if (Held s = hold(fd); s && s->shared()) s->mine().words[clan::socket_face::kHolders].fetch_sub(1);
 }
 
+// The kernel's calls; AF_CLAN's messages have other names.
+ssize_t plain_recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size) {
+  if (is_af_clan_packet(fd)) return af_clan_recvfrom(fd, buffer, n, flags, from, size);
+  return real().recvfrom(fd, buffer, n, flags, from, size);
+}
+ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to, socklen_t size) {
+  if (is_af_clan_packet(fd)) return af_clan_sendto(fd, buffer, n, flags, to, size);
+  return real().sendto(fd, buffer, n, flags, to, size);
+}
+ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
+  return is_af_clan_packet(fd) ? af_clan_recvmsg(fd, message, flags) : real().recvmsg(fd, message, flags);
+}
+ssize_t plain_sendmsg(int fd, const msghdr* message, int flags) {
+  return is_af_clan_packet(fd) ? af_clan_sendmsg(fd, message, flags) : real().sendmsg(fd, message, flags);
+}
+int plain_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  if (is_af_clan_packet(fd)) return af_clan_recvmmsg(fd, messages, count, flags, timeout);
+  return real().recvmmsg(fd, messages, count, flags, timeout);
+}
+int plain_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  if (is_af_clan_packet(fd)) return af_clan_sendmmsg(fd, messages, count, flags);
+  return real().sendmmsg(fd, messages, count, flags);
+}
+
 }  // namespace
 
 CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
@@ -191,7 +216,7 @@ CLAN_INTERPOSE ssize_t read(int fd, void* buffer, size_t n) {
 
 CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size) {
   return receiving(
-      fd, (flags & MSG_PEEK) != 0, [&] { return real().recvfrom(fd, buffer, n, flags, from, size); },
+      fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
       [&](Socket& s) -> ssize_t {
         if ((flags & MSG_OOB) != 0) return real().recvfrom(fd, buffer, n, flags, from, size);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
@@ -226,7 +251,7 @@ CLAN_INTERPOSE ssize_t preadv64v2(int fd, const iovec* buffers, int count, off64
 
 CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const ssize_t n = receiving(
-      fd, (flags & MSG_PEEK) != 0, [&] { return real().recvmsg(fd, message, flags); },
+      fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if ((flags & (MSG_OOB | MSG_ERRQUEUE)) != 0) return real().recvmsg(fd, message, flags);
         return receive_message(fd, s, message, flags);
@@ -237,7 +262,8 @@ CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
 
 CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   return static_cast<int>(receiving(
-      fd, (flags & MSG_PEEK) != 0, [&]() -> ssize_t { return real().recvmmsg(fd, messages, count, flags, timeout); },
+      fd, (flags & MSG_PEEK) != 0,
+      [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
       [&](Socket& s) -> ssize_t {
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
@@ -275,7 +301,7 @@ CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, c
                               socklen_t size) {
   if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
   return sending(
-      fd, [&] { return real().sendto(fd, buffer, n, flags, to, size); },
+      fd, [&] { return plain_sendto(fd, buffer, n, flags, to, size); },
       [&](Socket& s) -> ssize_t {
         const iovec io{const_cast<void*>(buffer), n};
         return shared_send(fd, s, &io, 1, flags);
@@ -309,7 +335,7 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const bool passes = message != nullptr && message->msg_controllen > 0;
   if (passes) passed(message, [fd](int other) { pass_on(other, fd); });
   const ssize_t rc = sending(
-      fd, [&] { return real().sendmsg(fd, message, flags); },
+      fd, [&] { return plain_sendmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if (message->msg_iovlen > kMostBuffers) {
           errno = EMSGSIZE;
@@ -330,7 +356,7 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
     if (m.msg_controllen > 0) passed(&m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
   }
   return static_cast<int>(sending(
-      fd, [&]() -> ssize_t { return real().sendmmsg(fd, messages, count, flags); },
+      fd, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },
       [&](Socket& s) -> ssize_t {
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
