@@ -285,6 +285,8 @@ int connect_stream(int fd, const ClanName& name) {
     errno = sys::call(SYS_getpeername, fd, &peer, &size) == 0 ? EISCONN : error;
     return -1;
   }
+  // Its own name, if it has one, is not to outlive it in TIME_WAIT: nobody can reach it by that name.
+  set_reuse(fd, 1);
   const int rc = real().connect(fd, reinterpret_cast<const sockaddr*>(&place), sizeof place);
   if (rc != 0 && errno != EINPROGRESS) return rc;
   const int error = errno;

@@ -185,6 +185,23 @@ TEST(AfClanStream, ConnectsWithoutBlocking) {
   ::close(listening);
 }
 
+TEST(AfClanStream, ConnectsWithANameOfItsOwnAgainAndAgain) {
+  const std::string name = unique();
+  const int listening = listener(name);
+  for (int i = 0; i < 3; ++i) {
+    const int fd = ::socket(AF_CLAN, SOCK_STREAM, 0);
+    ASSERT_EQ(bind_to(fd, name + "/client"), 0) << std::strerror(errno);
+    ASSERT_EQ(connect_to(fd, name), 0) << std::strerror(errno);
+    EXPECT_EQ(name_of(fd), name + "/client");
+    const int accepted = ::accept(listening, nullptr, nullptr);
+    ::close(fd);
+    char byte;
+    EXPECT_EQ(::read(accepted, &byte, 1), 0);
+    ::close(accepted);
+  }
+  ::close(listening);
+}
+
 TEST(AfClanStream, EndsAsTcpDoes) {
   const std::string name = unique();
   const int listening = listener(name);
