@@ -34,10 +34,9 @@ void in_parent() {
   unlock_af_clan();
   unlock_epoll();
 }
-std::atomic<pid_t> own_pid{0};
 
 void in_child() {
-  own_pid.store(::getpid());
+  note_process();
   unlock_af_clan();
   unlock_epoll();
   forked();
@@ -45,7 +44,7 @@ void in_child() {
 
 // Whoever shares our sockets must find their pipes when we are gone.
 void at_exit() {
-  if (own_pid.load() != ::getpid()) return;  // of vfork, in our parent's memory
+  if (in_borrowed_memory()) return;
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.inherited.load(std::memory_order_relaxed)) leave_to_others(fd, s);
@@ -258,8 +257,8 @@ struct Arguments {
   va_end(varied)
 
 __attribute__((constructor)) void start() {
+  note_process();
   // Nothing more: a program without TCP connections pays for this only.
-  own_pid.store(::getpid());
   ::pthread_atfork(before_fork, in_parent, in_child);
   if (std::getenv(kInherited) != nullptr) take_over();
   af_clan_take_over();

@@ -1,6 +1,7 @@
 #include "real.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -24,7 +25,30 @@ void fill() {
   ready.store(true, std::memory_order_release);  // PAIR preload.real: publishes the table
 }
 
+// Whose memory this is, on a page that every fork empties and vfork does not.
+std::atomic<pid_t>* owner = nullptr;
+
 }  // namespace
+
+void note_process() {
+  if (owner == nullptr) {
+    void* page =
+        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return;
+    if (::madvise(page, 4096, MADV_WIPEONFORK) != 0) {  // before Linux 4.14
+      ::munmap(page, 4096);
+      return;
+    }
+    owner = static_cast<std::atomic<pid_t>*>(page);
+  }
+  owner->store(static_cast<pid_t>(sys::call(SYS_getpid)));
+}
+
+bool in_borrowed_memory() {
+  if (owner == nullptr) return false;
+  const pid_t of = owner->load(std::memory_order_relaxed);
+  return of != 0 && of != sys::call(SYS_getpid);
+}
 
 const Real& real() {
   if (!ready.load(std::memory_order_acquire)) fill();  // PAIR preload.real

@@ -190,6 +190,11 @@ class DirectoryReader {
   alignas(8) char buffer_[4096];
 };
 
+/// A child of vfork() runs in the memory of its parent, whose descriptors are not its own. Known of a process
+/// that has called note_process() at its start, and after a fork.
+bool in_borrowed_memory();
+void note_process();
+
 /// errno as it was: what we do for ourselves must not show.
 class KeepErrno {
  public:

@@ -19,7 +19,9 @@ using namespace clan::preload;
 
 namespace {
 
+// What a child of vfork closes stays open in its parent, whose tables these are.
 void gone(int fd) {
+  if (in_borrowed_memory()) return;
   forget(fd);
   forget_epoll(fd);
   if (is_af_clan(fd)) forget_af_clan(fd);
@@ -27,6 +29,7 @@ void gone(int fd) {
 
 void same(int from, int to) {
   if (from == to) return;
+  if (in_borrowed_memory()) return leave_pipe(from, true);  // for whatever is executed
   duplicate_entry(from, to);
   duplicate_epoll(from, to);
   if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);
@@ -122,14 +125,16 @@ CLAN_INTERPOSE int close(int fd) {
 }
 
 CLAN_INTERPOSE void closefrom(int first) {
-  forget_epoll_range(static_cast<unsigned>(first), ~0u);
-  forget_range(static_cast<unsigned>(first), ~0u);
-  forget_af_clan_range(static_cast<unsigned>(first), ~0u);
+  if (!in_borrowed_memory()) {
+    forget_epoll_range(static_cast<unsigned>(first), ~0u);
+    forget_range(static_cast<unsigned>(first), ~0u);
+    forget_af_clan_range(static_cast<unsigned>(first), ~0u);
+  }
   real().closefrom(first);
 }
 
 CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
-  if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+  if ((flags & CLOSE_RANGE_CLOEXEC) == 0 && !in_borrowed_memory()) {
     forget_epoll_range(first, last);
     forget_range(first, last);
     forget_af_clan_range(first, last);

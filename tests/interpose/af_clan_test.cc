@@ -202,6 +202,56 @@ TEST(AfClanStream, ConnectsWithANameOfItsOwnAgainAndAgain) {
   ::close(listening);
 }
 
+TEST(AfClanStream, IsNotForgottenWhenAVforkedChildClosesIt) {
+  const std::string name = unique();
+  const int listening = listener(name);
+  const pid_t server = child([&] { return echo(::accept(listening, nullptr, nullptr)); });
+  const int fd = client(name), null = ::open("/dev/null", O_RDWR);
+  ping(fd, 100);
+  const pid_t pid = ::vfork();
+  if (pid == 0) {
+    ::close(fd);
+    ::dup2(null, listening);
+    ::close_range(3, ~0u, 0);
+    ::_exit(0);
+  }
+  EXPECT_EQ(result_of(pid), 0);
+  EXPECT_EQ(name_of(listening), name);
+  EXPECT_EQ(name_of(fd, ::getpeername), name);
+  ping(fd, 100);
+  for (int each : {fd, listening, null}) ::close(each);
+  EXPECT_EQ(result_of(server), 0);
+}
+
+TEST(AfClanStream, IsHandedByVforkToAProgramAsItsInputAndOutput) {
+  const std::string name = unique();
+  const int listening = listener(name);
+  const pid_t server = child([&] {
+    const int fd = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
+    char buffer[1000];
+    for (int i = 0; i < 100; ++i) {
+      if (::recv(fd, buffer, sizeof buffer, MSG_WAITALL) != 1000 || ::write(fd, buffer, 1000) != 1000) return 5;
+    }
+    const pid_t cat = ::vfork();
+    if (cat == 0) {
+      ::dup2(fd, 0);
+      ::dup2(fd, 1);
+      ::execl("/bin/cat", "cat", nullptr);
+      ::_exit(99);
+    }
+    ::close(fd);
+    return result_of(cat);
+  });
+  ::close(listening);
+  const int fd = client(name);
+  ping(fd, 200);
+  EXPECT_EQ(::shutdown(fd, SHUT_WR), 0);
+  char byte;
+  EXPECT_EQ(::read(fd, &byte, 1), 0);
+  ::close(fd);
+  EXPECT_EQ(result_of(server), 0);
+}
+
 TEST(AfClanStream, EndsAsTcpDoes) {
   const std::string name = unique();
   const int listening = listener(name);

@@ -20,7 +20,7 @@ def talk(run):
     def served():
         nonlocal report
         programs.require(server.poll() is None, "the server has ended")
-        report = json.loads(run.text("iperf3", "-c", name, "-J", "-n", "300M", "-l", "128K", check=False))
+        report = json.loads(run.text("iperf3", "-c", name, "-J", "-n", "1G", "-l", "128K", check=False))
         return "error" not in report
 
     run.until("iperf3 listens", served)
@@ -35,7 +35,7 @@ def main():
         return 77
     try:
         said, pipes, count = programs.attempt(talk, preload=sys.argv[1], server=True, client=True,
-                                              threshold=200 << 20)
+                                              threshold=50 << 20)
     except (programs.Wrong, OSError, ValueError, KeyError, subprocess.SubprocessError) as wrong:
         print(f"{type(wrong).__name__}: {wrong}")
         return 1
