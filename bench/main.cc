@@ -133,6 +133,9 @@ int complain_about(const CLI::App& app, const std::string& word) {
 int help(const CLI::App& app) {
   fmt::print("{}\n`clan bench quick` is the one to begin with: a minute, CLAN beside TCP and UNIX sockets.\n",
              app.get_formatter()->make_help(&app, "clan bench", CLI::AppFormatMode::Normal));
+#ifdef CLAN_PRELOAD
+  fmt::print("`clan bench apps` measures redis, nginx and others under `clan run`: see its --help.\n");
+#endif
   return 0;
 }
 

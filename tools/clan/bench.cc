@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -14,24 +15,56 @@ namespace clan::tool {
 namespace {
 
 constexpr const char* kRunner = "clan-bench";
+constexpr const char* kApps = "apps/apps.py";
 
-/// Where the runner is: beside this program in a build tree, in ../lib/clan of an installed one.
-/// Empty if it is in neither place.
-std::string find_runner() {
+/// The directory this program is in, empty if the kernel does not say.
+std::filesystem::path own_directory() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return "";
-  const auto here = self.parent_path();
-  for (const auto& candidate : {here / kRunner, here.parent_path() / "lib" / "clan" / kRunner}) {
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  return error ? std::filesystem::path() : self.parent_path();
+}
+
+/// Where a part of the benchmarks is: beside this program in a build tree, in ../lib/clan of an installed
+/// one, where a build tree has its scripts, too. Empty if it is in neither place.
+std::string find_part(const char* name, int mode) {
+  const auto here = own_directory();
+  if (here.empty()) return "";
+  for (const auto& candidate : {here / name, here.parent_path() / "lib" / "clan" / name}) {
+    if (access(candidate.c_str(), mode) == 0) return candidate;
   }
   return "";
+}
+
+/// Becomes `words`; 126 if that does not work.
+int become(std::vector<std::string> words) {
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  fmt::print(stderr, "clan bench: exec {}: {}\n", words[0], std::strerror(errno));
+  return 126;
+}
+
+/// `clan bench apps …`: real programs under `clan run`, measured by a script.
+int exec_apps(const std::vector<std::string>& arguments) {
+  const std::string script = find_part(kApps, R_OK);
+  if (script.empty()) {
+    fmt::print(stderr,
+               "clan bench: {} is not in ../lib/clan: the interposer was not built (-DCLAN_PRELOAD=ON).\n",
+               kApps);
+    return 127;
+  }
+  // -B: an installed tree stays as it was installed.
+  std::vector<std::string> words{"python3", "-B", script, "--clan", own_directory() / "clan"};
+  words.insert(words.end(), arguments.begin() + 1, arguments.end());
+  return become(std::move(words));
 }
 
 }  // namespace
 
 int exec_bench(const std::vector<std::string>& arguments) {
-  const std::string runner = find_runner();
+  if (!arguments.empty() && arguments[0] == "apps") return exec_apps(arguments);
+  const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
     fmt::print(
         stderr,
@@ -39,12 +72,9 @@ int exec_bench(const std::vector<std::string>& arguments) {
         kRunner);
     return 127;
   }
-  std::vector<char*> argv{const_cast<char*>(runner.c_str())};
-  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  execv(runner.c_str(), argv.data());
-  fmt::print(stderr, "clan bench: exec {}: {}\n", runner, std::strerror(errno));
-  return 126;
+  std::vector<std::string> words{runner};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return become(std::move(words));
 }
 
 }  // namespace clan::tool

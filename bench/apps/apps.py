@@ -1,0 +1,154 @@
+"""`clan bench apps`: programs nobody here wrote, over stock TCP and over CLAN in turns.
+
+See table.py for what is run and what is wanted, bench/README.md for how to read it.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import idle
+import processes
+import report
+import sockmap
+import table
+
+HERE = Path(__file__).resolve().parent
+
+# Rows that are not a load in turns.
+SPECIAL = {
+    "idle-connections": (idle.idle_connections, "10,000 idle connections: memory, time of an event loop"),
+    "idle": (idle.idle_processes, "an idle redis with 50 connections: CPU time and wake-ups"),
+}
+
+
+def row_names():
+    return [row.name for row in table.ROWS] + list(SPECIAL)
+
+
+def print_list():
+    width = max(map(len, row_names()))
+    for row in table.ROWS:
+        for i, bar in enumerate(row.bars):
+            print(f"{row.name if i == 0 else '':<{width}}  {bar.text}: at least {bar.limit:g} times")
+    for name, (_, text) in SPECIAL.items():
+        print(f"{name:<{width}}  {text}")
+
+
+def cores(text):
+    allowed = os.sched_getaffinity(0)
+    try:
+        wanted = [int(word) for word in text.split(",")]
+    except ValueError:
+        wanted = []
+    if len(wanted) != 2 or set(wanted) - allowed:
+        raise argparse.ArgumentTypeError(f'"{text}" is not two of the cores {sorted(allowed)}, as in 0,1')
+    return wanted
+
+
+def positive(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number, at least 1')
+    return int(text)
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="clan bench apps", description="redis, nginx, memcached, PostgreSQL, iperf3 and sockperf, "
+        "over stock TCP and under `clan run` in turns: how many times as good, and how good it should be.")
+    parser.add_argument("--list", action="store_true", help="what is run, and what is wanted of it")
+    parser.add_argument("--only", metavar="NAME,...", help="only these rows")
+    parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s each")
+    parser.add_argument("--pairs", type=positive, help="pairs of runs per row (5)")
+    parser.add_argument("--seconds", type=positive, help="length of one run (2)")
+    parser.add_argument("--cores", type=cores, metavar="A,B",
+                        help="the server's core and the client's (default: the first two allowed)")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for apps.md, apps.json and apps.svg")
+    parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
+    options = parser.parse_args()
+    options.names = options.only.split(",") if options.only else row_names()
+    if unknown := [name for name in options.names if name not in row_names()]:
+        parser.error(f"there is no row \"{unknown[0]}\"; `clan bench apps --list` has all")
+    options.pairs = options.pairs or (3 if options.quick else 5)
+    options.seconds = options.seconds or (1 if options.quick else 2)
+    allowed = sorted(os.sched_getaffinity(0))
+    options.cores = options.cores or [allowed[0], allowed[min(1, len(allowed) - 1)]]
+    options.clan = options.clan or HERE.parent.parent.parent / "bin" / "clan"
+    return options
+
+
+def run_row(name, options):
+    with processes.Session(options.clan, options.cores, options.seconds) as session:
+        if name in SPECIAL:
+            return SPECIAL[name][0](session, options.pairs)
+        row = next(row for row in table.ROWS if row.name == name)
+        return table.measure(row, session, options.pairs)
+
+
+def run_rows(options, results):
+    for name in options.names:
+        began = time.monotonic()
+        try:
+            lines = run_row(name, options)
+        except processes.Skip as skip:
+            results.skipped[name] = str(skip)
+            print(f"{name}: skipped: {skip}", flush=True)
+            continue
+        except (processes.Failed, OSError, subprocess.SubprocessError, LookupError, ValueError) as failed:
+            text = str(failed) if isinstance(failed, processes.Failed) else repr(failed)
+            results.failed[name] = text
+            print(f"{name}: failed: {text}", flush=True)
+            continue
+        results.lines += lines
+        for line in lines:
+            ratio = f"{line.ratio:.2f} times" if line.ratio is not None else report.value(line.clan)
+            print(f"{name}: {line.text}: {ratio}, wanted {line.wanted}: {line.verdict} ({line.path}; "
+                  f"{time.monotonic() - began:.0f} s)", flush=True)
+
+
+def main():
+    options = parse()
+    if options.list:
+        print_list()
+        return 0
+    # As ^C: everything that was started ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
+    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
+    results = SimpleNamespace(lines=[], failed={}, skipped={}, machine=machine, sockmap=sockmap.sockmap(),
+                              how=f"{options.pairs} pairs of {options.seconds} s")
+    results.machine_text = report.machine_text(machine, results.sockmap)
+    print(results.machine_text, flush=True)
+    interrupted = False
+    try:
+        run_rows(options, results)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("\ninterrupted: what there is so far", flush=True)
+    print("\n" + report.table(results.lines))
+    verdicts = [line.verdict for line in results.lines]
+    print(f"{verdicts.count('ok')} as wanted, {verdicts.count('MISSED')} missed, "
+          f"{verdicts.count('does not count')} do not count; rows failed: {len(results.failed)}, "
+          f"skipped: {len(results.skipped)}")
+    for what, entries in (("failed", results.failed), ("skipped", results.skipped)):
+        for name, text in entries.items():
+            print(f"{what} {name}: {text}")
+    if options.output:
+        try:
+            report.write(results, options.output)
+        except OSError as error:
+            print(f"clan bench apps: cannot write to {options.output}: {error.strerror}", file=sys.stderr)
+            return 1
+        print(f"Written: {options.output}/apps.md, apps.json and apps.svg")
+    return 130 if interrupted else 1 if results.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Which way the bytes went, by the counters in shared memory that `clan stat` shows."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+
+# Of the connections and of their bytes: a move takes a few exchanges by TCP first.
+ENOUGH = 0.9
+
+
+@dataclass
+class Seen:
+    moved: int = 0        # connections that are in shared memory now
+    unmoved: int = 0      # those on TCP with CLAN at one end at least
+    ring_bytes: int = 0   # sent through shared memory, both directions
+    tcp_bytes: int = 0    # sent before the move
+
+    def by_the_ring(self):
+        return (self.ring_bytes > 0 and self.moved >= ENOUGH * (self.moved + self.unmoved) and
+                self.ring_bytes >= ENOUGH * (self.ring_bytes + self.tcp_bytes))
+
+    def text(self):
+        share = 100 * self.ring_bytes / max(self.ring_bytes + self.tcp_bytes, 1)
+        return f"{self.moved} of {self.moved + self.unmoved} connections moved, {share:.0f} % of their bytes"
+
+
+def connections(clan, *arguments):
+    done = subprocess.run([clan, "stat", "--json", *map(str, arguments)], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, timeout=60, check=False)
+    # A process that was asked for may be gone: that is said by the exit code, the list is complete.
+    return json.loads(done.stdout or "[]")
+
+
+def look(clan, port):
+    """All connections that have `port` at one end."""
+    seen = Seen()
+    for connection in connections(clan, "--all"):
+        ends = [connection["local"], connection["peer"]]
+        if port not in (ends[0]["port"], ends[1]["port"]):
+            continue
+        if connection["path"] != "shm":
+            seen.unmoved += 1
+            continue
+        seen.moved += 1
+        seen.ring_bytes += sum(end["bytes"] for end in ends)
+        seen.tcp_bytes += sum(end["tcp_bytes"] for end in ends)
+    return seen
+
+
+def best(looks):
+    """Of several looks at one run the one that saw most: a program may open new connections on its way."""
+    return max(looks, key=lambda seen: (seen.by_the_ring(), seen.ring_bytes), default=Seen())

@@ -1,0 +1,199 @@
+"""What connections cost that have moved and are not used: memory, the event loop's time, CPU and wake-ups."""
+
+import contextlib
+import os
+import select
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import counters
+import processes
+import programs
+from processes import Failed
+from table import Bar, Line, Row, judge
+
+CONNECTIONS = 10_000
+BYTES_WANTED = 10 * 1024     # per connection and side
+BUSY_CONNECTIONS = 50
+# An idle redis wakes up by itself ten times a second; nothing may come on top of that but chance.
+MORE_WAKEUPS = 2
+MORE_CPU_MS = 1.0
+
+
+@contextlib.contextmanager
+def holder(session, server, count, under):
+    """A client with `count` connections that have been used and are not any more."""
+    process = session.start(programs.LOAD, "hold", server.port, count, core=1, under=under,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        limit = 30 + count / 100
+        if not select.select([process.stdout], [], [], limit)[0]:
+            raise Failed(f"{count} connections were not opened and used within {limit:.0f} s")
+        if not process.stdout.readline().startswith(b"ready"):
+            raise Failed(f"the client with {count} connections: {process.stderr.read()[-300:].decode()}")
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def status(pid, field):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise Failed(f"/proc/{pid}/status has no {field}")
+
+
+def shared_memory_bytes(pid):
+    """Pages in the memfds of this process's connections."""
+    total, inodes = 0, set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        with contextlib.suppress(OSError):
+            if os.readlink(path).startswith("/memfd:clan-pipe"):
+                about = os.stat(path)
+                if about.st_ino not in inodes:
+                    inodes.add(about.st_ino)
+                    total += about.st_blocks * 512
+    return total
+
+
+def memory(pid):
+    """(private resident bytes, page tables)"""
+    return 1024 * status(pid, "RssAnon"), 1024 * status(pid, "VmPTE")
+
+
+def settle(pid):
+    """redis gives back what it has allocated for clients that are idle, in steps of some seconds."""
+    last = memory(pid)[0]
+    for _ in range(6):
+        time.sleep(3)
+        now = memory(pid)[0]
+        if abs(now - last) < 1 << 20:
+            break
+        last = now
+
+
+class Growth:
+    """Of a server's memory while connections come, per connection."""
+
+    def __init__(self, server, client, count, before):
+        after = memory(server.pid)
+        idle_client = memory(client.pid)
+        self.server = (after[0] - before[0]) / count
+        self.client = idle_client[0] / count
+        self.shared = shared_memory_bytes(server.pid) / count
+        self.tables = max(after[1] - before[1], 0) / count, idle_client[1] / count
+
+
+def connections_by_limit():
+    """How many, and why not more."""
+    # Of each connection a process has the socket and the shared memory; redis keeps some for itself.
+    limit = processes.raise_descriptor_limit(2 * CONNECTIONS + 1000)
+    count = min(CONNECTIONS, (limit - 200) // 2)
+    return count, "" if count == CONNECTIONS else f"RLIMIT_NOFILE of {limit} allows {count}"
+
+
+def serve_for_many(session, under, count):
+    return programs.serve_redis(session, under, "--maxclients", 2 * count + 100, "--tcp-backlog", 511)
+
+
+def idle_connections(session, pairs):
+    """10,000 connections: their memory, and whether an event loop notices them."""
+    count, note = connections_by_limit()
+    row = Row("idle-connections", None, programs.redis_load(1, 1), [])
+    servers, growth = {}, {}
+    with contextlib.ExitStack() as stack:
+        for under in (False, True):
+            servers[under, 0] = serve_for_many(session, under, count)
+            crowd = servers[under, count] = serve_for_many(session, under, count)
+            before = memory(crowd.pid)
+            client = stack.enter_context(holder(session, crowd, count, under))
+            settle(crowd.pid)
+            growth[under] = Growth(crowd, client, count, before)
+            if under:
+                seen = counters.look(session.clan, crowd.port)
+        samples = {"stock": [], "clan": [], "stock, idle": [], "clan, idle": []}
+        for pair in range(pairs):
+            names = [("stock", False, 0), ("stock, idle", False, count), ("clan", True, 0),
+                     ("clan, idle", True, count)]
+            for name, under, idle in names if pair % 2 == 0 else reversed(names):
+                # The others would use the core, too.
+                for key, server in servers.items():
+                    server.pause(key != (under, idle))
+                figures, _ = row.load(session, servers[under, idle], under, 1)
+                samples[name].append(figures)
+    counts = seen.moved >= 0.99 * count
+    path = "ring" if counts else f"not by the ring: {seen.moved} of {count} connections moved"
+    lines = [memory_line(side, growth, count, note, path, counts) for side in ("server", "client")]
+    for key in ("GET", "SET"):
+        bar = Bar(f"redis {key} -c 1 beside {count} idle connections, against none", 0.9, key=key,
+                  variant="clan, idle", base="clan")
+        stock = judge(row, Bar("", 0, key=key, variant="stock, idle"), samples, "", True)
+        note = f"stock TCP: {stock.ratio:.2f}; both columns CLAN"
+        lines.append(judge(row, bar, samples, path, counts, note))
+    return lines
+
+
+def memory_line(side, growth, count, note, path, counts):
+    """CLAN's part: what a process grows by more than it does on stock TCP, and half of the shared pages."""
+    stock, clan = growth[False], growth[True]
+    anonymous = getattr(clan, side) - getattr(stock, side)
+    each = max(anonymous, 0) + clan.shared / 2  # below 0: redis happened to give back more
+    which = ("server", "client").index(side)
+    text = (f"{anonymous:.0f} B private, {clan.shared:.0f} B shared by the two sides; besides, page tables "
+            f"{clan.tables[which] - stock.tables[which]:.0f} B")
+    verdict = ("ok" if each <= BYTES_WANTED else "MISSED") if counts else "does not count"
+    return Line("idle-connections", f"memory of one of {count} idle connections, {side}, beyond stock's", "B",
+                getattr(stock, side), each, wanted=f"at most {BYTES_WANTED}", verdict=verdict, path=path,
+                note="; ".join(filter(None, (text, note))))
+
+
+def spent(pid):
+    """(CPU time in ms, times it went to sleep by itself) of all threads, ever."""
+    cpu_ns = sleeps = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            cpu_ns += int((task / "schedstat").read_text().split()[0])
+            for line in (task / "status").read_text().splitlines():
+                if line.startswith("voluntary_ctxt_switches"):
+                    sleeps += int(line.split()[1])
+    return cpu_ns / 1e6, sleeps
+
+
+def idle_processes(session, pairs):
+    """A redis with 50 connections that have moved, and their client, both idle: CPU time and wake-ups."""
+    window = 5 if session.seconds > 1 else 2
+    servers = {under: programs.serve_redis(session, under) for under in (False, True)}
+    gained = {}  # (side, under) -> [(cpu ms, wake-ups)] per window
+    with contextlib.ExitStack() as stack:
+        pids = {}
+        for under, server in servers.items():
+            client = stack.enter_context(holder(session, server, BUSY_CONNECTIONS, under))
+            pids["server", under], pids["client", under] = server.pid, client.pid
+        seen = counters.look(session.clan, servers[True].port)
+        time.sleep(1)
+        for _ in range(pairs):
+            before = {key: spent(pid) for key, pid in pids.items()}
+            time.sleep(window)  # stock and CLAN in the same window
+            for key, pid in pids.items():
+                now = spent(pid)
+                gained.setdefault(key, []).append([now[i] - before[key][i] for i in (0, 1)])
+    counts = seen.by_the_ring()
+    path = "ring" if counts else f"not by the ring: {seen.text()}"
+    lines = []
+    for side in ("server", "client"):
+        for which, (what, unit, more) in enumerate((("CPU time", "ms", MORE_CPU_MS),
+                                                    ("wake-ups", "times", MORE_WAKEUPS))):
+            values = {under: [window_[which] for window_ in gained[side, under]] for under in (False, True)}
+            stock, clan = (statistics.median(values[under]) for under in (False, True))
+            verdict = "ok" if clan <= stock + more else "MISSED"
+            lines.append(Line(
+                "idle", f"idle {side} with {BUSY_CONNECTIONS} connections, {what} in {window} s", unit, stock,
+                clan, low=min(values[True]), high=max(values[True]), wanted=f"at most stock + {more:g}",
+                verdict=verdict if counts else "does not count", path=path,
+                note="redis has timers of its own" if side == "server" else "",
+                samples={"stock": values[False], "clan": values[True]}))
+    return lines

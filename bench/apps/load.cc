@@ -1,0 +1,152 @@
+// clan-app-load: load on servers for which Debian has no load program that would do, in plain socket calls.
+// It knows nothing of CLAN; `clan run` puts it under the interposer as any other program.
+//
+//   clan-app-load memcached PORT CONNECTIONS SECONDS
+//       gets a value of 100 bytes, one request at a time on each connection, in one epoll loop; prints
+//       "requests/s N"
+//   clan-app-load hold PORT CONNECTIONS
+//       opens connections to a redis-server, uses each for some round trips, prints "ready N", and sleeps
+//       until the end of its standard input
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "clan-app-load: %s: %s\n", what, std::strerror(errno));
+  std::exit(1);
+}
+
+int connect_to(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) fail("socket");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return fd;
+}
+
+void send_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EINTR) fail("send");
+    if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
+  }
+}
+
+/// Reads some of the answer, of which `have` bytes have come; the new count.
+std::size_t receive_some(int fd, std::string_view answer, std::size_t have) {
+  char buffer[4096];
+  const ssize_t got = recv(fd, buffer, std::min(sizeof buffer, answer.size() - have), 0);
+  if (got < 0 && errno == EINTR) return have;
+  if (got < 0) fail("recv");
+  if (got == 0) {
+    errno = ECONNRESET;
+    fail("the server has closed a connection");
+  }
+  if (answer.compare(have, static_cast<std::size_t>(got), buffer, static_cast<std::size_t>(got)) != 0) {
+    errno = EPROTO;
+    fail("an answer is not what it should be");
+  }
+  return have + static_cast<std::size_t>(got);
+}
+
+void exchange(int fd, std::string_view request, std::string_view answer) {
+  send_all(fd, request);
+  for (std::size_t have = 0; have < answer.size();) have = receive_some(fd, answer, have);
+}
+
+struct Client {
+  int fd = -1;
+  std::size_t have = 0;  ///< of the answer under way
+};
+
+int load_memcached(int port, int count, double seconds) {
+  std::string value;
+  for (int i = 0; i < 100; ++i) value += static_cast<char>('a' + i % 26);
+  const std::string get = "get key\r\n";
+  const std::string answer = "VALUE key 0 100\r\n" + value + "\r\nEND\r\n";
+
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  if (set < 0) fail("epoll_create1");
+  std::vector<Client> clients(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    clients[i].fd = connect_to(port);
+    if (i == 0) exchange(clients[0].fd, "set key 0 0 100\r\n" + value + "\r\n", "STORED\r\n");
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = i;
+    if (epoll_ctl(set, EPOLL_CTL_ADD, clients[i].fd, &event) != 0) fail("epoll_ctl");
+  }
+
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
+  for (const Client& client : clients) send_all(client.fd, get);
+  long requests = 0;
+  epoll_event events[64];
+  while (elapsed() < seconds) {
+    const int ready = epoll_wait(set, events, 64, 1000);
+    if (ready < 0 && errno != EINTR) fail("epoll_wait");
+    for (int i = 0; i < ready; ++i) {
+      Client& client = clients[events[i].data.u64];
+      client.have = receive_some(client.fd, answer, client.have);
+      if (client.have < answer.size()) continue;
+      client.have = 0;
+      ++requests;
+      send_all(client.fd, get);
+    }
+  }
+  std::printf("requests/s %.1f\n", static_cast<double>(requests) / elapsed());
+  return 0;
+}
+
+int hold(int port, int count) {
+  constexpr int kTogether = 64;
+  constexpr int kRoundTrips = 24;  // more than a connection needs to move
+  for (int opened = 0; opened < count;) {
+    std::vector<int> batch(static_cast<std::size_t>(std::min(kTogether, count - opened)));
+    for (int& fd : batch) fd = connect_to(port);
+    for (int i = 0; i < kRoundTrips; ++i) {
+      for (const int fd : batch) send_all(fd, "PING\r\n");
+      for (const int fd : batch) exchange(fd, "", "+PONG\r\n");
+    }
+    opened += static_cast<int>(batch.size());
+  }
+  std::printf("ready %d\n", count);
+  std::fflush(stdout);
+  char end = 0;
+  while (read(STDIN_FILENO, &end, 1) > 0) {
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "memcached" && argc == 5) {
+    return load_memcached(std::atoi(argv[2]), std::atoi(argv[3]), std::atof(argv[4]));
+  }
+  if (what == "hold" && argc == 4) return hold(std::atoi(argv[2]), std::atoi(argv[3]));
+  std::fprintf(stderr, "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | hold PORT CONNECTIONS\n");
+  return 2;
+}

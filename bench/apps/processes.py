@@ -1,0 +1,211 @@
+"""Servers and load programs: started on their cores, under CLAN or not, and ended whatever happens."""
+
+import contextlib
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import counters
+
+PACKAGES = {
+    "ab": "apache2-utils", "initdb": "postgresql", "iperf3": "iperf3", "memcached": "memcached",
+    "nginx": "nginx-light", "pgbench": "postgresql", "redis-benchmark": "redis-tools",
+    "redis-server": "redis-server", "setpriv": "util-linux", "sockperf": "sockperf", "taskset": "util-linux",
+    "wrk": "wrk",
+}
+
+
+class Skip(Exception):
+    """What a row needs is not here; the text says what to install."""
+
+
+class Failed(Exception):
+    """A program has not done what it should; the text says which and what."""
+
+
+def find(program):
+    """Its path; daemons are in sbin, and a path is taken as it is."""
+    path = shutil.which(str(program), path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
+    if path is None:
+        name = Path(program).name
+        raise Skip(f"{name} is not installed; it is in the Debian package {PACKAGES.get(name, name)}.")
+    return path
+
+
+def listens(port):
+    """Asked of the kernel: some servers would take a connection for a client."""
+    wanted = f":{port:04X}"
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(path).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(wanted) and words[3] == "0A":
+                    return True
+    return False
+
+
+def descendants(root):
+    """Process ids below `root`."""
+    children = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path("/proc", entry, "stat").read_text()
+            children.setdefault(int(stat[stat.rindex(")") + 2:].split()[1]), []).append(int(entry))
+    found, left = [], [root]
+    while left:
+        more = children.get(left.pop(), [])
+        found += more
+        left += more
+    return found
+
+
+def raise_descriptor_limit(wanted):
+    """As many descriptors as may be had, up to `wanted`; children inherit it. The limit there is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        # Only root may lift the hard limit.
+        for limits in ((wanted, max(hard, wanted)), (min(hard, wanted), hard)):
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                break
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class Server:
+    def __init__(self, process, port, stop=signal.SIGTERM):
+        self.process, self.port, self.stop = process, port, stop
+
+    @property
+    def pid(self):
+        return self.process.pid  # setpriv, taskset and `clan run` become the program
+
+    def pause(self, paused):
+        os.killpg(self.pid, signal.SIGSTOP if paused else signal.SIGCONT)
+
+
+class Session:
+    """A private directory and the processes of one row, all of which end with it."""
+
+    def __init__(self, clan, cores, seconds):
+        self.clan, self.cores, self.seconds = str(clan), cores, seconds
+        self.directory = Path(tempfile.mkdtemp(prefix="clan-bench-apps-"))
+        self.directory.chmod(0o755)  # servers may run as another user
+        self.started = []
+        self.memory = {}  # what a row keeps between its runs
+        self.ports = set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # A second ^C must not leave half of them.
+        handlers = {number: signal.signal(number, signal.SIG_IGN)
+                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        for process, stop in reversed(self.started):
+            self.end(process, stop)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    @staticmethod
+    def end(process, stop):
+        """`stop`, then SIGKILL, to the process, its group and what else descends from it."""
+        family = []
+        for pid in descendants(process.pid):  # PostgreSQL's have groups of their own
+            with contextlib.suppress(OSError):
+                family.append(os.pidfd_open(pid))
+        if process.poll() is None:
+            process.send_signal(stop)
+            process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(3)
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for fd in family:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            os.close(fd)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+
+    def start(self, *argv, core=None, under=False, user=None, environment=None, stop=signal.SIGTERM, **more):
+        """A process in a group of its own; `core` None: any of ours. Ends with this program, even if that
+        is killed (a change of user takes that away)."""
+        cores = self.cores if core is None else [self.cores[core]]
+        words = [find("setpriv"), "--pdeathsig=TERM",
+                 find("taskset"), "-c", ",".join(map(str, cores))]
+        if user:
+            words += [find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+        if under:
+            words += [self.clan, "run"]
+        words += [find(argv[0]), *map(str, argv[1:])]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))}
+        process = subprocess.Popen(words, env={**clean, "LC_ALL": "C", **(environment or {})},
+                                   cwd=self.directory, start_new_session=True, **more)
+        self.started.append((process, stop))
+        return process
+
+    def port(self):
+        """One that nobody has now, below the range from which the kernel picks."""
+        dice = random.SystemRandom()
+        while True:
+            port = dice.randrange(12_000, 30_000)
+            if port not in self.ports and not listens(port):
+                self.ports.add(port)
+                return port
+
+    def serve(self, *argv, port, **more):
+        """Starts a server and waits until it listens on `port`."""
+        log = self.directory / f"log-{len(self.started)}"
+        with open(log, "wb") as to:
+            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, **more)
+        deadline = time.monotonic() + 20
+        while not listens(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Failed(f"{Path(argv[0]).name} does not start: {log.read_text(errors='replace')[-300:]}")
+            time.sleep(0.05)
+        return Server(process, port, more.get("stop", signal.SIGTERM))
+
+    def run(self, *argv, limit=60, looks=(), port=None, after="", **more):
+        """Runs to the end. What it printed, and what `clan stat` said of `port` at the times `looks`, which
+        count from when it has printed `after`."""
+        name = f"{Path(argv[0]).name} {' '.join(map(str, argv[1:]))}"
+        path = self.directory / f"output-{len(self.started)}"
+        with open(path, "wb") as to:
+            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, **more)
+        began, seen = time.monotonic(), []
+        waiting = os.pidfd_open(process.pid)
+
+        def ended_by(seconds):
+            left = began + seconds - time.monotonic()
+            return bool(select.select([waiting], [], [], max(left, 0))[0])
+
+        try:
+            while after and after not in path.read_text(errors="replace"):
+                waited = time.monotonic() - began
+                if waited > limit or ended_by(waited + 0.05):
+                    break
+            began = time.monotonic()
+            for at in looks:
+                if ended_by(at):
+                    break
+                seen.append(counters.look(self.clan, port))
+            if not ended_by(limit):
+                raise Failed(f"`{name}' had not ended after {limit:.0f} s")
+            process.wait(10)
+        finally:
+            os.close(waiting)
+            self.end(process, signal.SIGTERM)
+            self.started = [entry for entry in self.started if entry[0] is not process]
+        text = path.read_text(errors="replace")
+        path.unlink()
+        if process.returncode != 0:
+            raise Failed(f"`{name}' ended with code {process.returncode}: {text.strip()[-300:]}")
+        return text, seen

@@ -1,0 +1,153 @@
+"""The table: what is run, and how many times as good as stock TCP it has to be.
+
+A row runs its variants in turns, so that whatever else the machine does falls on all of them. A bar compares
+one variant with another, pair by pair; the median of the ratios is the figure.
+"""
+
+import statistics
+from dataclasses import dataclass, field
+
+import counters
+import programs
+from processes import Failed
+
+STOCK, BOTH = (False, False), (True, True)  # under CLAN: (server, client)
+
+
+@dataclass
+class Bar:
+    text: str
+    limit: float          # times as good as the base, at least
+    key: str = "rate"
+    unit: str = "requests/s"
+    variant: str = "clan"
+    base: str = "stock"
+    base_key: str = ""    # another figure of the base than `key`
+    less_is_better: bool = False
+
+
+@dataclass
+class Row:
+    name: str
+    serve: object
+    load: object
+    bars: list
+    variants: dict = field(default_factory=lambda: {"stock": STOCK, "clan": BOTH})
+    client_core: object = 1   # index into the cores; None: all of them
+    path: str = "ring"        # where the bytes have to go: ring, or tcp
+
+
+@dataclass
+class Line:
+    """A figure of the results."""
+    row: str
+    text: str
+    unit: str
+    stock: float
+    clan: float
+    ratio: float = None       # None: not a ratio; `clan` itself is judged
+    low: float = None
+    high: float = None
+    wanted: str = ""
+    verdict: str = ""
+    path: str = ""            # what the counters say
+    note: str = ""
+    samples: dict = field(default_factory=dict)
+
+
+def latency(limit, tail_limit, text):
+    common = {"unit": "us", "less_is_better": True}
+    bars = [Bar(f"{text}, p50", limit, key="p50", **common)]
+    if tail_limit:
+        bars.append(Bar(f"{text}, p99 against stock's p50", tail_limit, key="p99", base_key="p50", **common))
+    return bars
+
+
+def redis_bars(limit, text):
+    return [Bar(f"redis {test} {text}", limit, key=test) for test in ("GET", "SET")]
+
+
+def one_sided(text, keys):
+    return [Bar(f"{text}{' ' + key if key != 'rate' else ''}, {side} under CLAN", 0.97, key=key, variant=side)
+            for side in ("only server", "only client") for key in keys]
+
+
+ONE_SIDED = {"stock": STOCK, "only server": (True, False), "only client": (False, True)}
+
+ROWS = [
+    Row("sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
+        latency(40, 1, "sockperf ping-pong 64 B, two cores")),
+    Row("sockperf-one-core", programs.serve_sockperf, programs.sockperf_ping_pong,
+        latency(1, None, "sockperf ping-pong 64 B, one core (aim: 2)"), client_core=0),
+    Row("sockperf-throughput", programs.serve_sockperf, programs.sockperf_throughput,
+        [Bar("sockperf throughput 64 B", 5, unit="messages/s")]),
+    Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(8, "-c 1 -P 1")),
+    Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(3, "-c 50 -P 1")),
+    Row("redis-c50-p16", programs.serve_redis, programs.redis_load(50, 16), redis_bars(1.5, "-c 50 -P 16")),
+    Row("memcached", programs.serve_memcached, programs.memcached_load(50),
+        [Bar("memcached get 100 B, 50 connections", 3)]),
+    Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1), [Bar("nginx 1 KB keep-alive, wrk -c1", 4)]),
+    Row("nginx-c64", programs.serve_nginx, programs.wrk("1k", 64),
+        [Bar("nginx 1 KB keep-alive, wrk -c64", 1.5)]),
+    Row("nginx-64k", programs.serve_nginx, programs.wrk("64k", 64),
+        [Bar("nginx 64 KB keep-alive, wrk -c64", 1.5)]),
+    Row("nginx-connections", programs.serve_nginx, programs.ab("1k", 8),
+        [Bar("nginx 1 KB, a new connection per request, ab -c 8", 0.97)], path="tcp"),
+    Row("iperf3", programs.serve_iperf3, programs.iperf3_load, [Bar("iperf3, one stream", 3.5, unit="GB/s")]),
+    Row("pgbench-c1", programs.serve_postgres, programs.pgbench(1),
+        [Bar("pgbench -S -M prepared -c 1", 1.4, unit="transactions/s")]),
+    Row("pgbench-c8", programs.serve_postgres, programs.pgbench(8),
+        [Bar("pgbench -S -M prepared -c 8", 1.25, unit="transactions/s")]),
+    Row("one-sided-redis", programs.serve_redis, programs.redis_load(50, 1),
+        one_sided("redis -c 50 -P 1", ("GET", "SET")), variants=ONE_SIDED, path="tcp"),
+    Row("one-sided-nginx", programs.serve_nginx, programs.wrk("1k", 64),
+        one_sided("nginx 1 KB, wrk -c64", ("rate",)), variants=ONE_SIDED, path="tcp"),
+    Row("crowded", programs.serve_redis_anywhere, programs.redis_crowd(8),
+        [Bar("8 redis-benchmark -c 1 and their server on two cores, GET", 1)], client_core=None),
+]
+
+
+def path_text(row, looks):
+    """(what the counters say, whether the bytes went where they have to)"""
+    if row.path == "tcp":
+        moved = [seen for seen in looks if seen.ring_bytes > 0]
+        # A connection that is closed after a request may have begun to move: that is allowed, and said.
+        return (f"moved in {len(moved)} of {len(looks)} runs" if moved else "tcp, as it should"), True
+    for seen in looks:
+        if not seen.by_the_ring():
+            return f"not by the ring: {seen.text()}", False
+    return "ring", True
+
+
+def judge(row, bar, samples, path, counts, note=""):
+    """The line of one bar."""
+    base = [figures[bar.base_key or bar.key] for figures in samples[bar.base]]
+    mine = [figures[bar.key] for figures in samples[bar.variant]]
+    ratios = [b / m if bar.less_is_better else m / b for b, m in zip(base, mine)]
+    ratio = statistics.median(ratios)
+    verdict = "ok" if ratio >= bar.limit else "MISSED"
+    return Line(row.name, bar.text, bar.unit, statistics.median(base), statistics.median(mine), ratio,
+                min(ratios), max(ratios), f"at least {bar.limit:g}", verdict if counts else "does not count",
+                path, note, {"stock": base, "clan": mine})
+
+
+def measure(row, session, pairs):
+    """The lines of a row."""
+    servers = {under: row.serve(session, under) for under in sorted({s for s, _ in row.variants.values()})}
+    samples, looks = {name: [] for name in row.variants}, []
+    for pair in range(pairs):
+        order = list(row.variants.items())
+        for name, (server, client) in order if pair % 2 == 0 else reversed(order):
+            try:
+                figures, seen = row.load(session, servers[server], client, row.client_core)
+            except Failed as failed:
+                code = servers[server].process.poll()
+                ended = "" if code is None else f" (the server has ended with code {code})"
+                raise Failed(f"{name}, run {pair + 1} of {pairs}: {failed}{ended}") from None
+            if min(figures.values()) <= 0:
+                raise Failed(f"{name}, run {pair + 1} of {pairs}: a figure of 0")
+            samples[name].append(figures)
+            if name != "stock":
+                looks.append(counters.best(seen))
+    path, counts = path_text(row, looks)
+    return [judge(row, bar, samples, path, counts) for bar in row.bars]
