@@ -1,6 +1,7 @@
 #include "config.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -117,6 +118,11 @@ void read() {
       apply(name, value, "environment");
     }
   }
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) {
+    the_config.disabled = true;
+    CLAN_INFO("the limit of file sizes (ulimit -f) is too small for shared memory; connections stay on TCP");
+  }
 }
 
 }  // namespace
@@ -153,6 +159,11 @@ const Config& config() {
     }
   }
   return the_config;
+}
+
+void disable() {
+  (void)config();
+  the_config.disabled = true;
 }
 
 }  // namespace clan::preload

@@ -1,12 +1,16 @@
 // What the user asked for: CLAN_* variables and the configuration file, read once when the first TCP socket
-// appears. Never changes after that.
+// appears. Never changes after that, but for disable().
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace clan::preload {
+
+/// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
+constexpr std::uint64_t kFileBytes = 64u << 20;
 
 struct Ports {
   static constexpr int kMost = 64;
@@ -19,7 +23,7 @@ struct Ports {
 };
 
 struct Config {
-  bool disabled = false;
+  std::atomic<bool> disabled{false};
   Ports only;    ///< empty: all
   Ports except;
   uid_t uids[16];  ///< besides our own
@@ -32,5 +36,7 @@ struct Config {
 };
 
 const Config& config();
+/// From now on this process leaves new connections alone.
+void disable();
 
 }  // namespace clan::preload

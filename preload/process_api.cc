@@ -2,9 +2,12 @@
 #include <alloca.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -16,6 +19,7 @@
 
 #include "af_clan.h"
 #include "clan/log.h"
+#include "config.h"
 #include "epoll.h"
 #include "real.h"
 #include "socket.h"
@@ -91,6 +95,22 @@ void hand_on(int fd, Socket& s, void* argument) {
 void take_back(int fd, Socket&, void*) {
   const int flags = sys::fcntl(fd, F_GETFD);
   if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true);
+}
+
+// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours, and may
+// kill for any other. Nothing moves here any more, and what has moved goes back while that is possible. Sockets
+// that other processes share with us stay on TCP there too, as we could not follow them.
+void enter_sandbox() {
+  KeepErrno keep;
+  disable();
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        leave_pipe(fd, true);
+        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
+        s.state.store(Socket::State::kKernel);
+        if (const int offer = s.offer_fd.exchange(-1); offer >= 0) sys::close(offer);
+      },
+      nullptr);
 }
 
 // --- does a program load us? When in doubt: no, and its connections go by TCP -------------------------
@@ -351,6 +371,25 @@ CLAN_INTERPOSE int fclose(FILE* stream) {
   return real().fclose(stream);
 }
 
+// Rings are files for this limit, too: making one, or taking bytes back out of it, would be SIGXFSZ.
+CLAN_INTERPOSE int setrlimit(__rlimit_resource_t resource, const rlimit* limit) noexcept {
+  if (resource == RLIMIT_FSIZE && limit->rlim_cur < kFileBytes) enter_sandbox();
+  return static_cast<int>(sys::call(SYS_prlimit64, 0, resource, limit, nullptr));
+}
+CLAN_INTERPOSE int setrlimit64(__rlimit_resource_t resource, const rlimit64* limit) noexcept {
+  return setrlimit(resource, reinterpret_cast<const rlimit*>(limit));
+}
+
+CLAN_INTERPOSE int prctl(int option, ...) {
+  va_list list;
+  va_start(list, option);
+  unsigned long a[4];
+  for (unsigned long& argument : a) argument = va_arg(list, unsigned long);
+  va_end(list);
+  if (option == PR_SET_SECCOMP) enter_sandbox();
+  return static_cast<int>(sys::call(SYS_prctl, option, a[0], a[1], a[2], a[3]));
+}
+
 // Programs that call the kernel by number mean the same sockets.
 CLAN_INTERPOSE long syscall(long number, ...) {
   va_list list;
@@ -362,6 +401,12 @@ CLAN_INTERPOSE long syscall(long number, ...) {
   auto* p1 = reinterpret_cast<void*>(a[1]);
   const auto n2 = static_cast<std::size_t>(a[2]);
   switch (number) {
+    case SYS_seccomp:
+      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) enter_sandbox();
+      break;
+    case SYS_prctl:
+      if (a[0] == PR_SET_SECCOMP) enter_sandbox();
+      break;
     case SYS_read:
       return ::read(fd, p1, n2);
     case SYS_write:
@@ -415,8 +460,9 @@ CLAN_INTERPOSE long syscall(long number, ...) {
                           static_cast<int>(a[3]));
 #endif
     default:
-      return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+      break;
   }
+  return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 namespace {
