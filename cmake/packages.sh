@@ -6,6 +6,13 @@
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
   libgtest-dev libcli11-dev libfmt-dev)
 
+# The programs that tests/interpose runs. Without one its tests are skipped. (Java's is skipped without javac,
+# default-jdk-headless, which is large; Node.js is "nodejs".)
+# shellcheck disable=SC2034
+CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
+  iperf3 sockperf netpipe-tcp openmpi-bin netpipe-openmpi python3-mpi4py rsync openssl vsftpd openssh-server
+  openssh-client nodejs python3 libpython3.11-testsuite)
+
 install_packages() {
   local missing=() package
   for package in "${CLAN_PACKAGES[@]}"; do

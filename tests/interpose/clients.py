@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Small clients and servers that programs.py runs under the interposer.
 
-    clients.py memcached PORT | asyncio-server PORT | asyncio-client PORT
+    clients.py memcached PORT | asyncio-server PORT | asyncio-client PORT | mpi 0
 
 Each prints what must not depend on timing: counts and hashes.
 """
@@ -127,6 +127,27 @@ async def asyncio_client(port):
     print(f"{len(digests)} conversations: {hashlib.sha256(b''.join(digests)).hexdigest()}")
 
 
+def mpi():
+    """Every rank: collective calls of growing size, and messages all at once to everybody."""
+    from mpi4py import MPI  # pylint: disable=import-outside-toplevel
+    world = MPI.COMM_WORLD
+    digest = hashlib.sha256()
+    for exponent in range(0, 21, 2):
+        mine = random.Random(world.rank * 100 + exponent).randbytes(1 << exponent)
+        for part in world.allgather(mine):
+            digest.update(part)
+        digest.update(world.bcast(mine if world.rank == 1 else None, root=1))
+        requests = [world.isend(mine, to, tag=exponent) for to in range(world.size)]
+        for sender in range(world.size):
+            digest.update(world.recv(source=sender, tag=exponent))
+        for request in requests:
+            request.wait()
+        world.barrier()
+    digests = world.gather(digest.hexdigest())
+    if world.rank == 0:
+        print(world.size, "ranks agree" if len(set(digests)) == 1 else "ranks differ", digests[0])
+
+
 def main():
     what, port = sys.argv[1], int(sys.argv[2])
     if what == "memcached":
@@ -135,6 +156,8 @@ def main():
         asyncio.run(asyncio_server(port))
     elif what == "asyncio-client":
         asyncio.run(asyncio_client(port))
+    elif what == "mpi":
+        mpi()
     else:
         raise SystemExit(__doc__)
 
