@@ -565,7 +565,12 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (sender.ended.load(std::memory_order_relaxed) == 1) {
       return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
     }
-    if (check_due(s)) look_at_kernel(fd, s);
+    if (check_due(s)) {
+      // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see any more.
+      KeepErrno keep;
+      pollfd p{fd, POLLRDHUP, 0};
+      if ((state_of(s.theirs()) & kLeaving) != 0 || (sys::poll(&p, 1, 0) > 0 && p.revents != 0)) look_at_kernel(fd, s);
+    }
     if (s.kernel_end.load() || s.kernel_error.load()) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       if (was_reset(s)) {
