@@ -262,10 +262,10 @@ void watch_kernel(Interest& i) {
   unwatch(i);
 }
 
-// What grows with every edge for reading.
+// What grows with every edge for reading. The last byte of TCP is one: it uncovers what is in the pipe.
 std::uint64_t in_stamp(const Socket& s) {
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
-  return peer.tail.load(std::memory_order_acquire) * 4 + (s.kernel_end.load() ? 2u : 0u) +
+  return peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) + (s.kernel_end.load() ? 2u : 0u) +
          (s.kernel_error.load() ? 1u : 0u);
 }
 
@@ -283,6 +283,8 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   Socket& s = *i.socket;
   const std::uint32_t wanted = (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) |
                                EPOLLERR | EPOLLHUP;
+  // Taken first: what comes while we look is an edge of its own.
+  const std::uint64_t stamp = in_stamp(s);
   auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
   if (!s.shared()) {
     watch_kernel(i);
@@ -292,12 +294,12 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
   ready &= wanted;
   if ((i.events & EPOLLET) != 0) {
-    const std::uint64_t stamp = in_stamp(s);
-    if (stamp == i.seen_in && !reads_tcp(s)) ready &= ~(EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+    if (stamp == i.seen_in && !reads_tcp(s)) ready &= ~kForReading;
     const std::uint32_t full = s.full.load(std::memory_order_relaxed);
     if (i.out_told && full == i.seen_full) ready &= ~(EPOLLOUT | EPOLLWRNORM);
     if (commit && ready != 0) {
-      i.seen_in = stamp;
+      if ((ready & kForReading) != 0) i.seen_in = stamp;
       if ((ready & EPOLLOUT) != 0) {
         i.out_told = true;
         i.seen_full = full;
