@@ -556,6 +556,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (gone || (state_of(s.mine()) & kSending) == 0) {
         const msghdr message = message_of(buffers, count);
         n = real().sendmsg(fd, &message, flags);
+        // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
+        if (n < static_cast<ssize_t>(wanted)) s.full.fetch_add(1, std::memory_order_relaxed);
         slot.sends.fetch_sub(1, std::memory_order_acq_rel);
         return n;
       }
