@@ -97,9 +97,9 @@ void take_back(int fd, Socket&, void*) {
   if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true);
 }
 
-// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours, and may
-// kill for any other. Nothing moves here any more, and what has moved goes back while that is possible. Sockets
-// that other processes share with us stay on TCP there too, as we could not follow them.
+// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours, and
+// may kill for any other. Nothing moves here any more, and what has moved goes back while that is possible.
+// Sockets that other processes share with us stay on TCP there too, as we could not follow them.
 void enter_sandbox() {
   KeepErrno keep;
   disable();

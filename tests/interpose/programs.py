@@ -167,7 +167,7 @@ class Run:
             os.killpg(process.pid, signal.SIGKILL)  # what it left behind in its group
 
     def trust(self, *names):
-        """Processes of these users and of ours share memory: without it, users stay on TCP among each other."""
+        """Processes of these users and of ours share memory. Without it, users stay on TCP among each other."""
         known = []
         for name in names:
             with contextlib.suppress(KeyError):
@@ -531,7 +531,7 @@ def sockperf(run):
     def losses(text):
         return re.findall(r"# (dropped|duplicated|out-of-order) messages = (\d+)", text)
 
-    # Without a rate sockperf has room for 600 000 messages a second, and ends with an error when there are more.
+    # Without a rate sockperf has room for 600 000 messages a second, and ends with an error when more come.
     most = ["--mps", 4_000_000]
     to = ["--tcp", "-i", "127.0.0.1", "-p", port, "-t", 1]
     return {
@@ -693,7 +693,7 @@ def netpipe(run):
     for name, words in {"ping-pong": [], "both ways": ["-2"]}.items():
         port = free_port()
         # A fixed number of repeats: NetPIPE's own choice depends on how fast it goes.
-        common = ["-P", port, "-i", "-n", 20, "-u", 300_000, *words]
+        common = ["-P", port, "-i", "-n", 200, "-u", 300_000, *words]
         server = run.serve("NPtcp", *common)
         run.until("NPtcp listens", lambda port=port: port_is_open(port))
         out = run.text("NPtcp", "-h", "127.0.0.1", *common)
@@ -741,7 +741,8 @@ def ftp(run):
     incoming.mkdir()
     os.chown(incoming, user.pw_uid, user.pw_gid)
     said = {}
-    for model, more in {"many processes": "", "one process": "one_process_model=YES\nisolate_network=NO"}.items():
+    one_process = "one_process_model=YES\nisolate_network=NO"
+    for model, more in {"many processes": "", "one process": one_process}.items():
         port = free_port()
         conf = run.file(f"vsftpd{port}.conf", f"""
 listen=YES
@@ -761,14 +762,15 @@ xferlog_enable=NO
 """)
         run.serve("vsftpd", conf, port=port)
         base = f"ftp://127.0.0.1:{port}"
-        said[model] = {"missing": run.text("curl", "-s", "-w", "%{http_code}", f"{base}/missing", check=False)}
+        missing = run.text("curl", "-s", "-w", "%{http_code}", f"{base}/missing", check=False)
+        said[model] = {"missing": missing}
         for how, words in {"passive": [], "active": ["-P", "127.0.0.1"]}.items():
             name = f"{model} {how}".replace(" ", "-")
             run.run("curl", "-sSf", *words, "-T", run.directory / "ftp/large", f"{base}/incoming/{name}")
             said[model][how] = {
                 "listing": sorted(run.text("curl", "-sSfl", *words, f"{base}/").split()),
                 "large": run.run("curl", "-sSf", *words, f"{base}/large") == large,
-                "many": sha(run.run("curl", "-sSf", *words, *[f"{base}/small"] * 50)),
+                "many": sha(run.run("curl", "-sSf", *words, *[f"{base}/small"] * 10)),
                 "upload": (incoming / name).read_bytes() == large,
             }
             (incoming / name).unlink()
@@ -791,8 +793,8 @@ def directory_for_sshd():
 
 
 def ssh(run):
-    """A connection that passes from process to process. One of them is in a sandbox, in which system calls other
-    than its own are deadly: the connection stays on TCP."""
+    """A connection that passes from process to process. One of them is in a sandbox, in which system calls
+    other than its own are deadly: the connection stays on TCP."""
     sshd = find("sshd")
     port = free_port()
     for name in ("host", "user"):
@@ -910,7 +912,8 @@ public class Talk {
       digest.update(new DataInputStream(socket.getInputStream()).readNBytes(all.length));
       writer.join();
       socket.setSoTimeout(100);
-      try { socket.getInputStream().read(); } catch (SocketTimeoutException e) { System.out.println("timeout"); }
+      try { socket.getInputStream().read(); }
+      catch (SocketTimeoutException e) { System.out.println("timeout"); }
       socket.setSoTimeout(0);
       Thread closer = new Thread(() -> {
         try { Thread.sleep(200); socket.close(); } catch (Exception e) { System.out.println(e); }
