@@ -766,7 +766,9 @@ xferlog_enable=NO
         said[model] = {"missing": missing}
         for how, words in {"passive": [], "active": ["-P", "127.0.0.1"]}.items():
             name = f"{model} {how}".replace(" ", "-")
-            run.run("curl", "-sSf", *words, "-T", run.directory / "ftp/large", f"{base}/incoming/{name}")
+            # Slow enough that the pipe is seen.
+            run.run("curl", "-sSf", *words, "--limit-rate", "100M", "-T", run.directory / "ftp/large",
+                    f"{base}/incoming/{name}")
             said[model][how] = {
                 "listing": sorted(run.text("curl", "-sSfl", *words, f"{base}/").split()),
                 "large": run.run("curl", "-sSf", *words, f"{base}/large") == large,
