@@ -82,9 +82,9 @@ void release(Socket* s) {
   s->client = false;
   s->inherited = false;
   s->nonblocking = -1;
-  s->sends = s->receives = s->offer_looks = s->full = 0;
+  s->sends = s->receives = s->offer_calls = s->full = 0;
   s->drained = s->kernel_end = s->kernel_error = s->reset_told = s->shut_read = false;
-  s->back_in = s->resending = s->kernel_says = s->fin_counted = false;
+  s->back_in = s->resending = s->kernel_says = s->fin_counted = s->left_at_exit = false;
   s->data_sleepers = s->room_sleepers = 0;
   s->checked_ns = 0;
   s->low_water = 1;

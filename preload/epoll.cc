@@ -41,6 +41,7 @@ struct Interest {
   std::uint32_t index = 0;  ///< in its set
   bool moved = false;
   bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
+  bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint32_t quiet = 0;              ///< how often it has been looked at since it last said something
   bool out_told = false;
@@ -75,6 +76,7 @@ constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
 constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
 constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
 constexpr std::uint32_t kWatchedFew = 32;               ///< so many cost nothing that matters
+constexpr std::uint32_t kSliceOfSpin = 4;
 constexpr std::uint32_t kQuietLooks = 256;              ///< without an event, and a socket is armed
 
 std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
@@ -262,14 +264,24 @@ void watch_kernel(Interest& i) {
   unwatch(i);
 }
 
-// What grows with every edge for reading. The last byte of TCP is one: it uncovers what is in the pipe.
-std::uint64_t in_stamp(const Socket& s) {
+// What changes with every edge for reading. The last byte of TCP is one: it uncovers what is in the pipe.
+std::uint64_t in_stamp(int fd, const Socket& s) {
+  constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
+  const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
-  return peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) + (s.kernel_end.load() ? 2u : 0u) +
+  return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) + (s.kernel_end.load() ? 2u : 0u) +
          (s.kernel_error.load() ? 1u : 0u);
 }
 
 bool anything(Set& set);
+
+// Nothing can have happened, as far as a few loads tell.
+bool quiet(const Interest& i) {
+  const Socket& s = *i.socket;
+  if (!nothing_new(s)) return false;
+  if ((i.events & EPOLLOUT) == 0) return true;
+  return (i.events & EPOLLET) != 0 && i.out_told && i.seen_full == s.full.load(std::memory_order_relaxed);
+}
 
 // The events to report for an interest. Under the lock. `commit`: they are being reported.
 std::uint32_t ready_events(Interest& i, bool look, bool commit) {
@@ -281,10 +293,11 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
     return i.events & (EPOLLIN | EPOLLRDNORM);
   }
   Socket& s = *i.socket;
+  if (!look && quiet(i)) return 0;
   const std::uint32_t wanted = (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) |
                                EPOLLERR | EPOLLHUP;
   // Taken first: what comes while we look is an edge of its own.
-  const std::uint64_t stamp = in_stamp(s);
+  const std::uint64_t stamp = in_stamp(i.fd, s);
   auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
   if (!s.shared()) {
     watch_kernel(i);
@@ -295,7 +308,7 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   ready &= wanted;
   if ((i.events & EPOLLET) != 0) {
     constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-    if (stamp == i.seen_in && !reads_tcp(s)) ready &= ~kForReading;
+    if (stamp == i.seen_in) ready &= ~kForReading;
     const std::uint32_t full = s.full.load(std::memory_order_relaxed);
     if (i.out_told && full == i.seen_full) ready &= ~(EPOLLOUT | EPOLLWRNORM);
     if (commit && ready != 0) {
@@ -350,13 +363,20 @@ int collect(Set& set, epoll_event* events, int most) {
   return n;
 }
 
-bool anything(Set& set) {
-  for (std::uint32_t k = 0; k < set.watched.count;) {
-    Interest& i = *set.watched.at[k];
+// Looks at no more than `most` that are watched, beginning with `*from`.
+bool anything(Set& set, std::uint32_t* from, std::uint32_t most) {
+  for (; most > 0 && set.watched.count > 0; --most) {
+    if (*from >= set.watched.count) *from = 0;
+    Interest& i = *set.watched.at[*from];
     if (ready_events(i, false, false) != 0) return true;
-    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
+    if (*from < set.watched.count && set.watched.at[*from] == &i) ++*from;  // it may have gone back to TCP
   }
   return false;
+}
+
+bool anything(Set& set) {
+  std::uint32_t from = 0;
+  return anything(set, &from, set.watched.count);
 }
 
 // Asks the peers of all that are watched to ring. False: something is there already. To be followed by awake().
@@ -401,7 +421,7 @@ int translate(Set& set, epoll_event* events, int n, bool collected) {
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
     Held s = hold(fd);
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
-    if (i == nullptr || !i->moved) continue;
+    if (i == nullptr || !i->moved || i->parked) continue;
     watch(*i);
     if (collected) {
       (void)look_at_kernel(fd, *s);
@@ -470,9 +490,11 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
     }
     bool capped = false, prepared = false;
     if (moved && timeout_ns != 0) {
+      // A few at a time: how long a round of spinning takes should not depend on their number.
+      std::uint32_t next = 0;
       auto there = [&] {
         Guard guard;
-        return anything(*set);
+        return anything(*set, &next, kSliceOfSpin);
       };
       if (set->watched.count > 0 && set->waiter->spin(there, 0, deadline)) continue;
       Guard guard;
@@ -541,6 +563,43 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
   return rc;
 }
 
+// What the application wants of a socket that has moved, from now on.
+void ask_for(Interest& i, const epoll_event& event) {
+  i.events = event.events;
+  i.data = event.data;
+  i.fired = false;
+  i.out_told = false;
+  i.seen_in = ~std::uint64_t{0};
+  watch(i);
+}
+
+// `before`: what we know of the descriptor in this set already.
+int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before) {
+  if (before != nullptr && before->parked) {
+    KeepErrno keep;
+    sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
+  }
+  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, event);
+  if (rc != 0) return rc;
+  if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
+  Interest* i = set != nullptr ? interest_pool.take() : nullptr;
+  if (i == nullptr || (i->set = set, !add(*set, i))) {
+    s.state.store(Socket::State::kKernel);  // nowhere to remember it: leave it alone
+    return rc;
+  }
+  i->socket = &s;
+  i->fd = fd;
+  i->events = event->events;
+  i->data = event->data;
+  i->next_of_socket = s.interests;
+  s.interests = i;
+  if (s.shared()) {
+    KeepErrno keep;
+    watch_doorbells(*i);
+  }
+  return rc;
+}
+
 int control(int epfd, int op, int fd, epoll_event* event) {
   if (find(fd) != nullptr) return control_nested(epfd, op, fd, event);
   Held s = hold(fd);
@@ -549,25 +608,16 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
   Interest* i = set != nullptr ? find(*set, s.get(), fd) : nullptr;
   if (op == EPOLL_CTL_ADD) {
-    const int rc = real().epoll_ctl(epfd, op, fd, event);
-    if (rc != 0) return rc;
-    if (i != nullptr) remove(i);  // of a descriptor that was closed behind our back
-    i = set != nullptr ? interest_pool.take() : nullptr;
-    if (i == nullptr || (i->set = set, !add(*set, i))) {
-      s->state.store(Socket::State::kKernel);  // nowhere to remember it: leave it alone
-      return rc;
+    if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
+      i->parked = false;
+      ask_for(*i, *event);
+      return 0;
     }
-    i->socket = s.get();
-    i->fd = fd;
-    i->events = event->events;
-    i->data = event->data;
-    i->next_of_socket = s->interests;
-    s->interests = i;
-    if (s->shared()) {
-      KeepErrno keep;
-      watch_doorbells(*i);
-    }
-    return rc;
+    return control_add(epfd, fd, event, *s, set, i);
+  }
+  if (i != nullptr && i->parked) {
+    errno = ENOENT;
+    return -1;
   }
   if (i == nullptr || !i->moved) {
     const int rc = real().epoll_ctl(epfd, op, fd, event);
@@ -582,6 +632,12 @@ int control(int epfd, int op, int fd, epoll_event* event) {
     return rc;
   }
   if (op == EPOLL_CTL_DEL) {
+    // Programs take sockets out and put them in again with every message. Processes may share the set.
+    if (!s->inherited.load(std::memory_order_relaxed)) {
+      i->parked = true;
+      unwatch(*i);
+      return 0;
+    }
     const int rc = real().epoll_ctl(epfd, op, fd, event);
     remove(i);
     return rc;
@@ -590,12 +646,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
     errno = event == nullptr ? EFAULT : EINVAL;
     return -1;
   }
-  i->events = event->events;
-  i->data = event->data;
-  i->fired = false;
-  i->out_told = false;
-  i->seen_in = ~std::uint64_t{0};
-  watch(*i);
+  ask_for(*i, *event);
   return 0;
 }
 
@@ -618,7 +669,17 @@ void moved(Socket& s) {
 void went_back(Socket& s) {
   if (s.interests == nullptr || s.shared()) return;
   Guard guard;
-  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_kernel(*i);
+  for (Interest* i = s.interests; i != nullptr;) {
+    Interest* next = i->next_of_socket;
+    if (i->parked) {
+      KeepErrno keep;
+      sys::epoll_ctl(i->set->epfd, EPOLL_CTL_DEL, i->fd, nullptr);
+      remove(i);
+    } else {
+      watch_kernel(*i);
+    }
+    i = next;
+  }
 }
 
 bool set_moved(int epfd) {
@@ -649,7 +710,7 @@ bool watcher_sleeps(const Socket& s, std::uint32_t events) {
   if (locked && lock_word.test_and_set(std::memory_order_acquire)) return true;  // to be on the safe side
   bool sleeps = false;
   for (const Interest* i = s.interests; i != nullptr && !sleeps; i = i->next_of_socket) {
-    if (!i->moved || i->fired || (events != 0 && (i->events & events) == 0)) continue;
+    if (!i->moved || i->parked || i->fired || (events != 0 && (i->events & events) == 0)) continue;
     sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0;
   }
   if (locked) unlock_epoll();

@@ -51,7 +51,10 @@ void at_exit() {
   if (in_borrowed_memory()) return;
   for_each_socket(
       [](int fd, Socket& s, void*) {
-        if (s.inherited.load(std::memory_order_relaxed)) leave_to_others(fd, s);
+        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true)) return;
+        leave_to_others(fd, s);
+        auto& holders = s.mine().words[clan::socket_face::kHolders];
+        if (holders.load() > 1) holders.fetch_sub(1);
       },
       nullptr);
 }

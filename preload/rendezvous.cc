@@ -39,7 +39,8 @@ using socket_face::kState;
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
 constexpr std::uint32_t kFirstLook = 3;
-constexpr std::uint32_t kMostLooks = 512;  ///< of a client whose offer nobody takes up
+constexpr std::uint32_t kFewOfferCalls = 32;      ///< of a client, who looks each time whether it is taken up
+constexpr std::uint32_t kMostOfferCalls = 4096;   ///< after which nobody will
 
 /// Addresses as IPv6; IPv4 ones mapped.
 struct Endpoint {
@@ -304,7 +305,10 @@ void look_for_taker(int fd, Socket& s) {
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
     return;
   }
-  if (s.offer_looks.fetch_add(1, std::memory_order_relaxed) >= kMostLooks) return stay(s);
+  // The other end looks for offers after its 3rd, 6th, 12th… call: often at first, and now and then for long.
+  const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
+  if (call >= kMostOfferCalls) return stay(s);
+  if (call >= kFewOfferCalls && call % kFewOfferCalls != 0) return;
   const int taker = static_cast<int>(sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr,
                                                SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (taker < 0) return;

@@ -70,7 +70,7 @@ struct Socket {
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
   std::atomic<int> offer_fd{-1};
-  std::atomic<std::uint32_t> offer_looks{0};
+  std::atomic<std::uint32_t> offer_calls{0};
 
   std::atomic<Slot*> slot{nullptr};
   Slot own_slot;
@@ -85,6 +85,7 @@ struct Socket {
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
   std::atomic<bool> back_in{false};    ///< what we read is TCP's again
+  std::atomic<bool> left_at_exit{false};  ///< counted out when the process ended
   std::atomic<bool> resending{false};  ///< what the other end gave back is on its way; nothing may overtake it
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
   std::atomic<int> data_sleepers{0}, room_sleepers{0};  ///< threads of ours in the kernel, or nearly; not epoll's
@@ -174,6 +175,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
 int shared_shutdown(int fd, Socket& s, int how);
 /// POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR as they hold now. `look`: ask the kernel too.
 short readiness(int fd, Socket& s, bool look);
+/// readiness() has nothing to say but perhaps POLLOUT. For a glance: false means that it has to be asked.
+inline bool nothing_new(const Socket& s);
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.
 bool prepare_sleep(Socket& s, short events);
 /// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells stay where
@@ -214,5 +217,16 @@ int take_error(int fd, Socket& s);
 /// The last descriptor of the process is about to be closed.
 void shared_close(int fd, Socket& s);
 int bytes_to_read(int fd, Socket& s);
+/// Bytes that TCP has ever received, doorbells and all.
+std::uint64_t arrived(int fd);
+
+inline bool nothing_new(const Socket& s) {
+  const bool plain = s.drained.load(std::memory_order_acquire) && !s.kernel_end.load(std::memory_order_relaxed) &&
+                     !s.kernel_error.load(std::memory_order_relaxed) &&
+                     !s.shut_read.load(std::memory_order_relaxed) && !s.back_in.load(std::memory_order_relaxed);
+  constexpr std::uint64_t kOnItsWay = socket_face::kLeaving | socket_face::kGone;
+  return plain && s.pipe.seems_empty() &&
+         (s.theirs().words[socket_face::kState].load(std::memory_order_acquire) & kOnItsWay) == 0;  // PAIR face.state
+}
 
 }  // namespace clan::preload

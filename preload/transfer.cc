@@ -240,13 +240,19 @@ void look_for_end(int fd, Socket& s) {
   if ((p.revents & POLLRDHUP) != 0) note_end(s, 0);
 }
 
-// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
-ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet). `all`: those
+// were the last of TCP's.
+ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
   Draining draining(s);
   if (s.drained.load(std::memory_order_acquire)) return 0;
   std::size_t certain = 0;
   const ssize_t left = left_in_tcp(fd, s, &certain);
   if (left <= 0) return left;
+  int at_mark = 0;
+  if (certain == 0 && (state_of(s.theirs()) & kSending) == 0 && sys::ioctl(fd, SIOCATMARK, &at_mark) == 0 &&
+      at_mark != 0) {
+    certain = ~std::size_t{0};  // FIONREAD counts up to the mark, and nobody sends urgent data but by TCP alone
+  }
   if (certain == 0) {
     look_for_end(fd, s);
     // Closed before it ever switched, or after: look in the pipe as well.
@@ -256,7 +262,10 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   }
   Part part(buffers, count, 0, certain);
   msghdr message = message_of(part.buffers, part.count);
-  return sys::call(SYS_recvmsg, fd, &message, (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT);
+  const ssize_t n =
+      sys::call(SYS_recvmsg, fd, &message, (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT);
+  *all = n == left && (state_of(s.theirs()) & kSending) != 0;
+  return n;
 }
 
 // --- the end -------------------------------------------------------------------------------------------
@@ -353,6 +362,12 @@ bool doorbells_waiting(const Socket& s) {
          s.theirs().words[kDoorbells].load(std::memory_order_relaxed);
 }
 
+std::uint64_t arrived(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received : 0;
+}
+
 bool others_sleep(const Socket& s) {
   return s.inherited.load(std::memory_order_relaxed) || s.data_sleepers.load() > 0 || s.room_sleepers.load() > 0 ||
          watcher_sleeps(s, 0);
@@ -416,12 +431,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
   const bool peek = (flags & MSG_PEEK) != 0;
   // How many make a blocking call return.
   const std::size_t target =
-      peek ? 1
-           : (flags & MSG_WAITALL) != 0
-                 ? wanted
-                 : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
+      (flags & MSG_WAITALL) != 0
+          ? wanted
+          : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
   std::size_t got = 0;
   for (;;) {
+    if (peek) got = 0;  // all of it again
+    // One that has gone and never sent through the pipe.
+    if (reads_tcp(s) && (state_of(s.theirs()) & (kGone | kSending)) == kGone) (void)came_back(fd, s);
+    bool tcp_is_peeked = false;
     if (s.back_in.load(std::memory_order_acquire)) {
       went_back(s);
       Part part(buffers, count, got);
@@ -432,15 +450,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     }
     if (!s.drained.load(std::memory_order_acquire)) {
       Part part(buffers, count, got);
-      const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags);
+      const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags, &tcp_is_peeked);
       if (n > 0) {
         got += static_cast<std::size_t>(n);
-        if (peek || got == wanted) return static_cast<ssize_t>(got);
-        continue;  // what lies behind it in the pipe belongs to the same answer
+        if (got == wanted || (peek && !tcp_is_peeked && got >= target)) return static_cast<ssize_t>(got);
+        if (!peek) continue;  // what lies behind it in the pipe belongs to the same answer
       }
       if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
-    if (s.drained.load(std::memory_order_acquire) || s.kernel_end || s.kernel_error) {
+    if (s.drained.load(std::memory_order_acquire) || tcp_is_peeked || s.kernel_end || s.kernel_error) {
       Pipe::Done done;
       if (got == 0) {
         done = s.pipe.receive(buffers, count, peek);
@@ -462,6 +480,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     }
     if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
     if (got > 0 && got >= target) return static_cast<ssize_t>(got);
+    if (peek && got > 0) {
+      // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there already.
+      const bool over = s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() == PipeFront::kBroken;
+      if (over || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) || real().poll(nullptr, 0, 1) < 0) {
+        return static_cast<ssize_t>(got);
+      }
+      look_at_kernel(fd, s);
+      continue;
+    }
     bool leaves = false;
     switch (s.pipe.front()) {
       case PipeFront::kBytes:
@@ -657,6 +684,7 @@ void shared_close(int fd, Socket& s) {
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
   const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
   if (at_once) s.mine().words[kState].fetch_or(kReset, std::memory_order_acq_rel);
+  if (s.left_at_exit.load()) return;
   if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
   if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
@@ -664,6 +692,7 @@ void shared_close(int fd, Socket& s) {
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
   s.mine().words[kState].fetch_or(socket_face::kClosed | reset, std::memory_order_acq_rel);
   look_at_kernel(fd, s);
+  swallow_doorbells(fd, s);  // nobody is left who could sleep for them, and unread they would make a reset
   if (unread) {
     const linger now{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);

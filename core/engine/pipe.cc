@@ -391,19 +391,15 @@ bool Pipe::want_room() {
 
 PipeFront Pipe::front() const {
   if (page_->head.broken.load(std::memory_order_relaxed) != 0) return PipeFront::kBroken;
+  if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
   const shm::RingGeometry ring{lines_};
-  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
-  shm::RingRecord record;
-  // relaxed: a glance
-  if (shm::head_at(in_, ring.index(c.head)).load(std::memory_order_relaxed) == 0) {
-    return PipeFront::kNothing;
-  }
   // Another thread may be moving the head: what is there is to be seen under the lock.
   Locked lock(*this, page_->ends[end_].receiver.lock);
   if (lock.err() == EDEADLK) return PipeFront::kBytes;
   if (lock.err() != 0) return PipeFront::kBroken;
-  c.head = receiver.head.load(std::memory_order_relaxed);
+  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
   const int rc = shm::ring_peek(ring, c, in_, &record);
   if (rc == 0) return PipeFront::kNothing;
   if (rc < 0) {
@@ -421,6 +417,14 @@ PipeFront Pipe::front() const {
       broke("a record of no kind");
       return PipeFront::kBroken;
   }
+}
+
+bool Pipe::seems_empty() const {
+  const shm::RingGeometry ring{lines_};
+  const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
+  // relaxed: a glance
+  return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 &&
+         page_->head.broken.load(std::memory_order_relaxed) == 0;
 }
 
 Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {

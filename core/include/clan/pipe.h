@@ -148,6 +148,8 @@ class CLAN_EXPORT Pipe {
 
   // --- receiving ----------------------------------------------------------------------------------
   PipeFront front() const;
+  /// A glance without the lock: front() would answer kNothing, or was about to. Costs two loads.
+  bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
   /// The word of a kLeave at the front.
