@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs the build, moves the installed tree, and uses it from there: the `clan` program, a
-# project with find_package(clan), one with pkg-config.
-#   run.sh CMAKE BUILD_DIR CXX LIBDIR
+# Installs the build, moves the installed tree, and uses it from there: the `clan` program, the
+# interposer (where it is built: ON), a project with find_package(clan), one with pkg-config.
+#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF
 set -eu
-cmake=$1 build=$2 cxx=$3 libdir=$4
+cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6
 here=$(cd "$(dirname "$0")" && pwd)
 work=$build/install_consumer
 rm -rf "$work"
@@ -15,6 +15,15 @@ prefix=$work/moved
 
 echo "== bin/clan from a moved tree"
 "$prefix/bin/clan" --version
+
+if [ "$preload" = ON ]; then
+  echo "== clan run, clan stat and clan bench apps from a moved tree"
+  "$prefix/bin/clan" run "$python" -B "$here/interposed.py" "$prefix"
+  if [ -d "$prefix/lib/clan/apps" ]; then  # the benchmarks may not be built
+    "$prefix/bin/clan" bench apps --list >"$work/apps.log"
+    grep "^redis-c1 " "$work/apps.log"
+  fi
+fi
 
 echo "== find_package(clan)"
 "$cmake" -S "$here" -B "$work/by-cmake" -DCMAKE_PREFIX_PATH="$prefix" \
@@ -39,7 +48,7 @@ fi
 grep -q "CLAN's headers need C++20" "$work/c++17.log" || { cat "$work/c++17.log"; exit 1; }
 
 # Nothing in the tree may remember where it was built.
-if grep -rl "$work/first" "$prefix/$libdir/cmake" "$prefix/$libdir/pkgconfig"; then
+if grep -rl "$work/first" "$prefix"; then
   echo "the files above name the prefix they were installed to" >&2
   exit 1
 fi

@@ -50,7 +50,7 @@ int exec_apps(const std::vector<std::string>& arguments) {
   const std::string script = find_part(kApps, R_OK);
   if (script.empty()) {
     fmt::print(stderr,
-               "clan bench: {} is not in ../lib/clan: the interposer was not built (-DCLAN_PRELOAD=ON).\n",
+               "clan bench: {} is not in ../lib/clan: built with CLAN_PRELOAD or CLAN_BENCH off.\n",
                kApps);
     return 127;
   }
