@@ -1,41 +1,110 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # Sourced by ./check and ./quickstart, which must have cd'ed to the top of the tree.
-# install_packages: the Debian packages CLAN is built from. Does nothing, and needs no rights, when
-# all are there.
 
+# What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
   libgtest-dev libcli11-dev libfmt-dev)
 
+# What ./quickstart shows beside the kernel.
+CLAN_SHOW_PACKAGES=(redis-server redis-tools)
+
 # The programs that tests/interpose runs. Without one its tests are skipped. (Java's is skipped without javac,
 # default-jdk-headless, which is large; Node.js is "nodejs".)
-# shellcheck disable=SC2034
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin netpipe-openmpi python3-mpi4py rsync openssl vsftpd openssh-server
   openssh-client nodejs python3 libpython3.11-testsuite)
 
-install_packages() {
-  local missing=() package
-  for package in "${CLAN_PACKAGES[@]}"; do
+as_root=()
+packages_known=no  # apt-get update has run
+
+# missing_packages PACKAGE...: those that are not installed, into `missing`.
+missing_packages() {
+  local package
+  missing=()
+  for package in "$@"; do
     case $(dpkg-query -W -f '${Status}' "$package" 2>/dev/null) in
       "install ok installed") ;;
       *) missing+=("$package") ;;
     esac
   done
-  [ ${#missing[@]} -eq 0 ] && return 0
+}
 
-  echo "installing: ${missing[*]}"
-  local as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    if ! command -v sudo >/dev/null; then
-      echo "these packages are missing, and neither root nor sudo is here: ${missing[*]}" >&2
-      return 1
-    fi
-    as_root=(sudo)
-    [ -t 0 ] || as_root=(sudo -n)  # nobody there to type a password
+become_root() {
+  as_root=()
+  [ "$(id -u)" -eq 0 ] && return 0
+  command -v sudo >/dev/null || return 1
+  as_root=(sudo)
+  [ -t 0 ] || as_root=(sudo -n)  # nobody there to type a password
+  "${as_root[@]}" true
+}
+
+apt_get() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::Retries=3 "$@" \
+    </dev/null >/dev/null
+}
+
+service_units() { find /lib/systemd/system/ -maxdepth 1 -name '*.service' -printf '%f\n' 2>/dev/null | sort; }
+
+# apt_install PACKAGE...: as root. Debian's packages of servers start them, now and whenever the machine
+# boots. We want the programs alone: policy-rc.d, which the packages ask, says no while we install (where
+# there is one, the machine has its own opinion), and the units that came with them are disabled.
+apt_install() (
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e $policy ]; then
+    # With a trap, and in a subshell: ^C must not leave it behind.
+    trap '"${as_root[@]}" rm -f $policy' EXIT
+    trap 'exit 130' INT TERM HUP
+    printf '#!/bin/sh\n# CLAN is installing packages\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+    "${as_root[@]}" chmod 755 $policy
   fi
-  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::Retries=3)
-  "${apt[@]}" update >/dev/null || echo "apt-get update failed, trying with what is known" >&2
-  "${apt[@]}" install --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+  units=$(service_units)
+  apt_get install --no-install-recommends "$@"
+  status=$?
+  for unit in $(comm -13 <(echo "$units") <(service_units)); do
+    "${as_root[@]}" systemctl disable "$unit" >/dev/null 2>&1  # without systemd there is nothing to disable
+  done
+  exit $status
+)
+
+# update_packages: apt's lists, once.
+update_packages() {
+  [ $packages_known = yes ] && return 0
+  packages_known=yes
+  apt_get update || echo "apt-get update failed, trying with what is known" >&2
+}
+
+# install_packages PACKAGE...: does nothing, and needs no rights, when all are there.
+install_packages() {
+  local missing
+  missing_packages "$@"
+  [ ${#missing[@]} -eq 0 ] && return 0
+  echo "installing: ${missing[*]}"
+  if ! become_root; then
+    echo "these packages are missing, and we are neither root nor may use sudo: ${missing[*]}" >&2
+    return 1
+  fi
+  update_packages
+  apt_install "${missing[@]}"
+}
+
+# install_optional_packages WITHOUT PACKAGE...: those that can be had; a sentence names the others and says,
+# in the words of WITHOUT, what it is like without them.
+install_optional_packages() {
+  local missing package without=$1
+  shift
+  missing_packages "$@"
+  [ ${#missing[@]} -eq 0 ] && return 0
+  echo "installing: ${missing[*]}"
+  if become_root 2>/dev/null; then
+    update_packages
+    if ! apt_install "${missing[@]}" 2>/dev/null; then
+      # One that this Debian does not have keeps all of them away: one at a time.
+      for package in "${missing[@]}"; do apt_install "$package" 2>/dev/null; done
+    fi
+    missing_packages "$@"
+  fi
+  [ ${#missing[@]} -eq 0 ] || echo "could not be installed: ${missing[*]}; $without" >&2
+  return 0
 }
 
 # build_preset NAME: configures and builds it; quiet where all is well.
