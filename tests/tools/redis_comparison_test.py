@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""examples/redis_comparison.py prints its table, and leaves nothing behind, whatever ends it.
+
+    redis_comparison_test.py SCRIPT CLAN
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ENDED_BY = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
+
+
+def children_of(pid):
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return []
+
+
+def the_table_has_four_rows_and_stat_saw_both_runs(script, clan):
+    with tempfile.TemporaryDirectory() as top:
+        done = subprocess.run([script, clan, "40000"], capture_output=True, text=True, timeout=120,
+                              stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top}, check=False)
+        assert done.returncode == 0 and done.stderr == "", done
+        assert len(re.findall(r"^ +(?:1|50)  (?:GET|SET) +\d+ +\d+ +[\d.]+$", done.stdout, re.M)) == 4, done
+        assert len(re.findall(r"^  127.* shm .*redis-benchmark$", done.stdout, re.M)) >= 2, done
+        assert os.listdir(top) == []
+
+
+def it_ends_with_all_it_started(script, clan, number):
+    with tempfile.TemporaryDirectory() as top:
+        running = subprocess.Popen([script, clan], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   env={**os.environ, "TMPDIR": top})
+        deadline = time.monotonic() + 60
+        while len(children := children_of(running.pid)) < 2:
+            assert running.poll() is None and time.monotonic() < deadline, "not both were started"
+            time.sleep(0.05)
+        running.send_signal(number)
+        assert running.wait(60) == ENDED_BY[number]
+        while alive := [pid for pid in children if os.path.exists(f"/proc/{pid}")]:
+            assert time.monotonic() < deadline, (number, alive)
+            time.sleep(0.05)
+        assert number == signal.SIGKILL or os.listdir(top) == []
+
+
+def main():
+    script, clan = sys.argv[1:]
+    for program in ("redis-server", "redis-benchmark"):
+        if shutil.which(program) is None:
+            print(f"{program} is not installed")
+            return 77
+    for number in ENDED_BY:
+        it_ends_with_all_it_started(script, clan, number)
+    the_table_has_four_rows_and_stat_saw_both_runs(script, clan)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
