@@ -88,7 +88,7 @@ install_packages() {
 }
 
 # install_optional_packages WITHOUT PACKAGE...: those that can be had; a sentence names the others and says,
-# in the words of WITHOUT, what it is like without them.
+# in the words of WITHOUT, what it is like without them. Fails only when it was interrupted.
 install_optional_packages() {
   local missing package without=$1
   shift
@@ -97,10 +97,16 @@ install_optional_packages() {
   echo "installing: ${missing[*]}"
   if become_root 2>/dev/null; then
     update_packages
-    if ! apt_install "${missing[@]}" 2>/dev/null; then
+    apt_install "${missing[@]}" 2>/dev/null
+    case $? in
+      0) ;;
+      130) return 130 ;;
       # One that this Debian does not have keeps all of them away: one at a time.
-      for package in "${missing[@]}"; do apt_install "$package" 2>/dev/null; done
-    fi
+      *) for package in "${missing[@]}"; do
+           apt_install "$package" 2>/dev/null
+           [ $? -ne 130 ] || return 130
+         done ;;
+    esac
     missing_packages "$@"
   fi
   [ ${#missing[@]} -eq 0 ] || echo "could not be installed: ${missing[*]}; $without" >&2
