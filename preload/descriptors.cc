@@ -8,6 +8,7 @@
 #include "config.h"
 #include "epoll.h"
 #include "socket.h"
+#include "uring.h"
 
 namespace clan::preload {
 namespace {
@@ -129,7 +130,7 @@ Held hold(int fd) {
 
 void adopt(int fd, bool client, int nonblocking) {
   KeepErrno keep;
-  if (config().disabled) return;
+  if (config().disabled || rings_alive()) return;
   Entry* e = entry(fd, true);
   Socket* s = e != nullptr ? take() : nullptr;
   if (s == nullptr) {

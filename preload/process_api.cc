@@ -23,6 +23,7 @@
 #include "epoll.h"
 #include "real.h"
 #include "socket.h"
+#include "uring.h"
 
 using namespace clan::preload;
 
@@ -410,6 +411,11 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) enter_sandbox();
       break;
+    case SYS_io_uring_setup:
+      return ring_setup(static_cast<unsigned>(a[0]), p1);
+    case SYS_io_uring_register:
+      return ring_register(fd, static_cast<unsigned>(a[1]), reinterpret_cast<void*>(a[2]),
+                           static_cast<unsigned>(a[3]));
     case SYS_read:
       return ::read(fd, p1, n2);
     case SYS_write:

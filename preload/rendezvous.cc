@@ -30,6 +30,7 @@
 #include "config.h"
 #include "epoll.h"
 #include "socket.h"
+#include "uring.h"
 
 namespace clan::preload {
 namespace {
@@ -382,7 +383,7 @@ void consider(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   if (!once || s.state.load() != state) return;
-  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) return stay(s);
+  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0 || rings_alive()) return stay(s);
   if (state == Socket::State::kOffered) return look_for_taker(fd, s);
   if (s.client) {
     if (s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives) offer(fd, s);

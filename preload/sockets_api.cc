@@ -14,6 +14,7 @@
 #include "epoll.h"
 #include "real.h"
 #include "socket.h"
+#include "uring.h"
 
 using namespace clan::preload;
 
@@ -121,7 +122,9 @@ CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
 
 CLAN_INTERPOSE int close(int fd) {
   gone(fd);
-  return real().close(fd);
+  const int rc = real().close(fd);
+  if (rc == 0 && rings_alive() && !in_borrowed_memory()) forget_ring(fd);
+  return rc;
 }
 
 CLAN_INTERPOSE void closefrom(int first) {
