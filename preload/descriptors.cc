@@ -88,6 +88,7 @@ void release(Socket* s) {
   s->back_in = s->resending = s->kernel_says = s->fin_counted = s->left_at_exit = false;
   s->data_sleepers = s->room_sleepers = 0;
   s->checked_ns = 0;
+  s->told_sent.told = s->told_acked.told = s->told_received.told = 0;
   s->low_water = 1;
   s->own_slot.sends = s->own_slot.receives = 0;
   s->own_slot.pipe_pid = 0;

@@ -90,6 +90,10 @@ struct Socket {
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
   std::atomic<int> data_sleepers{0}, room_sleepers{0};  ///< threads of ours in the kernel, or nearly; not epoll's
   std::atomic<std::uint64_t> checked_ns{0};
+  /// Of TCP_INFO, which never falls.
+  struct Counter {
+    std::atomic<std::uint64_t> told{0}, changed_ns{0};
+  } told_sent, told_acked, told_received;
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   Interest* interests = nullptr;       ///< in epoll sets; under the epoll lock
@@ -228,5 +232,8 @@ inline bool nothing_new(const Socket& s) {
   return plain && s.pipe.seems_empty() &&
          (s.theirs().words[socket_face::kState].load(std::memory_order_acquire) & kOnItsWay) == 0;  // PAIR face.state
 }
+
+/// Mends what the kernel has answered to TCP_INFO, if the connection has moved. tcp_info.cc
+void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size);
 
 }  // namespace clan::preload

@@ -262,6 +262,9 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
     }
   }
   const int rc = real().getsockopt(fd, level, name, value, size);
+  if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
+    if (Held s = hold(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
+  }
   if (rc == 0 && is_af_clan(fd) && level == SOL_SOCKET && *size == sizeof(int)) {
     if (name == SO_DOMAIN) *static_cast<int*>(value) = AF_CLAN;
     if (name == SO_PROTOCOL) *static_cast<int*>(value) = 0;
