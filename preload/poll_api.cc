@@ -196,7 +196,11 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         copy[i].events &= static_cast<short>(~POLLIN);
         drains = true;
       }
-      if (s->kernel_end.load() || s->kernel_error.load()) copy[i].fd = -1;  // known already
+      if (s->kernel_end.load() || s->kernel_error.load()) {
+        // The kernel would go on saying so. It may be known only since the look at the doorbells just now.
+        copy[i].fd = -1;
+        ready |= answer(fds[i].fd, *s, fds[i].events, false) != 0;
+      }
       if ((fds[i].events & (POLLOUT | POLLWRNORM)) != 0 && (answer(fds[i].fd, *s, POLLOUT, false) == 0) &&
           sends_tcp(*s)) {
         copy[i].events |= POLLOUT;
