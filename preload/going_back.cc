@@ -6,8 +6,10 @@
 //   puts its last record into the pipe, rings, kGone
 //                                                    notices kLeaving at its next look at the socket
 //                                                    last record, last doorbell, kGone
-//                                                    sends by TCP what L has not read in the pipe
 //   reads the pipe to its end, then Y's doorbells
+//
+// Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe any
+// more, and Y sends by TCP what is left there.
 //
 // Where L is about to be another program, which knows nothing of pipes and doorbells, it cannot wait until Y
 // looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
@@ -48,7 +50,7 @@ using socket_face::kState;
 
 constexpr std::uint64_t kPatienceNs = 10'000'000'000u;  ///< with the other end's program
 constexpr std::uint64_t kBellNs = 100'000'000;          ///< with a thread that is ringing
-constexpr std::uint64_t kNothing = 1, kDone = 2;        ///< of kGivenBack
+constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;  ///< of kGivenBack
 
 void nap() {
   timespec ts{0, 50'000};
@@ -197,21 +199,25 @@ void finish_behind(Resend* resend) {
   ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
-// Bytes the other end has taken from TCP unread. -1: none. `done`: there is nothing left to do for us.
-int given_back(int fd, Socket& s, bool* done) {
+// What the other end, which leaves, has to say of the bytes it has not read.
+struct Given {
+  std::uint64_t word = 0;
+  int memfd = -1;  ///< of those it has taken from TCP
+};
+Given given_back(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   auto& word = s.theirs().words[kGivenBack];
-  std::uint64_t given = 0;
-  while ((given = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {  // PAIR face.given
-    if (closed(fd)) return -1;
+  Given given;
+  while ((given.word = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {  // PAIR face.given
+    if (closed(fd)) return given;
     nap();
   }
-  *done = given == kDone;
-  if (given == 0 || given == kNothing || given == kDone) return -1;
+  if (given.word <= kReadsOn) return given;
   char path[64];
-  std::snprintf(path, sizeof path, "/proc/%u/fd/%u", static_cast<unsigned>(given >> 32),
-                static_cast<unsigned>(given & 0xffff'ffffu));
-  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  std::snprintf(path, sizeof path, "/proc/%u/fd/%u", static_cast<unsigned>(given.word >> 32),
+                static_cast<unsigned>(given.word & 0xffff'ffffu));
+  given.memfd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  return given;
 }
 
 // What both ends do of this. `fd`'s other end has said kLeaving, or we have.
@@ -231,9 +237,10 @@ void go(int fd, Socket& s) {
     return;
   }
   s.resending.store(true, std::memory_order_release);
-  bool done = false;
-  const int given = given_back(fd, s, &done);
-  if (done) {
+  const Given given = given_back(fd, s);
+  if (given.word == kDone || given.word == kReadsOn) {
+    // Sending again what it still reads in the pipe would overtake that.
+    if (given.word == kReadsOn) say_goodbye(fd, s);
     s.resending.store(false, std::memory_order_release);
     Slot::open(slot.sends);
     return;
@@ -241,7 +248,8 @@ void go(int fd, Socket& s) {
   s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
   say_goodbye(fd, s);
   s.refs.fetch_add(1, std::memory_order_relaxed);
-  auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given);
+  auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)),
+                                             given.memfd);
   if (resend == nullptr || !resend->open()) {
     log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
     const linger at_once{1, 0};
@@ -429,6 +437,8 @@ void wait_until_clean(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   const int taken = static_cast<int>(sys::call(SYS_memfd_create, "clan-given-back", MFD_CLOEXEC));
   bool tried = false;
+  std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
+  s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);
   while (!came_back(fd, s)) {
     if ((state_of(s.theirs()) & kSending) == 0) {
       // It has not switched, and will not any more.
@@ -485,7 +495,7 @@ void leave(int fd, Socket& s, bool to_others) {
       while (!switch_sending(fd, s) && ((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) == 0) {
         sched_yield();
       }
-      if (!to_others) s.mine().words[kGivenBack].store(kNothing, std::memory_order_release);  // PAIR face.given
+      if (!to_others) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
       if ((state_of(s.mine()) & kGone) == 0) go(fd, s);
       if (to_others) {
         wait_until_clean(fd, s);

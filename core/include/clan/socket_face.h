@@ -23,8 +23,9 @@ enum Word : std::uint32_t {
   kWakeups,                      ///< doorbells this end has rung
   kHolders,                      ///< processes of this end that have not closed it; one that was killed counts
   kBells,      ///< threads of this end that are ringing; kBellsClosed: none may any more
-  kGivenBack,  ///< when leaving: 1: no more to say; 2: it has done the other end's part itself; else bytes of
-               ///< TCP that it has taken out unread: pid << 32 | its memfd of them
+  kGivenBack,  ///< when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
+               ///< reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
+               ///< memfd of them
   kWords,
 };
 static_assert(kWords <= 16);
