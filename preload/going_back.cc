@@ -5,11 +5,11 @@
 //   says kLeaving
 //   puts its last record into the pipe, rings, kGone
 //                                                    notices kLeaving at its next look at the socket
-//                                                    last record, last doorbell, kGone
+//                                                    last record, kGone
 //   reads the pipe to its end, then Y's doorbells
 //
 // Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe any
-// more, and Y sends by TCP what is left there.
+// more: Y rings once more too, and sends by TCP what is left there.
 //
 // Where L is about to be another program, which knows nothing of pipes and doorbells, it cannot wait until Y
 // looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
@@ -84,12 +84,14 @@ void set_gone(PipePage::Face& face) {
   face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: publishes that number
 }
 
-// Our last record, behind all bytes, and the doorbell that tells of it.
-void say_goodbye(int fd, Socket& s) {
+// Our last record, behind all bytes, and the doorbell that tells of it. `rings` false: what we send by TCP tells of
+// it soon enough. A doorbell that its receiver has not read when it is killed makes the kernel reset the connection,
+// and drop what it had sent by TCP.
+void say_goodbye(int fd, Socket& s, bool rings = true) {
   auto& face = s.mine();
   (void)s.pipe.leave(0);  // EPIPE: half-closed before, and that record is the last
   silence(face);
-  if (closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
+  if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
   while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
@@ -240,7 +242,7 @@ void go(int fd, Socket& s) {
   const Given given = given_back(fd, s);
   if (given.word == kDone || given.word == kReadsOn) {
     // Sending again what it still reads in the pipe would overtake that.
-    if (given.word == kReadsOn) say_goodbye(fd, s);
+    if (given.word == kReadsOn) say_goodbye(fd, s, false);
     s.resending.store(false, std::memory_order_release);
     Slot::open(slot.sends);
     return;
@@ -249,7 +251,7 @@ void go(int fd, Socket& s) {
   say_goodbye(fd, s);
   s.refs.fetch_add(1, std::memory_order_relaxed);
   auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)),
-                                             given.memfd);
+                                           given.memfd);
   if (resend == nullptr || !resend->open()) {
     log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
     const linger at_once{1, 0};

@@ -571,6 +571,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       sys::poll(nullptr, 0, 1);
       continue;
     }
+    // Left unread, they would make our death a reset, which drops what we have sent by TCP.
+    if (gone && doorbells_waiting(s)) look_at_kernel(fd, s);
     if (gone || !switch_sending(fd, s)) {
       // Still by TCP, or again. The counter keeps the switch from happening under us.
       Slot& slot = *s.slot.load(std::memory_order_acquire);
