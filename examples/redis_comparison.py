@@ -23,6 +23,7 @@ CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, CLIENT_CORE = CORES[0], CORES[-1]
 CLIENTS = (1, 50)
 SECONDS = 60  # that one redis-benchmark may take
+LONGER = 10   # times as many requests under CLAN, so that both take about as long
 
 
 def start(words, core, under, **more):
@@ -100,6 +101,7 @@ class Look:
 def measure(clan, requests, under):
     """({(clients, test): rate}, {clients: lines of `clan stat`})"""
     rates, seen = {}, {}
+    requests *= LONGER if under else 1
     with tempfile.TemporaryDirectory(prefix="clan-redis-") as directory:
         server, port = start_server(directory, clan if under else None)
         try:
