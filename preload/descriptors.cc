@@ -84,7 +84,7 @@ void release(Socket* s) {
   s->inherited = false;
   s->nonblocking = -1;
   s->sends = s->receives = s->offer_calls = s->full = 0;
-  s->drained = s->kernel_end = s->kernel_error = s->reset_told = s->shut_read = false;
+  s->drained = s->kernel_end = s->kernel_error = s->error_taken = s->reset_told = s->shut_read = false;
   s->back_in = s->resending = s->kernel_says = s->fin_counted = s->left_at_exit = false;
   s->data_sleepers = s->room_sleepers = 0;
   s->checked_ns = 0;
@@ -127,6 +127,11 @@ Held hold(int fd) {
     if (e->load(std::memory_order_acquire) == s) return Held(s);  // PAIR preload.entry
     release(s);
   }
+}
+
+bool known(int fd) {
+  const Entry* e = entry(fd, false);
+  return e != nullptr && e->load(std::memory_order_relaxed) != nullptr;
 }
 
 void adopt(int fd, bool client, int nonblocking) {
@@ -177,10 +182,9 @@ void duplicate_entry(int from, int to) {
 }
 
 void forget(int fd) {
-  Entry* e = entry(fd, false);
-  if (e == nullptr || e->load(std::memory_order_relaxed) == nullptr) return;
+  if (!known(fd)) return;
   KeepErrno keep;
-  drop(e->exchange(nullptr, std::memory_order_acq_rel), fd);
+  drop(entry(fd, false)->exchange(nullptr, std::memory_order_acq_rel), fd);
 }
 
 void forget_range(unsigned first, unsigned last) {

@@ -84,12 +84,13 @@ void set_gone(PipePage::Face& face) {
   face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: publishes that number
 }
 
-// Our last record, behind all bytes, and the doorbell that tells of it. `rings` false: what we send by TCP tells of
-// it soon enough. A doorbell that its receiver has not read when it is killed makes the kernel reset the connection,
-// and drop what it had sent by TCP.
+// Our last record, behind all bytes, and the doorbell that tells of it. `rings` false: only if somebody else may
+// owe one for bytes before that record; what we send by TCP tells of the record soon enough. A doorbell that its
+// receiver has not read when it is killed makes the kernel reset the connection, and drop what it had sent by TCP.
 void say_goodbye(int fd, Socket& s, bool rings = true) {
   auto& face = s.mine();
-  (void)s.pipe.leave(0);  // EPIPE: half-closed before, and that record is the last
+  // EPIPE: half-closed before, and that record is the last.
+  if (!s.pipe.leave(0).must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
   silence(face);
   if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
@@ -321,11 +322,12 @@ void answer_leaving(int fd, Socket& s) {
 bool came_back(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   const std::uint64_t theirs = state_of(s.theirs());
-  if ((theirs & kGone) == 0) return false;
+  // An error that the kernel has told us it will not tell the application, and behind it nothing comes by TCP.
+  if ((theirs & kGone) == 0 || s.error_taken.load()) return false;
   KeepErrno keep;
   if ((theirs & kSending) != 0) {
     if (!s.drained.load(std::memory_order_acquire) || s.pipe.front() != PipeFront::kLeave) return false;
-    if (!swallow_doorbells(fd, s)) return false;
+    if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;
   }
   s.back_in.store(true, std::memory_order_release);
   settle(s);
@@ -475,9 +477,26 @@ void wait_until_clean(int fd, Socket& s) {
   s.back_in.store(true, std::memory_order_release);
 }
 
-}  // namespace
-
-namespace {
+// Under s.moving. False: nobody has come into the pipe; who comes now sees that we have gone.
+bool say_leaving(int fd, Socket& s, bool reads_on) {
+  // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP would not.
+  if (reads_on) (void)s.pipe.want_data();
+  s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
+    silence(s.mine());
+    set_gone(s.mine());
+    s.back_in.store(true, std::memory_order_release);
+    settle(s);
+    return false;
+  }
+  // The doorbell that wakes the other end has to be told from the application's bytes.
+  while (!switch_sending(fd, s) && ((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) == 0) {
+    sched_yield();
+  }
+  if (reads_on) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
+  if ((state_of(s.mine()) & kGone) == 0) go(fd, s);
+  return true;
+}
 
 void leave(int fd, Socket& s, bool to_others) {
   KeepErrno keep;
@@ -486,25 +505,7 @@ void leave(int fd, Socket& s, bool to_others) {
   while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
   if (s.shared()) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
-    s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
-    if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
-      // Nobody has come into the pipe; who comes now sees that we have gone.
-      silence(s.mine());
-      set_gone(s.mine());
-      s.back_in.store(true, std::memory_order_release);
-    } else {
-      // The doorbell that wakes the other end has to be told from the application's bytes.
-      while (!switch_sending(fd, s) && ((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) == 0) {
-        sched_yield();
-      }
-      if (!to_others) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
-      if ((state_of(s.mine()) & kGone) == 0) go(fd, s);
-      if (to_others) {
-        wait_until_clean(fd, s);
-      } else {
-        (void)s.pipe.want_data();  // whoever sends next rings, and so notices
-      }
-    }
+    if (say_leaving(fd, s, !to_others) && to_others) wait_until_clean(fd, s);
     settle(s);
   }
   s.moving.clear(std::memory_order_release);
@@ -512,6 +513,17 @@ void leave(int fd, Socket& s, bool to_others) {
 }
 
 }  // namespace
+
+bool leave_alone(int fd, Socket& s) {
+  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 || s.moving.test_and_set(std::memory_order_acquire)) {
+    return false;
+  }
+  KeepErrno keep;
+  s.slot.load(std::memory_order_acquire)->pinned.store(1);
+  (void)say_leaving(fd, s, true);
+  s.moving.clear(std::memory_order_release);
+  return s.back_in.load(std::memory_order_acquire);
+}
 
 void leave_pipe(int fd, bool to_others) {
   if (Held s = hold(fd)) leave(fd, *s, to_others);

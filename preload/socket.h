@@ -81,6 +81,7 @@ struct Socket {
   std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
   std::atomic<bool> fin_counted{false};  ///< TCP_INFO counts the peer's FIN among the bytes received
   std::atomic<bool> kernel_error{false};
+  std::atomic<bool> error_taken{false};  ///< the kernel has told it to us, and so not to the application
   std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
@@ -137,6 +138,8 @@ void duplicate_entry(int from, int to);
 /// The descriptor is about to be closed, or has been by somebody we did not see.
 void forget(int fd);
 void forget_range(unsigned first, unsigned last);
+/// There is a Socket for this descriptor.
+bool known(int fd);
 /// Calls `f(fd, Socket&)` for each known descriptor.
 void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argument);
 

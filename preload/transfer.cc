@@ -222,6 +222,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
 void note_end(Socket& s, ssize_t n) {
   if (n == 0 && !s.shut_read.load()) s.kernel_end.store(true);  // else it is our own word
   if (n < 0 && errno != EAGAIN && errno != EINTR) {
+    s.error_taken.store(true);
     s.kernel_error.store(true);
   }
 }
@@ -231,7 +232,7 @@ namespace {
 // The same, whatever is still to be read.
 void look_for_end(int fd, Socket& s) {
   pollfd p{fd, POLLRDHUP, 0};
-  if (sys::poll(&p, 1, 0) <= 0) return;
+  if (sys::poll(&p, 1, 0) <= 0 || leave_alone(fd, s)) return;  // the end of what is TCP's alone is TCP's to tell
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   note_end(s, n);
@@ -277,7 +278,11 @@ bool was_reset(const Socket& s) {
   const std::uint64_t theirs = state_of(s.theirs());
   // Who sends by TCP may have half-closed, and read on.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
-  return died || (theirs & kReset) != 0;
+  // Who has gone, or never came, and read all doorbells, left other bytes unread.
+  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) && s.error_taken.load() &&
+                      s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
+                          s.mine().words[kDoorbells].load(std::memory_order_relaxed);
+  return died || by_tcp || (theirs & kReset) != 0;
 }
 
 // The peer's TCP is closed or reset and the pipe is empty: what recv says.
@@ -417,7 +422,7 @@ bool look_at_kernel(int fd, Socket& s) {
     std::size_t certain = 0;
     const ssize_t left = left_in_tcp(fd, s, &certain);
     if (left != 0) {
-      if (certain == 0) look_for_end(fd, s);
+      look_for_end(fd, s);
       return true;
     }
   }
@@ -456,6 +461,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         if (got == wanted || (peek && !tcp_is_peeked && got >= target)) return static_cast<ssize_t>(got);
         if (!peek) continue;  // what lies behind it in the pipe belongs to the same answer
       }
+      if (s.back_in.load(std::memory_order_acquire)) continue;
       if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
     if (s.drained.load(std::memory_order_acquire) || tcp_is_peeked || s.kernel_end || s.kernel_error) {
@@ -596,11 +602,13 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (sender.ended.load(std::memory_order_relaxed) == 1) {
       return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
     }
-    if (check_due(s)) {
+    if ((state_of(s.theirs()) & kLeaving) != 0) {
+      look_at_kernel(fd, s);
+    } else if (check_due(s)) {
       // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see any more.
       KeepErrno keep;
       pollfd p{fd, POLLRDHUP, 0};
-      if ((state_of(s.theirs()) & kLeaving) != 0 || (sys::poll(&p, 1, 0) > 0 && p.revents != 0)) look_at_kernel(fd, s);
+      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd, s);
     }
     if (s.kernel_end.load() || s.kernel_error.load()) {
       if (sent > 0) return static_cast<ssize_t>(sent);

@@ -47,5 +47,7 @@ void answer_leaving(int fd, Socket& s);
 /// The other end has gone back to TCP, and all it put into the pipe has been read. True: what is read next is
 /// the kernel's.
 bool came_back(int fd, Socket& s);
+/// Goes back to TCP if the other end has never come into the pipe. False: it has, or somebody is at it.
+bool leave_alone(int fd, Socket& s);
 
 }  // namespace clan::preload

@@ -30,7 +30,7 @@ namespace {
 constexpr unsigned kRegisterRingFds =
     20;  // IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
 constexpr int kMost = 16;
-std::atomic<int> known[kMost];            ///< rings by system call: descriptor + 1
+std::atomic<int> noted[kMost];            ///< rings by system call: descriptor + 1
 thread_local bool t_in_liburing = false;  ///< whose functions may call each other, and syscall()
 
 // A ring is there. Comes back when no connection of this process is in a pipe any more.
@@ -81,7 +81,7 @@ void closed() {
 long ring_setup(unsigned entries, void* parameters) {
   const long fd = real().syscall(SYS_io_uring_setup, entries, parameters);
   if (fd < 0 || t_in_liburing) return fd;
-  for (auto& one : known) {
+  for (auto& one : noted) {
     int none = 0;
     if (one.compare_exchange_strong(none, static_cast<int>(fd) + 1)) break;
   }
@@ -96,7 +96,7 @@ long ring_register(int fd, unsigned operation, void* argument, unsigned count) {
 }
 
 void forget_ring(int fd) {
-  for (auto& one : known) {
+  for (auto& one : noted) {
     int number = fd + 1;
     if (one.compare_exchange_strong(number, 0)) return closed();
   }
