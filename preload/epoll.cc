@@ -75,9 +75,10 @@ namespace {
 constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
 constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
 constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
-constexpr std::uint32_t kWatchedFew = 32;               ///< so many cost nothing that matters
+constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
 constexpr std::uint32_t kSliceOfSpin = 4;
 constexpr std::uint32_t kQuietLooks = 256;              ///< without an event, and a socket is armed
+constexpr std::uint32_t kQuietSleep = kQuietLooks / 2 + 1;  ///< a sleep counts as many: the second one arms
 
 std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
 
@@ -382,13 +383,19 @@ bool anything(Set& set) {
 // Asks the peers of all that are watched to ring. False: something is there already. To be followed by awake().
 bool prepare(Set& set) {
   ++set.sleepers;
-  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+  for (std::uint32_t k = set.watched.count; k-- > 0;) {  // from behind: what is armed leaves the list
     Interest& i = *set.watched.at[k];
-    if (i.fired) continue;
     if (i.nested) {
+      if (i.fired) continue;
       if (Set* inner = find(i.fd); inner != nullptr && inner != &set) (void)prepare(*inner);
       continue;
     }
+    // A loop that sleeps between other events need not touch this one's memory each time.
+    if ((i.quiet += kQuietSleep) > kQuietLooks) {
+      arm(i);
+      if (k >= set.watched.count || set.watched.at[k] != &i) continue;
+    }
+    if (i.fired) continue;
     short events = POLLIN | POLLRDHUP;
     if ((i.events & EPOLLOUT) != 0) events |= POLLOUT;
     (void)prepare_sleep(*i.socket, events);
@@ -733,8 +740,10 @@ void left_descriptor(Socket& s, int fd) {
   }
 }
 
+bool known_epoll(int fd) { return find(fd) != nullptr; }
+
 void forget_epoll(int fd) {
-  if (find(fd) == nullptr) return;
+  if (!known_epoll(fd)) return;
   Guard guard;
   Set* set = sets[fd].exchange(nullptr);
   if (set == nullptr) return;

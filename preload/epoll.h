@@ -21,6 +21,8 @@ bool set_moved(int epfd);
 bool set_ready(int epfd);
 bool set_prepare_sleep(int epfd);
 void set_awake(int epfd);
+/// Sockets have been put into this epoll set.
+bool known_epoll(int fd);
 /// An epoll descriptor goes, or gets another name.
 void forget_epoll(int fd);
 void forget_epoll_range(unsigned first, unsigned last);

@@ -3,7 +3,7 @@
 //   client (connected)                                server (accepted)
 //   listens on an abstract socket named after the
 //   connection's addresses, before its 2nd send
-//                                                     connects to that name after its 3rd, 6th, 12th… call
+//                                                     connects to that name after its 5th, 10th, 20th… call
 //                          <── a sealed memfd ──      asks the kernel who listens, makes the pipe
 //   asks the kernel who sent it, maps it,
 //   says so in the pipe (kAttached)
@@ -39,7 +39,7 @@ using socket_face::kState;
 
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
-constexpr std::uint32_t kFirstLook = 3;
+constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over by then
 constexpr std::uint32_t kFewOfferCalls = 32;      ///< of a client, who looks each time whether it is taken up
 constexpr std::uint32_t kMostOfferCalls = 4096;   ///< after which nobody will
 
@@ -306,7 +306,7 @@ void look_for_taker(int fd, Socket& s) {
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
     return;
   }
-  // The other end looks for offers after its 3rd, 6th, 12th… call: often at first, and now and then for long.
+  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
   if (call >= kMostOfferCalls) return stay(s);
   if (call >= kFewOfferCalls && call % kFewOfferCalls != 0) return;

@@ -22,7 +22,7 @@ namespace {
 
 // What a child of vfork closes stays open in its parent, whose tables these are.
 void gone(int fd) {
-  if (in_borrowed_memory()) return;
+  if (!(known(fd) || known_epoll(fd) || is_af_clan(fd)) || in_borrowed_memory()) return;
   forget(fd);
   forget_epoll(fd);
   if (is_af_clan(fd)) forget_af_clan(fd);
@@ -36,23 +36,25 @@ void same(int from, int to) {
   if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);
 }
 
-int accepted(int fd, int nonblocking) {
+bool is_tcp_listener(int fd) {
+  if (known(fd)) return true;
+  KeepErrno keep;
+  int protocol = 0;
+  socklen_t size = sizeof protocol;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+}
+
+int accepted(int listener, int fd, int nonblocking) {
   if (fd >= 0) {
     gone(fd);
-    KeepErrno keep;
-    int domain = 0;
-    socklen_t size = sizeof domain;
-    if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
-        (domain == AF_INET || domain == AF_INET6)) {
-      adopt(fd, false, nonblocking);
-    }
+    if (is_tcp_listener(listener)) adopt(fd, false, nonblocking);
   }
   return fd;
 }
 
 int accept_af_clan(int listener, sockaddr* address, socklen_t* size, int flags) {
-  const int fd =
-      accepted(real().accept4(listener, nullptr, nullptr, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  const int fd = accepted(listener, real().accept4(listener, nullptr, nullptr, flags),
+                          (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
   return fd >= 0 ? af_clan_accepted(listener, fd, address, size) : fd;
 }
 
@@ -82,12 +84,12 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
 
 CLAN_INTERPOSE int accept(int fd, sockaddr* address, socklen_t* size) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, 0);
-  return accepted(real().accept(fd, address, size), 0);
+  return accepted(fd, real().accept(fd, address, size), 0);
 }
 
 CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, flags);
-  return accepted(real().accept4(fd, address, size, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  return accepted(fd, real().accept4(fd, address, size, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
 }
 
 CLAN_INTERPOSE int bind(int fd, const sockaddr* address, socklen_t size) {
