@@ -80,22 +80,28 @@ void release(Socket* s) {
   s->receive_wait.reset();
   s->send_wait.reset();
   s->interests = nullptr;
+  // Plain stores: whoever gets it next gets it by the pool's lock.
+  auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   s->client = false;
-  s->inherited = false;
-  s->nonblocking = -1;
-  s->sends = s->receives = s->offer_calls = s->full = 0;
-  s->drained = s->kernel_end = s->kernel_error = s->error_taken = s->reset_told = s->shut_read = false;
-  s->back_in = s->resending = s->kernel_says = s->fin_counted = s->left_at_exit = false;
-  s->data_sleepers = s->room_sleepers = 0;
-  s->checked_ns = 0;
-  s->told_sent.told = s->told_acked.told = s->told_received.told = 0;
-  s->low_water = 1;
-  s->own_slot.sends = s->own_slot.receives = 0;
-  s->own_slot.pipe_pid = 0;
-  s->own_slot.pipe_fd = -1;
-  s->own_slot.pinned = 0;
-  s->slot = &s->own_slot;
-  s->state = Socket::State::kTcp;
+  set(s->inherited, false);
+  set(s->nonblocking, -1);
+  for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
+  for (auto* flag : {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
+                     &s->shut_read, &s->back_in, &s->resending, &s->fin_counted, &s->left_at_exit}) {
+    set(*flag, false);
+  }
+  set(s->data_sleepers, 0);
+  set(s->room_sleepers, 0);
+  set(s->checked_ns, 0);
+  for (auto* counter : {&s->told_sent, &s->told_acked, &s->told_received}) set(counter->told, 0);
+  set(s->low_water, 1);
+  set(s->own_slot.sends, 0);
+  set(s->own_slot.receives, 0);
+  set(s->own_slot.pipe_pid, 0);
+  set(s->own_slot.pipe_fd, -1);
+  set(s->own_slot.pinned, 0);
+  set(s->slot, &s->own_slot);
+  set(s->state, Socket::State::kTcp);
   pool.enter();
   pool.put(s);
   pool.leave();

@@ -121,7 +121,7 @@ int load_memcached(int port, int count, double seconds) {
 
 int hold(int port, int count) {
   constexpr int kTogether = 64;
-  constexpr int kRoundTrips = 24;  // more than a connection needs to move
+  constexpr int kRoundTrips = 64;  // more than a connection needs to move
   for (int opened = 0; opened < count;) {
     std::vector<int> batch(static_cast<std::size_t>(std::min(kTogether, count - opened)));
     for (int& fd : batch) fd = connect_to(port);
