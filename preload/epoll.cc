@@ -274,13 +274,15 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
          (s.kernel_error.load() ? 1u : 0u);
 }
 
+bool wants_room(const Interest& i) { return (i.events & (EPOLLOUT | EPOLLWRNORM)) != 0; }
+
 bool anything(Set& set);
 
 // Nothing can have happened, as far as a few loads tell.
 bool quiet(const Interest& i) {
   const Socket& s = *i.socket;
   if (!nothing_new(s)) return false;
-  if ((i.events & EPOLLOUT) == 0) return true;
+  if (!wants_room(i)) return true;
   return (i.events & EPOLLET) != 0 && i.out_told && i.seen_full == s.full.load(std::memory_order_relaxed);
 }
 
@@ -326,7 +328,18 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
 
 // A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
 bool waits_for_tcp_room(const Interest& i) {
-  return !i.nested && !i.fired && (i.events & EPOLLOUT) != 0 && sends_tcp(*i.socket);
+  return !i.nested && !i.fired && wants_room(i) && sends_tcp(*i.socket);
+}
+
+constexpr std::int64_t kNoCap = INT64_MAX;
+
+// For how many ns the kernel may be left to tell of it.
+std::int64_t longest_sleep(const Interest& i) {
+  if (i.nested || !wants_room(i)) return kNoCap;
+  // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
+  if (reads_tcp(*i.socket)) return 1'000'000;
+  // Who shares the open file may take the doorbell for our room.
+  return waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed) ? 10'000'000 : kNoCap;
 }
 
 // Stops looking at it, if its peer will ring with the next news.
@@ -334,7 +347,7 @@ void arm(Interest& i) {
   i.quiet = 0;
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
   if (!i.fired) {
-    i.socket->pipe.keep_wanted((i.events & EPOLLOUT) != 0);
+    i.socket->pipe.keep_wanted(wants_room(i));
     if (ready_events(i, false, false) != 0 || !i.moved) return;
   }
   unwatch(i);
@@ -397,7 +410,7 @@ bool prepare(Set& set) {
     }
     if (i.fired) continue;
     short events = POLLIN | POLLRDHUP;
-    if ((i.events & EPOLLOUT) != 0) events |= POLLOUT;
+    if (wants_room(i)) events |= POLLOUT;
     (void)prepare_sleep(*i.socket, events);
   }
   return !anything(set);
@@ -495,7 +508,8 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       }
       return n;
     }
-    bool capped = false, prepared = false;
+    std::int64_t longest = kNoCap;
+    bool prepared = false;
     if (moved && timeout_ns != 0) {
       // A few at a time: how long a round of spinning takes should not depend on their number.
       std::uint32_t next = 0;
@@ -511,10 +525,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
         continue;
       }
       for (std::uint32_t k = 0; k < set->watched.count; ++k) {
-        const Interest& i = *set->watched.at[k];
-        capped |= waits_for_tcp_room(i);
-        // Who shares the open file may take the doorbell for our room.
-        capped |= !i.nested && (i.events & EPOLLOUT) != 0 && i.socket->inherited.load(std::memory_order_relaxed);
+        longest = std::min(longest, longest_sleep(*set->watched.at[k]));
       }
     }
     std::int64_t left = -1;
@@ -522,7 +533,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       const std::uint64_t now = monotonic_ns();
       left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
     }
-    const std::int64_t nap = capped && (left < 0 || left > 10'000'000) ? 10'000'000 : left;
+    const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
     n = sleep_prepared(*set, prepared, [&] { return sleep(events, most, nap); });
     if (n < 0) return n;
     if (prepared) set->waiter->slept();

@@ -62,7 +62,8 @@ class Asleep {
       ready_ = !set_prepare_sleep(fd);
     } else if (held_ && held_->shared()) {
       left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
-      sleeper_.emplace(*held_, (events & (POLLIN | POLLRDHUP)) != 0, (events & POLLOUT) != 0);
+      sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
+                       (events & (POLLOUT | POLLWRNORM)) != 0);
       ready_ = !prepare_sleep(*held_, events) && answer(fd, *held_, events, false) != 0;
     }
   }

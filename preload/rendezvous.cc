@@ -218,7 +218,13 @@ void begin_sharing(int fd, Socket& s, bool counted) {
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.receives)) return false;
+  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring meanwhile.
+  if (!Slot::try_close(slot.sends)) {
+    Slot::open(slot.receives);
+    return false;
+  }
   if (slot.pinned.load() != 0) {
+    Slot::open(slot.sends);
     Slot::open(slot.receives);
     return false;
   }
@@ -232,6 +238,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false) {
   begin_sharing(fd, s, counted);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
+  Slot::open(slot.sends);
   Slot::open(slot.receives);
   return true;
 }
@@ -260,6 +267,9 @@ void offer(int fd, Socket& s) {
   s.state.store(Socket::State::kOffered);
 }
 
+constexpr int kNotNow = -2;
+
+// -1: there is none. kNotNow: the other end could not take the offer up, and may another time.
 int receive_memfd(int from) {
   pollfd p{from, POLLIN, 0};
   if (sys::poll(&p, 1, 20) <= 0) return -1;
@@ -271,7 +281,8 @@ int receive_memfd(int from) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  if (sys::call(SYS_recvmsg, from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0) return -1;
+  const long n = sys::call(SYS_recvmsg, from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n <= 0) return n == 0 ? kNotNow : -1;
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
       c->cmsg_len != CMSG_LEN(sizeof(int))) {
@@ -317,6 +328,7 @@ void look_for_taker(int fd, Socket& s) {
   Route route;
   const int memfd = route_of(fd, &route) && trusted(taker, route) ? receive_memfd(taker) : -1;
   sys::close(taker);
+  if (memfd == kNotNow) return s.state.store(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(s);
   auto pipe = Pipe::open(move_high(memfd), 0);
   if (!pipe) {

@@ -380,7 +380,7 @@ bool others_sleep(const Socket& s) {
 
 namespace {
 
-bool others_want_room(const Socket& s) { return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT); }
+bool others_want_room(const Socket& s) { return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT | POLLWRNORM); }
 
 // Something that somebody who sleeps would want to know of.
 bool worth_waking(const Socket& s) {
@@ -404,7 +404,8 @@ bool worth_waking(const Socket& s) {
 bool drop_doorbells(int fd, Socket& s) {
   const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
-  if (!others_sleep(s)) return swallow_doorbells(fd, s), true;
+  // Not those rung since: somebody may have gone to sleep meanwhile, and they are for him.
+  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), true;
   s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
   if (worth_waking(s)) return false;
   swallow_doorbells(fd, s, rung);
@@ -557,6 +558,31 @@ std::uint64_t send_deadline(int fd) {
          static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
 }
 
+// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
+int time_left_ms(std::uint64_t deadline, int most) {
+  if (deadline == kNoDeadline) return most;
+  const std::uint64_t now = monotonic_ns();
+  if (now >= deadline) return 0;
+  const auto left = static_cast<int>(std::min<std::uint64_t>((deadline - now + 999'999) / 1'000'000, 1u << 30));
+  return most < 0 ? left : std::min(left, most);
+}
+
+// A send in the kernel, counted. False: somebody is switching.
+class Sending {
+ public:
+  explicit Sending(Slot& slot) : slot_(slot) {
+    allowed_ = (slot_.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) == 0;
+  }
+  ~Sending() { slot_.sends.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
+  Sending(const Sending&) = delete;
+  Sending& operator=(const Sending&) = delete;
+  explicit operator bool() const { return allowed_; }
+
+ private:
+  Slot& slot_;
+  bool allowed_;
+};
+
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
@@ -582,21 +608,38 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (gone || !switch_sending(fd, s)) {
       // Still by TCP, or again. The counter keeps the switch from happening under us.
       Slot& slot = *s.slot.load(std::memory_order_acquire);
-      if ((slot.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0) {
-        slot.sends.fetch_sub(1, std::memory_order_acq_rel);
-        sched_yield();
-        continue;
-      }
-      ssize_t n = -1;
-      if (gone || (state_of(s.mine()) & kSending) == 0) {
-        const msghdr message = message_of(buffers, count);
-        n = real().sendmsg(fd, &message, flags);
+      const bool waits = may_wait && !is_nonblocking(fd, s);
+      {
+        const Sending counted(slot);
+        if (!counted) {
+          sched_yield();
+          continue;
+        }
+        if (gone) {
+          const msghdr message = message_of(buffers, count);
+          return real().sendmsg(fd, &message, flags);
+        }
+        if ((state_of(s.mine()) & kSending) != 0) continue;
+        Part part(buffers, count, sent);
+        const msghdr message = message_of(part.buffers, part.count);
+        const long n = sys::call(SYS_sendmsg, fd, &message, flags | MSG_DONTWAIT | (sent > 0 ? MSG_NOSIGNAL : 0));
         // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
-        if (n < static_cast<ssize_t>(wanted)) s.full.fetch_add(1, std::memory_order_relaxed);
-        slot.sends.fetch_sub(1, std::memory_order_acq_rel);
-        return n;
+        if (n < static_cast<long>(wanted - sent)) s.full.fetch_add(1, std::memory_order_relaxed);
+        if (n < 0 && (errno != EAGAIN || !waits)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+        if (n > 0) sent += static_cast<std::size_t>(n);
+        if (sent == wanted || !waits) return static_cast<ssize_t>(sent);
       }
-      slot.sends.fetch_sub(1, std::memory_order_acq_rel);
+      // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that to switch; the
+      // peer may read nothing until then.
+      if (deadline == 0) deadline = send_deadline(fd);
+      const int timeout = time_left_ms(deadline, kLongestNapMs);
+      if (timeout == 0) {
+        if (sent > 0) return static_cast<ssize_t>(sent);
+        errno = EAGAIN;
+        return -1;
+      }
+      pollfd p{fd, POLLOUT, 0};
+      if (real().poll(&p, 1, timeout) < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
       continue;
     }
     if (sender.ended.load(std::memory_order_relaxed) == 1) {
@@ -657,18 +700,17 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
     // this return at once, so then only a short nap is taken.
     if (deadline == 0) deadline = send_deadline(fd);
-    const std::uint64_t now = monotonic_ns();
-    if (now >= deadline) {
+    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+    int most = -1;
+    if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
+      p.events = 0;
+      most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
+    }
+    const int timeout = time_left_ms(deadline, most);
+    if (timeout == 0) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       errno = EAGAIN;
       return -1;
-    }
-    int timeout = deadline == kNoDeadline ? -1 : static_cast<int>((deadline - now + 999'999) / 1'000'000);
-    pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
-      p.events = 0;
-      nap_ms = std::min(nap_ms * 2, kLongestNapMs);
-      timeout = timeout < 0 ? nap_ms : std::min(timeout, nap_ms);
     }
     if (real().poll(&p, 1, timeout) < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     sleeper.reset();
@@ -776,12 +818,13 @@ short readiness(int fd, Socket& s, bool look) {
 }
 
 bool prepare_sleep(Socket& s, short events) {
-  if ((events & (POLLIN | POLLRDHUP)) != 0 && !s.pipe.want_data() &&
-      s.drained.load(std::memory_order_acquire)) {
-    return false;
+  // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller waits for.
+  bool sleeps = true;
+  if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
+    sleeps = !s.drained.load(std::memory_order_acquire);
   }
-  if ((events & POLLOUT) != 0 && !sends_tcp(s) && !s.pipe.want_room()) return false;
-  return true;
+  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room()) sleeps = false;
+  return sleeps;
 }
 
 int bytes_to_read(int fd, Socket& s) {
