@@ -1,9 +1,6 @@
 #include "af_clan.h"
 
 #include <fcntl.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -17,6 +14,7 @@
 #include "clan/log.h"
 #include "config.h"
 #include "real.h"
+#include "sock_diag.h"
 #include "socket.h"
 
 namespace clan::preload {
@@ -126,67 +124,18 @@ bool appear(int fd, int type, const Names& names) {
 
 // --- places of streams -------------------------------------------------------------------------------
 
-// Asks the kernel about TCP sockets.
-class TcpQuestions {
- public:
-  TcpQuestions()
-      : netlink_(static_cast<int>(sys::call(SYS_socket, AF_NETLINK,
-                                            SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG))) {}
-  ~TcpQuestions() {
-    KeepErrno keep;
-    if (netlink_ >= 0) sys::close(netlink_);
-  }
-  TcpQuestions(const TcpQuestions&) = delete;
-  TcpQuestions& operator=(const TcpQuestions&) = delete;
+using Answer = SockDiag::Answer;
 
-  enum class Answer { kNone, kFound, kUnknown };
-  /// The socket at `local` that is connected to `remote`, or that listens there.
-  Answer ask(const sockaddr_in& local, const sockaddr_in& remote, inet_diag_msg* found) {
-    struct {
-      nlmsghdr header;
-      inet_diag_req_v2 request;
-    } question{};
-    question.header.nlmsg_len = sizeof question;
-    question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-    question.header.nlmsg_flags = NLM_F_REQUEST;
-    auto& q = question.request;
-    q.sdiag_family = AF_INET;
-    q.sdiag_protocol = IPPROTO_TCP;
-    q.idiag_states = ~0u;
-    q.id.idiag_sport = local.sin_port;
-    q.id.idiag_dport = remote.sin_port;
-    q.id.idiag_src[0] = local.sin_addr.s_addr;
-    q.id.idiag_dst[0] = remote.sin_addr.s_addr;
-    q.id.idiag_cookie[0] = q.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    alignas(nlmsghdr) char text[1024];
-    if (sys::send(netlink_, &question, sizeof question, 0) != static_cast<ssize_t>(sizeof question)) {
-      return Answer::kUnknown;
-    }
-    const ssize_t n = sys::recv(netlink_, text, sizeof text, 0);
-    const auto* header = reinterpret_cast<const nlmsghdr*>(text);
-    if (n >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) &&
-        header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
-      std::memcpy(found, NLMSG_DATA(header), sizeof *found);
-      return Answer::kFound;
-    }
-    const bool error = n >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(nlmsgerr))) &&
-                       header->nlmsg_type == NLMSG_ERROR;
-    return error && static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT ? Answer::kNone
-                                                                                       : Answer::kUnknown;
-  }
+Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote, SockDiag::Found* found) {
+  return kernel.ask(endpoint_of(local), endpoint_of(remote), 0, found);
+}
 
-  /// Who listens at a place and nowhere else.
-  Answer listener_at(const sockaddr_in& place, inet_diag_msg* found, bool* other) {
-    const Answer answer = ask(place, sockaddr_in{}, found);
-    *other = answer == Answer::kFound &&
-             (found->idiag_family != AF_INET || found->id.idiag_src[0] != place.sin_addr.s_addr);
-    return *other ? Answer::kNone : answer;
-  }
-
- private:
-  int netlink_;
-};
-using Answer = TcpQuestions::Answer;
+// Who listens at a place and nowhere else.
+Answer listener_at(SockDiag& kernel, const sockaddr_in& place, SockDiag::Found* found, bool* other) {
+  const Answer answer = ask(kernel, place, sockaddr_in{}, found);
+  *other = answer == Answer::kFound && (found->family != AF_INET || !(found->local == endpoint_of(place)));
+  return *other ? Answer::kNone : answer;
+}
 
 int bind_to(int fd, const sockaddr_in& place) {
   return real().bind(fd, reinterpret_cast<const sockaddr*>(&place), sizeof place);
@@ -213,11 +162,11 @@ int take_place(int fd, const sockaddr_in& place) {
 }
 
 int bind_stream(int fd, const ClanName& name) {
-  TcpQuestions kernel;
-  inet_diag_msg found;
+  SockDiag kernel;
+  SockDiag::Found found;
   bool others[ClanName::kPlaces];
   for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
-    if (kernel.listener_at(name.place(i), &found, &others[i]) != Answer::kFound) continue;
+    if (listener_at(kernel, name.place(i), &found, &others[i]) != Answer::kFound) continue;
     // Sockets with SO_REUSEPORT share a name as they share a port: the kernel judges.
     return take_place(fd, name.place(i));
   }
@@ -238,12 +187,12 @@ bool trusts(uid_t owner, const ClanName& name) {
 }
 
 // 0 and the place where the name's owner listens, or -1 with errno.
-int find_owner(TcpQuestions& kernel, const ClanName& name, sockaddr_in* place, inet_diag_msg* owner) {
+int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockDiag::Found* owner) {
   for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
     *place = name.place(i);
     bool other = false;
-    switch (kernel.listener_at(*place, owner, &other)) {
-      case Answer::kFound: return trusts(owner->idiag_uid, name) ? 0 : -1;
+    switch (listener_at(kernel, *place, owner, &other)) {
+      case Answer::kFound: return trusts(owner->uid, name) ? 0 : -1;
       case Answer::kNone: continue;
       case Answer::kUnknown:
         CLAN_WARN("the kernel does not say who has a name of AF_CLAN (sock_diag); not connected");
@@ -256,19 +205,19 @@ int find_owner(TcpQuestions& kernel, const ClanName& name, sockaddr_in* place, i
 }
 
 // The one we connected to is the one we had looked at: nobody took the place in between.
-bool reached(TcpQuestions& kernel, int fd, const sockaddr_in& place, const inet_diag_msg& owner) {
+bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag::Found& owner) {
   sockaddr_in local{};
   socklen_t size = sizeof local;
   if (sys::call(SYS_getsockname, fd, &local, &size) != 0) return true;
   for (int look = 0; look < 3; ++look) {
-    inet_diag_msg end;
-    if (kernel.ask(place, local, &end) != Answer::kFound) return true;  // gone: no byte reaches anybody
-    if (end.idiag_inode == owner.idiag_inode) return true;              // not through to it yet
-    if (end.idiag_inode != 0) return end.idiag_uid == owner.idiag_uid;  // accepted
+    SockDiag::Found end;
+    if (ask(kernel, place, local, &end) != Answer::kFound) return true;  // gone: no byte reaches anybody
+    if (end.inode == owner.inode) return true;        // not through to it yet
+    if (end.inode != 0) return end.uid == owner.uid;  // accepted
     // It waits to be accepted, by whoever listens there. If that is nobody, it has been accepted since.
     bool other = false;
-    if (kernel.listener_at(place, &end, &other) == Answer::kFound) {
-      return end.idiag_inode == owner.idiag_inode || end.idiag_uid == owner.idiag_uid;
+    if (listener_at(kernel, place, &end, &other) == Answer::kFound) {
+      return end.inode == owner.inode || end.uid == owner.uid;
     }
   }
   return false;
@@ -276,8 +225,8 @@ bool reached(TcpQuestions& kernel, int fd, const sockaddr_in& place, const inet_
 
 int connect_stream(int fd, const ClanName& name) {
   sockaddr_in place{};
-  inet_diag_msg owner{};
-  TcpQuestions kernel;
+  SockDiag::Found owner;
+  SockDiag kernel;
   if (find_owner(kernel, name, &place, &owner) != 0) {
     const int error = errno;
     sockaddr_in peer;

@@ -13,9 +13,6 @@
 // connection (sock_diag), and it must be the user at the other end of the rendezvous.
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -29,6 +26,7 @@
 #include "clan/log.h"
 #include "config.h"
 #include "epoll.h"
+#include "sock_diag.h"
 #include "socket.h"
 #include "uring.h"
 
@@ -42,42 +40,6 @@ constexpr std::uint32_t kFirstOfferReceives = 8;
 constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over by then
 constexpr std::uint32_t kFewOfferCalls = 32;      ///< of a client, who looks each time whether it is taken up
 constexpr std::uint32_t kMostOfferCalls = 4096;   ///< after which nobody will
-
-/// Addresses as IPv6; IPv4 ones mapped.
-struct Endpoint {
-  in6_addr address{};
-  std::uint16_t port = 0;  ///< host order
-};
-struct Route {
-  Endpoint local, remote;
-};
-
-bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
-  if (from.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(from);
-    to->address.s6_addr[10] = to->address.s6_addr[11] = 0xff;
-    std::memcpy(to->address.s6_addr + 12, &in.sin_addr, 4);
-    to->port = ntohs(in.sin_port);
-    return true;
-  }
-  if (from.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(from);
-    to->address = in.sin6_addr;
-    to->port = ntohs(in.sin6_port);
-    return true;
-  }
-  return false;
-}
-
-bool route_of(int fd, Route* route) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (sys::call(SYS_getsockname, fd, &address, &size) != 0 || !endpoint_of(address, &route->local)) {
-    return false;
-  }
-  size = sizeof address;
-  return sys::call(SYS_getpeername, fd, &address, &size) == 0 && endpoint_of(address, &route->remote);
-}
 
 // The other end can be on this host: any other pair of addresses costs the network anyway.
 bool same_host(const Route& r) {
@@ -110,46 +72,9 @@ int move_high(int fd) {
 }
 
 // Who owns the other end of the connection, and its socket's inode, by the kernel's word.
-bool owner_of_other_end(const Route& r, uid_t* uid, std::uint32_t* inode) {
-  const int netlink = static_cast<int>(
-      sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
-  if (netlink < 0) return false;
-  struct {
-    nlmsghdr header;
-    inet_diag_req_v2 request;
-  } ask{};
-  ask.header.nlmsg_len = sizeof ask;
-  ask.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  ask.header.nlmsg_flags = NLM_F_REQUEST;
-  auto& q = ask.request;
-  q.sdiag_protocol = IPPROTO_TCP;
-  q.idiag_states = ~0u;
-  q.id.idiag_sport = htons(r.remote.port);
-  q.id.idiag_dport = htons(r.local.port);
-  q.id.idiag_cookie[0] = q.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (IN6_IS_ADDR_V4MAPPED(&r.remote.address)) {
-    q.sdiag_family = AF_INET;
-    std::memcpy(q.id.idiag_src, r.remote.address.s6_addr + 12, 4);
-    std::memcpy(q.id.idiag_dst, r.local.address.s6_addr + 12, 4);
-  } else {
-    q.sdiag_family = AF_INET6;
-    std::memcpy(q.id.idiag_src, &r.remote.address, 16);
-    std::memcpy(q.id.idiag_dst, &r.local.address, 16);
-  }
-  alignas(nlmsghdr) char answer[1024];
-  bool known = false;
-  if (sys::send(netlink, &ask, sizeof ask, 0) == static_cast<ssize_t>(sizeof ask)) {
-    const ssize_t n = sys::recv(netlink, answer, sizeof answer, 0);
-    const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
-    if (n >= static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) &&
-        header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
-      *uid = static_cast<const inet_diag_msg*>(NLMSG_DATA(header))->idiag_uid;
-      *inode = static_cast<const inet_diag_msg*>(NLMSG_DATA(header))->idiag_inode;
-      known = true;
-    }
-  }
-  sys::close(netlink);
-  return known;
+bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
+  SockDiag kernel;
+  return kernel.ask(r.remote, r.local, r.interface, owner) == SockDiag::Answer::kFound;
 }
 
 // The process at the other end of the rendezvous owns the other end of the connection, and may share memory
@@ -158,12 +83,12 @@ bool trusted(int rendezvous, const Route& route) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
-  uid_t owner = 0;
-  std::uint32_t inode = 0;
-  if (!owner_of_other_end(route, &owner, &inode)) {
+  SockDiag::Found found;
+  if (!owner_of_other_end(route, &found)) {
     CLAN_INFO("the kernel does not say who owns the other end of a connection; it stays on TCP");
     return false;
   }
+  const uid_t owner = found.uid;
   if (owner != credentials.uid) {
     CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);
     return false;
@@ -409,9 +334,8 @@ void consider(int fd, Socket& s) {
 
 std::uint32_t inode_of_other_end(int fd) {
   Route route;
-  uid_t owner = 0;
-  std::uint32_t inode = 0;
-  return route_of(fd, &route) && owner_of_other_end(route, &owner, &inode) ? inode : 0;
+  SockDiag::Found owner;
+  return route_of(fd, &route) && owner_of_other_end(route, &owner) ? owner.inode : 0;
 }
 
 void before_send(int fd, Socket& s) {

@@ -1,0 +1,68 @@
+// What the kernel says of TCP sockets (sock_diag, what `ss` asks): who owns one, where it listens, what went by it.
+//
+// A SockDiag asks in one network namespace: our own, or, with a socket that another process has sent us, the one
+// in which that socket was made. Nothing here sleeps.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+
+namespace clan::preload {
+
+/// Addresses as IPv6; IPv4 ones mapped.
+struct Endpoint {
+  in6_addr address{};
+  std::uint16_t port = 0;  ///< host order
+};
+bool operator==(const Endpoint& a, const Endpoint& b);
+bool endpoint_of(const sockaddr_storage& from, Endpoint* to);
+Endpoint endpoint_of(const sockaddr_in& from);
+
+/// Both ends of a connection, as the owner of `local` sees them.
+struct Route {
+  Endpoint local, remote;
+  std::uint32_t interface = 0;  ///< of link-local addresses
+};
+/// False: not connected, or not TCP.
+bool route_of(int fd, Route* route);
+
+class SockDiag {
+ public:
+  /// Of our own network namespace.
+  SockDiag();
+  /// Takes a socket that came from another process. Whether it is one of the kernel's: genuine().
+  explicit SockDiag(int passed) : netlink_(passed) {}
+  ~SockDiag();
+  SockDiag(const SockDiag&) = delete;
+  SockDiag& operator=(const SockDiag&) = delete;
+
+  int fd() const { return netlink_; }
+  /// Gives the descriptor up.
+  int release();
+  /// A sock_diag socket: what it answers is the kernel's word, as ask() believes nobody else.
+  bool genuine() const;
+
+  enum class Answer { kNone, kFound, kUnknown };
+  struct Found {
+    sa_family_t family = 0;  ///< of the socket; AF_INET6 may have mapped addresses
+    std::uint8_t state = 0;  ///< TCP_ESTABLISHED …
+    uid_t uid = 0;           ///< as the user namespace has it in which the SockDiag was made
+    std::uint32_t inode = 0;
+    Endpoint local, remote;
+    bool counted = false;  ///< the kernel gave the counters that follow
+    std::uint64_t sent = 0, acked = 0, received = 0;  ///< bytes; those sent again count once
+  };
+  /// The socket at `local` that is connected to `remote`, or that listens there.
+  Answer ask(const Endpoint& local, const Endpoint& remote, std::uint32_t interface, Found* found);
+
+ private:
+  int netlink_;
+};
+
+/// Somebody in our own network namespace has the other end. Asks the kernel, unless `remote` was not here a few
+/// seconds ago.
+bool other_end_is_here(const Route& route);
+
+}  // namespace clan::preload
