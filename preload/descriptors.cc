@@ -83,6 +83,7 @@ void release(Socket* s) {
   // Plain stores: whoever gets it next gets it by the pool's lock.
   auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   s->client = false;
+  s->place = Socket::Place::kNotAsked;
   set(s->inherited, false);
   set(s->nonblocking, -1);
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);

@@ -41,11 +41,19 @@ constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over 
 constexpr std::uint32_t kFewOfferCalls = 32;      ///< of a client, who looks each time whether it is taken up
 constexpr std::uint32_t kMostOfferCalls = 4096;   ///< after which nobody will
 
-// The other end can be on this host: any other pair of addresses costs the network anyway.
-bool same_host(const Route& r) {
-  const auto& a = r.remote.address;
-  const bool loopback = IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
-  return loopback || std::memcmp(&a, &r.local.address, sizeof a) == 0;
+bool is_loopback(const in6_addr& a) {
+  return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
+}
+
+// Two addresses of this host may be as different as those of two hosts; the kernel knows, and is asked once.
+bool same_host(Socket& s, const Route& r) {
+  if (s.place == Socket::Place::kNotAsked) {
+    const bool here = is_loopback(r.remote.address) ||
+                      std::memcmp(&r.remote.address, &r.local.address, sizeof r.local.address) == 0 ||
+                      other_end_is_here(r);
+    s.place = here ? Socket::Place::kHere : Socket::Place::kElsewhere;
+  }
+  return s.place == Socket::Place::kHere;
 }
 
 socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* name) {
@@ -177,7 +185,7 @@ void stay(Socket& s) {
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
-  if (!same_host(route) || !config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !same_host(s, route)) return stay(s);
   int listener = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(s);
@@ -268,7 +276,7 @@ void look_for_taker(int fd, Socket& s) {
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
-  if (!same_host(route) || !config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !same_host(s, route)) return stay(s);
   const int rendezvous = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;
@@ -422,7 +430,7 @@ void adopt_passed(int fd) {
   if (!s || !route_of(fd, &route)) return;
   int end = 0;
   const std::uint64_t cookie = cookie_of(fd);
-  const int memfd = same_host(route) ? find_pipe(cookie, &end) : -1;
+  const int memfd = same_host(*s, route) ? find_pipe(cookie, &end) : -1;
   auto pipe = open_pipe_of(memfd, end, cookie);
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);

@@ -72,17 +72,15 @@ bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
 }
 
 bool route_of(int fd, Route* route) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (sys::call(SYS_getsockname, fd, &address, &size) != 0 || !endpoint_of(address, &route->local)) {
-    return false;
-  }
-  size = sizeof address;
-  if (sys::call(SYS_getpeername, fd, &address, &size) != 0 || !endpoint_of(address, &route->remote)) {
-    return false;
-  }
-  const auto& in6 = reinterpret_cast<const sockaddr_in6&>(address);
-  route->interface = address.ss_family == AF_INET6 ? in6.sin6_scope_id : 0;
+  sockaddr_storage local{}, remote{};
+  socklen_t size = sizeof local;
+  if (sys::call(SYS_getsockname, fd, &local, &size) != 0 || !endpoint_of(local, &route->local)) return false;
+  size = sizeof remote;
+  if (sys::call(SYS_getpeername, fd, &remote, &size) != 0 || !endpoint_of(remote, &route->remote)) return false;
+  auto scope = [](const sockaddr_storage& a) {
+    return a.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(a).sin6_scope_id : 0;
+  };
+  route->interface = scope(local) != 0 ? scope(local) : scope(remote);
   return true;
 }
 

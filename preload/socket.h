@@ -62,6 +62,9 @@ struct Socket {
     kKernel,   ///< stays with the kernel for good
   };
 
+  /// Whether the other end's socket is in our network namespace.
+  enum class Place : std::uint8_t { kNotAsked, kHere, kElsewhere };
+
   std::atomic<int> refs{0};  ///< descriptors, and calls under way
   std::atomic<int> fds{0};   ///< descriptors alone
   std::atomic<State> state{State::kTcp};
@@ -71,6 +74,7 @@ struct Socket {
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
   std::atomic<int> offer_fd{-1};
   std::atomic<std::uint32_t> offer_calls{0};
+  Place place = Place::kNotAsked;  ///< under `moving`
 
   std::atomic<Slot*> slot{nullptr};
   Slot own_slot;
