@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,6 +52,32 @@ bool parse_uids(const char* text, Config* config) {
   return true;
 }
 
+// Without a directory that can be used, connections between network namespaces stay on TCP; all others move.
+void take_directory(const char* path, const char* where) {
+  the_config.directory[0] = 0;
+  std::size_t size = std::strlen(path);
+  while (size > 1 && path[size - 1] == '/') --size;
+  struct stat st {};
+  const char* why = nullptr;
+  if (*path != '/') {
+    why = "is not an absolute path";
+  } else if (size > Config::kMostDirectory) {
+    why = "is too long: names of sockets in it must fit into 107 bytes, so it may have 84";
+  } else if (::stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+    why = "is no directory that can be seen here";
+  } else if (sys::call(SYS_faccessat, AT_FDCWD, path, W_OK | X_OK) != 0) {
+    why = "cannot be written to by this user";
+  } else if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
+    why = "can be written to by everybody and has no sticky bit, so anybody could remove offers of others (chmod +t)";
+  }
+  if (why != nullptr) {
+    CLAN_WARN("%s: CLAN_DIR=%s %s; connections to other network namespaces stay on TCP", where, path, why);
+    return;
+  }
+  std::memcpy(the_config.directory, path, size);
+  the_config.directory[size] = 0;
+}
+
 void apply(const char* name, const char* value, const char* where) {
   bool good = true;
   if (std::strcmp(name, "CLAN_DISABLE") == 0) {
@@ -64,6 +91,8 @@ void apply(const char* name, const char* value, const char* where) {
   } else if (std::strcmp(name, "CLAN_UIDS") == 0) {
     the_config.uid_count = 0;
     good = parse_uids(value, &the_config);
+  } else if (std::strcmp(name, "CLAN_DIR") == 0) {
+    take_directory(value, where);
   } else {
     good = false;
   }
@@ -113,7 +142,7 @@ void read_file(const char* path) {
 void read() {
   // The environment wins over the file.
   if (const char* path = std::getenv("CLAN_CONFIG"); path != nullptr && *path != 0) read_file(path);
-  for (const char* name : {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DISABLE"}) {
+  for (const char* name : {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DIR", "CLAN_DISABLE"}) {
     if (const char* value = std::getenv(name); value != nullptr && *value != 0) {
       apply(name, value, "environment");
     }

@@ -12,6 +12,9 @@ namespace clan::preload {
 /// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
 constexpr std::uint64_t kFileBytes = 64u << 20;
 
+/// Of an offer's name in CLAN_DIR: clan1-0123456789abcdef.
+constexpr std::size_t kOfferName = 22;
+
 struct Ports {
   static constexpr int kMost = 64;
   struct Range {
@@ -29,6 +32,10 @@ struct Config {
   uid_t uids[16];  ///< besides our own
   int uid_count = 0;
   std::uint32_t ring_bytes = 512 * 1024;
+  /// CLAN_DIR. What does not fit does not fit into the name of an AF_UNIX socket, with an offer's name behind it.
+  static constexpr std::size_t kMostDirectory = 84;
+  char directory[kMostDirectory + 1] = {};
+  bool has_directory() const { return directory[0] != 0; }
 
   /// Whether a connection with these ports may leave the kernel.
   bool allows_ports(std::uint16_t local, std::uint16_t remote) const;

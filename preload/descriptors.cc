@@ -75,7 +75,7 @@ Socket* take() {
 void release(Socket* s) {
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   KeepErrno keep;
-  if (int offer = s->offer_fd.exchange(-1); offer >= 0) sys::close(offer);
+  withdraw_offer(*s);
   s->pipe = Pipe();
   s->receive_wait.reset();
   s->send_wait.reset();
@@ -84,6 +84,7 @@ void release(Socket* s) {
   auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   s->client = false;
   s->place = Socket::Place::kNotAsked;
+  s->window_looks = 0;
   set(s->inherited, false);
   set(s->nonblocking, -1);
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);

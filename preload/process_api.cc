@@ -52,6 +52,7 @@ void at_exit() {
   if (in_borrowed_memory()) return;
   for_each_socket(
       [](int fd, Socket& s, void*) {
+        if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true)) return;
         leave_to_others(fd, s);
         auto& holders = s.mine().words[clan::socket_face::kHolders];
@@ -112,7 +113,7 @@ void enter_sandbox() {
         leave_pipe(fd, true);
         if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
         s.state.store(Socket::State::kKernel);
-        if (const int offer = s.offer_fd.exchange(-1); offer >= 0) sys::close(offer);
+        withdraw_offer(s);
       },
       nullptr);
 }
@@ -166,6 +167,11 @@ bool is_loaded_by_linker(const char* path, int depth) {
   return false;
 }
 
+// The file would stay behind. After vfork it is the parent's.
+void take_offer_back(int, Socket& s, void*) {
+  if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
+}
+
 // Connections, and their environment.
 template <typename Call>
 int exec_connected(const char* path, char* const* environment, Call&& call) {
@@ -174,6 +180,7 @@ int exec_connected(const char* path, char* const* environment, Call&& call) {
   bool any = false;
   for_each_socket([](int, Socket&, void* found) { *static_cast<bool*>(found) = true; }, &any);
   if (!any) return call(environment);
+  if (!in_borrowed_memory()) for_each_socket(take_offer_back, nullptr);
   if (!names_us(environment) || !is_loaded_by_linker(path, 0)) {
     for_each_socket(take_back, nullptr);
     return call(environment);

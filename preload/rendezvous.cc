@@ -26,8 +26,7 @@
 #include "clan/log.h"
 #include "config.h"
 #include "epoll.h"
-#include "sock_diag.h"
-#include "socket.h"
+#include "rendezvous.h"
 #include "uring.h"
 
 namespace clan::preload {
@@ -38,8 +37,6 @@ using socket_face::kState;
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
 constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over by then
-constexpr std::uint32_t kFewOfferCalls = 32;      ///< of a client, who looks each time whether it is taken up
-constexpr std::uint32_t kMostOfferCalls = 4096;   ///< after which nobody will
 
 bool is_loopback(const in6_addr& a) {
   return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
@@ -67,7 +64,8 @@ socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* n
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
 }
 
-// Out of the way of programs that count on low numbers.
+}  // namespace
+
 int move_high(int fd) {
   if (fd < 0) return fd;
   rlimit limit{};
@@ -78,6 +76,8 @@ int move_high(int fd) {
   sys::close(fd);
   return high;
 }
+
+namespace {
 
 // Who owns the other end of the connection, and its socket's inode, by the kernel's word.
 bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
@@ -147,8 +147,9 @@ void begin_sharing(int fd, Socket& s, bool counted) {
   moved(s);
 }
 
-// From now on both directions may move. False: a call is under way in the kernel; later.
-bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false) {
+}  // namespace
+
+bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.receives)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring meanwhile.
@@ -177,15 +178,18 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false) {
 }
 
 void stay(Socket& s) {
-  if (int fd = s.offer_fd.exchange(-1); fd >= 0) sys::close(fd);
+  withdraw_offer(s);
   s.pipe = Pipe();
   s.state.store(Socket::State::kKernel);
 }
 
+namespace {
+
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
-  if (!config().allows_ports(route.local.port, route.remote.port) || !same_host(s, route)) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
   int listener = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(s);
@@ -200,48 +204,65 @@ void offer(int fd, Socket& s) {
   s.state.store(Socket::State::kOffered);
 }
 
+constexpr int kMostPassed = 4;
+constexpr char kHello[8] = "clan1";
 constexpr int kNotNow = -2;
 
 // -1: there is none. kNotNow: the other end could not take the offer up, and may another time.
 int receive_memfd(int from) {
   pollfd p{from, POLLIN, 0};
+  char hello[sizeof kHello];
   if (sys::poll(&p, 1, 20) <= 0) return -1;
-  char hello[8];
-  iovec io{hello, sizeof hello};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  if (sys::recv(from, hello, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return kNotNow;
+  int fd = -1;
+  return receive_descriptors(from, hello, sizeof hello, &fd, 1) > 0 ? fd : -1;
+}
+
+}  // namespace
+
+int receive_descriptors(int from, void* to, std::size_t size, int* fds, int count) {
+  iovec io{to, size};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostPassed * sizeof(int))];
   msghdr message{};
   message.msg_iov = &io;
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   const long n = sys::call(SYS_recvmsg, from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (n <= 0) return n == 0 ? kNotNow : -1;
-  const cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
-      c->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return -1;
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
+  int received[kMostPassed];
+  int got = 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    got = static_cast<int>(std::min<std::size_t>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), kMostPassed));
+    std::memcpy(received, CMSG_DATA(c), static_cast<std::size_t>(got) * sizeof(int));
   }
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-  return fd;
+  if (n == static_cast<long>(size) && got == count && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
+    std::memcpy(fds, received, static_cast<std::size_t>(count) * sizeof(int));
+    return 1;
+  }
+  for (int i = 0; i < got; ++i) sys::close(received[i]);
+  return -1;
 }
 
-bool send_memfd(int to, int memfd) {
-  char hello[8] = "clan1";
-  iovec io{hello, sizeof hello};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+bool send_descriptors(int to, const void* bytes, std::size_t size, const int* fds, int count) {
+  iovec io{const_cast<void*>(bytes), size};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostPassed * sizeof(int))] = {};
+  const std::size_t length = static_cast<std::size_t>(count) * sizeof(int);
   msghdr message{};
   message.msg_iov = &io;
   message.msg_iovlen = 1;
   message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  message.msg_controllen = CMSG_SPACE(length);
   cmsghdr* c = CMSG_FIRSTHDR(&message);
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(c), &memfd, sizeof memfd);
+  c->cmsg_len = CMSG_LEN(length);
+  std::memcpy(CMSG_DATA(c), fds, length);
   return sys::call(SYS_sendmsg, to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
+
+namespace {
 
 // Client: has anybody taken up the offer?
 void look_for_taker(int fd, Socket& s) {
@@ -276,7 +297,8 @@ void look_for_taker(int fd, Socket& s) {
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
-  if (!config().allows_ports(route.local.port, route.remote.port) || !same_host(s, route)) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
   const int rendezvous = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;
@@ -291,7 +313,8 @@ void look_for_offer(int fd, Socket& s) {
       s.pipe.set_memfd(move_high(s.pipe.memfd()));
       // The other end may use the pipe as soon as it has it: be ready first.
       if (enter_pipe(fd, s, route)) {
-        if (!send_memfd(rendezvous, s.pipe.memfd())) {
+        const int memfd = s.pipe.memfd();
+        if (!send_descriptors(rendezvous, kHello, sizeof kHello, &memfd, 1)) {
           CLAN_INFO("an offer was taken back while it was taken up; the connection stays on TCP");
         }
       } else {
@@ -329,7 +352,9 @@ void consider(int fd, Socket& s) {
   Once once(s);
   if (!once || s.state.load() != state) return;
   if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0 || rings_alive()) return stay(s);
-  if (state == Socket::State::kOffered) return look_for_taker(fd, s);
+  if (state == Socket::State::kOffered) {
+    return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
+  }
   if (s.client) {
     if (s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives) offer(fd, s);
     return;
@@ -430,7 +455,8 @@ void adopt_passed(int fd) {
   if (!s || !route_of(fd, &route)) return;
   int end = 0;
   const std::uint64_t cookie = cookie_of(fd);
-  const int memfd = same_host(*s, route) ? find_pipe(cookie, &end) : -1;
+  const bool may_have_moved = same_host(*s, route) || config().has_directory();
+  const int memfd = may_have_moved ? find_pipe(cookie, &end) : -1;
   auto pipe = open_pipe_of(memfd, end, cookie);
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);
@@ -461,7 +487,7 @@ void catch_up(int fd, Socket& s) {
     s.state.store(Socket::State::kKernel);
     return reset_connection(fd);
   }
-  if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+  withdraw_offer(s);
   s.pipe = std::move(*pipe);
   begin_sharing(fd, s, false);
 }
@@ -503,8 +529,10 @@ void forked() {
       [](int, Socket& s, void*) {
         s.moving.clear();
         // The parent's offer is the parent's: who takes it up must find one process there.
-        if (s.state.load() == Socket::State::kOffered && !s.pipe) {
-          if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+        const bool half_way = s.place == Socket::Place::kElsewhere;
+        if (s.state.load() == Socket::State::kOffered && (!s.pipe || half_way)) {
+          drop_offer(s);
+          s.pipe = Pipe();
           s.state.store(Socket::State::kKernel);
         }
       },

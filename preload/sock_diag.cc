@@ -99,12 +99,12 @@ int SockDiag::release() {
   return fd;
 }
 
-bool SockDiag::genuine() const {
+bool SockDiag::genuine(int fd) {
   int domain = 0, protocol = 0;
   socklen_t size = sizeof domain;
-  if (sys::getsockopt(netlink_, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK) return false;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK) return false;
   size = sizeof protocol;
-  return sys::getsockopt(netlink_, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
          protocol == NETLINK_SOCK_DIAG;
 }
 

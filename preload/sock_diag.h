@@ -32,7 +32,7 @@ class SockDiag {
  public:
   /// Of our own network namespace.
   SockDiag();
-  /// Takes a socket that came from another process. Whether it is one of the kernel's: genuine().
+  /// Takes a socket that came from another process, and is genuine().
   explicit SockDiag(int passed) : netlink_(passed) {}
   ~SockDiag();
   SockDiag(const SockDiag&) = delete;
@@ -42,7 +42,7 @@ class SockDiag {
   /// Gives the descriptor up.
   int release();
   /// A sock_diag socket: what it answers is the kernel's word, as ask() believes nobody else.
-  bool genuine() const;
+  static bool genuine(int fd);
 
   enum class Answer { kNone, kFound, kUnknown };
   struct Found {

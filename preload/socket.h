@@ -57,7 +57,8 @@ struct Slot {
 struct Socket {
   enum class State : std::uint8_t {
     kTcp,      ///< not moved; may be
-    kOffered,  ///< we have connected, and listen for the other end to take up the offer
+    kOffered,  ///< we have connected, and listen for the other end to take up the offer; in CLAN_DIR also: one has
+               ///< been taken up, by us or by the other end, and not all has been seen that must be
     kShared,   ///< there is a pipe
     kKernel,   ///< stays with the kernel for good
   };
@@ -72,9 +73,13 @@ struct Socket {
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
-  std::atomic<int> offer_fd{-1};
+  std::atomic<int> offer_fd{-1};  ///< the listener; in CLAN_DIR, once taken up: the connection with the other end
   std::atomic<std::uint32_t> offer_calls{0};
   Place place = Place::kNotAsked;  ///< under `moving`
+  // Of an offer in CLAN_DIR, see directory.cc.
+  std::atomic<std::uint64_t> offer_name{0};  ///< of the file; 0: there is none of ours
+  std::atomic<int> window_fd{-1};            ///< into the other end's network namespace
+  std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
 
   std::atomic<Slot*> slot{nullptr};
   Slot own_slot;
@@ -154,6 +159,9 @@ void before_send(int fd, Socket& s);
 void after_receive(int fd, Socket& s);
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);
+/// Takes back an offer, or a claim. drop_offer() leaves the file where it is: another process's, which has it too.
+void withdraw_offer(Socket& s);
+void drop_offer(Socket& s);
 /// Before fork: counters of calls under way go where parent and child see them. After it, in the child.
 void share_slots();
 void forked();

@@ -164,7 +164,8 @@ def main():
         check_warnings(tree)
         told = tree.run("--help")
         listed = subprocess.run([sys.argv[1], "env"], capture_output=True, text=True, timeout=60).stdout
-        for name in ("CLAN_DISABLE", "CLAN_ONLY", "CLAN_EXCEPT", "CLAN_LOG", "CLAN_CONFIG", "CLAN_UIDS"):
+        for name in ("CLAN_DISABLE", "CLAN_ONLY", "CLAN_EXCEPT", "CLAN_LOG", "CLAN_CONFIG", "CLAN_UIDS",
+                     "CLAN_DIR"):
             assert name in told.stdout and name in listed, (name, told, listed)
         assert "notices nothing" in told.stdout and "COMMAND" in told.stdout, told
     return 0
