@@ -16,11 +16,17 @@
 // Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before its
 // switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent first.
 //
+// The other end may be in another pid namespace, where process and thread ids mean other processes than here. Whatever
+// is found by such a number is then known by something that is the same everywhere, inode or contents, before it is
+// used; what is not found stays untouched. L does Y's part only if Y's threads have the ids that our /proc shows, as
+// they are what the locks of the pipe are about. Otherwise it waits for Y.
+//
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -55,6 +61,24 @@ constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;  ///< of kGivenBa
 void nap() {
   timespec ts{0, 50'000};
   sys::call(SYS_nanosleep, &ts, nullptr);
+}
+
+// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of another process sees
+// that it belongs to his connection, and not to some other of a process that happens to have that number here.
+struct TakenHead {
+  std::uint64_t magic = 0x316e656b61746e63;  // "cntaken1"
+  std::uint64_t pipe = 0;                    // the inode of its memfd
+  bool operator==(const TakenHead&) const = default;
+};
+constexpr char kTakenName[] = "clan-given-back";
+constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
+
+// False: nobody could tell whose it is.
+bool head_of(const Socket& s, TakenHead* head) {
+  struct stat st {};
+  if (::fstat(s.pipe.memfd(), &st) != 0) return false;
+  head->pipe = st.st_ino;
+  return true;
 }
 
 // By the other end, or reset.
@@ -175,7 +199,7 @@ class Resend {
   Held s_;
   int fd_;  ///< a descriptor of our own
   int given_;
-  long given_at_ = 0;
+  long given_at_ = sizeof(TakenHead);
   Pipe theirs_;
   std::size_t from_ = 0, to_ = 0;
   char bytes_[16384];
@@ -206,6 +230,7 @@ void finish_behind(Resend* resend) {
 struct Given {
   std::uint64_t word = 0;
   int memfd = -1;  ///< of those it has taken from TCP
+  bool lost = false;  ///< it has taken some, which cannot be had
 };
 Given given_back(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
@@ -216,10 +241,15 @@ Given given_back(int fd, Socket& s) {
     nap();
   }
   if (given.word <= kReadsOn) return given;
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%u/fd/%u", static_cast<unsigned>(given.word >> 32),
-                static_cast<unsigned>(given.word & 0xffff'ffffu));
-  given.memfd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  given.memfd = open_memfd_of(static_cast<unsigned>(given.word >> 32), static_cast<int>(given.word & 0x7fff'ffffu),
+                              kTakenLink, O_RDONLY);
+  TakenHead wanted, found;
+  if (!head_of(s, &wanted) || sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
+      !(found == wanted)) {
+    if (given.memfd >= 0) sys::close(given.memfd);
+    given.memfd = -1;
+    given.lost = true;
+  }
   return given;
 }
 
@@ -247,6 +277,16 @@ void go(int fd, Socket& s) {
     s.resending.store(false, std::memory_order_release);
     Slot::open(slot.sends);
     return;
+  }
+  if (given.lost) {
+    log_line(LogLevel::kError,
+             "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid namespace?); "
+             "the connection is reset (set CLAN_EXCEPT for this port)",
+             fd);
+    set_gone(s.mine());
+    s.resending.store(false, std::memory_order_release);
+    Slot::open(slot.sends);
+    return reset_connection(fd);
   }
   s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
   say_goodbye(fd, s);
@@ -279,7 +319,7 @@ void give_back(Socket& s, int taken) {
   if (word.load(std::memory_order_relaxed) != 0) return;
   const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
   const std::uint64_t where = static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
-  word.store(bytes <= 0 ? kNothing : where, std::memory_order_release);  // PAIR face.given
+  word.store(bytes <= static_cast<long>(sizeof(TakenHead)) ? kNothing : where, std::memory_order_release);  // PAIR face.given
 }
 
 // Reads what is left of TCP before the other end's switch. True: all of it is in `to`.
@@ -325,6 +365,8 @@ bool came_back(int fd, Socket& s) {
   // An error that the kernel has told us it will not tell the application, and behind it nothing comes by TCP.
   if ((theirs & kGone) == 0 || s.error_taken.load()) return false;
   KeepErrno keep;
+  // Below, the doorbell is read that would remind us of it.
+  if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) answer_leaving(fd, s);
   if ((theirs & kSending) != 0) {
     if (!s.drained.load(std::memory_order_acquire) || s.pipe.front() != PipeFront::kLeave) return false;
     if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;
@@ -337,6 +379,15 @@ bool came_back(int fd, Socket& s) {
 namespace {
 
 // --- the other end's part, done by us -----------------------------------------------------------------
+
+// The process is in our pid namespace, not in one below it.
+bool counts_as_we_do(const char* pid) {
+  char path[64], ours[64], theirs[64];
+  std::snprintf(path, sizeof path, "/proc/%.16s/ns/pid", pid);
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", ours, sizeof ours);
+  const long m = sys::call(SYS_readlinkat, AT_FDCWD, path, theirs, sizeof theirs);
+  return n > 0 && n == m && std::memcmp(ours, theirs, static_cast<std::size_t>(n)) == 0;
+}
 
 // A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may not be asked.
 int socket_of(const char* pid, const char* link) {
@@ -351,10 +402,21 @@ int socket_of(const char* pid, const char* link) {
     const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
     text[n > 0 ? n : 0] = 0;
     if (std::strcmp(text, link) != 0) continue;
+    if (!counts_as_we_do(pid)) break;
     const int process = static_cast<int>(sys::call(SYS_pidfd_open, std::atoi(pid), 0));
     if (process < 0) break;
     found = static_cast<int>(sys::call(SYS_pidfd_getfd, process, std::atoi(name), 0));
     sys::close(process);
+    // It may have closed that, or been followed by another of its number.
+    struct stat st {};
+    char got[32];
+    if (found < 0) continue;
+    const bool known = ::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode) &&
+                       std::snprintf(got, sizeof got, "socket:[%lu]", static_cast<unsigned long>(st.st_ino)) > 0 &&
+                       std::strcmp(got, link) == 0;
+    if (known) continue;
+    sys::close(found);
+    found = -1;
   }
   sys::close(directory);
   return found;
@@ -362,7 +424,7 @@ int socket_of(const char* pid, const char* link) {
 
 // The other end's. -1: not to be had.
 int their_socket(int fd) {
-  const std::uint32_t inode = inode_of_other_end(fd);
+  const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
   const int proc = inode == 0 ? -1
                               : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc",
                                                            O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -399,9 +461,9 @@ void take_later(int fd, int to) {
   for (long n; (n = sys::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;) sys::call(SYS_write, to, bytes, n);
 }
 
-bool send_file(int to, int from, std::uint64_t deadline_ns) {
+// From `at` on.
+bool send_file(int to, int from, long at, std::uint64_t deadline_ns) {
   char bytes[16384];
-  long at = 0;
   for (long n; (n = sys::call(SYS_pread64, from, bytes, sizeof bytes, at)) > 0; at += n) {
     if (!send_all(to, bytes, static_cast<std::size_t>(n), deadline_ns)) return false;
   }
@@ -420,13 +482,13 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
     (void)other->leave(0);  // EPIPE: it has gone, or half-closed
     well = swallow_doorbells(fd, s);
     if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later);
-    well = well && send_file(socket, taken, deadline_ns);
+    well = well && send_file(socket, taken, sizeof(TakenHead), deadline_ns);
     char bytes[16384];
     const iovec io{bytes, sizeof bytes};
     for (std::size_t n; well && (n = s.pipe.receive(&io, 1, false).bytes) > 0;) {
       well = send_all(socket, bytes, n, deadline_ns);
     }
-    well = well && send_file(socket, later, deadline_ns);
+    well = well && send_file(socket, later, 0, deadline_ns);
     if (later >= 0) sys::close(later);
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, socket, SHUT_WR);
     set_gone(s.theirs());
@@ -439,7 +501,10 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
 // Until both directions are clean for somebody who knows TCP alone.
 void wait_until_clean(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
-  const int taken = static_cast<int>(sys::call(SYS_memfd_create, "clan-given-back", MFD_CLOEXEC));
+  const int taken = static_cast<int>(sys::call(SYS_memfd_create, kTakenName, MFD_CLOEXEC));
+  TakenHead head;
+  (void)head_of(s, &head);
+  sys::call(SYS_write, taken, &head, sizeof head);
   bool tried = false;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);

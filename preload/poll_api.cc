@@ -190,7 +190,10 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       }
       ready = one->ready();
       Socket* s = one->socket();
-      if (s == nullptr) continue;
+      if (s == nullptr) {
+        ready |= copy[i].events != fds[i].events;  // it has gone back: what to ask the kernel is another question
+        continue;
+      }
       // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that are
       // left to others.
       if (one->left_to_others() || (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0)) {

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "clan/log.h"
@@ -34,6 +35,7 @@ namespace {
 
 using socket_face::kState;
 
+constexpr char kPipeLink[] = "/memfd:clan-pipe (deleted)";
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
 constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over by then
@@ -365,6 +367,26 @@ void consider(int fd, Socket& s) {
 
 }  // namespace
 
+int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
+  char path[64], text[64];
+  std::snprintf(path, sizeof path, "/proc/%u/fd/%d", pid, fd);
+  // Looked at first: opening something else, a terminal or a FIFO, could do something.
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, path, text, sizeof text - 1);
+  text[n > 0 ? n : 0] = 0;
+  if (std::strcmp(text, link) != 0) {
+    if (n >= 0) errno = ENOENT;
+    return -1;
+  }
+  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC));
+}
+
+bool proc_is_ours() {
+  char text[16];
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self", text, sizeof text - 1);
+  text[n > 0 ? n : 0] = 0;
+  return std::atoi(text) == static_cast<int>(sys::call(SYS_getpid));
+}
+
 std::uint32_t inode_of_other_end(int fd) {
   Route route;
   SockDiag::Found owner;
@@ -413,7 +435,7 @@ int find_pipe(std::uint64_t cookie, int* end) {
       char link[64];
       const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
       link[n > 0 ? n : 0] = 0;
-      if (std::strncmp(link, "/memfd:clan-pipe", 16) != 0) continue;
+      if (std::strcmp(link, kPipeLink) != 0) continue;
       const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
       if (memfd < 0) continue;
       for (int e = 0; e < 2 && found < 0; ++e) {
@@ -471,10 +493,9 @@ void catch_up(int fd, Socket& s) {
   Once once(s);
   if (!once || s.shared()) return;
   int end = slot.pipe_end.load();
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", slot.pipe_pid.load(), memfd);
   const std::uint64_t cookie = cookie_of(fd);
-  auto pipe = open_pipe_of(static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC)), end, cookie);
+  const auto mover = static_cast<unsigned>(slot.pipe_pid.load());
+  auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);
   if (!pipe) {  // who moved it is gone
     const int other = find_pipe(cookie, &end);
     pipe = open_pipe_of(other, end, cookie);

@@ -171,6 +171,12 @@ void adopt_pipe(int fd, int memfd, int end);
 /// kernel, as nobody can tell what the other process will do with its own descriptor.
 void adopt_passed(int fd);
 
+/// A memfd of another process, by its descriptor there and the link that /proc shows for it. -1: there is none.
+/// The other process may have counted in another pid namespace: what is found must be known by its contents.
+int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
+/// /proc counts processes as our pid namespace does.
+bool proc_is_ours();
+
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);
 

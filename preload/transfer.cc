@@ -773,8 +773,8 @@ bool sends_tcp(const Socket& s) { return (state_of(s.mine()) & (kSending | kGone
 short readiness(int fd, Socket& s, bool look) {
   if (look) look_at_kernel(fd, s);
   KeepErrno keep;
-  const bool by_tcp = sends_tcp(s);
   const bool reads_kernel = s.back_in.load(std::memory_order_acquire) || came_back(fd, s);
+  const bool by_tcp = sends_tcp(s);  // perhaps only since then
   short ready = 0;
   if (reads_kernel || by_tcp) {
     pollfd p{fd, static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)), 0};

@@ -146,7 +146,8 @@ bool receiver_knows(int through) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (std::max(mine, theirs) <= sizeof(sa_family_t)) return false;
-  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && loads_library(peer.pid);
+  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && proc_is_ours() &&
+         loads_library(peer.pid);
 }
 
 // Somebody else is going to have the descriptor too.
