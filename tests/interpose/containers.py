@@ -1,0 +1,530 @@
+#!/usr/bin/env python3
+"""Connections between containers that share a directory (CLAN_DIR), and between addresses of one host.
+
+    containers.py LIBRARY [TEST...]
+
+Two containers are made of namespaces, network and process ids each, with a veth pair between them. In them run
+actors: Python, which knows nothing of CLAN, doing what the test tells it by lines on its standard input. Exit code 77
+when namespaces are not to be had.
+"""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import programs
+
+HERE = Path(__file__).resolve()
+LIBRARY = None
+NETLINK_SOCK_DIAG = 4
+OTHER_USER = 4321
+
+
+# --- in a container ----------------------------------------------------------------------------------
+
+class Actor:
+    """Does what it is told: one line of JSON in, one out."""
+
+    def __init__(self):
+        self.listener = self.socket = None
+
+    def user(self, uid):
+        os.setuid(uid)
+
+    def listen(self, address):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.listener = socket.socket(family)
+        self.listener.bind((address, 0))
+        self.listener.listen()
+        return self.listener.getsockname()[1]
+
+    def accept(self):
+        self.socket, _ = self.listener.accept()
+        self.socket.settimeout(30)
+
+    def connect(self, address, port, source=None):
+        self.socket = socket.create_connection((address, port), timeout=30,
+                                               source_address=source and (source, 0))
+
+    def send(self, count):
+        self.socket.sendall(bytes(i % 251 for i in range(count)))
+
+    def receive(self, count):
+        got = b""
+        while len(got) < count:
+            piece = self.socket.recv(count - len(got))
+            if not piece:
+                break
+            got += piece
+        assert got == bytes(i % 251 for i in range(len(got))), "wrong bytes"
+        return len(got)
+
+    def receive_slowly(self):
+        """A byte"""
+        return len(self.socket.recv(1))
+
+    def pipes(self):
+        """How many, and the bytes in both directions"""
+        found = programs.pipes_of(os.getpid())
+        return [len(found), sum(found.values())]
+
+    def descriptors(self):
+        return len(os.listdir("/proc/self/fd"))
+
+    def close(self):
+        self.socket.close()
+
+    def become(self, *argv):
+        """Another program, without the library, with the connection as its standard input and output."""
+        os.dup2(self.socket.fileno(), 0)
+        os.dup2(self.socket.fileno(), 1)
+        os.set_blocking(0, True)
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        os.execve(argv[0], argv, environment)
+
+    def run(self):
+        for line in sys.stdin:
+            name, *arguments = json.loads(line)
+            try:
+                said = [getattr(self, name)(*arguments)]
+            except (OSError, AssertionError) as wrong:
+                said = [None, f"{type(wrong).__name__}: {wrong}"]
+            print(json.dumps(said), flush=True)
+
+
+# --- the containers ----------------------------------------------------------------------------------
+
+class Told:
+    """An actor, from outside."""
+
+    def __init__(self, world, where, *, directory=True, preload=True, log=None, **environment):
+        words = [f"{k}={v}" for k, v in environment.items()]
+        if preload:
+            words += [f"LD_PRELOAD={LIBRARY}"]
+        if directory:
+            words += [f"CLAN_DIR={world.directory}"]
+        if log:
+            words += [f"CLAN_LOG={log}"]
+        inside = where.enter if where else []
+        self.process = subprocess.Popen([*inside, "/usr/bin/env", *words, programs.PYTHON, "-B", str(HERE), "--actor"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        stderr=open(world.log, "a"))  # pylint: disable=consider-using-with
+        world.started.append(self.process)
+
+    def tell(self, *words):
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        programs.require(line, "the actor has ended")
+        return json.loads(line)
+
+    def __call__(self, *words):
+        self.tell(*words)
+        said = self.hear()
+        programs.require(len(said) == 1, f"{words}: {said[-1]}")
+        return said[0]
+
+    def pid(self):
+        """As we see it: nsenter makes it a child of its own."""
+        return (programs.descendants(self.process.pid) or [self.process.pid])[-1]
+
+    def kill(self):
+        os.kill(self.pid(), signal.SIGKILL)
+
+
+class Container:
+    def __init__(self):
+        self.process = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child",
+                                         "sleep", "300"])  # pylint: disable=consider-using-with
+        deadline = time.monotonic() + 10
+        while not (inside := programs.descendants(self.process.pid)):
+            programs.require(self.process.poll() is None and time.monotonic() < deadline, "no namespaces")
+            time.sleep(0.02)
+        self.pid = inside[-1]
+        time.sleep(0.1)  # --mount-proc
+        self.enter = ["nsenter", "-t", str(self.pid), "--net", "--pid", "--mount"]
+
+    def ip(self, *words):
+        subprocess.run([*self.enter, "ip", *words], check=True)
+
+
+class World:
+    """Two containers with a network and a directory."""
+
+    def __init__(self):
+        self.top = Path(tempfile.mkdtemp(prefix="clan-containers-"))
+        self.top.chmod(0o755)
+        self.directory = self.top / "shared"
+        self.directory.mkdir()
+        self.directory.chmod(0o1777)
+        self.log = self.top / "log"
+        self.started = []
+        self.containers = []
+
+    def __enter__(self):
+        for _ in range(2):
+            self.containers.append(Container())
+        first, second = self.containers
+        subprocess.run(["ip", "link", "add", "clan-first", "type", "veth", "peer", "name", "clan-second"], check=True)
+        for name, container, number in (("clan-first", first, 1), ("clan-second", second, 2)):
+            subprocess.run(["ip", "link", "set", name, "netns", str(container.pid)], check=True)
+            container.ip("link", "set", "lo", "up")
+            container.ip("addr", "add", f"10.99.0.{number}/24", "dev", name)
+            container.ip("addr", "add", f"fd99::{number}/64", "dev", name, "nodad")
+            container.ip("link", "set", name, "up")
+        return self
+
+    def __exit__(self, *_):
+        for process in self.started + [c.process for c in self.containers]:
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.top, ignore_errors=True)
+
+    def offers(self):
+        return sorted(self.directory.iterdir())
+
+    def until(self, what, true, seconds=10):
+        deadline = time.monotonic() + seconds
+        while not true():
+            programs.require(time.monotonic() < deadline, f"not within {seconds} s: {what}")
+            time.sleep(0.02)
+
+    def pair(self, address="10.99.0.1", places=None, server=None, client=None, source=None, users=(0, 0)):
+        """A server in the first container, and a client in the second, connected."""
+        places = places or self.containers
+        one, other = Told(self, places[0], **(server or {})), Told(self, places[1], **(client or {}))
+        for actor, user in ((one, users[0]), (other, users[1])):
+            if user:
+                actor("user", user)
+        port = one("listen", address)
+        one.tell("accept")
+        other("connect", address, port, source)
+        one.hear()
+        return one, other
+
+
+def exchange(server, client, count, size=1000):
+    for _ in range(count):
+        client("send", size)
+        programs.require(server("receive", size) == size, "the request is short")
+        server("send", size)
+        programs.require(client("receive", size) == size, "the answer is short")
+
+
+def moved(*actors):
+    """Both have the one pipe, and bytes went by it."""
+    return all(a("pipes")[0] == 1 and a("pipes")[1] > 2000 for a in actors)
+
+
+def on_tcp(*actors):
+    return all(a("pipes") == [0, 0] for a in actors)
+
+
+# --- tests -------------------------------------------------------------------------------------------
+
+def a_connection_between_containers_moves(world):
+    for address in "10.99.0.1", "fd99::1", "::ffff:10.99.0.1":
+        server, client = world.pair(address)
+        exchange(server, client, 20)
+        programs.require(moved(server, client), f"{address}: not moved")
+        programs.require(world.offers() == [], f"{address}: offers are left")
+        client("close")
+        programs.require(server("receive", 1) == 0, "no end of file")
+
+
+def without_the_directory_it_stays_on_tcp(world):
+    for sides in ({"directory": False}, {}), ({}, {"directory": False}), ({"directory": False},) * 2:
+        server, client = world.pair(server=sides[0], client=sides[1])
+        exchange(server, client, 20)
+        programs.require(on_tcp(server, client), f"{sides}: moved")
+        client("close")
+        world.until("the offer is gone", lambda: world.offers() == [])
+
+
+def stock_programs_move_in_containers(world):
+    """An HTTP server and curl, which asks for many files by one connection."""
+    (world.top / "file").write_bytes(bytes(range(256)) * 4096)
+    programs.find("curl")
+    environment = ["/usr/bin/env", f"LD_PRELOAD={LIBRARY}", f"CLAN_DIR={world.directory}"]
+    first, second = world.containers
+    with open(world.log, "a") as log:
+        server = subprocess.Popen([*first.enter, *environment, programs.PYTHON, "-m", "http.server", "8000",
+                                   "--protocol", "HTTP/1.1", "--bind", "10.99.0.1", "--directory", str(world.top)],
+                                  stdout=log, stderr=log)  # pylint: disable=consider-using-with
+        world.started.append(server)
+        world.until("the server listens", lambda: subprocess.run(
+            [*second.enter, "curl", "-sf", "-o", "/dev/null", "http://10.99.0.1:8000/log"], check=False).returncode == 0)
+        watch = programs.PipeWatch()
+        watch.start()
+        urls = ["http://10.99.0.1:8000/file"] * 200
+        got = subprocess.run([*second.enter, *environment, "curl", "-sf", *urls], stdout=subprocess.PIPE, timeout=60,
+                             check=True).stdout
+        _, count = watch.stop()
+    programs.require(len(got) == 200 << 20 and got == bytes(range(256)) * (len(got) // 256), "wrong bytes")
+    programs.require(count > 50 << 20, f"{count} bytes by shared memory")
+
+
+def a_server_that_sleeps_sees_the_end_of_a_client_that_is_killed(world):
+    """At each step of the rendezvous, also with what is on its way between the two."""
+    for steps in range(1, 8):
+        server, client = world.pair()
+        for step in range(steps):
+            client("send", 100)
+            server("receive", 100)
+            if step % 2:
+                server("send", 100)
+                client("receive", 100)
+        server.tell("receive", 1)
+        time.sleep(0.05)
+        client.kill()
+        start = time.monotonic()
+        said = server.hear()
+        programs.require(said == [0] or "reset" in said[-1].lower(), f"after {steps} steps: {said}")
+        programs.require(time.monotonic() - start < 2, f"after {steps} steps: too late")
+
+
+def what_a_killed_client_leaves_the_next_one_removes(world):
+    server, client = world.pair(server={"preload": False})
+    exchange(server, client, 3)
+    left = world.offers()
+    programs.require(len(left) == 1, f"offers: {left}")
+    client.kill()
+    time.sleep(3.1)
+    programs.require(world.offers() == left, "the file of a killed client is gone by itself")
+    server, client = world.pair(server={"preload": False})
+    exchange(server, client, 3)
+    now = world.offers()
+    programs.require(len(now) == 1 and now != left, f"offers: {left}, then {now}")
+    client.process.stdin.close()  # it ends
+    client.process.wait(10)
+    programs.require(world.offers() == [], "an offer is left after exit")
+
+
+def another_user_stays_on_tcp_unless_named(world):
+    for uids, expected in (None, on_tcp), (f"0,{OTHER_USER}", moved):
+        sides = {"CLAN_UIDS": uids} if uids else {}
+        for users in (0, OTHER_USER), (OTHER_USER, 0):
+            server, client = world.pair(server=sides, client=sides, users=users)
+            exchange(server, client, 20)
+            programs.require(expected(server, client), f"CLAN_UIDS={uids}, users {users}: not {expected.__name__}")
+            client("close")
+            server("close")
+            world.until("the offer is gone", lambda: world.offers() == [])
+
+
+class Forger:
+    """Takes the place of an offer: a window into some namespace, and a pipe that nobody else has."""
+
+    def __init__(self, path, namespace=None, user=None):
+        path.rename(path.with_name("elsewhere"))
+        self.pid = os.fork()
+        if self.pid:
+            deadline = time.monotonic() + 5
+            while not path.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            return
+        try:
+            if namespace:
+                with open(f"/proc/{namespace}/ns/net") as file:
+                    programs.require(ctypes.CDLL(None).setns(file.fileno(), 0) == 0, "setns")
+            window = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
+            if user:
+                os.setuid(user)
+            memory = os.memfd_create("clan-pipe", os.MFD_ALLOW_SEALING)
+            os.write(memory, struct.pack("<QII", programs.PIPE_MAGIC, 1, 4096))
+            os.ftruncate(memory, 3 * 4096)
+            ctypes.CDLL(None).fcntl(memory, 1033, 6)  # F_ADD_SEALS: shrinking, growing
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(str(path))
+                path.chmod(0o666)
+                listener.listen()
+                taker, _ = listener.accept()
+                taker.recv(1000)
+                socket.send_fds(taker, [b"clandir1" + bytes(8)], [window.fileno(), memory])
+                time.sleep(1)
+        finally:
+            os._exit(0)
+
+    def end(self):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def a_forged_offer_is_refused(world):
+    """In its place somebody else's: without our connection where he is, and of another user who can see it."""
+    both = {"CLAN_UIDS": f"0,{OTHER_USER}"}
+    forgeries = (({}, {}, "knows of no such connection"),
+                 ({"namespace": world.containers[1].pid, "user": OTHER_USER}, {}, "CLAN_UIDS does not name"),
+                 ({"namespace": world.containers[1].pid, "user": OTHER_USER}, both, "for a connection of user 0"))
+    for forgery, settings, why in forgeries:
+        server, client = world.pair(server={"log": "info", **settings}, client=settings)
+        for _ in range(2):
+            client("send", 100)
+        world.until("there is an offer", world.offers)
+        forger = Forger(world.offers()[0], **forgery)
+        for _ in range(2):
+            server("receive", 100)
+        exchange(server, client, 20)
+        forger.end()
+        programs.require(on_tcp(server, client), f"{forgery}: moved")
+        programs.require(why in world.log.read_text(), f"{forgery}: not \"{why}\" in {world.log.read_text()}")
+        for path in world.offers():
+            path.unlink()
+
+
+def a_stranger_at_an_offer_does_not_keep_the_other_end_away(world):
+    server, client = world.pair()
+    for _ in range(2):
+        client("send", 100)
+    world.until("there is an offer", world.offers)
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(OTHER_USER)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            os._exit(0 if stranger.connect_ex(str(world.offers()[0])) != 0 else 1)
+    programs.require(os.waitpid(pid, 0)[1] == 0, "another user can connect to an offer")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:  # root can, but has nothing to say
+        stranger.connect(str(world.offers()[0]))
+        stranger.send(b"hello")
+        client("send", 100)
+    for _ in range(3):
+        server("receive", 100)
+    exchange(server, client, 20)
+    programs.require(moved(server, client), "not moved")
+
+
+def a_program_without_the_library_gets_the_connection(world):
+    """By exec, in a pid namespace that the other end does not see; then bytes go both ways by TCP."""
+    for who in 0, 1:
+        ends = world.pair()
+        exchange(*ends, 20)
+        programs.require(moved(*ends), "not moved")
+        leaver, other = ends[who], ends[1 - who]
+        leaver.tell("become", "/bin/cat")
+        other("send", 5000)
+        start = time.monotonic()
+        programs.require(other("receive", 5000) == 5000, "cat has not answered")
+        programs.require(time.monotonic() - start < 15, "it took too long")
+        other("close")
+        leaver.process.wait(10)
+
+
+def bytes_that_cannot_be_given_back_reset_the_connection(world):
+    """What came by TCP before the move and was not read lies with a process that the other end cannot see: an error
+    at both ends, soon, and no byte left out."""
+    server, client = world.pair()
+    server("send", 251)
+    got = 0
+    for _ in range(15):
+        got += client("receive_slowly")
+        client("send", 10)
+        server("receive", 10)
+        server("send", 10)
+    programs.require(server("pipes")[0] == 1, "not moved")
+    client.tell("become", "/bin/cat")
+    server.tell("receive", 1000)
+    start = time.monotonic()
+    said = server.hear()
+    programs.require(time.monotonic() - start < 15, "it took too long")
+    programs.require(len(said) == 2 and ("reset" in said[1] or "not connected" in said[1]), f"{said}")
+    programs.require(client.process.wait(15) is not None, "cat still runs")
+
+
+def addresses_of_one_host_move(world):
+    """Without a directory, though they differ."""
+    first = world.containers[0]
+    first.ip("addr", "add", "10.98.0.1/24", "dev", "lo")
+    first.ip("addr", "add", "fd98::1/64", "dev", "lo", "nodad")
+    pairs = (("10.98.0.1", "127.0.0.5"), ("10.98.0.1", "10.99.0.1"), ("127.0.0.7", "10.98.0.1"),
+             ("::ffff:10.98.0.1", "::ffff:127.0.0.5"), ("fd98::1", "::1"), ("fd98::1", "fd99::1"))
+    for address, source in pairs:
+        plain = {"directory": False}
+        server, client = world.pair(address, (first, first), plain, plain, source)
+        exchange(server, client, 20)
+        programs.require(moved(server, client), f"{source} to {address}: not moved")
+
+
+def a_directory_that_cannot_be_used_is_told_and_left_alone(world):
+    plain = world.top / "plain"
+    plain.mkdir()
+    plain.chmod(0o777)
+    for path, why in ((world.top / "nowhere", "is no directory"), (plain, "no sticky bit"),
+                      (world.top / ("x" * 80), "is too long"), ("relative", "absolute")):
+        sides = {"directory": False, "CLAN_DIR": path, "log": "warn"}
+        server, client = world.pair(server=sides, client=sides)
+        exchange(server, client, 5)
+        programs.require(on_tcp(server, client), f"{path}: moved")
+        lines = [line for line in world.log.read_text().splitlines() if f"CLAN_DIR={path} " in line and why in line]
+        programs.require(len(lines) == 2, f"{path}: {lines}")
+    programs.require(list(plain.iterdir()) == [], "an offer in a directory of everybody")
+
+
+TESTS = (a_connection_between_containers_moves, without_the_directory_it_stays_on_tcp,
+         stock_programs_move_in_containers, a_server_that_sleeps_sees_the_end_of_a_client_that_is_killed,
+         what_a_killed_client_leaves_the_next_one_removes, another_user_stays_on_tcp_unless_named,
+         a_forged_offer_is_refused, a_stranger_at_an_offer_does_not_keep_the_other_end_away,
+         a_program_without_the_library_gets_the_connection,
+         bytes_that_cannot_be_given_back_reset_the_connection, addresses_of_one_host_move,
+         a_directory_that_cannot_be_used_is_told_and_left_alone)
+
+
+def why_not_here():
+    if os.geteuid() != 0:
+        return "only root makes network namespaces"
+    for program in "unshare", "nsenter", "ip":
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    tried = subprocess.run(["unshare", "--net", "--pid", "--fork", "--mount-proc", "ip", "link", "add", "clan-a", "type",
+                            "veth", "peer", "name", "clan-b"], capture_output=True, text=True, check=False)
+    return tried.stderr.strip() if tried.returncode else None
+
+
+def main():
+    global LIBRARY  # pylint: disable=global-statement
+    if sys.argv[1:] == ["--actor"]:
+        Actor().run()
+        return 0
+    why = why_not_here()
+    if why:
+        print(f"skipped: {why}")
+        return programs.SKIPPED
+    if "CLAN_TEST_NAMESPACE" not in os.environ:
+        # The veth pair is made in a network namespace of our own.
+        return subprocess.run(["unshare", "--net", "--kill-child", sys.executable, "-B", *sys.argv],
+                              env={**os.environ, "CLAN_TEST_NAMESPACE": "1"}, check=False).returncode
+    LIBRARY = os.path.abspath(sys.argv[1])
+    failed = 0
+    for test in TESTS:
+        name = re.sub("_", " ", test.__name__)
+        if sys.argv[2:] and not any(word in test.__name__ for word in sys.argv[2:]):
+            continue
+        start = time.monotonic()
+        with World() as world:
+            try:
+                test(world)
+                print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
+            except programs.Skip as skip:
+                print(f"{name}: skipped, {skip}", flush=True)
+            except (programs.Wrong, OSError, ValueError, subprocess.SubprocessError) as wrong:
+                failed += 1
+                print(f"{name}: {type(wrong).__name__}: {wrong}", flush=True)
+                if world.log.exists():
+                    print(world.log.read_text()[-2000:])
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
