@@ -68,7 +68,8 @@ void take_directory(const char* path, const char* where) {
   } else if (sys::call(SYS_faccessat, AT_FDCWD, path, W_OK | X_OK) != 0) {
     why = "cannot be written to by this user";
   } else if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
-    why = "can be written to by everybody and has no sticky bit, so anybody could remove offers of others (chmod +t)";
+    why = "can be written to by everybody and has no sticky bit (chmod +t), so anybody could remove offers "
+          "of others";
   }
   if (why != nullptr) {
     CLAN_WARN("%s: CLAN_DIR=%s %s; connections to other network namespaces stay on TCP", where, path, why);

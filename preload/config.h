@@ -32,7 +32,7 @@ struct Config {
   uid_t uids[16];  ///< besides our own
   int uid_count = 0;
   std::uint32_t ring_bytes = 512 * 1024;
-  /// CLAN_DIR. What does not fit does not fit into the name of an AF_UNIX socket, with an offer's name behind it.
+  /// CLAN_DIR. What is longer does not fit into the name of an AF_UNIX socket, with an offer's name behind.
   static constexpr std::size_t kMostDirectory = 84;
   char directory[kMostDirectory + 1] = {};
   bool has_directory() const { return directory[0] != 0; }

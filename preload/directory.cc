@@ -1,23 +1,28 @@
-// How two ends in different network namespaces find each other: by a directory that both see (CLAN_DIR).
+// How two ends in different network namespaces find each other: by a directory that both see
+// (CLAN_DIR).
 //
 //   client (connected)                                server (accepted)
 //   listens on a socket in the directory, named
 //   after the connection's addresses
-//                                                     connects to that name after its 3rd, 6th, 12th… call
+//                                                     connects to that name after its 3rd, 6th,
+//                                                     12th… call
 //                     <── a window into our namespace ──
 //   checks whose socket it sees there, unlinks the
 //   name, makes the pipe and enters it
 //                     ── a window into our namespace, the memfd ──>
-//                                                     checks whose socket it sees there, enters the pipe
+//                                                     checks whose socket it sees there, enters the
+//                                                     pipe
 //
 // Each step is done in a call that the application makes; nobody waits for anybody.
 //
-// The window is a sock_diag socket. What is asked through it the kernel answers for the network namespace in which it
-// was made, whoever asks. So each end sees for itself that a TCP connection with the same addresses, mirrored, is
-// established there, that it belongs to the user at the other end of the rendezvous, and that as many bytes went by it
-// as by our own. A duplicate of the TCP socket would show the same. But until it has been received it would keep the
-// connection open, even when its sender has been killed: a program asleep in recv() would wait for an end that does
-// not come. It would also be a key to the connection, given away before we know to whom. A window is neither.
+// The window is a sock_diag socket. What is asked through it the kernel answers for the network
+// namespace in which it was made, whoever asks. So each end sees for itself that a TCP connection
+// with the same addresses, mirrored, is established there, that it belongs to the user at the other
+// end of the rendezvous, and that as many bytes went by it as by our own. A duplicate of the TCP
+// socket would show the same. But until it has been received it would keep the connection open,
+// even when its sender has been killed: a program asleep in recv() would wait for an end that does
+// not come. It would also be a key to the connection, given away before we know to whom. A window
+// is neither.
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <sched.h>
@@ -38,8 +43,8 @@
 namespace clan::preload {
 namespace {
 
-constexpr int kEstablished = 1;  // TCP_ESTABLISHED
-constexpr int kLooks = 3;        ///< at the counters, in one call
+constexpr int kEstablished = 1;             // TCP_ESTABLISHED
+constexpr int kLooks = 3;                   ///< at the counters, in one call
 constexpr std::uint32_t kMostChecks = 256;  ///< calls in which the counters may differ
 constexpr int kPatienceMs = 20;             ///< with who has connected, and is about to say why
 /// What may be under way from the other end beyond what it has been told of, while bytes come in.
@@ -52,7 +57,8 @@ struct Hello {
   bool good() const { return std::memcmp(magic, Hello().magic, sizeof magic) == 0; }
 };
 
-// --- names in the directory --------------------------------------------------------------------------
+// --- names in the directory
+// --------------------------------------------------------------------------
 
 static_assert(kOfferName + Config::kMostDirectory + 2 <= sizeof(sockaddr_un::sun_path));
 constexpr char kPrefix[] = "clan1-";
@@ -64,7 +70,8 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 32);
 }
 
-// Two connections of the same name would stand in each other's way, and not be taken for each other. Never 0.
+// Two connections of the same name would stand in each other's way, and not be taken for each
+// other. Never 0.
 std::uint64_t name_of(const Endpoint& client, const Endpoint& server) {
   std::uint64_t hash = 0x9e3779b97f4a7c15u;
   for (const Endpoint* end : {&client, &server}) {
@@ -77,8 +84,8 @@ std::uint64_t name_of(const Endpoint& client, const Endpoint& server) {
 
 socklen_t path_of(std::uint64_t name, sockaddr_un* path) {
   path->sun_family = AF_UNIX;
-  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx", config().directory, kPrefix,
-                              static_cast<unsigned long long>(name));
+  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx",
+                              config().directory, kPrefix, static_cast<unsigned long long>(name));
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(n) + 1);
 }
 
@@ -92,8 +99,9 @@ int unix_socket(int type) {
   return static_cast<int>(sys::call(SYS_socket, AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Nobody has this socket any more: its process was killed. Asks by a socket of another type, which the kernel refuses
-// in one way when there is somebody and in another when not, and of which nobody there hears.
+// Nobody has this socket any more: its process was killed. Asks by a socket of another type, which
+// the kernel refuses in one way when there is somebody and in another when not, and of which nobody
+// there hears.
 bool is_left_over(const sockaddr_un& path, socklen_t size) {
   const int probe = unix_socket(SOCK_STREAM);
   if (probe < 0) return false;
@@ -126,21 +134,24 @@ void sweep() {
   while (const char* name = seen < kMostNames && probes < kMostProbes ? names.next() : nullptr) {
     if (std::strncmp(name, kPrefix, kPrefixSize) != 0 || std::strlen(name) != kOfferName) continue;
     ++seen;
-    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part) continue;
+    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part)
+      continue;
     struct stat st {};
-    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode)) continue;
+    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode))
+      continue;
     if (clock.tv_sec - st.st_mtim.tv_sec < kFreshSeconds) continue;
     ++probes;
     sockaddr_un path{};
     path.sun_family = AF_UNIX;
-    std::snprintf(path.sun_path, sizeof path.sun_path, "%s/%.*s", config().directory, static_cast<int>(kOfferName),
-                  name);
+    std::snprintf(path.sun_path, sizeof path.sun_path, "%s/%.*s", config().directory,
+                  static_cast<int>(kOfferName), name);
     if (is_left_over(path, sizeof path)) sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
   }
   sys::close(directory);
 }
 
-// --- is that the other end? --------------------------------------------------------------------------
+// --- is that the other end?
+// --------------------------------------------------------------------------
 
 struct Counters {
   bool known = false;
@@ -160,19 +171,22 @@ Counters counters_of(int fd) {
   return c;
 }
 
-// What one end has sent is what the other has received, but for what was under way between the looks.
+// What one end has sent is what the other has received, but for what was under way between the
+// looks.
 bool agree(const Counters& before, const SockDiag::Found& theirs, const Counters& after) {
   // The SYN counts among the bytes acknowledged.
   const std::uint64_t acked = before.acked - (before.acked > 0 ? 1 : 0);
   if (theirs.received < acked || theirs.received > after.sent) return false;
   const std::uint64_t slack = after.received != before.received ? kMostUnderWay : 0;
   const std::uint64_t told = theirs.acked - (theirs.acked > 0 ? 1 : 0);
-  return theirs.sent >= before.received && theirs.sent <= after.received + slack && told <= after.received;
+  return theirs.sent >= before.received && theirs.sent <= after.received + slack &&
+         told <= after.received;
 }
 
 enum class Verdict { kSame, kUnderWay, kOther };
 
-// Is the connection that `window` shows in its namespace ours, seen from the other end, and its owner `peer`?
+// Is the connection that `window` shows in its namespace ours, seen from the other end, and its
+// owner `peer`?
 Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interface, uid_t peer) {
   for (int look = 0; look < kLooks; ++look) {
     if (look > 0) sched_yield();
@@ -180,15 +194,19 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     SockDiag::Found theirs;
     if (window.ask(r.remote, r.local, interface, &theirs) != SockDiag::Answer::kFound ||
         !(theirs.local == r.remote) || !(theirs.remote == r.local)) {
-      CLAN_INFO("where an offer of shared memory comes from the kernel knows of no such connection; refused");
+      CLAN_INFO(
+          "where an offer of shared memory comes from the kernel knows of no such connection; "
+          "refused");
       return Verdict::kOther;
     }
     const Counters after = counters_of(fd);
-    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted || !after.known) {
+    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted ||
+        !after.known) {
       return Verdict::kOther;
     }
     if (theirs.uid != peer) {
-      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer, theirs.uid);
+      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer,
+                theirs.uid);
       return Verdict::kOther;
     }
     if (agree(before, theirs, after)) return Verdict::kSame;
@@ -203,25 +221,29 @@ bool allowed_peer(int rendezvous, uid_t* uid) {
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   *uid = credentials.uid;
   if (config().allows_uid(credentials.uid)) return true;
-  CLAN_INFO("an end in CLAN_DIR belongs to user %u, which CLAN_UIDS does not name; refused", credentials.uid);
+  CLAN_INFO("an end in CLAN_DIR belongs to user %u, which CLAN_UIDS does not name; refused",
+            credentials.uid);
   return false;
 }
 
-// --- the client --------------------------------------------------------------------------------------
+// --- the client
+// --------------------------------------------------------------------------------------
 
 void close_offer(Socket& s) {
   if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
   if (const int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
 }
 
-// Somebody has connected to our offer. True: it is the end of somebody we may talk to, and has shown a window.
+// Somebody has connected to our offer. True: it is the end of somebody we may talk to, and has
+// shown a window.
 bool meet_taker(Socket& s, int taker) {
   uid_t uid = 0;
   if (!allowed_peer(taker, &uid)) return false;
   pollfd p{taker, POLLIN, 0};
   Hello hello;
   int window = -1;
-  if (sys::poll(&p, 1, kPatienceMs) <= 0 || receive_descriptors(taker, &hello, sizeof hello, &window, 1) <= 0) {
+  if (sys::poll(&p, 1, kPatienceMs) <= 0 ||
+      receive_descriptors(taker, &hello, sizeof hello, &window, 1) <= 0) {
     return false;
   }
   if (!hello.good() || !SockDiag::genuine(window)) {
@@ -290,7 +312,8 @@ void go_on_as_client(int fd, Socket& s) {
   withdraw_offer(s);
 }
 
-// --- the server --------------------------------------------------------------------------------------
+// --- the server
+// --------------------------------------------------------------------------------------
 
 void go_on_as_server(int fd, Socket& s) {
   if (s.window_fd.load() < 0) {
@@ -314,7 +337,8 @@ void go_on_as_server(int fd, Socket& s) {
   }
   Route route;
   if (!route_of(fd, &route)) return stay(s);
-  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route)) withdraw_offer(s);
+  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route))
+    withdraw_offer(s);
 }
 
 }  // namespace
@@ -340,7 +364,8 @@ void offer_in_directory(int, Socket& s, const Route& route) {
     rc = -1;
   }
   if (rc != 0) {
-    CLAN_INFO("no offer in %s: %s; the connection stays on TCP", config().directory, std::strerror(errno));
+    CLAN_INFO("no offer in %s: %s; the connection stays on TCP", config().directory,
+              std::strerror(errno));
     sys::close(listener);
     return stay(s);
   }
@@ -356,7 +381,8 @@ void claim_in_directory(int, Socket& s, const Route& route) {
   if (rendezvous < 0) return;
   uid_t uid = 0;
   if (sys::call(SYS_connect, rendezvous, &path, size) != 0) {
-    // Not there yet, left over, or somebody else's. Full: taken up by somebody, who may be a stranger.
+    // Not there yet, left over, or somebody else's. Full: taken up by somebody, who may be a
+    // stranger.
     sys::close(rendezvous);
     return;
   }

@@ -16,10 +16,10 @@
 // Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before its
 // switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent first.
 //
-// The other end may be in another pid namespace, where process and thread ids mean other processes than here. Whatever
-// is found by such a number is then known by something that is the same everywhere, inode or contents, before it is
-// used; what is not found stays untouched. L does Y's part only if Y's threads have the ids that our /proc shows, as
-// they are what the locks of the pipe are about. Otherwise it waits for Y.
+// The other end may be in another pid namespace, where process and thread ids mean other processes than here.
+// Whatever is found by such a number is then known by something that is the same everywhere, inode or contents,
+// before it is used; what is not found stays untouched. L does Y's part only if Y's threads have the ids that
+// our /proc shows, as they are what the locks of the pipe are about. Otherwise it waits for Y.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #include <fcntl.h>
@@ -63,8 +63,8 @@ void nap() {
   sys::call(SYS_nanosleep, &ts, nullptr);
 }
 
-// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of another process sees
-// that it belongs to his connection, and not to some other of a process that happens to have that number here.
+// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of another process
+// sees that it belongs to his connection, and not to some other of a process that has that number here.
 struct TakenHead {
   std::uint64_t magic = 0x316e656b61746e63;  // "cntaken1"
   std::uint64_t pipe = 0;                    // the inode of its memfd
@@ -241,8 +241,8 @@ Given given_back(int fd, Socket& s) {
     nap();
   }
   if (given.word <= kReadsOn) return given;
-  given.memfd = open_memfd_of(static_cast<unsigned>(given.word >> 32), static_cast<int>(given.word & 0x7fff'ffffu),
-                              kTakenLink, O_RDONLY);
+  const auto process = static_cast<unsigned>(given.word >> 32);
+  given.memfd = open_memfd_of(process, static_cast<int>(given.word & 0x7fff'ffffu), kTakenLink, O_RDONLY);
   TakenHead wanted, found;
   if (!head_of(s, &wanted) || sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
       !(found == wanted)) {
@@ -280,8 +280,8 @@ void go(int fd, Socket& s) {
   }
   if (given.lost) {
     log_line(LogLevel::kError,
-             "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid namespace?); "
-             "the connection is reset (set CLAN_EXCEPT for this port)",
+             "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid "
+             "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
              fd);
     set_gone(s.mine());
     s.resending.store(false, std::memory_order_release);
@@ -319,7 +319,8 @@ void give_back(Socket& s, int taken) {
   if (word.load(std::memory_order_relaxed) != 0) return;
   const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
   const std::uint64_t where = static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
-  word.store(bytes <= static_cast<long>(sizeof(TakenHead)) ? kNothing : where, std::memory_order_release);  // PAIR face.given
+  const bool none = bytes <= static_cast<long>(sizeof(TakenHead));
+  word.store(none ? kNothing : where, std::memory_order_release);  // PAIR face.given
 }
 
 // Reads what is left of TCP before the other end's switch. True: all of it is in `to`.
@@ -409,12 +410,10 @@ int socket_of(const char* pid, const char* link) {
     sys::close(process);
     // It may have closed that, or been followed by another of its number.
     struct stat st {};
-    char got[32];
     if (found < 0) continue;
-    const bool known = ::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode) &&
-                       std::snprintf(got, sizeof got, "socket:[%lu]", static_cast<unsigned long>(st.st_ino)) > 0 &&
-                       std::strcmp(got, link) == 0;
-    if (known) continue;
+    const bool known = ::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode);
+    std::snprintf(text, sizeof text, "socket:[%lu]", static_cast<unsigned long>(st.st_ino));
+    if (known && std::strcmp(text, link) == 0) continue;
     sys::close(found);
     found = -1;
   }

@@ -191,7 +191,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       ready = one->ready();
       Socket* s = one->socket();
       if (s == nullptr) {
-        ready |= copy[i].events != fds[i].events;  // it has gone back: what to ask the kernel is another question
+        // It has gone back: what to ask the kernel is another question.
+        ready |= copy[i].events != fds[i].events;
         continue;
       }
       // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that are

@@ -1,4 +1,5 @@
-// What rendezvous.cc (the other end is in our network namespace) and directory.cc (it is in another one) share.
+// What rendezvous.cc (the other end is in our network namespace) and directory.cc (it is in another
+// one) share.
 #pragma once
 
 #include "sock_diag.h"
@@ -6,8 +7,8 @@
 
 namespace clan::preload {
 
-/// Calls of one end after which it looks each time whether the other has done something; then now and then; and
-/// then it gives up.
+/// Calls of one end after which it looks each time whether the other has done something; then now
+/// and then; and then it gives up.
 constexpr std::uint32_t kFewOfferCalls = 32;
 constexpr std::uint32_t kMostOfferCalls = 4096;
 
@@ -15,17 +16,19 @@ constexpr std::uint32_t kMostOfferCalls = 4096;
 int move_high(int fd);
 /// The connection stays on TCP for good.
 void stay(Socket& s);
-/// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel; later.
-/// `counted`: whoever gave us the descriptor has counted us among the holders, or we were before exec.
+/// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;
+/// later. `counted`: whoever gave us the descriptor has counted us among the holders, or we were
+/// before exec.
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false);
 
 /// Sends a message with descriptors, which stay ours. Does not wait.
 bool send_descriptors(int to, const void* message, std::size_t size, const int* fds, int count);
-/// Receives one of exactly `size` bytes and `count` descriptors; what differs is closed. Does not wait.
-/// 1: received. 0: none yet. -1: something else, or nobody is there any more.
+/// Receives one of exactly `size` bytes and `count` descriptors; what differs is closed. Does not
+/// wait. 1: received. 0: none yet. -1: something else, or nobody is there any more.
 int receive_descriptors(int from, void* message, std::size_t size, int* fds, int count);
 
-// --- directory.cc: the other end is in another network namespace, and CLAN_DIR is set -----------------
+// --- directory.cc: the other end is in another network namespace, and CLAN_DIR is set
+// -----------------
 
 /// Client, when the connection is in use: offers.
 void offer_in_directory(int fd, Socket& s, const Route& route);

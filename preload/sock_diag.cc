@@ -17,7 +17,8 @@
 namespace clan::preload {
 namespace {
 
-// The question's number, so that its answer is told from those to others' questions on the same socket.
+// The question's number, so that its answer is told from those to others' questions on the same
+// socket.
 std::atomic<std::uint32_t> questions{0};
 constexpr int kMostStrays = 16;
 
@@ -35,14 +36,16 @@ Endpoint endpoint_of(sa_family_t family, const std::uint32_t* address, std::uint
 
 void read_counters(const nlmsghdr* header, SockDiag::Found* found) {
   const auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
-  auto left = static_cast<long>(header->nlmsg_len) - static_cast<long>(NLMSG_LENGTH(sizeof *message));
+  auto left =
+      static_cast<long>(header->nlmsg_len) - static_cast<long>(NLMSG_LENGTH(sizeof *message));
   const auto* attribute = reinterpret_cast<const rtattr*>(message + 1);
   for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
     if (attribute->rta_type != INET_DIAG_INFO) continue;
     tcp_info info{};
     const std::size_t size = RTA_PAYLOAD(attribute);
     std::memcpy(&info, RTA_DATA(attribute), std::min(size, sizeof info));
-    found->counted = size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
+    found->counted =
+        size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
     found->sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
     found->acked = info.tcpi_bytes_acked;
     found->received = info.tcpi_bytes_received;
@@ -55,7 +58,9 @@ bool operator==(const Endpoint& a, const Endpoint& b) {
   return a.port == b.port && std::memcmp(&a.address, &b.address, sizeof a.address) == 0;
 }
 
-Endpoint endpoint_of(const sockaddr_in& from) { return endpoint_of(AF_INET, &from.sin_addr.s_addr, from.sin_port); }
+Endpoint endpoint_of(const sockaddr_in& from) {
+  return endpoint_of(AF_INET, &from.sin_addr.s_addr, from.sin_port);
+}
 
 bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
   if (from.ss_family == AF_INET) {
@@ -74,9 +79,11 @@ bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
 bool route_of(int fd, Route* route) {
   sockaddr_storage local{}, remote{};
   socklen_t size = sizeof local;
-  if (sys::call(SYS_getsockname, fd, &local, &size) != 0 || !endpoint_of(local, &route->local)) return false;
+  if (sys::call(SYS_getsockname, fd, &local, &size) != 0 || !endpoint_of(local, &route->local))
+    return false;
   size = sizeof remote;
-  if (sys::call(SYS_getpeername, fd, &remote, &size) != 0 || !endpoint_of(remote, &route->remote)) return false;
+  if (sys::call(SYS_getpeername, fd, &remote, &size) != 0 || !endpoint_of(remote, &route->remote))
+    return false;
   auto scope = [](const sockaddr_storage& a) {
     return a.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(a).sin6_scope_id : 0;
   };
@@ -85,8 +92,8 @@ bool route_of(int fd, Route* route) {
 }
 
 SockDiag::SockDiag()
-    : netlink_(static_cast<int>(sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                                          NETLINK_SOCK_DIAG))) {}
+    : netlink_(static_cast<int>(sys::call(
+          SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG))) {}
 
 SockDiag::~SockDiag() {
   KeepErrno keep;
@@ -102,14 +109,15 @@ int SockDiag::release() {
 bool SockDiag::genuine(int fd) {
   int domain = 0, protocol = 0;
   socklen_t size = sizeof domain;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK) return false;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK)
+    return false;
   size = sizeof protocol;
   return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
          protocol == NETLINK_SOCK_DIAG;
 }
 
-SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, std::uint32_t interface,
-                               Found* found) {
+SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
+                               std::uint32_t interface, Found* found) {
   struct {
     nlmsghdr header;
     inet_diag_req_v2 request;
@@ -118,8 +126,8 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST;
   // relaxed: a number, whoever draws it
-  question.header.nlmsg_seq =
-      static_cast<std::uint32_t>(monotonic_ns()) ^ questions.fetch_add(0x10001, std::memory_order_relaxed);
+  question.header.nlmsg_seq = static_cast<std::uint32_t>(monotonic_ns()) ^
+                              questions.fetch_add(0x10001, std::memory_order_relaxed);
   auto& q = question.request;
   q.sdiag_protocol = IPPROTO_TCP;
   q.idiag_ext = 1u << (INET_DIAG_INFO - 1);
@@ -138,7 +146,8 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
     std::memcpy(q.id.idiag_dst, &remote.address, 16);
   }
   // Waits for nothing: the kernel has answered when this returns.
-  if (sys::send(netlink_, &question, sizeof question, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof question)) {
+  if (sys::send(netlink_, &question, sizeof question, MSG_DONTWAIT) !=
+      static_cast<ssize_t>(sizeof question)) {
     return Answer::kUnknown;
   }
   for (int i = 0; i < kMostStrays; ++i) {
@@ -156,7 +165,8 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
       return static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT ? Answer::kNone
                                                                                 : Answer::kUnknown;
     }
-    if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY || header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
+    if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+        header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
       return Answer::kUnknown;
     }
     const auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
@@ -165,22 +175,26 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
     found->state = message->idiag_state;
     found->uid = message->idiag_uid;
     found->inode = message->idiag_inode;
-    found->local = endpoint_of(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
-    found->remote = endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
+    found->local =
+        endpoint_of(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
+    found->remote =
+        endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
     read_counters(header, found);
     return Answer::kFound;
   }
   return Answer::kUnknown;
 }
 
-// --- who is not here ---------------------------------------------------------------------------------
+// --- who is not here
+// ---------------------------------------------------------------------------------
 
 namespace {
 
-constexpr std::uint64_t kElsewhereNs = 5'000'000'000u;  ///< after which an address is asked about again
+constexpr std::uint64_t kElsewhereNs =
+    5'000'000'000u;  ///< after which an address is asked about again
 
-// Addresses that were not here, by hash. Two words each and no lock: a word of one address beside that of another
-// leaves a connection on TCP that could have moved, for some seconds.
+// Addresses that were not here, by hash. Two words each and no lock: a word of one address beside
+// that of another leaves a connection on TCP that could have moved, for some seconds.
 struct Elsewhere {
   std::atomic<std::uint64_t> address{0}, until_ns{0};
 };

@@ -1,7 +1,8 @@
-// What the kernel says of TCP sockets (sock_diag, what `ss` asks): who owns one, where it listens, what went by it.
+// What the kernel says of TCP sockets (sock_diag, what `ss` asks): who owns one, where it listens,
+// what went by it.
 //
-// A SockDiag asks in one network namespace: our own, or, with a socket that another process has sent us, the one
-// in which that socket was made. Nothing here sleeps.
+// A SockDiag asks in one network namespace: our own, or, with a socket that another process has
+// sent us, the one in which that socket was made. Nothing here sleeps.
 #pragma once
 
 #include <netinet/in.h>
@@ -51,7 +52,7 @@ class SockDiag {
     uid_t uid = 0;           ///< as the user namespace has it in which the SockDiag was made
     std::uint32_t inode = 0;
     Endpoint local, remote;
-    bool counted = false;  ///< the kernel gave the counters that follow
+    bool counted = false;                             ///< the kernel gave the counters that follow
     std::uint64_t sent = 0, acked = 0, received = 0;  ///< bytes; those sent again count once
   };
   /// The socket at `local` that is connected to `remote`, or that listens there.
@@ -61,8 +62,8 @@ class SockDiag {
   int netlink_;
 };
 
-/// Somebody in our own network namespace has the other end. Asks the kernel, unless `remote` was not here a few
-/// seconds ago.
+/// Somebody in our own network namespace has the other end. Asks the kernel, unless `remote` was
+/// not here a few seconds ago.
 bool other_end_is_here(const Route& route);
 
 }  // namespace clan::preload

@@ -57,8 +57,8 @@ struct Slot {
 struct Socket {
   enum class State : std::uint8_t {
     kTcp,      ///< not moved; may be
-    kOffered,  ///< we have connected, and listen for the other end to take up the offer; in CLAN_DIR also: one has
-               ///< been taken up, by us or by the other end, and not all has been seen that must be
+    kOffered,  ///< we have connected, and listen for the other end to take up the offer; in CLAN_DIR also: an
+               ///< offer has been taken up, by us or by the other end, and not all has been checked
     kShared,   ///< there is a pipe
     kKernel,   ///< stays with the kernel for good
   };
@@ -73,7 +73,7 @@ struct Socket {
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
-  std::atomic<int> offer_fd{-1};  ///< the listener; in CLAN_DIR, once taken up: the connection with the other end
+  std::atomic<int> offer_fd{-1};  ///< the listener; in CLAN_DIR, once taken up: what connects with the other end
   std::atomic<std::uint32_t> offer_calls{0};
   Place place = Place::kNotAsked;  ///< under `moving`
   // Of an offer in CLAN_DIR, see directory.cc.
@@ -159,7 +159,7 @@ void before_send(int fd, Socket& s);
 void after_receive(int fd, Socket& s);
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);
-/// Takes back an offer, or a claim. drop_offer() leaves the file where it is: another process's, which has it too.
+/// Takes back an offer, or a claim. drop_offer() leaves the file, which is another process's who has it too.
 void withdraw_offer(Socket& s);
 void drop_offer(Socket& s);
 /// Before fork: counters of calls under way go where parent and child see them. After it, in the child.
@@ -171,7 +171,7 @@ void adopt_pipe(int fd, int memfd, int end);
 /// kernel, as nobody can tell what the other process will do with its own descriptor.
 void adopt_passed(int fd);
 
-/// A memfd of another process, by its descriptor there and the link that /proc shows for it. -1: there is none.
+/// A memfd of another process, by its descriptor there and the link that /proc shows for it, or -1.
 /// The other process may have counted in another pid namespace: what is found must be known by its contents.
 int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
 /// /proc counts processes as our pid namespace does.

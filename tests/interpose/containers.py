@@ -3,9 +3,9 @@
 
     containers.py LIBRARY [TEST...]
 
-Two containers are made of namespaces, network and process ids each, with a veth pair between them. In them run
-actors: Python, which knows nothing of CLAN, doing what the test tells it by lines on its standard input. Exit code 77
-when namespaces are not to be had.
+Two containers are made of namespaces, network and process ids each, with a veth pair between them. In them
+run actors: Python, which knows nothing of CLAN, doing what the test tells it by lines on its standard input.
+Exit code 77 when namespaces are not to be had.
 """
 
 import ctypes
@@ -28,6 +28,8 @@ HERE = Path(__file__).resolve()
 LIBRARY = None
 NETLINK_SOCK_DIAG = 4
 OTHER_USER = 4321
+NEW = ["unshare", "--net", "--pid", "--fork", "--mount-proc"]
+VETH = ["ip", "link", "add", "clan-first", "type", "veth", "peer", "name", "clan-second"]
 
 
 # --- in a container ----------------------------------------------------------------------------------
@@ -116,7 +118,8 @@ class Told:
         if log:
             words += [f"CLAN_LOG={log}"]
         inside = where.enter if where else []
-        self.process = subprocess.Popen([*inside, "/usr/bin/env", *words, programs.PYTHON, "-B", str(HERE), "--actor"],
+        argv = [*inside, "/usr/bin/env", *words, programs.PYTHON, "-B", str(HERE), "--actor"]
+        self.process = subprocess.Popen(argv,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         stderr=open(world.log, "a"))  # pylint: disable=consider-using-with
         world.started.append(self.process)
@@ -146,8 +149,7 @@ class Told:
 
 class Container:
     def __init__(self):
-        self.process = subprocess.Popen(["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child",
-                                         "sleep", "300"])  # pylint: disable=consider-using-with
+        self.process = subprocess.Popen([*NEW, "--kill-child", "sleep", "300"])  # pylint: disable=consider-using-with
         deadline = time.monotonic() + 10
         while not (inside := programs.descendants(self.process.pid)):
             programs.require(self.process.poll() is None and time.monotonic() < deadline, "no namespaces")
@@ -177,7 +179,7 @@ class World:
         for _ in range(2):
             self.containers.append(Container())
         first, second = self.containers
-        subprocess.run(["ip", "link", "add", "clan-first", "type", "veth", "peer", "name", "clan-second"], check=True)
+        subprocess.run(VETH, check=True)
         for name, container, number in (("clan-first", first, 1), ("clan-second", second, 2)):
             subprocess.run(["ip", "link", "set", name, "netns", str(container.pid)], check=True)
             container.ip("link", "set", "lo", "up")
@@ -260,17 +262,17 @@ def stock_programs_move_in_containers(world):
     environment = ["/usr/bin/env", f"LD_PRELOAD={LIBRARY}", f"CLAN_DIR={world.directory}"]
     first, second = world.containers
     with open(world.log, "a") as log:
-        server = subprocess.Popen([*first.enter, *environment, programs.PYTHON, "-m", "http.server", "8000",
-                                   "--protocol", "HTTP/1.1", "--bind", "10.99.0.1", "--directory", str(world.top)],
-                                  stdout=log, stderr=log)  # pylint: disable=consider-using-with
+        argv = [programs.PYTHON, "-m", "http.server", "8000", "--protocol", "HTTP/1.1", "--bind", "10.99.0.1",
+                "--directory", str(world.top)]
+        server = subprocess.Popen([*first.enter, *environment, *argv], stdout=log, stderr=log)  # pylint: disable=consider-using-with
         world.started.append(server)
-        world.until("the server listens", lambda: subprocess.run(
-            [*second.enter, "curl", "-sf", "-o", "/dev/null", "http://10.99.0.1:8000/log"], check=False).returncode == 0)
+        ask = [*second.enter, "curl", "-sf", "-o", "/dev/null", "http://10.99.0.1:8000/log"]
+        world.until("the server listens", lambda: subprocess.run(ask, check=False).returncode == 0)
         watch = programs.PipeWatch()
         watch.start()
         urls = ["http://10.99.0.1:8000/file"] * 200
-        got = subprocess.run([*second.enter, *environment, "curl", "-sf", *urls], stdout=subprocess.PIPE, timeout=60,
-                             check=True).stdout
+        got = subprocess.run([*second.enter, *environment, "curl", "-sf", *urls], stdout=subprocess.PIPE,
+                             timeout=60, check=True).stdout
         _, count = watch.stop()
     programs.require(len(got) == 200 << 20 and got == bytes(range(256)) * (len(got) // 256), "wrong bytes")
     programs.require(count > 50 << 20, f"{count} bytes by shared memory")
@@ -318,7 +320,8 @@ def another_user_stays_on_tcp_unless_named(world):
         for users in (0, OTHER_USER), (OTHER_USER, 0):
             server, client = world.pair(server=sides, client=sides, users=users)
             exchange(server, client, 20)
-            programs.require(expected(server, client), f"CLAN_UIDS={uids}, users {users}: not {expected.__name__}")
+            programs.require(expected(server, client),
+                             f"CLAN_UIDS={uids}, users {users}: not {expected.__name__}")
             client("close")
             server("close")
             world.until("the offer is gone", lambda: world.offers() == [])
@@ -366,9 +369,9 @@ class Forger:
 def a_forged_offer_is_refused(world):
     """In its place somebody else's: without our connection where he is, and of another user who can see it."""
     both = {"CLAN_UIDS": f"0,{OTHER_USER}"}
-    forgeries = (({}, {}, "knows of no such connection"),
-                 ({"namespace": world.containers[1].pid, "user": OTHER_USER}, {}, "CLAN_UIDS does not name"),
-                 ({"namespace": world.containers[1].pid, "user": OTHER_USER}, both, "for a connection of user 0"))
+    other = {"namespace": world.containers[1].pid, "user": OTHER_USER}
+    forgeries = (({}, {}, "knows of no such connection"), (other, {}, "CLAN_UIDS does not name"),
+                 (other, both, "for a connection of user 0"))
     for forgery, settings, why in forgeries:
         server, client = world.pair(server={"log": "info", **settings}, client=settings)
         for _ in range(2):
@@ -423,8 +426,8 @@ def a_program_without_the_library_gets_the_connection(world):
 
 
 def bytes_that_cannot_be_given_back_reset_the_connection(world):
-    """What came by TCP before the move and was not read lies with a process that the other end cannot see: an error
-    at both ends, soon, and no byte left out."""
+    """What came by TCP before the move and was not read lies with a process that the other end cannot see: an
+    error at both ends, soon, and no byte left out."""
     server, client = world.pair()
     server("send", 251)
     got = 0
@@ -467,7 +470,8 @@ def a_directory_that_cannot_be_used_is_told_and_left_alone(world):
         server, client = world.pair(server=sides, client=sides)
         exchange(server, client, 5)
         programs.require(on_tcp(server, client), f"{path}: moved")
-        lines = [line for line in world.log.read_text().splitlines() if f"CLAN_DIR={path} " in line and why in line]
+        lines = [line for line in world.log.read_text().splitlines()
+                 if f"CLAN_DIR={path} " in line and why in line]
         programs.require(len(lines) == 2, f"{path}: {lines}")
     programs.require(list(plain.iterdir()) == [], "an offer in a directory of everybody")
 
@@ -487,8 +491,7 @@ def why_not_here():
     for program in "unshare", "nsenter", "ip":
         if shutil.which(program) is None:
             return f"{program} is not installed"
-    tried = subprocess.run(["unshare", "--net", "--pid", "--fork", "--mount-proc", "ip", "link", "add", "clan-a", "type",
-                            "veth", "peer", "name", "clan-b"], capture_output=True, text=True, check=False)
+    tried = subprocess.run([*NEW, *VETH], capture_output=True, text=True, check=False)
     return tried.stderr.strip() if tried.returncode else None
 
 
