@@ -75,7 +75,9 @@ Socket* take() {
 void release(Socket* s) {
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   KeepErrno keep;
-  withdraw_offer(*s);
+  if (s->offer_fd.load(std::memory_order_relaxed) >= 0 || s->window_fd.load(std::memory_order_relaxed) >= 0) {
+    withdraw_offer(*s);
+  }
   s->pipe = Pipe();
   s->receive_wait.reset();
   s->send_wait.reset();

@@ -4,8 +4,8 @@
 //   client (connected)                                server (accepted)
 //   listens on a socket in the directory, named
 //   after the connection's addresses
-//                                                     connects to that name after its 3rd, 6th,
-//                                                     12th… call
+//                                                     connects to that name after its 5th, 10th,
+//                                                     20th… call
 //                     <── a window into our namespace ──
 //   checks whose socket it sees there, unlinks the
 //   name, makes the pipe and enters it

@@ -283,6 +283,9 @@ void go(int fd, Socket& s) {
              "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid "
              "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
              fd);
+    // By its part in this, done by us: the application is told of a reset, not of an end.
+    s.theirs().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
+    s.kernel_error.store(true);
     set_gone(s.mine());
     s.resending.store(false, std::memory_order_release);
     Slot::open(slot.sends);

@@ -41,7 +41,7 @@ void give_way() {
         leave_pipe(fd, true);
         if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
         s.state.store(Socket::State::kKernel);
-        if (const int offer = s.offer_fd.exchange(-1); offer >= 0) sys::close(offer);
+        withdraw_offer(s);
       },
       nullptr);
 }
