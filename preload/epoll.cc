@@ -44,6 +44,7 @@ struct Interest {
   bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint32_t quiet = 0;              ///< how often it has been looked at since it last said something
+  std::uint32_t told_in = 0;            ///< Set::round
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
   std::uint32_t seen_full = 0;
@@ -64,6 +65,7 @@ struct Set {
   int names = 0;  ///< descriptors of it
   int epfd = -1;  ///< one of them
   std::uint32_t moved = 0, start = 0;
+  std::uint32_t round = 0;  ///< of collect()
   int sleepers = 0;  ///< threads in the kernel's wait, or nearly
   List interests;    ///< all
   List watched;      ///< moved ones
@@ -360,13 +362,17 @@ int collect(Set& set, epoll_event* events, int most) {
   std::uint32_t looks = list.count;
   if (looks == 0) return 0;
   std::uint32_t k = set.start % looks;
+  ++set.round;
   while (looks-- > 0 && n < most && list.count > 0) {
     if (k >= list.count) k = 0;
     Interest& i = *list.at[k];
-    if (const std::uint32_t ready = ready_events(i, false, true); ready != 0) {
+    if (i.told_in == set.round) {
+      // It has taken the place of one that left the list.
+    } else if (const std::uint32_t ready = ready_events(i, false, true); ready != 0) {
       events[n].events = ready;
       events[n].data = i.data;
       ++n;
+      i.told_in = set.round;
       i.quiet = 0;
     } else if (i.watched_at != Interest::kNowhere && ++i.quiet > kQuietLooks && list.count > kWatchedFew) {
       arm(i);
