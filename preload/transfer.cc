@@ -279,7 +279,7 @@ bool was_reset(const Socket& s) {
   // Who sends by TCP may have half-closed, and read on.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
   // Who has gone, or never came, and read all doorbells, left other bytes unread.
-  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) && s.error_taken.load() &&
+  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) && s.kernel_error.load() &&
                       s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
                           s.mine().words[kDoorbells].load(std::memory_order_relaxed);
   return died || by_tcp || (theirs & kReset) != 0;
