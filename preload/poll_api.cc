@@ -17,6 +17,8 @@
 #include "real.h"
 #include "socket.h"
 
+extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
+
 using namespace clan::preload;
 
 namespace {
@@ -328,8 +330,14 @@ CLAN_INTERPOSE int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, con
 }
 
 CLAN_INTERPOSE int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
-  if (room / sizeof(pollfd) < count) __builtin_trap();
+  if (room / sizeof(pollfd) < count) __chk_fail();
   return poll(fds, count, timeout);
+}
+
+CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
+                               size_t room) {
+  if (room / sizeof(pollfd) < count) __chk_fail();
+  return ppoll(fds, count, timeout, mask);
 }
 
 CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {

@@ -11,6 +11,8 @@
 #include "real.h"
 #include "socket.h"
 
+extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
+
 using namespace clan::preload;
 
 namespace {
@@ -491,20 +493,16 @@ CLAN_INTERPOSE ssize_t __send(int fd, const void* buffer, size_t n, int flags) {
   return send(fd, buffer, n, flags);
 }
 
-namespace {
-[[noreturn]] void overflow() { __builtin_trap(); }
-}  // namespace
-
 CLAN_INTERPOSE ssize_t __read_chk(int fd, void* buffer, size_t n, size_t room) {
-  if (n > room) overflow();
+  if (n > room) __chk_fail();
   return read(fd, buffer, n);
 }
 CLAN_INTERPOSE ssize_t __recv_chk(int fd, void* buffer, size_t n, size_t room, int flags) {
-  if (n > room) overflow();
+  if (n > room) __chk_fail();
   return recv(fd, buffer, n, flags);
 }
 CLAN_INTERPOSE ssize_t __recvfrom_chk(int fd, void* buffer, size_t n, size_t room, int flags, sockaddr* from,
                                       socklen_t* size) {
-  if (n > room) overflow();
+  if (n > room) __chk_fail();
   return recvfrom(fd, buffer, n, flags, from, size);
 }
