@@ -18,6 +18,7 @@ using namespace clan::preload;
 namespace {
 
 constexpr int kMostBuffers = 1024;
+constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
 // A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
 // meanwhile. `call` is the kernel's, `moved` ours.
@@ -98,6 +99,17 @@ ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
     message->msg_controllen = 0;
     message->msg_flags = 0;
   }
+  return n;
+}
+
+// Urgent data is TCP's alone, and only TCP tells when it needs the bytes of MSG_ZEROCOPY no more.
+void leave_if_tcps(int fd, int flags) {
+  if ((flags & (MSG_OOB | MSG_ZEROCOPY)) != 0) leave_pipe(fd, false);
+}
+
+std::size_t bytes_of(const msghdr& message) {
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < message.msg_iovlen; ++i) n += message.msg_iov[i].iov_len;
   return n;
 }
 
@@ -201,7 +213,7 @@ CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
   return receiving(
       fd, (flags & MSG_PEEK) != 0, [&] { return real().recv(fd, buffer, n, flags); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & MSG_OOB) != 0) return real().recv(fd, buffer, n, flags);
+        if ((flags & kNotOfTheStream) != 0) return real().recv(fd, buffer, n, flags);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
         return shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
       });
@@ -221,7 +233,7 @@ CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, socka
   return receiving(
       fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & MSG_OOB) != 0) return real().recvfrom(fd, buffer, n, flags, from, size);
+        if ((flags & kNotOfTheStream) != 0) return real().recvfrom(fd, buffer, n, flags, from, size);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
         const ssize_t rc = shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
         if (rc >= 0 && from != nullptr && size != nullptr) *size = 0;  // TCP tells no address here
@@ -256,7 +268,7 @@ CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const ssize_t n = receiving(
       fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & (MSG_OOB | MSG_ERRQUEUE)) != 0) return real().recvmsg(fd, message, flags);
+        if ((flags & kNotOfTheStream) != 0) return real().recvmsg(fd, message, flags);
         return receive_message(fd, s, message, flags);
       });
   if (n >= 0 && message->msg_controllen > 0) passed(message, [](int other) { adopt_passed(other); });
@@ -268,6 +280,7 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
       fd, (flags & MSG_PEEK) != 0,
       [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
       [&](Socket& s) -> ssize_t {
+        if ((flags & kNotOfTheStream) != 0) return real().recvmmsg(fd, messages, count, flags, timeout);
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
           const int more = i > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
@@ -275,14 +288,13 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
           if (got < 0) return n > 0 ? n : -1;
           messages[i].msg_len = static_cast<unsigned>(got);
           ++n;
-          if (got == 0) break;
         }
         return n;
       }));
 }
 
 CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
-  if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
+  leave_if_tcps(fd, flags);
   return sending(
       fd, [&] { return real().send(fd, buffer, n, flags); },
       [&](Socket& s) -> ssize_t {
@@ -302,7 +314,7 @@ CLAN_INTERPOSE ssize_t write(int fd, const void* buffer, size_t n) {
 
 CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to,
                               socklen_t size) {
-  if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
+  leave_if_tcps(fd, flags);
   return sending(
       fd, [&] { return plain_sendto(fd, buffer, n, flags, to, size); },
       [&](Socket& s) -> ssize_t {
@@ -334,7 +346,7 @@ CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off6
 }
 
 CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  if ((flags & MSG_OOB) != 0) leave_pipe(fd, false);  // urgent data is TCP's alone
+  leave_if_tcps(fd, flags);
   const bool passes = message != nullptr && message->msg_controllen > 0;
   if (passes) passed(message, [fd](int other) { pass_on(other, fd); });
   const ssize_t rc = sending(
@@ -354,6 +366,7 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 
 CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  leave_if_tcps(fd, flags);
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;
     if (m.msg_controllen > 0) passed(&m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
@@ -368,6 +381,7 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
           if (sent < 0) return n > 0 ? n : -1;
           messages[i].msg_len = static_cast<unsigned>(sent);
           ++n;
+          if (static_cast<std::size_t>(sent) < bytes_of(m)) break;  // nothing may come behind the gap
         }
         return n;
       }));
