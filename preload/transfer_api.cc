@@ -445,7 +445,7 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
   if (source && source->shared()) {
     // The other one is a kernel pipe: never take out more than it has room for.
     pollfd room{to, POLLOUT, 0};
-    const bool wait = (flags & SPLICE_F_NONBLOCK) == 0;
+    const bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
     if (sys::poll(&room, 1, wait ? -1 : 0) <= 0) {
       errno = EAGAIN;
       return -1;
@@ -454,7 +454,7 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
     sys::ioctl(to, FIONREAD, &used);
     const std::size_t most = std::min({n, sizeof buffer, static_cast<std::size_t>(std::max(size - used, 1))});
     const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
-    const ssize_t got = shared_receive(from, *source, &io, 1, wait ? 0 : MSG_DONTWAIT);
+    const ssize_t got = shared_receive(from, *source, &io, 1, 0);  // SPLICE_F_NONBLOCK is not for sockets
     if (got <= 0) return got;
     for (ssize_t put = 0; put < got;) {
       const long k = sys::call(SYS_write, to, buffer + put, got - put);
@@ -468,7 +468,7 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
     return got;
   }
   if (target && target->shared()) {
-    if ((flags & SPLICE_F_NONBLOCK) != 0 || is_nonblocking(to, *target)) {
+    if (is_nonblocking(to, *target)) {
       if ((readiness(to, *target, false) & POLLOUT) == 0) {
         errno = EAGAIN;
         return -1;
