@@ -227,7 +227,13 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
   }
   if (request == SIOCATMARK) {
     // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
-    if (Held s = hold(fd); s && s->shared()) (void)readiness(fd, *s, true);
+    if (Held s = hold(fd); s && s->shared()) {
+      (void)readiness(fd, *s, true);
+      if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {
+        *static_cast<int*>(argument) = 0;
+        return 0;
+      }
+    }
   }
   if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) leave_pipe(fd, false);
   const int rc = real().ioctl(fd, request, argument);
