@@ -260,6 +260,20 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   return rc;
 }
 
+namespace {
+
+// Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit of kState that
+// says how the program has them; 0: any other option, or TCP's own.
+std::uint64_t kept_option(const Socket& s, int level, int name) {
+  using namespace clan::socket_face;
+  if (level != IPPROTO_TCP || (name != TCP_NODELAY && name != TCP_CORK) || !s.shared()) return 0;
+  // PAIR face.state
+  if ((s.mine().words[kState].load(std::memory_order_acquire) & kSending) == 0) return 0;
+  return name == TCP_NODELAY ? kNodelay : kCorked;
+}
+
+}  // namespace
+
 CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
   if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr && *size >= sizeof(int)) {
     // The kernel's may be of a doorbell.
@@ -273,6 +287,14 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
     if (Held s = hold(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
   }
+  if (rc == 0 && level == IPPROTO_TCP && *size == sizeof(int)) {
+    Held s = hold(fd);
+    if (const std::uint64_t bit = s ? kept_option(*s, level, name) : 0; bit != 0) {
+      // relaxed: nothing else is told by it
+      const std::uint64_t state = s->mine().words[clan::socket_face::kState].load(std::memory_order_relaxed);
+      *static_cast<int*>(value) = (state & bit) != 0 ? 1 : 0;
+    }
+  }
   if (rc == 0 && is_af_clan(fd) && level == SOL_SOCKET && *size == sizeof(int)) {
     if (name == SO_DOMAIN) *static_cast<int*>(value) = AF_CLAN;
     if (name == SO_PROTOCOL) *static_cast<int*>(value) = 0;
@@ -281,9 +303,15 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
 }
 
 CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
-  if (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK)) {
-    // A pipe delays nothing, and doorbells must not be delayed.
-    if (Held s = hold(fd); s && s->shared()) return size >= sizeof(int) ? 0 : (errno = EINVAL, -1);
+  if (Held s = hold(fd); s && size >= sizeof(int) && value != nullptr) {
+    if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
+      // A pipe delays nothing. TCP has to know only if it sends again.
+      auto& state = s->mine().words[clan::socket_face::kState];
+      const bool on = *static_cast<const int*>(value) != 0;
+      // relaxed: nothing else is told by it
+      on ? state.fetch_or(bit, std::memory_order_relaxed) : state.fetch_and(~bit, std::memory_order_relaxed);
+      if (!sends_tcp(*s)) return 0;
+    }
   }
   const int rc = real().setsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT) {

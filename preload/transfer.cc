@@ -20,9 +20,11 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kBells;
+using socket_face::kCorked;
 using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kLeaving;
+using socket_face::kNodelay;
 using socket_face::kReset;
 using socket_face::kSending;
 using socket_face::kState;
@@ -84,6 +86,12 @@ bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
   }
 }
 
+bool is_set(int fd, int option_of_tcp) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return sys::getsockopt(fd, IPPROTO_TCP, option_of_tcp, &value, &size) == 0 && value != 0;
+}
+
 }  // namespace
 
 bool switch_sending(int fd, Socket& s) {
@@ -98,13 +106,15 @@ bool switch_sending(int fd, Socket& s) {
   bool switched = (state_of(mine) & kSending) != 0;
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
   if (!switched && !over && sent_by_tcp(fd, &bytes)) {
-    // Doorbells must not wait for anything.
+    // Doorbells must not wait for anything. What the program has set it goes on to see.
     const int on = 1, off = 0;
+    const std::uint64_t options = (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
+                                  (is_set(fd, TCP_CORK) ? std::uint64_t{kCorked} : 0);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
     // PAIR face.state: publishes kSwitchAt
-    mine.words[kState].fetch_or(kSending, std::memory_order_seq_cst);
+    mine.words[kState].fetch_or(kSending | options, std::memory_order_seq_cst);
     // Whoever leaves says so and then looks whether we have switched: one of us sees the other.
     switched = (state_of(s.theirs()) & kLeaving) == 0;
     if (!switched) mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);

@@ -38,6 +38,8 @@ enum State : std::uint64_t {
   kClosed = 16,        ///< its last descriptor has been closed: nobody is to be woken there
   kReset = 32,         ///< and that was to be a reset, as with bytes left unread or SO_LINGER of 0
   kResends = 64,       ///< kGone, and it sends again what the other end, which is leaving, has not read
+  kNodelay = 128,      ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
+  kCorked = 256,       ///< TCP_CORK, likewise
 };
 
 constexpr std::uint64_t kBellsClosed = 1u << 30;
