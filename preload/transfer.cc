@@ -774,7 +774,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
     if (sender.ended.load(std::memory_order_relaxed) == 2) return shared_shutdown(fd, s, how);  // just gone back
   }
   // Whoever sleeps on this descriptor here has to notice.
-  if (how == SHUT_RD) return real().shutdown(fd, SHUT_RD);
+  if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);
   return 0;
 }
 
