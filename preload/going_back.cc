@@ -137,6 +137,14 @@ void settle(Socket& s) {
   s.state.store(Socket::State::kKernel, std::memory_order_release);
 }
 
+// What is read next is the kernel's.
+void read_kernel(int fd, Socket& s) {
+  if (const int low_water = s.low_water.load(); low_water > 1) {
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
+  }
+  s.back_in.store(true, std::memory_order_release);
+}
+
 // --- what the other end has not read -----------------------------------------------------------------
 
 // Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
@@ -375,7 +383,7 @@ bool came_back(int fd, Socket& s) {
     if (!s.drained.load(std::memory_order_acquire) || s.pipe.front() != PipeFront::kLeave) return false;
     if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;
   }
-  s.back_in.store(true, std::memory_order_release);
+  read_kernel(fd, s);
   settle(s);
   return true;
 }
@@ -541,7 +549,7 @@ void wait_until_clean(int fd, Socket& s) {
     nap();
   }
   if (taken >= 0) sys::close(taken);
-  s.back_in.store(true, std::memory_order_release);
+  read_kernel(fd, s);
 }
 
 // Under s.moving. False: nobody has come into the pipe; who comes now sees that we have gone.
@@ -552,7 +560,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
     silence(s.mine());
     set_gone(s.mine());
-    s.back_in.store(true, std::memory_order_release);
+    read_kernel(fd, s);
     settle(s);
     return false;
   }

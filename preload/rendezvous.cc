@@ -143,7 +143,12 @@ void begin_sharing(int fd, Socket& s, bool counted) {
   s.send_wait.emplace(WaitOptions{});
   int low_water = 1;
   socklen_t size = sizeof low_water;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0) s.low_water = low_water;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0 && low_water > 1) {
+    // A doorbell is one byte, and has to wake.
+    const int one = 1;
+    s.low_water = low_water;
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+  }
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   moved(s);

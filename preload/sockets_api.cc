@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdarg>
 
 #include "af_clan.h"
@@ -272,6 +273,9 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
   return name == TCP_NODELAY ? kNodelay : kCorked;
 }
 
+// The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
+bool keeps_low_water(const Socket& s) { return s.shared() && !s.back_in.load(std::memory_order_acquire); }
+
 }  // namespace
 
 CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
@@ -284,6 +288,9 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
     }
   }
   const int rc = real().getsockopt(fd, level, name, value, size);
+  if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
+    if (Held s = hold(fd); s && keeps_low_water(*s)) *static_cast<int*>(value) = s->low_water.load();
+  }
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
     if (Held s = hold(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
   }
@@ -313,9 +320,12 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
       if (!sends_tcp(*s)) return 0;
     }
   }
-  const int rc = real().setsockopt(fd, level, name, value, size);
-  if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT) {
-    if (Held s = hold(fd)) s->low_water = std::max(1, *static_cast<const int*>(value));
+  if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {
+    if (Held s = hold(fd)) {
+      const int asked = *static_cast<const int*>(value);
+      s->low_water = asked < 0 ? INT_MAX : std::max(1, asked);
+      if (keeps_low_water(*s)) return 0;
+    }
   }
-  return rc;
+  return real().setsockopt(fd, level, name, value, size);
 }

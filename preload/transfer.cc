@@ -392,14 +392,22 @@ namespace {
 
 bool others_want_room(const Socket& s) { return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT | POLLWRNORM); }
 
+bool has_ended(const Socket& s) {
+  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_acquire) == 1;
+}
+
+// Bytes at the front of the pipe are as many as SO_RCVLOWAT asks for, or as there will be.
+bool enough_bytes(const Socket& s) {
+  const int low_water = s.low_water.load(std::memory_order_relaxed);
+  return low_water <= 1 || s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water) || has_ended(s);
+}
+
 // Something that somebody who sleeps would want to know of.
 bool worth_waking(const Socket& s) {
   const PipeFront front = s.pipe.front();
-  const int low_water = s.low_water.load(std::memory_order_relaxed);
   // After kLeave, TCP's own bytes wake everybody.
   if (front != PipeFront::kNothing && front != PipeFront::kLeave &&
-      (front != PipeFront::kBytes || low_water <= 1 ||
-       s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water))) {
+      (front != PipeFront::kBytes || enough_bytes(s))) {
     return true;
   }
   return others_want_room(s) && s.pipe.writable();
@@ -803,12 +811,10 @@ short readiness(int fd, Socket& s, bool look) {
   }
   if (s.drained.load(std::memory_order_acquire)) {
     const PipeFront front = s.pipe.front();
-    const int low_water = s.low_water.load(std::memory_order_relaxed);
-    const bool enough = front != PipeFront::kBytes || low_water <= 1 ||
-                        s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water);
+    const bool enough = front != PipeFront::kBytes || enough_bytes(s);
     if (front != PipeFront::kNothing && front != PipeFront::kLeave && enough) ready |= POLLIN;
     // As in TCP, the end is known before the bytes in front of it are read.
-    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_acquire) == 1) ready |= POLLRDHUP;
+    if (has_ended(s)) ready |= POLLRDHUP;
     if (front == PipeFront::kBroken) ready |= POLLERR | POLLHUP;
   }
   if (gone) {
