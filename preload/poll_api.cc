@@ -168,8 +168,9 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     int n = from_pipes(false, false);
     if (n > 0 && plain == 0) return n;
     if (n > 0 || timeout_ns == 0) {
-      // Everything at once, without waiting.
-      if (sys::poll(copy, count, 0) < 0) return n;
+      // Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call lets in.
+      const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
+      if (rc < 0) return n > 0 ? n : rc;
       return from_pipes(true, true);
     }
     auto there = [&] {

@@ -326,10 +326,36 @@ bool check_due(Socket& s) {
   return true;
 }
 
+// When a blocking call gives up. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
+std::uint64_t deadline_of(int fd, int option) {
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
+  if (limit.tv_sec == 0 && limit.tv_usec == 0) return kNoDeadline;
+  return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
+}
+
+// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
+int time_left_ms(std::uint64_t deadline, int most) {
+  if (deadline == kNoDeadline) return most;
+  const std::uint64_t now = monotonic_ns();
+  if (now >= deadline) return 0;
+  const auto left = static_cast<int>(std::min<std::uint64_t>((deadline - now + 999'999) / 1'000'000, 1u << 30));
+  return most < 0 ? left : std::min(left, most);
+}
+
 // Sleeps in the kernel until the descriptor is readable, as a blocking recv would: SO_RCVTIMEO, signals and
-// cancellation are the kernel's. 0, or -1 with errno.
-int sleep_for_bytes(int fd, Socket& s) {
+// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after
+// a signal. 0, or -1 with errno.
+int sleep_for_bytes(int fd, Socket& s, bool more) {
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+  if (more) {
+    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+    const int rc = real().poll(&p, 1, time_left_ms(deadline_of(fd, SO_RCVTIMEO), -1));
+    if (rc == 0) errno = EAGAIN;
+    return rc > 0 ? 0 : -1;
+  }
   char byte;
   const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
   if (n == 0) {
@@ -557,7 +583,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     {
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (sleep_for_bytes(fd, s) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+      if (sleep_for_bytes(fd, s, got > 0) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
     look_at_kernel(fd, s);
     if (s.receive_wait) s.receive_wait->slept();
@@ -566,23 +592,22 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
 
 namespace {
 
-// When a blocking send gives up.
-std::uint64_t send_deadline(int fd) {
-  timeval limit{};
-  socklen_t size = sizeof limit;
-  sys::getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
-  if (limit.tv_sec == 0 && limit.tv_usec == 0) return kNoDeadline;
-  return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
-         static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
+// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after handlers with
+// SA_RESTART. poll() does not say which it was, so all that there are have to be of that kind.
+bool handlers_restart() {
+  KeepErrno keep;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) != 0) continue;
+    const bool handled = action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+    if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
+  }
+  return true;
 }
 
-// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
-int time_left_ms(std::uint64_t deadline, int most) {
-  if (deadline == kNoDeadline) return most;
-  const std::uint64_t now = monotonic_ns();
-  if (now >= deadline) return 0;
-  const auto left = static_cast<int>(std::min<std::uint64_t>((deadline - now + 999'999) / 1'000'000, 1u << 30));
-  return most < 0 ? left : std::min(left, most);
+// The sleep of a send has failed. False: so does the send.
+bool goes_on(std::size_t sent, std::uint64_t deadline) {
+  return errno == EINTR && sent == 0 && deadline == kNoDeadline && handlers_restart();
 }
 
 // A send in the kernel, counted. False: somebody is switching.
@@ -649,7 +674,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       }
       // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that to switch; the
       // peer may read nothing until then.
-      if (deadline == 0) deadline = send_deadline(fd);
+      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
       const int timeout = time_left_ms(deadline, kLongestNapMs);
       if (timeout == 0) {
         if (sent > 0) return static_cast<ssize_t>(sent);
@@ -657,7 +682,9 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         return -1;
       }
       pollfd p{fd, POLLOUT, 0};
-      if (real().poll(&p, 1, timeout) < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+      if (real().poll(&p, 1, timeout) < 0 && !goes_on(sent, deadline)) {
+        return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+      }
       continue;
     }
     if (sender.ended.load(std::memory_order_relaxed) == 1) {
@@ -717,7 +744,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
     // this return at once, so then only a short nap is taken.
-    if (deadline == 0) deadline = send_deadline(fd);
+    if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
     int most = -1;
     if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
@@ -730,7 +757,9 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       errno = EAGAIN;
       return -1;
     }
-    if (real().poll(&p, 1, timeout) < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (real().poll(&p, 1, timeout) < 0 && !goes_on(sent, deadline)) {
+      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    }
     sleeper.reset();
     look_at_kernel(fd, s);
     if (s.send_wait) s.send_wait->slept();
