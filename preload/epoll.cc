@@ -66,6 +66,7 @@ struct Set {
   int epfd = -1;  ///< one of them
   std::uint32_t moved = 0, start = 0;
   std::uint32_t round = 0;  ///< of collect()
+  std::uint32_t nested = 0;  ///< of its interests
   int sleepers = 0;  ///< threads in the kernel's wait, or nearly
   List interests;    ///< all
   List watched;      ///< moved ones
@@ -220,6 +221,7 @@ std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(
 void remove(Interest* i) {
   Set& set = *i->set;
   if (i->moved) --set.moved;
+  if (i->nested) --set.nested;
   unwatch(*i);
   set.interests.at[i->index] = set.interests.at[--set.interests.count];
   set.interests.at[i->index]->index = i->index;
@@ -435,13 +437,35 @@ void awake(Set& set) {
   }
 }
 
+// The kernel calls a set ready. For doorbells alone?
+bool only_doorbells(Set& set) {
+  if (anything(set)) return false;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
+  }
+  pollfd p{set.epfd, POLLIN, 0};
+  return !anything(set) && sys::poll(&p, 1, 0) == 0;
+}
+
+// Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
+bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
+  for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
+    Set* inner = find(i.fd);
+    if (inner != nullptr && inner != &set && inner->moved > 0) return only_doorbells(*inner);
+  }
+  return false;
+}
+
 // Turns what the kernel said into what the application is to hear. Answers the number of events kept.
 // `collected`: moved sockets have been reported in this call already, and none may be twice.
 int translate(Set& set, epoll_event* events, int n, bool collected) {
   int kept = 0;
   for (int k = 0; k < n; ++k) {
     if ((events[k].data.u64 & kTagMask) != kTag) {
-      events[kept++] = events[k];
+      if (!of_doorbells_in_nested(set, events[k])) events[kept++] = events[k];
       continue;
     }
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
@@ -578,6 +602,7 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
     i->nested = true;
     i->moved = true;  // it is asked each time
     ++set->moved;
+    ++set->nested;
     i->fd = fd;
     watch(*i);
   }
@@ -715,6 +740,12 @@ bool set_ready(int epfd) {
   Guard guard;
   Set* set = find(epfd);
   return set != nullptr && anything(*set);
+}
+
+bool set_has_only_doorbells(int epfd) {
+  Guard guard;
+  Set* set = find(epfd);
+  return set != nullptr && only_doorbells(*set);
 }
 
 bool set_prepare_sleep(int epfd) {

@@ -16,9 +16,11 @@ void went_back(Socket& s);
 /// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do we.
 void left_descriptor(Socket& s, int fd);
 /// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether epoll_wait
-/// would say something of those; and, before sleeping, as prepare_sleep() of a socket; and after it.
+/// would say something of those; whether nothing holds in spite of the kernel, which saw doorbells; and, before
+/// sleeping, as prepare_sleep() of a socket; and after it.
 bool set_moved(int epfd);
 bool set_ready(int epfd);
+bool set_has_only_doorbells(int epfd);
 bool set_prepare_sleep(int epfd);
 void set_awake(int epfd);
 /// Sockets have been put into this epoll set.

@@ -146,7 +146,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       }
       if (fds[i].fd >= 0 && (fds[i].events & (POLLIN | POLLRDNORM)) != 0 && set_moved(fds[i].fd)) {
         // What the kernel says of a set may be doorbells only.
-        fds[i].revents = set_ready(fds[i].fd) || fds[i].revents != 0 ? fds[i].events & (POLLIN | POLLRDNORM) : 0;
+        const bool ready = fds[i].revents != 0 ? !set_has_only_doorbells(fds[i].fd) : set_ready(fds[i].fd);
+        fds[i].revents = ready ? fds[i].events & (POLLIN | POLLRDNORM) : 0;
       }
       n += fds[i].revents != 0;
     }
