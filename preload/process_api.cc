@@ -25,6 +25,8 @@
 #include "socket.h"
 #include "uring.h"
 
+extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_list list);
+
 using namespace clan::preload;
 
 namespace {
@@ -510,4 +512,40 @@ CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   // fileno() must go on to work.
   if (stream != nullptr) stream->_fileno = fd;
   return stream;
+}
+
+namespace {
+
+// `flag`: of the fortified functions, -1 for the plain ones.
+int print(int fd, int flag, const char* format, va_list list) {
+  if (flag < 0 && !hold(fd)) return real().vdprintf(fd, format, list);
+  char* text = nullptr;
+  const int n = flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
+  if (n < 0) return -1;
+  const ssize_t written = cookie_write(reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), text,
+                                       static_cast<std::size_t>(n));
+  KeepErrno keep;
+  std::free(text);
+  return written == n ? n : -1;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int vdprintf(int fd, const char* format, va_list list) { return print(fd, -1, format, list); }
+CLAN_INTERPOSE int __vdprintf_chk(int fd, int flag, const char* format, va_list list) {
+  return print(fd, flag, format, list);
+}
+CLAN_INTERPOSE int dprintf(int fd, const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  const int n = print(fd, -1, format, list);
+  va_end(list);
+  return n;
+}
+CLAN_INTERPOSE int __dprintf_chk(int fd, int flag, const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  const int n = print(fd, flag, format, list);
+  va_end(list);
+  return n;
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -88,6 +89,7 @@ namespace clan::preload {
   X(int, system, (const char*))                                                                  \
   X(FILE*, popen, (const char*, const char*))                                                    \
   X(FILE*, fdopen, (int, const char*))                                                           \
+  X(int, vdprintf, (int, const char*, va_list))                                                  \
   X(int, fclose, (FILE*))
 
 struct Real {
