@@ -89,8 +89,10 @@ void hand_on(int fd, Socket& s, void* argument) {
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
   char item[64];
   const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1, s.pipe.end());
-  if (!s.shared() || s.pipe.memfd() < 0 || list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
-    leave_pipe(fd, true);  // the new program knows nothing of it
+  // A standard stream of the new program would read and write past us.
+  if (fd <= STDERR_FILENO || !s.shared() || s.pipe.memfd() < 0 ||
+      list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
+    leave_pipe(fd, true);
     return;
   }
   std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n) + 1);

@@ -32,6 +32,8 @@ void gone(int fd) {
 void same(int from, int to) {
   if (from == to) return;
   if (in_borrowed_memory()) return leave_pipe(from, true);  // for whatever is executed
+  // Standard streams of the C library and of C++ read and write past us.
+  if (to <= STDERR_FILENO) leave_pipe(from, true);
   duplicate_entry(from, to);
   duplicate_epoll(from, to);
   if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);
