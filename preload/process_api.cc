@@ -445,6 +445,31 @@ CLAN_INTERPOSE long syscall(long number, ...) {
       return ::recvmsg(fd, static_cast<msghdr*>(p1), static_cast<int>(a[2]));
     case SYS_sendmsg:
       return ::sendmsg(fd, static_cast<const msghdr*>(p1), static_cast<int>(a[2]));
+    case SYS_recvmmsg:
+      return ::recvmmsg(fd, static_cast<mmsghdr*>(p1), static_cast<unsigned>(a[2]), static_cast<int>(a[3]),
+                        reinterpret_cast<timespec*>(a[4]));
+    case SYS_sendmmsg:
+      return ::sendmmsg(fd, static_cast<mmsghdr*>(p1), static_cast<unsigned>(a[2]), static_cast<int>(a[3]));
+    case SYS_preadv2:
+      return ::preadv2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3], static_cast<int>(a[5]));
+    case SYS_pwritev2:
+      return ::pwritev2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3], static_cast<int>(a[5]));
+    case SYS_sendfile:
+      return ::sendfile(fd, static_cast<int>(a[1]), reinterpret_cast<off_t*>(a[2]), static_cast<std::size_t>(a[3]));
+    case SYS_splice:
+      return ::splice(fd, static_cast<off64_t*>(p1), static_cast<int>(a[2]), reinterpret_cast<off64_t*>(a[3]),
+                      static_cast<std::size_t>(a[4]), static_cast<unsigned>(a[5]));
+    case SYS_getsockopt:
+      return ::getsockopt(fd, static_cast<int>(a[1]), static_cast<int>(a[2]), reinterpret_cast<void*>(a[3]),
+                          reinterpret_cast<socklen_t*>(a[4]));
+    case SYS_setsockopt:
+      return ::setsockopt(fd, static_cast<int>(a[1]), static_cast<int>(a[2]), reinterpret_cast<void*>(a[3]),
+                          static_cast<socklen_t>(a[4]));
+    case SYS_ppoll:
+      return ::ppoll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]),
+                     reinterpret_cast<const timespec*>(a[2]), reinterpret_cast<const sigset_t*>(a[3]));
+    case SYS_close_range:
+      return ::close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]), static_cast<int>(a[2]));
     case SYS_close:
       return ::close(fd);
     case SYS_shutdown:
