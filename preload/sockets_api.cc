@@ -278,6 +278,16 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
 bool keeps_low_water(const Socket& s) { return s.shared() && !s.back_in.load(std::memory_order_acquire); }
 
+// Options by which the kernel does more with the bytes than carry them: tells of them in control data, or encrypts
+// them.
+void leave_if_kernels(int fd, int level, int name) {
+  constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
+                                 SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
+  if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages)) leave_pipe(fd, false);
+  if (level == IPPROTO_TCP && name == TCP_INQ) leave_pipe(fd, false);
+  if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)) leave_pipe(fd, true);
+}
+
 }  // namespace
 
 CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
@@ -312,6 +322,7 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
 }
 
 CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
+  leave_if_kernels(fd, level, name);
   if (Held s = hold(fd); s && size >= sizeof(int) && value != nullptr) {
     if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
       // A pipe delays nothing. TCP has to know only if it sends again.
