@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <clan/pipe.h>
+#include <clan/socket_face.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -16,15 +17,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace clan::test {
+
+/// The library is loaded. What tests expect of it beyond what the kernel does they ask for only then.
+inline bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
 
 inline sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
@@ -100,6 +108,42 @@ inline std::uint64_t bytes_by_shared_memory() {
   return sum;
 }
 
+/// How the connection behind a socket of this process goes.
+struct Way {
+  bool sends_by_pipe = false, receives_by_pipe = false;
+  std::uint64_t sent = 0, received = 0;  ///< bytes by shared memory
+};
+inline Way way_of(int fd) {
+  using namespace socket_face;
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return {};
+  Way way;
+  for (const int memfd : pipes()) {
+    PipePage* page = page_of(memfd);
+    if (page == nullptr) continue;
+    for (int i = 0; i < 2; ++i) {
+      const auto &mine = page->ends[i], &theirs = page->ends[1 - i];
+      if (mine.face.words[kCookie].load() != cookie) continue;
+      auto sends = [](const PipePage::End& end) {
+        return (end.face.words[kState].load() & (kSending | kGone)) == kSending;
+      };
+      way = {sends(mine), sends(theirs), mine.sender.bytes.load(), theirs.sender.bytes.load()};
+    }
+    ::munmap(page, sizeof *page);
+  }
+  return way;
+}
+/// Both directions go by shared memory. True without the library: there is nothing to see.
+inline bool by_pipe(int fd) {
+  const Way way = way_of(fd);
+  return !preloaded() || (way.sends_by_pipe && way.receives_by_pipe);
+}
+inline bool by_tcp(int fd) {
+  const Way way = way_of(fd);
+  return !way.sends_by_pipe && !way.receives_by_pipe;
+}
+
 inline int echo(int fd) {
   char buffer[4096];
   for (;;) {
@@ -118,6 +162,199 @@ inline void ping(int fd, int rounds) {
     ASSERT_EQ(::recv(fd, in.data(), in.size(), MSG_WAITALL), 1000);
     ASSERT_EQ(in, out);
   }
+}
+
+/// Both ends of a connection in this process. It has moved, unless that is not wanted.
+class Pair {
+ public:
+  explicit Pair(bool moves = true) {
+    const int listening = listener();
+    near = connect_to(port_of(listening));
+    far = ::accept(listening, nullptr, nullptr);
+    ::close(listening);
+    if (moves) move();
+  }
+  /// Of what somebody else has made. It has not moved yet.
+  Pair(int connected, int accepted) : near(connected), far(accepted) {}
+  ~Pair() {
+    close_near();
+    close_far();
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+
+  int near = -1, far = -1;  ///< connected, accepted
+
+  void close_near() {
+    if (near >= 0) ::close(std::exchange(near, -1));
+  }
+  void close_far() {
+    if (far >= 0) ::close(std::exchange(far, -1));
+  }
+  /// A few messages each way.
+  void talk(int rounds = 20) const {
+    char in[100];
+    for (int i = 0; i < rounds; ++i) {
+      std::string out(100, static_cast<char>('a' + i % 26));
+      for (const auto& [from, to] : {std::pair{near, far}, std::pair{far, near}}) {
+        ASSERT_EQ(::write(from, out.data(), out.size()), 100) << std::strerror(errno);
+        ASSERT_EQ(::recv(to, in, sizeof in, MSG_WAITALL), 100) << std::strerror(errno);
+        ASSERT_EQ(std::string_view(in, sizeof in), out);
+      }
+    }
+  }
+  void move() {
+    talk();
+    EXPECT_TRUE(by_pipe(near)) << "the connection has not moved";
+    before_ = way_of(near);
+  }
+  /// Since the last question, or since it moved: bytes that the pipe carried each way.
+  void expect_carried(std::uint64_t there, std::uint64_t back) {
+    const Way now = way_of(near);
+    if (preloaded()) {
+      EXPECT_EQ(now.sent - before_.sent, there);
+      EXPECT_EQ(now.received - before_.received, back);
+    }
+    before_ = now;
+  }
+
+ private:
+  Way before_;
+};
+
+/// A connection that has moved, and whose other end a child has, which goes on as it is told.
+class Peer {
+ public:
+  template <typename F>
+  explicit Peer(F&& serve, bool moves = true) {
+    const int listening = listener();
+    pid = child(
+        [&] {
+          const int end = ::accept(listening, nullptr, nullptr);
+          ::close(listening);
+          char buffer[1000];
+          for (int i = 0; moves && i < kRounds; ++i) {
+            if (::recv(end, buffer, sizeof buffer, MSG_WAITALL) != 1000) return 101;
+            if (::write(end, buffer, sizeof buffer) != 1000) return 102;
+          }
+          if (moves && ::read(end, buffer, 1) != 1) return 103;
+          return serve(end);
+        },
+        15);
+    fd = connect_to(port_of(listening));
+    ::close(listening);
+    if (!moves) return;
+    ping(fd, kRounds);
+    EXPECT_TRUE(by_pipe(fd)) << "the connection has not moved";
+    EXPECT_EQ(::write(fd, "!", 1), 1);
+  }
+  ~Peer() {
+    close();
+    if (pid > 0) {
+      EXPECT_EQ(result(), 0);
+    }
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  pid_t pid = -1;
+  int fd = -1;
+
+  void close() {
+    if (fd >= 0) ::close(std::exchange(fd, -1));
+  }
+  int result() { return result_of(std::exchange(pid, -1)); }
+
+ private:
+  static constexpr int kRounds = 30;
+};
+
+/// Waits at most two seconds for something that has to come by itself.
+template <typename F>
+bool comes_true(F&& what) {
+  for (int i = 0; i < 2000; ++i) {
+    if (what()) return true;
+    ::usleep(1000);
+  }
+  return what();
+}
+
+/// A thread of ours, or a child, sleeps in the kernel, and not just for a moment.
+inline bool sleeps(const std::atomic<pid_t>& tid) {
+  int looks = 0;
+  return comes_true([&] {
+    const std::string path = "/proc/" + std::to_string(tid.load()) + "/stat";
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    char text[256] = {};
+    const ssize_t n = ::read(fd, text, sizeof text - 1);
+    if (fd >= 0) ::close(fd);
+    const char* name_end = n > 0 ? std::strrchr(text, ')') : nullptr;
+    looks = name_end != nullptr && name_end[2] == 'S' ? looks + 1 : 0;
+    return looks == 5;
+  });
+}
+
+/// A thread that the test can wait for to fall asleep in the kernel.
+class Thread {
+ public:
+  template <typename F>
+  explicit Thread(F&& run)
+      : thread_([this, run = std::forward<F>(run)] {
+          tid_.store(static_cast<pid_t>(::syscall(SYS_gettid)));
+          run();
+          done_.store(true);
+        }) {}
+  ~Thread() {
+    if (thread_.joinable()) thread_.join();
+  }
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+
+  void join() { thread_.join(); }
+  bool done() const { return done_.load(); }
+  bool ends() const {
+    return comes_true([this] { return done(); });
+  }
+  pthread_t handle() { return thread_.native_handle(); }
+  /// False: it has ended instead, or does not sleep.
+  bool falls_asleep() const { return sleeps(tid_) && !done(); }
+
+ private:
+  std::atomic<pid_t> tid_{0};
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+/// A test that takes longer than `kSeconds` ends the program: some call does not return.
+class Watchdog : public testing::EmptyTestEventListener {
+ public:
+  /// For the initializer of a global.
+  static bool start() {
+    testing::UnitTest::GetInstance()->listeners().Append(new Watchdog);
+    return true;
+  }
+
+ private:
+  static constexpr unsigned kSeconds = 15;
+  void OnTestStart(const testing::TestInfo&) override { ::alarm(kSeconds); }
+  void OnTestEnd(const testing::TestInfo&) override { ::alarm(0); }
+};
+
+inline void put(int fd, std::string_view text) {
+  ASSERT_EQ(::send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()))
+      << std::strerror(errno);
+}
+/// What comes until there are `n` bytes or the end.
+inline std::string get(int fd, std::size_t n) {
+  std::string in(n, 0);
+  const ssize_t got = ::recv(fd, in.data(), n, MSG_WAITALL);
+  in.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return in;
+}
+/// Nothing is there to be read.
+inline bool silent(int fd) {
+  char byte;
+  return ::recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == -1 && errno == EAGAIN;
 }
 
 /// A child that sends back all it gets on one connection, and our end of that.

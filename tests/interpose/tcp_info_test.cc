@@ -17,8 +17,6 @@ tcp_info info_of(int fd) {
   return info;
 }
 
-bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
-
 TEST(TcpInfo, CountsWhatWasWrittenAndRead) {
   Echo peer;
   std::uint64_t bytes = 0;
