@@ -1,0 +1,922 @@
+// Calls that wait: readiness, time-outs, signals, and several threads asleep on one connection that
+// has moved. What is expected is what the kernel does by itself. Run with the interposer preloaded,
+// and without: both have to pass. The table "Calls" of docs/interposition.md names the tests of
+// each row.
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <functional>
+
+#include "connection.h"
+
+namespace clan::test {
+namespace {
+
+const bool watched = Watchdog::start();
+
+constexpr long kShortMs = 30;  ///< a time-out
+constexpr timespec kShort{0, kShortMs * 1'000'000};
+constexpr timespec kAtOnce{0, 0};
+constexpr timespec kLong{5, 0};
+
+class Stopwatch {
+ public:
+  long us() const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                                 start_)
+        .count();
+  }
+  long ms() const { return us() / 1000; }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+short poll_one(int fd, short events, int timeout_ms) {
+  pollfd p{fd, events, 0};
+  return ::poll(&p, 1, timeout_ms) < 0 ? static_cast<short>(-1) : p.revents;
+}
+
+/// Writes what fits. How much that was.
+std::size_t fill(int fd) {
+  const std::string block(50'000, 'f');
+  std::size_t sent = 0;
+  for (const std::size_t most : {block.size(), std::size_t{1}}) {
+    ssize_t n;
+    while ((n = ::send(fd, block.data(), most, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+      sent += static_cast<std::size_t>(n);
+    EXPECT_EQ(errno, EAGAIN);
+  }
+  return sent;
+}
+
+// --- poll and select ---------------------------------------------------------------------------
+
+TEST(Poll, TellsWhatHolds) {
+  Pair pair;
+  EXPECT_EQ(poll_one(pair.far, POLLIN | POLLRDHUP, 0), 0);
+  EXPECT_EQ(poll_one(pair.far, POLLIN | POLLOUT, 0), POLLOUT);
+  put(pair.near, "ab");
+  constexpr short kAll = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP | POLLPRI;
+  EXPECT_EQ(poll_one(pair.far, kAll, 1000), POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM);
+  EXPECT_EQ(get(pair.far, 2), "ab");
+  EXPECT_EQ(poll_one(pair.far, POLLIN, 0), 0);
+  ASSERT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+  EXPECT_EQ(poll_one(pair.far, kAll, 1000), POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP);
+  EXPECT_EQ(poll_one(pair.near, kAll, 0), POLLOUT | POLLWRNORM);
+  ASSERT_EQ(::shutdown(pair.far, SHUT_WR), 0);
+  EXPECT_TRUE(comes_true([&] { return (poll_one(pair.near, POLLIN, 0) & POLLHUP) != 0; }));
+}
+
+TEST(Poll, AnswersForMovedSocketsAndAllOthersInOneCall) {
+  Pair pair, other;
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const int closed = ::dup(pipe[0]);
+  ::close(closed);
+  std::array<pollfd, 6> all{{{pair.far, POLLIN, 0},
+                             {pipe[0], POLLIN, 0},
+                             {-1, POLLIN, 0x55},
+                             {other.far, POLLIN | POLLOUT, 0},
+                             {pipe[1], POLLOUT, 0},
+                             {pair.near, POLLIN, 0}}};
+  put(pair.near, "x");
+  ASSERT_EQ(::write(pipe[1], "x", 1), 1);
+  for (const int timeout : {0, 1000}) {
+    ASSERT_EQ(::poll(all.data(), all.size(), timeout), 4);
+    EXPECT_EQ(all[0].revents, POLLIN);
+    EXPECT_EQ(all[1].revents, POLLIN);
+    EXPECT_EQ(all[2].revents, 0);
+    EXPECT_EQ(all[3].revents, POLLOUT);
+    EXPECT_EQ(all[4].revents, POLLOUT);
+    EXPECT_EQ(all[5].revents, 0);
+  }
+  pollfd two[] = {{closed, POLLIN, 0}, {other.far, POLLIN, 0}};
+  EXPECT_EQ(::poll(two, 2, 1000), 1);
+  EXPECT_EQ(two[0].revents, POLLNVAL);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(Poll, ReturnsWhenItsTimeIsOver) {
+  Pair pair;
+  for (int by_ppoll = 0; by_ppoll < 2; ++by_ppoll) {
+    const Stopwatch time;
+    pollfd p{pair.far, POLLIN, 0};
+    EXPECT_EQ(by_ppoll != 0 ? ::ppoll(&p, 1, &kShort, nullptr) : ::poll(&p, 1, kShortMs), 0);
+    EXPECT_EQ(p.revents, 0);
+    EXPECT_GE(time.ms(), kShortMs);
+    EXPECT_LT(time.ms(), 1000);
+  }
+}
+
+TEST(Poll, WakesWhenBytesComeAndWhenThereIsRoom) {
+  Pair pair;
+  pollfd in{pair.far, POLLIN, 0}, out{pair.near, POLLOUT, 0};
+  int got = 0;
+  {
+    Thread sleeper([&] { got = ::poll(&in, 1, -1); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    put(pair.near, "x");
+  }
+  EXPECT_EQ(got, 1);
+  EXPECT_EQ(in.revents, POLLIN);
+  const std::size_t sent = fill(pair.near);
+  {
+    Thread sleeper([&] { got = ::ppoll(&out, 1, nullptr, nullptr); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    EXPECT_EQ(get(pair.far, sent + 1).size(), sent + 1);
+  }
+  EXPECT_EQ(got, 1);
+  EXPECT_EQ(out.revents, POLLOUT);
+  EXPECT_TRUE(by_pipe(pair.near));
+}
+
+struct Sets {
+  fd_set in, out, bad;
+  int most = 0;
+  Sets(std::initializer_list<int> ins, std::initializer_list<int> outs,
+       std::initializer_list<int> bads = {}) {
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_ZERO(&bad);
+    for (const int fd : ins) FD_SET(fd, &in), most = std::max(most, fd + 1);
+    for (const int fd : outs) FD_SET(fd, &out), most = std::max(most, fd + 1);
+    for (const int fd : bads) FD_SET(fd, &bad), most = std::max(most, fd + 1);
+  }
+};
+
+TEST(Select, TellsWhatHoldsOfEach) {
+  Pair pair;
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  put(pair.near, "x");
+  for (int by_pselect = 0; by_pselect < 2; ++by_pselect) {
+    Sets sets({pair.near, pair.far, pipe[0]}, {pair.far, pipe[1]}, {pair.far});
+    timeval second{1, 0};
+    const int n = by_pselect != 0
+                      ? ::pselect(sets.most, &sets.in, &sets.out, &sets.bad, &kLong, nullptr)
+                      : ::select(sets.most, &sets.in, &sets.out, &sets.bad, &second);
+    EXPECT_EQ(n, 3);
+    EXPECT_FALSE(FD_ISSET(pair.near, &sets.in));
+    EXPECT_TRUE(FD_ISSET(pair.far, &sets.in));
+    EXPECT_FALSE(FD_ISSET(pipe[0], &sets.in));
+    EXPECT_TRUE(FD_ISSET(pair.far, &sets.out));
+    EXPECT_TRUE(FD_ISSET(pipe[1], &sets.out));
+    EXPECT_FALSE(FD_ISSET(pair.far, &sets.bad));
+  }
+  Sets closed({pair.far, pipe[0]}, {});
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  timeval none{0, 0};
+  EXPECT_EQ(::select(closed.most, &closed.in, nullptr, nullptr, &none), -1);
+  EXPECT_EQ(errno, EBADF);
+}
+
+TEST(Select, ReturnsWhenItsTimeIsOverAndSaysWhatIsLeft) {
+  Pair pair;
+  const Stopwatch time;
+  Sets sets({pair.far}, {});
+  timeval brief{0, kShortMs * 1000};
+  EXPECT_EQ(::select(sets.most, &sets.in, nullptr, nullptr, &brief), 0);
+  EXPECT_GE(time.ms(), kShortMs);
+  EXPECT_FALSE(FD_ISSET(pair.far, &sets.in));
+  EXPECT_EQ(brief.tv_sec, 0);
+  EXPECT_EQ(brief.tv_usec, 0);
+  Sets again({pair.far}, {});
+  EXPECT_EQ(::pselect(again.most, &again.in, nullptr, nullptr, &kShort, nullptr), 0);
+  EXPECT_GE(time.ms(), 2 * kShortMs);
+  put(pair.near, "x");
+  Sets ready({pair.far}, {});
+  timeval much{100, 0};
+  EXPECT_EQ(::select(ready.most, &ready.in, nullptr, nullptr, &much), 1);
+  EXPECT_GE(much.tv_sec, 98);
+}
+
+TEST(Select, WakesWhenBytesCome) {
+  Pair pair;
+  int got = 0;
+  Sets sets({pair.far}, {});
+  {
+    Thread sleeper([&] { got = ::select(sets.most, &sets.in, nullptr, nullptr, nullptr); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    put(pair.near, "x");
+  }
+  EXPECT_EQ(got, 1);
+  EXPECT_TRUE(FD_ISSET(pair.far, &sets.in));
+}
+
+// --- epoll -------------------------------------------------------------------------------------
+
+/// An epoll set and what it says.
+class Set {
+ public:
+  int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  Set() = default;
+  ~Set() { ::close(fd); }
+  Set(const Set&) = delete;
+  Set& operator=(const Set&) = delete;
+
+  int control(int operation, int of, std::uint32_t events, std::uint64_t data = 7) const {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = data;
+    return ::epoll_ctl(fd, operation, of, &event);
+  }
+  int add(int of, std::uint32_t events, std::uint64_t data = 7) const {
+    return control(EPOLL_CTL_ADD, of, events, data);
+  }
+  /// The events of the only descriptor that has any, with its data 7; 0: none. -1: another number.
+  int ready(int timeout_ms = 0) const {
+    epoll_event events[4] = {};
+    const int n = ::epoll_wait(fd, events, 4, timeout_ms);
+    if (n == 0) return 0;
+    return n == 1 && events[0].data.u64 == 7 ? static_cast<int>(events[0].events) : -1;
+  }
+};
+
+constexpr int kSoonMs = 1000;
+
+TEST(Epoll, ByLevelSaysSoUntilAllIsRead) {
+  for (const bool added_before : {false, true}) {
+    Pair pair(!added_before);
+    Set set;
+    ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+    if (added_before) pair.move();
+    EXPECT_EQ(set.ready(), 0);
+    put(pair.near, "abc");
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+    EXPECT_EQ(get(pair.far, 1), "a");
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+    EXPECT_EQ(get(pair.far, 2), "bc");
+    EXPECT_EQ(set.ready(), 0);
+    ASSERT_EQ(set.control(EPOLL_CTL_MOD, pair.far, EPOLLIN | EPOLLOUT), 0);
+    EXPECT_EQ(set.ready(), EPOLLOUT);
+    EXPECT_TRUE(by_pipe(pair.near));
+  }
+}
+
+TEST(Epoll, ByEdgesSaysSoOncePerArrival) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN | EPOLLET), 0);
+  for (int i = 0; i < 5; ++i) {
+    put(pair.near, "abc");
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN) << "round " << i;
+    EXPECT_EQ(set.ready(), 0) << "nothing has come since";
+  }
+  EXPECT_EQ(get(pair.far, 15).size(), 15u);
+  EXPECT_EQ(set.ready(), 0);
+  ASSERT_EQ(set.control(EPOLL_CTL_MOD, pair.far, EPOLLIN | EPOLLOUT | EPOLLET), 0);
+  EXPECT_EQ(set.ready(), EPOLLOUT);
+  EXPECT_EQ(set.ready(), 0);
+  const std::size_t sent = fill(pair.far);
+  EXPECT_EQ(set.ready(), 0);
+  EXPECT_EQ(get(pair.near, sent).size(), sent);
+  EXPECT_EQ(set.ready(kSoonMs), EPOLLOUT) << "room again";
+}
+
+TEST(Epoll, OneShotIsSilentUntilItIsAskedAgain) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN | EPOLLONESHOT), 0);
+  put(pair.near, "a");
+  EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+  put(pair.near, "b");
+  EXPECT_EQ(set.ready(20), 0);
+  ASSERT_EQ(set.control(EPOLL_CTL_MOD, pair.far, EPOLLIN | EPOLLONESHOT), 0);
+  EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+  EXPECT_EQ(get(pair.far, 2), "ab");
+}
+
+TEST(Epoll, ExclusiveWakesAtLeastOneOfThem) {
+  Pair pair;
+  Set sets[2];
+  for (const Set& set : sets) ASSERT_EQ(set.add(pair.far, EPOLLIN | EPOLLEXCLUSIVE), 0);
+  EXPECT_EQ(sets[0].control(EPOLL_CTL_MOD, pair.far, EPOLLIN), -1);
+  EXPECT_EQ(errno, EINVAL);
+  std::atomic<int> woken{0};
+  auto wait = [&](const Set& set) {
+    if (set.ready(-1) == EPOLLIN) woken.fetch_add(1);
+  };
+  {
+    Thread one([&] { wait(sets[0]); }), two([&] { wait(sets[1]); });
+    EXPECT_TRUE(one.falls_asleep());
+    EXPECT_TRUE(two.falls_asleep());
+    put(pair.near, "x");
+    EXPECT_TRUE(comes_true([&] { return woken.load() > 0; }));
+    // Who was not woken is by what comes next, or sees what has not been read.
+    for (int i = 0; i < 2000 && woken.load() < 2; ++i) {
+      put(pair.near, "y");
+      ::usleep(1000);
+    }
+  }
+  EXPECT_EQ(woken.load(), 2);
+}
+
+TEST(Epoll, ASetInASetIsReadyWhenOneOfItsSocketsIs) {
+  Pair pair;
+  Set inner, outer;
+  ASSERT_EQ(inner.add(pair.far, EPOLLIN), 0);
+  ASSERT_EQ(outer.add(inner.fd, EPOLLIN), 0);
+  EXPECT_EQ(outer.ready(), 0);
+  EXPECT_EQ(poll_one(inner.fd, POLLIN, 0), 0);
+  for (int round = 0; round < 3; ++round) {
+    int outer_said = 0, poll_said = 0;
+    {
+      Thread waits([&] { outer_said = outer.ready(-1); }),
+          polls([&] { poll_said = poll_one(inner.fd, POLLIN, -1); });
+      EXPECT_TRUE(waits.falls_asleep());
+      EXPECT_TRUE(polls.falls_asleep());
+      put(pair.near, "x");
+    }
+    EXPECT_EQ(outer_said, EPOLLIN);
+    EXPECT_EQ(poll_said, POLLIN);
+    EXPECT_EQ(inner.ready(), EPOLLIN);
+    EXPECT_EQ(get(pair.far, 1), "x");
+    EXPECT_EQ(inner.ready(), 0);
+    EXPECT_EQ(outer.ready(), 0);
+    EXPECT_EQ(poll_one(outer.fd, POLLIN, 0), 0);
+  }
+}
+
+TEST(Epoll, TimeOutsAreKeptToTheNanosecond) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  epoll_event event;
+  {
+    const Stopwatch time;
+    EXPECT_EQ(::epoll_wait(set.fd, &event, 1, kShortMs), 0);
+    EXPECT_GE(time.ms(), kShortMs);
+    EXPECT_EQ(::epoll_pwait(set.fd, &event, 1, kShortMs, nullptr), 0);
+    EXPECT_GE(time.ms(), 2 * kShortMs);
+    EXPECT_EQ(::epoll_pwait2(set.fd, &event, 1, &kShort, nullptr), 0);
+    EXPECT_GE(time.ms(), 3 * kShortMs);
+    EXPECT_LT(time.ms(), 1500);
+  }
+  {
+    constexpr timespec kTiny{0, 100'000};
+    long shortest = kShortMs * 1000;
+    for (int i = 0; i < 20; ++i) {
+      const Stopwatch time;
+      EXPECT_EQ(::epoll_pwait2(set.fd, &event, 1, &kTiny, nullptr), 0);
+      shortest = std::min(shortest, time.us());
+    }
+    EXPECT_GE(shortest, 100);
+    EXPECT_LT(shortest, 900) << "not rounded to milliseconds";
+    EXPECT_EQ(::epoll_pwait2(set.fd, &event, 1, &kAtOnce, nullptr), 0);
+  }
+}
+
+TEST(Epoll, SleepsUntilBytesRoomOrTheEndCome) {
+  Pair pair;
+  Set in, out;
+  ASSERT_EQ(in.add(pair.far, EPOLLIN | EPOLLRDHUP), 0);
+  ASSERT_EQ(out.add(pair.near, EPOLLOUT), 0);
+  int said = 0;
+  {
+    Thread sleeper([&] { said = in.ready(-1); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    put(pair.near, "x");
+  }
+  EXPECT_EQ(said, EPOLLIN);
+  const std::size_t sent = fill(pair.near);
+  {
+    Thread sleeper([&] { said = out.ready(-1); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    EXPECT_EQ(get(pair.far, sent + 1).size(), sent + 1);
+  }
+  EXPECT_EQ(said, EPOLLOUT);
+  {
+    Thread sleeper([&] { said = in.ready(-1); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    EXPECT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+  }
+  EXPECT_EQ(said, EPOLLIN | EPOLLRDHUP);
+}
+
+TEST(Epoll, KnowsWhatIsInASet) {
+  Pair pair;
+  Set set;
+  EXPECT_EQ(set.control(EPOLL_CTL_MOD, pair.far, EPOLLIN), -1);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_EQ(set.control(EPOLL_CTL_DEL, pair.far, 0), -1);
+  EXPECT_EQ(errno, ENOENT);
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  EXPECT_EQ(set.add(pair.far, EPOLLIN), -1);
+  EXPECT_EQ(errno, EEXIST);
+  put(pair.near, "x");
+  ASSERT_EQ(set.control(EPOLL_CTL_DEL, pair.far, 0), 0);
+  EXPECT_EQ(set.ready(), 0);
+  EXPECT_EQ(set.control(EPOLL_CTL_DEL, pair.far, 0), -1);
+  EXPECT_EQ(errno, ENOENT);
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+  pair.close_far();
+  EXPECT_EQ(set.ready(), 0) << "closed is out of the set";
+}
+
+// --- several threads on one connection ---------------------------------------------------------
+
+/// Reads one byte, or waits for it without.
+struct Way2Wait {
+  const char* name;
+  std::function<bool(int fd)> wait;  ///< until there is something
+  bool takes;                        ///< the byte
+};
+const Way2Wait kWays[] = {
+    {"read",
+     [](int fd) {
+       char byte;
+       return ::read(fd, &byte, 1) == 1;
+     },
+     true},
+    {"recv of all",
+     [](int fd) {
+       char byte;
+       return ::recv(fd, &byte, 1, MSG_WAITALL) == 1;
+     },
+     true},
+    {"peek",
+     [](int fd) {
+       char byte;
+       return ::recv(fd, &byte, 1, MSG_PEEK) == 1;
+     },
+     false},
+    {"poll", [](int fd) { return poll_one(fd, POLLIN, -1) == POLLIN; }, false},
+    {"select",
+     [](int fd) {
+       Sets sets({fd}, {});
+       return ::select(sets.most, &sets.in, nullptr, nullptr, nullptr) == 1;
+     },
+     false},
+    {"epoll",
+     [](int fd) {
+       Set set;
+       return set.add(fd, EPOLLIN) == 0 && set.ready(-1) == EPOLLIN;
+     },
+     false},
+};
+
+TEST(Threads, OfTwoAsleepEachWakesAsWithTcp) {
+  for (const Way2Wait& first : kWays) {
+    for (const Way2Wait& second : kWays) {
+      SCOPED_TRACE(std::string(first.name) + " and " + second.name);
+      Peer peer([](int fd) {
+        char byte;
+        while (::read(fd, &byte, 1) == 1) {
+          if (::write(fd, "x", 1) != 1) return 1;
+        }
+        return 0;
+      });
+      bool well[2] = {};
+      Thread one([&] { well[0] = first.wait(peer.fd); });
+      EXPECT_TRUE(one.falls_asleep());
+      Thread two([&] { well[1] = second.wait(peer.fd); });
+      EXPECT_TRUE(two.falls_asleep());
+      // One byte for each that takes one; who only looks is content with the same, but may come too
+      // late for a byte that is taken.
+      put(peer.fd, "x");
+      if (!first.takes && !second.takes) {
+        EXPECT_TRUE(one.ends() && two.ends());
+      } else if (first.takes && second.takes) {
+        EXPECT_TRUE(comes_true([&] { return one.done() || two.done(); }));
+        ::usleep(2000);
+        EXPECT_FALSE(one.done() && two.done());
+        put(peer.fd, "x");
+        EXPECT_TRUE(one.ends() && two.ends());
+      } else {
+        EXPECT_TRUE((first.takes ? one : two).ends());
+        for (int i = 0; i < 20 && !(one.done() && two.done()); ++i) {
+          put(peer.fd, "x");  // and nobody takes it
+          ::usleep(5000);
+        }
+        EXPECT_TRUE(one.ends() && two.ends());
+      }
+      EXPECT_TRUE(by_pipe(peer.fd));
+      if (!one.done() || !two.done()) ::shutdown(peer.fd, SHUT_RDWR);
+      one.join();
+      two.join();
+      EXPECT_TRUE(well[0] && well[1]);
+    }
+  }
+}
+
+TEST(Threads, AllAsleepWakeAtTheEnd) {
+  using End = void (*)(Pair & pair);
+  const std::pair<const char*, End> kEnds[] = {
+      {"the peer half-closes", [](Pair& pair) { ::shutdown(pair.near, SHUT_WR); }},
+      {"the peer closes", [](Pair& pair) { pair.close_near(); }},
+      {"shutdown here", [](Pair& pair) { ::shutdown(pair.far, SHUT_RDWR); }},
+      {"half of it here", [](Pair& pair) { ::shutdown(pair.far, SHUT_RD); }},
+  };
+  for (const auto& [name, end] : kEnds) {
+    SCOPED_TRACE(name);
+    Pair pair;
+    std::atomic<int> ended{0};
+    auto read = [&] {
+      char byte;
+      if (::read(pair.far, &byte, 1) == 0) ended.fetch_add(1);
+    };
+    auto poll = [&] {
+      if ((poll_one(pair.far, POLLIN, -1) & POLLIN) != 0) ended.fetch_add(1);
+    };
+    auto epoll = [&] {
+      Set set;
+      if (set.add(pair.far, EPOLLIN) == 0 && (set.ready(-1) & EPOLLIN) != 0) ended.fetch_add(1);
+    };
+    Thread readers[] = {Thread(read), Thread(read), Thread(read)};
+    Thread others[] = {Thread(poll), Thread(poll), Thread(epoll)};
+    for (const Thread& thread : readers) EXPECT_TRUE(thread.falls_asleep());
+    for (const Thread& thread : others) EXPECT_TRUE(thread.falls_asleep());
+    end(pair);
+    EXPECT_TRUE(comes_true([&] { return ended.load() == 6; })) << ended.load() << " of 6 have";
+  }
+}
+
+TEST(Threads, OneThatSleepsForRoomAndOneForBytesBothWake) {
+  for (int round = 0; round < 5; ++round) {
+    Pair pair;
+    const std::size_t sent = fill(pair.near);
+    ssize_t wrote = 0, read = 0;
+    char byte;
+    Thread writer([&] { wrote = ::write(pair.near, "w", 1); });
+    Thread reader([&] { read = ::read(pair.near, &byte, 1); });
+    EXPECT_TRUE(writer.falls_asleep());
+    EXPECT_TRUE(reader.falls_asleep());
+    put(pair.far, "r");
+    EXPECT_TRUE(reader.ends());
+    EXPECT_EQ(get(pair.far, sent + 1).size(), sent + 1);
+    EXPECT_TRUE(writer.ends());
+    writer.join();
+    reader.join();
+    EXPECT_EQ(wrote, 1);
+    EXPECT_EQ(read, 1);
+  }
+}
+
+TEST(Threads, SeveralReadersAndWritersLoseNothing) {
+  constexpr int kThreads = 3, kMessages = 3000;
+  Pair pair;
+  std::array<std::atomic<long>, kThreads> sent{}, got{};
+  std::atomic<long> read{0};
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.push_back(std::make_unique<Thread>([&, t] {
+        const std::string text(100 + static_cast<std::size_t>(t), static_cast<char>('0' + t));
+        for (int i = 0; i < kMessages; ++i) {
+          const ssize_t n = ::write(pair.near, text.data(), text.size());
+          if (n > 0) sent[static_cast<std::size_t>(t)] += n;
+        }
+      }));
+      threads.push_back(std::make_unique<Thread>([&] {
+        char in[777];
+        for (ssize_t n; (n = ::read(pair.far, in, sizeof in)) > 0; read += n) {
+          for (ssize_t i = 0; i < n; ++i) ++got[static_cast<std::size_t>(in[i] - '0') % kThreads];
+        }
+      }));
+    }
+    for (std::size_t i = 0; i < threads.size(); i += 2) threads[i]->join();
+    ::shutdown(pair.near, SHUT_WR);
+    for (std::size_t i = 1; i < threads.size(); i += 2) threads[i]->join();
+  }
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    EXPECT_EQ(sent[t].load(), kMessages * static_cast<long>(100 + t));
+    EXPECT_EQ(got[t].load(), sent[t].load());
+  }
+}
+
+// --- pthread_cancel ----------------------------------------------------------------------------
+
+TEST(Cancel, EndsAThreadInABlockingCallAndTheConnectionGoesOn) {
+  for (const Way2Wait& way : kWays) {
+    SCOPED_TRACE(way.name);
+    Pair pair;
+    pthread_t thread;
+    struct Start {
+      const Way2Wait* way;
+      int fd;
+      std::atomic<pid_t> tid{0};
+    } start{&way, pair.far};
+    ASSERT_EQ(::pthread_create(
+                  &thread, nullptr,
+                  [](void* argument) -> void* {
+                    auto& it = *static_cast<Start*>(argument);
+                    it.tid = static_cast<pid_t>(::syscall(SYS_gettid));
+                    it.way->wait(it.fd);
+                    return nullptr;
+                  },
+                  &start),
+              0);
+    ASSERT_TRUE(sleeps(start.tid));
+    ASSERT_EQ(::pthread_cancel(thread), 0);
+    void* result = nullptr;
+    ASSERT_EQ(::pthread_join(thread, &result), 0);
+    EXPECT_EQ(result, PTHREAD_CANCELED);
+    pair.talk();
+    EXPECT_TRUE(by_pipe(pair.near));
+  }
+}
+
+TEST(Cancel, EndsAThreadThatWaitsForRoom) {
+  Pair pair;
+  const std::size_t sent = fill(pair.near);
+  pthread_t thread;
+  struct Start {
+    int fd;
+    std::atomic<pid_t> tid{0};
+  } start{pair.near};
+  ASSERT_EQ(::pthread_create(
+                &thread, nullptr,
+                [](void* argument) -> void* {
+                  auto& it = *static_cast<Start*>(argument);
+                  it.tid = static_cast<pid_t>(::syscall(SYS_gettid));
+                  (void)!::write(it.fd, "never", 5);
+                  return nullptr;
+                },
+                &start),
+            0);
+  ASSERT_TRUE(sleeps(start.tid));
+  ASSERT_EQ(::pthread_cancel(thread), 0);
+  void* result = nullptr;
+  ASSERT_EQ(::pthread_join(thread, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+  EXPECT_EQ(get(pair.far, sent).size(), sent);
+  pair.talk();
+}
+
+// --- signals -----------------------------------------------------------------------------------
+
+std::atomic<int> signals{0};
+
+class Handler {
+ public:
+  explicit Handler(int flags) {
+    signals = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) { signals.fetch_add(1); };
+    action.sa_flags = flags;
+    ::sigaction(SIGUSR1, &action, &before_);
+  }
+  ~Handler() { ::sigaction(SIGUSR1, &before_, nullptr); }
+  Handler(const Handler&) = delete;
+  Handler& operator=(const Handler&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+/// Makes a call in a thread that falls asleep in it and gets a signal. True: the call has returned.
+template <typename F>
+bool is_interrupted(F&& call, const std::function<void()>& release) {
+  Thread thread(call);
+  EXPECT_TRUE(thread.falls_asleep());
+  ::pthread_kill(thread.handle(), SIGUSR1);
+  EXPECT_TRUE(comes_true([] { return signals.load() > 0; }));
+  bool returned = false;
+  for (int i = 0; i < 20 && !returned; ++i) {
+    returned = thread.done();
+    if (!returned) ::usleep(1000);
+  }
+  release();
+  thread.join();
+  return returned;
+}
+
+TEST(Signals, WithoutRestartACallFailsWithEintr) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  const std::pair<const char*, std::function<int()>> kCalls[] = {
+      {"read",
+       [&] {
+         char byte;
+         return static_cast<int>(::read(pair.far, &byte, 1));
+       }},
+      {"recv of all",
+       [&] {
+         char bytes[2];
+         return static_cast<int>(::recv(pair.far, bytes, 2, MSG_WAITALL));
+       }},
+      {"poll",
+       [&] {
+         pollfd p{pair.far, POLLIN, 0};
+         return ::poll(&p, 1, -1);
+       }},
+      {"select",
+       [&] {
+         Sets sets({pair.far}, {});
+         return ::select(sets.most, &sets.in, nullptr, nullptr, nullptr);
+       }},
+      {"epoll_wait",
+       [&] {
+         epoll_event event;
+         return ::epoll_wait(set.fd, &event, 1, -1);
+       }},
+  };
+  for (const auto& [name, call] : kCalls) {
+    SCOPED_TRACE(name);
+    Handler handler(0);
+    int rc = 0, error = 0;
+    EXPECT_TRUE(is_interrupted([&, &call = call] { rc = call(), error = errno; }, [] {}));
+    EXPECT_EQ(rc, -1);
+    EXPECT_EQ(error, EINTR);
+  }
+  pair.talk();
+}
+
+TEST(Signals, WithRestartAReadGoesOnAndAWaitDoesNot) {
+  Handler handler(SA_RESTART);
+  Pair pair;
+  char byte = 0;
+  ssize_t n = 0;
+  EXPECT_FALSE(
+      is_interrupted([&] { n = ::read(pair.far, &byte, 1); }, [&] { put(pair.near, "x"); }));
+  EXPECT_EQ(n, 1);
+  EXPECT_EQ(byte, 'x');
+  signals = 0;
+  pollfd p{pair.far, POLLIN, 0};
+  int rc = 0;
+  EXPECT_TRUE(is_interrupted([&] { rc = ::poll(&p, 1, -1); }, [] {}));
+  EXPECT_EQ(rc, -1);
+  signals = 0;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  EXPECT_TRUE(is_interrupted([&] { rc = set.ready(-1); }, [] {}));
+  EXPECT_EQ(rc, -1);
+}
+
+TEST(Signals, WithATimeOutAReadFailsWithEintrInSpiteOfRestart) {
+  Handler handler(SA_RESTART);
+  Pair pair;
+  const timeval limit{5, 0};
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  char byte;
+  ssize_t n = 0;
+  int error = 0;
+  EXPECT_TRUE(is_interrupted([&] { n = ::read(pair.far, &byte, 1), error = errno; }, [] {}));
+  EXPECT_EQ(n, -1);
+  EXPECT_EQ(error, EINTR);
+}
+
+TEST(Signals, AWriteThatHasSentNothingFailsWithEintrOrGoesOn) {
+  for (const bool restarts : {false, true}) {
+    SCOPED_TRACE(restarts ? "SA_RESTART" : "none");
+    Handler handler(restarts ? SA_RESTART : 0);
+    Pair pair;
+    std::size_t sent = fill(pair.near);
+    ssize_t n = 0;
+    int error = 0;
+    const bool returned = is_interrupted([&] { n = ::write(pair.near, "tail", 4), error = errno; },
+                                         [&] { EXPECT_EQ(get(pair.far, sent).size(), sent); });
+    EXPECT_EQ(returned, !restarts);
+    if (restarts) {
+      EXPECT_EQ(n, 4);
+      EXPECT_EQ(get(pair.far, 4), "tail");
+    } else {
+      EXPECT_EQ(n, -1);
+      EXPECT_EQ(error, EINTR);
+      EXPECT_TRUE(silent(pair.far));
+    }
+  }
+}
+
+TEST(Signals, ACallThatHasMovedSomeSaysHowMuch) {
+  Handler handler(SA_RESTART);
+  Pair pair;
+  put(pair.near, "abc");
+  char in[8];
+  ssize_t n = 0;
+  EXPECT_TRUE(is_interrupted([&] { n = ::recv(pair.far, in, 8, MSG_WAITALL); }, [] {}));
+  EXPECT_EQ(n, 3);
+  signals = 0;
+  const std::string much(64 << 20, 'm');
+  EXPECT_TRUE(is_interrupted([&] { n = ::write(pair.near, much.data(), much.size()); }, [] {}));
+  EXPECT_GT(n, 0);
+  EXPECT_LT(n, static_cast<ssize_t>(much.size()));
+  EXPECT_EQ(get(pair.far, static_cast<std::size_t>(n)).size(), static_cast<std::size_t>(n));
+  EXPECT_TRUE(silent(pair.far));
+}
+
+TEST(Signals, MasksHoldWhileACallWaits) {
+  Handler handler(0);
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  sigset_t blocked, none, before;
+  ::sigemptyset(&none);
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  const std::pair<const char*, std::function<int(const timespec*)>> kCalls[] = {
+      {"ppoll",
+       [&](const timespec* limit) {
+         pollfd p{pair.far, POLLIN, 0};
+         return ::ppoll(&p, 1, limit, &none);
+       }},
+      {"pselect",
+       [&](const timespec* limit) {
+         Sets sets({pair.far}, {});
+         return ::pselect(sets.most, &sets.in, nullptr, nullptr, limit, &none);
+       }},
+      {"epoll_pwait",
+       [&](const timespec* limit) {
+         epoll_event event;
+         return ::epoll_pwait(set.fd, &event, 1, limit->tv_sec != 0 ? 5000 : 0, &none);
+       }},
+      {"epoll_pwait2",
+       [&](const timespec* limit) {
+         epoll_event event;
+         return ::epoll_pwait2(set.fd, &event, 1, limit, &none);
+       }},
+  };
+  for (const auto& [name, call] : kCalls) {
+    for (const timespec& limit : {kLong, kAtOnce}) {
+      if (name[0] == 'e' && limit.tv_sec == 0) continue;  // does not look at signals then
+      SCOPED_TRACE(std::string(name) + (limit.tv_sec != 0 ? "" : ", without waiting"));
+      signals = 0;
+      ::pthread_kill(::pthread_self(), SIGUSR1);
+      const Stopwatch time;
+      EXPECT_EQ(call(&limit), -1);
+      EXPECT_EQ(errno, EINTR);
+      EXPECT_EQ(signals.load(), 1);
+      EXPECT_LT(time.ms(), 1000);
+      // Ends it, had it not been told.
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    }
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// --- time-outs and low-water marks of sockets --------------------------------------------------
+
+TEST(TimeOut, OfReceivingEndsWithEagainOrWithWhatThereIs) {
+  Pair pair;
+  const timeval limit{0, kShortMs * 1000};
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  const Stopwatch time;
+  char in[8];
+  EXPECT_EQ(::read(pair.far, in, 8), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_GE(time.ms(), kShortMs - 5);
+  put(pair.near, "abc");
+  EXPECT_EQ(::recv(pair.far, in, 8, MSG_WAITALL), 3);
+  EXPECT_GE(time.ms(), 2 * kShortMs - 10);
+  EXPECT_LT(time.ms(), 1000);
+  put(pair.near, "abc");
+  EXPECT_EQ(::read(pair.far, in, 8), 3);
+}
+
+TEST(TimeOut, OfSendingEndsWithEagainOrWithWhatFitted) {
+  Pair pair;
+  const timeval limit{0, kShortMs * 1000};
+  ASSERT_EQ(::setsockopt(pair.near, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit), 0);
+  const std::string much(64 << 20, 'm');
+  const Stopwatch time;
+  const ssize_t n = ::write(pair.near, much.data(), much.size());
+  EXPECT_GT(n, 0);
+  EXPECT_LT(n, static_cast<ssize_t>(much.size()));
+  EXPECT_GE(time.ms(), kShortMs - 5);
+  (void)fill(pair.near);
+  EXPECT_EQ(::write(pair.near, "x", 1), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_LT(time.ms(), 2000);
+}
+
+TEST(LowWater, HoldsBackReadsAndReadinessUntilThereIsEnough) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  const int enough = 10;
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &enough, sizeof enough), 0);
+  put(pair.near, "12345");
+  EXPECT_EQ(poll_one(pair.far, POLLIN, 10), 0);
+  EXPECT_EQ(set.ready(10), 0);
+  char in[20];
+  EXPECT_EQ(::recv(pair.far, in, 5, MSG_DONTWAIT), 5);
+  ssize_t n = 0;
+  {
+    Thread reader([&] { n = ::read(pair.far, in, sizeof in); });
+    EXPECT_TRUE(reader.falls_asleep());
+    put(pair.near, "1234567890");
+  }
+  EXPECT_EQ(n, 10);
+  put(pair.near, "1234567890");
+  EXPECT_EQ(poll_one(pair.far, POLLIN, 1000), POLLIN);
+  EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+  EXPECT_EQ(::recv(pair.far, in, 5, MSG_DONTWAIT), 5);
+  ASSERT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+  EXPECT_EQ(poll_one(pair.far, POLLIN, 1000), POLLIN) << "no more will come";
+}
+
+}  // namespace
+}  // namespace clan::test
