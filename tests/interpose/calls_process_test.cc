@@ -1,0 +1,1015 @@
+// Calls that make, name, pass on and end sockets, streams on them, and processes that share them:
+// on connections that have moved, with what the kernel does by itself expected. Run with the
+// interposer preloaded, and without: both have to pass. The table "Calls" of docs/interposition.md
+// names the tests of each row.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <linux/sockios.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <spawn.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+
+#include "connection.h"
+
+namespace clan::test {
+namespace {
+
+// Executed anew by a test, this program only echoes on the socket that this variable names.
+constexpr char kEchoOn[] = "CLAN_TEST_ECHO_ON";
+const bool is_a_test = [] {
+  if (const char* fd = std::getenv(kEchoOn)) ::_exit(echo(std::atoi(fd)));
+  return Watchdog::start();
+}();
+
+int set(int fd, int level, int name, int value) {
+  return ::setsockopt(fd, level, name, &value, sizeof value);
+}
+int option(int fd, int level, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &size) == 0 ? value : -1;
+}
+short poll_one(int fd, short events, int timeout_ms) {
+  pollfd p{fd, events, 0};
+  return ::poll(&p, 1, timeout_ms) < 0 ? static_cast<short>(-1) : p.revents;
+}
+sockaddr_in name_of(int fd, bool peer) {
+  sockaddr_in name{};
+  socklen_t size = sizeof name;
+  auto* to = reinterpret_cast<sockaddr*>(&name);
+  EXPECT_EQ(peer ? ::getpeername(fd, to, &size) : ::getsockname(fd, to, &size), 0);
+  EXPECT_EQ(size, sizeof name);
+  return name;
+}
+bool same(const sockaddr_in& a, const sockaddr_in& b) {
+  return a.sin_family == b.sin_family && a.sin_port == b.sin_port &&
+         a.sin_addr.s_addr == b.sin_addr.s_addr;
+}
+/// Reads to the end: how it was.
+bool ends(int fd) {
+  char byte;
+  return poll_one(fd, POLLIN, 3000) != 0 && ::read(fd, &byte, 1) == 0;
+}
+
+// --- making connections ------------------------------------------------------------------------
+
+TEST(Connect, PortsAreTheKernelsToGive) {
+  const int listening = listener();
+  const sockaddr_in taken = loopback(port_of(listening));
+  const int other = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::bind(other, reinterpret_cast<const sockaddr*>(&taken), sizeof taken), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
+  EXPECT_EQ(option(listening, SOL_SOCKET, SO_ACCEPTCONN), 1);
+  EXPECT_EQ(option(other, SOL_SOCKET, SO_ACCEPTCONN), 0);
+  EXPECT_EQ(::listen(-1, 1), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(::socket(AF_INET, SOCK_STREAM, IPPROTO_UDP), -1);
+  EXPECT_EQ(errno, EPROTONOSUPPORT);
+  ::close(other);
+  ::close(listening);
+}
+
+TEST(Connect, BlockingItIsThereOrRefused) {
+  Pair pair;  // and has moved
+  const int listening = listener();
+  const std::uint16_t port = port_of(listening);
+  ::close(listening);
+  EXPECT_EQ(connect_to(port), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  const sockaddr_in again = name_of(pair.near, true);
+  EXPECT_EQ(::connect(pair.near, reinterpret_cast<const sockaddr*>(&again), sizeof again), -1);
+  EXPECT_EQ(errno, EISCONN);
+  pair.talk();
+}
+
+TEST(Connect, WithoutWaitingSoErrorTellsHowItEnded) {
+  const int listening = listener();
+  sockaddr_in there = loopback(port_of(listening));
+  int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int rc = ::connect(fd, reinterpret_cast<const sockaddr*>(&there), sizeof there);
+  EXPECT_TRUE(rc == 0 || errno == EINPROGRESS);
+  EXPECT_EQ(poll_one(fd, POLLOUT, 1000), POLLOUT);
+  EXPECT_EQ(option(fd, SOL_SOCKET, SO_ERROR), 0);
+  {
+    Pair pair(fd, ::accept(listening, nullptr, nullptr));
+    char byte;
+    EXPECT_EQ(::read(pair.near, &byte, 1), -1);
+    EXPECT_EQ(errno, EAGAIN);
+    ASSERT_EQ(::fcntl(pair.near, F_SETFL, 0), 0);
+    pair.move();
+  }
+  ::close(listening);
+  fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&there), sizeof there) < 0 &&
+      errno == EINPROGRESS) {
+    EXPECT_NE(poll_one(fd, POLLOUT, 1000), 0);
+    EXPECT_EQ(option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+    EXPECT_EQ(option(fd, SOL_SOCKET, SO_ERROR), 0) << "it is told once";
+  } else {
+    EXPECT_EQ(errno, ECONNREFUSED);
+  }
+  ::close(fd);
+}
+
+TEST(Connect, AcceptSaysWhoAndTakesFlags) {
+  const int listening = listener();
+  for (const int flags : {0, SOCK_NONBLOCK | SOCK_CLOEXEC}) {
+    const int near = connect_to(port_of(listening));
+    sockaddr_in from{};
+    socklen_t size = sizeof from;
+    auto* name = reinterpret_cast<sockaddr*>(&from);
+    const int far =
+        flags == 0 ? ::accept(listening, name, &size) : ::accept4(listening, name, &size, flags);
+    ASSERT_GE(far, 0);
+    EXPECT_TRUE(same(from, name_of(near, false)));
+    EXPECT_EQ((::fcntl(far, F_GETFL) & O_NONBLOCK) != 0, flags != 0);
+    EXPECT_EQ((::fcntl(far, F_GETFD) & FD_CLOEXEC) != 0, flags != 0);
+    Pair pair(near, far);
+    pair.move();
+    char byte;
+    if (flags != 0) {
+      EXPECT_EQ(::read(far, &byte, 1), -1);
+      EXPECT_EQ(errno, EAGAIN);
+    }
+  }
+  ASSERT_EQ(::fcntl(listening, F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(::accept(listening, nullptr, nullptr), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(::accept4(listening, nullptr, nullptr, 0x12345), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ::close(listening);
+}
+
+TEST(Connect, NamesStayThoseOfTheConnection) {
+  Pair pair(false);
+  const sockaddr_in near = name_of(pair.near, false), far = name_of(pair.far, false);
+  EXPECT_TRUE(same(near, name_of(pair.far, true)));
+  pair.move();
+  EXPECT_TRUE(same(near, name_of(pair.near, false)));
+  EXPECT_TRUE(same(near, name_of(pair.far, true)));
+  EXPECT_TRUE(same(far, name_of(pair.near, true)));
+  sockaddr_in part{};
+  socklen_t size = 4;
+  EXPECT_EQ(::getsockname(pair.near, reinterpret_cast<sockaddr*>(&part), &size), 0);
+  EXPECT_EQ(size, sizeof part) << "cut, and how long it would be";
+  const int single = ::socket(AF_INET, SOCK_STREAM, 0);
+  size = sizeof part;
+  EXPECT_EQ(::getpeername(single, reinterpret_cast<sockaddr*>(&part), &size), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  ::close(single);
+}
+
+TEST(Connect, ResolvedNamesLeadThere) {
+  const int listening = listener();
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  ASSERT_EQ(::getaddrinfo("127.0.0.1", std::to_string(port_of(listening)).c_str(), &hints, &found),
+            0);
+  const int near = ::socket(found->ai_family, found->ai_socktype, found->ai_protocol);
+  ASSERT_EQ(::connect(near, found->ai_addr, found->ai_addrlen), 0);
+  char host[64], service[16];
+  EXPECT_EQ(::getnameinfo(found->ai_addr, found->ai_addrlen, host, sizeof host, service,
+                          sizeof service, NI_NUMERICHOST | NI_NUMERICSERV),
+            0);
+  EXPECT_STREQ(host, "127.0.0.1");
+  ::freeaddrinfo(found);
+  Pair(near, ::accept(listening, nullptr, nullptr)).move();
+  ::close(listening);
+}
+
+TEST(Connect, OtherKindsOfSocketsAreLeftAlone) {
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
+    int two[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, type, 0, two), 0);
+    for (int i = 0; i < 50; ++i) {
+      put(two[0], "there");
+      EXPECT_EQ(get(two[1], 5), "there");
+      put(two[1], "back");
+      EXPECT_EQ(get(two[0], 4), "back");
+    }
+    ::close(two[0]);
+    ::close(two[1]);
+  }
+  const int one = ::socket(AF_INET, SOCK_DGRAM, 0), other = ::socket(AF_INET, SOCK_DGRAM, 0);
+  sockaddr_in name = loopback(0);
+  for (const int fd : {one, other}) {
+    ASSERT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  }
+  sockaddr_in to = name_of(other, false);
+  ASSERT_EQ(::connect(one, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  for (int i = 0; i < 50; ++i) {
+    put(one, "datagram");
+    char in[20];
+    sockaddr_in from{};
+    socklen_t size = sizeof from;
+    EXPECT_EQ(::recvfrom(other, in, sizeof in, 0, reinterpret_cast<sockaddr*>(&from), &size), 8);
+    EXPECT_TRUE(same(from, name_of(one, false)));
+  }
+  ::close(one);
+  ::close(other);
+  EXPECT_TRUE(pipes().empty());
+}
+
+TEST(Options, OfASocketAreTheKernels) {
+  Pair pair(false);
+  std::uint64_t before = 0, after = 1;
+  socklen_t size = sizeof before;
+  ASSERT_EQ(::getsockopt(pair.near, SOL_SOCKET, SO_COOKIE, &before, &size), 0);
+  pair.move();
+  size = sizeof after;
+  ASSERT_EQ(::getsockopt(pair.near, SOL_SOCKET, SO_COOKIE, &after, &size), 0);
+  EXPECT_EQ(before, after);
+  EXPECT_EQ(option(pair.near, SOL_SOCKET, SO_TYPE), SOCK_STREAM);
+  EXPECT_EQ(option(pair.near, SOL_SOCKET, SO_DOMAIN), AF_INET);
+  EXPECT_EQ(option(pair.near, SOL_SOCKET, SO_PROTOCOL), IPPROTO_TCP);
+  EXPECT_EQ(option(pair.near, SOL_SOCKET, SO_ERROR), 0);
+  EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
+  EXPECT_EQ(option(pair.near, SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(set(pair.near, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+  EXPECT_EQ(option(pair.near, IPPROTO_TCP, TCP_KEEPIDLE), 77);
+  EXPECT_EQ(set(pair.near, SOL_SOCKET, 9999, 1), -1);
+  EXPECT_EQ(errno, ENOPROTOOPT);
+  pair.talk();
+}
+
+// Level and type of the control data that comes with one byte, which is read.
+std::pair<int, int> control_of_a_byte(int fd) {
+  char byte;
+  iovec io{&byte, 1};
+  alignas(cmsghdr) char control[200];
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  EXPECT_EQ(::recvmsg(fd, &message, 0), 1);
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  return c == nullptr ? std::pair{-1, -1} : std::pair{c->cmsg_level, c->cmsg_type};
+}
+
+TEST(Options, ThoseThatTellOfBytesOrChangeThemFallBack) {
+  Pair stamped, counted, layered;
+  put(stamped.near, "before");
+  ASSERT_EQ(set(stamped.far, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
+  EXPECT_EQ(get(stamped.far, 6), "before");
+  stamped.talk();
+  put(stamped.near, "x");
+  EXPECT_EQ(control_of_a_byte(stamped.far), (std::pair<int, int>(SOL_SOCKET, SO_TIMESTAMP)));
+  ASSERT_EQ(set(counted.far, IPPROTO_TCP, TCP_INQ, 1), 0);
+  counted.talk();
+  put(counted.near, "x");
+  EXPECT_EQ(control_of_a_byte(counted.far), (std::pair<int, int>(IPPROTO_TCP, TCP_CM_INQ)));
+  put(layered.near, "before");
+  (void)::setsockopt(layered.far, IPPROTO_TCP, TCP_ULP, "tls", 3);  // the kernel may not have it
+  EXPECT_EQ(get(layered.far, 6), "before");
+  layered.talk();
+  for (const Pair* pair : {&stamped, &counted, &layered}) EXPECT_TRUE(by_tcp(pair->far));
+}
+
+// --- the end -----------------------------------------------------------------------------------
+
+TEST(End, HalfClosedItGoesOnTheOtherWay) {
+  Pair pair;
+  put(pair.near, "last");
+  ASSERT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+  EXPECT_EQ(::send(pair.near, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(get(pair.far, 4), "last");
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(ends(pair.far));
+  for (int i = 0; i < 100; ++i) {
+    put(pair.far, "more");
+    EXPECT_EQ(get(pair.near, 4), "more");
+  }
+  ASSERT_EQ(::shutdown(pair.far, SHUT_WR), 0);
+  EXPECT_TRUE(ends(pair.near));
+}
+
+TEST(End, ShutdownOfReadingLeavesWhatHasCome) {
+  Pair pair;
+  put(pair.near, "ab");
+  ASSERT_EQ(::shutdown(pair.far, SHUT_RD), 0);
+  EXPECT_EQ(get(pair.far, 2), "ab");
+  EXPECT_TRUE(ends(pair.far));
+  put(pair.far, "cd");
+  EXPECT_EQ(get(pair.near, 2), "cd");
+}
+
+TEST(End, WrongShutdownsFail) {
+  Pair pair;
+  EXPECT_EQ(::shutdown(pair.near, 3), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::shutdown(-1, SHUT_WR), -1);
+  EXPECT_EQ(errno, EBADF);
+  const int single = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::shutdown(single, SHUT_WR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  ::close(single);
+  pair.talk();
+}
+
+TEST(End, ClosedWithBytesUnderWayTheyStillArrive) {
+  const std::string all(200'000, 'u');
+  for (const bool exits : {false, true}) {
+    Peer peer([&](int fd) {
+      put(fd, all);
+      if (!exits) ::close(fd);
+      return 0;
+    });
+    ::usleep(20'000);
+    EXPECT_TRUE(get(peer.fd, all.size()) == all);
+    EXPECT_TRUE(ends(peer.fd));
+  }
+}
+
+TEST(End, ClosedWithUnreadBytesThePeerSeesAReset) {
+  Pair pair;
+  put(pair.far, "nobody reads this");
+  EXPECT_EQ(poll_one(pair.near, POLLIN, 1000), POLLIN) << "it has come";
+  pair.close_near();
+  EXPECT_TRUE(comes_true([&] { return (poll_one(pair.far, POLLIN, 0) & POLLERR) != 0; }));
+  char byte;
+  EXPECT_EQ(::read(pair.far, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(::read(pair.far, &byte, 1), 0);
+  EXPECT_EQ(::send(pair.far, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+TEST(End, ClosedWithLingerOfNoughtThePeerSeesAReset) {
+  Pair pair;
+  const linger now{1, 0};
+  ASSERT_EQ(::setsockopt(pair.near, SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+  pair.close_near();
+  char byte;
+  EXPECT_EQ(::read(pair.far, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(option(pair.far, SOL_SOCKET, SO_ERROR), 0) << "it has been told";
+}
+
+TEST(End, ClosedWithLingerOfASecondItIsOrderly) {
+  Pair pair;
+  const linger second{1, 1};
+  ASSERT_EQ(::setsockopt(pair.near, SOL_SOCKET, SO_LINGER, &second, sizeof second), 0);
+  put(pair.near, "ab");
+  pair.close_near();
+  EXPECT_EQ(get(pair.far, 2), "ab");
+  EXPECT_TRUE(ends(pair.far));
+}
+
+// --- descriptors -------------------------------------------------------------------------------
+
+TEST(Descriptors, TellHowMuchIsToBeRead) {
+  Pair pair;
+  for (const unsigned long request :
+       {static_cast<unsigned long>(FIONREAD), static_cast<unsigned long>(SIOCINQ)}) {
+    int n = -1;
+    EXPECT_EQ(::ioctl(pair.far, request, &n), 0);
+    EXPECT_EQ(n, 0);
+    put(pair.near, "abc");
+    put(pair.near, "de");
+    EXPECT_TRUE(comes_true([&] { return ::ioctl(pair.far, request, &n) == 0 && n == 5; })) << n;
+    EXPECT_EQ(get(pair.far, 4), "abcd");
+    EXPECT_EQ(::ioctl(pair.far, request, &n), 0);
+    EXPECT_EQ(n, 1);
+    EXPECT_EQ(get(pair.far, 1), "e");
+  }
+}
+
+TEST(Descriptors, TellThatAllThatWasSentHasArrived) {
+  Pair pair;
+  put(pair.near, "abc");
+  EXPECT_TRUE(comes_true([&] {
+    int n = -1;
+    return ::ioctl(pair.near, SIOCOUTQ, &n) == 0 && n == 0;
+  }));
+}
+
+TEST(Descriptors, CopiesAreTheSameConnectionUntilTheLastIsClosed) {
+  using Copy = int (*)(int fd);
+  const Copy kCopies[] = {
+      [](int fd) { return ::dup(fd); },
+      [](int fd) { return ::dup2(fd, 200); },
+      [](int fd) { return ::dup3(fd, 201, O_CLOEXEC); },
+      [](int fd) { return ::fcntl(fd, F_DUPFD, 202); },
+      [](int fd) { return ::fcntl(fd, F_DUPFD_CLOEXEC, 203); },
+  };
+  Pair pair;
+  std::vector<int> copies;
+  for (const Copy copy : kCopies) copies.push_back(copy(pair.near));
+  EXPECT_EQ(copies[1], 200);
+  EXPECT_EQ(copies[2], 201);
+  EXPECT_GE(copies[3], 202);
+  EXPECT_NE(::fcntl(copies[4], F_GETFD) & FD_CLOEXEC, 0);
+  pair.close_near();
+  for (const int copy : copies) {
+    EXPECT_TRUE(silent(pair.far));
+    EXPECT_TRUE(by_pipe(copy));
+    put(copy, "copy");
+    EXPECT_EQ(get(pair.far, 4), "copy");
+    put(pair.far, "back");
+    EXPECT_EQ(get(copy, 4), "back");
+    ::close(copy);
+  }
+  EXPECT_TRUE(ends(pair.far));
+}
+
+TEST(Descriptors, ADuplicateOntoASocketClosesThat) {
+  for (int by_dup3 = 0; by_dup3 < 2; ++by_dup3) {
+    Pair pair, other;
+    const int replaced = pair.near;
+    ASSERT_EQ(by_dup3 != 0 ? ::dup3(other.near, replaced, 0) : ::dup2(other.near, replaced),
+              replaced);
+    EXPECT_TRUE(ends(pair.far));
+    put(replaced, "x");
+    EXPECT_EQ(get(other.far, 1), "x");
+    EXPECT_EQ(::dup2(-1, replaced), -1);
+    EXPECT_EQ(errno, EBADF);
+    put(replaced, "y");
+    EXPECT_EQ(get(other.far, 1), "y");
+  }
+}
+
+TEST(Descriptors, DoNotWaitHoweverThatIsSaid) {
+  using Say = void (*)(int fd, bool waits);
+  const std::pair<const char*, Say> kRoutes[] = {
+      {"fcntl", [](int fd, bool waits) { ::fcntl(fd, F_SETFL, waits ? 0 : O_NONBLOCK); }},
+      {"ioctl",
+       [](int fd, bool waits) {
+         int on = waits ? 0 : 1;
+         ::ioctl(fd, FIONBIO, &on);
+       }},
+      {"fcntl by number",
+       [](int fd, bool waits) { ::syscall(SYS_fcntl, fd, F_SETFL, waits ? 0 : O_NONBLOCK); }},
+      {"of a copy",
+       [](int fd, bool waits) {
+         const int copy = ::dup(fd);
+         ::fcntl(copy, F_SETFL, waits ? 0 : O_NONBLOCK);
+         ::close(copy);
+       }},
+      {"by a child",
+       [](int fd, bool waits) {
+         EXPECT_EQ(result_of(child([&] { return ::fcntl(fd, F_SETFL, waits ? 0 : O_NONBLOCK); })),
+                   0);
+       }},
+  };
+  for (const auto& [name, say] : kRoutes) {
+    SCOPED_TRACE(name);
+    Pair pair;
+    char byte;
+    say(pair.far, false);
+    EXPECT_EQ(::read(pair.far, &byte, 1), -1);
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_NE(::fcntl(pair.far, F_GETFL) & O_NONBLOCK, 0);
+    say(pair.far, true);
+    ssize_t n = 0;
+    Thread reader([&, far = pair.far] { n = ::read(far, &byte, 1); });
+    EXPECT_TRUE(reader.falls_asleep());
+    put(pair.near, "x");
+    reader.join();
+    EXPECT_EQ(n, 1);
+  }
+}
+
+std::atomic<int> signals{0};
+
+TEST(Descriptors, SignalsTellOfWhatComesWhenThatIsAsked) {
+  struct sigaction counts {
+  }, before{};
+  counts.sa_handler = [](int) { signals.fetch_add(1); };
+  counts.sa_flags = SA_RESTART;
+  ::sigaction(SIGIO, &counts, &before);
+  for (int by_ioctl = 0; by_ioctl < 2; ++by_ioctl) {
+    Pair pair;
+    put(pair.near, "before");
+    ASSERT_EQ(::fcntl(pair.far, F_SETOWN, ::getpid()), 0);
+    int on = 1;
+    ASSERT_EQ(
+        by_ioctl != 0 ? ::ioctl(pair.far, FIOASYNC, &on) : ::fcntl(pair.far, F_SETFL, O_ASYNC), 0);
+    EXPECT_EQ(get(pair.far, 6), "before");
+    for (int i = 0; i < 5; ++i) {
+      signals = 0;
+      put(pair.near, "x");
+      EXPECT_TRUE(comes_true([] { return signals.load() > 0; })) << "round " << i;
+      EXPECT_EQ(get(pair.far, 1), "x");
+    }
+    EXPECT_TRUE(by_tcp(pair.far));
+  }
+  ::sigaction(SIGIO, &before, nullptr);
+}
+
+TEST(Descriptors, CloseRangeEndsConnections) {
+  for (const int way : {0, 1, 2}) {
+    Peer peer([way](int fd) {
+      if (way == 0) ::close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), 0);
+      if (way == 1) ::close_range(3, ~0u, 0);
+      if (way == 2) ::closefrom(3);
+      // Until the test has seen the end.
+      return ::usleep(300'000);
+    });
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(ends(peer.fd)) << way;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(250));
+  }
+}
+
+TEST(Descriptors, WhatIsNotClosedGoesOnWithoutTheLibrarysOwn) {
+  Peer peer([](int fd) {
+    if (::dup2(fd, 3) != 3) return 1;
+    if (fd != 3) ::close(fd);
+    ::closefrom(4);
+    if (const int code = echo(3); code != 0) return code;
+    return ::close_range(0, 2, CLOSE_RANGE_CLOEXEC);
+  });
+  ping(peer.fd, 50);
+  EXPECT_TRUE(by_pipe(peer.fd));
+}
+
+// --- streams of the C library ------------------------------------------------------------------
+
+TEST(Stdio, AStreamOnASocketReadsAndWrites) {
+  Pair pair;
+  FILE* in = ::fdopen(::dup(pair.far), "r");
+  FILE* out = ::fdopen(::dup(pair.far), "w");
+  FILE* both = ::fdopen(::dup(pair.far), "r+");
+  ASSERT_TRUE(in != nullptr && out != nullptr && both != nullptr);
+  ASSERT_EQ(std::setvbuf(out, nullptr, _IOLBF, 0), 0);
+  put(pair.near, "one\ntwo\nthree");
+  char line[100];
+  ASSERT_NE(std::fgets(line, sizeof line, in), nullptr);
+  EXPECT_STREQ(line, "one\n");
+  EXPECT_EQ(std::fgetc(in), 't');
+  EXPECT_EQ(std::fscanf(in, "wo\n%5s", line), 1);
+  EXPECT_STREQ(line, "three");
+  EXPECT_EQ(std::fprintf(out, "%d bottles\n", 99), 11);
+  EXPECT_EQ(get(pair.near, 11), "99 bottles\n");
+  put(pair.near, "42\n");
+  ASSERT_NE(std::fgets(line, sizeof line, both), nullptr);
+  EXPECT_STREQ(line, "42\n");
+  EXPECT_GE(std::fputs("answer", both), 0);
+  EXPECT_TRUE(silent(pair.near)) << "still in the stream";
+  EXPECT_EQ(std::fflush(both), 0);
+  EXPECT_EQ(get(pair.near, 6), "answer");
+  EXPECT_GE(::fileno(in), 0);
+  for (FILE* stream : {in, out, both}) EXPECT_EQ(std::fclose(stream), 0);
+  EXPECT_TRUE(by_pipe(pair.near));
+  put(pair.near, "x");
+  EXPECT_EQ(get(pair.far, 1), "x");
+}
+
+TEST(Stdio, DprintfWritesToTheConnection) {
+  Pair pair;
+  EXPECT_EQ(::dprintf(pair.far, "%s %d\n", "bottles", 99), 11);
+  EXPECT_EQ(get(pair.near, 11), "bottles 99\n");
+  const std::string much(100'000, 'm');
+  Thread writer([&] { EXPECT_EQ(::dprintf(pair.far, "%s", much.c_str()), 100'000); });
+  EXPECT_TRUE(get(pair.near, much.size()) == much);
+  writer.join();
+  EXPECT_TRUE(silent(pair.near));
+  pair.talk();
+  EXPECT_TRUE(by_pipe(pair.near));
+}
+
+TEST(Stdio, StandardStreamsOnASocketReadAndWrite) {
+  Peer peer([](int fd) {
+    ::dup2(fd, STDIN_FILENO);
+    ::dup2(fd, STDOUT_FILENO);
+    ::close(fd);
+    char line[100];
+    while (std::fgets(line, sizeof line, stdin) != nullptr) {
+      std::printf("you said %s", line);
+      std::fflush(stdout);
+    }
+    return std::ferror(stdin) != 0 ? 1 : 0;
+  });
+  for (int i = 0; i < 50; ++i) {
+    const std::string line = "line " + std::to_string(1000 + i) + "\n";
+    put(peer.fd, line);
+    ASSERT_EQ(get(peer.fd, 19), "you said " + line);
+  }
+}
+
+// --- processes ---------------------------------------------------------------------------------
+
+TEST(Processes, ParentAndChildShareAConnection) {
+  Peer peer([](int fd) { return echo(fd); });
+  const int fd = peer.fd;
+  EXPECT_EQ(result_of(child([&] {
+              put(fd, "from the child");
+              return get(fd, 14) == "from the child" ? 0 : 1;
+            })),
+            0);
+  put(fd, "from the parent");
+  EXPECT_EQ(get(fd, 15), "from the parent");
+  const pid_t other = child([&] {
+    for (int i = 0; i < 200; ++i) {
+      put(fd, "c");
+      ::usleep(10);
+    }
+    return 0;
+  });
+  for (int i = 0; i < 200; ++i) put(fd, "p");
+  const std::string back = get(fd, 400);
+  EXPECT_EQ(std::count(back.begin(), back.end(), 'c'), 200);
+  EXPECT_EQ(std::count(back.begin(), back.end(), 'p'), 200);
+  EXPECT_EQ(result_of(other), 0);
+  EXPECT_TRUE(by_pipe(fd));
+}
+
+TEST(Processes, OfTwoAsleepOnOneConnectionEachWakes) {
+  for (const bool polls : {false, true}) {
+    Pair pair;
+    auto wait = [&] {
+      char byte;
+      if (polls && poll_one(pair.far, POLLIN, -1) != POLLIN) return 1;
+      return ::read(pair.far, &byte, 1) == 1 ? 0 : 2;
+    };
+    const std::atomic<pid_t> one{child(wait, 10)};
+    EXPECT_TRUE(sleeps(one));
+    const std::atomic<pid_t> two{child(wait, 10)};
+    EXPECT_TRUE(sleeps(two));
+    put(pair.near, "x");
+    ::usleep(5000);
+    put(pair.near, "y");
+    EXPECT_EQ(result_of(one), 0);
+    EXPECT_EQ(result_of(two), 0);
+    EXPECT_TRUE(by_pipe(pair.near));
+  }
+}
+
+TEST(Processes, TheEndComesWhenTheLastOfThemHasClosed) {
+  Pair pair;
+  const int near = pair.near;
+  int go[2];
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t pid = child([&] {
+    char byte;
+    (void)!::read(go[0], &byte, 1);
+    put(near, "late");
+    return 0;
+  });
+  pair.close_near();
+  EXPECT_TRUE(silent(pair.far));
+  ASSERT_EQ(::write(go[1], "x", 1), 1);
+  EXPECT_EQ(get(pair.far, 4), "late");
+  EXPECT_TRUE(ends(pair.far));
+  EXPECT_EQ(result_of(pid), 0);
+  ::close(go[0]);
+  ::close(go[1]);
+}
+
+TEST(Processes, AServerHandsConnectionsToChildren) {
+  for (const bool moved_before : {false, true}) {
+    const int listening = listener();
+    const pid_t server = child([&] {
+      const int fd = ::accept(listening, nullptr, nullptr);
+      char buffer[1000];
+      for (int i = 0; moved_before && i < 50; ++i) {
+        if (::recv(fd, buffer, sizeof buffer, MSG_WAITALL) != 1000) return 1;
+        if (::write(fd, buffer, sizeof buffer) != 1000) return 2;
+      }
+      const pid_t pid = child([&] { return echo(fd); });
+      ::close(fd);
+      return result_of(pid);
+    });
+    const int fd = connect_to(port_of(listening));
+    ping(fd, 50);
+    ping(fd, 100);
+    EXPECT_TRUE(by_pipe(fd)) << moved_before;
+    ::close(fd);
+    EXPECT_EQ(result_of(server), 0);
+    ::close(listening);
+  }
+}
+
+TEST(Processes, AnyOfSeveralMayAccept) {
+  for (const bool each_listens : {false, true}) {
+    const int listening = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(set(listening, SOL_SOCKET, SO_REUSEPORT, 1), 0);
+    sockaddr_in name = loopback(0);
+    ASSERT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+    name = name_of(listening, false);
+    ASSERT_EQ(::listen(listening, 20), 0);
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    std::vector<pid_t> servers;
+    for (int i = 0; i < 3; ++i) {
+      servers.push_back(child([&] {
+        int own = listening;
+        if (each_listens) {
+          own = ::socket(AF_INET, SOCK_STREAM, 0);
+          set(own, SOL_SOCKET, SO_REUSEPORT, 1);
+          if (::bind(own, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) return 1;
+          if (::listen(own, 20) != 0) return 2;
+          ::close(listening);
+        }
+        (void)!::write(ready[1], "x", 1);
+        for (;;) {
+          const int fd = ::accept(own, nullptr, nullptr);
+          if (const int code = echo(fd); code != 0) return code;
+          ::close(fd);
+        }
+      }));
+    }
+    char byte;
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+    if (each_listens) ::close(listening);  // nobody accepts there
+    for (int i = 0; i < 9; ++i) {
+      const int fd = connect_to(ntohs(name.sin_port));
+      ASSERT_GE(fd, 0);
+      ping(fd, 50);
+      EXPECT_TRUE(by_pipe(fd));
+      ::close(fd);
+    }
+    if (!each_listens) ::close(listening);
+    for (const pid_t pid : servers) {
+      ::kill(pid, SIGTERM);
+      EXPECT_EQ(result_of(pid), -SIGTERM);
+    }
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+}
+
+char* const* environment_without_library() {
+  static std::vector<char*> list;
+  list.clear();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, "LD_PRELOAD=", 11) != 0) list.push_back(*entry);
+  }
+  list.push_back(nullptr);
+  return list.data();
+}
+
+int onto_standard(int fd) {
+  ::dup2(fd, STDIN_FILENO);
+  ::dup2(fd, STDOUT_FILENO);
+  ::close(fd);
+  return 0;
+}
+
+TEST(Exec, OfAProgramThatLoadsTheLibraryGoesOn) {
+  Peer peer([](int fd) {
+    ::setenv(kEchoOn, std::to_string(fd).c_str(), 1);
+    ::execl("/proc/self/exe", "echo", nullptr);
+    return 1;
+  });
+  ping(peer.fd, 100);
+  EXPECT_TRUE(by_pipe(peer.fd));
+}
+
+TEST(Exec, WithTheSocketAsStandardStreamsItGoesOnByTcp) {
+  Peer peer([](int fd) {
+    onto_standard(fd);
+    ::execl("/bin/cat", "cat", nullptr);
+    return 1;
+  });
+  ping(peer.fd, 100);
+  EXPECT_TRUE(by_tcp(peer.fd));
+}
+
+TEST(Exec, OfAProgramThatReadsByStreamsGoesOn) {
+  Peer peer([](int fd) {
+    onto_standard(fd);
+    ::execlp("sed", "sed", "-u", "s/^/got /", nullptr);
+    return 1;
+  });
+  for (int i = 0; i < 50; ++i) {
+    put(peer.fd, "line " + std::to_string(1000 + i) + "\n");
+    ASSERT_EQ(get(peer.fd, 14), "got line " + std::to_string(1000 + i) + "\n");
+  }
+}
+
+TEST(Exec, OfAProgramWithoutTheLibraryGoesOnByTcp) {
+  Peer peer([](int fd) {
+    onto_standard(fd);
+    char name[] = "cat";
+    char* const arguments[] = {name, nullptr};
+    ::execve("/bin/cat", arguments, environment_without_library());
+    return 1;
+  });
+  put(peer.fd, "under way");  // may still lie in the pipe
+  EXPECT_EQ(get(peer.fd, 9), "under way");
+  ping(peer.fd, 100);
+  EXPECT_TRUE(by_tcp(peer.fd));
+}
+
+TEST(Exec, ClosesWhatIsToBeClosed) {
+  int hold[2];
+  ASSERT_EQ(::pipe(hold), 0);
+  Peer peer([&](int fd) {
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    ::dup2(hold[0], STDIN_FILENO);
+    ::close(hold[0]);
+    ::close(hold[1]);
+    ::execl("/bin/cat", "cat", nullptr);
+    return 1;
+  });
+  EXPECT_TRUE(ends(peer.fd));
+  EXPECT_EQ(::waitpid(peer.pid, nullptr, WNOHANG), 0) << "the program runs";
+  ::close(hold[0]);
+  ::close(hold[1]);
+}
+
+TEST(Exec, ThatFailsChangesNothing) {
+  Peer peer([](int fd) {
+    ::execl("/no/such/program", "program", nullptr);
+    return errno == ENOENT ? echo(fd) : 1;
+  });
+  ping(peer.fd, 50);
+}
+
+TEST(Exec, AfterVforkTheChildHasTheSocketAndTheParentKeepsIt) {
+  Peer peer([](int fd) {
+    const pid_t pid = ::vfork();
+    if (pid == 0) {
+      ::dup2(fd, STDOUT_FILENO);
+      ::close(fd);
+      ::execl("/bin/echo", "echo", "hello", nullptr);
+      ::_exit(1);
+    }
+    if (result_of(pid) != 0) return 1;
+    return echo(fd);
+  });
+  EXPECT_EQ(get(peer.fd, 6), "hello\n");
+  ping(peer.fd, 50);
+}
+
+TEST(Spawn, GivesTheProgramTheSocket) {
+  Peer peer([](int fd) {
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, fd, STDOUT_FILENO);
+    char name[] = "echo", text[] = "hello";
+    char* const arguments[] = {name, text, nullptr};
+    pid_t pid = -1;
+    for (int searched = 0; searched < 2; ++searched) {
+      const int rc = searched != 0
+                         ? ::posix_spawnp(&pid, "echo", &actions, nullptr, arguments, environ)
+                         : ::posix_spawn(&pid, "/bin/echo", &actions, nullptr, arguments, environ);
+      if (rc != 0 || result_of(pid) != 0) return 1;
+    }
+    ::posix_spawn_file_actions_destroy(&actions);
+    return echo(fd);
+  });
+  EXPECT_EQ(get(peer.fd, 12), "hello\nhello\n");
+  ping(peer.fd, 50);
+  EXPECT_TRUE(by_tcp(peer.fd));
+}
+
+TEST(Spawn, ShellCommandsHaveTheSocketToo) {
+  Peer peer([](int fd) {
+    const std::string command = "echo hello >&" + std::to_string(fd);
+    if (::system(command.c_str()) != 0) return 1;
+    FILE* out = ::popen(("cat >&" + std::to_string(fd)).c_str(), "w");
+    if (out == nullptr || std::fputs("popen\n", out) < 0 || ::pclose(out) != 0) return 2;
+    return echo(fd);
+  });
+  EXPECT_EQ(get(peer.fd, 12), "hello\npopen\n");
+  ping(peer.fd, 50);
+}
+
+// --- passing descriptors -----------------------------------------------------------------------
+
+bool pass(int through, int fd) {
+  char byte = 'p';
+  iovec io{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  return ::sendmsg(through, &message, 0) == 1;
+}
+
+int take(int through) {
+  char byte;
+  iovec io{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (::recvmsg(through, &message, 0) != 1) return -1;
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  if (c == nullptr || c->cmsg_type != SCM_RIGHTS) return -1;
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return fd;
+}
+
+TEST(Passing, AMovedConnectionGoesOnAtTheReceiver) {
+  const int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  ASSERT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&name), sizeof(sa_family_t)), 0);
+  ASSERT_EQ(::listen(listening, 1), 0);
+  socklen_t size = sizeof name;
+  ASSERT_EQ(::getsockname(listening, reinterpret_cast<sockaddr*>(&name), &size), 0);
+  const pid_t receiver = child([&] {
+    const int through = ::accept(listening, nullptr, nullptr);
+    const int fd = take(through);
+    return fd < 0 ? 1 : echo(fd);
+  });
+  Peer peer([&](int fd) {
+    const int through = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    if (::connect(through, reinterpret_cast<const sockaddr*>(&name), size) != 0) return 1;
+    return pass(through, fd) ? 0 : 2;
+  });
+  put(peer.fd, "under way");
+  EXPECT_EQ(get(peer.fd, 9), "under way");
+  ping(peer.fd, 100);
+  EXPECT_TRUE(by_pipe(peer.fd));
+  peer.close();
+  EXPECT_EQ(result_of(receiver), 0);
+  ::close(listening);
+}
+
+TEST(Passing, ByASocketPairOrBeforeItHasMovedItGoesOnByTcp) {
+  for (const bool moved_before : {true, false}) {
+    int two[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, two), 0);
+    const pid_t receiver = child([&] {
+      ::close(two[0]);
+      const int fd = take(two[1]);
+      return fd < 0 ? 1 : echo(fd);
+    });
+    Peer peer([&](int fd) { return pass(two[0], fd) ? 0 : 2; }, moved_before);
+    ping(peer.fd, 100);
+    EXPECT_TRUE(by_tcp(peer.fd));
+    peer.close();
+    EXPECT_EQ(result_of(receiver), 0);
+    ::close(two[0]);
+    ::close(two[1]);
+  }
+}
+
+// --- sandboxes ---------------------------------------------------------------------------------
+
+sock_fprog allow_all() {
+  static sock_filter allow[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  return {1, allow};
+}
+
+TEST(Sandbox, InOneConnectionsAreTcp) {
+  using Enter = bool (*)();
+  const std::pair<const char*, Enter> kWays[] = {
+      {"prctl",
+       [] {
+         const sock_fprog program = allow_all();
+         return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+       }},
+      {"seccomp",
+       [] {
+         const sock_fprog program = allow_all();
+         return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
+       }},
+      {"a limit of file sizes",
+       [] {
+         const rlimit small{4096, 4096};
+         return ::setrlimit(RLIMIT_FSIZE, &small) == 0;
+       }},
+  };
+  for (const auto& [name, enter] : kWays) {
+    SCOPED_TRACE(name);
+    Peer peer([enter = enter](int fd) {
+      ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+      if (!enter()) return 1;
+      return echo(fd);
+    });
+    ping(peer.fd, 100);
+    EXPECT_TRUE(by_tcp(peer.fd));
+  }
+}
+
+TEST(Sandbox, AConnectionMadeInOneDoesNotMove) {
+  Peer peer(
+      [](int fd) {
+        ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        const sock_fprog program = allow_all();
+        if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return 1;
+        return echo(fd);
+      },
+      false);
+  ping(peer.fd, 100);
+  EXPECT_TRUE(by_tcp(peer.fd));
+}
+
+}  // namespace
+}  // namespace clan::test
