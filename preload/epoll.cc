@@ -566,13 +566,14 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
     n = sleep_prepared(*set, prepared, [&] { return sleep(events, most, nap); });
     if (n < 0) return n;
+    const bool over = nap == left && (n == 0 || left == 0);
     if (prepared) set->waiter->slept();
     {
       Guard guard;
       if (n > 0) n = translate(*set, events, n, false);
     }
     if (n > 0) return n;
-    if (left == 0 && nap == left) {
+    if (over) {
       Guard guard;
       return set->moved > 0 ? collect(*set, events, most) : 0;
     }
