@@ -955,7 +955,7 @@ def java(run):
 PROGRAMS = {
     redis: 10 << 20, memcached: 20 << 20, nginx: 20 << 20, haproxy: 10 << 20, postgres: 1 << 20,
     iperf3: 200 << 20, sockperf: 1 << 20, rsync: 1 << 20, openssl: 1 << 10, python: 10 << 20, node: 1 << 20,
-    netpipe: 1 << 20, openmpi: 10 << 20, ftp: 10 << 20, ssh: 0, java: 5 << 20,
+    netpipe: 1 << 20, openmpi: 10 << 20, ftp: 10 << 20, ssh: 0, java: 1 << 20,
 }
 
 
