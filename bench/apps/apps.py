@@ -85,7 +85,7 @@ def parse():
 
 
 def run_row(name, options):
-    with processes.Session(options.clan, options.cores, options.seconds) as session:
+    with processes.Session(options.clan, options.cores, options.seconds, options.redirection) as session:
         if name in SPECIAL:
             return SPECIAL[name][0](session, options.pairs)
         row = next(row for row in table.ROWS if row.name == name)
@@ -121,8 +121,14 @@ def main():
     # As ^C: everything that was started ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
+    try:
+        options.redirection = sockmap.Redirection()
+        kernels_own = "a column of its own"
+    except sockmap.Refused as refused:
+        options.redirection = None
+        kernels_own = f"not available: {refused}"
     machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
-    results = SimpleNamespace(lines=[], failed={}, skipped={}, machine=machine, sockmap=sockmap.sockmap(),
+    results = SimpleNamespace(lines=[], failed={}, skipped={}, machine=machine, sockmap=kernels_own,
                               how=f"{options.pairs} pairs of {options.seconds} s")
     results.machine_text = report.machine_text(machine, results.sockmap)
     print(results.machine_text, flush=True)
@@ -132,6 +138,9 @@ def main():
     except KeyboardInterrupt:
         interrupted = True
         print("\ninterrupted: what there is so far", flush=True)
+    finally:
+        if options.redirection is not None:
+            options.redirection.close()
     print("\n" + report.table(results.lines))
     verdicts = [line.verdict for line in results.lines]
     print(f"{verdicts.count('ok')} as wanted, {verdicts.count('MISSED')} missed, "

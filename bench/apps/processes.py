@@ -78,6 +78,9 @@ def raise_descriptor_limit(wanted):
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+SOCKMAP = "sockmap"  # under which programs may run, besides CLAN
+
+
 class Server:
     def __init__(self, process, port, stop=signal.SIGTERM):
         self.process, self.port, self.stop = process, port, stop
@@ -93,8 +96,9 @@ class Server:
 class Session:
     """A private directory and the processes of one row, all of which end with it."""
 
-    def __init__(self, clan, cores, seconds):
+    def __init__(self, clan, cores, seconds, redirection=None):
         self.clan, self.cores, self.seconds = str(clan), cores, seconds
+        self.redirection = redirection
         self.directory = Path(tempfile.mkdtemp(prefix="clan-bench-apps-"))
         self.directory.chmod(0o755)  # servers may run as another user
         self.started = []
@@ -136,14 +140,15 @@ class Session:
             process.wait(5)
 
     def start(self, *argv, core=None, under=False, user=None, environment=None, stop=signal.SIGTERM, **more):
-        """A process in a group of its own; `core` None: any of ours. Ends with this program, even if that
-        is killed (a change of user takes that away)."""
+        """A process in a group of its own; `core` None: any of ours. `under`: False, True (CLAN) or SOCKMAP.
+        Ends with this program, even if that is killed (a change of user takes that away)."""
         cores = self.cores if core is None else [self.cores[core]]
-        words = [find("setpriv"), "--pdeathsig=TERM",
-                 find("taskset"), "-c", ",".join(map(str, cores))]
+        words = [find("setpriv"), "--pdeathsig=TERM"]
+        words += self.redirection.prefix() if under == SOCKMAP else []
+        words += [find("taskset"), "-c", ",".join(map(str, cores))]
         if user:
             words += [find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-        if under:
+        if under is True:
             words += [self.clan, "run"]
         words += [find(argv[0]), *map(str, argv[1:])]
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))}

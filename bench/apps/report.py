@@ -64,10 +64,12 @@ def cells(line):
     elif line.low is not None:
         spread = f"{value(line.low)}..{value(line.high)}"
     return [line.text, value(line.stock), value(line.clan), line.unit, ratio, spread, line.wanted,
-            line.verdict, line.path, line.note]
+            line.verdict, value(line.sockmap), "-" if line.ahead is None else f"{line.ahead:.2f}", line.path,
+            line.note]
 
 
-HEADING = ["", "stock", "CLAN", "unit", "ratio", "spread", "wanted", "", "bytes went", "remark"]
+HEADING = ["", "stock", "CLAN", "unit", "ratio", "spread", "wanted", "", "sockmap", "ahead", "bytes went",
+           "remark"]
 
 
 def table(lines):
@@ -76,7 +78,7 @@ def table(lines):
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADING))]
     out = []
     for row in rows:
-        aligned = [cell.rjust(width) if i in (1, 2, 4) else cell.ljust(width)
+        aligned = [cell.rjust(width) if i in (1, 2, 4, 8, 9) else cell.ljust(width)
                    for i, (cell, width) in enumerate(zip(row, widths))]
         out.append("  " + "  ".join(aligned).rstrip())
     return "\n".join(out) + "\n"
@@ -90,7 +92,8 @@ def markdown(results):
     out = ["## Programs under `clan run`", "",
            f"What `clan bench apps` measured: {results.how}. Each figure is the median; the ratio is that of",
            "CLAN to stock TCP over loopback, run in turns, pair by pair; its spread is the smallest and the",
-           "largest.", "",
+           "largest. `sockmap`: stock, with a BPF program in the kernel that takes what is sent past the stack;",
+           "`ahead`: CLAN against that.", "",
            "```", results.machine_text.rstrip("\n"), "```", "",
            row(HEADING), "|" + "---|" * len(HEADING), *(row(cells(line)) for line in lines)]
     for heading, entries in (("Failed", results.failed), ("Skipped", results.skipped)):

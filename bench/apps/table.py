@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import counters
 import programs
-from processes import Failed
+from processes import SOCKMAP, Failed
 
-STOCK, BOTH = (False, False), (True, True)  # under CLAN: (server, client)
+STOCK, BOTH, SHORTCUT = (False, False), (True, True), (SOCKMAP, SOCKMAP)  # under what: (server, client)
 
 
 @dataclass
@@ -53,6 +53,8 @@ class Line:
     path: str = ""            # what the counters say
     note: str = ""
     samples: dict = field(default_factory=dict)
+    sockmap: float = None     # the same with the kernel's own shortcut
+    ahead: float = None       # of which CLAN is so many times
 
 
 def latency(limit, tail_limit, text):
@@ -125,18 +127,26 @@ def judge(row, bar, samples, path, counts, note=""):
     mine = [figures[bar.key] for figures in samples[bar.variant]]
     ratios = [b / m if bar.less_is_better else m / b for b, m in zip(base, mine)]
     ratio = statistics.median(ratios)
+    sockmap = ahead = None
+    if SOCKMAP in samples and bar.variant == "clan":
+        shortcut = [figures[bar.key] for figures in samples[SOCKMAP]]
+        sockmap = statistics.median(shortcut)
+        ahead = statistics.median(s / m if bar.less_is_better else m / s for s, m in zip(shortcut, mine))
     verdict = "ok" if ratio >= bar.limit else "MISSED"
     return Line(row.name, bar.text, bar.unit, statistics.median(base), statistics.median(mine), ratio,
                 min(ratios), max(ratios), f"at least {bar.limit:g}", verdict if counts else "does not count",
-                path, note, {"stock": base, "clan": mine})
+                path, note, {"stock": base, "clan": mine}, sockmap, ahead)
 
 
 def measure(row, session, pairs):
     """The lines of a row."""
-    servers = {under: row.serve(session, under) for under in sorted({s for s, _ in row.variants.values()})}
-    samples, looks = {name: [] for name in row.variants}, []
+    variants = dict(row.variants)
+    if session.redirection is not None and "clan" in variants:
+        variants[SOCKMAP] = SHORTCUT
+    servers = {under: row.serve(session, under) for under in dict.fromkeys(s for s, _ in variants.values())}
+    samples, looks = {name: [] for name in variants}, []
     for pair in range(pairs):
-        order = list(row.variants.items())
+        order = list(variants.items())
         for name, (server, client) in order if pair % 2 == 0 else reversed(order):
             try:
                 figures, seen = row.load(session, servers[server], client, row.client_core)
@@ -147,7 +157,7 @@ def measure(row, session, pairs):
             if min(figures.values()) <= 0:
                 raise Failed(f"{name}, run {pair + 1} of {pairs}: a figure of 0")
             samples[name].append(figures)
-            if name != "stock":
+            if name not in ("stock", SOCKMAP):
                 looks.append(counters.best(seen))
     path, counts = path_text(row, looks)
     return [judge(row, bar, samples, path, counts) for bar in row.bars]
