@@ -90,8 +90,9 @@ void release(Socket* s) {
   set(s->inherited, false);
   set(s->nonblocking, -1);
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
-  for (auto* flag : {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
-                     &s->shut_read, &s->back_in, &s->resending, &s->fin_counted, &s->left_at_exit}) {
+  for (auto* flag :
+       {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
+        &s->shut_read, &s->back_in, &s->resending, &s->fin_counted, &s->left_at_exit}) {
     set(*flag, false);
   }
   set(s->data_sleepers, 0);
@@ -142,6 +143,14 @@ Held hold(int fd) {
 bool known(int fd) {
   const Entry* e = entry(fd, false);
   return e != nullptr && e->load(std::memory_order_relaxed) != nullptr;
+}
+
+bool is_the_kernels(int fd) {
+  const Entry* e = entry(fd, false);
+  // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than old.
+  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;  // PAIR preload.entry
+  return s == nullptr || (s->state.load(std::memory_order_relaxed) == Socket::State::kKernel &&
+                          !s->inherited.load(std::memory_order_relaxed));
 }
 
 void adopt(int fd, bool client, int nonblocking) {

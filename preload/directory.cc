@@ -402,8 +402,8 @@ void claim_in_directory(int, Socket& s, const Route& route) {
 void go_on_in_directory(int fd, Socket& s) {
   // The other end does its part at its own calls: often at first, and now and then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (call >= kMostOfferCalls) return stay(s);
-  if (call >= kFewOfferCalls && call % kFewOfferCalls != 0 && s.window_fd.load() < 0) return;
+  if (gives_up(s, call)) return stay(s);
+  if (!looks_at(call) && s.window_fd.load() < 0) return;
   s.client ? go_on_as_client(fd, s) : go_on_as_server(fd, s);
 }
 

@@ -6,8 +6,8 @@
 // edge for writing.
 //
 // What a wait costs does not depend on how many sockets have moved. Those that are *watched* are looked at in
-// shared memory each time; there are few, those with recent events. The others are *armed*: their peers ring a
-// doorbell with the next bytes, which the kernel reports, and then they are watched again.
+// shared memory each time; there are few, those with recent events. The others are *armed*: their peers ring
+// a doorbell with the next bytes, which the kernel reports, and then they are watched again.
 #include "epoll.h"
 
 #include <poll.h>
@@ -43,7 +43,7 @@ struct Interest {
   bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
   bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
-  std::uint32_t quiet = 0;              ///< how often it has been looked at since it last said something
+  std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t told_in = 0;            ///< Set::round
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
@@ -66,6 +66,9 @@ struct Set {
   int epfd = -1;  ///< one of them
   std::uint32_t moved = 0, start = 0;
   std::uint32_t round = 0;  ///< of collect()
+  std::atomic<std::uint64_t> now_ns{0};  ///< at the last wait, or nearly
+  std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
+  void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
   std::uint32_t nested = 0;  ///< of its interests
   int sleepers = 0;  ///< threads in the kernel's wait, or nearly
   List interests;    ///< all
@@ -80,8 +83,7 @@ constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no 
 constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
 constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
 constexpr std::uint32_t kSliceOfSpin = 4;
-constexpr std::uint32_t kQuietLooks = 256;              ///< without an event, and a socket is armed
-constexpr std::uint32_t kQuietSleep = kQuietLooks / 2 + 1;  ///< a sleep counts as many: the second one arms
+constexpr std::uint64_t kQuietNs = 5'000'000;           ///< without an event, and a socket is armed
 
 std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
 
@@ -201,7 +203,7 @@ bool add(Set& set, Interest* i) {
 
 // Looks at it from now on.
 void watch(Interest& i) {
-  i.quiet = 0;
+  i.heard_ns = i.set->now();
   if (i.watched_at != Interest::kNowhere) return;
   List& list = i.set->watched;
   i.watched_at = list.count;
@@ -274,8 +276,8 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
   const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
-  return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) + (s.kernel_end.load() ? 2u : 0u) +
-         (s.kernel_error.load() ? 1u : 0u);
+  return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) +
+         (s.kernel_end.load() ? 2u : 0u) + (s.kernel_error.load() ? 1u : 0u);
 }
 
 bool wants_room(const Interest& i) { return (i.events & (EPOLLOUT | EPOLLWRNORM)) != 0; }
@@ -346,9 +348,11 @@ std::int64_t longest_sleep(const Interest& i) {
   return waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed) ? 10'000'000 : kNoCap;
 }
 
+bool quiet_for_long(const Interest& i) { return i.set->now() - i.heard_ns > kQuietNs; }
+
 // Stops looking at it, if its peer will ring with the next news.
 void arm(Interest& i) {
-  i.quiet = 0;
+  i.heard_ns = i.set->now();
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i));
@@ -375,8 +379,8 @@ int collect(Set& set, epoll_event* events, int most) {
       events[n].data = i.data;
       ++n;
       i.told_in = set.round;
-      i.quiet = 0;
-    } else if (i.watched_at != Interest::kNowhere && ++i.quiet > kQuietLooks && list.count > kWatchedFew) {
+      i.heard_ns = set.now();
+    } else if (list.count > kWatchedFew && i.watched_at != Interest::kNowhere && quiet_for_long(i)) {
       arm(i);
     }
     if (k < list.count && list.at[k] == &i) ++k;  // else another one has taken its place
@@ -401,9 +405,11 @@ bool anything(Set& set) {
   return anything(set, &from, set.watched.count);
 }
 
-// Asks the peers of all that are watched to ring. False: something is there already. To be followed by awake().
+// Asks the peers of all that are watched to ring. False: something is there already. To be followed by
+// awake().
 bool prepare(Set& set) {
   ++set.sleepers;
+  if (set.watched.count > 0) set.set_now(monotonic_ns());
   for (std::uint32_t k = set.watched.count; k-- > 0;) {  // from behind: what is armed leaves the list
     Interest& i = *set.watched.at[k];
     if (i.nested) {
@@ -412,7 +418,7 @@ bool prepare(Set& set) {
       continue;
     }
     // A loop that sleeps between other events need not touch this one's memory each time.
-    if ((i.quiet += kQuietSleep) > kQuietLooks) {
+    if (quiet_for_long(i)) {
       arm(i);
       if (k >= set.watched.count || set.watched.at[k] != &i) continue;
     }
@@ -521,6 +527,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       // Plain descriptors too, but not at the price of a system call every time.
       thread_local std::uint64_t asked_ns = 0;
       const std::uint64_t now = monotonic_ns();
+      set->set_now(now);
       if (n < most && now - asked_ns > kPlainNs) {
         asked_ns = now;
         KeepErrno keep;
@@ -561,6 +568,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
     std::int64_t left = -1;
     if (deadline != kNoDeadline) {
       const std::uint64_t now = monotonic_ns();
+      set->set_now(now);
       left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
     }
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
@@ -570,6 +578,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
     if (prepared) set->waiter->slept();
     {
       Guard guard;
+      if (n > 0) set->set_now(monotonic_ns());
       if (n > 0) n = translate(*set, events, n, false);
     }
     if (n > 0) return n;
@@ -653,7 +662,8 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
 int control(int epfd, int op, int fd, epoll_event* event) {
   if (find(fd) != nullptr) return control_nested(epfd, op, fd, event);
   Held s = hold(fd);
-  if (!s) return real().epoll_ctl(epfd, op, fd, event);
+  // Nothing to remember of one that stays on TCP for good.
+  if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
   Guard guard;
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
   Interest* i = set != nullptr ? find(*set, s.get(), fd) : nullptr;
@@ -856,6 +866,7 @@ CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const t
   return clan::preload::wait_for_events(epfd, events, most, ns,
                                         [epfd, mask](epoll_event* to, int n, std::int64_t left) {
                                           const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);
-                                          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+                                          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts,
+                                                                     mask);
                                         });
 }

@@ -16,8 +16,8 @@ void went_back(Socket& s);
 /// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do we.
 void left_descriptor(Socket& s, int fd);
 /// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether epoll_wait
-/// would say something of those; whether nothing holds in spite of the kernel, which saw doorbells; and, before
-/// sleeping, as prepare_sleep() of a socket; and after it.
+/// would say something of those; whether nothing holds in spite of the kernel, which saw doorbells; and,
+/// before sleeping, as prepare_sleep() of a socket; and after it.
 bool set_moved(int epfd);
 bool set_ready(int epfd);
 bool set_has_only_doorbells(int epfd);
@@ -30,7 +30,8 @@ void forget_epoll(int fd);
 void forget_epoll_range(unsigned first, unsigned last);
 void duplicate_epoll(int from, int to);
 
-/// A thread sleeps in epoll_wait on a set that holds the socket. `events`: and waits for any of these; 0 = all.
+/// A thread sleeps in epoll_wait on a set that holds the socket. `events`: and waits for any of these; 0 =
+/// all.
 bool watcher_sleeps(const Socket& s, std::uint32_t events);
 
 /// Locks for fork.

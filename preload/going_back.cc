@@ -1,5 +1,5 @@
-// A moved connection goes back to TCP: before a program that knows nothing of pipes gets it (exec, posix_spawn),
-// before urgent data, before SIGIO.
+// A moved connection goes back to TCP: before a program that knows nothing of pipes gets it (exec,
+// posix_spawn), before urgent data, before SIGIO.
 //
 //   leaver L                                         other end Y
 //   says kLeaving
@@ -8,18 +8,19 @@
 //                                                    last record, kGone
 //   reads the pipe to its end, then Y's doorbells
 //
-// Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe any
-// more: Y rings once more too, and sends by TCP what is left there.
+// Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe
+// any more: Y rings once more too, and sends by TCP what is left there.
 //
 // Where L is about to be another program, which knows nothing of pipes and doorbells, it cannot wait until Y
 // looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
-// Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before its
-// switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent first.
+// Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before
+// its switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent
+// first.
 //
 // The other end may be in another pid namespace, where process and thread ids mean other processes than here.
-// Whatever is found by such a number is then known by something that is the same everywhere, inode or contents,
-// before it is used; what is not found stays untouched. L does Y's part only if Y's threads have the ids that
-// our /proc shows, as they are what the locks of the pipe are about. Otherwise it waits for Y.
+// Whatever is found by such a number is then known by something that is the same everywhere, inode or
+// contents, before it is used; what is not found stays untouched. L does Y's part only if Y's threads have
+// the ids that our /proc shows, as they are what the locks of the pipe are about. Otherwise it waits for Y.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #include <fcntl.h>
@@ -63,8 +64,9 @@ void nap() {
   sys::call(SYS_nanosleep, &ts, nullptr);
 }
 
-// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of another process
-// sees that it belongs to his connection, and not to some other of a process that has that number here.
+// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of another
+// process sees that it belongs to his connection, and not to some other of a process that has that number
+// here.
 struct TakenHead {
   std::uint64_t magic = 0x316e656b61746e63;  // "cntaken1"
   std::uint64_t pipe = 0;                    // the inode of its memfd
@@ -98,7 +100,8 @@ void silence(PipePage::Face& face) {
   bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);
   // Who was killed while he rang stays counted; nobody waits for him for long.
   const std::uint64_t end = monotonic_ns() + kBellNs;
-  while ((bells.load(std::memory_order_acquire) & (socket_face::kBellsClosed - 1)) != 0 && monotonic_ns() < end) {
+  while ((bells.load(std::memory_order_acquire) & (socket_face::kBellsClosed - 1)) != 0 &&
+         monotonic_ns() < end) {
     sched_yield();
   }
 }
@@ -108,9 +111,10 @@ void set_gone(PipePage::Face& face) {
   face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: publishes that number
 }
 
-// Our last record, behind all bytes, and the doorbell that tells of it. `rings` false: only if somebody else may
-// owe one for bytes before that record; what we send by TCP tells of the record soon enough. A doorbell that its
-// receiver has not read when it is killed makes the kernel reset the connection, and drop what it had sent by TCP.
+// Our last record, behind all bytes, and the doorbell that tells of it. `rings` false: only if somebody else
+// may owe one for bytes before that record; what we send by TCP tells of the record soon enough. A doorbell
+// that its receiver has not read when it is killed makes the kernel reset the connection, and drop what it
+// had sent by TCP.
 void say_goodbye(int fd, Socket& s, bool rings = true) {
   auto& face = s.mine();
   // EPIPE: half-closed before, and that record is the last.
@@ -172,7 +176,8 @@ class Resend {
     for (;;) {
       if (from_ == to_) fill();
       if (from_ == to_) break;
-      const ssize_t n = sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
+      const ssize_t n =
+          sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
       if (n > 0) {
         from_ += static_cast<std::size_t>(n);
       } else if (n < 0 && errno == EAGAIN) {
@@ -244,7 +249,8 @@ Given given_back(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   auto& word = s.theirs().words[kGivenBack];
   Given given;
-  while ((given.word = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {  // PAIR face.given
+  // PAIR face.given
+  while ((given.word = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {
     if (closed(fd)) return given;
     nap();
   }
@@ -287,10 +293,11 @@ void go(int fd, Socket& s) {
     return;
   }
   if (given.lost) {
-    log_line(LogLevel::kError,
-             "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid "
-             "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
-             fd);
+    log_line(
+        LogLevel::kError,
+        "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid "
+        "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
+        fd);
     // By its part in this, done by us: the application is told of a reset, not of an end.
     s.theirs().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
     s.kernel_error.store(true);
@@ -329,7 +336,8 @@ void give_back(Socket& s, int taken) {
   auto& word = s.mine().words[kGivenBack];
   if (word.load(std::memory_order_relaxed) != 0) return;
   const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
-  const std::uint64_t where = static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
+  const std::uint64_t where =
+      static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
   const bool none = bytes <= static_cast<long>(sizeof(TakenHead));
   word.store(none ? kNothing : where, std::memory_order_release);  // PAIR face.given
 }
@@ -374,7 +382,8 @@ void answer_leaving(int fd, Socket& s) {
 bool came_back(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   const std::uint64_t theirs = state_of(s.theirs());
-  // An error that the kernel has told us it will not tell the application, and behind it nothing comes by TCP.
+  // An error that the kernel has told us it will not tell the application, and behind it nothing comes by
+  // TCP.
   if ((theirs & kGone) == 0 || s.error_taken.load()) return false;
   KeepErrno keep;
   // Below, the doorbell is read that would remind us of it.
@@ -401,11 +410,13 @@ bool counts_as_we_do(const char* pid) {
   return n > 0 && n == m && std::memcmp(ours, theirs, static_cast<std::size_t>(n)) == 0;
 }
 
-// A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may not be asked.
+// A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may not be
+// asked.
 int socket_of(const char* pid, const char* link) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
-  const int directory = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int directory =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory < 0) return -1;
   int found = -1;
   DirectoryReader names(directory);
@@ -468,7 +479,8 @@ bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadli
 // What the other end has sent by TCP after it had gone by itself, behind what lies in the pipe.
 void take_later(int fd, int to) {
   char bytes[16384];
-  for (long n; (n = sys::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;) sys::call(SYS_write, to, bytes, n);
+  for (long n; (n = sys::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+    sys::call(SYS_write, to, bytes, n);
 }
 
 // From `at` on.
@@ -500,7 +512,8 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
     }
     well = well && send_file(socket, later, 0, deadline_ns);
     if (later >= 0) sys::close(later);
-    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, socket, SHUT_WR);
+    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1)
+      sys::call(SYS_shutdown, socket, SHUT_WR);
     set_gone(s.theirs());
     s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
   }
@@ -539,10 +552,11 @@ void wait_until_clean(int fd, Socket& s) {
       break;
     }
     if (monotonic_ns() > end) {
-      log_line(LogLevel::kError,
-               "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
-               "reset (set CLAN_EXCEPT for this port)",
-               fd);
+      log_line(
+          LogLevel::kError,
+          "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
+          "reset (set CLAN_EXCEPT for this port)",
+          fd);
       reset_connection(fd);
       break;
     }
@@ -590,7 +604,8 @@ void leave(int fd, Socket& s, bool to_others) {
 }  // namespace
 
 bool leave_alone(int fd, Socket& s) {
-  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 || s.moving.test_and_set(std::memory_order_acquire)) {
+  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 ||
+      s.moving.test_and_set(std::memory_order_acquire)) {
     return false;
   }
   KeepErrno keep;

@@ -140,7 +140,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
         if (plain_from_copy) fds[i].revents |= static_cast<short>(copy[i].revents & POLLPRI);
       } else if (plain_from_copy) {
-        fds[i].revents = static_cast<short>(copy[i].revents & (fds[i].events | kAlways));  // it may just have gone back
+        fds[i].revents =
+            static_cast<short>(copy[i].revents & (fds[i].events | kAlways));  // it may just have gone back
       } else {
         fds[i].revents = 0;
       }
@@ -169,7 +170,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     int n = from_pipes(false, false);
     if (n > 0 && plain == 0) return n;
     if (n > 0 || timeout_ns == 0) {
-      // Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call lets in.
+      // Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call
+      // lets in.
       const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
       if (rc < 0) return n > 0 ? n : rc;
       return from_pipes(true, true);
@@ -199,8 +201,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         ready |= copy[i].events != fds[i].events;
         continue;
       }
-      // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that are
-      // left to others.
+      // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that
+      // are left to others.
       if (one->left_to_others() || (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0)) {
         copy[i].events &= static_cast<short>(~POLLIN);
         drains = true;
@@ -349,9 +351,9 @@ CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* 
     return -1;
   }
   const std::uint64_t start = clan::monotonic_ns();
-  const std::int64_t ns =
-      timeout == nullptr ? -1
-                         : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_usec * std::int64_t{1000};
+  const std::int64_t ns = timeout == nullptr ? -1
+                                             : timeout->tv_sec * std::int64_t{1'000'000'000} +
+                                                   timeout->tv_usec * std::int64_t{1000};
   const int rc = do_select(n, in, out, bad, [&](pollfd* fds, nfds_t count) {
     const timespec ts{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
     return do_ppoll(fds, count, ns < 0 ? nullptr : &ts, nullptr);

@@ -55,7 +55,8 @@ void at_exit() {
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
-        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true)) return;
+        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
+          return;
         leave_to_others(fd, s);
         auto& holders = s.mine().words[clan::socket_face::kHolders];
         if (holders.load() > 1) holders.fetch_sub(1);
@@ -88,7 +89,8 @@ void hand_on(int fd, Socket& s, void* argument) {
   const int flags = sys::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
   char item[64];
-  const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1, s.pipe.end());
+  const int n =
+      std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1, s.pipe.end());
   // A standard stream of the new program would read and write past us.
   if (fd <= STDERR_FILENO || !s.shared() || s.pipe.memfd() < 0 ||
       list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
@@ -451,11 +453,14 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_sendmmsg:
       return ::sendmmsg(fd, static_cast<mmsghdr*>(p1), static_cast<unsigned>(a[2]), static_cast<int>(a[3]));
     case SYS_preadv2:
-      return ::preadv2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3], static_cast<int>(a[5]));
+      return ::preadv2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3],
+                       static_cast<int>(a[5]));
     case SYS_pwritev2:
-      return ::pwritev2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3], static_cast<int>(a[5]));
+      return ::pwritev2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3],
+                        static_cast<int>(a[5]));
     case SYS_sendfile:
-      return ::sendfile(fd, static_cast<int>(a[1]), reinterpret_cast<off_t*>(a[2]), static_cast<std::size_t>(a[3]));
+      return ::sendfile(fd, static_cast<int>(a[1]), reinterpret_cast<off_t*>(a[2]),
+                        static_cast<std::size_t>(a[3]));
     case SYS_splice:
       return ::splice(fd, static_cast<off64_t*>(p1), static_cast<int>(a[2]), reinterpret_cast<off64_t*>(a[3]),
                       static_cast<std::size_t>(a[4]), static_cast<unsigned>(a[5]));

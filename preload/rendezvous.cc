@@ -159,7 +159,8 @@ void begin_sharing(int fd, Socket& s, bool counted) {
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.receives)) return false;
-  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring meanwhile.
+  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
+  // meanwhile.
   if (!Slot::try_close(slot.sends)) {
     Slot::open(slot.receives);
     return false;
@@ -278,10 +279,11 @@ void look_for_taker(int fd, Socket& s) {
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
     return;
   }
-  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for long.
+  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
+  // long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (call >= kMostOfferCalls) return stay(s);
-  if (call >= kFewOfferCalls && call % kFewOfferCalls != 0) return;
+  if (gives_up(s, call)) return stay(s);
+  if (!looks_at(call)) return;
   const int taker = static_cast<int>(sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr,
                                                SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (taker < 0) return;
@@ -367,6 +369,7 @@ void consider(int fd, Socket& s) {
     return;
   }
   const std::uint32_t n = calls(s);
+  if (gives_up(s, n)) return stay(s);
   if (n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook)) look_for_offer(fd, s);
 }
 
@@ -425,7 +428,8 @@ namespace {
 
 // The pipe of a connection, by the cookie of our end of it: from whoever has it, which is the peer at least.
 int find_pipe(std::uint64_t cookie, int* end) {
-  const int proc = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int proc =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (proc < 0) return -1;
   int found = -1;
   DirectoryReader processes(proc);
@@ -433,7 +437,8 @@ int find_pipe(std::uint64_t cookie, int* end) {
     if (*pid < '1' || *pid > '9') continue;
     char path[96];
     std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
-    const int fds = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const int fds =
+        static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fds < 0) continue;
     DirectoryReader names(fds);
     while (const char* name = names.next()) {

@@ -2,15 +2,28 @@
 // one) share.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
 #include "sock_diag.h"
 #include "socket.h"
 
 namespace clan::preload {
 
-/// Calls of one end after which it looks each time whether the other has done something; then now
-/// and then; and then it gives up.
-constexpr std::uint32_t kFewOfferCalls = 32;
-constexpr std::uint32_t kMostOfferCalls = 4096;
+/// Calls of one end after which it gives up: the other one will not come any more. Fewer if both have said
+/// much: then the other end, too, has made many.
+constexpr std::uint32_t kMostOfferCalls = 1024;
+constexpr std::uint32_t kMostExchanges = 128;
+inline bool gives_up(const Socket& s, std::uint32_t call) {
+  return call >= kMostOfferCalls || std::min(s.sends.load(std::memory_order_relaxed),
+                                             s.receives.load(std::memory_order_relaxed)) >= kMostExchanges;
+}
+/// Whether it looks at this call of it: each time at first, then eight times until there have been twice as
+/// many.
+inline bool looks_at(std::uint32_t call) {
+  return call < 16 || call % (std::bit_floor(call) / 8) == 0;
+}
 
 /// Out of the way of programs that count on low numbers.
 int move_high(int fd);

@@ -73,7 +73,8 @@ struct Socket {
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
-  std::atomic<int> offer_fd{-1};  ///< the listener; in CLAN_DIR, once taken up: what connects with the other end
+  std::atomic<int> offer_fd{
+      -1};  ///< the listener; in CLAN_DIR, once taken up: what connects with the other end
   std::atomic<std::uint32_t> offer_calls{0};
   Place place = Place::kNotAsked;  ///< under `moving`
   // Of an offer in CLAN_DIR, see directory.cc.
@@ -96,9 +97,11 @@ struct Socket {
   std::atomic<bool> shut_read{false};
   std::atomic<bool> back_in{false};    ///< what we read is TCP's again
   std::atomic<bool> left_at_exit{false};  ///< counted out when the process ended
-  std::atomic<bool> resending{false};  ///< what the other end gave back is on its way; nothing may overtake it
+  std::atomic<bool> resending{
+      false};                     ///< what the other end gave back is on its way; nothing may overtake it
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
-  std::atomic<int> data_sleepers{0}, room_sleepers{0};  ///< threads of ours in the kernel, or nearly; not epoll's
+  std::atomic<int> data_sleepers{0},
+      room_sleepers{0};  ///< threads of ours in the kernel, or nearly; not epoll's
   std::atomic<std::uint64_t> checked_ns{0};
   /// Of TCP_INFO, which never falls.
   struct Counter {
@@ -111,6 +114,10 @@ struct Socket {
 
   PipePage::Face& mine() const { return pipe.my_face(); }
   PipePage::Face& theirs() const { return pipe.peer_face(); }
+  /// For good, and no set remembers it.
+  bool stays_on_tcp() const {
+    return state.load(std::memory_order_relaxed) == State::kKernel && interests == nullptr;
+  }
   bool shared() const {
     // PAIR preload.shared: sees the pipe
     return state.load(std::memory_order_acquire) == State::kShared;
@@ -149,6 +156,8 @@ void forget(int fd);
 void forget_range(unsigned first, unsigned last);
 /// There is a Socket for this descriptor.
 bool known(int fd);
+/// No TCP socket, or one that stays on TCP for good.
+bool is_the_kernels(int fd);
 /// Calls `f(fd, Socket&)` for each known descriptor.
 void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argument);
 
@@ -182,12 +191,12 @@ std::uint32_t inode_of_other_end(int fd);
 
 // --- going back (going_back.cc) ----------------------------------------------------------------------
 
-/// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to use
-/// the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is sent
-/// from now on goes by TCP, and what is received does when the other end has noticed.
+/// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to
+/// use the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is
+/// sent from now on goes by TCP, and what is received does when the other end has noticed.
 void leave_pipe(int fd, bool to_others);
-/// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet, the
-/// connection stays on TCP: they could not find it.
+/// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet,
+/// the connection stays on TCP: they could not find it.
 void leave_to_others(int fd, Socket& s);
 /// When nothing else is right any more.
 void reset_connection(int fd);
@@ -204,17 +213,17 @@ short readiness(int fd, Socket& s, bool look);
 inline bool nothing_new(const Socket& s);
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.
 bool prepare_sleep(Socket& s, short events);
-/// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells stay where
-/// they are, because somebody else sleeps for them.
+/// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells stay
+/// where they are, because somebody else sleeps for them.
 bool look_at_kernel(int fd, Socket& s);
 /// There are some, or will be in a moment. Does not ask the kernel.
 bool doorbells_waiting(const Socket& s);
 /// Others than the calling thread may be asleep on the socket.
 bool others_sleep(const Socket& s);
 
-/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before the calls that
-/// ask to be rung; when it goes, the thread wants no doorbells any more. Who has one does not look_at_kernel(),
-/// which would take it for somebody else.
+/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before the calls
+/// that ask to be rung; when it goes, the thread wants no doorbells any more. Who has one does not
+/// look_at_kernel(), which would take it for somebody else.
 class Sleeper {
  public:
   explicit Sleeper(Socket& s, bool for_data, bool for_room) : s_(s), data_(for_data), room_(for_room) {
@@ -246,12 +255,14 @@ int bytes_to_read(int fd, Socket& s);
 std::uint64_t arrived(int fd);
 
 inline bool nothing_new(const Socket& s) {
-  const bool plain = s.drained.load(std::memory_order_acquire) && !s.kernel_end.load(std::memory_order_relaxed) &&
-                     !s.kernel_error.load(std::memory_order_relaxed) &&
-                     !s.shut_read.load(std::memory_order_relaxed) && !s.back_in.load(std::memory_order_relaxed);
+  const bool plain =
+      s.drained.load(std::memory_order_acquire) && !s.kernel_end.load(std::memory_order_relaxed) &&
+      !s.kernel_error.load(std::memory_order_relaxed) && !s.shut_read.load(std::memory_order_relaxed) &&
+      !s.back_in.load(std::memory_order_relaxed);
   constexpr std::uint64_t kOnItsWay = socket_face::kLeaving | socket_face::kGone;
   return plain && s.pipe.seems_empty() &&
-         (s.theirs().words[socket_face::kState].load(std::memory_order_acquire) & kOnItsWay) == 0;  // PAIR face.state
+         (s.theirs().words[socket_face::kState].load(std::memory_order_acquire) & kOnItsWay) ==
+             0;  // PAIR face.state
 }
 
 /// Mends what the kernel has answered to TCP_INFO, if the connection has moved. tcp_info.cc

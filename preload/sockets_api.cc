@@ -185,7 +185,8 @@ namespace {
 
 int do_fcntl(int fd, int command, void* argument) {
   // SIGIO tells of what comes by TCP.
-  if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0) leave_pipe(fd, false);
+  if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
+    leave_pipe(fd, false);
   const int rc = real().fcntl(fd, command, argument);
   if (rc < 0) return rc;
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
@@ -265,8 +266,8 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
 
 namespace {
 
-// Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit of kState that
-// says how the program has them; 0: any other option, or TCP's own.
+// Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit of kState
+// that says how the program has them; 0: any other option, or TCP's own.
 std::uint64_t kept_option(const Socket& s, int level, int name) {
   using namespace clan::socket_face;
   if (level != IPPROTO_TCP || (name != TCP_NODELAY && name != TCP_CORK) || !s.shared()) return 0;
@@ -278,12 +279,13 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
 bool keeps_low_water(const Socket& s) { return s.shared() && !s.back_in.load(std::memory_order_acquire); }
 
-// Options by which the kernel does more with the bytes than carry them: tells of them in control data, or encrypts
-// them.
+// Options by which the kernel does more with the bytes than carry them: tells of them in control data, or
+// encrypts them.
 void leave_if_kernels(int fd, int level, int name) {
   constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
                                  SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
-  if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages)) leave_pipe(fd, false);
+  if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages))
+    leave_pipe(fd, false);
   if (level == IPPROTO_TCP && name == TCP_INQ) leave_pipe(fd, false);
   if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)) leave_pipe(fd, true);
 }
@@ -291,7 +293,8 @@ void leave_if_kernels(int fd, int level, int name) {
 }  // namespace
 
 CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
-  if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr && *size >= sizeof(int)) {
+  if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr &&
+      *size >= sizeof(int)) {
     // The kernel's may be of a doorbell.
     if (Held s = hold(fd); s && s->shared()) {
       *static_cast<int*>(value) = take_error(fd, *s);

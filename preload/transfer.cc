@@ -242,7 +242,8 @@ namespace {
 // The same, whatever is still to be read.
 void look_for_end(int fd, Socket& s) {
   pollfd p{fd, POLLRDHUP, 0};
-  if (sys::poll(&p, 1, 0) <= 0 || leave_alone(fd, s)) return;  // the end of what is TCP's alone is TCP's to tell
+  if (sys::poll(&p, 1, 0) <= 0 || leave_alone(fd, s))
+    return;  // the end of what is TCP's alone is TCP's to tell
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   note_end(s, n);
@@ -251,8 +252,8 @@ void look_for_end(int fd, Socket& s) {
   if ((p.revents & POLLRDHUP) != 0) note_end(s, 0);
 }
 
-// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet). `all`: those
-// were the last of TCP's.
+// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet). `all`:
+// those were the last of TCP's.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
   Draining draining(s);
   if (s.drained.load(std::memory_order_acquire)) return 0;
@@ -262,7 +263,8 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   int at_mark = 0;
   if (certain == 0 && (state_of(s.theirs()) & kSending) == 0 && sys::ioctl(fd, SIOCATMARK, &at_mark) == 0 &&
       at_mark != 0) {
-    certain = ~std::size_t{0};  // FIONREAD counts up to the mark, and nobody sends urgent data but by TCP alone
+    certain =
+        ~std::size_t{0};  // FIONREAD counts up to the mark, and nobody sends urgent data but by TCP alone
   }
   if (certain == 0) {
     look_for_end(fd, s);
@@ -281,15 +283,16 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
 
 // --- the end -------------------------------------------------------------------------------------------
 
-// The kernel resets a connection whose reader left doorbells unread too, so its word alone does not count: the
-// peer said so when it closed, or died and left bytes unread.
+// The kernel resets a connection whose reader left doorbells unread too, so its word alone does not count:
+// the peer said so when it closed, or died and left bytes unread.
 bool was_reset(const Socket& s) {
   if (!s.kernel_end.load() && !s.kernel_error.load()) return false;
   const std::uint64_t theirs = state_of(s.theirs());
   // Who sends by TCP may have half-closed, and read on.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
   // Who has gone, or never came, and read all doorbells, left other bytes unread.
-  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) && s.kernel_error.load() &&
+  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) &&
+                      s.kernel_error.load() &&
                       s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
                           s.mine().words[kDoorbells].load(std::memory_order_relaxed);
   return died || by_tcp || (theirs & kReset) != 0;
@@ -341,13 +344,14 @@ int time_left_ms(std::uint64_t deadline, int most) {
   if (deadline == kNoDeadline) return most;
   const std::uint64_t now = monotonic_ns();
   if (now >= deadline) return 0;
-  const auto left = static_cast<int>(std::min<std::uint64_t>((deadline - now + 999'999) / 1'000'000, 1u << 30));
+  const auto left =
+      static_cast<int>(std::min<std::uint64_t>((deadline - now + 999'999) / 1'000'000, 1u << 30));
   return most < 0 ? left : std::min(left, most);
 }
 
 // Sleeps in the kernel until the descriptor is readable, as a blocking recv would: SO_RCVTIMEO, signals and
-// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after
-// a signal. 0, or -1 with errno.
+// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew
+// after a signal. 0, or -1 with errno.
 int sleep_for_bytes(int fd, Socket& s, bool more) {
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   if (more) {
@@ -410,13 +414,15 @@ std::uint64_t arrived(int fd) {
 }
 
 bool others_sleep(const Socket& s) {
-  return s.inherited.load(std::memory_order_relaxed) || s.data_sleepers.load() > 0 || s.room_sleepers.load() > 0 ||
-         watcher_sleeps(s, 0);
+  return s.inherited.load(std::memory_order_relaxed) || s.data_sleepers.load() > 0 ||
+         s.room_sleepers.load() > 0 || watcher_sleeps(s, 0);
 }
 
 namespace {
 
-bool others_want_room(const Socket& s) { return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT | POLLWRNORM); }
+bool others_want_room(const Socket& s) {
+  return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT | POLLWRNORM);
+}
 
 bool has_ended(const Socket& s) {
   return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_acquire) == 1;
@@ -592,8 +598,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
 
 namespace {
 
-// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after handlers with
-// SA_RESTART. poll() does not say which it was, so all that there are have to be of that kind.
+// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after handlers
+// with SA_RESTART. poll() does not say which it was, so all that there are have to be of that kind.
 bool handlers_restart() {
   KeepErrno keep;
   for (int number = 1; number < NSIG; ++number) {
@@ -665,15 +671,16 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         if ((state_of(s.mine()) & kSending) != 0) continue;
         Part part(buffers, count, sent);
         const msghdr message = message_of(part.buffers, part.count);
-        const long n = sys::call(SYS_sendmsg, fd, &message, flags | MSG_DONTWAIT | (sent > 0 ? MSG_NOSIGNAL : 0));
+        const long n =
+            sys::call(SYS_sendmsg, fd, &message, flags | MSG_DONTWAIT | (sent > 0 ? MSG_NOSIGNAL : 0));
         // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
         if (n < static_cast<long>(wanted - sent)) s.full.fetch_add(1, std::memory_order_relaxed);
         if (n < 0 && (errno != EAGAIN || !waits)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
         if (n > 0) sent += static_cast<std::size_t>(n);
         if (sent == wanted || !waits) return static_cast<ssize_t>(sent);
       }
-      // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that to switch; the
-      // peer may read nothing until then.
+      // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that to switch;
+      // the peer may read nothing until then.
       if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
       const int timeout = time_left_ms(deadline, kLongestNapMs);
       if (timeout == 0) {
@@ -808,7 +815,8 @@ int shared_shutdown(int fd, Socket& s, int how) {
     }
     if (s.pipe.end_sending().must_ring) ring_doorbell(fd, s);
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-    if (sender.ended.load(std::memory_order_relaxed) == 2) return shared_shutdown(fd, s, how);  // just gone back
+    if (sender.ended.load(std::memory_order_relaxed) == 2)
+      return shared_shutdown(fd, s, how);  // just gone back
   }
   // Whoever sleeps on this descriptor here has to notice.
   if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);

@@ -24,6 +24,7 @@ constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is
 // meanwhile. `call` is the kernel's, `moved` ours.
 template <typename Call, typename Moved>
 ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
+  if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
   for (;;) {
@@ -51,6 +52,7 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
 
 template <typename Call, typename Moved>
 ssize_t sending(int fd, Call&& call, Moved&& moved) {
+  if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
   if (!s->shared()) before_send(fd, *s);
@@ -150,8 +152,8 @@ bool loads_library(pid_t pid) {
   return found;
 }
 
-// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at the other end
-// of a connection; of a pair it only says who made it.
+// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at the other
+// end of a connection; of a pair it only says who made it.
 bool receiver_knows(int through) {
   sockaddr_un name{};
   socklen_t mine = sizeof name, theirs = sizeof name;
@@ -369,7 +371,8 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
   leave_if_tcps(fd, flags);
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;
-    if (m.msg_controllen > 0) passed(&m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
+    if (m.msg_controllen > 0)
+      passed(&m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
   }
   return static_cast<int>(sending(
       fd, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },
@@ -502,7 +505,9 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
 
 CLAN_INTERPOSE ssize_t __read(int fd, void* buffer, size_t n) { return read(fd, buffer, n); }
 CLAN_INTERPOSE ssize_t __write(int fd, const void* buffer, size_t n) { return write(fd, buffer, n); }
-CLAN_INTERPOSE ssize_t __recv(int fd, void* buffer, size_t n, int flags) { return recv(fd, buffer, n, flags); }
+CLAN_INTERPOSE ssize_t __recv(int fd, void* buffer, size_t n, int flags) {
+  return recv(fd, buffer, n, flags);
+}
 CLAN_INTERPOSE ssize_t __send(int fd, const void* buffer, size_t n, int flags) {
   return send(fd, buffer, n, flags);
 }

@@ -402,6 +402,51 @@ TEST(Epoll, SleepsUntilBytesRoomOrTheEndCome) {
   EXPECT_EQ(said, EPOLLIN | EPOLLRDHUP);
 }
 
+TEST(Epoll, WaitsForRoomWhileBytesLieUnreadThatItIsNotAskedFor) {
+  Pair pair;
+  Set out;
+  ASSERT_EQ(out.add(pair.near, EPOLLOUT), 0);
+  const std::size_t sent = fill(pair.near);
+  put(pair.far, "unread");
+  int said = 0;
+  {
+    Thread sleeper([&] { said = out.ready(-1); });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    EXPECT_EQ(get(pair.far, sent).size(), sent);
+  }
+  EXPECT_EQ(said, EPOLLOUT);
+  EXPECT_EQ(get(pair.near, 6), "unread");
+}
+
+// The more often a set is asked, the fewer of its sockets it looks at each time.
+TEST(Epoll, TellsOfEachOfManyOnceInOneWait) {
+  constexpr std::size_t kMany = 24;
+  std::array<Pair, kMany> pairs;
+  Set set;
+  for (std::size_t i = 0; i < kMany; ++i) ASSERT_EQ(set.add(pairs[i].far, EPOLLIN, i), 0);
+  for (int round = 0; round < 1000; ++round) {
+    // The set is seldom quiet, and each socket mostly.
+    const std::size_t one = static_cast<std::size_t>(round) % kMany;
+    const std::size_t other = (one * 7 + 5) % kMany;
+    for (const std::size_t i : {one, other}) put(pairs[i].near, "x");
+    std::array<int, kMany> told{};
+    for (int waits = 0; waits < 1000 && (told[one] == 0 || told[other] == 0); ++waits) {
+      epoll_event events[kMany * 2];
+      const int n = ::epoll_wait(set.fd, events, kMany * 2, kSoonMs);
+      ASSERT_GT(n, 0) << "in round " << round;
+      for (int k = 0; k < n; ++k) {
+        const std::size_t i = events[k].data.u64;
+        ASSERT_TRUE(i == one || i == other) << "in round " << round;
+        char byte;
+        ASSERT_EQ(::recv(pairs[i].far, &byte, 1, MSG_DONTWAIT), 1)
+            << "in round " << round << ", " << std::strerror(errno);
+        ++told[i];
+      }
+    }
+    ASSERT_EQ(told[one] + told[other], one == other ? 1 : 2);
+  }
+}
+
 TEST(Epoll, KnowsWhatIsInASet) {
   Pair pair;
   Set set;

@@ -196,7 +196,8 @@ class Side {
     for (int i = 0;; ++i) {
       const ssize_t n = ::send(fd_, bytes_.data(), 100, MSG_NOSIGNAL);
       if (n < 0 && gone(errno)) break;
-      if (n < 0 || i > 1000) fail("send after the end: %zd, %s; %s", n, std::strerror(errno), state().c_str());
+      if (n < 0 || i > 1000)
+        fail("send after the end: %zd, %s; %s", n, std::strerror(errno), state().c_str());
       ::usleep(100);
     }
   }
