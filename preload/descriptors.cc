@@ -145,6 +145,9 @@ bool known(int fd) {
   return e != nullptr && e->load(std::memory_order_relaxed) != nullptr;
 }
 
+void lock_sockets() { pool.enter(); }
+void unlock_sockets() { pool.leave(); }
+
 bool is_the_kernels(int fd) {
   const Entry* e = entry(fd, false);
   // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than old.

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "clan/clock.h"
 #include "clan/wait.h"
@@ -492,6 +493,23 @@ int translate(Set& set, epoll_event* events, int n, bool collected) {
   return kept;
 }
 
+// A set in this one may have been told of from here and by the kernel.
+int without_repeated_sets(const Set& set, epoll_event* events, int n) {
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (!i.nested) continue;
+    bool told = false;
+    for (int e = 0; e < n;) {
+      if (events[e].data.u64 == i.data.u64 && std::exchange(told, true)) {
+        events[e] = events[--n];
+      } else {
+        ++e;
+      }
+    }
+  }
+  return n;
+}
+
 // The kernel's wait, after prepare(). The thread may be cancelled there.
 template <typename Sleep>
 int sleep_prepared(Set& set, bool prepared, Sleep&& sleep) {
@@ -534,14 +552,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
         const int more = sys::epoll_wait(epfd, events + n, most - n, 0);
         Guard guard;
         if (more > 0) n += translate(*set, events + n, more, true);
-        // A nested set may have been reported from here and by the kernel.
-        for (int a = 0; a < n; ++a) {
-          for (int b = n - 1; b > a; --b) {
-            if (events[b].data.u64 == events[a].data.u64 && events[b].events == events[a].events) {
-              events[b] = events[--n];
-            }
-          }
-        }
+        if (set->nested > 0) n = without_repeated_sets(*set, events, n);
       }
       return n;
     }

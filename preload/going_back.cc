@@ -269,15 +269,16 @@ Given given_back(int fd, Socket& s) {
 
 // What both ends do of this. `fd`'s other end has said kLeaving, or we have.
 void go(int fd, Socket& s) {
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  auto sends = [&]() -> auto& { return s.slot.load(std::memory_order_acquire)->sends; };  // fork moves them
   // A switch that is under way ends one way or the other; none begins after kLeaving has been seen.
-  while ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) != 0) sched_yield();
+  while ((sends().load(std::memory_order_acquire) & Slot::kClosed) != 0) sched_yield();
   if ((state_of(s.mine()) & kSending) == 0) {
     silence(s.mine());
     set_gone(s.mine());
     return;
   }
-  while (!Slot::try_close(slot.sends)) sched_yield();
+  while (!Slot::try_close(sends())) sched_yield();
+  Slot& slot = *s.slot.load(std::memory_order_acquire);  // as they are closed, they are not moved
   if ((state_of(s.theirs()) & kLeaving) == 0) {
     say_goodbye(fd, s);
     Slot::open(slot.sends);

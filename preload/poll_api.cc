@@ -174,7 +174,9 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       // lets in.
       const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
       if (rc < 0) return n > 0 ? n : rc;
-      return from_pipes(true, true);
+      const int all = from_pipes(true, true);
+      if (all > 0 || timeout_ns == 0) return all;
+      continue;  // another thread has taken it
     }
     auto there = [&] {
       for (nfds_t i = 0; i < count; ++i) {

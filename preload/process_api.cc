@@ -32,20 +32,28 @@ using namespace clan::preload;
 namespace {
 
 // fork() of the C library runs these, whoever calls it.
+std::atomic_flag forking = ATOMIC_FLAG_INIT;
+
 void before_fork() {
+  while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
   share_slots();
   lock_epoll();
   lock_af_clan();
+  lock_sockets();
 }
 void in_parent() {
+  unlock_sockets();
   unlock_af_clan();
   unlock_epoll();
+  forking.clear(std::memory_order_release);
 }
 
 void in_child() {
   note_process();
+  unlock_sockets();
   unlock_af_clan();
   unlock_epoll();
+  forking.clear(std::memory_order_release);
   forked();
 }
 
@@ -126,13 +134,20 @@ void enter_sandbox() {
 
 // --- does a program load us? When in doubt: no, and its connections go by TCP -------------------------
 
+// And is not told to leave all sockets alone.
 bool names_us(char* const* environment) {
+  bool loads = false, serves = true;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     if (std::strncmp(*environment, "LD_PRELOAD=", 11) == 0) {
-      return std::strstr(*environment, "libclan-preload") != nullptr;
+      loads = std::strstr(*environment, "libclan-preload") != nullptr;
+    } else if (std::strncmp(*environment, "CLAN_DISABLE=", 13) == 0 ||
+               std::strncmp(*environment, "CLAN_CONFIG=", 12) == 0) {
+      const char* name = (*environment)[5] == 'D' ? "CLAN_DISABLE" : "CLAN_CONFIG";
+      const char* ours = ::getenv(name);  // what it says has not kept us from serving
+      serves &= ours != nullptr && std::strcmp(std::strchr(*environment, '=') + 1, ours) == 0;
     }
   }
-  return false;
+  return loads && serves;
 }
 
 // A dynamically linked program of this machine without privileges of its own, or a script for one.

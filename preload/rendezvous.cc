@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -415,10 +416,15 @@ void adopt_pipe(int fd, int memfd, int end) {
   KeepErrno keep;
   probe(fd);
   Held s = hold(fd);
-  if (!s) return;
   auto pipe = Pipe::open(move_high(memfd), end);
   Route route;
-  if (!pipe || !route_of(fd, &route)) return;
+  if (!s || !pipe || !route_of(fd, &route)) {
+    log_line(LogLevel::kError,
+             "a connection in shared memory was handed to this program, which cannot use it (%s); it is reset. "
+             "CLAN_DISABLE=1 for the program that executed this one avoids that",
+             s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
+    return reset_connection(fd);
+  }
   s->inherited = true;
   s->pipe = std::move(*pipe);
   enter_pipe(fd, *s, route, true);
@@ -448,6 +454,11 @@ int find_pipe(std::uint64_t cookie, int* end) {
       if (std::strcmp(link, kPipeLink) != 0) continue;
       const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
       if (memfd < 0) continue;
+      struct stat about {};
+      if (::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) {
+        sys::close(memfd);
+        continue;
+      }
       for (int e = 0; e < 2 && found < 0; ++e) {
         auto pipe = Pipe::open(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), e);
         if (pipe && pipe->my_face().words[socket_face::kCookie].load() == cookie) {
@@ -523,6 +534,29 @@ void catch_up(int fd, Socket& s) {
   begin_sharing(fd, s, false);
 }
 
+namespace {
+
+// Whoever comes to the socket's own counters from now on sees that he has to look where they are now. False: a
+// call is under way.
+bool close_for_good(Socket& s) {
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  Slot& own = s.own_slot;
+  do {
+    if (Slot::try_close(own.receives)) {
+      if (Slot::try_close(own.sends)) return true;
+      Slot::open(own.receives);
+    }
+    const std::uint32_t counted = own.receives.load() | own.sends.load();
+    // Of a socket that has moved nobody is in the kernel, and a switch is soon over.
+    if (!s.shared() && (counted & Slot::kClosed) == 0 && counted != 0) return false;
+    sched_yield();
+  } while (monotonic_ns() < end);
+  return false;
+}
+
+}  // namespace
+
 void share_slots() {
   // One page at a time, never given back: a few bytes for each socket that lived through a fork.
   static Slot* page = nullptr;
@@ -543,8 +577,8 @@ void share_slots() {
           used = 0;
         }
         Slot* slot = new (page + used++) Slot;
-        slot->sends = s.own_slot.sends.load();
-        slot->receives = s.own_slot.receives.load();
+        // A call that is under way in the kernel is counted there, and not here: no move, then.
+        if (!close_for_good(s) && !s.shared()) s.own_slot.pinned = 1;
         slot->pipe_pid = s.own_slot.pipe_pid.load();
         slot->pipe_fd = s.own_slot.pipe_fd.load();
         slot->pipe_end = s.own_slot.pipe_end.load();

@@ -156,6 +156,9 @@ void forget(int fd);
 void forget_range(unsigned first, unsigned last);
 /// There is a Socket for this descriptor.
 bool known(int fd);
+/// The pool of Sockets, for fork. Behind the locks of epoll sets and of AF_CLAN.
+void lock_sockets();
+void unlock_sockets();
 /// No TCP socket, or one that stays on TCP for good.
 bool is_the_kernels(int fd);
 /// Calls `f(fd, Socket&)` for each known descriptor.

@@ -28,15 +28,18 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0
 /// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
 class Draining {
  public:
-  explicit Draining(Socket& s) : slot_(*s.slot.load(std::memory_order_acquire)) {
-    while (!Slot::try_close(slot_.receives)) sched_yield();
+  explicit Draining(Socket& s) : slot_(s.slot.load(std::memory_order_acquire)) {
+    while (!Slot::try_close(slot_->receives)) {
+      sched_yield();
+      slot_ = s.slot.load(std::memory_order_acquire);  // fork moves it
+    }
   }
-  ~Draining() { Slot::open(slot_.receives); }
+  ~Draining() { Slot::open(slot_->receives); }
   Draining(const Draining&) = delete;
   Draining& operator=(const Draining&) = delete;
 
  private:
-  Slot& slot_;
+  Slot* slot_;
 };
 
 // --- going_back.cc -----------------------------------------------------------------------------------

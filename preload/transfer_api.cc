@@ -278,7 +278,7 @@ CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
 }
 
 CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  return static_cast<int>(receiving(
+  const ssize_t received = receiving(
       fd, (flags & MSG_PEEK) != 0,
       [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
       [&](Socket& s) -> ssize_t {
@@ -292,7 +292,13 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
           ++n;
         }
         return n;
-      }));
+      });
+  for (ssize_t i = 0; i < received; ++i) {
+    if (messages[i].msg_hdr.msg_controllen > 0) {
+      passed(&messages[i].msg_hdr, [](int other) { adopt_passed(other); });
+    }
+  }
+  return static_cast<int>(received);
 }
 
 CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {

@@ -642,6 +642,7 @@ TEST(Threads, SeveralReadersAndWritersLoseNothing) {
 // --- pthread_cancel ----------------------------------------------------------------------------
 
 TEST(Cancel, EndsAThreadInABlockingCallAndTheConnectionGoesOn) {
+  const std::size_t before = pipes().size();
   for (const Way2Wait& way : kWays) {
     SCOPED_TRACE(way.name);
     Pair pair;
@@ -669,6 +670,7 @@ TEST(Cancel, EndsAThreadInABlockingCallAndTheConnectionGoesOn) {
     pair.talk();
     EXPECT_TRUE(by_pipe(pair.near));
   }
+  EXPECT_EQ(pipes().size(), before) << "a cancelled thread holds on to a connection";
 }
 
 TEST(Cancel, EndsAThreadThatWaitsForRoom) {
