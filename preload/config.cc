@@ -43,8 +43,9 @@ bool parse_ports(const char* text, Ports* ports) {
 bool parse_uids(const char* text, Config* config) {
   for (const char* at = text; *at != 0;) {
     char* end = nullptr;
+    constexpr unsigned long kMostUid = 0xffff'fffeu;
     const unsigned long uid = std::strtoul(at, &end, 10);
-    if (end == at || config->uid_count == 16) return false;
+    if (*at < '0' || *at > '9' || uid > kMostUid || config->uid_count == 16) return false;
     config->uids[config->uid_count++] = static_cast<uid_t>(uid);
     if (*end == ',') ++end;
     at = end;
@@ -118,9 +119,17 @@ void read_file(const char* path) {
     return;
   }
   static char text[8192];
-  const long n = sys::call(SYS_read, fd, text, sizeof text - 1);
+  const long n = sys::call(SYS_read, fd, text, sizeof text);
+  const int error = errno;
   sys::close(fd);
-  text[n > 0 ? n : 0] = 0;
+  if (n < 0 || n == sizeof text) {
+    the_config.disabled = true;
+    log_line(LogLevel::kError,
+             "CLAN_CONFIG names %s, which cannot be read (%s), so CLAN leaves all connections to the kernel",
+             path, n < 0 ? std::strerror(error) : "it has more than 8191 bytes");
+    return;
+  }
+  text[n] = 0;
   for (char* line = text; line != nullptr && *line != 0;) {
     char* next = std::strchr(line, '\n');
     if (next != nullptr) *next++ = 0;

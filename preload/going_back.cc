@@ -580,8 +580,8 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
     return false;
   }
   // The doorbell that wakes the other end has to be told from the application's bytes.
-  while (!switch_sending(fd, s) && ((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) == 0) {
-    sched_yield();
+  for (Patience patience(fd, s); !switch_sending(fd, s);) {
+    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 || !patience.wait()) break;
   }
   if (reads_on) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
   if ((state_of(s.mine()) & kGone) == 0) go(fd, s);

@@ -360,6 +360,19 @@ CLAN_INTERPOSE int fexecve(int fd, char* const* arguments, char* const* environm
   return exec(path, environment, [&](char* const* with) { return real().fexecve(fd, arguments, with); });
 }
 
+CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* arguments, char* const* environment,
+                            int flags) noexcept {
+  char from[4200];
+  if (path == nullptr || path[0] == '/' || (directory == AT_FDCWD && path[0] != 0)) {
+    std::snprintf(from, sizeof from, "%s", path != nullptr ? path : "");
+  } else {
+    std::snprintf(from, sizeof from, "/proc/self/fd/%d%s%s", directory, path[0] != 0 ? "/" : "", path);
+  }
+  return exec(from, environment, [&](char* const* with) {
+    return static_cast<int>(sys::call(SYS_execveat, directory, path, arguments, with, flags));
+  });
+}
+
 // The C library makes these children by itself: nothing can be handed on.
 CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                                const posix_spawnattr_t* attributes, char* const* arguments,
@@ -404,9 +417,17 @@ CLAN_INTERPOSE int fclose(FILE* stream) {
 }
 
 // Rings are files for this limit, too: making one, or taking bytes back out of it, would be SIGXFSZ.
+CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit, rlimit* old) noexcept {
+  const bool ours = pid == 0 || pid == ::getpid();
+  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < kFileBytes) enter_sandbox();
+  return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
+}
+CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
+                             rlimit64* old) noexcept {
+  return prlimit(pid, resource, reinterpret_cast<const rlimit*>(limit), reinterpret_cast<rlimit*>(old));
+}
 CLAN_INTERPOSE int setrlimit(__rlimit_resource_t resource, const rlimit* limit) noexcept {
-  if (resource == RLIMIT_FSIZE && limit->rlim_cur < kFileBytes) enter_sandbox();
-  return static_cast<int>(sys::call(SYS_prlimit64, 0, resource, limit, nullptr));
+  return prlimit(0, static_cast<__rlimit_resource>(resource), limit, nullptr);
 }
 CLAN_INTERPOSE int setrlimit64(__rlimit_resource_t resource, const rlimit64* limit) noexcept {
   return setrlimit(resource, reinterpret_cast<const rlimit*>(limit));
@@ -488,6 +509,25 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_ppoll:
       return ::ppoll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]),
                      reinterpret_cast<const timespec*>(a[2]), reinterpret_cast<const sigset_t*>(a[3]));
+    case SYS_pselect6: {
+      // The last argument is a mask and its size.
+      const auto* mask = reinterpret_cast<const sigset_t* const*>(a[5]);
+      return ::pselect(fd, static_cast<fd_set*>(p1), reinterpret_cast<fd_set*>(a[2]),
+                       reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<const timespec*>(a[4]),
+                       mask != nullptr ? *mask : nullptr);
+    }
+    case SYS_epoll_pwait2:
+      return ::epoll_pwait2(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]),
+                            reinterpret_cast<const timespec*>(a[3]), reinterpret_cast<const sigset_t*>(a[4]));
+    case SYS_prlimit64:
+      return ::prlimit(static_cast<pid_t>(a[0]), static_cast<__rlimit_resource>(a[1]),
+                       reinterpret_cast<const rlimit*>(a[2]), reinterpret_cast<rlimit*>(a[3]));
+    case SYS_execve:
+      return ::execve(reinterpret_cast<const char*>(a[0]), static_cast<char* const*>(p1),
+                      reinterpret_cast<char* const*>(a[2]));
+    case SYS_execveat:
+      return ::execveat(fd, static_cast<const char*>(p1), reinterpret_cast<char* const*>(a[2]),
+                        reinterpret_cast<char* const*>(a[3]), static_cast<int>(a[4]));
     case SYS_close_range:
       return ::close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]), static_cast<int>(a[2]));
     case SYS_close:
@@ -520,6 +560,9 @@ CLAN_INTERPOSE long syscall(long number, ...) {
       return ::poll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]), static_cast<int>(a[2]));
     case SYS_dup2:
       return ::dup2(fd, static_cast<int>(a[1]));
+    case SYS_select:
+      return ::select(fd, static_cast<fd_set*>(p1), reinterpret_cast<fd_set*>(a[2]),
+                      reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<timeval*>(a[4]));
     case SYS_epoll_wait:
       return ::epoll_wait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]),
                           static_cast<int>(a[3]));

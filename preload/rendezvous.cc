@@ -420,8 +420,8 @@ void adopt_pipe(int fd, int memfd, int end) {
   Route route;
   if (!s || !pipe || !route_of(fd, &route)) {
     log_line(LogLevel::kError,
-             "a connection in shared memory was handed to this program, which cannot use it (%s); it is reset. "
-             "CLAN_DISABLE=1 for the program that executed this one avoids that",
+             "a connection in shared memory was handed to this program, which cannot use it (%s); it is "
+             "reset. CLAN_DISABLE=1 for the program that executed this one avoids that",
              s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
     return reset_connection(fd);
   }
@@ -536,8 +536,8 @@ void catch_up(int fd, Socket& s) {
 
 namespace {
 
-// Whoever comes to the socket's own counters from now on sees that he has to look where they are now. False: a
-// call is under way.
+// Whoever comes to the socket's own counters from now on sees that he has to look where they are now.
+// False: a call is under way.
 bool close_for_good(Socket& s) {
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;

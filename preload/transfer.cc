@@ -141,15 +141,35 @@ class Ringing {
   bool allowed_;
 };
 
+}  // namespace
+
+bool Patience::wait() {
+  sched_yield();
+  if (++turns_ % 64 != 0) return true;
+  const std::uint64_t now = monotonic_ns();
+  constexpr std::uint64_t kMostNs = 10'000'000'000u;
+  if (end_ns_ == 0) end_ns_ = now + kMostNs;
+  pollfd p{fd_, POLLRDHUP, 0};
+  if (sys::poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0) return false;
+  if (now < end_ns_) return true;
+  CLAN_WARN("fd %d: its pipe says what cannot be; the connection is reset", fd_);
+  reset_connection(fd_);
+  s_.kernel_error.store(true);
+  return false;
+}
+
+namespace {
+
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
   if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0) return answer_leaving(fd, s);
   // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
   // just sending by TCP has to be through.
-  while (!switch_sending(fd, s)) {
-    if ((state_of(s.theirs()) & kLeaving) != 0 || (state_of(face) & kGone) != 0) return;
-    sched_yield();
+  for (Patience patience(fd, s); !switch_sending(fd, s);) {
+    const std::uint64_t theirs = state_of(s.theirs());
+    if ((theirs & kLeaving) != 0 || (state_of(face) & kGone) != 0) return;
+    if ((theirs & socket_face::kAttached) == 0 || !patience.wait()) return;
   }
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
   Ringing ringing(face);
@@ -219,6 +239,14 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   std::uint64_t read = 0;
   if (!read_by_tcp(fd, s, &read)) return -1;
   const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // windows of TCP are smaller
+  if (until > read + kMostUnderWay) {
+    CLAN_WARN("fd %d: its pipe begins where it cannot; the connection is reset", fd);
+    reset_connection(fd);
+    s.kernel_error.store(true);
+    errno = ECONNRESET;
+    return -1;
+  }
   if (read >= until) {
     s.drained.store(true, std::memory_order_release);
     CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(read));
@@ -639,6 +667,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
   const bool may_wait = (flags & MSG_DONTWAIT) == 0;
   std::size_t sent = 0;
   int nap_ms = 1;
+  Patience ending(fd, s);
   std::uint64_t deadline = 0;  ///< of SO_SNDTIMEO, from the first sleep on
   for (;;) {
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
@@ -725,7 +754,14 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       done = s.pipe.send(part.buffers, part.count);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
-      sched_yield();
+      if ((state_of(s.mine()) & kGone) != 0) continue;
+      if ((!may_wait || is_nonblocking(fd, s)) && sender.ended.load() != 1) {
+        if (sent > 0) return static_cast<ssize_t>(sent);
+        s.full.fetch_add(1, std::memory_order_relaxed);
+        errno = EAGAIN;
+        return -1;
+      }
+      if (!ending.wait()) return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
       continue;
     }
     if (deadlocked(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
@@ -808,15 +844,17 @@ void shared_close(int fd, Socket& s) {
 int shared_shutdown(int fd, Socket& s, int how) {
   if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
   if (how == SHUT_WR || how == SHUT_RDWR) {
-    if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
-      // Our bytes go by TCP, and so does their end.
-      while (s.resending.load(std::memory_order_acquire)) sys::poll(nullptr, 0, 1);
-      return real().shutdown(fd, how);
-    }
-    if (s.pipe.end_sending().must_ring) ring_doorbell(fd, s);
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-    if (sender.ended.load(std::memory_order_relaxed) == 2)
-      return shared_shutdown(fd, s, how);  // just gone back
+    Patience patience(fd, s);
+    do {
+      if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
+        // Our bytes go by TCP, and so does their end.
+        while (s.resending.load(std::memory_order_acquire)) sys::poll(nullptr, 0, 1);
+        return real().shutdown(fd, how);
+      }
+      if (s.pipe.end_sending().must_ring) ring_doorbell(fd, s);
+      // Else just going back.
+    } while (sender.ended.load(std::memory_order_relaxed) != 1 && patience.wait());
   }
   // Whoever sleeps on this descriptor here has to notice.
   if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);

@@ -42,6 +42,21 @@ class Draining {
   Slot* slot_;
 };
 
+/// For another thread or process that is in the middle of something; or says so, as anybody may have written
+/// into the pipe.
+class Patience {
+ public:
+  Patience(int fd, Socket& s) : fd_(fd), s_(s) {}
+  /// False: TCP has ended, or it has taken ten seconds, and the connection has been reset.
+  bool wait();
+
+ private:
+  int fd_;
+  Socket& s_;
+  std::uint32_t turns_ = 0;
+  std::uint64_t end_ns_ = 0;
+};
+
 // --- going_back.cc -----------------------------------------------------------------------------------
 
 /// The other end wants to go back to TCP: does what that takes of us. To be called when state_of(theirs) has
