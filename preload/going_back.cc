@@ -620,6 +620,18 @@ void leave_pipe(int fd, bool to_others) {
   if (Held s = hold(fd)) leave(fd, *s, to_others);
 }
 
+void leave_all_pipes() {
+  KeepErrno keep;
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        leave_pipe(fd, true);
+        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
+        s.state.store(Socket::State::kKernel);
+        withdraw_offer(s);
+      },
+      nullptr);
+}
+
 void leave_to_others(int fd, Socket& s) {
   if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) leave(fd, s, false);
 }

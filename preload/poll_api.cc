@@ -297,7 +297,7 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, Poll&& poll) {
     }
     const std::size_t bytes = (static_cast<std::size_t>(n) + 63) / 64 * 8;
     for (fd_set* set : {in, out, bad}) {
-      if (set != nullptr) std::memset(set, 0, std::min(bytes, std::max(bytes, sizeof(fd_mask))));
+      if (set != nullptr) std::memset(set, 0, bytes);
     }
     rc = 0;
     for (nfds_t i = 0; i < count; ++i) {

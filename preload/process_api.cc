@@ -120,16 +120,8 @@ void take_back(int fd, Socket&, void*) {
 // may kill for any other. Nothing moves here any more, and what has moved goes back while that is possible.
 // Sockets that other processes share with us stay on TCP there too, as we could not follow them.
 void enter_sandbox() {
-  KeepErrno keep;
   disable();
-  for_each_socket(
-      [](int fd, Socket& s, void*) {
-        leave_pipe(fd, true);
-        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
-        s.state.store(Socket::State::kKernel);
-        withdraw_offer(s);
-      },
-      nullptr);
+  leave_all_pipes();
 }
 
 // --- does a program load us? When in doubt: no, and its connections go by TCP -------------------------

@@ -46,6 +46,21 @@ struct Slot {
   static void open(std::atomic<std::uint32_t>& counter) {
     counter.fetch_sub(kClosed, std::memory_order_release);
   }
+  /// A call in the kernel, counted. False: somebody has closed the counter, and the call has to look again.
+  class UnderWay {
+   public:
+    explicit UnderWay(std::atomic<std::uint32_t>& counter) : counter_(counter) {
+      allowed_ = (counter_.fetch_add(1, std::memory_order_acq_rel) & kClosed) == 0;
+    }
+    ~UnderWay() { counter_.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
+    explicit operator bool() const { return allowed_; }
+
+   private:
+    std::atomic<std::uint32_t>& counter_;
+    bool allowed_;
+  };
   std::atomic<std::uint32_t> sends{0};
   std::atomic<std::uint32_t> receives{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
@@ -198,6 +213,9 @@ std::uint32_t inode_of_other_end(int fd);
 /// use the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is
 /// sent from now on goes by TCP, and what is received does when the other end has noticed.
 void leave_pipe(int fd, bool to_others);
+/// All connections of this process go back to TCP, and those there are stay there. Comes back when none is in
+/// a pipe any more.
+void leave_all_pipes();
 /// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet,
 /// the connection stays on TCP: they could not find it.
 void leave_to_others(int fd, Socket& s);

@@ -644,22 +644,6 @@ bool goes_on(std::size_t sent, std::uint64_t deadline) {
   return errno == EINTR && sent == 0 && deadline == kNoDeadline && handlers_restart();
 }
 
-// A send in the kernel, counted. False: somebody is switching.
-class Sending {
- public:
-  explicit Sending(Slot& slot) : slot_(slot) {
-    allowed_ = (slot_.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) == 0;
-  }
-  ~Sending() { slot_.sends.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
-  Sending(const Sending&) = delete;
-  Sending& operator=(const Sending&) = delete;
-  explicit operator bool() const { return allowed_; }
-
- private:
-  Slot& slot_;
-  bool allowed_;
-};
-
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
@@ -688,7 +672,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       Slot& slot = *s.slot.load(std::memory_order_acquire);
       const bool waits = may_wait && !is_nonblocking(fd, s);
       {
-        const Sending counted(slot);
+        const Slot::UnderWay counted(slot.sends);
         if (!counted) {
           sched_yield();
           continue;

@@ -31,18 +31,13 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
     Slot& slot = *s->slot.load(std::memory_order_acquire);
-    if ((slot.receives.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0 || s->shared()) {
-      slot.receives.fetch_sub(1, std::memory_order_acq_rel);
-      sched_yield();
-      continue;
-    }
-    struct Leave {
-      Slot& slot;
-      ~Leave() { slot.receives.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
-    };
     ssize_t n;
     {
-      Leave leave{slot};
+      const Slot::UnderWay counted(slot.receives);
+      if (!counted || s->shared()) {
+        sched_yield();
+        continue;
+      }
       n = call();
     }
     if (n > 0 && !peek) after_receive(fd, *s);
@@ -60,16 +55,9 @@ ssize_t sending(int fd, Call&& call, Moved&& moved) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
     Slot& slot = *s->slot.load(std::memory_order_acquire);
-    if ((slot.sends.fetch_add(1, std::memory_order_acq_rel) & Slot::kClosed) != 0 || s->shared()) {
-      slot.sends.fetch_sub(1, std::memory_order_acq_rel);
-      sched_yield();
-      continue;
-    }
-    struct Leave {
-      Slot& slot;
-      ~Leave() { slot.sends.fetch_sub(1, std::memory_order_acq_rel); }
-    } leave{slot};
-    return call();
+    const Slot::UnderWay counted(slot.sends);
+    if (counted && !s->shared()) return call();
+    sched_yield();
   }
 }
 

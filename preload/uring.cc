@@ -33,24 +33,11 @@ constexpr int kMost = 16;
 std::atomic<int> noted[kMost];            ///< rings by system call: descriptor + 1
 thread_local bool t_in_liburing = false;  ///< whose functions may call each other, and syscall()
 
-// A ring is there. Comes back when no connection of this process is in a pipe any more.
-void give_way() {
-  KeepErrno keep;
-  for_each_socket(
-      [](int fd, Socket& s, void*) {
-        leave_pipe(fd, true);
-        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
-        s.state.store(Socket::State::kKernel);
-        withdraw_offer(s);
-      },
-      nullptr);
-}
-
 void made() {
   if (rings.fetch_add(1, std::memory_order_seq_cst) == 0) {
     CLAN_INFO("the program has an io_uring: its connections stay on TCP while it lives");
   }
-  give_way();
+  leave_all_pipes();
 }
 
 // Duplicates, and rings we were not told of. No answer: yes.

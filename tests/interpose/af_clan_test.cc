@@ -1,7 +1,6 @@
 // AF_CLAN, as a program that knows nothing but the header uses it. Run with the interposer preloaded; each
 // test has processes and names of its own.
 #include <clan/af_clan.h>
-#include <clan/pipe.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
@@ -9,18 +8,23 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "connection.h"
+
 namespace {
+
+using clan::test::bytes_by_shared_memory;
+using clan::test::child;
+using clan::test::echo;
+using clan::test::ping;
+using clan::test::result_of;
 
 sockaddr* generic(void* address) { return static_cast<sockaddr*>(address); }
 
@@ -67,58 +71,6 @@ std::string name_of(int fd, int (*call)(int, sockaddr*, socklen_t*) = ::getsockn
   if (call(fd, a.get(), &a.size) != 0) return std::string("error: ") + std::strerror(errno);
   EXPECT_EQ(a.clan.sclan_family, AF_CLAN);
   return a.name();
-}
-
-// What `in_child` returns is the exit code.
-template <typename F>
-pid_t child(F&& in_child) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::alarm(30);
-    ::_exit(in_child());
-  }
-  return pid;
-}
-int result_of(pid_t pid) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-// Sent by the pipes that this process has open.
-std::uint64_t bytes_by_shared_memory() {
-  std::uint64_t sum = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code none;
-    if (std::filesystem::read_symlink(entry, none) != "/memfd:clan-pipe (deleted)") continue;
-    const int fd = ::open(entry.path().c_str(), O_RDWR);
-    void* memory = ::mmap(nullptr, sizeof(clan::PipePage), PROT_READ, MAP_SHARED, fd, 0);
-    ::close(fd);
-    if (memory == MAP_FAILED) continue;
-    for (const auto& end : static_cast<clan::PipePage*>(memory)->ends) sum += end.sender.bytes.load();
-    ::munmap(memory, sizeof(clan::PipePage));
-  }
-  return sum;
-}
-
-int echo(int fd) {
-  char buffer[4096];
-  for (;;) {
-    const ssize_t n = ::read(fd, buffer, sizeof buffer);
-    if (n <= 0) return n == 0 ? 0 : 1;
-    if (::write(fd, buffer, static_cast<std::size_t>(n)) != n) return 2;
-  }
-}
-
-// `rounds` messages there and back.
-void ping(int fd, int rounds) {
-  std::vector<char> out(1000), in(1000);
-  for (int i = 0; i < rounds; ++i) {
-    std::memset(out.data(), i, out.size());
-    ASSERT_EQ(::write(fd, out.data(), out.size()), 1000);
-    ASSERT_EQ(::recv(fd, in.data(), in.size(), MSG_WAITALL), 1000);
-    ASSERT_EQ(in, out);
-  }
 }
 
 TEST(AfClanStream, CarriesBytesBySharedMemory) {

@@ -641,52 +641,20 @@ TEST(Threads, SeveralReadersAndWritersLoseNothing) {
 
 // --- pthread_cancel ----------------------------------------------------------------------------
 
-TEST(Cancel, EndsAThreadInABlockingCallAndTheConnectionGoesOn) {
-  const std::size_t before = pipes().size();
-  for (const Way2Wait& way : kWays) {
-    SCOPED_TRACE(way.name);
-    Pair pair;
-    pthread_t thread;
-    struct Start {
-      const Way2Wait* way;
-      int fd;
-      std::atomic<pid_t> tid{0};
-    } start{&way, pair.far};
-    ASSERT_EQ(::pthread_create(
-                  &thread, nullptr,
-                  [](void* argument) -> void* {
-                    auto& it = *static_cast<Start*>(argument);
-                    it.tid = static_cast<pid_t>(::syscall(SYS_gettid));
-                    it.way->wait(it.fd);
-                    return nullptr;
-                  },
-                  &start),
-              0);
-    ASSERT_TRUE(sleeps(start.tid));
-    ASSERT_EQ(::pthread_cancel(thread), 0);
-    void* result = nullptr;
-    ASSERT_EQ(::pthread_join(thread, &result), 0);
-    EXPECT_EQ(result, PTHREAD_CANCELED);
-    pair.talk();
-    EXPECT_TRUE(by_pipe(pair.near));
-  }
-  EXPECT_EQ(pipes().size(), before) << "a cancelled thread holds on to a connection";
-}
-
-TEST(Cancel, EndsAThreadThatWaitsForRoom) {
-  Pair pair;
-  const std::size_t sent = fill(pair.near);
-  pthread_t thread;
+/// A thread that is cancelled when it sleeps in `wait`.
+template <typename F>
+void expect_cancelled(F wait) {
   struct Start {
-    int fd;
+    F& wait;
     std::atomic<pid_t> tid{0};
-  } start{pair.near};
+  } start{wait};
+  pthread_t thread;
   ASSERT_EQ(::pthread_create(
                 &thread, nullptr,
                 [](void* argument) -> void* {
                   auto& it = *static_cast<Start*>(argument);
                   it.tid = static_cast<pid_t>(::syscall(SYS_gettid));
-                  (void)!::write(it.fd, "never", 5);
+                  it.wait();
                   return nullptr;
                 },
                 &start),
@@ -696,6 +664,24 @@ TEST(Cancel, EndsAThreadThatWaitsForRoom) {
   void* result = nullptr;
   ASSERT_EQ(::pthread_join(thread, &result), 0);
   EXPECT_EQ(result, PTHREAD_CANCELED);
+}
+
+TEST(Cancel, EndsAThreadInABlockingCallAndTheConnectionGoesOn) {
+  const std::size_t before = pipes().size();
+  for (const Way2Wait& way : kWays) {
+    SCOPED_TRACE(way.name);
+    Pair pair;
+    expect_cancelled([&] { way.wait(pair.far); });
+    pair.talk();
+    EXPECT_TRUE(by_pipe(pair.near));
+  }
+  EXPECT_EQ(pipes().size(), before) << "a cancelled thread holds on to a connection";
+}
+
+TEST(Cancel, EndsAThreadThatWaitsForRoom) {
+  Pair pair;
+  const std::size_t sent = fill(pair.near);
+  expect_cancelled([&] { (void)!::write(pair.near, "never", 5); });
   EXPECT_EQ(get(pair.far, sent).size(), sent);
   pair.talk();
 }
