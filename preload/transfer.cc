@@ -267,7 +267,7 @@ void note_end(Socket& s, ssize_t n) {
 
 namespace {
 
-// The same, whatever is still to be read.
+// Notes the end of TCP, whatever is still to be read before it.
 void look_for_end(int fd, Socket& s) {
   pollfd p{fd, POLLRDHUP, 0};
   if (sys::poll(&p, 1, 0) <= 0 || leave_alone(fd, s))
