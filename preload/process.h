@@ -1,0 +1,15 @@
+// What the calls of a process's life (process_api.cc), of exec (exec_api.cc) and by number (by_number_api.cc)
+// share.
+#pragma once
+
+namespace clan::preload {
+
+/// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours, and
+/// may kill for any other. Nothing moves here any more, and what has moved goes back while that is possible.
+/// Sockets that other processes share with us stay on TCP there too, as we could not follow them.
+void enter_sandbox();
+
+/// At the start: the connections that the program before exec has handed on.
+void take_over_connections();
+
+}  // namespace clan::preload
