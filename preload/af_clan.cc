@@ -14,6 +14,7 @@
 #include "clan/log.h"
 #include "config.h"
 #include "real.h"
+#include "signals.h"
 #include "sock_diag.h"
 #include "socket.h"
 
@@ -41,6 +42,9 @@ std::atomic_flag table_lock = ATOMIC_FLAG_INIT;
 struct Locked {
   Locked() { lock_af_clan(); }
   ~Locked() { unlock_af_clan(); }
+
+ private:
+  Undisturbed undisturbed_;
 };
 
 Entry* entry(int fd) {

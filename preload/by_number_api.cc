@@ -1,5 +1,6 @@
 // syscall(): programs that call the kernel by number mean the same sockets.
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -13,12 +14,21 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <cstring>
 
 #include "process.h"
 #include "real.h"
 #include "uring.h"
 
 using namespace clan::preload;
+
+namespace {
+
+long plain(long number, const long (&a)[6]) {
+  return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+}  // namespace
 
 CLAN_INTERPOSE long syscall(long number, ...) {
   va_list list;
@@ -36,6 +46,19 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) enter_sandbox();
       break;
+    case SYS_clone:
+      // On a stack of its own the child does not come back here.
+      if ((a[0] & CLONE_VM) == 0 && a[1] == 0) return forked_by([&] { return plain(number, a); });
+      break;
+    case SYS_clone3: {
+      clone_args how{};
+      const bool known = p1 != nullptr && n2 >= CLONE_ARGS_SIZE_VER0;
+      if (known) std::memcpy(&how, p1, CLONE_ARGS_SIZE_VER0);
+      if (known && (how.flags & CLONE_VM) == 0 && how.stack == 0) {
+        return forked_by([&] { return plain(number, a); });
+      }
+      break;
+    }
     case SYS_io_uring_setup:
       return ring_setup(static_cast<unsigned>(a[0]), p1);
     case SYS_io_uring_register:
@@ -132,6 +155,8 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_fcntl:
       return ::fcntl(fd, static_cast<int>(a[1]), reinterpret_cast<void*>(a[2]));
 #ifdef SYS_poll
+    case SYS_fork:
+      return forked_by([&] { return plain(number, a); });
     case SYS_poll:
       return ::poll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]), static_cast<int>(a[2]));
     case SYS_dup2:
@@ -146,5 +171,5 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     default:
       break;
   }
-  return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  return plain(number, a);
 }

@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "epoll.h"
+#include "signals.h"
 #include "socket.h"
 #include "uring.h"
 
@@ -49,9 +50,13 @@ struct Pool {
     free = s;
   }
   void enter() {
+    enter_section();
     while (lock.test_and_set(std::memory_order_acquire)) sched_yield();
   }
-  void leave() { lock.clear(std::memory_order_release); }
+  void leave() {
+    lock.clear(std::memory_order_release);
+    leave_section();
+  }
 };
 Pool pool;
 
@@ -114,6 +119,7 @@ void release(Socket* s) {
 
 void drop(Socket* s, int fd) {
   if (s == nullptr) return;
+  const Undisturbed undisturbed;
   left_descriptor(*s, fd);
   if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1 && s->shared()) shared_close(fd, *s);
   release(s);

@@ -25,6 +25,7 @@
 #include "clan/clock.h"
 #include "clan/wait.h"
 #include "real.h"
+#include "signals.h"
 #include "socket.h"
 
 namespace clan::preload {
@@ -103,6 +104,9 @@ class Guard {
   }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
+
+ private:
+  Undisturbed undisturbed_;
 };
 
 // Sets by descriptor.
@@ -533,6 +537,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
   if (set == nullptr || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
   const std::uint64_t deadline =
       timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+  const SinceEntry since;
   for (;;) {
     int n = 0;
     bool moved = false;
@@ -558,10 +563,15 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
     }
     std::int64_t longest = kNoCap;
     bool prepared = false;
+    if (timeout_ns != 0 && since.handled()) {
+      errno = EINTR;
+      return -1;
+    }
     if (moved && timeout_ns != 0) {
       // A few at a time: how long a round of spinning takes should not depend on their number.
       std::uint32_t next = 0;
       auto there = [&] {
+        if (since.handled()) return true;
         Guard guard;
         return anything(*set, &next, kSliceOfSpin);
       };

@@ -371,6 +371,7 @@ void reset_connection(int fd) {
 }
 
 void answer_leaving(int fd, Socket& s) {
+  const Undisturbed undisturbed;
   if (s.moving.test_and_set(std::memory_order_acquire)) return;  // another thread is at it
   KeepErrno keep;
   if ((state_of(s.mine()) & kGone) == 0) {
@@ -589,6 +590,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
 }
 
 void leave(int fd, Socket& s, bool to_others) {
+  const Undisturbed undisturbed;
   KeepErrno keep;
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.slot.load(std::memory_order_acquire)->pinned.store(1);
@@ -605,6 +607,7 @@ void leave(int fd, Socket& s, bool to_others) {
 }  // namespace
 
 bool leave_alone(int fd, Socket& s) {
+  const Undisturbed undisturbed;
   if ((state_of(s.theirs()) & socket_face::kAttached) != 0 ||
       s.moving.test_and_set(std::memory_order_acquire)) {
     return false;

@@ -15,6 +15,7 @@
 #include "clan/wait.h"
 #include "epoll.h"
 #include "real.h"
+#include "signals.h"
 #include "socket.h"
 
 extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
@@ -125,6 +126,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     errno = ENOMEM;
     return -1;
   }
+  const SinceEntry since;
   struct Free {
     pollfd* memory;
     ~Free() { delete[] memory; }
@@ -178,7 +180,12 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       if (all > 0 || timeout_ns == 0) return all;
       continue;  // another thread has taken it
     }
+    if (since.handled()) {
+      errno = EINTR;
+      return -1;
+    }
     auto there = [&] {
+      if (since.handled()) return true;
       for (nfds_t i = 0; i < count; ++i) {
         Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
         if (s && s->shared() && answer(fds[i].fd, *s, fds[i].events, false) != 0) return true;

@@ -2,7 +2,22 @@
 // share.
 #pragma once
 
+#include <utility>
+
+#include "real.h"
+
 namespace clan::preload {
+
+/// What fork() of the C library does by itself, for those that do without it.
+void before_fork();
+void after_fork(bool in_child);
+template <typename Fork>
+long forked_by(Fork&& fork) {
+  before_fork();
+  const long rc = std::forward<Fork>(fork)();
+  after_fork(rc == 0);
+  return rc;
+}
 
 /// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours, and
 /// may kill for any other. Nothing moves here any more, and what has moved goes back while that is possible.

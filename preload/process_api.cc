@@ -1,6 +1,7 @@
 // A process's life: start, fork, exit, and the limits and sandboxes it puts on itself.
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,37 +13,46 @@
 #include "epoll.h"
 #include "process.h"
 #include "real.h"
+#include "signals.h"
 #include "socket.h"
 
 using namespace clan::preload;
 
+namespace clan::preload {
 namespace {
 
-// fork() of the C library runs these, whoever calls it.
 std::atomic_flag forking = ATOMIC_FLAG_INIT;
 
+}  // namespace
+
 void before_fork() {
+  enter_section();
   while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
   share_slots();
   lock_epoll();
   lock_af_clan();
   lock_sockets();
 }
-void in_parent() {
+
+void after_fork(bool in_child) {
+  KeepErrno keep;
+  if (in_child) note_process();
   unlock_sockets();
   unlock_af_clan();
   unlock_epoll();
   forking.clear(std::memory_order_release);
+  if (in_child) forked();
+  leave_section();
 }
 
-void in_child() {
-  note_process();
-  unlock_sockets();
-  unlock_af_clan();
-  unlock_epoll();
-  forking.clear(std::memory_order_release);
-  forked();
+void enter_sandbox() {
+  disable();
+  leave_all_pipes();
 }
+
+}  // namespace clan::preload
+
+namespace {
 
 // Whoever shares our sockets must find their pipes when we are gone.
 void at_exit() {
@@ -62,7 +72,7 @@ void at_exit() {
 __attribute__((constructor)) void start() {
   note_process();
   // Nothing more: a program without TCP connections pays for this only.
-  ::pthread_atfork(before_fork, in_parent, in_child);
+  ::pthread_atfork(before_fork, [] { after_fork(false); }, [] { after_fork(true); });
   take_over_connections();
   af_clan_take_over();
 }
@@ -71,21 +81,39 @@ __attribute__((destructor)) void end() { at_exit(); }
 
 }  // namespace
 
+// Forks without handlers of their own.
+CLAN_INTERPOSE pid_t _Fork() noexcept {
+  return static_cast<pid_t>(forked_by([] { return real()._Fork(); }));
+}
+CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argument, ...) noexcept {
+  va_list list;
+  va_start(list, argument);
+  auto* parent_tid = va_arg(list, pid_t*);
+  void* tls = va_arg(list, void*);
+  auto* child_tid = va_arg(list, pid_t*);
+  va_end(list);
+  if ((flags & CLONE_VM) != 0) return real().clone(run, stack, flags, argument, parent_tid, tls, child_tid);
+  struct Child {
+    int (*run)(void*);
+    void* argument;
+  } child{run, argument};
+  auto begin = [](void* from) {
+    after_fork(true);
+    const Child c = *static_cast<Child*>(from);
+    return c.run(c.argument);
+  };
+  before_fork();
+  const int pid = real().clone(begin, stack, flags, &child, parent_tid, tls, child_tid);
+  after_fork(false);
+  return pid;
+}
+
 CLAN_INTERPOSE void _exit(int status) {
   at_exit();
   real()._exit(status);
   __builtin_unreachable();
 }
 CLAN_INTERPOSE void _Exit(int status) { ::_exit(status); }
-
-namespace clan::preload {
-
-void enter_sandbox() {
-  disable();
-  leave_all_pipes();
-}
-
-}  // namespace clan::preload
 
 // Rings are files for this limit, too: making one, or taking bytes back out of it, would be SIGXFSZ.
 CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit, rlimit* old) noexcept {

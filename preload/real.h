@@ -7,6 +7,7 @@
 
 #include <netdb.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -75,6 +76,13 @@ namespace clan::preload {
   X(int, epoll_pwait, (int, epoll_event*, int, int, const sigset_t*))                            \
   X(int, epoll_pwait2, (int, epoll_event*, int, const timespec*, const sigset_t*))               \
   X(pid_t, fork, ())                                                                             \
+  X(pid_t, _Fork, ())                                                                            \
+  X(int, clone, (int (*)(void*), void*, int, void*, ...))                                        \
+  X(int, sigaction, (int, const struct sigaction*, struct sigaction*))                           \
+  X(sighandler_t, signal, (int, sighandler_t))                                                   \
+  X(sighandler_t, __sysv_signal, (int, sighandler_t))                                            \
+  X(sighandler_t, sigset, (int, sighandler_t))                                                   \
+  X(int, siginterrupt, (int, int))                                                               \
   X(void, _exit, (int))                                                                          \
   X(long, syscall, (long, ...))                                                                  \
   X(int, execve, (const char*, char* const*, char* const*))                                      \

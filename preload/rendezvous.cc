@@ -29,6 +29,7 @@
 #include "config.h"
 #include "epoll.h"
 #include "rendezvous.h"
+#include "signals.h"
 #include "uring.h"
 
 namespace clan::preload {
@@ -158,6 +159,7 @@ void begin_sharing(int fd, Socket& s, bool counted) {
 }  // namespace
 
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
+  const Undisturbed undisturbed;
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.receives)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
@@ -347,6 +349,7 @@ class Once {
   explicit operator bool() const { return mine_; }
 
  private:
+  Undisturbed undisturbed_;
   Socket& s_;
   bool mine_;
 };

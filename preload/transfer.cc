@@ -99,6 +99,7 @@ bool switch_sending(int fd, Socket& s) {
   if ((state_of(mine) & kSending) != 0) return true;
   if ((state_of(s.theirs()) & socket_face::kAttached) == 0) return false;
   KeepErrno keep;
+  const Undisturbed undisturbed;
   // No send may be under way in the kernel, here or in a process that shares the socket.
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.sends)) return (state_of(mine) & kSending) != 0;
@@ -137,6 +138,7 @@ class Ringing {
   explicit operator bool() const { return allowed_; }
 
  private:
+  Undisturbed undisturbed_;
   std::atomic<std::uint64_t>& bells_;
   bool allowed_;
 };
@@ -377,10 +379,24 @@ int time_left_ms(std::uint64_t deadline, int most) {
   return most < 0 ? left : std::min(left, most);
 }
 
+// A handler has run since the call began, while the kernel would have slept in it. Is that its end?
+bool interrupts(SinceEntry& since, int fd, int option_of_timeout) {
+  if (!since.handled()) return false;
+  // With a time limit the kernel restarts nothing.
+  if (since.interrupted() || deadline_of(fd, option_of_timeout) != kNoDeadline) return true;
+  since.begin();
+  return false;
+}
+
 // Sleeps in the kernel until the descriptor is readable, as a blocking recv would: SO_RCVTIMEO, signals and
 // cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew
 // after a signal. 0, or -1 with errno.
-int sleep_for_bytes(int fd, Socket& s, bool more) {
+int sleep_for_bytes(int fd, Socket& s, bool more, SinceEntry& since) {
+  const Disturbed here;
+  if (interrupts(since, fd, SO_RCVTIMEO)) {
+    errno = EINTR;
+    return -1;
+  }
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   if (more) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
@@ -495,6 +511,7 @@ bool drop_doorbells(int fd, Socket& s) {
 bool look_at_kernel(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   KeepErrno keep;
+  const Undisturbed undisturbed;
   if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) answer_leaving(fd, s);
   if (!s.drained.load(std::memory_order_acquire)) {
     Draining draining(s);
@@ -511,6 +528,8 @@ bool look_at_kernel(int fd, Socket& s) {
 }
 
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  const Undisturbed undisturbed;
+  SinceEntry since;
   const std::size_t wanted = total(buffers, count);
   const bool peek = (flags & MSG_PEEK) != 0;
   // How many make a blocking call return.
@@ -529,6 +548,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       Part part(buffers, count, got);
       msghdr message = got > 0 ? message_of(part.buffers, part.count) : message_of(buffers, count);
       const int more = discarding(buffers, count) | (got >= target && got > 0 ? MSG_DONTWAIT : 0);
+      const Disturbed here;
       const ssize_t n = real().recvmsg(fd, &message, flags | more);
       return got > 0 ? static_cast<ssize_t>(got) + std::max<ssize_t>(n, 0) : n;
     }
@@ -568,7 +588,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     if (peek && got > 0) {
       // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there already.
       const bool over = s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() == PipeFront::kBroken;
-      if (over || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) || real().poll(nullptr, 0, 1) < 0) {
+      const Disturbed here;
+      if (over || since.handled() || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) || real().poll(nullptr, 0, 1) < 0) {
         return static_cast<ssize_t>(got);
       }
       look_at_kernel(fd, s);
@@ -609,15 +630,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       return -1;
     }
     // Wait: spin as long as it pays, then sleep in the kernel.
-    auto there = [&] { return s.pipe.front() != PipeFront::kNothing; };
-    if (!leaves && s.drained.load(std::memory_order_acquire) && s.receive_wait &&
-        s.receive_wait->spin(there, s.pipe.peer_cpu())) {
-      continue;
+    if (!leaves && s.drained.load(std::memory_order_acquire) && s.receive_wait) {
+      auto there = [&] { return !s.pipe.seems_empty() || since.handled(); };
+      const Disturbed here;
+      if (s.receive_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
     }
     {
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (sleep_for_bytes(fd, s, got > 0) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+      if (sleep_for_bytes(fd, s, got > 0, since) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
     look_at_kernel(fd, s);
     if (s.receive_wait) s.receive_wait->slept();
@@ -640,13 +661,26 @@ bool handlers_restart() {
 }
 
 // The sleep of a send has failed. False: so does the send.
-bool goes_on(std::size_t sent, std::uint64_t deadline) {
-  return errno == EINTR && sent == 0 && deadline == kNoDeadline && handlers_restart();
+bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
+  if (errno != EINTR || sent > 0 || deadline != kNoDeadline || since.interrupted()) return false;
+  if (!since.handled()) return handlers_restart();  // it was set past the C library
+  since.begin();
+  return true;
+}
+
+// Sleeps in poll(), until the send's descriptor says something, but not without looking at what has run.
+int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
+  const Disturbed here;
+  if (!since.handled()) return real().poll(p, 1, timeout_ms);
+  errno = EINTR;
+  return -1;
 }
 
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  const Undisturbed undisturbed;
+  SinceEntry since;
   const std::size_t wanted = total(buffers, count);
   const bool may_wait = (flags & MSG_DONTWAIT) == 0;
   std::size_t sent = 0;
@@ -662,6 +696,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         errno = EAGAIN;
         return -1;
       }
+      const Disturbed here;
       sys::poll(nullptr, 0, 1);
       continue;
     }
@@ -679,6 +714,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         }
         if (gone) {
           const msghdr message = message_of(buffers, count);
+          const Disturbed here;
           return real().sendmsg(fd, &message, flags);
         }
         if ((state_of(s.mine()) & kSending) != 0) continue;
@@ -702,7 +738,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         return -1;
       }
       pollfd p{fd, POLLOUT, 0};
-      if (real().poll(&p, 1, timeout) < 0 && !goes_on(sent, deadline)) {
+      if (sleep_in_send(&p, timeout, since) < 0 && !goes_on(sent, deadline, since)) {
         return sent > 0 ? static_cast<ssize_t>(sent) : -1;
       }
       continue;
@@ -728,6 +764,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
       s.kernel_says.store(true);
       const msghdr message = message_of(buffers, count);
+      const Disturbed here;
       return real().sendmsg(fd, &message, flags);
     }
     Pipe::Done done;
@@ -761,8 +798,11 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       errno = EAGAIN;
       return -1;
     }
-    auto room = [&] { return s.pipe.writable(); };
-    if (s.send_wait && s.send_wait->spin(room, s.pipe.peer_cpu())) continue;
+    if (s.send_wait) {
+      auto room = [&] { return s.pipe.writable() || since.handled(); };
+      const Disturbed here;
+      if (s.send_wait->spin(room, s.pipe.peer_cpu()) && !since.handled()) continue;
+    }
     const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
     // Whoever sleeps here for the peer's bytes needs the doorbells.
     const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
@@ -784,7 +824,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       errno = EAGAIN;
       return -1;
     }
-    if (real().poll(&p, 1, timeout) < 0 && !goes_on(sent, deadline)) {
+    if (sleep_in_send(&p, timeout, since) < 0 && !goes_on(sent, deadline, since)) {
       return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     }
     sleeper.reset();
@@ -826,6 +866,7 @@ void shared_close(int fd, Socket& s) {
 }
 
 int shared_shutdown(int fd, Socket& s, int how) {
+  const Undisturbed undisturbed;
   if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
   if (how == SHUT_WR || how == SHUT_RDWR) {
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
@@ -833,7 +874,10 @@ int shared_shutdown(int fd, Socket& s, int how) {
     do {
       if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
         // Our bytes go by TCP, and so does their end.
-        while (s.resending.load(std::memory_order_acquire)) sys::poll(nullptr, 0, 1);
+        while (s.resending.load(std::memory_order_acquire)) {
+          const Disturbed here;
+          sys::poll(nullptr, 0, 1);
+        }
         return real().shutdown(fd, how);
       }
       if (s.pipe.end_sending().must_ring) ring_doorbell(fd, s);
@@ -848,6 +892,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
 bool sends_tcp(const Socket& s) { return (state_of(s.mine()) & (kSending | kGone)) != kSending; }
 
 short readiness(int fd, Socket& s, bool look) {
+  const Undisturbed undisturbed;
   if (look) look_at_kernel(fd, s);
   KeepErrno keep;
   const bool reads_kernel = s.back_in.load(std::memory_order_acquire) || came_back(fd, s);
@@ -893,6 +938,7 @@ short readiness(int fd, Socket& s, bool look) {
 }
 
 bool prepare_sleep(Socket& s, short events) {
+  const Undisturbed undisturbed;
   // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller waits for.
   bool sleeps = true;
   if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include "signals.h"
 #include "socket.h"
 
 namespace clan::preload {
@@ -39,6 +40,7 @@ class Draining {
   Draining& operator=(const Draining&) = delete;
 
  private:
+  Undisturbed undisturbed_;
   Slot* slot_;
 };
 
