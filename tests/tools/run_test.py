@@ -59,9 +59,9 @@ def check_environment(tree):
 
     other = any_library()
     kept = tree.variables(env={"LD_PRELOAD": other})
-    assert kept["LD_PRELOAD"] == f"{library}:{other}", kept
+    assert kept["LD_PRELOAD"] == f"{other}:{library}", kept
     again = tree.variables(env={"LD_PRELOAD": f"{other} {library}:{other}"})
-    assert again["LD_PRELOAD"] == f"{library}:{other}:{other}", again
+    assert again["LD_PRELOAD"] == f"{other}:{other}:{library}", again
     nested = tree.variables(tree.clan, "run")
     assert nested["LD_PRELOAD"] == library, nested
 

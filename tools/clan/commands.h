@@ -29,7 +29,7 @@ struct RunOptions {
   bool disable = false;
 };
 
-/// `clan run COMMAND…`: becomes the command, with the preload library in front. Returns, with an exit
+/// `clan run COMMAND…`: becomes the command, with the preload library. Returns, with an exit
 /// code, only if that could not be done: 125 for a reason of our own, 126 and 127 as shells do.
 int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command);
 

@@ -63,7 +63,7 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
   run->add_option("--config", options.config, "A file with settings (CLAN_CONFIG)")->type_name("FILE");
   run->add_flag("--disable", options.disable, "Load the library, but leave all on TCP (CLAN_DISABLE=1)");
   run->footer([] {
-    return "The command runs as it always does, with libclan-preload.so put in front of LD_PRELOAD. TCP\n"
+    return "The command runs as it always does, with libclan-preload.so added to LD_PRELOAD. TCP\n"
            "connections to other programs on this machine that run under CLAN too move to shared memory\n"
            "once they are in use. A peer without CLAN, on this machine or another, notices nothing: the\n"
            "connection stays on TCP. `clan stat` shows which have moved.\n\n"

@@ -1,4 +1,4 @@
-// `clan run`: puts the preload library in front of LD_PRELOAD and becomes the command. Every process that
+// `clan run`: adds the preload library to LD_PRELOAD and becomes the command. Every process that
 // a user starts under CLAN passes here, so there is nothing but the checks and the exec.
 #include <elf.h>
 #include <fcntl.h>
@@ -42,9 +42,10 @@ std::string library_path() {
   return self.parent_path().parent_path() / "lib" / kLibrary;
 }
 
-/// LD_PRELOAD with `library` first and everything else kept, except other copies of the library.
+/// LD_PRELOAD with `library` behind everything else, which some want to come before all others (sanitizers), and
+/// without other copies of it.
 std::string preload_list(const std::string& library) {
-  std::string list = library;
+  std::string list;
   const char* present = std::getenv("LD_PRELOAD");
   std::string_view rest = present != nullptr ? present : "";
   while (!rest.empty()) {
@@ -52,9 +53,20 @@ std::string preload_list(const std::string& library) {
     const std::string_view entry = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     const std::string_view name = entry.substr(entry.rfind('/') + 1);
-    if (!entry.empty() && name != kLibrary) list.append(":").append(entry);
+    if (!entry.empty() && name != kLibrary) list.append(entry).append(":");
   }
-  return list;
+  return list + library;
+}
+
+/// A program that gcc has linked with AddressSanitizer refuses to start behind any preloaded library, unless told
+/// that this one may be there.
+std::string sanitizer_options() {
+  const char* present = std::getenv("ASAN_OPTIONS");
+  constexpr std::string_view kOption = "verify_asan_link_order=";
+  std::string options = present != nullptr ? present : "";
+  if (options.find(kOption) != std::string::npos) return options;
+  if (!options.empty()) options.append(":");
+  return options.append(kOption).append("0");
 }
 
 struct Command {
@@ -150,6 +162,7 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     set("CLAN_CONFIG", absolute);
   }
   set("LD_PRELOAD", preload_list(library));
+  set("ASAN_OPTIONS", sanitizer_options());
   return true;
 }
 
