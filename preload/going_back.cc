@@ -118,7 +118,7 @@ void set_gone(PipePage::Face& face) {
 void say_goodbye(int fd, Socket& s, bool rings = true) {
   auto& face = s.mine();
   // EPIPE: half-closed before, and that record is the last.
-  if (!s.pipe.leave(0).must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
+  if (!s.pipe.leave().must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
   silence(face);
   if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
@@ -503,7 +503,7 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
     silence(s.theirs());
-    (void)other->leave(0);  // EPIPE: it has gone, or half-closed
+    (void)other->leave();  // EPIPE: it has gone, or half-closed
     well = swallow_doorbells(fd, s);
     if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later);
     well = well && send_file(socket, taken, sizeof(TakenHead), deadline_ns);

@@ -329,7 +329,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
   return done;
 }
 
-Pipe::Done Pipe::put_last(std::uint8_t type, std::uint64_t word) {
+Pipe::Done Pipe::put_last(std::uint8_t type) {
   Done done;
   auto& sender = page_->ends[end_].sender;
   auto& peer = page_->ends[1 - end_].receiver;
@@ -342,13 +342,12 @@ Pipe::Done Pipe::put_last(std::uint8_t type, std::uint64_t word) {
     auto p = load(sender);
     shm::RingSlot slot;
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
-    const int rc = shm::ring_reserve(ring, p, sizeof word, credit, &slot);
+    const int rc = shm::ring_reserve(ring, p, 0, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
       return {0, false, EPROTO};
     }
-    std::memcpy(shm::payload_at(ring, out_, slot), &word, sizeof word);
-    shm::ring_publish(ring, out_, slot, shm::RingHead::make(sizeof word, type, current_cpu_tag()));
+    shm::ring_publish(ring, out_, slot, shm::RingHead::make(0, type, current_cpu_tag()));
     shm::ring_advance(ring, p, slot);
     store(sender, p);
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
@@ -358,8 +357,8 @@ Pipe::Done Pipe::put_last(std::uint8_t type, std::uint64_t word) {
   return done;
 }
 
-Pipe::Done Pipe::end_sending() { return put_last(kEndRecord, 0); }
-Pipe::Done Pipe::leave(std::uint64_t word) { return put_last(kLeaveRecord, word); }
+Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
+Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
 
 bool Pipe::writable() const {
   const auto& sender = page_->ends[end_].sender;
@@ -486,18 +485,6 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   return done;
 }
 
-std::uint64_t Pipe::leave_word() const {
-  const auto& receiver = page_->ends[end_].receiver;
-  const shm::RingGeometry ring{lines_};
-  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
-  shm::RingRecord record;
-  std::uint64_t word = 0;
-  if (shm::ring_peek(ring, c, in_, &record) > 0 && record.head.length() >= sizeof word) {
-    std::memcpy(&word, record.payload, sizeof word);
-  }
-  return word;
-}
-
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
   const shm::RingGeometry ring{lines_};
@@ -542,10 +529,6 @@ void Pipe::keep_wanted(bool room) {
   page_->ends[end_].receiver.waiting.store(kAnybody, std::memory_order_seq_cst);
   if (room) page_->ends[end_].sender.waiting.store(kAnybody, std::memory_order_seq_cst);
   shm::AsymmetricFence::full();
-}
-
-std::uint64_t Pipe::received_bytes() const {
-  return page_->ends[end_].receiver.bytes.load(std::memory_order_relaxed);
 }
 
 }  // namespace clan

@@ -145,7 +145,7 @@ TEST(Pipe, HasRoomForItsEndHoweverFullItIs) {
         Pair p(ring);
         std::size_t sent = 0;
         for (std::size_t n; (n = put(p.a, pattern(size, sent)).bytes) > 0;) sent += n;
-        EXPECT_EQ((leaves ? p.a.leave(7) : p.a.end_sending()).bytes, 1u) << size;
+        EXPECT_EQ((leaves ? p.a.leave() : p.a.end_sending()).bytes, 1u) << size;
         EXPECT_EQ(get(p.b, sent + 1).size(), sent);
         EXPECT_EQ(p.b.front(), leaves ? PipeFront::kLeave : PipeFront::kEnd);
       }
@@ -158,16 +158,17 @@ TEST(Pipe, TakesNothingAfterItsEnd) {
   p.a.end_sending();
   EXPECT_EQ(put(p.a, {'x'}).err, EPIPE);
   EXPECT_EQ(p.a.end_sending().err, EPIPE);
-  EXPECT_EQ(p.a.leave(1).err, EPIPE);
+  EXPECT_EQ(p.a.leave().err, EPIPE);
 }
 
-TEST(Pipe, LeavesWithAWord) {
+TEST(Pipe, LeavesBehindItsBytes) {
   Pair p;
   put(p.a, {'x'});
-  EXPECT_EQ(p.a.leave(1234567).bytes, 1u);
-  get(p.b, 5);
+  EXPECT_EQ(p.a.leave().bytes, 1u);
+  EXPECT_EQ(p.b.front(), PipeFront::kBytes);
+  EXPECT_EQ(get(p.b, 5).size(), 1u);
   EXPECT_EQ(p.b.front(), PipeFront::kLeave);
-  EXPECT_EQ(p.b.leave_word(), 1234567u);
+  EXPECT_EQ(get(p.b, 5).size(), 0u);
 }
 
 TEST(Pipe, GoesOnInAForkedChild) {
@@ -270,7 +271,6 @@ TEST(Pipe, SurvivesARandomisedPage) {
       (void)p.b.front();
       (void)p.b.readable_bytes();
       (void)p.a.writable();
-      (void)p.b.leave_word();
       (void)p.a.unread_by_peer();
     }
   }

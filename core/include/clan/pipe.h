@@ -137,8 +137,8 @@ class CLAN_EXPORT Pipe {
   Done send(const iovec* buffers, int count);
   /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room for it.
   Done end_sending();
-  /// The last record: the reader finds kLeave with `word` behind all bytes. As end_sending(), and instead of it.
-  Done leave(std::uint64_t word);
+  /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
+  Done leave();
   /// True when there is room worth waking up for.
   bool writable() const;
   /// Bytes sent that the other end has not read.
@@ -152,8 +152,6 @@ class CLAN_EXPORT Pipe {
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
-  /// The word of a kLeave at the front.
-  std::uint64_t leave_word() const;
   /// Bytes that can be read now.
   std::uint64_t readable_bytes() const;
   /// Asks to be rung for bytes (or an end). False: there is something now.
@@ -165,14 +163,12 @@ class CLAN_EXPORT Pipe {
   void keep_wanted(bool room);
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
   std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint
-  /// Bytes ever received.
-  std::uint64_t received_bytes() const;
 
  private:
   void reset();
   class Locked;
   Pipe(PipePage* page, std::size_t bytes, int memfd, int end);
-  Done put_last(std::uint8_t type, std::uint64_t word);
+  Done put_last(std::uint8_t type);
   void broke(const char* what) const;
 
   PipePage* page_ = nullptr;
