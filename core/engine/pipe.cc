@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -31,28 +31,39 @@ constexpr std::uint8_t kLeaveRecord = 3;
 constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
 constexpr int kSpinsBeforeYield = 200;
-constexpr int kYieldsBeforeLook = 256;
-constexpr std::uint64_t kLockPatienceNs = 10'000'000'000u;  ///< with an owner that could let go
+constexpr int kYieldsBeforeNap = 64;
+constexpr long kNapNs = 1'000'000;
+constexpr std::uint64_t kLockPatienceNs = 10'000'000'000u;  ///< with a lock, whoever has it
+/// With one whose owner is no thread that we see: it has died, or it counts in another pid namespace.
+constexpr std::uint64_t kUnseenPatienceNs = 500'000'000;
+/// What a nap counts for at most, so that the time in which we were stopped, as the owner then was, does not.
+constexpr std::uint64_t kMostOfANapNs = 100'000'000;
+constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
 
+struct Thread {
+  std::uint32_t id = 0;
+  std::atomic<std::uint32_t> locks{0};  ///< that it has, or waits for
+};
 // initial-exec: signal handlers read it too
-thread_local std::uint32_t t_thread_id __attribute__((tls_model("initial-exec"))) = 0;
+thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
 
 std::uint32_t thread_id() {
-  if (t_thread_id == 0) t_thread_id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
-  return t_thread_id;
+  if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  return t_thread.id;
 }
 
-// Stopped threads (SIGSTOP, a debugger) hold what they held. When in doubt: yes.
-bool is_stopped(pid_t thread) {
-  char path[40];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(thread));
-  Fd file(::open(path, O_RDONLY | O_CLOEXEC));
-  char text[256];
-  const ssize_t n = file ? ::read(file.get(), text, sizeof text - 1) : -1;
-  if (n <= 0) return true;
-  text[n] = 0;
-  const char* name_end = std::strrchr(text, ')');  // a name may hold anything, its end is the last of these
-  return name_end == nullptr || name_end[1] == 0 || name_end[2] == 'T' || name_end[2] == 't';
+// As far as can be seen from our pid namespace.
+bool is_there(std::uint32_t thread) {
+  return ::kill(static_cast<pid_t>(thread), 0) == 0 || errno != ESRCH;
+}
+
+// Between a store that the other side looks for and a load of what it stores: one of us sees the other's.
+void store_load_fence() {
+#if defined(__SANITIZE_THREAD__)
+  shm::AsymmetricFence::full();  // ThreadSanitizer knows no fences
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
 }
 
 std::size_t bytes_for(std::uint32_t ring_bytes) { return kPageSize + 2 * std::size_t{ring_bytes}; }
@@ -108,53 +119,29 @@ class Cursor {
 
 }  // namespace
 
-// The lock of one side of one end. Robust: a dead owner breaks the pipe instead of stopping it, and so does
-// one that only seems to be (the peer can write the word): nobody holds it longer than a copy takes.
+// The lock of one side of one end. Processes that share the end take it, and the other end when it does our
+// part in going back; that one can also write whatever it likes there. So it is waited for no longer than
+// kLockPatienceNs, whatever the word says: nobody keeps a lock for longer than a copy takes.
 class Pipe::Locked {
  public:
   Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
     const std::uint32_t me = thread_id();
-    pid_t watched = 0;
-    std::uint64_t watched_since = 0;
-    for (int yields = 0;; ++yields) {
-      for (int i = 0; i < kSpinsBeforeYield; ++i) {
-        std::uint32_t owner = 0;
-        // PAIR pipe.lock: sees the cursors the last owner left
-        if (word_.compare_exchange_strong(owner, me, std::memory_order_acquire,
-                                          std::memory_order_relaxed)) {
-          held_ = true;
-          return;
-        }
-        if (owner == me) {
-          err_ = EDEADLK;  // we are a signal handler that interrupted the owner
-          return;
-        }
-        cpu_pause();
-      }
-      sched_yield();
-      if (yields % kYieldsBeforeLook == kYieldsBeforeLook - 1) {
-        const auto owner = static_cast<pid_t>(word_.load(std::memory_order_relaxed));
-        // Not a thread's id, or of one that is no more.
-        if (owner < 0 || (owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH)) {
-          pipe.broke("the owner of a lock has died");
-          err_ = EPROTO;
-          return;
-        }
-        const std::uint64_t now = monotonic_ns();
-        if (owner != watched) {
-          watched = owner;
-          watched_since = now;
-        } else if (owner > 0 && now - watched_since > kLockPatienceNs && !is_stopped(owner)) {
-          pipe.broke("a lock that is not let go");
-          err_ = EPROTO;
-          return;
-        }
-      }
+    // Counted before the word is ours and until it is not: a handler has to find both.
+    const std::uint32_t outer = t_thread.locks.load(std::memory_order_relaxed);
+    t_thread.locks.store(outer + 1, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    std::uint32_t owner = 0;
+    // PAIR pipe.lock: sees the cursors the last owner left
+    if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed))
+        [[unlikely]] {
+      err_ = pipe.wait_for_lock(word_, me, outer > 0);
     }
   }
   ~Locked() {
     // PAIR pipe.lock: publishes the cursors
-    if (held_) word_.store(0, std::memory_order_release);
+    if (err_ == 0) word_.store(0, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    t_thread.locks.store(t_thread.locks.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
@@ -162,11 +149,57 @@ class Pipe::Locked {
 
  private:
   std::atomic<std::uint32_t>& word_;
-  bool held_ = false;
   int err_ = 0;
 };
 
-void Pipe::after_fork_in_child() { t_thread_id = 0; }
+// 0: the lock is ours. `in_handler`: this thread was in a call already, so its own id may well be its own.
+int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const {
+  const int saved_errno = errno;
+  std::uint64_t last = 0, waited = 0, unseen = 0;
+  int err = 0;
+  for (int round = 0; err == 0; ++round) {
+    std::uint32_t owner = 0;
+    for (int i = 0; i < kSpinsBeforeYield; ++i) {
+      owner = 0;
+      // PAIR pipe.lock: as above
+      if (word.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed)) {
+        errno = saved_errno;
+        return 0;
+      }
+      if (owner == me && in_handler) {
+        errno = saved_errno;
+        return EDEADLK;
+      }
+      cpu_pause();
+    }
+    if (broken()) {
+      err = EPROTO;
+    } else if (round < kYieldsBeforeNap) {
+      sched_yield();
+    } else {
+      // A nap, and not one more yield, lets an owner run that has a lower priority.
+      const timespec nap{0, kNapNs};
+      ::syscall(SYS_nanosleep, &nap, nullptr);
+      const std::uint64_t now = monotonic_ns();
+      const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
+      last = now;
+      waited += step;
+      const bool seen = owner <= kMostThreadId && owner != me && is_there(owner);
+      unseen = seen ? 0 : unseen + step;
+      if (owner > kMostThreadId || unseen > kUnseenPatienceNs) {
+        broke("the owner of a lock has died");
+        err = EPROTO;
+      } else if (waited > kLockPatienceNs) {
+        broke("a lock that is not let go");
+        err = EPROTO;
+      }
+    }
+  }
+  errno = saved_errno;
+  return err;
+}
+
+void Pipe::after_fork_in_child() { t_thread.id = 0; }
 
 Pipe::Pipe(PipePage* page, std::size_t bytes, int memfd, int end)
     : page_(page), bytes_(bytes), memfd_(memfd), end_(end) {
@@ -190,6 +223,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     out_ = std::exchange(other.out_, nullptr);
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   return *this;
 }
@@ -248,7 +282,8 @@ Result<Pipe> Pipe::open(int memfd, int end) {
 }
 
 void Pipe::broke(const char* what) const {
-  if (page_->head.broken.exchange(1) == 0) CLAN_WARN("a connection's shared memory: %s", what);
+  page_->head.broken.store(1, std::memory_order_relaxed);
+  if (!broken_.exchange(true, std::memory_order_relaxed)) CLAN_WARN("a connection's shared memory: %s", what);
 }
 
 // --- sending ---------------------------------------------------------------------------------------
@@ -274,7 +309,7 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
 
 // After something has been published: does the other side sleep? Once per sleep.
 bool take_waiting(std::atomic<std::uint32_t>& waiting) {
-  shm::AsymmetricFence::full();
+  store_load_fence();
   // PAIR pipe.waiting: Dekker with want_data() and want_room()
   return waiting.load(std::memory_order_relaxed) != 0 &&
          waiting.exchange(0, std::memory_order_seq_cst) != 0;
@@ -291,7 +326,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
   {
     Locked lock(*this, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
-    if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const shm::RingGeometry ring{lines_};
     const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload());
@@ -336,7 +371,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
   {
     Locked lock(*this, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
-    if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const shm::RingGeometry ring{lines_};
     auto p = load(sender);
@@ -382,20 +417,20 @@ bool Pipe::want_room() {
   auto& waiting = page_->ends[end_].sender.waiting;
   // PAIR pipe.waiting: Dekker with take_waiting()
   if (waiting.load(std::memory_order_relaxed) == 0) waiting.store(1, std::memory_order_seq_cst);
-  shm::AsymmetricFence::full();
+  store_load_fence();
   return !writable();
 }
 
 // --- receiving -------------------------------------------------------------------------------------
 
 PipeFront Pipe::front() const {
-  if (page_->head.broken.load(std::memory_order_relaxed) != 0) return PipeFront::kBroken;
+  if (broken()) return PipeFront::kBroken;
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
   const shm::RingGeometry ring{lines_};
   // Another thread may be moving the head: what is there is to be seen under the lock.
   Locked lock(*this, page_->ends[end_].receiver.lock);
-  if (lock.err() == EDEADLK) return PipeFront::kBytes;
+  if (lock.err() == EDEADLK) return PipeFront::kInterrupted;
   if (lock.err() != 0) return PipeFront::kBroken;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
@@ -422,8 +457,7 @@ bool Pipe::seems_empty() const {
   const shm::RingGeometry ring{lines_};
   const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
   // relaxed: a glance
-  return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 &&
-         page_->head.broken.load(std::memory_order_relaxed) == 0;
+  return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 && !broken();
 }
 
 Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
@@ -435,7 +469,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   {
     Locked lock(*this, receiver.lock);
     if ((done.err = lock.err()) != 0) return done;
-    if (page_->head.broken.load(std::memory_order_relaxed) != 0) return {0, false, EPROTO};
+    if (broken()) return {0, false, EPROTO};
     auto relaxed = std::memory_order_relaxed;  // under the lock
     const shm::RingGeometry ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
@@ -489,7 +523,7 @@ std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
   const shm::RingGeometry ring{lines_};
   Locked lock(*this, page_->ends[end_].receiver.lock);
-  if (lock.err() != 0) return 0;
+  if (lock.err() != 0 || broken()) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   std::uint64_t bytes = 0;
@@ -513,7 +547,7 @@ bool Pipe::want_data() {
          !waiting.compare_exchange_weak(now, now == 0 ? me : kAnybody, std::memory_order_seq_cst,
                                         std::memory_order_relaxed)) {
   }
-  shm::AsymmetricFence::full();
+  store_load_fence();
   return front() == PipeFront::kNothing;
 }
 
@@ -528,7 +562,7 @@ void Pipe::keep_wanted(bool room) {
   // PAIR pipe.waiting: Dekker with take_waiting()
   page_->ends[end_].receiver.waiting.store(kAnybody, std::memory_order_seq_cst);
   if (room) page_->ends[end_].sender.waiting.store(kAnybody, std::memory_order_seq_cst);
-  shm::AsymmetricFence::full();
+  store_load_fence();
 }
 
 }  // namespace clan

@@ -17,9 +17,13 @@
 // before use; a Pipe with impossible contents is `broken` for good.
 //
 // Thread-safety: every call may come from any thread of any process, and takes the lock of its side (a word
-// in the memfd with the owner's thread id). No call allocates, and all but create() and open() are safe
-// in a signal handler, except that a handler which interrupted the same operation on the same pipe gets
-// EDEADLK. A lock whose owner has died breaks the pipe.
+// in the memfd with the owner's thread id). No call allocates, and all but create() and open() are safe in a
+// signal handler. One that interrupted the same side of the same pipe is told so at once (EDEADLK,
+// kInterrupted): nothing has been done, nor can it be before the handler returns.
+//
+// A lock is waited for ten seconds, not counting those in which the caller was stopped, and half a second if
+// its owner cannot be seen: it has died, or the word is a lie. Then the pipe is broken. So it is by an owner
+// that was stopped alone in the middle of a copy, as the other end can write any id there.
 #pragma once
 
 #include <sys/types.h>
@@ -40,7 +44,8 @@ enum class PipeFront {
   kBytes,
   kEnd,      ///< the writer has half-closed
   kLeave,    ///< the writer goes on elsewhere: see Pipe::leave()
-  kBroken,   ///< impossible contents, or a lock whose owner died
+  kBroken,   ///< impossible contents, or a lock that is not let go
+  kInterrupted,  ///< not to be told: the caller is a signal handler that interrupted this side of the pipe
 };
 
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
@@ -124,8 +129,8 @@ class CLAN_EXPORT Pipe {
   PipePage::Face& my_face() const { return page_->ends[end_].face; }
   PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
 
-  /// What a call has done. `err`: 0, EDEADLK (see above), EPROTO (broken) or EPIPE (this end has ended its
-  /// sending already).
+  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side, see above),
+  /// EPROTO (broken) or EPIPE (this end has ended its sending already).
   struct Done {
     std::size_t bytes = 0;
     bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
@@ -148,13 +153,13 @@ class CLAN_EXPORT Pipe {
 
   // --- receiving ----------------------------------------------------------------------------------
   PipeFront front() const;
-  /// A glance without the lock: front() would answer kNothing, or was about to. Costs two loads.
+  /// A glance without the lock: front() would answer kNothing, or was about to. Costs a few loads.
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
-  /// Bytes that can be read now.
+  /// Bytes that can be read now. 0 also to a handler that interrupted this side, and of a broken pipe.
   std::uint64_t readable_bytes() const;
-  /// Asks to be rung for bytes (or an end). False: there is something now.
+  /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
   bool want_data();
   /// The calling thread does not wait any more. Takes the flag back if nobody else has set it too.
   void unwant_data();
@@ -169,6 +174,14 @@ class CLAN_EXPORT Pipe {
   class Locked;
   Pipe(PipePage* page, std::size_t bytes, int memfd, int end);
   Done put_last(std::uint8_t type);
+  int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const;
+  // The other end can write the word in the page, but what has been found to be broken stays so.
+  bool broken() const {
+    if (page_->head.broken.load(std::memory_order_relaxed) != 0) {
+      broken_.store(true, std::memory_order_relaxed);
+    }
+    return broken_.load(std::memory_order_relaxed);
+  }
   void broke(const char* what) const;
 
   PipePage* page_ = nullptr;
@@ -179,6 +192,7 @@ class CLAN_EXPORT Pipe {
   std::byte* out_ = nullptr;
   std::byte* in_ = nullptr;
   mutable std::atomic<std::uint16_t> peer_cpu_{0};
+  mutable std::atomic<bool> broken_{false};
 };
 
 }  // namespace clan
