@@ -24,6 +24,12 @@
 #include <cstdio>
 #include <cstring>
 
+// System calls are those of this processor, and some handshakes rely on its order of stores and loads: they
+// are listed at the end of docs/memory-model.md.
+#if !defined(__x86_64__) || defined(__ILP32__)
+#error "libclan-preload is for x86-64 only: configure with -DCLAN_PRELOAD=OFF"
+#endif
+
 namespace clan::preload {
 
 // X(result, name, parameters)
@@ -116,7 +122,6 @@ template <typename... Arguments>
 long call(long number, Arguments... arguments) {
   static_assert(sizeof...(arguments) <= 6);
   long a[6] = {((long)arguments)...};
-#if defined(__x86_64__)
   long result = number;
   register long r10 asm("r10") = a[3];
   register long r8 asm("r8") = a[4];
@@ -125,19 +130,6 @@ long call(long number, Arguments... arguments) {
                : "+a"(result)
                : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
                : "rcx", "r11", "memory");
-#elif defined(__aarch64__)
-  register long x8 asm("x8") = number;
-  register long x0 asm("x0") = a[0];
-  register long x1 asm("x1") = a[1];
-  register long x2 asm("x2") = a[2];
-  register long x3 asm("x3") = a[3];
-  register long x4 asm("x4") = a[4];
-  register long x5 asm("x5") = a[5];
-  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-  const long result = x0;
-#else
-#error "system calls of this processor are not known here"
-#endif
   if (result < 0 && result > -4096) {
     errno = static_cast<int>(-result);
     return -1;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that docs/memory-model.md has every PAIR tag of core/, and no other.
+"""Checks that docs/memory-model.md has every PAIR tag of core/ and preload/, and no other.
 
     memory_model_doc.py ROOT      prints each difference, exit code 1 if there is one
 
@@ -16,10 +16,13 @@ from layering import PAIR, sources
 ROW = re.compile(r"^\|\s*`([^`]+)`\s*\|")
 
 
-def tags_of_core(root):
+DIRECTORIES = ["core", "preload"]
+
+
+def tags_of_sources(root):
     """tag -> the first place that has it"""
     tags = {}
-    for path in sources(root / "core"):
+    for path in (p for directory in DIRECTORIES for p in sources(root / directory)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             for tag in PAIR.findall(line):
                 tags.setdefault(tag, f"{path.relative_to(root)}:{number}")
@@ -42,15 +45,15 @@ def tags_of_document(path):
 def check(root):
     document = root / "docs" / "memory-model.md"
     name = document.relative_to(root)
-    core, rows = tags_of_core(root), tags_of_document(document)
+    tags, rows = tags_of_sources(root), tags_of_document(document)
     described = {}
     for tag, number in rows:
         if tag in described:
             yield f"{name}:{number}: {tag} is described twice, first in line {described[tag]}"
         described.setdefault(tag, number)
-        if tag not in core:
-            yield f"{name}:{number}: no PAIR {tag} in core/"
-    for tag, place in sorted(core.items()):
+        if tag not in tags:
+            yield f"{name}:{number}: no PAIR {tag} in the sources"
+    for tag, place in sorted(tags.items()):
         if tag not in described:
             yield f"{place}: PAIR {tag} is not in {name}"
 
@@ -58,7 +61,7 @@ def check(root):
 def main():
     root = Path(sys.argv[1]).resolve()
     violations = list(check(root))
-    print("\n".join(violations) or f"memory_model_doc: {len(tags_of_core(root))} pairs described")
+    print("\n".join(violations) or f"memory_model_doc: {len(tags_of_sources(root))} pairs described")
     return 1 if violations else 0
 
 
