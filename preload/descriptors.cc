@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "epoll.h"
+#include "own_descriptors.h"
 #include "signals.h"
 #include "socket.h"
 #include "uring.h"
@@ -93,6 +94,7 @@ void release(Socket* s) {
   s->place = Socket::Place::kNotAsked;
   s->window_looks = 0;
   set(s->inherited, false);
+  set(s->followed, false);
   set(s->nonblocking, -1);
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
   for (auto* flag :
@@ -165,6 +167,7 @@ bool is_the_kernels(int fd) {
 void adopt(int fd, bool client, int nonblocking) {
   KeepErrno keep;
   if (config().disabled || rings_alive()) return;
+  keep_away_from(fd);
   Entry* e = entry(fd, true);
   Socket* s = e != nullptr ? take() : nullptr;
   if (s == nullptr) {
@@ -204,6 +207,7 @@ void duplicate_entry(int from, int to) {
   }
   Entry* e = entry(to, true);
   if (e == nullptr) return;
+  keep_away_from(to);
   s->fds.fetch_add(1, std::memory_order_relaxed);
   s->refs.fetch_add(1, std::memory_order_relaxed);
   drop(e->exchange(s.get(), std::memory_order_acq_rel), to);

@@ -38,6 +38,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "config.h"
+#include "own_descriptors.h"
 #include "rendezvous.h"
 
 namespace clan::preload {
@@ -252,7 +253,7 @@ bool meet_taker(Socket& s, int taker) {
   }
   s.window_interface = hello.interface;
   s.window_fd.store(move_high(window));
-  return true;
+  return s.window_fd.load() >= 0;
 }
 
 // Both: whose connection does the window show? kOther: it stays on TCP.
@@ -290,6 +291,7 @@ void go_on_as_client(int fd, Socket& s) {
     close_offer(s);
     s.window_looks = 0;
     s.offer_fd.store(move_high(taker));
+    if (s.offer_fd.load() < 0) return stay(s);
   }
   Route route;
   if (!route_of(fd, &route)) return stay(s);
@@ -298,7 +300,7 @@ void go_on_as_client(int fd, Socket& s) {
     auto pipe = Pipe::create(socket_face::kMemfdName, config().ring_bytes, 0);
     if (!pipe) return stay(s);
     s.pipe = std::move(*pipe);
-    s.pipe.set_memfd(move_high(s.pipe.memfd()));
+    if (!move_high(s.pipe)) return stay(s);
   }
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!enter_pipe(fd, s, route)) return;
@@ -328,7 +330,8 @@ void go_on_as_server(int fd, Socket& s) {
     }
     s.window_interface = hello.interface;
     s.window_fd.store(move_high(given[0]));
-    auto pipe = Pipe::open(move_high(given[1]), 1);
+    auto pipe = open_high(given[1], 1);
+    if (s.window_fd.load() < 0) return stay(s);
     if (!pipe) {
       CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
       return stay(s);
@@ -351,6 +354,7 @@ void offer_in_directory(int, Socket& s, const Route& route) {
   int listener = unix_socket(SOCK_SEQPACKET);
   if (listener < 0) return stay(s);
   listener = move_high(listener);
+  if (listener < 0) return stay(s);
   long rc = sys::call(SYS_bind, listener, &path, size);
   if (rc != 0 && errno == EADDRINUSE && is_left_over(path, size)) {
     unlink_offer(name);
@@ -396,6 +400,7 @@ void claim_in_directory(int, Socket& s, const Route& route) {
     return stay(s);
   }
   s.offer_fd.store(move_high(rendezvous));
+  if (s.offer_fd.load() < 0) return stay(s);
   s.state.store(Socket::State::kOffered);
 }
 

@@ -75,23 +75,16 @@ struct TakenHead {
 constexpr char kTakenName[] = "clan-given-back";
 constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
 
-// False: nobody could tell whose it is.
-bool head_of(const Socket& s, TakenHead* head) {
-  struct stat st {};
-  if (::fstat(s.pipe.memfd(), &st) != 0) return false;
-  head->pipe = st.st_ino;
-  return true;
+TakenHead head_of(const Socket& s) {
+  TakenHead head;
+  head.pipe = s.pipe.inode();
+  return head;
 }
 
 // By the other end, or reset.
 bool closed(int fd) {
   pollfd p{fd, POLLRDHUP, 0};
   return sys::poll(&p, 1, 0) > 0;
-}
-
-// The pipe as the other end sees it.
-Result<Pipe> as_they_see_it(const Socket& s) {
-  return Pipe::open(static_cast<int>(sys::fcntl(s.pipe.memfd(), F_DUPFD_CLOEXEC, 0)), 1 - s.pipe.end());
 }
 
 // Nobody of our end may ring any more: what follows by TCP is the application's.
@@ -166,7 +159,7 @@ class Resend {
   Resend& operator=(const Resend&) = delete;
 
   bool open() {
-    auto pipe = as_they_see_it(*s_);
+    auto pipe = s_->pipe.at_other_end();
     if (!pipe) return false;
     theirs_ = std::move(*pipe);
     return true;
@@ -257,9 +250,9 @@ Given given_back(int fd, Socket& s) {
   if (given.word <= kReadsOn) return given;
   const auto process = static_cast<unsigned>(given.word >> 32);
   given.memfd = open_memfd_of(process, static_cast<int>(given.word & 0x7fff'ffffu), kTakenLink, O_RDONLY);
-  TakenHead wanted, found;
-  if (!head_of(s, &wanted) || sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
-      !(found == wanted)) {
+  TakenHead found;
+  if (sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
+      !(found == head_of(s))) {
     if (given.memfd >= 0) sys::close(given.memfd);
     given.memfd = -1;
     given.lost = true;
@@ -498,7 +491,7 @@ bool send_file(int to, int from, long at, std::uint64_t deadline_ns) {
 bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   const int socket = their_socket(fd);
   if (socket < 0) return false;
-  auto other = as_they_see_it(s);
+  auto other = s.pipe.at_other_end();
   bool well = static_cast<bool>(other);
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
@@ -527,8 +520,7 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
 void wait_until_clean(int fd, Socket& s) {
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   const int taken = static_cast<int>(sys::call(SYS_memfd_create, kTakenName, MFD_CLOEXEC));
-  TakenHead head;
-  (void)head_of(s, &head);
+  const TakenHead head = head_of(s);
   sys::call(SYS_write, taken, &head, sizeof head);
   bool tried = false;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet

@@ -5,6 +5,7 @@
 // they are safe in signal handlers and before the loader is done.
 #pragma once
 
+#include <dirent.h>
 #include <netdb.h>
 #include <poll.h>
 #include <signal.h>
@@ -50,6 +51,18 @@ namespace clan::preload {
   X(int, sendmmsg, (int, mmsghdr*, unsigned, int))                                               \
   X(ssize_t, sendfile, (int, int, off_t*, size_t))                                               \
   X(ssize_t, splice, (int, off64_t*, int, off64_t*, size_t, unsigned))                           \
+  X(int, open, (const char*, int, ...))                                                          \
+  X(int, open64, (const char*, int, ...))                                                        \
+  X(int, openat, (int, const char*, int, ...))                                                   \
+  X(int, openat64, (int, const char*, int, ...))                                                 \
+  X(FILE*, fopen, (const char*, const char*))                                                    \
+  X(FILE*, fopen64, (const char*, const char*))                                                  \
+  X(DIR*, opendir, (const char*))                                                                \
+  X(int, pipe, (int*))                                                                           \
+  X(int, pipe2, (int*, int))                                                                     \
+  X(int, socketpair, (int, int, int, int*))                                                      \
+  X(int, eventfd, (unsigned, int))                                                               \
+  X(int, timerfd_create, (clockid_t, int))                                                       \
   X(int, socket, (int, int, int))                                                                \
   X(int, bind, (int, const sockaddr*, socklen_t))                                                \
   X(int, listen, (int, int))                                                                     \

@@ -28,6 +28,7 @@
 #include "clan/log.h"
 #include "config.h"
 #include "epoll.h"
+#include "own_descriptors.h"
 #include "rendezvous.h"
 #include "signals.h"
 #include "uring.h"
@@ -67,21 +68,6 @@ socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* n
                               client.port, to, server.port);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
 }
-
-}  // namespace
-
-int move_high(int fd) {
-  if (fd < 0) return fd;
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const auto from = static_cast<long>(std::min<rlim_t>(limit.rlim_cur, 1u << 20) / 4 * 3);
-  const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
-  if (high < 0) return fd;
-  sys::close(fd);
-  return high;
-}
-
-namespace {
 
 // Who owns the other end of the connection, and its socket's inode, by the kernel's word.
 bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
@@ -180,6 +166,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   slot.pipe_pid.store(::getpid());
   slot.pipe_end.store(s.pipe.end());
   slot.pipe_fd.store(s.pipe.memfd());
+  if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
   begin_sharing(fd, s, counted);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
@@ -205,6 +192,7 @@ void offer(int fd, Socket& s) {
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(s);
   listener = move_high(listener);
+  if (listener < 0) return stay(s);
   sockaddr_un name{};
   const socklen_t size = name_of(route.local, route.remote, &name);
   if (sys::call(SYS_bind, listener, &name, size) != 0 || sys::call(SYS_listen, listener, 1) != 0) {
@@ -296,12 +284,16 @@ void look_for_taker(int fd, Socket& s) {
   sys::close(taker);
   if (memfd == kNotNow) return s.state.store(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(s);
-  auto pipe = Pipe::open(move_high(memfd), 0);
+  auto pipe = Pipe::open(memfd, 0);
   if (!pipe) {
     CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
     return stay(s);
   }
   s.pipe = std::move(*pipe);
+  if (!move_high(s.pipe)) {
+    if (s.inherited.load(std::memory_order_relaxed)) return stay(s);  // others could not follow
+    close_descriptor(s);
+  }
   enter_pipe(fd, s, route);
 }
 
@@ -322,13 +314,15 @@ void look_for_offer(int fd, Socket& s) {
                     : Result<Pipe>(Error{EACCES, "not trusted"});
     if (pipe) {
       s.pipe = std::move(*pipe);
-      s.pipe.set_memfd(move_high(s.pipe.memfd()));
+      const bool kept = move_high(s.pipe);
+      const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
       // The other end may use the pipe as soon as it has it: be ready first.
-      if (enter_pipe(fd, s, route)) {
+      if (others_could_follow && enter_pipe(fd, s, route)) {
         const int memfd = s.pipe.memfd();
         if (!send_descriptors(rendezvous, kHello, sizeof kHello, &memfd, 1)) {
           CLAN_INFO("an offer was taken back while it was taken up; the connection stays on TCP");
         }
+        if (!kept) close_descriptor(s);
       } else {
         s.pipe = Pipe();
       }
@@ -419,7 +413,7 @@ void adopt_pipe(int fd, int memfd, int end) {
   KeepErrno keep;
   probe(fd);
   Held s = hold(fd);
-  auto pipe = Pipe::open(move_high(memfd), end);
+  auto pipe = open_high(memfd, end);
   Route route;
   if (!s || !pipe || !route_of(fd, &route)) {
     log_line(LogLevel::kError,
@@ -482,7 +476,7 @@ int find_pipe(std::uint64_t cookie, int* end) {
 // `end` of the pipe behind a memfd, if that is the one of the socket with this cookie. Takes the memfd.
 Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie) {
   if (memfd < 0) return Error{errno, "opening a pipe of another process"};
-  auto pipe = Pipe::open(move_high(memfd), end);
+  auto pipe = open_high(memfd, end);
   if (pipe && pipe->my_face().words[socket_face::kCookie].load() != cookie) {
     return Error{ENOENT, "the pipe of another connection"};
   }

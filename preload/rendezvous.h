@@ -25,8 +25,6 @@ inline bool looks_at(std::uint32_t call) {
   return call < 16 || call % (std::bit_floor(call) / 8) == 0;
 }
 
-/// Out of the way of programs that count on low numbers.
-int move_high(int fd);
 /// The connection stays on TCP for good.
 void stay(Socket& s);
 /// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;

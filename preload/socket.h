@@ -86,6 +86,7 @@ struct Socket {
   std::atomic<State> state{State::kTcp};
   bool client = false;
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
+  std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
   std::atomic<int> offer_fd{

@@ -13,6 +13,7 @@
 #include "af_clan.h"
 #include "clan/af_clan.h"
 #include "epoll.h"
+#include "own_descriptors.h"
 #include "real.h"
 #include "socket.h"
 #include "uring.h"
@@ -23,6 +24,7 @@ namespace {
 
 // What a child of vfork closes stays open in its parent, whose tables these are.
 void gone(int fd) {
+  if (is_ours(fd) && !in_borrowed_memory()) disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
   if (!(known(fd) || known_epoll(fd) || is_af_clan(fd)) || in_borrowed_memory()) return;
   forget(fd);
   forget_epoll(fd);
@@ -87,12 +89,13 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
 
 CLAN_INTERPOSE int accept(int fd, sockaddr* address, socklen_t* size) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, 0);
-  return accepted(fd, real().accept(fd, address, size), 0);
+  return accepted(fd, with_room([&] { return real().accept(fd, address, size); }), 0);
 }
 
 CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, flags);
-  return accepted(fd, real().accept4(fd, address, size, flags), (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  return accepted(fd, with_room([&] { return real().accept4(fd, address, size, flags); }),
+                  (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
 }
 
 CLAN_INTERPOSE int bind(int fd, const sockaddr* address, socklen_t size) {
@@ -113,7 +116,7 @@ CLAN_INTERPOSE int getpeername(int fd, sockaddr* address, socklen_t* size) {
 
 CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
   if (domain == AF_CLAN) return socket_af_clan(type, protocol);
-  const int fd = real().socket(domain, type, protocol);
+  const int fd = with_room([&] { return real().socket(domain, type, protocol); });
   if (fd >= 0) {
     gone(fd);
     constexpr int kType = 0xf;
@@ -134,6 +137,7 @@ CLAN_INTERPOSE int close(int fd) {
 
 CLAN_INTERPOSE void closefrom(int first) {
   if (!in_borrowed_memory()) {
+    disown(static_cast<unsigned>(first), ~0u);
     forget_epoll_range(static_cast<unsigned>(first), ~0u);
     forget_range(static_cast<unsigned>(first), ~0u);
     forget_af_clan_range(static_cast<unsigned>(first), ~0u);
@@ -143,6 +147,7 @@ CLAN_INTERPOSE void closefrom(int first) {
 
 CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
   if ((flags & CLOSE_RANGE_CLOEXEC) == 0 && !in_borrowed_memory()) {
+    disown(first, last);
     forget_epoll_range(first, last);
     forget_range(first, last);
     forget_af_clan_range(first, last);
@@ -151,7 +156,7 @@ CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
 }
 
 CLAN_INTERPOSE int dup(int fd) {
-  const int to = real().dup(fd);
+  const int to = with_room([fd] { return real().dup(fd); });
   if (to >= 0) same(fd, to);
   return to;
 }
@@ -160,7 +165,7 @@ namespace {
 
 // dup2 closes what `to` was. We have to be told before, while it can still be spoken to.
 void before_dup_onto(int fd, int to) {
-  if (fd == to || !hold(to)) return;
+  if (fd == to || !(is_ours(to) || known(to))) return;
   KeepErrno keep;
   if (sys::fcntl(fd, F_GETFD) >= 0) gone(to);
 }
@@ -187,9 +192,13 @@ int do_fcntl(int fd, int command, void* argument) {
   // SIGIO tells of what comes by TCP.
   if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
     leave_pipe(fd, false);
-  const int rc = real().fcntl(fd, command, argument);
+  const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+  // From so high a number on, ours would be in the way.
+  if (copies) keep_away_from(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
+  const int rc = copies ? with_room([&] { return real().fcntl(fd, command, argument); })
+                        : real().fcntl(fd, command, argument);
   if (rc < 0) return rc;
-  if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+  if (copies) {
     same(fd, rc);
   } else if (command == F_SETFL) {
     if (Held s = hold(fd)) {

@@ -159,7 +159,8 @@ void pass_on(int fd, int through) {
   Held s = hold(fd);
   if (!s) return;
   s->inherited = true;
-  if (s->shared() && !receiver_knows(through)) leave_pipe(fd, true);
+  if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) leave_pipe(fd, true);
+  s->followed = true;
   leave_to_others(fd, *s);
   if (s->shared()) {
     s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours

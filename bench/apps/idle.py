@@ -90,9 +90,9 @@ class Growth:
 
 def connections_by_limit():
     """How many, and why not more."""
-    # Of each connection a process has the socket and the shared memory; redis keeps some for itself.
+    # Redis keeps some for itself. The library takes no more of them than the upper quarter.
     limit = processes.raise_descriptor_limit(2 * CONNECTIONS + 1000)
-    count = min(CONNECTIONS, (limit - 200) // 2)
+    count = min(CONNECTIONS, (limit - 400) * 3 // 4)
     return count, "" if count == CONNECTIONS else f"RLIMIT_NOFILE of {limit} allows {count}"
 
 

@@ -201,8 +201,8 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
 
 void Pipe::after_fork_in_child() { t_thread.id = 0; }
 
-Pipe::Pipe(PipePage* page, std::size_t bytes, int memfd, int end)
-    : page_(page), bytes_(bytes), memfd_(memfd), end_(end) {
+Pipe::Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end)
+    : page_(page), bytes_(bytes), memfd_(memfd), inode_(inode), end_(end) {
   const std::size_t ring = (bytes - kPageSize) / 2;
   lines_ = ring / kCacheLine;
   std::byte* rings = reinterpret_cast<std::byte*>(page) + kPageSize;
@@ -218,6 +218,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     page_ = std::exchange(other.page_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
     memfd_ = std::exchange(other.memfd_, -1);
+    inode_ = other.inode_;
     end_ = other.end_;
     lines_ = other.lines_;
     out_ = std::exchange(other.out_, nullptr);
@@ -244,6 +245,8 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   }
   auto fd = create_memfd(name, bytes_for(ring_bytes));
   if (!fd) return fd.error();
+  struct stat st {};
+  if (::fstat(fd->get(), &st) != 0) return errno_error("looking at a pipe");
   auto mapping = Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite);
   if (!mapping) return mapping.error();
   auto* page = reinterpret_cast<PipePage*>(mapping->release());
@@ -254,7 +257,7 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   page->head.ring_bytes = ring_bytes;
   page->head.version = PipePage::kVersion;
   page->head.magic = PipePage::kMagic;
-  return Pipe(page, bytes_for(ring_bytes), fd->release(), end);
+  return Pipe(page, bytes_for(ring_bytes), fd->release(), st.st_ino, end);
 }
 
 Result<Pipe> Pipe::open(int memfd, int end) {
@@ -278,7 +281,14 @@ Result<Pipe> Pipe::open(int memfd, int end) {
     return Error{EPROTO, "not a pipe of this version of CLAN"};
   }
   mapping->release();
-  return Pipe(page, size, fd.release(), end);
+  return Pipe(page, size, fd.release(), st.st_ino, end);
+}
+
+Result<Pipe> Pipe::at_other_end() const {
+  // Of a shared mapping, nothing to begin with makes another one of the same pages.
+  void* copy = ::mremap(page_, 0, bytes_, MREMAP_MAYMOVE);
+  if (copy == MAP_FAILED) return errno_error("mapping a pipe once more");
+  return Pipe(static_cast<PipePage*>(copy), bytes_, -1, inode_, 1 - end_);
 }
 
 void Pipe::broke(const char* what) const {

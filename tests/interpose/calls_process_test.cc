@@ -525,6 +525,81 @@ TEST(Descriptors, CloseRangeEndsConnections) {
   }
 }
 
+int open_descriptors() {
+  int n = 0;
+  for (int fd = 0; fd < 1024; ++fd) n += ::fcntl(fd, F_GETFD) >= 0;
+  return n;
+}
+
+// In a child, as its limit is lower from then on.
+TEST(Descriptors, OfALimitedNumberTheProgramGetsAllAndItsConnectionsGoOn) {
+  EXPECT_EQ(result_of(child([] {
+              constexpr int kLimit = 256;
+              const rlimit limit{kLimit, kLimit};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              const int before = open_descriptors();
+              const int listening = listener();
+              const std::uint16_t port = port_of(listening);
+              std::vector<std::unique_ptr<Pair>> pairs;
+              const int expected = (kLimit - before - 1) / 2;
+              for (int i = 0; i < expected; ++i) {
+                const int near = connect_to(port);
+                if (near < 0) return 2;
+                const int far = ::accept(listening, nullptr, nullptr);
+                if (far < 0) return 3;
+                pairs.push_back(std::make_unique<Pair>(near, far));
+                pairs.back()->talk();
+              }
+              for (const auto& pair : pairs) pair->talk();
+              const int rest = kLimit - before - 1 - 2 * expected;
+              for (int i = 0; i < rest; ++i) {
+                if (::open("/dev/null", O_RDONLY) < 0) return 4;
+              }
+              if (::open("/dev/null", O_RDONLY) >= 0 || errno != EMFILE) return 5;
+              pairs.erase(pairs.begin(), pairs.begin() + expected / 2);
+              for (int i = 0; i < expected / 2 * 2; ++i) {
+                if (::open("/dev/null", O_RDONLY) < 0) return 6;
+              }
+              for (const auto& pair : pairs) pair->talk();
+              return ::testing::Test::HasFailure() ? 7 : 0;
+            })),
+            0);
+}
+
+TEST(Descriptors, WithANumberThatTheLibraryUsesAreTheProgramsOnce) {
+  EXPECT_EQ(result_of(child([] {
+              constexpr int kLimit = 256;
+              const rlimit limit{kLimit, kLimit};
+              if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+              Pair taken, closed, kept;
+              const std::vector<int> numbers = pipes();
+              struct stat wanted {}, found {};
+              ::stat("/dev/null", &wanted);
+              const int null = ::open("/dev/null", O_RDONLY);
+              for (const int number : numbers) {
+                if (::dup2(null, number) != number) return 2;
+              }
+              taken.talk();
+              taken.close_near();
+              taken.close_far();
+              for (const int number : numbers) {
+                if (::fstat(number, &found) != 0 || found.st_rdev != wanted.st_rdev) return 3;
+              }
+              Pair other;
+              for (const int number : pipes()) ::close(number);
+              while (::open("/dev/null", O_RDONLY) >= 0) {
+              }
+              for (Pair* pair : {&closed, &kept, &other}) pair->talk();
+              const int before = open_descriptors();
+              closed.close_near();
+              closed.close_far();
+              if (open_descriptors() != before - 2) return 4;
+              kept.talk();
+              return ::testing::Test::HasFailure() ? 5 : 0;
+            })),
+            0);
+}
+
 TEST(Descriptors, WhatIsNotClosedGoesOnWithoutTheLibrarysOwn) {
   Peer peer([](int fd) {
     if (::dup2(fd, 3) != 3) return 1;

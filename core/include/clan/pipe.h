@@ -112,6 +112,9 @@ class CLAN_EXPORT Pipe {
   /// The pipe behind a memfd, whose ownership passes. EPROTO: not one, not sealed, another version.
   static Result<Pipe> open(int memfd, int end);
 
+  /// The same pipe as its other end sees it, by a mapping of its own and without a descriptor. ENOMEM.
+  Result<Pipe> at_other_end() const;
+
   /// To be called in the child of a fork, before anything else: its thread has another id.
   static void after_fork_in_child();
 
@@ -122,6 +125,8 @@ class CLAN_EXPORT Pipe {
 
   explicit operator bool() const { return page_ != nullptr; }
   int memfd() const { return memfd_; }
+  /// Of the memfd, the same in all processes. It stays known when the descriptor is gone.
+  std::uint64_t inode() const { return inode_; }
   /// The descriptor has moved (F_DUPFD) or has been closed by somebody (-1).
   void set_memfd(int memfd) { memfd_ = memfd; }
   int end() const { return end_; }
@@ -172,7 +177,7 @@ class CLAN_EXPORT Pipe {
  private:
   void reset();
   class Locked;
-  Pipe(PipePage* page, std::size_t bytes, int memfd, int end);
+  Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
   int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
@@ -187,6 +192,7 @@ class CLAN_EXPORT Pipe {
   PipePage* page_ = nullptr;
   std::size_t bytes_ = 0;
   int memfd_ = -1;
+  std::uint64_t inode_ = 0;
   int end_ = 0;
   std::uint64_t lines_ = 0;  ///< of each ring
   std::byte* out_ = nullptr;
