@@ -27,6 +27,7 @@
 #include "real.h"
 #include "signals.h"
 #include "socket.h"
+#include "transfer.h"
 
 namespace clan::preload {
 
@@ -50,8 +51,9 @@ struct Interest {
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
   std::uint32_t seen_full = 0;
-  Interest* next_of_socket = nullptr;
+  Interest* next_of_socket = nullptr;  ///< or of the set in this one
   bool nested = false;  ///< not a socket but another set, by its descriptor
+  Set* inner = nullptr;
 };
 
 /// A dense array of interests.
@@ -64,8 +66,10 @@ struct List {
 };
 
 struct Set {
-  int names = 0;  ///< descriptors of it
+  int names = 0;  ///< descriptors of it; none: closed, while a thread sleeps in it
   int epfd = -1;  ///< one of them
+  int refs = 0;   ///< its descriptors count as one, and threads that come back to it
+  Interest* within = nullptr;  ///< as which it is in other sets
   std::uint32_t moved = 0, start = 0;
   std::uint32_t round = 0;  ///< of collect()
   std::atomic<std::uint64_t> now_ns{0};  ///< at the last wait, or nearly
@@ -76,6 +80,12 @@ struct Set {
   List interests;    ///< all
   List watched;      ///< moved ones
   std::optional<Waiter> waiter;
+};
+
+/// A thread sleeps in a set, and in the sets in it.
+struct SetSleep {
+  Set* set;
+  SetSleep* next;
 };
 
 namespace {
@@ -92,6 +102,26 @@ std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
 // initial-exec: asked on the data path
 thread_local bool t_has_lock __attribute__((tls_model("initial-exec"))) = false;
 
+// Answers to peers that leave: they may take long, so whoever has the lock puts them off until it has let go
+// of it. What finds no place here is found at the next look at the socket.
+struct Owed {
+  static constexpr int kMost = 8;
+  struct {
+    int fd;
+    Socket* socket;
+  } to[kMost];
+  int count = 0;
+};
+thread_local Owed t_owed __attribute__((tls_model("initial-exec")));
+
+void pay() {
+  while (t_owed.count > 0) {
+    const auto [fd, socket] = t_owed.to[--t_owed.count];
+    const Held owed(socket);
+    if (const Held now = hold(fd); now.get() == socket) answer_leaving(fd, *socket);
+  }
+}
+
 class Guard {
  public:
   Guard() {
@@ -101,7 +131,10 @@ class Guard {
   ~Guard() {
     t_has_lock = false;
     unlock_epoll();
+    if (t_owed.count > 0) pay();
   }
+  /// Something has been put off: when it has been done, the sockets are to be looked at again.
+  bool owes() const { return t_owed.count > 0; }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
@@ -174,6 +207,7 @@ class Recycled {
 };
 Recycled<Interest> interest_pool;
 Recycled<Set> set_pool;
+Recycled<SetSleep> sleep_pool;
 
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
@@ -183,7 +217,7 @@ Set* make(int epfd) {
   if (set != nullptr) return set;
   set = set_pool.take();
   if (set == nullptr) return nullptr;
-  set->names = 1;
+  set->names = set->refs = 1;
   set->epfd = epfd;
   set->waiter.emplace(WaitOptions{});
   sets[epfd].store(set, std::memory_order_release);
@@ -223,6 +257,22 @@ void unwatch(Interest& i) {
   i.watched_at = Interest::kNowhere;
 }
 
+// Of a set that has been closed nobody knows the descriptor.
+int change(const Set& set, int op, int fd, epoll_event* event) {
+  if (set.names == 0) {
+    errno = EBADF;
+    return -1;
+  }
+  return sys::epoll_ctl(set.epfd, op, fd, event);
+}
+
+// Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has taken it out).
+void change_to(const Set& set, int fd, epoll_event* event) {
+  if (change(set, EPOLL_CTL_MOD, fd, event) == 0) return;
+  if (errno == EINVAL) change(set, EPOLL_CTL_DEL, fd, nullptr);
+  if (errno == EINVAL || errno == ENOENT) change(set, EPOLL_CTL_ADD, fd, event);
+}
+
 std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(i.fd); }
 
 void remove(Interest* i) {
@@ -232,29 +282,32 @@ void remove(Interest* i) {
   unwatch(*i);
   set.interests.at[i->index] = set.interests.at[--set.interests.count];
   set.interests.at[i->index]->index = i->index;
-  if (!i->nested) {
-    for (Interest** p = &i->socket->interests; *p != nullptr; p = &(*p)->next_of_socket) {
-      if (*p == i) {
-        *p = i->next_of_socket;
-        break;
-      }
+  for (Interest** p = i->nested ? &i->inner->within : &i->socket->interests; *p != nullptr;
+       p = &(*p)->next_of_socket) {
+    if (*p == i) {
+      *p = i->next_of_socket;
+      break;
     }
   }
   interest_pool.give_back(i);
 }
 
+// Under the lock.
+void release(Set& set) {
+  if (--set.refs > 0) return;
+  while (set.interests.count > 0) remove(set.interests.at[0]);
+  set.interests.release();
+  set.watched.release();
+  set_pool.give_back(&set);
+}
+
 // The kernel watches for doorbells from now on.
 void watch_doorbells(Interest& i) {
-  const int epfd = i.set->epfd;
   epoll_event event{};
   // By edges: each doorbell is one. What level there is, the pipe says.
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
   event.data.u64 = tag(i);
-  if (sys::epoll_ctl(epfd, EPOLL_CTL_MOD, i.fd, &event) != 0 && errno == EINVAL) {
-    // EPOLLEXCLUSIVE cannot be modified.
-    sys::epoll_ctl(epfd, EPOLL_CTL_DEL, i.fd, nullptr);
-    sys::epoll_ctl(epfd, EPOLL_CTL_ADD, i.fd, &event);
-  }
+  change_to(*i.set, i.fd, &event);
   if (!i.moved) ++i.set->moved;
   i.moved = true;
   watch(i);
@@ -267,10 +320,7 @@ void watch_kernel(Interest& i) {
   epoll_event event{};
   event.events = i.fired ? EPOLLONESHOT : i.events;
   event.data = i.data;
-  if (sys::epoll_ctl(i.set->epfd, EPOLL_CTL_MOD, i.fd, &event) != 0 && errno == EINVAL) {  // EPOLLEXCLUSIVE
-    sys::epoll_ctl(i.set->epfd, EPOLL_CTL_DEL, i.fd, nullptr);
-    sys::epoll_ctl(i.set->epfd, EPOLL_CTL_ADD, i.fd, &event);
-  }
+  change_to(*i.set, i.fd, &event);
   i.moved = false;
   --i.set->moved;
   unwatch(i);
@@ -301,8 +351,7 @@ bool quiet(const Interest& i) {
 std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   if (i.fired || !i.moved) return 0;
   if (i.nested) {
-    Set* inner = find(i.fd);
-    if (inner == nullptr || inner == i.set || !anything(*inner)) return 0;
+    if (!anything(*i.inner)) return 0;
     if (commit && (i.events & EPOLLONESHOT) != 0) i.fired = true;
     return i.events & (EPOLLIN | EPOLLRDNORM);
   }
@@ -361,7 +410,7 @@ void arm(Interest& i) {
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i));
-    if (ready_events(i, false, false) != 0 || !i.moved) return;
+    if (ready_events(i, false, false) != 0 || !i.moved || t_owed.count > 0) return;
   }
   unwatch(i);
 }
@@ -410,16 +459,20 @@ bool anything(Set& set) {
   return anything(set, &from, set.watched.count);
 }
 
-// Asks the peers of all that are watched to ring. False: something is there already. To be followed by
-// awake().
-bool prepare(Set& set) {
+// Asks the peers of all that are watched to ring. False: something is there already, or no memory. To be
+// followed by awake(*sleep).
+bool prepare(Set& set, SetSleep** sleep) {
+  SetSleep* one = sleep_pool.take();
+  if (one == nullptr) return false;
+  *one = {&set, *sleep};
+  *sleep = one;
+  ++set.refs;
   ++set.sleepers;
   if (set.watched.count > 0) set.set_now(monotonic_ns());
   for (std::uint32_t k = set.watched.count; k-- > 0;) {  // from behind: what is armed leaves the list
     Interest& i = *set.watched.at[k];
     if (i.nested) {
-      if (i.fired) continue;
-      if (Set* inner = find(i.fd); inner != nullptr && inner != &set) (void)prepare(*inner);
+      if (!i.fired) (void)prepare(*i.inner, sleep);
       continue;
     }
     // A loop that sleeps between other events need not touch this one's memory each time.
@@ -435,16 +488,17 @@ bool prepare(Set& set) {
   return !anything(set);
 }
 
-// The calling thread sleeps no more.
-void awake(Set& set) {
-  if (set.sleepers > 0) --set.sleepers;
-  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
-    const Interest& i = *set.watched.at[k];
-    if (!i.nested) {
-      i.socket->pipe.unwant_data();
-    } else if (Set* inner = find(i.fd); inner != nullptr && inner != &set && !i.fired) {
-      awake(*inner);
+// The calling thread sleeps no more. Sets may have been put into others, or closed, meanwhile.
+void awake(SetSleep* sleep) {
+  while (sleep != nullptr) {
+    Set& set = *sleep->set;
+    --set.sleepers;
+    for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+      const Interest& i = *set.watched.at[k];
+      if (!i.nested) i.socket->pipe.unwant_data();
     }
+    release(set);
+    sleep_pool.give_back(std::exchange(sleep, sleep->next));
   }
 }
 
@@ -456,7 +510,7 @@ bool only_doorbells(Set& set) {
     if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
   }
   pollfd p{set.epfd, POLLIN, 0};
-  return !anything(set) && sys::poll(&p, 1, 0) == 0;
+  return set.names > 0 && !anything(set) && sys::poll(&p, 1, 0) == 0;
 }
 
 // Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
@@ -464,8 +518,7 @@ bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
   for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
     const Interest& i = *set.interests.at[k];
     if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
-    Set* inner = find(i.fd);
-    if (inner != nullptr && inner != &set && inner->moved > 0) return only_doorbells(*inner);
+    if (i.inner->moved > 0) return only_doorbells(*i.inner);
   }
   return false;
 }
@@ -514,55 +567,89 @@ int without_repeated_sets(const Set& set, epoll_event* events, int n) {
   return n;
 }
 
-// The kernel's wait, after prepare(). The thread may be cancelled there.
+// The kernel's wait, after prepare() if `prepared`. The thread may be cancelled there.
 template <typename Sleep>
-int sleep_prepared(Set& set, bool prepared, Sleep&& sleep) {
+int sleep_prepared(SetSleep* prepared, Sleep&& sleep) {
   struct Awake {
-    Set& set;
-    bool prepared;
+    SetSleep* prepared;
     ~Awake() {
-      if (!prepared) return;
+      if (prepared == nullptr) return;
       KeepErrno keep;
       Guard guard;
-      awake(set);
+      awake(prepared);
     }
-  } awake_after{set, prepared};
+  } awake_after{prepared};
   return sleep();
+}
+
+// A set that the calling thread comes back to, after it has let go of the lock. As long as that it is there,
+// with all that is in it, even if another thread closes it: so it is for a thread in the kernel's wait.
+class InUse {
+ public:
+  InUse() = default;
+  ~InUse() {
+    if (set_ == nullptr) return;
+    KeepErrno keep;
+    Guard guard;
+    release(*set_);
+  }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+  Set* get() const { return set_; }
+  /// Both under the lock.
+  void take(Set& set) {
+    if (set_ == nullptr) ++set.refs;
+    set_ = &set;
+  }
+  void drop() { release(*std::exchange(set_, nullptr)); }
+
+ private:
+  Set* set_ = nullptr;
+};
+
+// Plain descriptors are asked too when something else holds, but not at the price of a system call every time.
+bool plain_are_due(std::uint64_t now) {
+  thread_local std::uint64_t asked_ns = 0;
+  if (now - asked_ns <= kPlainNs) return false;
+  asked_ns = now;
+  return true;
 }
 
 // `sleep(events, most, timeout_ms)` is the kernel's wait as the application called it.
 template <typename Sleep>
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep) {
-  Set* set = find(epfd);
-  if (set == nullptr || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
+  if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
   const std::uint64_t deadline =
       timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+  InUse use;
   const SinceEntry since;
   for (;;) {
     int n = 0;
     bool moved = false;
+    Set* set = nullptr;
     {
       Guard guard;
+      set = use.get() != nullptr ? use.get() : find(epfd);
+      if (set == nullptr || set->names == 0) break;
       moved = set->moved > 0;
       if (moved) n = collect(*set, events, most);
+      if (n > 0) {
+        set->set_now(monotonic_ns());
+      } else {
+        use.take(*set);
+      }
     }
     if (n > 0) {
-      // Plain descriptors too, but not at the price of a system call every time.
-      thread_local std::uint64_t asked_ns = 0;
-      const std::uint64_t now = monotonic_ns();
-      set->set_now(now);
-      if (n < most && now - asked_ns > kPlainNs) {
-        asked_ns = now;
-        KeepErrno keep;
-        const int more = sys::epoll_wait(epfd, events + n, most - n, 0);
-        Guard guard;
-        if (more > 0) n += translate(*set, events + n, more, true);
-        if (set->nested > 0) n = without_repeated_sets(*set, events, n);
-      }
-      return n;
+      if (n == most || !plain_are_due(monotonic_ns())) return n;
+      KeepErrno keep;
+      const int more = sys::epoll_wait(epfd, events + n, most - n, 0);
+      Guard guard;
+      if (set = find(epfd); set == nullptr) return n;
+      if (more > 0) n += translate(*set, events + n, more, true);
+      return set->nested > 0 ? without_repeated_sets(*set, events, n) : n;
     }
     std::int64_t longest = kNoCap;
-    bool prepared = false;
+    SetSleep* prepared = nullptr;
     if (timeout_ns != 0 && since.handled()) {
       errno = EINTR;
       return -1;
@@ -577,9 +664,8 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       };
       if (set->watched.count > 0 && set->waiter->spin(there, 0, deadline)) continue;
       Guard guard;
-      prepared = true;
-      if (!prepare(*set)) {
-        awake(*set);
+      if (!prepare(*set, &prepared) || guard.owes()) {
+        awake(prepared);
         continue;
       }
       for (std::uint32_t k = 0; k < set->watched.count; ++k) {
@@ -593,21 +679,23 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
     }
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
-    n = sleep_prepared(*set, prepared, [&] { return sleep(events, most, nap); });
+    n = sleep_prepared(prepared, [&] { return sleep(events, most, nap); });
     if (n < 0) return n;
     const bool over = nap == left && (n == 0 || left == 0);
-    if (prepared) set->waiter->slept();
-    {
-      Guard guard;
-      if (n > 0) set->set_now(monotonic_ns());
-      if (n > 0) n = translate(*set, events, n, false);
+    if (prepared != nullptr) set->waiter->slept();
+    Guard guard;
+    if (n > 0) {
+      set->set_now(monotonic_ns());
+      n = translate(*set, events, n, false);
     }
-    if (n > 0) return n;
-    if (over) {
-      Guard guard;
-      return set->moved > 0 ? collect(*set, events, most) : 0;
+    if (n == 0 && over && set->moved > 0) n = collect(*set, events, most);
+    if (n > 0 || over) {
+      use.drop();
+      return n;
     }
   }
+  // Closed by another thread: nobody can wait there any more.
+  return sleep(events, most, timeout_ns);
 }
 
 // A set in a set: the kernel knows it, and we answer for what has moved in it. `i`: ours of it, if there is.
@@ -615,13 +703,11 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
   const int rc = real().epoll_ctl(epfd, op, fd, event);
   if (rc != 0) return rc;
   Guard guard;
+  Set* inner = find(fd);
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
-  if (set == nullptr) return rc;
-  Interest* i = nullptr;
-  for (std::uint32_t k = 0; k < set->interests.count && i == nullptr; ++k) {
-    Interest* one = set->interests.at[k];
-    if (one->nested && one->fd == fd) i = one;
-  }
+  if (set == nullptr || inner == nullptr || inner == set) return rc;
+  Interest* i = inner->within;
+  while (i != nullptr && (i->set != set || i->fd != fd)) i = i->next_of_socket;
   if (op == EPOLL_CTL_DEL) {
     if (i != nullptr) remove(i);
     return rc;
@@ -631,6 +717,8 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
     if (i == nullptr || !add(*set, i)) return rc;
     i->set = set;
     i->nested = true;
+    i->inner = inner;
+    i->next_of_socket = std::exchange(inner->within, i);
     i->moved = true;  // it is asked each time
     ++set->moved;
     ++set->nested;
@@ -731,10 +819,6 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   return 0;
 }
 
-timespec as_timespec(std::int64_t ns) {
-  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-}
-
 }  // namespace
 
 void lock_epoll() {
@@ -754,7 +838,7 @@ void went_back(Socket& s) {
     Interest* next = i->next_of_socket;
     if (i->parked) {
       KeepErrno keep;
-      sys::epoll_ctl(i->set->epfd, EPOLL_CTL_DEL, i->fd, nullptr);
+      change(*i->set, EPOLL_CTL_DEL, i->fd, nullptr);
       remove(i);
     } else {
       watch_kernel(*i);
@@ -780,15 +864,30 @@ bool set_has_only_doorbells(int epfd) {
   return set != nullptr && only_doorbells(*set);
 }
 
-bool set_prepare_sleep(int epfd) {
+SetSleep* set_prepare_sleep(int epfd, bool* sleeps) {
   Guard guard;
+  SetSleep* sleep = nullptr;
   Set* set = find(epfd);
-  return set == nullptr || prepare(*set);
+  *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
+  return sleep;
 }
 
-void set_awake(int epfd) {
+void set_awake(SetSleep* sleep) {
+  if (sleep == nullptr) return;
   Guard guard;
-  if (Set* set = find(epfd); set != nullptr) awake(*set);
+  awake(sleep);
+}
+
+bool put_off(int fd, Socket& s) {
+  if (!t_has_lock) return false;
+  for (int k = 0; k < t_owed.count; ++k) {
+    if (t_owed.to[k].socket == &s) return true;
+  }
+  if (t_owed.count < Owed::kMost) {
+    s.refs.fetch_add(1, std::memory_order_relaxed);
+    t_owed.to[t_owed.count++] = {fd, &s};
+  }
+  return true;
 }
 
 bool watcher_sleeps(const Socket& s, std::uint32_t events) {
@@ -813,7 +912,7 @@ void left_descriptor(Socket& s, int fd) {
       // The kernel keeps a registration while another descriptor of the file is open. Nobody could say what
       // it is for any more: the socket's own descriptor is what we know it by.
       KeepErrno keep;
-      if (s.fds.load(std::memory_order_relaxed) > 1) sys::epoll_ctl(i->set->epfd, EPOLL_CTL_DEL, fd, nullptr);
+      if (s.fds.load(std::memory_order_relaxed) > 1) change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
       remove(i);
     }
     i = next;
@@ -833,10 +932,8 @@ void forget_epoll(int fd) {
     }
     return;
   }
-  while (set->interests.count > 0) remove(set->interests.at[0]);
-  set->interests.release();
-  set->watched.release();
-  set_pool.give_back(set);
+  while (set->within != nullptr) remove(set->within);  // the kernel takes it out of other sets
+  release(*set);
 }
 
 void forget_epoll_range(unsigned first, unsigned last) {
@@ -882,8 +979,8 @@ CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int time
 
 CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const timespec* timeout,
                                 const sigset_t* mask) {
-  const std::int64_t ns =
-      timeout == nullptr ? -1 : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
+  std::int64_t ns;
+  if (!clan::preload::nanoseconds(timeout, &ns)) return -1;
   return clan::preload::wait_for_events(epfd, events, most, ns,
                                         [epfd, mask](epoll_event* to, int n, std::int64_t left) {
                                           const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);

@@ -8,6 +8,7 @@
 namespace clan::preload {
 
 struct Socket;
+struct SetSleep;
 
 /// The socket has moved: the sets it is in watch for doorbells from now on.
 void moved(Socket& s);
@@ -21,8 +22,11 @@ void left_descriptor(Socket& s, int fd);
 bool set_moved(int epfd);
 bool set_ready(int epfd);
 bool set_has_only_doorbells(int epfd);
-bool set_prepare_sleep(int epfd);
-void set_awake(int epfd);
+SetSleep* set_prepare_sleep(int epfd, bool* sleeps);
+void set_awake(SetSleep* sleep);
+/// The calling thread has the lock of all sets, so the other end of this socket, which leaves its pipe, is
+/// answered when the thread has let go of it. False: it has not.
+bool put_off(int fd, Socket& s);
 /// Sockets have been put into this epoll set.
 bool known_epoll(int fd);
 /// An epoll descriptor goes, or gets another name.

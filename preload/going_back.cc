@@ -363,15 +363,17 @@ void reset_connection(int fd) {
   sys::call(SYS_connect, fd, &nowhere, sizeof nowhere);
 }
 
-void answer_leaving(int fd, Socket& s) {
+bool answer_leaving(int fd, Socket& s) {
+  if (put_off(fd, s)) return false;
   const Undisturbed undisturbed;
-  if (s.moving.test_and_set(std::memory_order_acquire)) return;  // another thread is at it
+  if (s.moving.test_and_set(std::memory_order_acquire)) return true;  // another thread is at it
   KeepErrno keep;
   if ((state_of(s.mine()) & kGone) == 0) {
     CLAN_DEBUG("fd %d goes back to TCP, as its peer wants", fd);
     go(fd, s);
   }
   s.moving.clear(std::memory_order_release);
+  return true;
 }
 
 bool came_back(int fd, Socket& s) {
@@ -382,7 +384,7 @@ bool came_back(int fd, Socket& s) {
   if ((theirs & kGone) == 0 || s.error_taken.load()) return false;
   KeepErrno keep;
   // Below, the doorbell is read that would remind us of it.
-  if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) answer_leaving(fd, s);
+  if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0 && !answer_leaving(fd, s)) return false;
   if ((theirs & kSending) != 0) {
     if (!s.drained.load(std::memory_order_acquire) || s.pipe.front() != PipeFront::kLeave) return false;
     if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <optional>
 
@@ -61,8 +62,9 @@ class Asleep {
  public:
   Asleep(int fd, short events) : held_(hold(fd)) {
     if (!held_ && set_moved(fd)) {
-      set_ = fd;
-      ready_ = !set_prepare_sleep(fd);
+      bool sleeps = true;
+      set_ = set_prepare_sleep(fd, &sleeps);
+      ready_ = !sleeps;
     } else if (held_ && held_->shared()) {
       left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
       sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
@@ -70,9 +72,7 @@ class Asleep {
       ready_ = !prepare_sleep(*held_, events) && answer(fd, *held_, events, false) != 0;
     }
   }
-  ~Asleep() {
-    if (set_ >= 0) set_awake(set_);
-  }
+  ~Asleep() { set_awake(set_); }
   Asleep(const Asleep&) = delete;
   Asleep& operator=(const Asleep&) = delete;
   bool ready() const { return ready_; }
@@ -84,7 +84,7 @@ class Asleep {
  private:
   Held held_;
   std::optional<Sleeper> sleeper_;
-  int set_ = -1;
+  SetSleep* set_ = nullptr;
   bool left_to_others_ = false, ready_ = false;
 };
 
@@ -244,44 +244,47 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
 
 int milliseconds(std::int64_t ns) { return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000); }
 
-int do_poll(pollfd* fds, nfds_t count, int timeout) {
+// When a call began and how long it may take, both in ns.
+class TimeOut {
+ public:
+  explicit TimeOut(std::int64_t ns) : ns_(ns), start_(ns > 0 ? clan::monotonic_ns() : 0) {}
+  std::int64_t left() const {
+    if (ns_ <= 0) return ns_;
+    return std::max<std::int64_t>(0, ns_ - static_cast<std::int64_t>(clan::monotonic_ns() - start_));
+  }
+
+ private:
+  std::int64_t ns_;
+  std::uint64_t start_;
+};
+
+// `sleep(fds, count, ns)` is the kernel's poll, in the way the application called it.
+template <typename Sleep>
+int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
   // A socket that moves while we sleep makes the kernel's answer a doorbell: look again then.
-  for (;;) {
+  const TimeOut timeout(timeout_ns);
+  for (std::int64_t left = timeout_ns;; left = timeout.left()) {
     Watched watched(fds, count);
-    if (watched.moved > 0) {
-      return poll_moved(fds, count, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
-                        [](pollfd* copy, nfds_t n, std::int64_t ns) {
-                          return real().poll(copy, n, milliseconds(ns));
-                        });
-    }
-    const int rc = real().poll(fds, count, timeout);
+    if (watched.moved > 0) return poll_moved(fds, count, left, sleep);
+    const int rc = sleep(fds, count, left);
     if (rc <= 0 || !watched.any) return rc;
     if (Watched after(fds, count); after.moved == 0) return rc;
   }
 }
 
-int do_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  for (;;) {
-    Watched watched(fds, count);
-    if (watched.moved > 0) {
-      const std::int64_t ns =
-          timeout == nullptr ? -1 : timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
-      return poll_moved(fds, count, ns, [mask](pollfd* copy, nfds_t n, std::int64_t left) {
-        const timespec ts{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-        return real().ppoll(copy, n, left < 0 ? nullptr : &ts, mask);
-      });
-    }
-    const int rc = real().ppoll(fds, count, timeout, mask);
-    if (rc <= 0 || !watched.any) return rc;
-    if (Watched after(fds, count); after.moved == 0) return rc;
-  }
+int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t* mask) {
+  return do_poll(fds, count, timeout_ns, [mask](pollfd* of, nfds_t n, std::int64_t left) {
+    const timespec ts = as_timespec(left);
+    return real().ppoll(of, n, left < 0 ? nullptr : &ts, mask);
+  });
 }
 
 // select by poll, when a socket of it has moved or may while it sleeps.
-template <typename Poll>
-int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, Poll&& poll) {
+int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_ns, const sigset_t* mask) {
   auto* fds = new (std::nothrow) pollfd[static_cast<std::size_t>(n) + 1];
-  if (fds == nullptr) {
+  const std::unique_ptr<bool[]> open(new (std::nothrow) bool[static_cast<std::size_t>(n) + 1]);
+  if (fds == nullptr || open == nullptr) {
+    delete[] fds;
     errno = ENOMEM;
     return -1;
   }
@@ -291,16 +294,21 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, Poll&& poll) {
     if (in != nullptr && FD_ISSET(fd, in)) events |= POLLIN;
     if (out != nullptr && FD_ISSET(fd, out)) events |= POLLOUT;
     if (bad != nullptr && FD_ISSET(fd, bad)) events |= POLLPRI;
-    if (events != 0) fds[count++] = {fd, events, 0};
+    if (events == 0) continue;
+    open[count] = known(fd) || known_epoll(fd);
+    fds[count++] = {fd, events, 0};
   }
-  int rc = poll(fds, count);
+  int rc = do_ppoll(fds, count, timeout_ns, mask);
   if (rc >= 0) {
     for (nfds_t i = 0; i < count; ++i) {
-      if ((fds[i].revents & POLLNVAL) != 0) {
-        delete[] fds;
-        errno = EBADF;
-        return -1;
+      if ((fds[i].revents & POLLNVAL) == 0) continue;
+      if (open[i]) {  // another thread has closed it meanwhile: the kernel's select calls it ready then
+        fds[i].revents = fds[i].events;
+        continue;
       }
+      delete[] fds;
+      errno = EBADF;
+      return -1;
     }
     const std::size_t bytes = (static_cast<std::size_t>(n) + 63) / 64 * 8;
     for (fd_set* set : {in, out, bad}) {
@@ -334,12 +342,14 @@ bool any_socket(int n, const fd_set* in, const fd_set* out) {
 
 CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
   if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
-  return do_poll(fds, count, timeout);
+  return do_poll(fds, count, timeout < 0 ? kForEver : timeout * std::int64_t{1'000'000},
+                 [](pollfd* of, nfds_t n, std::int64_t ns) { return real().poll(of, n, milliseconds(ns)); });
 }
 
 CLAN_INTERPOSE int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   if (fds == nullptr || count == 0) return real().ppoll(fds, count, timeout, mask);
-  return do_ppoll(fds, count, timeout, mask);
+  std::int64_t ns;
+  return nanoseconds(timeout, &ns) ? do_ppoll(fds, count, ns, mask) : -1;
 }
 
 CLAN_INTERPOSE int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
@@ -355,21 +365,20 @@ CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeou
 
 CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
   if (n <= 0 || !any_socket(n, in, out)) return real().select(n, in, out, bad, timeout);
-  if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
-    errno = EINVAL;
-    return -1;
+  std::int64_t ns = kForEver;
+  if (timeout != nullptr) {
+    // More than a million is allowed here.
+    timespec ts{timeout->tv_sec, timeout->tv_usec};
+    if (ts.tv_nsec >= 0) {
+      ts.tv_sec += timeout->tv_usec / 1'000'000;
+      ts.tv_nsec = timeout->tv_usec % 1'000'000 * 1000;
+    }
+    if (!nanoseconds(&ts, &ns)) return -1;
   }
-  const std::uint64_t start = clan::monotonic_ns();
-  const std::int64_t ns = timeout == nullptr ? -1
-                                             : timeout->tv_sec * std::int64_t{1'000'000'000} +
-                                                   timeout->tv_usec * std::int64_t{1000};
-  const int rc = do_select(n, in, out, bad, [&](pollfd* fds, nfds_t count) {
-    const timespec ts{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-    return do_ppoll(fds, count, ns < 0 ? nullptr : &ts, nullptr);
-  });
-  if (timeout != nullptr) {  // Linux tells what is left
-    const auto spent = static_cast<std::int64_t>(clan::monotonic_ns() - start);
-    const std::int64_t left = std::max<std::int64_t>(0, ns - spent);
+  const TimeOut whole(ns);
+  const int rc = do_select(n, in, out, bad, ns, nullptr);
+  if (timeout != nullptr && ns >= 0) {  // Linux tells what is left
+    const std::int64_t left = whole.left();
     timeout->tv_sec = left / 1'000'000'000;
     timeout->tv_usec = left % 1'000'000'000 / 1000;
   }
@@ -379,6 +388,6 @@ CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* 
 CLAN_INTERPOSE int pselect(int n, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
                            const sigset_t* mask) {
   if (n <= 0 || !any_socket(n, in, out)) return real().pselect(n, in, out, bad, timeout, mask);
-  return do_select(n, in, out, bad,
-                   [&](pollfd* fds, nfds_t count) { return do_ppoll(fds, count, timeout, mask); });
+  std::int64_t ns;
+  return nanoseconds(timeout, &ns) ? do_select(n, in, out, bad, ns, mask) : -1;
 }

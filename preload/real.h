@@ -182,6 +182,24 @@ inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
 
 }  // namespace sys
 
+/// Of a call's time-out, in ns; kForEver if there is none, or it is longer than anybody lives. False: the
+/// kernel would not have it, and errno says so.
+constexpr std::int64_t kForEver = -1;
+inline bool nanoseconds(const timespec* timeout, std::int64_t* ns) {
+  constexpr time_t kMostSeconds = 4'000'000'000;
+  *ns = kForEver;
+  if (timeout == nullptr) return true;
+  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
+    errno = EINVAL;
+    return false;
+  }
+  if (timeout->tv_sec < kMostSeconds) *ns = timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
+  return true;
+}
+inline timespec as_timespec(std::int64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
+
 // The names in a directory, without memory of our own.
 class DirectoryReader {
  public:

@@ -165,7 +165,7 @@ namespace {
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
-  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0) return answer_leaving(fd, s);
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0) return (void)answer_leaving(fd, s);
   // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
   // just sending by TCP has to be through.
   for (Patience patience(fd, s); !switch_sending(fd, s);) {
@@ -512,7 +512,7 @@ bool look_at_kernel(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   KeepErrno keep;
   const Undisturbed undisturbed;
-  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) answer_leaving(fd, s);
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) (void)answer_leaving(fd, s);
   if (!s.drained.load(std::memory_order_acquire)) {
     Draining draining(s);
     std::size_t certain = 0;

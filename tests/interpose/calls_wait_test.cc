@@ -56,6 +56,20 @@ std::size_t fill(int fd) {
   return sent;
 }
 
+struct Sets {
+  fd_set in, out, bad;
+  int most = 0;
+  Sets(std::initializer_list<int> ins, std::initializer_list<int> outs,
+       std::initializer_list<int> bads = {}) {
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_ZERO(&bad);
+    for (const int fd : ins) FD_SET(fd, &in), most = std::max(most, fd + 1);
+    for (const int fd : outs) FD_SET(fd, &out), most = std::max(most, fd + 1);
+    for (const int fd : bads) FD_SET(fd, &bad), most = std::max(most, fd + 1);
+  }
+};
+
 // --- poll and select ---------------------------------------------------------------------------
 
 TEST(Poll, TellsWhatHolds) {
@@ -116,6 +130,53 @@ TEST(Poll, ReturnsWhenItsTimeIsOver) {
   }
 }
 
+TEST(Poll, ItsTimeGoesOnWhileASocketMoves) {
+  for (int by_ppoll = 0; by_ppoll < 2; ++by_ppoll) {
+    Pair pair(false);
+    constexpr timespec kHalfASecond{0, 500'000'000};
+    int got = -1;
+    long took = 0;
+    {
+      Thread sleeper([&] {
+        const Stopwatch time;
+        pollfd p{pair.near, POLLIN, 0};
+        got = by_ppoll != 0 ? ::ppoll(&p, 1, &kHalfASecond, nullptr) : ::poll(&p, 1, 500);
+        took = time.ms();
+      });
+      EXPECT_TRUE(sleeper.falls_asleep());
+      ::usleep(250'000);
+      // The doorbell that tells of room in the pipe wakes the sleeper.
+      const std::string block(50'000, 'x');
+      for (int i = 0; i < 40; ++i) {
+        put(pair.near, block);
+        EXPECT_EQ(get(pair.far, block.size()), block);
+      }
+      EXPECT_TRUE(!preloaded() || way_of(pair.near).sends_by_pipe);
+    }
+    EXPECT_EQ(got, 0);
+    EXPECT_GE(took, 499);
+    EXPECT_LT(took, 650);
+  }
+}
+
+TEST(Poll, TimesThatCannotBeAreRefused) {
+  Pair pair;
+  pollfd p{pair.far, POLLIN, 0};
+  for (const timespec wrong : {timespec{0, 1'000'000'000}, timespec{0, -1}, timespec{-1, 0}}) {
+    EXPECT_EQ(::ppoll(&p, 1, &wrong, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+    Sets sets({pair.far}, {});
+    EXPECT_EQ(::pselect(sets.most, &sets.in, nullptr, nullptr, &wrong, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+    const int set = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    EXPECT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event), 0);
+    EXPECT_EQ(::epoll_pwait2(set, &event, 1, &wrong, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+    ::close(set);
+  }
+}
+
 TEST(Poll, WakesWhenBytesComeAndWhenThereIsRoom) {
   Pair pair;
   pollfd in{pair.far, POLLIN, 0}, out{pair.near, POLLOUT, 0};
@@ -137,20 +198,6 @@ TEST(Poll, WakesWhenBytesComeAndWhenThereIsRoom) {
   EXPECT_EQ(out.revents, POLLOUT);
   EXPECT_TRUE(by_pipe(pair.near));
 }
-
-struct Sets {
-  fd_set in, out, bad;
-  int most = 0;
-  Sets(std::initializer_list<int> ins, std::initializer_list<int> outs,
-       std::initializer_list<int> bads = {}) {
-    FD_ZERO(&in);
-    FD_ZERO(&out);
-    FD_ZERO(&bad);
-    for (const int fd : ins) FD_SET(fd, &in), most = std::max(most, fd + 1);
-    for (const int fd : outs) FD_SET(fd, &out), most = std::max(most, fd + 1);
-    for (const int fd : bads) FD_SET(fd, &bad), most = std::max(most, fd + 1);
-  }
-};
 
 TEST(Select, TellsWhatHoldsOfEach) {
   Pair pair;
@@ -210,6 +257,32 @@ TEST(Select, WakesWhenBytesCome) {
   }
   EXPECT_EQ(got, 1);
   EXPECT_TRUE(FD_ISSET(pair.far, &sets.in));
+}
+
+TEST(Select, CallsADescriptorReadyThatIsClosedMeanwhile) {
+  Pair pair, other;
+  const int closed = pair.far;
+  int got = -1;
+  long took = 0;
+  Sets sets({closed, other.far}, {});
+  {
+    Thread sleeper([&] {
+      const Stopwatch time;
+      timeval limit{0, 100'000};
+      got = ::select(sets.most, &sets.in, nullptr, nullptr, &limit);
+      took = time.ms();
+    });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    pair.close_far();
+  }
+  EXPECT_EQ(got, 1);
+  EXPECT_TRUE(FD_ISSET(closed, &sets.in));
+  EXPECT_FALSE(FD_ISSET(other.far, &sets.in));
+  EXPECT_GE(took, 99);
+  Sets again({closed, other.far}, {});
+  timeval limit{0, 1000};
+  EXPECT_EQ(::select(again.most, &again.in, nullptr, nullptr, &limit), -1);
+  EXPECT_EQ(errno, EBADF);
 }
 
 // --- epoll -------------------------------------------------------------------------------------
@@ -466,6 +539,79 @@ TEST(Epoll, KnowsWhatIsInASet) {
   EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
   pair.close_far();
   EXPECT_EQ(set.ready(), 0) << "closed is out of the set";
+}
+
+TEST(Epoll, ASetThatIsClosedGoesOnForWhoSleepsInIt) {
+  Pair pair, other;
+  for (int round = 0; round < 3; ++round) {
+    const int closed = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN, {.u64 = 9}};
+    ASSERT_EQ(::epoll_ctl(closed, EPOLL_CTL_ADD, pair.far, &event), 0);
+    epoll_event said{};
+    int got = 0;
+    {
+      Thread sleeper([&] { got = ::epoll_wait(closed, &said, 1, 5000); });
+      EXPECT_TRUE(sleeper.falls_asleep());
+      ::close(closed);
+      // Another set takes its number, and is no business of the sleeper's.
+      Set set;
+      EXPECT_EQ(set.fd, closed);
+      ASSERT_EQ(set.add(other.far, EPOLLIN), 0);
+      put(other.near, "y");
+      EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+      EXPECT_FALSE(sleeper.done());
+      put(pair.near, "x");
+      EXPECT_TRUE(sleeper.ends());
+      EXPECT_EQ(get(other.far, 1), "y");
+      Thread another([&] { EXPECT_EQ(set.ready(5000), EPOLLIN); });
+      EXPECT_TRUE(another.falls_asleep());
+      put(other.near, "y");
+    }
+    EXPECT_EQ(got, 1);
+    EXPECT_EQ(said.data.u64, 9u);
+    EXPECT_EQ(get(pair.far, 1), "x");
+    EXPECT_EQ(get(other.far, 1), "y");
+  }
+}
+
+TEST(Epoll, AClosedSetIsInNoOther) {
+  Pair pair;
+  Set outer;
+  const int closed = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN, {.u64 = 1}};
+  ASSERT_EQ(::epoll_ctl(closed, EPOLL_CTL_ADD, pair.far, &event), 0);
+  ASSERT_EQ(outer.add(closed, EPOLLIN), 0);
+  ::close(closed);
+  Set inner;
+  ASSERT_EQ(inner.fd, closed);
+  ASSERT_EQ(inner.add(pair.far, EPOLLIN), 0);
+  put(pair.near, "x");
+  EXPECT_EQ(inner.ready(kSoonMs), EPOLLIN);
+  EXPECT_EQ(outer.ready(), 0);
+  ASSERT_EQ(outer.add(inner.fd, EPOLLIN), 0);
+  EXPECT_EQ(outer.ready(), EPOLLIN);
+}
+
+TEST(Epoll, APeerThatTakesItsTimeToLeaveHoldsUpNobodyElse) {
+  if (!preloaded()) return;
+  using namespace socket_face;
+  Pair leaving, other;
+  Set slow, quick;
+  ASSERT_EQ(slow.add(leaving.far, EPOLLIN), 0);
+  ASSERT_EQ(quick.add(other.far, EPOLLIN), 0);
+  PipePage::Face* leaver = face_of(leaving.near);
+  ASSERT_NE(leaver, nullptr);
+  leaver->words[kState].fetch_or(kLeaving | kGone);  // and does not say what it has not read
+  {
+    Thread waits([&] { (void)slow.ready(); });
+    ::usleep(50'000);
+    EXPECT_FALSE(waits.done());
+    const Stopwatch time;
+    put(other.near, "x");
+    EXPECT_EQ(quick.ready(kSoonMs), EPOLLIN);
+    EXPECT_LT(time.ms(), 1000);
+    leaver->words[kGivenBack].store(1);
+  }
 }
 
 // --- several threads on one connection ---------------------------------------------------------

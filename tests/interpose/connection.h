@@ -108,6 +108,22 @@ inline std::uint64_t bytes_by_shared_memory() {
   return sum;
 }
 
+/// What the library keeps of this socket, or null. Unmapped by nobody.
+inline PipePage::Face* face_of(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return nullptr;
+  for (const int memfd : pipes()) {
+    PipePage* page = page_of(memfd);
+    if (page == nullptr) continue;
+    for (auto& end : page->ends) {
+      if (end.face.words[socket_face::kCookie].load() == cookie) return &end.face;
+    }
+    ::munmap(page, sizeof *page);
+  }
+  return nullptr;
+}
+
 /// How the connection behind a socket of this process goes.
 struct Way {
   bool sends_by_pipe = false, receives_by_pipe = false;
