@@ -1,6 +1,10 @@
 // epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that has moved
 // is registered for doorbells instead, with a tag of ours; what the application asked for is kept here and
-// answered from the pipe. So plain descriptors, nesting, and sets shared by processes stay the kernel's.
+// answered from the pipe. So plain descriptors and nesting stay the kernel's.
+//
+// Processes that share a set over fork: what one of them asks for holds for all, and the others do not see it
+// here. So as soon as a second one uses such a set, the sockets in it go back to TCP and stay there. Mostly
+// only one does: a server that forks helpers, or whose children make sets of their own.
 //
 // Edges: a new record of the peer is an edge for reading, a send that found no room makes the next room an
 // edge for writing.
@@ -11,12 +15,14 @@
 #include "epoll.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <new>
 #include <optional>
@@ -65,6 +71,13 @@ struct List {
   void release();
 };
 
+/// What processes know of each other that share a set over fork.
+struct SetUse {
+  std::atomic<pid_t> user{0};       ///< the first to use it since
+  std::atomic<bool> several{false};  ///< another one does too
+  std::atomic<bool> noticed{false};  ///< and the first has noticed
+};
+
 struct Set {
   int names = 0;  ///< descriptors of it; none: closed, while a thread sleeps in it
   int epfd = -1;  ///< one of them
@@ -77,8 +90,11 @@ struct Set {
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
   std::uint32_t nested = 0;  ///< of its interests
   int sleepers = 0;  ///< threads in the kernel's wait, or nearly
-  List interests;    ///< all
-  List watched;      ///< moved ones
+  SetUse* use = nullptr;         ///< if it has lived through a fork
+  std::atomic<bool> taken_back{false};  ///< several use it, and its sockets are on their way to TCP
+  std::atomic<std::uint32_t> seen_moves{0};  ///< moves_of_shared() at our last look at what others have moved
+  List interests;                ///< all
+  List watched;                  ///< moved ones
   std::optional<Waiter> waiter;
 };
 
@@ -145,6 +161,7 @@ class Guard {
 // Sets by descriptor.
 constexpr int kMostSets = 65536;
 std::atomic<Set*>* sets = nullptr;  ///< mapped with the first set
+int sets_end = 0;                   ///< none has this number or a higher one
 
 void* pages(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -220,7 +237,9 @@ Set* make(int epfd) {
   set->names = set->refs = 1;
   set->epfd = epfd;
   set->waiter.emplace(WaitOptions{});
+  set->seen_moves = moves_of_shared() - 1;
   sets[epfd].store(set, std::memory_order_release);
+  sets_end = std::max(sets_end, epfd + 1);
   return set;
 }
 
@@ -607,6 +626,132 @@ class InUse {
   Set* set_ = nullptr;
 };
 
+bool sets_shared = false;  ///< there may be sets that have lived through a fork
+
+// --- sets and sockets that processes share ------------------------------------------------------------
+
+constexpr std::int64_t kOthersNs = 10'000'000;  ///< how long a set may go unasked while its sockets leave
+
+// A process uses the set. True: several do. Under the lock.
+bool used_by_several(Set& set) {
+  if (set.use == nullptr) return false;
+  SetUse& use = *set.use;
+  const auto me = static_cast<pid_t>(sys::call(SYS_getpid));
+  pid_t user = use.user.load();
+  if (!use.several.load() && user != me) {
+    KeepErrno keep;
+    const bool free = user == 0 || (sys::call(SYS_kill, user, 0) != 0 && errno == ESRCH);
+    if (!free || !use.user.compare_exchange_strong(user, me)) use.several.store(true);
+  }
+  if (!use.several.load()) return false;
+  if (use.user.load() == me) use.noticed.store(true);
+  return true;
+}
+
+// Calls `f(fd, socket)` for all sockets of a set that `which` names, without the lock: what it does to one
+// makes `which` false of it.
+template <typename Which, typename F>
+bool for_sockets(Set& set, Which&& which, F&& f) {
+  constexpr std::uint32_t kSome = 16;
+  struct {
+    int fd;
+    Socket* socket;
+  } some[kSome];
+  bool any = false;
+  for (std::uint32_t turns = 0, n = kSome; n == kSome && turns < List::kMost; ++turns) {
+    n = 0;
+    {
+      Guard guard;
+      for (std::uint32_t k = 0; k < set.interests.count && n < kSome; ++k) {
+        const Interest& i = *set.interests.at[k];
+        if (i.nested || !which(i)) continue;
+        i.socket->refs.fetch_add(1, std::memory_order_relaxed);
+        some[n++] = {i.fd, i.socket};
+      }
+    }
+    for (std::uint32_t k = 0; k < n; ++k) {
+      const Held held(some[k].socket);
+      f(some[k].fd, *held);
+      any = true;
+    }
+  }
+  return any;
+}
+
+bool moved_elsewhere(const Socket& s) {
+  return s.inherited.load(std::memory_order_relaxed) && !s.shared() &&
+         s.slot.load(std::memory_order_acquire)->pipe_fd.load() >= 0;
+}
+
+// What other processes have moved of the set is moved here too. True: there was something.
+bool follow_others(Set& set) {
+  const std::uint32_t moves = moves_of_shared();
+  if (moves == set.seen_moves) return false;
+  set.seen_moves = moves;
+  KeepErrno keep;
+  return for_sockets(
+      set, [](const Interest& i) { return !i.moved && moved_elsewhere(*i.socket); }, catch_up);
+}
+
+// The first user may be asleep in the kernel, where it waits for doorbells that any of us may take.
+void wake_first_user(const Set& set) {
+  KeepErrno keep;
+  const int bell = static_cast<int>(sys::call(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (bell < 0) return;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kTag | 0xffff'ffffu;  // no descriptor
+  constexpr int kMostMs = 200;           // it may be busy, and looks before it sleeps
+  if (change(set, EPOLL_CTL_ADD, bell, &event) == 0) {
+    const timespec nap{0, 1'000'000};
+    for (int ms = 0; ms < kMostMs && !set.use->noticed.load(); ++ms) sys::call(SYS_nanosleep, &nap, nullptr);
+    change(set, EPOLL_CTL_DEL, bell, nullptr);
+  }
+  sys::close(bell);
+}
+
+// Several processes use the set: its sockets go back to TCP.
+void take_back(Set& set) {
+  if (set.taken_back.exchange(true)) return;
+  for_sockets(
+      set,
+      [](const Interest& i) {
+        const Socket& s = *i.socket;
+        if (s.slot.load(std::memory_order_acquire)->pinned.load() == 0) return true;
+        return s.shared() ? (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0
+                          : moved_elsewhere(s);
+      },
+      [](int fd, Socket&) { leave_pipe(fd, false); });
+  if (!set.use->noticed.load()) wake_first_user(set);
+}
+
+// A raw event of a socket that another process had moved already was a doorbell.
+int without_moved(Set& set, epoll_event* events, int n) {
+  Guard guard;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (i.moved && !i.nested) {
+      n = static_cast<int>(std::remove_if(events, events + n,
+                                          [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
+                           events);
+    }
+  }
+  return n;
+}
+
+// The set is about to be changed by this process. True: several use it.
+bool changes_shared(int epfd) {
+  InUse use;
+  {
+    Guard guard;
+    Set* set = find(epfd);
+    if (set == nullptr || !used_by_several(*set)) return false;
+    use.take(*set);
+  }
+  take_back(*use.get());
+  return true;
+}
+
 // Plain descriptors are asked too when something else holds, but not at the price of a system call every time.
 bool plain_are_due(std::uint64_t now) {
   thread_local std::uint64_t asked_ns = 0;
@@ -625,19 +770,25 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
   const SinceEntry since;
   for (;;) {
     int n = 0;
-    bool moved = false;
+    bool moved = false, several = false, looks = false;
     Set* set = nullptr;
     {
       Guard guard;
       set = use.get() != nullptr ? use.get() : find(epfd);
       if (set == nullptr || set->names == 0) break;
+      several = used_by_several(*set);
+      looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
       moved = set->moved > 0;
-      if (moved) n = collect(*set, events, most);
+      if (moved && !looks) n = collect(*set, events, most);
       if (n > 0) {
         set->set_now(monotonic_ns());
       } else {
         use.take(*set);
       }
+    }
+    if (looks) {
+      several ? take_back(*set) : (void)follow_others(*set);
+      continue;
     }
     if (n > 0) {
       if (n == most || !plain_are_due(monotonic_ns())) return n;
@@ -678,11 +829,13 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       set->set_now(now);
       left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
     }
+    if (several && moved) longest = std::min(longest, kOthersNs);
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
     n = sleep_prepared(prepared, [&] { return sleep(events, most, nap); });
     if (n < 0) return n;
     const bool over = nap == left && (n == 0 || left == 0);
     if (prepared != nullptr) set->waiter->slept();
+    if (n > 0 && follow_others(*set)) n = without_moved(*set, events, n);
     Guard guard;
     if (n > 0) {
       set->set_now(monotonic_ns());
@@ -770,9 +923,10 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
 
 int control(int epfd, int op, int fd, epoll_event* event) {
   if (find(fd) != nullptr) return control_nested(epfd, op, fd, event);
-  Held s = hold(fd);
+  Held s = hold_current(fd);
   // Nothing to remember of one that stays on TCP for good.
   if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
+  if (op != EPOLL_CTL_DEL && sets_shared && changes_shared(epfd)) leave_pipe(fd, false);
   Guard guard;
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
   Interest* i = set != nullptr ? find(*set, s.get(), fd) : nullptr;
@@ -825,6 +979,41 @@ void lock_epoll() {
   while (lock_word.test_and_set(std::memory_order_acquire)) sched_yield();
 }
 void unlock_epoll() { lock_word.clear(std::memory_order_release); }
+
+void share_sets() {
+  // Never given back: a few bytes for each set that lived through a fork.
+  static SetUse* page = nullptr;
+  static std::size_t used = 0;
+  constexpr std::size_t kPerPage = 4096 / sizeof(SetUse);
+  for (int fd = 0; fd < sets_end; ++fd) {
+    Set* set = sets[fd].load(std::memory_order_relaxed);
+    if (set == nullptr) continue;
+    for (std::uint32_t k = set->interests.count; k-- > 0;) {
+      Interest* i = set->interests.at[k];
+      if (!i->parked) continue;
+      change(*set, EPOLL_CTL_DEL, i->fd, nullptr);
+      remove(i);
+    }
+    if (set->use != nullptr) continue;
+    if (page == nullptr || used == kPerPage) {
+      void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) return;
+      page = static_cast<SetUse*>(memory);
+      used = 0;
+    }
+    set->use = new (page + used++) SetUse;
+    sets_shared = true;
+  }
+}
+
+void sets_forked() {
+  for (int fd = 0; fd < sets_end; ++fd) {
+    Set* set = sets[fd].load(std::memory_order_relaxed);
+    if (set == nullptr) continue;
+    set->refs = 1;  // other threads are the parent's
+    set->sleepers = 0;
+  }
+}
 
 void moved(Socket& s) {
   Guard guard;
@@ -949,6 +1138,7 @@ void duplicate_epoll(int from, int to) {
   if (set == nullptr) return;
   ++set->names;
   sets[to].store(set, std::memory_order_release);
+  sets_end = std::max(sets_end, to + 1);
 }
 
 }  // namespace clan::preload

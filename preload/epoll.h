@@ -38,6 +38,10 @@ void duplicate_epoll(int from, int to);
 /// all.
 bool watcher_sleeps(const Socket& s, std::uint32_t events);
 
+/// Before fork, under the lock: what parent and child have to know of each other's use of a set. After it, in
+/// the child.
+void share_sets();
+void sets_forked();
 /// Locks for fork.
 void lock_epoll();
 void unlock_epoll();

@@ -583,11 +583,23 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   return true;
 }
 
+// No process moves the socket any more. One that was just doing it has closed its counters: either it has
+// seen that, or we see here that it has moved it.
+void pin(int fd, Socket& s) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  slot.pinned.store(1);
+  if (!s.inherited.load(std::memory_order_relaxed)) return;
+  constexpr std::uint64_t kMoveNs = 1'000'000'000;
+  const std::uint64_t end = monotonic_ns() + kMoveNs;
+  auto being_moved = [&] { return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0; };
+  while (!s.resending.load() && being_moved() && monotonic_ns() < end) sched_yield();
+  catch_up(fd, s);
+}
+
 void leave(int fd, Socket& s, bool to_others) {
   const Undisturbed undisturbed;
   KeepErrno keep;
-  if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
-  s.slot.load(std::memory_order_acquire)->pinned.store(1);
+  pin(fd, s);
   while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
   if (s.shared()) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);

@@ -35,10 +35,9 @@ struct Watched {
   Watched(const pollfd* fds, nfds_t count) {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
-      Held s = hold(fds[i].fd);
-      if (s && s->inherited.load(std::memory_order_relaxed)) catch_up(fds[i].fd, *s);
+      const Held s = hold_current(fds[i].fd);
       const bool here = (s && s->shared()) || set_moved(fds[i].fd);
-      any |= s || here;
+      any |= static_cast<bool>(s) || here;
       moved += here ? 1 : 0;
     }
   }

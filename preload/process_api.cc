@@ -30,13 +30,17 @@ void before_fork() {
   while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
   share_slots();
   lock_epoll();
+  share_sets();
   lock_af_clan();
   lock_sockets();
 }
 
 void after_fork(bool in_child) {
   KeepErrno keep;
-  if (in_child) note_process();
+  if (in_child) {
+    note_process();
+    sets_forked();
+  }
   unlock_sockets();
   unlock_af_clan();
   unlock_epoll();

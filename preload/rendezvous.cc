@@ -24,6 +24,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "clan/log.h"
 #include "config.h"
@@ -124,6 +125,9 @@ void introduce(int fd, Socket& s, const Route& r) {
   put(socket_face::kRemoteAddress, r.remote.address);
 }
 
+// In memory that processes share over fork.
+std::atomic<std::uint32_t>* shared_moves = nullptr;
+
 // The socket's transfers go by its pipe from now on. `counted`: whoever gave us the descriptor has counted us
 // among the holders, or we were before exec.
 void begin_sharing(int fd, Socket& s, bool counted) {
@@ -143,6 +147,8 @@ void begin_sharing(int fd, Socket& s, bool counted) {
 }
 
 }  // namespace
+
+std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves->load() : 0; }
 
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
@@ -167,6 +173,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   slot.pipe_end.store(s.pipe.end());
   slot.pipe_fd.store(s.pipe.memfd());
   if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
+  if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed)) shared_moves->fetch_add(1);
   begin_sharing(fd, s, counted);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
@@ -558,6 +565,10 @@ void share_slots() {
   // One page at a time, never given back: a few bytes for each socket that lived through a fork.
   static Slot* page = nullptr;
   static std::size_t used = 0;
+  if (shared_moves == nullptr) {
+    void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
+  }
   constexpr std::size_t kPerPage = 4096 / sizeof(Slot);
   for_each_socket(
       [](int, Socket& s, void*) {

@@ -130,9 +130,11 @@ struct Socket {
 
   PipePage::Face& mine() const { return pipe.my_face(); }
   PipePage::Face& theirs() const { return pipe.peer_face(); }
-  /// For good, and no set remembers it.
+  /// For good, in all processes that have it, and no set remembers it.
   bool stays_on_tcp() const {
-    return state.load(std::memory_order_relaxed) == State::kKernel && interests == nullptr;
+    return state.load(std::memory_order_relaxed) == State::kKernel && interests == nullptr &&
+           (!inherited.load(std::memory_order_relaxed) ||
+            slot.load(std::memory_order_acquire)->pinned.load(std::memory_order_relaxed) != 0);
   }
   bool shared() const {
     // PAIR preload.shared: sees the pipe
@@ -187,6 +189,14 @@ void before_send(int fd, Socket& s);
 void after_receive(int fd, Socket& s);
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);
+/// As hold(), and follows.
+inline Held hold_current(int fd) {
+  Held s = hold(fd);
+  if (s && s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+  return s;
+}
+/// Counts the sockets that this process, or one it shares them with over fork, has moved after the fork.
+std::uint32_t moves_of_shared();
 /// Takes back an offer, or a claim. drop_offer() leaves the file, which is another process's who has it too.
 void withdraw_offer(Socket& s);
 void drop_offer(Socket& s);

@@ -232,7 +232,7 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
   void* argument = va_arg(list, void*);
   va_end(list);
   if (request == FIONREAD || request == SIOCOUTQ) {
-    if (Held s = hold(fd); s && s->shared() && argument != nullptr) {
+    if (Held s = hold_current(fd); s && s->shared() && argument != nullptr) {
       // What is in the pipe is with the peer: TCP would have it acknowledged.
       *static_cast<int*>(argument) = request == FIONREAD ? bytes_to_read(fd, *s) : 0;
       return 0;
@@ -240,7 +240,7 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
   }
   if (request == SIOCATMARK) {
     // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
-    if (Held s = hold(fd); s && s->shared()) {
+    if (Held s = hold_current(fd); s && s->shared()) {
       (void)readiness(fd, *s, true);
       if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {
         *static_cast<int*>(argument) = 0;
@@ -262,8 +262,7 @@ CLAN_INTERPOSE int sockatmark(int fd) {
 }
 
 CLAN_INTERPOSE int shutdown(int fd, int how) {
-  Held s = hold(fd);
-  if (s && s->inherited) catch_up(fd, *s);
+  Held s = hold_current(fd);
   if (s && s->shared() && (how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR)) {
     return shared_shutdown(fd, *s, how);
   }
@@ -305,7 +304,7 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr &&
       *size >= sizeof(int)) {
     // The kernel's may be of a doorbell.
-    if (Held s = hold(fd); s && s->shared()) {
+    if (Held s = hold_current(fd); s && s->shared()) {
       *static_cast<int*>(value) = take_error(fd, *s);
       *size = sizeof(int);
       return 0;
@@ -313,13 +312,13 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   }
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
-    if (Held s = hold(fd); s && keeps_low_water(*s)) *static_cast<int*>(value) = s->low_water.load();
+    if (Held s = hold_current(fd); s && keeps_low_water(*s)) *static_cast<int*>(value) = s->low_water.load();
   }
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
-    if (Held s = hold(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
+    if (Held s = hold_current(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
   }
   if (rc == 0 && level == IPPROTO_TCP && *size == sizeof(int)) {
-    Held s = hold(fd);
+    Held s = hold_current(fd);
     if (const std::uint64_t bit = s ? kept_option(*s, level, name) : 0; bit != 0) {
       // relaxed: nothing else is told by it
       const std::uint64_t state = s->mine().words[clan::socket_face::kState].load(std::memory_order_relaxed);
@@ -335,7 +334,7 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
 
 CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
   leave_if_kernels(fd, level, name);
-  if (Held s = hold(fd); s && size >= sizeof(int) && value != nullptr) {
+  if (Held s = hold_current(fd); s && size >= sizeof(int) && value != nullptr) {
     if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
       // A pipe delays nothing. TCP has to know only if it sends again.
       auto& state = s->mine().words[clan::socket_face::kState];
@@ -346,7 +345,7 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
     }
   }
   if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {
-    if (Held s = hold(fd)) {
+    if (Held s = hold_current(fd)) {
       const int asked = *static_cast<const int*>(value);
       s->low_water = asked < 0 ? INT_MAX : std::max(1, asked);
       if (keeps_low_water(*s)) return 0;

@@ -156,7 +156,7 @@ bool receiver_knows(int through) {
 
 // Somebody else is going to have the descriptor too.
 void pass_on(int fd, int through) {
-  Held s = hold(fd);
+  Held s = hold_current(fd);
   if (!s) return;
   s->inherited = true;
   if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) leave_pipe(fd, true);

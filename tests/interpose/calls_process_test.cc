@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <spawn.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -721,6 +722,108 @@ TEST(Processes, OfTwoAsleepOnOneConnectionEachWakes) {
     EXPECT_EQ(result_of(one), 0);
     EXPECT_EQ(result_of(two), 0);
     EXPECT_TRUE(by_pipe(pair.near));
+  }
+}
+
+/// Bytes to read, by a set that holds the only socket.
+bool tells(int set, int timeout_ms) {
+  epoll_event event{};
+  return ::epoll_wait(set, &event, 1, timeout_ms) == 1 && event.events == EPOLLIN && event.data.u64 == 7;
+}
+int set_of(int fd) {
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN, {.u64 = 7}};
+  EXPECT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  return set;
+}
+
+TEST(Processes, OfTwoAsleepInOneSetEachIsTold) {
+  for (const bool first_is_child : {false, true}) {
+    Peer peer([](int fd) { return echo(fd); });
+    const int set = set_of(peer.fd);
+    auto wait = [&] { return tells(set, 5000) ? 0 : 1; };
+    const std::atomic<pid_t> one{child(wait, 10)};
+    EXPECT_TRUE(sleeps(one));
+    const std::atomic<pid_t> two{first_is_child ? child(wait, 10) : 0};
+    if (first_is_child) {
+      EXPECT_TRUE(sleeps(two));
+    }
+    Thread here([&] { EXPECT_TRUE(first_is_child || tells(set, 5000)); });
+    EXPECT_TRUE(first_is_child || here.falls_asleep());
+    ::usleep(20'000);
+    const auto start = std::chrono::steady_clock::now();
+    put(peer.fd, "x");
+    EXPECT_EQ(result_of(one), 0);
+    if (first_is_child) {
+      EXPECT_EQ(result_of(two), 0);
+    }
+    here.join();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+    EXPECT_EQ(get(peer.fd, 1), "x");
+    put(peer.fd, "back");
+    EXPECT_EQ(get(peer.fd, 4), "back");
+    ::close(set);
+  }
+}
+
+TEST(Processes, ASetOfTheParentGoesOnInTheParentAlone) {
+  Peer peer([](int fd) { return echo(fd); });
+  const int set = set_of(peer.fd);
+  int end[2];
+  ASSERT_EQ(::pipe(end), 0);
+  const pid_t bystander = child([&] {
+    ::close(end[1]);
+    char byte;
+    return ::read(end[0], &byte, 1) == 0 ? 0 : 1;
+  });
+  ::close(end[0]);
+  for (int i = 0; i < 50; ++i) {
+    put(peer.fd, "x");
+    EXPECT_TRUE(tells(set, 1000));
+    EXPECT_EQ(get(peer.fd, 1), "x");
+    EXPECT_FALSE(tells(set, 0));
+  }
+  EXPECT_TRUE(by_pipe(peer.fd));
+  ::close(end[1]);
+  EXPECT_EQ(result_of(bystander), 0);
+  ::close(set);
+}
+
+TEST(Processes, WhatOneHasMovedTheOthersSetTellsOf) {
+  for (const bool forked_with_set : {false, true}) {
+    Peer peer([](int fd) { return echo(fd); }, false);
+    int orders[2], done[2];
+    ASSERT_EQ(::pipe(orders) | ::pipe(done), 0);
+    int set = forked_with_set ? set_of(peer.fd) : -1;
+    const pid_t mover = child([&] {
+      char byte = 'x';
+      ping(peer.fd, 40);
+      if (!by_pipe(peer.fd)) return 1;
+      (void)!::write(done[1], &byte, 1);
+      (void)!::read(orders[0], &byte, 1);
+      put(peer.fd, "abc");
+      if (get(peer.fd, 1) != "a") return 2;
+      (void)!::write(done[1], &byte, 1);
+      (void)!::read(orders[0], &byte, 1);
+      return 0;
+    });
+    if (!forked_with_set) set = set_of(peer.fd);
+    char byte;
+    ASSERT_EQ(::read(done[0], &byte, 1), 1);
+    EXPECT_FALSE(tells(set, 0)) << "of what the other one has read";
+    ASSERT_EQ(::write(orders[1], "x", 1), 1);
+    ASSERT_EQ(::read(done[0], &byte, 1), 1);
+    EXPECT_TRUE(tells(set, 1000));
+    int left = -1;
+    EXPECT_TRUE(comes_true([&] { return ::ioctl(peer.fd, FIONREAD, &left) == 0 && left == 2; }));
+    EXPECT_EQ(get(peer.fd, 1), "b");
+    EXPECT_TRUE(tells(set, 1000));
+    EXPECT_EQ(get(peer.fd, 1), "c");
+    EXPECT_FALSE(tells(set, 0));
+    ASSERT_EQ(::write(orders[1], "x", 1), 1);
+    EXPECT_EQ(result_of(mover), 0);
+    EXPECT_TRUE(by_pipe(peer.fd));
+    for (const int fd : {orders[0], orders[1], done[0], done[1], set}) ::close(fd);
   }
 }
 
