@@ -112,6 +112,7 @@ void release(Socket* s) {
   set(s->own_slot.pipe_pid, 0);
   set(s->own_slot.pipe_fd, -1);
   set(s->own_slot.pinned, 0);
+  set(s->own_slot.resender, 0);
   set(s->slot, &s->own_slot);
   set(s->state, Socket::State::kTcp);
   pool.enter();

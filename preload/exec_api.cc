@@ -38,7 +38,7 @@ void hand_on(int fd, Socket& s, void* argument) {
   const int n =
       std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1, s.pipe.end());
   // A standard stream of the new program would read and write past us.
-  if (fd <= STDERR_FILENO || !s.shared() || s.pipe.memfd() < 0 ||
+  if (fd <= STDERR_FILENO || !s.shared() || s.resending.load() || s.pipe.memfd() < 0 ||
       list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
     leave_pipe(fd, true);
     return;
@@ -141,6 +141,7 @@ void take_pipe_back(int, Socket& s, void*) {
 // `call` with an environment that tells of our connections and names. Who does not load us takes no notice.
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
+  if (!in_borrowed_memory()) finish_resends();
   char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
   char* connections = hand_on_connections(path, environment);
   if (names == nullptr && connections == nullptr) return call(environment);

@@ -144,6 +144,44 @@ void read_kernel(int fd, Socket& s) {
 
 // --- what the other end has not read -----------------------------------------------------------------
 
+class Resend;
+Resend* behind = nullptr;  ///< those that a thread finishes
+std::atomic<int> behind_count{0};
+std::atomic<std::uint64_t> bytes_resent{0};
+std::atomic_flag resends_lock = ATOMIC_FLAG_INIT;
+
+// Ten seconds, from the last time that some of it was taken.
+class UntilTaken {
+ public:
+  bool over() {
+    const std::uint64_t now = monotonic_ns(), bytes = bytes_resent.load(std::memory_order_relaxed);
+    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now + kPatienceNs;
+    bytes_ = bytes;
+    return now >= end_ns_;
+  }
+
+ private:
+  std::uint64_t end_ns_ = 0, bytes_ = 0;
+};
+
+class ResendsGuard {
+ public:
+  ResendsGuard() { lock_resends(); }
+  ~ResendsGuard() { unlock_resends(); }
+  ResendsGuard(const ResendsGuard&) = delete;
+  ResendsGuard& operator=(const ResendsGuard&) = delete;
+};
+
+// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
+void resent(Socket& s) {
+  {
+    const ResendsGuard guard;
+    s.resending.store(false, std::memory_order_release);
+    Slot::open(s.slot.load(std::memory_order_acquire)->sends);
+  }
+  settle(s);
+}
+
 // Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
 class Resend {
  public:
@@ -151,9 +189,15 @@ class Resend {
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
     if (fd_ >= 0) sys::close(fd_);
-    s_->resending.store(false, std::memory_order_release);
-    Slot::open(s_->slot.load()->sends);
-    settle(*s_);
+    resent(*s_);
+    if (!listed_) return;
+    const ResendsGuard guard;
+    for (Resend** p = &behind; *p != nullptr; p = &(*p)->next_) {
+      if (*p != this) continue;
+      *p = next_;
+      break;
+    }
+    behind_count.fetch_sub(1);
   }
   Resend(const Resend&) = delete;
   Resend& operator=(const Resend&) = delete;
@@ -164,6 +208,23 @@ class Resend {
     theirs_ = std::move(*pipe);
     return true;
   }
+  // A thread is going to finish it.
+  void list() {
+    const ResendsGuard guard;
+    next_ = std::exchange(behind, this);
+    listed_ = true;
+    behind_count.fetch_add(1);
+  }
+  Resend* next() const { return next_; }
+  // It goes on in the parent: this is a copy in a child.
+  void disown() {
+    if (given_ >= 0) sys::close(given_);
+    sys::close(fd_);
+    theirs_ = Pipe();
+    const Held gone(std::move(s_));
+  }
+  // The other end is to see that something is missing.
+  void give_up() const { reset_connection(fd_); }
   // False: TCP takes no more for now.
   bool run(bool may_wait) {
     for (;;) {
@@ -173,6 +234,7 @@ class Resend {
           sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
       if (n > 0) {
         from_ += static_cast<std::size_t>(n);
+        bytes_resent.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
       } else if (n < 0 && errno == EAGAIN) {
         if (!may_wait) return false;
         pollfd p{fd_, POLLOUT, 0};  // the application made it non-blocking
@@ -207,6 +269,8 @@ class Resend {
   int given_;
   long given_at_ = sizeof(TakenHead);
   Pipe theirs_;
+  Resend* next_ = nullptr;  ///< in `behind`
+  bool listed_ = false;
   std::size_t from_ = 0, to_ = 0;
   char bytes_[16384];
 };
@@ -224,6 +288,7 @@ void finish_behind(Resend* resend) {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &old);
   pthread_t thread;
+  resend->list();
   if (::pthread_create(&thread, nullptr, resend_rest, resend) == 0) {
     ::pthread_detach(thread);
   } else {
@@ -271,20 +336,18 @@ void go(int fd, Socket& s) {
     return;
   }
   while (!Slot::try_close(sends())) sched_yield();
-  Slot& slot = *s.slot.load(std::memory_order_acquire);  // as they are closed, they are not moved
   if ((state_of(s.theirs()) & kLeaving) == 0) {
     say_goodbye(fd, s);
-    Slot::open(slot.sends);
+    Slot::open(sends());
     return;
   }
+  s.slot.load(std::memory_order_acquire)->resender.store(::getpid());
   s.resending.store(true, std::memory_order_release);
   const Given given = given_back(fd, s);
   if (given.word == kDone || given.word == kReadsOn) {
     // Sending again what it still reads in the pipe would overtake that.
     if (given.word == kReadsOn) say_goodbye(fd, s, false);
-    s.resending.store(false, std::memory_order_release);
-    Slot::open(slot.sends);
-    return;
+    return resent(s);
   }
   if (given.lost) {
     log_line(
@@ -296,8 +359,7 @@ void go(int fd, Socket& s) {
     s.theirs().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
     s.kernel_error.store(true);
     set_gone(s.mine());
-    s.resending.store(false, std::memory_order_release);
-    Slot::open(slot.sends);
+    resent(s);
     return reset_connection(fd);
   }
   s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
@@ -312,8 +374,7 @@ void go(int fd, Socket& s) {
     sys::call(SYS_shutdown, fd, SHUT_RDWR);
     if (resend == nullptr) {
       s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
-      s.resending.store(false, std::memory_order_release);
-      Slot::open(slot.sends);
+      resent(s);
     }
     delete resend;
     return;
@@ -607,6 +668,16 @@ void leave(int fd, Socket& s, bool to_others) {
     settle(s);
   }
   s.moving.clear(std::memory_order_release);
+  // Nothing may overtake that.
+  for (UntilTaken patience; to_others && resends(fd, s); nap()) {
+    if (!patience.over()) continue;
+    log_line(LogLevel::kError,
+             "fd %d: its peer has not read for ten seconds what is to be sent before it can go back to TCP; "
+             "the connection is reset (set CLAN_EXCEPT for this port)",
+             fd);
+    reset_connection(fd);
+    break;
+  }
   went_back(s);
 }
 
@@ -627,6 +698,53 @@ bool leave_alone(int fd, Socket& s) {
 
 void leave_pipe(int fd, bool to_others) {
   if (Held s = hold(fd)) leave(fd, *s, to_others);
+}
+
+bool resends(int fd, Socket& s) {
+  if (!s.resending.load(std::memory_order_acquire)) return false;
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  std::int32_t who = slot.resender.load();
+  if (who == 0 || who == ::getpid()) return true;
+  KeepErrno keep;
+  if ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) == 0) {
+    s.resending.store(false);
+    settle(s);
+    return false;
+  }
+  if (sys::call(SYS_kill, who, 0) == 0 || errno != ESRCH) return true;
+  if (!slot.resender.compare_exchange_strong(who, 0)) return true;
+  log_line(LogLevel::kError,
+           "fd %d: the process that sent again what its peer had not read was killed; the connection is reset",
+           fd);
+  reset_connection(fd);
+  resent(s);
+  return false;
+}
+
+void lock_resends() {
+  while (resends_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+}
+void unlock_resends() { resends_lock.clear(std::memory_order_release); }
+
+void resends_forked() {
+  for (Resend* one = std::exchange(behind, nullptr); one != nullptr;) {
+    Resend* next = one->next();
+    one->disown();  // its memory stays: the thread that would free it is the parent's
+    one = next;
+  }
+  behind_count.store(0);
+}
+
+void finish_resends() {
+  if (behind_count.load() == 0) return;
+  KeepErrno keep;
+  for (UntilTaken patience; behind_count.load() > 0 && !patience.over();) nap();
+  if (behind_count.load() == 0) return;
+  log_line(LogLevel::kError,
+           "this process ends, and a program that a connection was handed to has not read for ten seconds "
+           "what is still to be sent there; the connection is reset (set CLAN_EXCEPT for this port)");
+  const ResendsGuard guard;
+  for (const Resend* one = behind; one != nullptr; one = one->next()) one->give_up();
 }
 
 void leave_all_pipes() {

@@ -28,6 +28,7 @@ std::atomic_flag forking = ATOMIC_FLAG_INIT;
 void before_fork() {
   enter_section();
   while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
+  lock_resends();
   share_slots();
   lock_epoll();
   share_sets();
@@ -44,6 +45,7 @@ void after_fork(bool in_child) {
   unlock_sockets();
   unlock_af_clan();
   unlock_epoll();
+  unlock_resends();
   forking.clear(std::memory_order_release);
   if (in_child) forked();
   leave_section();
@@ -61,6 +63,7 @@ namespace {
 // Whoever shares our sockets must find their pipes when we are gone.
 void at_exit() {
   if (in_borrowed_memory()) return;
+  finish_resends();
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);

@@ -554,6 +554,7 @@ bool close_for_good(Socket& s) {
     const std::uint32_t counted = own.receives.load() | own.sends.load();
     // Of a socket that has moved nobody is in the kernel, and a switch is soon over.
     if (!s.shared() && (counted & Slot::kClosed) == 0 && counted != 0) return false;
+    if (s.resending.load()) break;  // that may take long
     sched_yield();
   } while (monotonic_ns() < end);
   return false;
@@ -586,7 +587,13 @@ void share_slots() {
         }
         Slot* slot = new (page + used++) Slot;
         // A call that is under way in the kernel is counted there, and not here: no move, then.
-        if (!close_for_good(s) && !s.shared()) s.own_slot.pinned = 1;
+        const bool closed = close_for_good(s);
+        if (!closed && !s.shared()) s.own_slot.pinned = 1;
+        if (!closed && s.resending.load()) {  // who does that opens the new counter
+          while (!Slot::try_close(s.own_slot.receives)) sched_yield();
+          slot->sends = Slot::kClosed;
+          slot->resender = s.own_slot.resender.load();
+        }
         slot->pipe_pid = s.own_slot.pipe_pid.load();
         slot->pipe_fd = s.own_slot.pipe_fd.load();
         slot->pipe_end = s.own_slot.pipe_end.load();

@@ -66,6 +66,7 @@ struct Slot {
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};
+  std::atomic<std::int32_t> resender{0};  ///< if `sends` is closed for Socket::resending: whose it is
   std::atomic<std::int32_t> pinned{0};  ///< somebody has the open file whom we cannot reach: never move it
 };
 
@@ -230,6 +231,15 @@ void leave_all_pipes();
 /// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet,
 /// the connection stays on TCP: they could not find it.
 void leave_to_others(int fd, Socket& s);
+/// What the other end gave back is on its way, by this process or another: nothing may overtake it.
+bool resends(int fd, Socket& s);
+/// Before this process loses its threads, by exit or exec: all that has been given back is on its way when this
+/// returns. Who does not read it within ten seconds sees a reset.
+void finish_resends();
+/// For fork, and after it in the child: the parent goes on.
+void lock_resends();
+void unlock_resends();
+void resends_forked();
 /// When nothing else is right any more.
 void reset_connection(int fd);
 

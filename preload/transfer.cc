@@ -691,7 +691,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
     const bool gone = (state_of(s.mine()) & kGone) != 0;
     if (gone && sent > 0) return static_cast<ssize_t>(sent);
-    if (gone && s.resending.load(std::memory_order_acquire)) {
+    if (gone && resends(fd, s)) {
       if (!may_wait || is_nonblocking(fd, s)) {
         errno = EAGAIN;
         return -1;
@@ -874,7 +874,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
     do {
       if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
         // Our bytes go by TCP, and so does their end.
-        while (s.resending.load(std::memory_order_acquire)) {
+        while (resends(fd, s)) {
           const Disturbed here;
           sys::poll(nullptr, 0, 1);
         }
@@ -901,7 +901,7 @@ short readiness(int fd, Socket& s, bool look) {
   if (reads_kernel || by_tcp) {
     pollfd p{fd, static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)), 0};
     if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
-    if (s.resending.load(std::memory_order_acquire)) ready &= static_cast<short>(~POLLOUT);
+    if (resends(fd, s)) ready &= static_cast<short>(~POLLOUT);
     if (reads_kernel) return ready;
     ready &= POLLOUT;
   }

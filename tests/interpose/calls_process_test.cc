@@ -2,6 +2,7 @@
 // on connections that have moved, with what the kernel does by itself expected. Run with the
 // interposer preloaded, and without: both have to pass. The table "Calls" of docs/interposition.md
 // names the tests of each row.
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <linux/sockios.h>
@@ -982,6 +983,65 @@ TEST(Exec, OfAProgramWithoutTheLibraryGoesOnByTcp) {
   EXPECT_EQ(get(peer.fd, 9), "under way");
   ping(peer.fd, 100);
   EXPECT_TRUE(by_tcp(peer.fd));
+}
+
+/// Takes all from this process that would let it do the other end's part in going back to TCP.
+void give_up_privileges() {
+  struct {
+    std::uint32_t version = _LINUX_CAPABILITY_VERSION_3;
+    int pid = 0;
+  } head;
+  std::uint32_t none[6] = {};
+  ::syscall(SYS_capset, &head, none);
+}
+
+TEST(Exec, WhatHasNotBeenReadComesThoughItsSenderEnds) {
+  enum class How { kExit, kClosed, kExec, kForked };
+  for (const How how : {How::kExit, How::kClosed, How::kExec, How::kForked}) {
+    int sent[2], counted[2];
+    ASSERT_EQ(::pipe(sent) | ::pipe(counted), 0);
+    Peer peer([&](int fd) {
+      ::prctl(PR_SET_DUMPABLE, 0);
+      EXPECT_EQ(set(fd, SOL_SOCKET, SO_SNDBUF, 16384), 0);
+      std::string block(10'000, 'x');
+      std::uint64_t bytes = 0;
+      for (ssize_t n; (n = ::send(fd, block.data(), block.size(), MSG_DONTWAIT)) > 0;)
+        bytes += static_cast<std::uint64_t>(n);
+      (void)!::write(sent[1], &bytes, sizeof bytes);
+      for (int i = 0; i < 500 && preloaded() && !by_tcp(fd); ++i) {
+        pollfd p{fd, POLLIN, 0};
+        ::poll(&p, 1, 10);
+      }
+      if (how == How::kClosed) ::close(fd);
+      if (how == How::kForked) {
+        const pid_t pid = child([&] {
+          ::send(fd, "last", 4, 0);
+          return 0;
+        });
+        ::usleep(100'000);
+        return result_of(pid);
+      }
+      if (how == How::kExec) ::execl("/bin/true", "true", nullptr);
+      return 0;
+    });
+    std::uint64_t bytes = 0;
+    ASSERT_EQ(::read(sent[0], &bytes, sizeof bytes), static_cast<ssize_t>(sizeof bytes));
+    const pid_t counter = child([&] {
+      give_up_privileges();
+      ::dup2(peer.fd, STDIN_FILENO);
+      ::dup2(counted[1], STDOUT_FILENO);
+      ::unsetenv("LD_PRELOAD");
+      ::execl("/bin/sh", "sh", "-c", "sleep 0.3; wc -c", nullptr);
+      return 1;
+    });
+    peer.close();
+    ::close(counted[1]);
+    char text[32] = {};
+    EXPECT_GT(::read(counted[0], text, sizeof text - 1), 0);
+    EXPECT_EQ(std::strtoull(text, nullptr, 10), bytes + (how == How::kForked ? 4 : 0)) << static_cast<int>(how);
+    EXPECT_EQ(result_of(counter), 0);
+    for (const int fd : {sent[0], sent[1], counted[0]}) ::close(fd);
+  }
 }
 
 TEST(Exec, ClosesWhatIsToBeClosed) {
