@@ -56,7 +56,6 @@ using socket_face::kSending;
 using socket_face::kState;
 
 constexpr std::uint64_t kPatienceNs = 10'000'000'000u;  ///< with the other end's program
-constexpr std::uint64_t kBellNs = 100'000'000;          ///< with a thread that is ringing
 constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;  ///< of kGivenBack
 
 void nap() {
@@ -87,16 +86,15 @@ bool closed(int fd) {
   return sys::poll(&p, 1, 0) > 0;
 }
 
-// Nobody of our end may ring any more: what follows by TCP is the application's.
-void silence(PipePage::Face& face) {
-  auto& bells = face.words[kBells];
-  bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);
-  // Who was killed while he rang stays counted; nobody waits for him for long.
-  const std::uint64_t end = monotonic_ns() + kBellNs;
-  while ((bells.load(std::memory_order_acquire) & (socket_face::kBellsClosed - 1)) != 0 &&
-         monotonic_ns() < end) {
-    sched_yield();
-  }
+// Nobody of the end may ring any more, and as many doorbells as its word says have been sent: one that was
+// killed on its way was counted, and is not to be taken for a byte of the application's. `fd`: the end's.
+bool count_doorbells(int fd, PipePage::Face& face) {
+  if (!silence(face)) return false;
+  std::uint64_t sent = 0;
+  if ((state_of(face) & (kSending | kGone)) != kSending || closed(fd) || !sent_by_tcp(fd, &sent)) return true;
+  sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
+  if (sent < face.words[kDoorbells].load()) face.words[kDoorbells].store(sent);
+  return true;
 }
 
 // This end sends by TCP from now on; the number of its doorbells stays.
@@ -112,7 +110,15 @@ void say_goodbye(int fd, Socket& s, bool rings = true) {
   auto& face = s.mine();
   // EPIPE: half-closed before, and that record is the last.
   if (!s.pipe.leave().must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
-  silence(face);
+  if (!count_doorbells(fd, face)) {
+    log_line(LogLevel::kError,
+             "fd %d: a thread that was stopped while it used this connection keeps it from going back to TCP; "
+             "the connection is reset",
+             fd);
+    s.kernel_error.store(true);
+    set_gone(face);
+    return reset_connection(fd);
+  }
   if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
@@ -170,6 +176,9 @@ class ResendsGuard {
   ~ResendsGuard() { unlock_resends(); }
   ResendsGuard(const ResendsGuard&) = delete;
   ResendsGuard& operator=(const ResendsGuard&) = delete;
+
+ private:
+  Undisturbed undisturbed_;
 };
 
 // What was to be sent again has been, or there was none: others may send. Fork moves the counters.
@@ -331,7 +340,7 @@ void go(int fd, Socket& s) {
   // A switch that is under way ends one way or the other; none begins after kLeaving has been seen.
   while ((sends().load(std::memory_order_acquire) & Slot::kClosed) != 0) sched_yield();
   if ((state_of(s.mine()) & kSending) == 0) {
-    silence(s.mine());
+    (void)silence(s.mine());  // who has not switched does not ring
     set_gone(s.mine());
     return;
   }
@@ -558,9 +567,9 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   bool well = static_cast<bool>(other);
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
-    silence(s.theirs());
+    const bool silent = count_doorbells(socket, s.theirs());
     (void)other->leave();  // EPIPE: it has gone, or half-closed
-    well = swallow_doorbells(fd, s);
+    well = silent && swallow_doorbells(fd, s);
     if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later);
     well = well && send_file(socket, taken, sizeof(TakenHead), deadline_ns);
     char bytes[16384];
@@ -629,7 +638,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   if (reads_on) (void)s.pipe.want_data();
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    silence(s.mine());
+    (void)silence(s.mine());  // likewise
     set_gone(s.mine());
     read_kernel(fd, s);
     settle(s);

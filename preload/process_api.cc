@@ -47,7 +47,10 @@ void after_fork(bool in_child) {
   unlock_epoll();
   unlock_resends();
   forking.clear(std::memory_order_release);
-  if (in_child) forked();
+  if (in_child) {
+    resends_forked();
+    forked();
+  }
   leave_section();
 }
 

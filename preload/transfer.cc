@@ -35,7 +35,8 @@ constexpr std::uint64_t kCheckNs = 1'000'000;  ///< how often a busy sender asks
 constexpr int kMostBuffers = 64;
 constexpr int kLongestNapMs = 16;  ///< of a send that cannot be told of room
 
-// Bytes the kernel has taken from us for this connection, ever.
+}  // namespace
+
 bool sent_by_tcp(int fd, std::uint64_t* bytes) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -44,6 +45,8 @@ bool sent_by_tcp(int fd, std::uint64_t* bytes) {
   *bytes = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
   return true;
 }
+
+namespace {
 
 // The kernel counts a FIN as a byte received, but not as one queued.
 bool fin_counted(Socket& s, const tcp_info& info) {
@@ -128,22 +131,80 @@ bool switch_sending(int fd, Socket& s) {
 
 namespace {
 
-// One of those who may ring, until nobody may.
-class Ringing {
- public:
-  explicit Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
-    allowed_ = (bells_.fetch_add(1, std::memory_order_acq_rel) & socket_face::kBellsClosed) == 0;
-  }
-  ~Ringing() { bells_.fetch_sub(1, std::memory_order_acq_rel); }
-  explicit operator bool() const { return allowed_; }
+constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
+constexpr std::uint64_t kRingers = socket_face::kBellsClosed - 1;
+constexpr std::uint64_t kForAnotherNs = 2'000'000;        ///< how long one who rings waits for another
+constexpr std::uint64_t kForNobodyNs = 100'000'000;       ///< and a leaver for one who is not named
+constexpr std::uint64_t kForRingerNs = 10'000'000'000u;   ///< and for one who is, and lives
 
- private:
-  Undisturbed undisturbed_;
-  std::atomic<std::uint64_t>& bells_;
-  bool allowed_;
-};
+// By its name in kBells. When in doubt: yes.
+bool lives(std::uint64_t bells) {
+  KeepErrno keep;
+  const auto thread = static_cast<pid_t>(bells >> socket_face::kRinger);
+  return thread > 0 && (sys::call(SYS_kill, thread, 0) == 0 || errno != ESRCH);
+}
 
 }  // namespace
+
+Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
+  const std::uint64_t me = static_cast<std::uint64_t>(sys::call(SYS_gettid)) << socket_face::kRinger;
+  std::uint64_t end = 0;
+  for (std::uint64_t now = bells_.load(std::memory_order_relaxed);;) {
+    if ((now & socket_face::kBellsClosed) != 0) {
+      allowed_ = false;
+      return;
+    }
+    const std::uint64_t other = now & kRingersName;
+    std::uint64_t next = now + 1;
+    if (other == 0) {
+      next |= me;
+    } else if (other != me) {  // else a signal has come between
+      const std::uint64_t time = monotonic_ns();
+      if (end == 0) end = time + kForAnotherNs;
+      if (time < end) {
+        sched_yield();
+        now = bells_.load(std::memory_order_relaxed);
+        continue;
+      }
+      if (!lives(now)) next = (now & ~kRingersName) | me;  // it was killed: its place is taken
+    }
+    // PAIR face.bells
+    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
+    me_ = (next & kRingersName) == me && other != me ? me : 0;
+    return;
+  }
+}
+
+Ringing::~Ringing() {
+  if (!allowed_) return;
+  std::uint64_t now = bells_.load(std::memory_order_relaxed), next;
+  do {
+    next = now - 1;
+    if (me_ != 0 && (now & kRingersName) == me_) next &= ~kRingersName;
+    // PAIR face.bells: the doorbell has been sent
+  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed));
+}
+
+bool silence(PipePage::Face& face) {
+  auto& bells = face.words[kBells];
+  const std::uint64_t me = static_cast<std::uint64_t>(sys::call(SYS_gettid)) << socket_face::kRinger;
+  const std::uint64_t start = monotonic_ns();
+  std::uint64_t now = bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  std::uint64_t unnamed_since = 0;
+  for (int turns = 1; (now & kRingers) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
+    const std::uint64_t other = now & kRingersName, time = monotonic_ns();
+    if (other == me || time - start > kForRingerNs) return false;
+    if (other == 0) {
+      if (unnamed_since == 0) unnamed_since = time;
+      if (time - unnamed_since > kForNobodyNs) return true;  // killed, nearly for sure
+    } else if (turns % 64 == 0 && !lives(now)) {
+      bells.compare_exchange_strong(now, (now & ~kRingersName) - 1, std::memory_order_acq_rel);
+      continue;
+    }
+    sched_yield();
+  }
+  return true;
+}
 
 bool Patience::wait() {
   sched_yield();

@@ -19,6 +19,32 @@ bool switch_sending(int fd, Socket& s);
 /// `certain`: how many of those in the kernel's queue are the application's for sure. Under Draining.
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 
+/// Bytes the kernel has taken from the application, and doorbells, for this connection, ever. False: it does
+/// not say.
+bool sent_by_tcp(int fd, std::uint64_t* bytes);
+
+/// A thread that rings, or sees that none may any more. Others that want to ring wait a moment for it, so that
+/// nearly always the one that is under way can be named.
+class Ringing {
+ public:
+  explicit Ringing(PipePage::Face& face);
+  ~Ringing();
+  Ringing(const Ringing&) = delete;
+  Ringing& operator=(const Ringing&) = delete;
+  explicit operator bool() const { return allowed_; }
+
+ private:
+  Undisturbed undisturbed_;
+  std::atomic<std::uint64_t>& bells_;
+  std::uint64_t me_ = 0;  ///< in kBells, if it is named there
+  bool allowed_ = true;
+};
+
+/// Nobody of an end may ring any more, and nobody is at it: what it sends by TCP from now on is the
+/// application's. Waits for a thread that was stopped in the midst of it, for as long as it lives. False: that
+/// has taken ten seconds, and its doorbell may yet come.
+bool silence(PipePage::Face& face);
+
 /// What a recv() that did not wait says of the connection's end.
 void note_end(Socket& s, ssize_t n);
 

@@ -281,6 +281,64 @@ TEST(Options, ThoseThatTellOfBytesOrChangeThemFallBack) {
   for (const Pair* pair : {&stamped, &counted, &layered}) EXPECT_TRUE(by_tcp(pair->far));
 }
 
+// --- going back --------------------------------------------------------------------------------
+
+/// A descriptor of the same socket that the library does not know.
+int behind_its_back(int fd) {
+  const int self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+  const int copy = static_cast<int>(::syscall(SYS_pidfd_getfd, self, fd, 0));
+  ::close(self);
+  return copy;
+}
+
+// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and another one
+// takes the connection back to TCP.
+TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedFor) {
+  if (!preloaded()) return;
+  using namespace socket_face;
+  Pair pair;
+  const int copy = behind_its_back(pair.near);
+  ASSERT_GE(copy, 0) << std::strerror(errno);
+  PipePage::Face* face = face_of(pair.near);
+  ASSERT_NE(face, nullptr);
+  const std::uint64_t ringer = static_cast<std::uint64_t>(::gettid()) << kRinger | 1;
+  face->words[kBells].fetch_add(ringer);
+  face->words[kDoorbells].fetch_add(1);
+  put(pair.near, "by the pipe, ");
+  {
+    Thread leaver([&] {
+      EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
+      put(pair.near, "by TCP");
+    });
+    ::usleep(400'000);
+    EXPECT_FALSE(leaver.done());
+    EXPECT_EQ(::write(copy, "", 1), 1);
+    face->words[kBells].fetch_sub(ringer);
+    EXPECT_TRUE(leaver.ends());
+  }
+  EXPECT_EQ(get(pair.far, 19), "by the pipe, by TCP");
+  EXPECT_TRUE(silent(pair.far));
+  ::close(copy);
+}
+
+TEST(GoingBack, ADoorbellThatWasNeverRungIsNoByteOfTheApplications) {
+  if (!preloaded()) return;
+  using namespace socket_face;
+  Pair pair;
+  PipePage::Face* face = face_of(pair.near);
+  ASSERT_NE(face, nullptr);
+  const pid_t dead = child([] { return 0; });
+  EXPECT_EQ(result_of(dead), 0);
+  face->words[kBells].fetch_add(static_cast<std::uint64_t>(dead) << kRinger | 1);
+  face->words[kDoorbells].fetch_add(1);
+  put(pair.near, "by the pipe, ");
+  EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
+  put(pair.near, "by TCP");
+  EXPECT_EQ(get(pair.far, 19), "by the pipe, by TCP");
+  EXPECT_TRUE(silent(pair.far));
+  EXPECT_TRUE(by_tcp(pair.far));
+}
+
 // --- the end -----------------------------------------------------------------------------------
 
 TEST(End, HalfClosedItGoesOnTheOtherWay) {
