@@ -507,6 +507,15 @@ bool prepare(Set& set, SetSleep** sleep) {
   return !anything(set);
 }
 
+// Something may come by shared memory.
+bool watches_pipes(const Set& set) {
+  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+    const Interest& i = *set.watched.at[k];
+    if (!i.nested || watches_pipes(*i.inner)) return true;
+  }
+  return false;
+}
+
 // The calling thread sleeps no more. Sets may have been put into others, or closed, meanwhile.
 void awake(SetSleep* sleep) {
   while (sleep != nullptr) {
@@ -770,8 +779,9 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
   const SinceEntry since;
   for (;;) {
     int n = 0;
-    bool moved = false, several = false, looks = false;
+    bool moved = false, several = false, looks = false, spins = false;
     Set* set = nullptr;
+    SetSleep* prepared = nullptr;
     {
       Guard guard;
       set = use.get() != nullptr ? use.get() : find(epfd);
@@ -779,11 +789,14 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       several = used_by_several(*set);
       looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
       moved = set->moved > 0;
+      spins = watches_pipes(*set);
       if (moved && !looks) n = collect(*set, events, most);
       if (n > 0) {
         set->set_now(monotonic_ns());
       } else {
         use.take(*set);
+        // A socket of it may move while the thread sleeps.
+        if (!moved && !looks && timeout_ns != 0) (void)prepare(*set, &prepared);
       }
     }
     if (looks) {
@@ -800,8 +813,9 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       return set->nested > 0 ? without_repeated_sets(*set, events, n) : n;
     }
     std::int64_t longest = kNoCap;
-    SetSleep* prepared = nullptr;
     if (timeout_ns != 0 && since.handled()) {
+      Guard guard;
+      awake(prepared);
       errno = EINTR;
       return -1;
     }
@@ -813,7 +827,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
         Guard guard;
         return anything(*set, &next, kSliceOfSpin);
       };
-      if (set->watched.count > 0 && set->waiter->spin(there, 0, deadline)) continue;
+      if (spins && set->waiter->spin(there, 0, deadline)) continue;
       Guard guard;
       if (!prepare(*set, &prepared) || guard.owes()) {
         awake(prepared);
@@ -834,7 +848,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
     n = sleep_prepared(prepared, [&] { return sleep(events, most, nap); });
     if (n < 0) return n;
     const bool over = nap == left && (n == 0 || left == 0);
-    if (prepared != nullptr) set->waiter->slept();
+    if (moved && prepared != nullptr) set->waiter->slept();
     if (n > 0 && follow_others(*set)) n = without_moved(*set, events, n);
     Guard guard;
     if (n > 0) {
@@ -851,23 +865,21 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
   return sleep(events, most, timeout_ns);
 }
 
-// A set in a set: the kernel knows it, and we answer for what has moved in it. `i`: ours of it, if there is.
-int control_nested(int epfd, int op, int fd, epoll_event* event) {
-  const int rc = real().epoll_ctl(epfd, op, fd, event);
-  if (rc != 0) return rc;
+// A set in a set: the kernel has done what was asked, and we answer for what has moved in it.
+void note_nested(int epfd, int op, int fd, const epoll_event* event) {
   Guard guard;
-  Set* inner = find(fd);
+  Set* inner = op == EPOLL_CTL_ADD ? make(fd) : find(fd);
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
-  if (set == nullptr || inner == nullptr || inner == set) return rc;
+  if (set == nullptr || inner == nullptr || inner == set) return;
   Interest* i = inner->within;
   while (i != nullptr && (i->set != set || i->fd != fd)) i = i->next_of_socket;
   if (op == EPOLL_CTL_DEL) {
     if (i != nullptr) remove(i);
-    return rc;
+    return;
   }
   if (i == nullptr) {
     i = interest_pool.take();
-    if (i == nullptr || !add(*set, i)) return rc;
+    if (i == nullptr || !add(*set, i)) return;
     i->set = set;
     i->nested = true;
     i->inner = inner;
@@ -881,7 +893,6 @@ int control_nested(int epfd, int op, int fd, epoll_event* event) {
   i->events = event->events;
   i->data = event->data;
   i->fired = false;
-  return rc;
 }
 
 // What the application wants of a socket that has moved, from now on.
@@ -921,9 +932,25 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   return rc;
 }
 
+// Asks the kernel. `epfd` is not in it.
+bool is_set(int fd, int epfd) {
+  KeepErrno keep;
+  return sys::epoll_ctl(fd, EPOLL_CTL_DEL, epfd, nullptr) != 0 && errno == ENOENT;
+}
+
 int control(int epfd, int op, int fd, epoll_event* event) {
-  if (find(fd) != nullptr) return control_nested(epfd, op, fd, event);
+  if (find(fd) != nullptr) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    if (rc == 0) note_nested(epfd, op, fd, event);
+    return rc;
+  }
   Held s = hold_current(fd);
+  if (!s && op == EPOLL_CTL_ADD) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    // A set in which there is no socket yet. Now that it is in the other one, that cannot be in it.
+    if (rc == 0 && is_set(fd, epfd)) note_nested(epfd, op, fd, event);
+    return rc;
+  }
   // Nothing to remember of one that stays on TCP for good.
   if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
   if (op != EPOLL_CTL_DEL && sets_shared && changes_shared(epfd)) leave_pipe(fd, false);

@@ -393,11 +393,20 @@ TEST(Epoll, ExclusiveWakesAtLeastOneOfThem) {
   EXPECT_EQ(woken.load(), 2);
 }
 
-TEST(Epoll, ASetInASetIsReadyWhenOneOfItsSocketsIs) {
+class NestedSets : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Epoll, NestedSets, testing::Bool());
+
+TEST_P(NestedSets, AreReadyWhenOneOfTheirSocketsIs) {
   Pair pair;
   Set inner, outer;
-  ASSERT_EQ(inner.add(pair.far, EPOLLIN), 0);
+  const bool socket_first = GetParam();
+  if (socket_first) {
+    ASSERT_EQ(inner.add(pair.far, EPOLLIN), 0);
+  }
   ASSERT_EQ(outer.add(inner.fd, EPOLLIN), 0);
+  if (!socket_first) {
+    ASSERT_EQ(inner.add(pair.far, EPOLLIN), 0);
+  }
   EXPECT_EQ(outer.ready(), 0);
   EXPECT_EQ(poll_one(inner.fd, POLLIN, 0), 0);
   for (int round = 0; round < 3; ++round) {
