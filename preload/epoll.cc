@@ -73,7 +73,7 @@ struct List {
 
 /// What processes know of each other that share a set over fork.
 struct SetUse {
-  std::atomic<pid_t> user{0};       ///< the first to use it since
+  std::atomic<pid_t> user{0};        ///< the first to use it since
   std::atomic<bool> several{false};  ///< another one does too
   std::atomic<bool> noticed{false};  ///< and the first has noticed
 };
@@ -90,11 +90,11 @@ struct Set {
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
   std::uint32_t nested = 0;  ///< of its interests
   int sleepers = 0;  ///< threads in the kernel's wait, or nearly
-  SetUse* use = nullptr;         ///< if it has lived through a fork
-  std::atomic<bool> taken_back{false};  ///< several use it, and its sockets are on their way to TCP
+  SetUse* use = nullptr;                     ///< if it has lived through a fork
+  std::atomic<bool> taken_back{false};       ///< several use it, and its sockets are on their way to TCP
   std::atomic<std::uint32_t> seen_moves{0};  ///< moves_of_shared() at our last look at what others have moved
-  List interests;                ///< all
-  List watched;                  ///< moved ones
+  List interests;                            ///< all
+  List watched;                              ///< moved ones
   std::optional<Waiter> waiter;
 };
 
@@ -285,7 +285,8 @@ int change(const Set& set, int op, int fd, epoll_event* event) {
   return sys::epoll_ctl(set.epfd, op, fd, event);
 }
 
-// Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has taken it out).
+// Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has taken it
+// out).
 void change_to(const Set& set, int fd, epoll_event* event) {
   if (change(set, EPOLL_CTL_MOD, fd, event) == 0) return;
   if (errno == EINVAL) change(set, EPOLL_CTL_DEL, fd, nullptr);
@@ -636,6 +637,7 @@ class InUse {
 };
 
 bool sets_shared = false;  ///< there may be sets that have lived through a fork
+pid_t our_pid = 0;         ///< if there are
 
 // --- sets and sockets that processes share ------------------------------------------------------------
 
@@ -645,7 +647,7 @@ constexpr std::int64_t kOthersNs = 10'000'000;  ///< how long a set may go unask
 bool used_by_several(Set& set) {
   if (set.use == nullptr) return false;
   SetUse& use = *set.use;
-  const auto me = static_cast<pid_t>(sys::call(SYS_getpid));
+  const pid_t me = our_pid;
   pid_t user = use.user.load();
   if (!use.several.load() && user != me) {
     KeepErrno keep;
@@ -740,9 +742,9 @@ int without_moved(Set& set, epoll_event* events, int n) {
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
     if (i.moved && !i.nested) {
-      n = static_cast<int>(std::remove_if(events, events + n,
-                                          [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
-                           events);
+      n = static_cast<int>(
+          std::remove_if(events, events + n, [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
+          events);
     }
   }
   return n;
@@ -761,7 +763,8 @@ bool changes_shared(int epfd) {
   return true;
 }
 
-// Plain descriptors are asked too when something else holds, but not at the price of a system call every time.
+// Plain descriptors are asked too when something else holds, but not at the price of a system call every
+// time.
 bool plain_are_due(std::uint64_t now) {
   thread_local std::uint64_t asked_ns = 0;
   if (now - asked_ns <= kPlainNs) return false;
@@ -1030,10 +1033,12 @@ void share_sets() {
     }
     set->use = new (page + used++) SetUse;
     sets_shared = true;
+    our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
   }
 }
 
 void sets_forked() {
+  our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
   for (int fd = 0; fd < sets_end; ++fd) {
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;

@@ -55,7 +55,7 @@ using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
 
-constexpr std::uint64_t kPatienceNs = 10'000'000'000u;  ///< with the other end's program
+constexpr std::uint64_t kPatienceNs = 10'000'000'000u;          ///< with the other end's program
 constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;  ///< of kGivenBack
 
 void nap() {
@@ -111,10 +111,11 @@ void say_goodbye(int fd, Socket& s, bool rings = true) {
   // EPIPE: half-closed before, and that record is the last.
   if (!s.pipe.leave().must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
   if (!count_doorbells(fd, face)) {
-    log_line(LogLevel::kError,
-             "fd %d: a thread that was stopped while it used this connection keeps it from going back to TCP; "
-             "the connection is reset",
-             fd);
+    log_line(
+        LogLevel::kError,
+        "fd %d: a thread that was stopped while it used this connection keeps it from going back to TCP; "
+        "the connection is reset",
+        fd);
     s.kernel_error.store(true);
     set_gone(face);
     return reset_connection(fd);
@@ -661,7 +662,9 @@ void pin(int fd, Socket& s) {
   if (!s.inherited.load(std::memory_order_relaxed)) return;
   constexpr std::uint64_t kMoveNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kMoveNs;
-  auto being_moved = [&] { return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0; };
+  auto being_moved = [&] {
+    return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0;
+  };
   while (!s.resending.load() && being_moved() && monotonic_ns() < end) sched_yield();
   catch_up(fd, s);
 }
@@ -722,9 +725,10 @@ bool resends(int fd, Socket& s) {
   }
   if (sys::call(SYS_kill, who, 0) == 0 || errno != ESRCH) return true;
   if (!slot.resender.compare_exchange_strong(who, 0)) return true;
-  log_line(LogLevel::kError,
-           "fd %d: the process that sent again what its peer had not read was killed; the connection is reset",
-           fd);
+  log_line(
+      LogLevel::kError,
+      "fd %d: the process that sent again what its peer had not read was killed; the connection is reset",
+      fd);
   reset_connection(fd);
   resent(s);
   return false;

@@ -233,8 +233,8 @@ void leave_all_pipes();
 void leave_to_others(int fd, Socket& s);
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.
 bool resends(int fd, Socket& s);
-/// Before this process loses its threads, by exit or exec: all that has been given back is on its way when this
-/// returns. Who does not read it within ten seconds sees a reset.
+/// Before this process loses its threads, by exit or exec: all that has been given back is on its way when
+/// this returns. Who does not read it within ten seconds sees a reset.
 void finish_resends();
 /// For fork, and after it in the child: the parent goes on.
 void lock_resends();

@@ -133,9 +133,9 @@ namespace {
 
 constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
 constexpr std::uint64_t kRingers = socket_face::kBellsClosed - 1;
-constexpr std::uint64_t kForAnotherNs = 2'000'000;        ///< how long one who rings waits for another
-constexpr std::uint64_t kForNobodyNs = 100'000'000;       ///< and a leaver for one who is not named
-constexpr std::uint64_t kForRingerNs = 10'000'000'000u;   ///< and for one who is, and lives
+constexpr std::uint64_t kForAnotherNs = 2'000'000;       ///< how long one who rings waits for another
+constexpr std::uint64_t kForNobodyNs = 100'000'000;      ///< and a leaver for one who is not named
+constexpr std::uint64_t kForRingerNs = 10'000'000'000u;  ///< and for one who is, and lives
 
 // By its name in kBells. When in doubt: yes.
 bool lives(std::uint64_t bells) {
@@ -169,7 +169,8 @@ Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
       if (!lives(now)) next = (now & ~kRingersName) | me;  // it was killed: its place is taken
     }
     // PAIR face.bells
-    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
+    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed))
+      continue;
     me_ = (next & kRingersName) == me && other != me ? me : 0;
     return;
   }
@@ -189,7 +190,8 @@ bool silence(PipePage::Face& face) {
   auto& bells = face.words[kBells];
   const std::uint64_t me = static_cast<std::uint64_t>(sys::call(SYS_gettid)) << socket_face::kRinger;
   const std::uint64_t start = monotonic_ns();
-  std::uint64_t now = bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  std::uint64_t now =
+      bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
   std::uint64_t unnamed_since = 0;
   for (int turns = 1; (now & kRingers) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
     const std::uint64_t other = now & kRingersName, time = monotonic_ns();
@@ -226,7 +228,8 @@ namespace {
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
-  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0) return (void)answer_leaving(fd, s);
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0)
+    return (void)answer_leaving(fd, s);
   // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
   // just sending by TCP has to be through.
   for (Patience patience(fd, s); !switch_sending(fd, s);) {
@@ -573,7 +576,8 @@ bool look_at_kernel(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   KeepErrno keep;
   const Undisturbed undisturbed;
-  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0) (void)answer_leaving(fd, s);
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0)
+    (void)answer_leaving(fd, s);
   if (!s.drained.load(std::memory_order_acquire)) {
     Draining draining(s);
     std::size_t certain = 0;

@@ -23,8 +23,8 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 /// not say.
 bool sent_by_tcp(int fd, std::uint64_t* bytes);
 
-/// A thread that rings, or sees that none may any more. Others that want to ring wait a moment for it, so that
-/// nearly always the one that is under way can be named.
+/// A thread that rings, or sees that none may any more. Others that want to ring wait a moment for it, so
+/// that nearly always the one that is under way can be named.
 class Ringing {
  public:
   explicit Ringing(PipePage::Face& face);
@@ -41,8 +41,8 @@ class Ringing {
 };
 
 /// Nobody of an end may ring any more, and nobody is at it: what it sends by TCP from now on is the
-/// application's. Waits for a thread that was stopped in the midst of it, for as long as it lives. False: that
-/// has taken ten seconds, and its doorbell may yet come.
+/// application's. Waits for a thread that was stopped in the midst of it, for as long as it lives. False:
+/// that has taken ten seconds, and its doorbell may yet come.
 bool silence(PipePage::Face& face);
 
 /// What a recv() that did not wait says of the connection's end.

@@ -291,8 +291,8 @@ int behind_its_back(int fd) {
   return copy;
 }
 
-// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and another one
-// takes the connection back to TCP.
+// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and another
+// one takes the connection back to TCP.
 TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedFor) {
   if (!preloaded()) return;
   using namespace socket_face;
@@ -1096,7 +1096,8 @@ TEST(Exec, WhatHasNotBeenReadComesThoughItsSenderEnds) {
     ::close(counted[1]);
     char text[32] = {};
     EXPECT_GT(::read(counted[0], text, sizeof text - 1), 0);
-    EXPECT_EQ(std::strtoull(text, nullptr, 10), bytes + (how == How::kForked ? 4 : 0)) << static_cast<int>(how);
+    EXPECT_EQ(std::strtoull(text, nullptr, 10), bytes + (how == How::kForked ? 4 : 0))
+        << static_cast<int>(how);
     EXPECT_EQ(result_of(counter), 0);
     for (const int fd : {sent[0], sent[1], counted[0]}) ::close(fd);
   }

@@ -22,8 +22,8 @@ enum Word : std::uint32_t {
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
   kHolders,                      ///< processes of this end that have not closed it; one that was killed counts
-  kBells,      ///< how many threads of this end are ringing; kBellsClosed: none may any more; the id of one of
-               ///< them << kRinger, so that whoever waits for it sees whether it lives
+  kBells,      ///< how many threads of this end are ringing; kBellsClosed: none may any more; the id of one
+               ///< of them << kRinger, so that whoever waits for it sees whether it lives
   kGivenBack,  ///< when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
                ///< reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
                ///< memfd of them
