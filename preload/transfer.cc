@@ -444,27 +444,27 @@ int time_left_ms(std::uint64_t deadline, int most) {
 }
 
 // A handler has run since the call began, while the kernel would have slept in it. Is that its end?
-bool interrupts(SinceEntry& since, int fd, int option_of_timeout) {
+bool interrupts(SinceEntry& since, std::uint64_t deadline) {
   if (!since.handled()) return false;
   // With a time limit the kernel restarts nothing.
-  if (since.interrupted() || deadline_of(fd, option_of_timeout) != kNoDeadline) return true;
+  if (since.interrupted() || deadline != kNoDeadline) return true;
   since.begin();
   return false;
 }
 
-// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: SO_RCVTIMEO, signals and
-// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew
-// after a signal. 0, or -1 with errno.
-int sleep_for_bytes(int fd, Socket& s, bool more, SinceEntry& since) {
+// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and cancellation
+// are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after a signal;
+// nor does the kernel begin one anew that has a time-out. 0, or -1 with errno.
+int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since) {
   const Disturbed here;
-  if (interrupts(since, fd, SO_RCVTIMEO)) {
+  if (interrupts(since, deadline)) {
     errno = EINTR;
     return -1;
   }
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-  if (more) {
+  if (more || deadline != kNoDeadline) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    const int rc = real().poll(&p, 1, time_left_ms(deadline_of(fd, SO_RCVTIMEO), -1));
+    const int rc = real().poll(&p, 1, time_left_ms(deadline, -1));
     if (rc == 0) errno = EAGAIN;
     return rc > 0 ? 0 : -1;
   }
@@ -603,6 +603,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
           ? wanted
           : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
   std::size_t got = 0;
+  std::uint64_t deadline = 0;  ///< of SO_RCVTIMEO, from the first sleep on, for the call as a whole
+  auto until = [&] { return deadline != 0 ? deadline : deadline = deadline_of(fd, SO_RCVTIMEO); };
   for (;;) {
     if (peek) got = 0;  // all of it again
     // One that has gone and never sent through the pipe.
@@ -612,10 +614,20 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       went_back(s);
       Part part(buffers, count, got);
       msghdr message = got > 0 ? message_of(part.buffers, part.count) : message_of(buffers, count);
-      const int more = discarding(buffers, count) | (got >= target && got > 0 ? MSG_DONTWAIT : 0);
+      const bool timed = deadline != 0 && deadline != kNoDeadline;  // the kernel would start it anew
+      const int more = discarding(buffers, count) | (timed || (got >= target && got > 0) ? MSG_DONTWAIT : 0);
       const Disturbed here;
       const ssize_t n = real().recvmsg(fd, &message, flags | more);
-      return got > 0 ? static_cast<ssize_t>(got) + std::max<ssize_t>(n, 0) : n;
+      if (!timed || peek || (n < 0 && errno != EAGAIN) || got + std::max<ssize_t>(n, 0) >= target) {
+        return got > 0 ? static_cast<ssize_t>(got) + std::max<ssize_t>(n, 0) : n;
+      }
+      if (n == 0) return static_cast<ssize_t>(got);
+      if (n > 0) {
+        got += static_cast<std::size_t>(n);
+      } else if (sleep_for_bytes(fd, s, true, deadline, since) != 0) {
+        return got > 0 ? static_cast<ssize_t>(got) : -1;
+      }
+      continue;
     }
     if (!s.drained.load(std::memory_order_acquire)) {
       Part part(buffers, count, got);
@@ -654,7 +666,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there already.
       const bool over = s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() == PipeFront::kBroken;
       const Disturbed here;
-      if (over || since.handled() || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) || real().poll(nullptr, 0, 1) < 0) {
+      if (over || since.handled() || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) ||
+          time_left_ms(until(), -1) == 0 || real().poll(nullptr, 0, 1) < 0) {
         return static_cast<ssize_t>(got);
       }
       look_at_kernel(fd, s);
@@ -703,7 +716,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     {
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (sleep_for_bytes(fd, s, got > 0, since) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+      if (sleep_for_bytes(fd, s, got > 0, until(), since) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
     look_at_kernel(fd, s);
     if (s.receive_wait) s.receive_wait->slept();

@@ -1064,6 +1064,30 @@ TEST(TimeOut, OfReceivingEndsWithEagainOrWithWhatThereIs) {
   EXPECT_EQ(::read(pair.far, in, 8), 3);
 }
 
+TEST(TimeOut, OfReceivingAllIsForTheCallAsAWhole) {
+  for (const int more : {0, int{MSG_PEEK}}) {
+    Pair pair;
+    const timeval limit{0, 4 * kShortMs * 1000};
+    ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    std::atomic<bool> over{false};
+    Thread writer([&] {
+      for (int i = 0; i < 100 && !over; ++i) {
+        put(pair.near, "x");
+        ::usleep(kShortMs * 1000);
+      }
+    });
+    const Stopwatch time;
+    char in[100];
+    const ssize_t n = ::recv(pair.far, in, sizeof in, MSG_WAITALL | more);
+    over = true;
+    EXPECT_GT(n, 0);
+    EXPECT_LT(n, 50);
+    EXPECT_GE(time.ms(), 4 * kShortMs - 5);
+    EXPECT_LT(time.ms(), 20 * kShortMs);
+    writer.join();
+  }
+}
+
 TEST(TimeOut, OfSendingEndsWithEagainOrWithWhatFitted) {
   Pair pair;
   const timeval limit{0, kShortMs * 1000};
