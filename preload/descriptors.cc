@@ -99,7 +99,7 @@ void release(Socket* s) {
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
   for (auto* flag :
        {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
-        &s->shut_read, &s->back_in, &s->resending, &s->fin_counted, &s->left_at_exit}) {
+        &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted, &s->left_at_exit}) {
     set(*flag, false);
   }
   set(s->data_sleepers, 0);

@@ -434,6 +434,26 @@ void reset_connection(int fd) {
   sys::call(SYS_connect, fd, &nowhere, sizeof nowhere);
 }
 
+void before_disconnect(Socket& s) {
+  const bool both_ended = s.pipe.page().ends[s.pipe.end()].sender.ended.load() == 1 &&
+                          s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1;
+  if (!both_ended) s.mine().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
+  (void)silence(s.mine());  // a doorbell now would be a byte of the next connection
+}
+
+void disconnected(int fd, Socket& s) {
+  KeepErrno keep;
+  (void)silence(s.mine());
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);
+  set_gone(s.mine());
+  read_kernel(fd, s);
+  s.anew.store(true);
+  settle(s);
+  s.moving.clear(std::memory_order_release);
+  went_back(s);
+}
+
 bool answer_leaving(int fd, Socket& s) {
   if (put_off(fd, s)) return false;
   const Undisturbed undisturbed;

@@ -26,6 +26,7 @@
 #include <cstring>
 #include <new>
 
+#include "clan/clock.h"
 #include "clan/log.h"
 #include "config.h"
 #include "epoll.h"
@@ -416,6 +417,28 @@ void after_receive(int fd, Socket& s) {
   consider(fd, s);
 }
 
+bool keep_on_tcp(int fd, Socket& s) {
+  KeepErrno keep;
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  Slot* slot = nullptr;
+  while (slot != s.slot.load(std::memory_order_acquire)) {  // fork moves it
+    slot = s.slot.load(std::memory_order_acquire);
+    slot->pinned.store(1);
+    // Who moves it just now, perhaps another process, has looked before.
+    const std::uint64_t end = monotonic_ns() + kPatienceNs;
+    while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
+  }
+  if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  if (!s.shared()) stay(s);
+  s.moving.clear(std::memory_order_release);
+  return !s.shared();
+}
+
+void never_move(int fd, Socket& s) {
+  if (!keep_on_tcp(fd, s)) leave_pipe(fd, true);
+}
+
 void adopt_pipe(int fd, int memfd, int end) {
   KeepErrno keep;
   probe(fd);
@@ -572,16 +595,13 @@ void share_slots() {
   }
   constexpr std::size_t kPerPage = 4096 / sizeof(Slot);
   for_each_socket(
-      [](int, Socket& s, void*) {
+      [](int fd, Socket& s, void*) {
         s.inherited = true;
         if (s.shared()) s.mine().words[socket_face::kHolders].fetch_add(1);  // the child
         if (s.slot.load() != &s.own_slot) return;
         if (page == nullptr || used == kPerPage) {
           void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-          if (memory == MAP_FAILED) {
-            s.state.store(Socket::State::kKernel);
-            return;
-          }
+          if (memory == MAP_FAILED) return never_move(fd, s);
           page = static_cast<Slot*>(memory);
           used = 0;
         }

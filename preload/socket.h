@@ -113,6 +113,7 @@ struct Socket {
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
   std::atomic<bool> back_in{false};    ///< what we read is TCP's again
+  std::atomic<bool> anew{false};  ///< since it was in its pipe, the application has connected it to another end
   std::atomic<bool> left_at_exit{false};  ///< counted out when the process ended
   std::atomic<bool> resending{
       false};                     ///< what the other end gave back is on its way; nothing may overtake it
@@ -204,6 +205,11 @@ void drop_offer(Socket& s);
 /// Before fork: counters of calls under way go where parent and child see them. After it, in the child.
 void share_slots();
 void forked();
+/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has moved
+/// already, and has still to be taken back if it must not stay there.
+bool keep_on_tcp(int fd, Socket& s);
+/// That, and leave_pipe(fd, true) if it has moved.
+void never_move(int fd, Socket& s);
 /// A pipe from a process before exec.
 void adopt_pipe(int fd, int memfd, int end);
 /// A descriptor from another process: if its connection has moved, follows it; if not, it stays with the
@@ -242,6 +248,11 @@ void unlock_resends();
 void resends_forked();
 /// When nothing else is right any more.
 void reset_connection(int fd);
+/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other end is to know
+/// before the kernel tells it of a reset; and, when the kernel has done it, what is left for us. From then on the
+/// socket is TCP's in this process. Others that share it keep the pipe.
+void before_disconnect(Socket& s);
+void disconnected(int fd, Socket& s);
 
 // --- transfer (transfer.cc) --------------------------------------------------------------------------
 

@@ -77,13 +77,19 @@ int socket_af_clan(int type, int protocol) {
 
 CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   if (is_af_clan(fd)) return af_clan_connect(fd, address, size);
+  Held s = hold(fd);
+  if (!s || address == nullptr || size < sizeof address->sa_family) return real().connect(fd, address, size);
+  const bool used = s->sends.load(std::memory_order_relaxed) + s->receives.load(std::memory_order_relaxed) > 0;
+  const bool takes_off = address->sa_family == AF_UNSPEC;
+  // What is known of the other end, and was offered to it, does not hold for the next.
+  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s)) before_disconnect(*s);
   const int rc = real().connect(fd, address, size);
-  const int error = errno;
-  if ((rc == 0 || error == EINPROGRESS) && address != nullptr && size >= sizeof address->sa_family &&
-      (address->sa_family == AF_INET || address->sa_family == AF_INET6)) {
-    if (Held s = hold(fd); s && !s->shared()) s->client = true;
+  if (rc != 0 && errno != EINPROGRESS) return rc;
+  if (s->shared()) {
+    disconnected(fd, *s);
+  } else if (address->sa_family == AF_INET || address->sa_family == AF_INET6) {
+    s->client = true;
   }
-  errno = error;
   return rc;
 }
 

@@ -437,8 +437,8 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
   if (source && source->inherited) catch_up(from, *source);
   if (target && target->inherited) catch_up(to, *target);
   // Splicing takes the bytes past us: a connection that does it stays with the kernel.
-  if (source && !source->shared()) source->state = Socket::State::kKernel;
-  if (target && !target->shared()) target->state = Socket::State::kKernel;
+  if (source && !source->shared()) (void)keep_on_tcp(from, *source);
+  if (target && !target->shared()) (void)keep_on_tcp(to, *target);
   static thread_local char buffer[32768];
   if (source && source->shared()) {
     // The other one is a kernel pipe: never take out more than it has room for.

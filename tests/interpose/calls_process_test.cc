@@ -93,6 +93,39 @@ TEST(Connect, BlockingItIsThereOrRefused) {
   pair.talk();
 }
 
+TEST(Connect, ToNowhereResetsTheConnectionAndTheNextOneIsNew) {
+  const sockaddr nowhere{AF_UNSPEC, {}};
+  for (const bool moved : {true, false}) {
+    Pair pair(moved);
+    if (!moved) pair.talk(2);  // the offer has been made
+    put(pair.near, "still read");
+    ASSERT_EQ(::connect(pair.near, &nowhere, sizeof nowhere), 0);
+    EXPECT_EQ(get(pair.far, 10), "still read");
+    char byte;
+    EXPECT_EQ(::read(pair.far, &byte, 1), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+    EXPECT_EQ(::read(pair.near, &byte, 1), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+    EXPECT_EQ(::read(pair.near, &byte, 1), -1);
+    EXPECT_EQ(errno, ENOTCONN);
+    const int listening = listener();
+    const sockaddr_in there = loopback(port_of(listening));
+    ASSERT_EQ(::connect(pair.near, reinterpret_cast<const sockaddr*>(&there), sizeof there), 0)
+        << std::strerror(errno);
+    pair.close_far();
+    pair.far = ::accept(listening, nullptr, nullptr);
+    ::close(listening);
+    pair.talk();
+    EXPECT_EQ(poll_one(pair.near, POLLIN, 0), 0);
+    put(pair.far, "xyz");
+    EXPECT_EQ(poll_one(pair.near, POLLIN, 1000), POLLIN);
+    EXPECT_EQ(get(pair.near, 3), "xyz");
+    EXPECT_TRUE(same(name_of(pair.near, true), there));
+    pair.close_far();
+    EXPECT_TRUE(ends(pair.near));
+  }
+}
+
 TEST(Connect, WithoutWaitingSoErrorTellsHowItEnded) {
   const int listening = listener();
   sockaddr_in there = loopback(port_of(listening));

@@ -663,6 +663,26 @@ TEST(Splice, WaitsForASocketUnlessThatDoesNotWait) {
   ::close(pipe[1]);
 }
 
+TEST(Splice, BeforeItHasMovedAConnectionStaysOnTcpForAllWhoHaveIt) {
+  Pair pair(false);
+  int pipe[2], go[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t other = child([&] {
+    pair.close_near();
+    char byte;
+    return ::read(go[0], &byte, 1) == 1 ? echo(pair.far) : 3;
+  });
+  put(pair.near, "abc");
+  ASSERT_EQ(::splice(pair.far, nullptr, pipe[1], nullptr, 3, 0), 3);
+  ASSERT_EQ(::write(go[1], "x", 1), 1);
+  ping(pair.near, 50);
+  EXPECT_TRUE(by_tcp(pair.near));
+  pair.close_near();
+  EXPECT_EQ(result_of(other), 0);
+  for (const int fd : {pipe[0], pipe[1], go[0], go[1]}) ::close(fd);
+}
+
 TEST(Splice, IntoAFullPipeTakesNothing) {
   Pair pair;
   int pipe[2];
