@@ -113,6 +113,7 @@ void release(Socket* s) {
   set(s->own_slot.pipe_fd, -1);
   set(s->own_slot.pinned, 0);
   set(s->own_slot.resender, 0);
+  set(s->own_slot.users, 1);
   set(s->slot, &s->own_slot);
   set(s->state, Socket::State::kTcp);
   pool.enter();
@@ -124,7 +125,10 @@ void drop(Socket* s, int fd) {
   if (s == nullptr) return;
   const Undisturbed undisturbed;
   left_descriptor(*s, fd);
-  if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1 && s->shared()) shared_close(fd, *s);
+  if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    const bool others = s->slot.load(std::memory_order_acquire)->users.fetch_sub(1) > 1;
+    if (s->shared()) shared_close(fd, *s, others);
+  }
   release(s);
 }
 

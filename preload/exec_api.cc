@@ -231,10 +231,15 @@ namespace clan::preload {
 void take_over_connections() {
   const char* text = std::getenv(kInherited);
   if (text == nullptr) return;
+  const char* const all = text;
   int fd, memfd, end, used;
-  while (std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3) {
-    adopt_pipe(fd, memfd, end);
-    text += used;
+  for (; std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3; text += used) {
+    // Duplicates name the same pipe: one of them was enough to open it, and has.
+    int first = -1, pipe = -1, ignored, more;
+    for (const char* at = all; at != text && pipe != memfd; at += more) {
+      if (std::sscanf(at, "%d:%d:%d,%n", &first, &pipe, &ignored, &more) != 3) break;
+    }
+    pipe == memfd ? duplicate_entry(first, fd) : adopt_pipe(fd, memfd, end);
   }
   ::unsetenv(kInherited);
 }

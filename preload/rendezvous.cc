@@ -25,6 +25,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "clan/clock.h"
 #include "clan/log.h"
@@ -593,12 +594,18 @@ void share_slots() {
     void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
   }
+  static std::uint64_t forks = 0;
   constexpr std::size_t kPerPage = 4096 / sizeof(Slot);
+  ++forks;
   for_each_socket(
       [](int fd, Socket& s, void*) {
+        if (std::exchange(s.last_fork, forks) == forks) return;  // a duplicate
         s.inherited = true;
         if (s.shared()) s.mine().words[socket_face::kHolders].fetch_add(1);  // the child
-        if (s.slot.load() != &s.own_slot) return;
+        if (Slot* slot = s.slot.load(); slot != &s.own_slot) {
+          slot->users.fetch_add(1);
+          return;
+        }
         if (page == nullptr || used == kPerPage) {
           void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
           if (memory == MAP_FAILED) return never_move(fd, s);
@@ -618,6 +625,7 @@ void share_slots() {
         slot->pipe_fd = s.own_slot.pipe_fd.load();
         slot->pipe_end = s.own_slot.pipe_end.load();
         slot->pinned = s.own_slot.pinned.load();
+        slot->users = 2;
         s.slot.store(slot);
       },
       nullptr);

@@ -68,6 +68,9 @@ struct Slot {
   std::atomic<std::int32_t> pipe_end{0};
   std::atomic<std::int32_t> resender{0};  ///< if `sends` is closed for Socket::resending: whose it is
   std::atomic<std::int32_t> pinned{0};  ///< somebody has the open file whom we cannot reach: never move it
+  /// Processes that have it, whether they have followed into the pipe or not; who was killed, or executed another
+  /// program, counts.
+  std::atomic<std::int32_t> users{1};
 };
 
 struct Socket {
@@ -127,6 +130,7 @@ struct Socket {
   } told_sent, told_acked, told_received;
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
+  std::uint64_t last_fork = 0;         ///< which it has been counted for; under the lock of fork
   Interest* interests = nullptr;       ///< in epoll sets; under the epoll lock
   Socket* next_free = nullptr;         ///< in the pool
 
@@ -301,8 +305,8 @@ bool sends_tcp(const Socket& s);
 bool is_nonblocking(int fd, Socket& s);
 /// SO_ERROR, which is told once.
 int take_error(int fd, Socket& s);
-/// The last descriptor of the process is about to be closed.
-void shared_close(int fd, Socket& s);
+/// The last descriptor of the process is about to be closed. `others`: another process has the socket.
+void shared_close(int fd, Socket& s, bool others);
 int bytes_to_read(int fd, Socket& s);
 /// Bytes that TCP has ever received, doorbells and all.
 std::uint64_t arrived(int fd);

@@ -920,7 +920,7 @@ int take_error(int fd, Socket& s) {
   return was_reset(s) && !s.reset_told.exchange(true) ? ECONNRESET : 0;
 }
 
-void shared_close(int fd, Socket& s) {
+void shared_close(int fd, Socket& s, bool others) {
   KeepErrno keep;
   // What the kernel does at the last close is a matter of the open file, whoever closes last.
   linger lingers{};
@@ -930,7 +930,8 @@ void shared_close(int fd, Socket& s) {
   if (at_once) s.mine().words[kState].fetch_or(kReset, std::memory_order_acq_rel);
   if (s.left_at_exit.load()) return;
   if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
-  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1) return;  // others go on
+  // Others go on, or will when they follow.
+  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1 || others) return;
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;

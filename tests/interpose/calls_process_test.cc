@@ -27,7 +27,9 @@ namespace {
 
 // Executed anew by a test, this program only echoes on the socket that this variable names.
 constexpr char kEchoOn[] = "CLAN_TEST_ECHO_ON";
+constexpr char kClose[] = "CLAN_TEST_CLOSE";  ///< and closes this one first
 const bool is_a_test = [] {
+  if (const char* fd = std::getenv(kClose)) ::close(std::atoi(fd));
   if (const char* fd = std::getenv(kEchoOn)) ::_exit(echo(std::atoi(fd)));
   return Watchdog::start();
 }();
@@ -940,6 +942,55 @@ TEST(Processes, TheEndComesWhenTheLastOfThemHasClosed) {
   ::close(go[1]);
 }
 
+TEST(Processes, OneThatHasMovedItMayCloseWhileAnotherHasYetToFollow) {
+  Peer peer(
+      [](int fd) {
+        const pid_t first = child([&] {
+          char buffer[1000];
+          for (int i = 0; i < 50; ++i) {
+            if (::recv(fd, buffer, sizeof buffer, MSG_WAITALL) != 1000) return 1;
+            if (::write(fd, buffer, sizeof buffer) != 1000) return 2;
+          }
+          ::close(fd);
+          return 0;
+        });
+        if (const int result = result_of(first); result != 0) return result;
+        return echo(fd);
+      },
+      false);
+  ping(peer.fd, 50);
+  EXPECT_TRUE(by_pipe(peer.fd));
+  ::usleep(20'000);  // whoever reads there sleeps
+  ping(peer.fd, 50);
+  EXPECT_TRUE(by_pipe(peer.fd));
+}
+
+TEST(Processes, ADuplicatedDescriptorIsOneHolderToAChild) {
+  Pair pair;
+  const int copy = ::dup(pair.far);
+  EXPECT_EQ(result_of(child([&] {
+              ::close(copy);
+              pair.close_far();
+              return 0;
+            })),
+            0);
+  ::close(copy);
+  put(pair.near, "unread");
+  pair.close_far();
+  char byte;
+  EXPECT_EQ(::read(pair.near, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  for (const int memfd : pipes()) {
+    PipePage* page = page_of(memfd);
+    for (const auto& end : page->ends) {
+      const auto& words = end.face.words;
+      EXPECT_EQ(words[socket_face::kHolders].load() == 0,
+                (words[socket_face::kState].load() & socket_face::kClosed) != 0);
+    }
+    ::munmap(page, sizeof *page);
+  }
+}
+
 TEST(Processes, AServerHandsConnectionsToChildren) {
   for (const bool moved_before : {false, true}) {
     const int listening = listener();
@@ -1037,6 +1088,20 @@ TEST(Exec, OfAProgramThatLoadsTheLibraryGoesOn) {
     return 1;
   });
   ping(peer.fd, 100);
+  EXPECT_TRUE(by_pipe(peer.fd));
+}
+
+TEST(Exec, WithADuplicateThatItClosesItGoesOn) {
+  Peer peer([](int fd) {
+    const int copy = ::dup(fd);
+    ::setenv(kEchoOn, std::to_string(fd).c_str(), 1);
+    ::setenv(kClose, std::to_string(copy).c_str(), 1);
+    ::execl("/proc/self/exe", "echo", nullptr);
+    return 1;
+  });
+  ping(peer.fd, 50);
+  ::usleep(20'000);
+  ping(peer.fd, 50);
   EXPECT_TRUE(by_pipe(peer.fd));
 }
 
