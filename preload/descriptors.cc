@@ -181,6 +181,8 @@ void adopt(int fd, bool client, int nonblocking) {
   }
   s->client = client;
   s->nonblocking = nonblocking;
+  // A standard stream of the C library, or of C++, reads and writes past us.
+  if (fd <= STDERR_FILENO) s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
   s->slot = &s->own_slot;
   s->fds.store(1, std::memory_order_relaxed);
   s->refs.store(1, std::memory_order_release);
@@ -211,7 +213,7 @@ void duplicate_entry(int from, int to) {
     return;
   }
   Entry* e = entry(to, true);
-  if (e == nullptr) return;
+  if (e == nullptr) return never_move(from, *s);  // what is done by that number nobody sees
   keep_away_from(to);
   s->fds.fetch_add(1, std::memory_order_relaxed);
   s->refs.fetch_add(1, std::memory_order_relaxed);

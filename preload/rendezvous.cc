@@ -532,6 +532,7 @@ void adopt_passed(int fd) {
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);
   enter_pipe(fd, *s, route, true);
+  if (fd <= STDERR_FILENO) leave_pipe(fd, true);
 }
 
 void catch_up(int fd, Socket& s) {

@@ -2,9 +2,11 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 
 #include "af_clan.h"
 #include "epoll.h"
@@ -15,51 +17,86 @@ extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_lis
 
 using namespace clan::preload;
 
-CLAN_INTERPOSE int fclose(FILE* stream) {
-  if (stream != nullptr) {
-    const int fd = ::fileno(stream);
-    if (fd >= 0) {
-      // What is buffered goes out by write() of ours only if it is ours to write: see fdopen.
-      forget_epoll(fd);
-      if (is_af_clan(fd)) forget_af_clan(fd);
-      if (hold(fd)) {
-        const int rc = std::fflush(stream);
-        forget(fd);
-        return real().fclose(stream) != 0 ? EOF : rc;
-      }
-    }
-  }
-  return real().fclose(stream);
-}
-
 namespace {
 
 // The C library's own streams read and write past us, so a stream on a TCP socket is made of calls of ours.
-ssize_t cookie_read(void* cookie, char* buffer, size_t n) {
-  return ::read(static_cast<int>(reinterpret_cast<std::intptr_t>(cookie)), buffer, n);
+struct Stream {
+  std::atomic<FILE*> file{nullptr};  // null: free for another
+  int fd = -1;
+  Stream* next = nullptr;
+};
+std::atomic<Stream*> streams{nullptr};  // never shortened
+
+Stream* find(FILE* file) {
+  Stream* s = streams.load(std::memory_order_acquire);  // PAIR preload.streams
+  // relaxed: a stream is closed by who has opened it, or has been given it
+  while (s != nullptr && s->file.load(std::memory_order_relaxed) != file) s = s->next;
+  return s;
 }
-ssize_t cookie_write(void* cookie, const char* buffer, size_t n) {
-  const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(cookie));
+
+// `mark`: what stands for the stream until there is one.
+Stream* new_stream(int fd, FILE* mark) {
+  for (Stream* s = streams.load(std::memory_order_acquire); s != nullptr; s = s->next) {  // PAIR preload.streams
+    FILE* none = nullptr;
+    if (s->file.compare_exchange_strong(none, mark)) return s->fd = fd, s;
+  }
+  auto* s = new (std::nothrow) Stream;
+  if (s == nullptr) return nullptr;
+  s->file = mark;
+  s->fd = fd;
+  s->next = streams.load(std::memory_order_relaxed);
+  while (!streams.compare_exchange_weak(s->next, s, std::memory_order_release)) {  // PAIR preload.streams
+  }
+  return s;
+}
+
+// As the C library writes from its streams: until all is written, or something goes wrong. A signal does, too.
+std::size_t write_all(int fd, const char* bytes, std::size_t n) {
   std::size_t done = 0;
   while (done < n) {
-    const ssize_t k = ::write(fd, buffer + done, n - done);
-    if (k < 0 && errno == EINTR) continue;
+    const ssize_t k = ::write(fd, bytes + done, n - done);
     if (k <= 0) break;
     done += static_cast<std::size_t>(k);
   }
-  return static_cast<ssize_t>(done);
+  return done;
 }
-int cookie_close(void* cookie) { return ::close(static_cast<int>(reinterpret_cast<std::intptr_t>(cookie))); }
+
+ssize_t cookie_read(void* cookie, char* buffer, size_t n) {
+  return ::read(static_cast<Stream*>(cookie)->fd, buffer, n);
+}
+ssize_t cookie_write(void* cookie, const char* buffer, size_t n) {
+  return static_cast<ssize_t>(write_all(static_cast<Stream*>(cookie)->fd, buffer, n));
+}
+int cookie_close(void* cookie) {
+  auto* stream = static_cast<Stream*>(cookie);
+  const int fd = stream->fd;
+  stream->file.store(nullptr);
+  return ::close(fd);
+}
 
 }  // namespace
+
+CLAN_INTERPOSE int fclose(FILE* stream) {
+  // What is left in a stream of ours goes out by write() of ours, and so does its descriptor.
+  const int fd = stream != nullptr && find(stream) == nullptr ? ::fileno(stream) : -1;
+  if (fd >= 0) {
+    forget_epoll(fd);
+    if (is_af_clan(fd)) forget_af_clan(fd);
+    forget(fd);
+  }
+  return real().fclose(stream);
+}
 
 CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   Held s = hold(fd);
   if (!s) return real().fdopen(fd, mode);
   const cookie_io_functions_t calls{cookie_read, cookie_write, nullptr, cookie_close};
-  FILE* stream = ::fopencookie(reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), mode, calls);
-  // fileno() must go on to work.
-  if (stream != nullptr) stream->_fileno = fd;
+  static char mark;
+  Stream* cookie = new_stream(fd, reinterpret_cast<FILE*>(&mark));
+  FILE* stream = cookie != nullptr ? ::fopencookie(cookie, mode, calls) : nullptr;
+  if (cookie == nullptr) errno = ENOMEM;
+  if (stream != nullptr) stream->_fileno = fd;  // fileno() must go on to work
+  if (cookie != nullptr) cookie->file.store(stream);
   return stream;
 }
 
@@ -71,11 +108,10 @@ int print(int fd, int flag, const char* format, va_list list) {
   char* text = nullptr;
   const int n = flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
   if (n < 0) return -1;
-  const ssize_t written = cookie_write(reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), text,
-                                       static_cast<std::size_t>(n));
+  const std::size_t written = write_all(fd, text, static_cast<std::size_t>(n));
   KeepErrno keep;
   std::free(text);
-  return written == n ? n : -1;
+  return written == static_cast<std::size_t>(n) ? n : -1;
 }
 
 }  // namespace
