@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -192,10 +193,33 @@ void stay(Socket& s) {
 
 namespace {
 
+// A filter of system calls from before this program began may refuse some that the program does not make, but a
+// connection that has moved needs. What they say of no descriptor tells.
+bool calls_are_allowed() {
+  static std::atomic<int> answer{-1};
+  int known = answer.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+  if (known < 0) {
+    msghdr none{};
+    char byte = 0;
+    int n = 0;
+    socklen_t size = sizeof n;
+    auto reaches_kernel = [](long rc) { return rc < 0 && errno == EBADF; };
+    known = reaches_kernel(sys::call(SYS_sendmsg, -1, &none, 0)) &&
+            reaches_kernel(sys::call(SYS_recvmsg, -1, &none, 0)) && reaches_kernel(sys::send(-1, &byte, 1, 0)) &&
+            reaches_kernel(sys::recv(-1, &byte, 1, 0)) && reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
+            reaches_kernel(sys::getsockopt(-1, SOL_SOCKET, SO_ERROR, &n, &size)) &&
+            reaches_kernel(sys::setsockopt(-1, SOL_SOCKET, SO_RCVLOWAT, &n, size)) &&
+            sys::poll(nullptr, 0, 0) == 0;
+    if (known == 0) CLAN_INFO("a filter of system calls is in the way of shared memory; connections stay on TCP");
+    answer.store(known, std::memory_order_relaxed);
+  }
+  return known != 0;
+}
+
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
-  if (!config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
   int listener = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -274,16 +298,16 @@ namespace {
 
 // Client: has anybody taken up the offer?
 void look_for_taker(int fd, Socket& s) {
+  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
+  // long.
+  const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
+  if (s.pipe ? call >= kMostOfferCalls : gives_up(s, call)) return stay(s);
+  if (!looks_at(call)) return;
   if (s.pipe) {  // somebody has, but a call was under way
     Route route;
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
     return;
   }
-  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
-  // long.
-  const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (gives_up(s, call)) return stay(s);
-  if (!looks_at(call)) return;
   const int taker = static_cast<int>(sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr,
                                                SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (taker < 0) return;
@@ -303,6 +327,7 @@ void look_for_taker(int fd, Socket& s) {
     if (s.inherited.load(std::memory_order_relaxed)) return stay(s);  // others could not follow
     close_descriptor(s);
   }
+  s.offer_calls.store(0, std::memory_order_relaxed);
   enter_pipe(fd, s, route);
 }
 
@@ -310,7 +335,7 @@ void look_for_taker(int fd, Socket& s) {
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
-  if (!config().allows_ports(route.local.port, route.remote.port)) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
   const int rendezvous = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -592,6 +592,18 @@ bool look_at_kernel(int fd, Socket& s) {
   return dropped;
 }
 
+namespace {
+
+// The other end took our pipe, or was about to, and has not come into it since. It will not any more after so many
+// calls of ours that moved bytes; without a pipe they cost less.
+void give_up_on_peer(int fd, Socket& s) {
+  constexpr std::uint32_t kMostCalls = 4096;
+  if ((state_of(s.theirs()) & socket_face::kAttached) != 0) return;
+  if (s.offer_calls.fetch_add(1, std::memory_order_relaxed) >= kMostCalls) (void)leave_alone(fd, s);
+}
+
+}  // namespace
+
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
   const Undisturbed undisturbed;
   SinceEntry since;
@@ -634,6 +646,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags, &tcp_is_peeked);
       if (n > 0) {
         got += static_cast<std::size_t>(n);
+        give_up_on_peer(fd, s);
         if (got == wanted || (peek && !tcp_is_peeked && got >= target)) return static_cast<ssize_t>(got);
         if (!peek) continue;  // what lies behind it in the pipe belongs to the same answer
       }
@@ -803,7 +816,10 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
         if (n < static_cast<long>(wanted - sent)) s.full.fetch_add(1, std::memory_order_relaxed);
         if (n < 0 && (errno != EAGAIN || !waits)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-        if (n > 0) sent += static_cast<std::size_t>(n);
+        if (n > 0) {
+          sent += static_cast<std::size_t>(n);
+          give_up_on_peer(fd, s);
+        }
         if (sent == wanted || !waits) return static_cast<ssize_t>(sent);
       }
       // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that to switch;

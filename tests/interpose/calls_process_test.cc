@@ -27,8 +27,14 @@ namespace {
 
 // Executed anew by a test, this program only echoes on the socket that this variable names.
 constexpr char kEchoOn[] = "CLAN_TEST_ECHO_ON";
-constexpr char kClose[] = "CLAN_TEST_CLOSE";  ///< and closes this one first
+constexpr char kAcceptOn[] = "CLAN_TEST_ACCEPT_ON";    ///< or on what it accepts there,
+constexpr char kConnectTo[] = "CLAN_TEST_CONNECT_TO";  ///< or is connected to at this port
+constexpr char kClose[] = "CLAN_TEST_CLOSE";           ///< and closes this one first
 const bool is_a_test = [] {
+  if (const char* fd = std::getenv(kAcceptOn)) ::_exit(echo(::accept(std::atoi(fd), nullptr, nullptr)));
+  if (const char* port = std::getenv(kConnectTo)) {
+    ::_exit(echo(connect_to(static_cast<std::uint16_t>(std::atoi(port)))));
+  }
   if (const char* fd = std::getenv(kClose)) ::close(std::atoi(fd));
   if (const char* fd = std::getenv(kEchoOn)) ::_exit(echo(std::atoi(fd)));
   return Watchdog::start();
@@ -1023,6 +1029,28 @@ TEST(Processes, TheEndComesWhenTheLastOfThemHasClosed) {
   ::close(go[1]);
 }
 
+TEST(Processes, AnOfferThatIsTakenButNeverUsedIsGivenUp) {
+  Pair pair(false);
+  char byte = 0;
+  Thread reader([&] { EXPECT_EQ(::read(pair.near, &byte, 1), 1); });  // in the way of every move
+  EXPECT_TRUE(reader.falls_asleep());
+  for (int i = 0; i < 10'000; ++i) {
+    put(pair.near, "there");
+    ASSERT_EQ(get(pair.far, 5), "there");
+  }
+  const Way way = way_of(pair.far);
+  EXPECT_FALSE(way.sends_by_pipe || way.receives_by_pipe);
+  for (const int memfd : pipes()) {
+    PipePage* page = page_of(memfd);
+    EXPECT_NE(page->ends[1].face.words[socket_face::kState].load() & socket_face::kGone, 0u);
+    ::munmap(page, sizeof *page);
+  }
+  put(pair.far, "x");
+  reader.join();
+  EXPECT_EQ(byte, 'x');
+  pair.talk();
+}
+
 TEST(Processes, OneThatHasMovedItMayCloseWhileAnotherHasYetToFollow) {
   Peer peer(
       [](int fd) {
@@ -1474,6 +1502,38 @@ TEST(Sandbox, InOneConnectionsAreTcp) {
     });
     ping(peer.fd, 100);
     EXPECT_TRUE(by_tcp(peer.fd));
+  }
+}
+
+/// Refuses one system call, and the program that is executed does not see it happen.
+bool refuse(std::uint32_t number) {
+  sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{4, filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(Sandbox, FromBeforeExecThatRefusesACallAPipeNeedsKeepsConnectionsOnTcp) {
+  for (const std::uint32_t number : {SYS_sendmsg, SYS_recvmsg, SYS_recvfrom, SYS_ioctl}) {
+    for (const bool accepts : {true, false}) {
+      const int listening = listener();
+      const pid_t pid = child([&] {
+        ::fcntl(listening, F_SETFD, 0);
+        ::setenv(accepts ? kAcceptOn : kConnectTo,
+                 std::to_string(accepts ? listening : port_of(listening)).c_str(), 1);
+        if (refuse(number)) ::execl("/proc/self/exe", "echo", nullptr);
+        return 1;
+      });
+      const int fd = accepts ? connect_to(port_of(listening)) : ::accept(listening, nullptr, nullptr);
+      ping(fd, 100);
+      EXPECT_TRUE(by_tcp(fd));
+      ::close(fd);
+      ::close(listening);
+      EXPECT_EQ(result_of(pid), 0) << number;
+    }
   }
 }
 
