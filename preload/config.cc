@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <atomic>
 
 #include "clan/log.h"
+#include "clan/shared_directory.h"
 #include "real.h"
 
 namespace clan::preload {
@@ -56,26 +56,13 @@ bool parse_uids(const char* text, Config* config) {
 // Without a directory that can be used, connections between network namespaces stay on TCP; all others move.
 void take_directory(const char* path, const char* where) {
   the_config.directory[0] = 0;
-  std::size_t size = std::strlen(path);
-  while (size > 1 && path[size - 1] == '/') --size;
-  struct stat st {};
-  const char* why = nullptr;
-  if (*path != '/') {
-    why = "is not an absolute path";
-  } else if (size > Config::kMostDirectory) {
-    why = "is too long: names of sockets in it must fit into 107 bytes, so it may have 84";
-  } else if (::stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) {
-    why = "is no directory that can be seen here";
-  } else if (sys::call(SYS_faccessat, AT_FDCWD, path, W_OK | X_OK) != 0) {
-    why = "cannot be written to by this user";
-  } else if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
-    why = "can be written to by everybody and has no sticky bit (chmod +t), so anybody could remove offers "
-          "of others";
-  }
-  if (why != nullptr) {
-    CLAN_WARN("%s: CLAN_DIR=%s %s; connections to other network namespaces stay on TCP", where, path, why);
+  if (const char* why = why_not_shared_directory(path); why != nullptr) {
+    log_line(LogLevel::kError, "%s: CLAN_DIR=%s %s; connections to other network namespaces stay on TCP", where,
+             path, why);
     return;
   }
+  std::size_t size = std::strlen(path);
+  while (size > 1 && path[size - 1] == '/') --size;
   std::memcpy(the_config.directory, path, size);
   the_config.directory[size] = 0;
 }

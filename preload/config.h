@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "clan/shared_directory.h"
+
 namespace clan::preload {
 
 /// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
@@ -32,8 +34,8 @@ struct Config {
   uid_t uids[16];  ///< besides our own
   int uid_count = 0;
   std::uint32_t ring_bytes = 512 * 1024;
-  /// CLAN_DIR. What is longer does not fit into the name of an AF_UNIX socket, with an offer's name behind.
-  static constexpr std::size_t kMostDirectory = 84;
+  /// CLAN_DIR.
+  static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
   char directory[kMostDirectory + 1] = {};
   bool has_directory() const { return directory[0] != 0; }
 

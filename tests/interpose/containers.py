@@ -466,7 +466,7 @@ def a_directory_that_cannot_be_used_is_told_and_left_alone(world):
     plain.chmod(0o777)
     for path, why in ((world.top / "nowhere", "is no directory"), (plain, "no sticky bit"),
                       (world.top / ("x" * 80), "is too long"), ("relative", "absolute")):
-        sides = {"directory": False, "CLAN_DIR": path, "log": "warn"}
+        sides = {"directory": False, "CLAN_DIR": path}
         server, client = world.pair(server=sides, client=sides)
         exchange(server, client, 5)
         programs.require(on_tcp(server, client), f"{path}: moved")

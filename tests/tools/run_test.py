@@ -102,21 +102,32 @@ def check_errors(tree):
             (["no-such-command-here"], 127, "command not found"),
             (["/no/such/file"], 127, "command not found"),
             ([tree.top], 126, "not executable"),
-            ([], 125, "which command"),
-            (["--"], 125, "which command"),
-            (["--nonsense", "true"], 125, "no option --nonsense"),
-            (["--config", tree.top / "absent", "true"], 125, "absent"),
-            (["--only", "http", "true"], None, "not a list of ports"),
-            (["--only", "80,", "true"], None, "not a list of ports"),
-            (["--only", "8010-8000", "true"], None, "not a list of ports"),
-            (["--only", "80-", "true"], None, "not a list of ports"),
-            (["--except", "65536", "true"], None, "not a list of ports"),
-            (["--log", "loud", "true"], None, "--log")]:
+            ([], 2, "which command"),
+            (["--"], 2, "which command"),
+            (["--nonsense", "true"], 2, "no option --nonsense"),
+            (["--config", tree.top / "absent", "true"], 2, "absent"),
+            (["--only", "http", "true"], 2, "not a list of ports"),
+            (["--only", "80,", "true"], 2, "not a list of ports"),
+            (["--only", "8010-8000", "true"], 2, "not a list of ports"),
+            (["--only", "80-", "true"], 2, "not a list of ports"),
+            (["--except", "65536", "true"], 2, "not a list of ports"),
+            (["--log", "loud", "true"], 2, "--log")]:
         done = tree.run(*arguments)
         assert words in done.stderr + done.stdout, (arguments, done)
-        assert done.returncode == code if code else done.returncode not in (0, 126, 127), (arguments, done)
-        if code:
+        assert done.returncode == code, (arguments, done)
+        if "ports" not in words and words != "--log":  # those are CLI11's to say
             assert done.stderr.count("\n") == 1 and done.stderr.startswith("clan run: "), done
+
+    for directory, why in [("relative", "absolute path"), (tree.top / "absent", "no directory"),
+                           ("/" + "x" * 100, "too long")]:
+        config = tree.top / "directory.conf"
+        config.write_text(f"# here\nCLAN_DIR={directory}\n")
+        for env in ({"CLAN_DIR": str(directory)}, {"CLAN_CONFIG": str(config)}):
+            done = tree.run("true", env=env)
+            assert done.returncode == 2 and f"CLAN_DIR={directory} " in done.stderr and why in done.stderr, done
+            assert tree.run("true", env={**env, "CLAN_DISABLE": "1"}).returncode == 0
+            if "CLAN_CONFIG" in env:
+                assert tree.run("true", env={**env, "CLAN_DIR": str(tree.top)}).returncode == 0
 
     hidden = tree.library.rename(tree.library.with_suffix(".away"))
     done = tree.run("true")

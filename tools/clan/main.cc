@@ -70,8 +70,8 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            "What the library reads from the environment; the options above set it, and the command's\n"
            "children inherit it:\n" +
            clan::tool::environment_help() +
-           "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 125\n"
-           "if `clan run` itself failed. A setuid program, a static one and one of another architecture run\n"
+           "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 2\n"
+           "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a static one and one of another architecture run\n"
            "without CLAN.";
   });
   run->callback([=, &options, &exit_code] {
@@ -173,7 +173,12 @@ int main(int argc, char** argv) {
   if (argc > 1 && argv[1][0] != '-' && find_command(app, argv[1]) == nullptr) {
     return complain_about(app, argv[1]);
   }
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    constexpr int kUsage = 2;  // CLI11 has a number of its own for each mistake
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
   if (!app.get_subcommands().empty() && !help->parsed()) return exit_code;
   if (about.empty()) {
     fmt::print("{}\n`clan doctor` is the one to begin with, `clan bench` what comes next.\n",
