@@ -57,8 +57,8 @@ bool parse_uids(const char* text, Config* config) {
 void take_directory(const char* path, const char* where) {
   the_config.directory[0] = 0;
   if (const char* why = why_not_shared_directory(path); why != nullptr) {
-    log_line(LogLevel::kError, "%s: CLAN_DIR=%s %s; connections to other network namespaces stay on TCP", where,
-             path, why);
+    log_line(LogLevel::kError, "%s: CLAN_DIR=%s %s; connections to other network namespaces stay on TCP",
+             where, path, why);
     return;
   }
   std::size_t size = std::strlen(path);

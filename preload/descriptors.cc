@@ -99,7 +99,8 @@ void release(Socket* s) {
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
   for (auto* flag :
        {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
-        &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted, &s->left_at_exit}) {
+        &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted, &s->left_at_exit,
+        &s->left_slot, &s->in_holders}) {
     set(*flag, false);
   }
   set(s->data_sleepers, 0);
@@ -113,7 +114,8 @@ void release(Socket* s) {
   set(s->own_slot.pipe_fd, -1);
   set(s->own_slot.pinned, 0);
   set(s->own_slot.resender, 0);
-  set(s->own_slot.users, 1);
+  set(s->own_slot.held, 1);
+  set(s->own_slot.to_follow, 1);
   set(s->slot, &s->own_slot);
   set(s->state, Socket::State::kTcp);
   pool.enter();
@@ -126,7 +128,7 @@ void drop(Socket* s, int fd) {
   const Undisturbed undisturbed;
   left_descriptor(*s, fd);
   if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    const bool others = s->slot.load(std::memory_order_acquire)->users.fetch_sub(1) > 1;
+    const bool others = leave_slot(*s);
     if (s->shared()) shared_close(fd, *s, others);
   }
   release(s);
@@ -169,9 +171,9 @@ bool is_the_kernels(int fd) {
                           !s->inherited.load(std::memory_order_relaxed));
 }
 
-void adopt(int fd, bool client, int nonblocking) {
+void adopt(int fd, bool client, int nonblocking, bool always) {
   KeepErrno keep;
-  if (config().disabled || rings_alive()) return;
+  if (!always && (config().disabled || rings_alive())) return;
   keep_away_from(fd);
   Entry* e = entry(fd, true);
   Socket* s = e != nullptr ? take() : nullptr;
@@ -190,7 +192,7 @@ void adopt(int fd, bool client, int nonblocking) {
   drop(e->exchange(s, std::memory_order_acq_rel), fd);
 }
 
-void probe(int fd) {
+void probe(int fd, bool always) {
   KeepErrno keep;
   if (hold(fd)) return;
   int domain = 0, protocol = 0, type = 0;
@@ -202,7 +204,7 @@ void probe(int fd) {
   size = sizeof type;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
   if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
-  adopt(fd, false, -1);
+  adopt(fd, false, -1, always);
   if (Held s = hold(fd)) s->inherited = true;
 }
 

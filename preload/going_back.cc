@@ -443,6 +443,7 @@ void before_disconnect(Socket& s) {
 
 void disconnected(int fd, Socket& s) {
   KeepErrno keep;
+  const Undisturbed undisturbed;
   (void)silence(s.mine());
   while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
   s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);

@@ -52,6 +52,7 @@ int close_ours_below(int end) {
         s.moving.clear(std::memory_order_release);
       },
       &range);
+  if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
   return range.closed;
 }
 
@@ -121,6 +122,7 @@ void disown(unsigned first, unsigned last) {
   struct Range {
     unsigned first, last;
   } range{first, last};
+  (void)close_slots(first, last, true);
   for_each_socket(
       [](int, Socket& s, void* argument) {
         const auto& r = *static_cast<const Range*>(argument);

@@ -70,6 +70,7 @@ void at_exit() {
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
+        (void)leave_slot(s);
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
           return;
         leave_to_others(fd, s);

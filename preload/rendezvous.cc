@@ -145,6 +145,7 @@ void begin_sharing(int fd, Socket& s, bool counted) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
+  if (!s.in_holders.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   moved(s);
 }
@@ -163,7 +164,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     Slot::open(slot.receives);
     return false;
   }
-  if (slot.pinned.load() != 0) {
+  if (slot.pinned.load() != 0 || Slot::on_its_way(slot.held.load()) != 0) {
     Slot::open(slot.sends);
     Slot::open(slot.receives);
     return false;
@@ -193,8 +194,8 @@ void stay(Socket& s) {
 
 namespace {
 
-// A filter of system calls from before this program began may refuse some that the program does not make, but a
-// connection that has moved needs. What they say of no descriptor tells.
+// A filter of system calls from before this program began may refuse some that the program does not make, but
+// a connection that has moved needs. What they say of no descriptor tells.
 bool calls_are_allowed() {
   static std::atomic<int> answer{-1};
   int known = answer.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
@@ -205,12 +206,14 @@ bool calls_are_allowed() {
     socklen_t size = sizeof n;
     auto reaches_kernel = [](long rc) { return rc < 0 && errno == EBADF; };
     known = reaches_kernel(sys::call(SYS_sendmsg, -1, &none, 0)) &&
-            reaches_kernel(sys::call(SYS_recvmsg, -1, &none, 0)) && reaches_kernel(sys::send(-1, &byte, 1, 0)) &&
-            reaches_kernel(sys::recv(-1, &byte, 1, 0)) && reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
+            reaches_kernel(sys::call(SYS_recvmsg, -1, &none, 0)) &&
+            reaches_kernel(sys::send(-1, &byte, 1, 0)) && reaches_kernel(sys::recv(-1, &byte, 1, 0)) && reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
             reaches_kernel(sys::getsockopt(-1, SOL_SOCKET, SO_ERROR, &n, &size)) &&
             reaches_kernel(sys::setsockopt(-1, SOL_SOCKET, SO_RCVLOWAT, &n, size)) &&
             sys::poll(nullptr, 0, 0) == 0;
-    if (known == 0) CLAN_INFO("a filter of system calls is in the way of shared memory; connections stay on TCP");
+    if (known == 0) {
+      CLAN_INFO("a filter of system calls is in the way of shared memory; connections stay on TCP");
+    }
     answer.store(known, std::memory_order_relaxed);
   }
   return known != 0;
@@ -393,6 +396,7 @@ void consider(int fd, Socket& s) {
   Once once(s);
   if (!once || s.state.load() != state) return;
   if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0 || rings_alive()) return stay(s);
+  if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;  // not yet
   if (state == Socket::State::kOffered) {
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
   }
@@ -445,6 +449,7 @@ void after_receive(int fd, Socket& s) {
 
 bool keep_on_tcp(int fd, Socket& s) {
   KeepErrno keep;
+  const Undisturbed undisturbed;
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   Slot* slot = nullptr;
   while (slot != s.slot.load(std::memory_order_acquire)) {  // fork moves it
@@ -456,7 +461,8 @@ bool keep_on_tcp(int fd, Socket& s) {
   }
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
-  if (!s.shared()) stay(s);
+  const auto state = s.state.load();
+  if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(s);
   s.moving.clear(std::memory_order_release);
   return !s.shared();
 }
@@ -541,14 +547,16 @@ Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie) {
 
 }  // namespace
 
-void adopt_passed(int fd) {
+void adopt_passed(int fd, int through, bool peeked) {
   KeepErrno keep;
   forget(fd);
-  if (config().disabled) return;
-  probe(fd);
+  const bool takes_part = !config().disabled && !rings_alive();
+  probe(fd, true);
   Held s = hold(fd);
   Route route;
   if (!s || !route_of(fd, &route)) return;
+  const bool may_move = takes_part && fd > STDERR_FILENO && calls_are_allowed();
+  if (may_move && claim_passed(fd, *s, through, peeked)) return;
   int end = 0;
   const std::uint64_t cookie = cookie_of(fd);
   const bool may_have_moved = same_host(*s, route) || config().has_directory();
@@ -557,7 +565,7 @@ void adopt_passed(int fd) {
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);
   enter_pipe(fd, *s, route, true);
-  if (fd <= STDERR_FILENO) leave_pipe(fd, true);
+  if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true);
 }
 
 void catch_up(int fd, Socket& s) {
@@ -612,6 +620,32 @@ bool close_for_good(Socket& s) {
 
 }  // namespace
 
+bool share_slot(Socket& s, Slot* shared) {
+  // A call that is under way in the kernel is counted there, and not here: no move, then.
+  const bool closed = close_for_good(s);
+  if (!closed && !s.shared()) s.own_slot.pinned = 1;
+  if (!closed && s.resending.load()) {  // who does that opens the new counter
+    while (!Slot::try_close(s.own_slot.receives)) sched_yield();
+    shared->sends = Slot::kClosed;
+    shared->resender = s.own_slot.resender.load();
+  }
+  shared->pipe_pid = s.own_slot.pipe_pid.load();
+  shared->pipe_fd = s.own_slot.pipe_fd.load();
+  shared->pipe_end = s.own_slot.pipe_end.load();
+  shared->pinned = s.own_slot.pinned.load();
+  shared->to_follow = s.own_slot.to_follow.load();
+  s.slot.store(shared);
+  return shared->pinned.load() == 0;
+}
+
+bool leave_slot(Socket& s) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  if (!s.in_holders.exchange(true)) slot.to_follow.fetch_sub(1);
+  const bool others = slot.to_follow.load() > 0 || Slot::on_its_way(slot.held.load()) > 0;
+  if (!s.left_slot.exchange(true)) slot.held.fetch_sub(1);
+  return others;
+}
+
 void share_slots() {
   // One page at a time, never given back: a few bytes for each socket that lived through a fork.
   static Slot* page = nullptr;
@@ -627,11 +661,13 @@ void share_slots() {
       [](int fd, Socket& s, void*) {
         if (std::exchange(s.last_fork, forks) == forks) return;  // a duplicate
         s.inherited = true;
-        if (s.shared()) s.mine().words[socket_face::kHolders].fetch_add(1);  // the child
-        if (Slot* slot = s.slot.load(); slot != &s.own_slot) {
-          slot->users.fetch_add(1);
-          return;
-        }
+        // The child, by its pipe or to follow.
+        auto count = [&s](Slot& slot) {
+          slot.held.fetch_add(1);
+          s.in_holders.load() && s.pipe ? (void)s.mine().words[socket_face::kHolders].fetch_add(1)
+                                        : (void)slot.to_follow.fetch_add(1);
+        };
+        if (Slot* slot = s.slot.load(); slot != &s.own_slot) return count(*slot);
         if (page == nullptr || used == kPerPage) {
           void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
           if (memory == MAP_FAILED) return never_move(fd, s);
@@ -639,20 +675,8 @@ void share_slots() {
           used = 0;
         }
         Slot* slot = new (page + used++) Slot;
-        // A call that is under way in the kernel is counted there, and not here: no move, then.
-        const bool closed = close_for_good(s);
-        if (!closed && !s.shared()) s.own_slot.pinned = 1;
-        if (!closed && s.resending.load()) {  // who does that opens the new counter
-          while (!Slot::try_close(s.own_slot.receives)) sched_yield();
-          slot->sends = Slot::kClosed;
-          slot->resender = s.own_slot.resender.load();
-        }
-        slot->pipe_pid = s.own_slot.pipe_pid.load();
-        slot->pipe_fd = s.own_slot.pipe_fd.load();
-        slot->pipe_end = s.own_slot.pipe_end.load();
-        slot->pinned = s.own_slot.pinned.load();
-        slot->users = 2;
-        s.slot.store(slot);
+        (void)share_slot(s, slot);
+        count(*slot);
       },
       nullptr);
 }

@@ -68,9 +68,17 @@ struct Slot {
   std::atomic<std::int32_t> pipe_end{0};
   std::atomic<std::int32_t> resender{0};  ///< if `sends` is closed for Socket::resending: whose it is
   std::atomic<std::int32_t> pinned{0};  ///< somebody has the open file whom we cannot reach: never move it
-  /// Processes that have it, whether they have followed into the pipe or not; who was killed, or executed another
-  /// program, counts.
-  std::atomic<std::int32_t> users{1};
+  /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
+  std::atomic<std::int32_t> to_follow{1};
+  /// Who has the open file: processes (bits 0 to 31; who was killed, or executed another program, counts),
+  /// and descriptors that have been passed to somebody who has not said yet that he knows of this (bits 32 to
+  /// 47). Above, which life of the slot it is: see passing.cc.
+  std::atomic<std::uint64_t> held{1};
+  static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
+  static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
+  static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
+  /// Of another socket, and one user's.
+  static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
 };
 
 struct Socket {
@@ -116,8 +124,10 @@ struct Socket {
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
   std::atomic<bool> back_in{false};    ///< what we read is TCP's again
-  std::atomic<bool> anew{false};  ///< since it was in its pipe, the application has connected it to another end
+  std::atomic<bool> anew{false};  ///< out of its pipe, and the application may connect it to another end
   std::atomic<bool> left_at_exit{false};  ///< counted out when the process ended
+  std::atomic<bool> left_slot{false};     ///< not among the users of its slot any more
+  std::atomic<bool> in_holders{false};     ///< nor among those who are to follow
   std::atomic<bool> resending{
       false};                     ///< what the other end gave back is on its way; nothing may overtake it
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
@@ -169,10 +179,10 @@ class Held {
 
 /// The Socket behind a descriptor, or none. Lock-free.
 Held hold(int fd);
-/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown.
-void adopt(int fd, bool client, int nonblocking);
+/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown. `always`: also where none moves.
+void adopt(int fd, bool client, int nonblocking, bool always = false);
 /// A TCP socket that came from another process and is new here.
-void probe(int fd);
+void probe(int fd, bool always = false);
 /// `to` names the same open file as `from`, which may be unknown. What `to` named before is forgotten.
 void duplicate_entry(int from, int to);
 /// The descriptor is about to be closed, or has been by somebody we did not see.
@@ -209,16 +219,34 @@ void drop_offer(Socket& s);
 /// Before fork: counters of calls under way go where parent and child see them. After it, in the child.
 void share_slots();
 void forked();
-/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has moved
-/// already, and has still to be taken back if it must not stay there.
+/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has
+/// moved already, and has still to be taken back if it must not stay there.
 bool keep_on_tcp(int fd, Socket& s);
 /// That, and leave_pipe(fd, true) if it has moved.
 void never_move(int fd, Socket& s);
 /// A pipe from a process before exec.
 void adopt_pipe(int fd, int memfd, int end);
-/// A descriptor from another process: if its connection has moved, follows it; if not, it stays with the
-/// kernel, as nobody can tell what the other process will do with its own descriptor.
-void adopt_passed(int fd);
+/// A descriptor from another process, by the AF_UNIX socket `through`: if its connection has moved, follows
+/// it; if not, it may move when all who have it know of each other. `peeked`: it will be received again.
+void adopt_passed(int fd, int through, bool peeked);
+/// The socket's counters are at `shared` from now on, where other processes see them, and the process has one
+/// user there. False: a call is under way that is not counted there, so it never moves.
+bool share_slot(Socket& s, Slot* shared);
+/// This process has the socket no more. True: others have it who have not followed into the pipe.
+bool leave_slot(Socket& s);
+
+// --- passing on what has not moved (passing.cc) -------------------------------------------------------
+
+/// A descriptor of the socket is about to be sent by SCM_RIGHTS. False: it has moved or stays on TCP; or the
+/// receiver could not find its slot, and then it has to stay.
+bool put_on_its_way(int fd, Socket& s);
+/// It was not sent.
+void take_off_its_way(Socket& s);
+/// The descriptor of our own slots, if its number is one of these, is needed for something else: what is
+/// passed from now on stays on TCP. False: it is not.
+bool close_slots(unsigned first, unsigned last, bool already_closed);
+/// Such a descriptor has been received. False: nobody knows of it.
+bool claim_passed(int fd, Socket& s, int through, bool peeked);
 
 /// A memfd of another process, by its descriptor there and the link that /proc shows for it, or -1.
 /// The other process may have counted in another pid namespace: what is found must be known by its contents.
@@ -252,9 +280,9 @@ void unlock_resends();
 void resends_forked();
 /// When nothing else is right any more.
 void reset_connection(int fd);
-/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other end is to know
-/// before the kernel tells it of a reset; and, when the kernel has done it, what is left for us. From then on the
-/// socket is TCP's in this process. Others that share it keep the pipe.
+/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other end is to
+/// know before the kernel tells it of a reset; and, when the kernel has done it, what is left for us. From
+/// then on the socket is TCP's in this process. Others that share it keep the pipe.
 void before_disconnect(Socket& s);
 void disconnected(int fd, Socket& s);
 

@@ -79,7 +79,7 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   if (is_af_clan(fd)) return af_clan_connect(fd, address, size);
   Held s = hold(fd);
   if (!s || address == nullptr || size < sizeof address->sa_family) return real().connect(fd, address, size);
-  const bool used = s->sends.load(std::memory_order_relaxed) + s->receives.load(std::memory_order_relaxed) > 0;
+  const bool used = s->sends.load() > 0 || s->receives.load() > 0;
   const bool takes_off = address->sa_family == AF_UNSPEC;
   // What is known of the other end, and was offered to it, does not hold for the next.
   if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s)) before_disconnect(*s);

@@ -36,7 +36,8 @@ Stream* find(FILE* file) {
 
 // `mark`: what stands for the stream until there is one.
 Stream* new_stream(int fd, FILE* mark) {
-  for (Stream* s = streams.load(std::memory_order_acquire); s != nullptr; s = s->next) {  // PAIR preload.streams
+  Stream* first = streams.load(std::memory_order_acquire);  // PAIR preload.streams
+  for (Stream* s = first; s != nullptr; s = s->next) {
     FILE* none = nullptr;
     if (s->file.compare_exchange_strong(none, mark)) return s->fd = fd, s;
   }
@@ -50,7 +51,8 @@ Stream* new_stream(int fd, FILE* mark) {
   return s;
 }
 
-// As the C library writes from its streams: until all is written, or something goes wrong. A signal does, too.
+// As the C library writes from its streams: until all is written, or something goes wrong. A signal does,
+// too.
 std::size_t write_all(int fd, const char* bytes, std::size_t n) {
   std::size_t done = 0;
   while (done < n) {

@@ -594,8 +594,8 @@ bool look_at_kernel(int fd, Socket& s) {
 
 namespace {
 
-// The other end took our pipe, or was about to, and has not come into it since. It will not any more after so many
-// calls of ours that moved bytes; without a pipe they cost less.
+// The other end took our pipe, or was about to, and has not come into it since. It will not any more after
+// so many calls of ours that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s) {
   constexpr std::uint32_t kMostCalls = 4096;
   if ((state_of(s.theirs()) & socket_face::kAttached) != 0) return;
@@ -729,7 +729,9 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     {
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (sleep_for_bytes(fd, s, got > 0, until(), since) != 0) return got > 0 ? static_cast<ssize_t>(got) : -1;
+      if (sleep_for_bytes(fd, s, got > 0, until(), since) != 0) {
+        return got > 0 ? static_cast<ssize_t>(got) : -1;
+      }
     }
     look_at_kernel(fd, s);
     if (s.receive_wait) s.receive_wait->slept();

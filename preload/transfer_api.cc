@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "af_clan.h"
 #include "real.h"
@@ -119,6 +121,38 @@ void passed(const msghdr* message, Each&& each) {
   }
 }
 
+// The number behind a name in what /proc/PID/status says, of one line; -1: it is not there.
+long number_in(const char* status, const char* name, int column) {
+  const char* at = std::strstr(status, name);
+  if (at == nullptr) return -1;
+  for (at += std::strlen(name); column > 0 && *at != 0 && *at != '\n'; ++at) {
+    if (*at == '\t') --column;
+  }
+  return std::strtol(at, nullptr, 10);
+}
+
+bool read_status(const char* pid, char* text, std::size_t size) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%s/status", pid);
+  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  const long n = file >= 0 ? sys::call(SYS_read, file, text, size - 1) : -1;
+  if (file >= 0) sys::close(file);
+  text[n > 0 ? n : 0] = 0;
+  return n > 0;
+}
+
+// What we may do to find a pipe the process may, too: it is of our user, and behind no more filters of system
+// calls.
+bool may_as_much(pid_t pid) {
+  char number[16], theirs[4096], ours[4096];
+  std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
+  if (!read_status(number, theirs, sizeof theirs) || !read_status("self", ours, sizeof ours)) return false;
+  for (const auto& [name, column] : {std::pair{"\nUid:", 2}, {"\nSeccomp:", 1}, {"\nSeccomp_filters:", 1}}) {
+    if (number_in(theirs, name, column) != number_in(ours, name, column)) return false;
+  }
+  return true;
+}
+
 // The process has mapped this library.
 bool loads_library(pid_t pid) {
   char path[40];
@@ -151,7 +185,7 @@ bool receiver_knows(int through) {
   socklen_t size = sizeof peer;
   if (std::max(mine, theirs) <= sizeof(sa_family_t)) return false;
   return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && proc_is_ours() &&
-         loads_library(peer.pid);
+         loads_library(peer.pid) && may_as_much(peer.pid);
 }
 
 // Somebody else is going to have the descriptor too.
@@ -159,19 +193,25 @@ void pass_on(int fd, int through) {
   Held s = hold_current(fd);
   if (!s) return;
   s->inherited = true;
+  if (!s->shared()) {
+    if (put_on_its_way(fd, *s)) return;
+    catch_up(fd, *s);
+  }
   if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) leave_pipe(fd, true);
   s->followed = true;
   leave_to_others(fd, *s);
   if (s->shared()) {
     s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
   } else {
-    s->slot.load()->pinned = 1;
+    never_move(fd, *s);
   }
 }
 
 // It has not been sent.
 void keep(int fd) {
-  if (Held s = hold(fd); s && s->shared()) s->mine().words[clan::socket_face::kHolders].fetch_sub(1);
+  if (Held s = hold(fd)) {
+    s->shared() ? (void)s->mine().words[clan::socket_face::kHolders].fetch_sub(1) : take_off_its_way(*s);
+  }
 }
 
 // The kernel's calls; AF_CLAN's messages have other names.
@@ -262,7 +302,9 @@ CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
         if ((flags & kNotOfTheStream) != 0) return real().recvmsg(fd, message, flags);
         return receive_message(fd, s, message, flags);
       });
-  if (n >= 0 && message->msg_controllen > 0) passed(message, [](int other) { adopt_passed(other); });
+  if (n >= 0 && message->msg_controllen > 0) {
+    passed(message, [&](int other) { adopt_passed(other, fd, (flags & MSG_PEEK) != 0); });
+  }
   return n;
 }
 
@@ -284,7 +326,7 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
       });
   for (ssize_t i = 0; i < received; ++i) {
     if (messages[i].msg_hdr.msg_controllen > 0) {
-      passed(&messages[i].msg_hdr, [](int other) { adopt_passed(other); });
+      passed(&messages[i].msg_hdr, [&](int other) { adopt_passed(other, fd, (flags & MSG_PEEK) != 0); });
     }
   }
   return static_cast<int>(received);
