@@ -72,7 +72,7 @@ void enter(int fd, Named* n) {
 Named* make(int type) {
   if (pool == nullptr) {
     constexpr std::size_t kBatch = 64;
-    void* memory = ::mmap(nullptr, kBatch * sizeof(Named), PROT_READ | PROT_WRITE,
+    void* memory = sys::mmap(nullptr, kBatch * sizeof(Named), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     for (std::size_t i = 0; i < kBatch; ++i) {
@@ -111,7 +111,7 @@ bool appear(int fd, int type, const Names& names) {
   KeepErrno keep;
   Locked locked;
   if (table.load() == nullptr) {
-    void* memory = ::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
+    void* memory = sys::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     // PAIR preload.af_clan: publishes zeroed entries

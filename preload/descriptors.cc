@@ -28,14 +28,14 @@ Entry* entry(int fd, bool make) {
   Entry* chunk = slot.load(std::memory_order_acquire);  // PAIR preload.chunk
   if (chunk == nullptr) {
     if (!make) return nullptr;
-    void* memory = ::mmap(nullptr, kChunk * sizeof(Entry), PROT_READ | PROT_WRITE,
+    void* memory = sys::mmap(nullptr, kChunk * sizeof(Entry), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     chunk = static_cast<Entry*>(memory);
     Entry* expected = nullptr;
     // PAIR preload.chunk: publishes zeroed entries
     if (!slot.compare_exchange_strong(expected, chunk, std::memory_order_acq_rel)) {
-      ::munmap(memory, kChunk * sizeof(Entry));
+      sys::munmap(memory, kChunk * sizeof(Entry));
       chunk = expected;
     }
   }
@@ -65,7 +65,7 @@ Socket* take() {
   pool.enter();
   if (pool.free == nullptr) {
     constexpr std::size_t kBatch = 64;
-    void* memory = ::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
+    void* memory = sys::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
       auto* sockets = static_cast<Socket*>(memory);

@@ -85,6 +85,7 @@ struct Set {
   Interest* within = nullptr;  ///< as which it is in other sets
   std::uint32_t moved = 0, start = 0;
   std::uint32_t round = 0;  ///< of collect()
+  std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
   std::atomic<std::uint64_t> now_ns{0};  ///< at the last wait, or nearly
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
@@ -161,10 +162,13 @@ class Guard {
 // Sets by descriptor.
 constexpr int kMostSets = 65536;
 std::atomic<Set*>* sets = nullptr;  ///< mapped with the first set
+/// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd. They do not take the
+/// lock, and find this when another set has the number.
+std::atomic<std::uint32_t>* plain_sleepers = nullptr;
 int sets_end = 0;                   ///< none has this number or a higher one
 
 void* pages(std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
@@ -183,7 +187,7 @@ bool List::reserve(std::uint32_t least) {
 }
 
 void List::release() {
-  if (at != nullptr) ::munmap(at, room * sizeof(Interest*));
+  if (at != nullptr) sys::munmap(at, room * sizeof(Interest*));
   at = nullptr;
   room = 0;
 }
@@ -228,8 +232,12 @@ Recycled<SetSleep> sleep_pool;
 
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
-  if (sets == nullptr) sets = static_cast<std::atomic<Set*>*>(pages(kMostSets * sizeof(std::atomic<Set*>)));
-  if (sets == nullptr) return nullptr;
+  if (sets == nullptr) {
+    void* memory = pages(kMostSets * (sizeof(std::atomic<Set*>) + sizeof(std::atomic<std::uint32_t>)));
+    if (memory == nullptr) return nullptr;
+    sets = static_cast<std::atomic<Set*>*>(memory);
+    plain_sleepers = reinterpret_cast<std::atomic<std::uint32_t>*>(sets + kMostSets);
+  }
   Set* set = sets[epfd].load(std::memory_order_relaxed);
   if (set != nullptr) return set;
   set = set_pool.take();
@@ -256,6 +264,7 @@ bool add(Set& set, Interest* i) {
   if (!set.watched.reserve(set.interests.room)) return false;
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
+  set.remembered.store(set.interests.count, std::memory_order_seq_cst);
   return true;
 }
 
@@ -302,6 +311,7 @@ void remove(Interest* i) {
   unwatch(*i);
   set.interests.at[i->index] = set.interests.at[--set.interests.count];
   set.interests.at[i->index]->index = i->index;
+  set.remembered.store(set.interests.count, std::memory_order_relaxed);
   for (Interest** p = i->nested ? &i->inner->within : &i->socket->interests; *p != nullptr;
        p = &(*p)->next_of_socket) {
     if (*p == i) {
@@ -772,12 +782,43 @@ bool plain_are_due(std::uint64_t now) {
   return true;
 }
 
+// A glance without the lock: what is in the set is the kernel's alone.
+bool remembers_nothing(int epfd) {
+  const Set* set = find(epfd);
+  return set != nullptr && set->epfd == epfd && set->use == nullptr &&
+         set->remembered.load(std::memory_order_seq_cst) == 0;
+}
+
+// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said of these is
+// not the application's.
+template <typename Sleep>
+bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep, int* n) {
+  struct Counted {
+    std::atomic<std::uint32_t>& sleepers;
+    explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) { sleepers.fetch_add(1); }
+    ~Counted() { sleepers.fetch_sub(1); }  // also when cancelled
+  };
+  if (!remembers_nothing(epfd)) return false;
+  {
+    const Counted counted(plain_sleepers[epfd]);
+    if (!remembers_nothing(epfd)) return false;
+    *n = sleep(events, most, timeout_ns);
+  }
+  if (*n <= 0 || remembers_nothing(epfd)) return true;
+  Guard guard;
+  if (Set* set = find(epfd); set != nullptr) *n = translate(*set, events, *n, false);
+  return true;
+}
+
 // `sleep(events, most, timeout_ms)` is the kernel's wait as the application called it.
 template <typename Sleep>
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep) {
   if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
   const std::uint64_t deadline =
       timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+  if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
+    if (n != 0 || timeout_ns == 0 || (deadline != kNoDeadline && monotonic_ns() >= deadline)) return n;
+  }
   InUse use;
   const SinceEntry since;
   for (;;) {
@@ -807,7 +848,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       continue;
     }
     if (n > 0) {
-      if (n == most || !plain_are_due(monotonic_ns())) return n;
+      if (n == most || !plain_are_due(set->now())) return n;
       KeepErrno keep;
       const int more = sys::epoll_wait(epfd, events + n, most - n, 0);
       Guard guard;
@@ -908,8 +949,8 @@ void ask_for(Interest& i, const epoll_event& event) {
   watch(i);
 }
 
-// `before`: what we know of the descriptor in this set already.
-int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before) {
+// `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to remember it.
+int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before, bool* lost) {
   if (before != nullptr && before->parked) {
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
@@ -919,7 +960,7 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
   Interest* i = set != nullptr ? interest_pool.take() : nullptr;
   if (i == nullptr || (i->set = set, !add(*set, i))) {
-    s.state.store(Socket::State::kKernel);  // nowhere to remember it: leave it alone
+    *lost = true;
     return rc;
   }
   i->socket = &s;
@@ -941,32 +982,17 @@ bool is_set(int fd, int epfd) {
   return sys::epoll_ctl(fd, EPOLL_CTL_DEL, epfd, nullptr) != 0 && errno == ENOENT;
 }
 
-int control(int epfd, int op, int fd, epoll_event* event) {
-  if (find(fd) != nullptr) {
-    const int rc = real().epoll_ctl(epfd, op, fd, event);
-    if (rc == 0) note_nested(epfd, op, fd, event);
-    return rc;
-  }
-  Held s = hold_current(fd);
-  if (!s && op == EPOLL_CTL_ADD) {
-    const int rc = real().epoll_ctl(epfd, op, fd, event);
-    // A set in which there is no socket yet. Now that it is in the other one, that cannot be in it.
-    if (rc == 0 && is_set(fd, epfd)) note_nested(epfd, op, fd, event);
-    return rc;
-  }
-  // Nothing to remember of one that stays on TCP for good.
-  if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
-  if (op != EPOLL_CTL_DEL && sets_shared && changes_shared(epfd)) leave_pipe(fd, false);
+int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool* lost) {
   Guard guard;
   Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
-  Interest* i = set != nullptr ? find(*set, s.get(), fd) : nullptr;
+  Interest* i = set != nullptr ? find(*set, &s, fd) : nullptr;
   if (op == EPOLL_CTL_ADD) {
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
       ask_for(*i, *event);
       return 0;
     }
-    return control_add(epfd, fd, event, *s, set, i);
+    return control_add(epfd, fd, event, s, set, i, lost);
   }
   if (i != nullptr && i->parked) {
     errno = ENOENT;
@@ -986,7 +1012,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   }
   if (op == EPOLL_CTL_DEL) {
     // Programs take sockets out and put them in again with every message. Processes may share the set.
-    if (!s->inherited.load(std::memory_order_relaxed)) {
+    if (!s.inherited.load(std::memory_order_relaxed)) {
       i->parked = true;
       unwatch(*i);
       return 0;
@@ -1001,6 +1027,28 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   }
   ask_for(*i, *event);
   return 0;
+}
+
+int control(int epfd, int op, int fd, epoll_event* event) {
+  if (find(fd) != nullptr) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    if (rc == 0) note_nested(epfd, op, fd, event);
+    return rc;
+  }
+  Held s = hold_current(fd);
+  if (!s && op == EPOLL_CTL_ADD) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    // A set in which there is no socket yet. Now that it is in the other one, that cannot be in it.
+    if (rc == 0 && is_set(fd, epfd)) note_nested(epfd, op, fd, event);
+    return rc;
+  }
+  // Nothing to remember of one that stays on TCP for good.
+  if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
+  if (op != EPOLL_CTL_DEL && sets_shared && changes_shared(epfd)) leave_pipe(fd, false);
+  bool lost = false;
+  const int rc = control_socket(epfd, op, fd, event, *s, &lost);
+  if (lost) never_move(fd, *s);
+  return rc;
 }
 
 }  // namespace
@@ -1026,7 +1074,7 @@ void share_sets() {
     }
     if (set->use != nullptr) continue;
     if (page == nullptr || used == kPerPage) {
-      void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) return;
       page = static_cast<SetUse*>(memory);
       used = 0;
@@ -1064,6 +1112,17 @@ void went_back(Socket& s) {
     } else {
       watch_kernel(*i);
     }
+    i = next;
+  }
+}
+
+void stayed(Socket& s) {
+  // Who shares the open file may still move it.
+  if (s.interests == nullptr || s.inherited.load(std::memory_order_relaxed)) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr;) {
+    Interest* next = i->next_of_socket;
+    if (!i->moved && !i->parked) remove(i);
     i = next;
   }
 }
@@ -1118,7 +1177,8 @@ bool watcher_sleeps(const Socket& s, std::uint32_t events) {
   bool sleeps = false;
   for (const Interest* i = s.interests; i != nullptr && !sleeps; i = i->next_of_socket) {
     if (!i->moved || i->parked || i->fired || (events != 0 && (i->events & events) == 0)) continue;
-    sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0;
+    sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0 ||
+             plain_sleepers[i->set->epfd].load(std::memory_order_seq_cst) > 0;
   }
   if (locked) unlock_epoll();
   return sleeps;

@@ -27,6 +27,8 @@ void set_awake(SetSleep* sleep);
 /// The calling thread has the lock of all sets, so the other end of this socket, which leaves its pipe, is
 /// answered when the thread has let go of it. False: it has not.
 bool put_off(int fd, Socket& s);
+/// The socket stays on TCP for good: sets need not remember it, and one without others is the kernel's alone.
+void stayed(Socket& s);
 /// Sockets have been put into this epoll set.
 bool known_epoll(int fd);
 /// An epoll descriptor goes, or gets another name.

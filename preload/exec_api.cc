@@ -81,7 +81,7 @@ bool is_loaded_by_linker(const char* path, int depth) {
     }
   } file{static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC))};
   struct stat st {};
-  if (file.fd < 0 || ::fstat(file.fd, &st) != 0 || (st.st_mode & (S_ISUID | S_ISGID)) != 0) return false;
+  if (file.fd < 0 || sys::fstat(file.fd, &st) != 0 || (st.st_mode & (S_ISUID | S_ISGID)) != 0) return false;
   if (::fgetxattr(file.fd, "security.capability", nullptr, 0) >= 0) return false;
   alignas(8) char head[4096] = {};
   const long n = sys::call(SYS_read, file.fd, head, sizeof head - 1);

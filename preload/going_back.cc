@@ -522,7 +522,7 @@ int socket_of(const char* pid, const char* link) {
     // It may have closed that, or been followed by another of its number.
     struct stat st {};
     if (found < 0) continue;
-    const bool known = ::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode);
+    const bool known = sys::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode);
     std::snprintf(text, sizeof text, "socket:[%lu]", static_cast<unsigned long>(st.st_ino));
     if (known && std::strcmp(text, link) == 0) continue;
     sys::close(found);

@@ -53,7 +53,7 @@ Table tables[kTables];  // the first is our own
 std::atomic<int> own_memfd{-1};  ///< of that; -1: what is passed now cannot be found
 
 Entry* map_table(int memfd) {
-  void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+  void* memory = sys::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<Entry*>(memory);
 }
 
@@ -71,7 +71,7 @@ Entry* own_table() {
     own_memfd.store(move_high(memfd));  // stays open, for receivers to find
     return made;
   }
-  if (made != nullptr) ::munmap(made, kBytes);
+  if (made != nullptr) sys::munmap(made, kBytes);
   sys::close(memfd);
   return own;
 }
@@ -83,7 +83,7 @@ bool identify(int fd, Identity* id) {
   struct stat socket {}, pids {};
   socklen_t size = sizeof id->cookie;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &id->cookie, &size) != 0 || id->cookie == 0) return false;
-  if (::fstat(fd, &socket) != 0 || ::stat("/proc/self/ns/pid", &pids) != 0) return false;
+  if (sys::fstat(fd, &socket) != 0 || ::stat("/proc/self/ns/pid", &pids) != 0) return false;
   id->inode = socket.st_ino;
   id->pids = pids.st_ino;
   return true;
@@ -142,7 +142,7 @@ Entry* find_here(const Identity& id) {
 // A table that a process has, mapped from now on.
 Entry* take_table(int memfd) {
   struct stat about {};
-  if (::fstat(memfd, &about) != 0 || about.st_size != static_cast<off_t>(kBytes) ||
+  if (sys::fstat(memfd, &about) != 0 || about.st_size != static_cast<off_t>(kBytes) ||
       (about.st_uid != 0 && !config().allows_uid(about.st_uid)) ||
       (sys::fcntl(memfd, F_GET_SEALS) & kSeals) != kSeals) {
     return nullptr;

@@ -39,6 +39,7 @@ void before_fork() {
 void after_fork(bool in_child) {
   KeepErrno keep;
   if (in_child) {
+    t_signals.thread = 0;
     note_process();
     sets_forked();
   }

@@ -33,10 +33,10 @@ std::atomic<pid_t>* owner = nullptr;
 void note_process() {
   if (owner == nullptr) {
     void* page =
-        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
     if (::madvise(page, 4096, MADV_WIPEONFORK) != 0) {  // before Linux 4.14
-      ::munmap(page, 4096);
+      sys::munmap(page, 4096);
       return;
     }
     owner = static_cast<std::atomic<pid_t>*>(page);

@@ -25,6 +25,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "clan/system_call.h"
+
 // System calls are those of this processor, and some handshakes rely on its order of stores and loads: they
 // are listed at the end of docs/memory-model.md.
 #if !defined(__x86_64__) || defined(__ILP32__)
@@ -130,35 +132,13 @@ const Real& real();
 
 namespace sys {
 
-/// A system call past the C library: its syscall() is one of those we stand in front of.
-template <typename... Arguments>
-long call(long number, Arguments... arguments) {
-  static_assert(sizeof...(arguments) <= 6);
-  long a[6] = {((long)arguments)...};
-  long result = number;
-  register long r10 asm("r10") = a[3];
-  register long r8 asm("r8") = a[4];
-  register long r9 asm("r9") = a[5];
-  asm volatile("syscall"
-               : "+a"(result)
-               : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
-               : "rcx", "r11", "memory");
-  if (result < 0 && result > -4096) {
-    errno = static_cast<int>(-result);
-    return -1;
-  }
-  return result;
-}
+using namespace clan::sys;
 
 inline ssize_t recv(int fd, void* to, size_t n, int flags) {
   return sys::call(SYS_recvfrom, fd, to, n, flags, nullptr, nullptr);
 }
 inline ssize_t send(int fd, const void* from, size_t n, int flags) {
   return sys::call(SYS_sendto, fd, from, n, flags, nullptr, 0);
-}
-inline int close(int fd) { return static_cast<int>(sys::call(SYS_close, fd)); }
-inline int fcntl(int fd, int command, long argument = 0) {
-  return static_cast<int>(sys::call(SYS_fcntl, fd, command, argument));
 }
 inline int ioctl(int fd, unsigned long request, void* argument) {
   return static_cast<int>(sys::call(SYS_ioctl, fd, request, argument));

@@ -190,6 +190,7 @@ void stay(Socket& s) {
   withdraw_offer(s);
   s.pipe = Pipe();
   s.state.store(Socket::State::kKernel);
+  stayed(s);
 }
 
 namespace {
@@ -514,7 +515,7 @@ int find_pipe(std::uint64_t cookie, int* end) {
       const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
       if (memfd < 0) continue;
       struct stat about {};
-      if (::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) {
+      if (sys::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) {
         sys::close(memfd);
         continue;
       }
@@ -651,7 +652,7 @@ void share_slots() {
   static Slot* page = nullptr;
   static std::size_t used = 0;
   if (shared_moves == nullptr) {
-    void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
   }
   static std::uint64_t forks = 0;
@@ -669,7 +670,7 @@ void share_slots() {
         };
         if (Slot* slot = s.slot.load(); slot != &s.own_slot) return count(*slot);
         if (page == nullptr || used == kPerPage) {
-          void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+          void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
           if (memory == MAP_FAILED) return never_move(fd, s);
           page = static_cast<Slot*>(memory);
           used = 0;

@@ -12,6 +12,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "real.h"
+
 namespace clan::preload {
 
 /// Of a thread. Written by it and by the handlers that interrupt it.
@@ -20,9 +22,16 @@ struct SignalState {
   std::uint32_t handled;       ///< handlers that have run
   std::uint32_t interrupting;  ///< of these, those after which the kernel restarts nothing (no SA_RESTART)
   std::uint64_t put_off;       ///< signals, by bits as the kernel's sets
+  std::int32_t thread;         ///< its id, 0: not asked yet
 };
 // initial-exec: asked on the data path, and in handlers
 extern constinit thread_local SignalState t_signals __attribute__((tls_model("initial-exec")));
+
+/// The calling thread's id, without a system call each time. In a child of vfork() its parent's.
+inline std::int32_t thread_id() {
+  if (t_signals.thread == 0) t_signals.thread = static_cast<std::int32_t>(sys::call(SYS_gettid));
+  return t_signals.thread;
+}
 
 /// Lets in what has been put off. For the end of a section.
 void let_signals_in();

@@ -147,7 +147,7 @@ bool lives(std::uint64_t bells) {
 }  // namespace
 
 Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
-  const std::uint64_t me = static_cast<std::uint64_t>(sys::call(SYS_gettid)) << socket_face::kRinger;
+  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
   std::uint64_t end = 0;
   for (std::uint64_t now = bells_.load(std::memory_order_relaxed);;) {
     if ((now & socket_face::kBellsClosed) != 0) {
@@ -188,7 +188,7 @@ Ringing::~Ringing() {
 
 bool silence(PipePage::Face& face) {
   auto& bells = face.words[kBells];
-  const std::uint64_t me = static_cast<std::uint64_t>(sys::call(SYS_gettid)) << socket_face::kRinger;
+  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
   const std::uint64_t start = monotonic_ns();
   std::uint64_t now =
       bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells

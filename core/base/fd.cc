@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/system_call.h"
 
 namespace clan {
 namespace {
@@ -36,37 +37,37 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
 }  // namespace
 
 void Fd::reset() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) sys::close(fd_);
   fd_ = -1;
 }
 
 Result<Fd> duplicate(int fd) {
-  int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  int copy = sys::fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return errno_error("fcntl(F_DUPFD_CLOEXEC)");
   return Fd(copy);
 }
 
 Result<Fd> create_memfd(const char* name, std::size_t bytes) {
-  Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Fd fd(static_cast<int>(sys::call(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!fd) return errno_error("memfd_create");
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno_error("ftruncate(memfd)");
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  if (sys::call(SYS_ftruncate, fd.get(), bytes) != 0) return errno_error("ftruncate(memfd)");
+  if (sys::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return errno_error("fcntl(F_ADD_SEALS)");
   }
   return fd;
 }
 
 Status seal_future_write(int memfd) {
-  if (::fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+  if (sys::fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
     return errno_error("fcntl(F_ADD_SEALS, F_SEAL_FUTURE_WRITE)");
   }
   return {};
 }
 
 Status seal_seals(int memfd) {
-  const int seals = ::fcntl(memfd, F_GET_SEALS);
+  const int seals = sys::fcntl(memfd, F_GET_SEALS);
   if (seals >= 0 && (seals & F_SEAL_SEAL) != 0) return {};
-  if (::fcntl(memfd, F_ADD_SEALS, F_SEAL_SEAL) != 0) return errno_error("fcntl(F_ADD_SEALS, F_SEAL_SEAL)");
+  if (sys::fcntl(memfd, F_ADD_SEALS, F_SEAL_SEAL) != 0) return errno_error("fcntl(F_ADD_SEALS, F_SEAL_SEAL)");
   return {};
 }
 
@@ -99,7 +100,7 @@ void drain_eventfd(int fd) {
 
 bool may_be_eventfd(int fd) {
   struct stat st {};
-  return ::fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) == 0;
+  return sys::fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) == 0;
 }
 
 Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,

@@ -6,15 +6,17 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include "clan/system_call.h"
+
 namespace clan {
 
 Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access) {
   struct stat st {};
-  if (::fstat(memfd, &st) != 0) return errno_error("fstat(memfd)");
+  if (sys::fstat(memfd, &st) != 0) return errno_error("fstat(memfd)");
   if (bytes == 0 || st.st_size < 0 || static_cast<std::size_t>(st.st_size) < bytes) {
     return Error{EINVAL, "shared memory is smaller than announced"};
   }
-  int seals = ::fcntl(memfd, F_GET_SEALS);
+  int seals = sys::fcntl(memfd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{EPERM, "shared memory is not sealed against shrinking"};
   }
@@ -23,20 +25,20 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access) {
   if (::fstatfs(memfd, &fs) != 0) return errno_error("fstatfs(memfd)");
   if (fs.f_type == HUGETLBFS_MAGIC) return Error{EPERM, "shared memory of huge pages is not taken from peers"};
   int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* p = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memfd, 0);
+  void* p = sys::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memfd, 0);
   if (p == MAP_FAILED) return errno_error("mmap(memfd)");
   return Mapping(static_cast<std::byte*>(p), bytes);
 }
 
 Status Mapping::replace(int memfd) {
-  void* p = ::mmap(data_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+  void* p = sys::mmap(data_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
                    memfd, 0);
   if (p == MAP_FAILED) return errno_error("mmap(MAP_FIXED)");
   return {};
 }
 
 void Mapping::reset() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ != nullptr) sys::munmap(data_, size_);
   data_ = nullptr;
   size_ = 0;
 }

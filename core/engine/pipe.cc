@@ -18,6 +18,7 @@
 #include "base/mapping.h"
 #include "clan/clock.h"
 #include "clan/log.h"
+#include "clan/system_call.h"
 #include "shm/asymmetric_fence.h"
 #include "shm/ring.h"
 
@@ -48,13 +49,13 @@ struct Thread {
 thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
 
 std::uint32_t thread_id() {
-  if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
+  if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(sys::call(SYS_gettid));
   return t_thread.id;
 }
 
 // As far as can be seen from our pid namespace.
 bool is_there(std::uint32_t thread) {
-  return ::kill(static_cast<pid_t>(thread), 0) == 0 || errno != ESRCH;
+  return sys::call(SYS_kill, static_cast<pid_t>(thread), 0) == 0 || errno != ESRCH;
 }
 
 // Between a store that the other side looks for and a load of what it stores: one of us sees the other's.
@@ -179,7 +180,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
     } else {
       // A nap, and not one more yield, lets an owner run that has a lower priority.
       const timespec nap{0, kNapNs};
-      ::syscall(SYS_nanosleep, &nap, nullptr);
+      sys::call(SYS_nanosleep, &nap, nullptr);
       const std::uint64_t now = monotonic_ns();
       const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
       last = now;
@@ -232,8 +233,8 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
 Pipe::~Pipe() { reset(); }
 
 void Pipe::reset() {
-  if (page_ != nullptr) ::munmap(page_, bytes_);
-  if (memfd_ >= 0) ::close(memfd_);
+  if (page_ != nullptr) sys::munmap(page_, bytes_);
+  if (memfd_ >= 0) sys::close(memfd_);
   page_ = nullptr;
   memfd_ = -1;
 }
@@ -246,7 +247,7 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   auto fd = create_memfd(name, bytes_for(ring_bytes));
   if (!fd) return fd.error();
   struct stat st {};
-  if (::fstat(fd->get(), &st) != 0) return errno_error("looking at a pipe");
+  if (sys::fstat(fd->get(), &st) != 0) return errno_error("looking at a pipe");
   auto mapping = Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite);
   if (!mapping) return mapping.error();
   auto* page = reinterpret_cast<PipePage*>(mapping->release());
@@ -263,8 +264,8 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
 Result<Pipe> Pipe::open(int memfd, int end) {
   Fd fd(memfd);
   struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) return errno_error("looking at a pipe");
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (sys::fstat(fd.get(), &st) != 0) return errno_error("looking at a pipe");
+  const int seals = sys::fcntl(fd.get(), F_GET_SEALS);
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW;
   if (seals < 0 || (seals & kWanted) != kWanted) return Error{EPROTO, "a pipe that is not sealed"};
   const auto size = static_cast<std::size_t>(st.st_size);

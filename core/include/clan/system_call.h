@@ -1,0 +1,63 @@
+// System calls past the C library, for what lives in other people's processes: interposers and sanitizers there
+// take the C library's for the program's own. Not cancellation points, and safe in signal handlers.
+//
+// Sanitizer builds of CLAN itself go by the C library, so that they see what is mapped and closed; so do other
+// processors than x86-64.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+
+namespace clan::sys {
+
+/// At most six arguments, integers or pointers. -1 with errno, or what the kernel answers.
+template <typename... Arguments>
+long call(long number, Arguments... arguments) {
+  static_assert(sizeof...(arguments) <= 6);
+  long a[6] = {((long)arguments)...};
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  long result = number;
+  register long r10 asm("r10") = a[3];
+  register long r8 asm("r8") = a[4];
+  register long r9 asm("r9") = a[5];
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  if (result < 0 && result > -4096) {
+    errno = static_cast<int>(-result);
+    return -1;
+  }
+  return result;
+#else
+  return ::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+#endif
+}
+
+inline int close(int fd) { return static_cast<int>(call(SYS_close, fd)); }
+inline int fcntl(int fd, int command, long argument = 0) {
+  return static_cast<int>(call(SYS_fcntl, fd, command, argument));
+}
+inline int fstat(int fd, struct stat* st) {
+  return static_cast<int>(call(SYS_newfstatat, fd, "", st, AT_EMPTY_PATH));
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline void* mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t from) {
+  return ::mmap(at, bytes, protection, flags, fd, from);
+}
+inline int munmap(void* at, std::size_t bytes) { return ::munmap(at, bytes); }
+#else
+inline void* mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t from) {
+  return reinterpret_cast<void*>(call(SYS_mmap, at, bytes, protection, flags, fd, from));
+}
+inline int munmap(void* at, std::size_t bytes) { return static_cast<int>(call(SYS_munmap, at, bytes)); }
+#endif
+
+}  // namespace clan::sys
