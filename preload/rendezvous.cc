@@ -134,6 +134,7 @@ std::atomic<std::uint32_t>* shared_moves = nullptr;
 // The socket's transfers go by its pipe from now on. `counted`: whoever gave us the descriptor has counted us
 // among the holders, or we were before exec.
 void begin_sharing(int fd, Socket& s, bool counted) {
+  guard_buffers();
   s.receive_wait.emplace(WaitOptions{});
   s.send_wait.emplace(WaitOptions{});
   int low_water = 1;

@@ -7,6 +7,11 @@
 //
 // Not put off: faults (SIGSEGV and its like), as what has faulted cannot go on, and handlers that were set by system
 // call, past the C library.
+//
+// The same handler of ours gets the faults of copies from and to the application's buffers: where there is no such
+// memory the kernel would say EFAULT, and so do we. For that it stands, once a connection has moved, where the
+// application has set none; the application does not see it, and what is not such a fault ends the program as ever.
+// A thread that blocks SIGSEGV cannot be helped: there the kernel ends the program.
 #pragma once
 
 #include <atomic>
@@ -23,6 +28,7 @@ struct SignalState {
   std::uint32_t interrupting;  ///< of these, those after which the kernel restarts nothing (no SA_RESTART)
   std::uint64_t put_off;       ///< signals, by bits as the kernel's sets
   std::int32_t thread;         ///< its id, 0: not asked yet
+  void** copying;              ///< where to go on if the application's buffer is not there
 };
 // initial-exec: asked on the data path, and in handlers
 extern constinit thread_local SignalState t_signals __attribute__((tls_model("initial-exec")));
@@ -73,6 +79,9 @@ class Disturbed {
  private:
   std::uint32_t sections_;
 };
+
+/// From now on a buffer that is not there is EFAULT. Before the first pipe.
+void guard_buffers();
 
 /// What has run since a call began. A call that the kernel would have spent asleep has to end with EINTR for
 /// a handler that ran while we were awake.

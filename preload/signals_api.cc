@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "clan/pipe.h"
 #include "real.h"
 #include "signals.h"
 
@@ -44,6 +45,8 @@ bool is_fault(int number) {
   }
 }
 
+std::atomic<bool> buffers_guarded{false};
+
 void handle(int number, siginfo_t* info, void* context);
 
 // The signal comes again when its thread's section is over. False: it cannot be kept.
@@ -70,7 +73,27 @@ bool put_off(int number, siginfo_t* info, void* context, bool has_info) {
   return true;
 }
 
+bool is_guarded(int number) {
+  return buffers_guarded.load(std::memory_order_relaxed) && (number == SIGSEGV || number == SIGBUS);
+}
+
+// The fault of a copy goes on where the copy began; what else we stand for ends the program.
+void handle_fault(int number, const siginfo_t* info, void* context) {
+  if (info->si_code > 0 && t_signals.copying != nullptr) {
+    sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr,
+              sizeof(std::uint64_t));
+    __builtin_longjmp(t_signals.copying, 1);
+  }
+  if ((handlers[number].load(std::memory_order_relaxed) & kAddress) != 0) return;
+  struct sigaction none {};
+  none.sa_handler = SIG_DFL;
+  real().sigaction(number, &none, nullptr);
+  // A fault comes again when we return. What was sent does not.
+  if (info->si_code <= 0) sys::call(SYS_tgkill, sys::call(SYS_getpid), sys::call(SYS_gettid), number);
+}
+
 void handle(int number, siginfo_t* info, void* context) {
+  if (is_guarded(number)) handle_fault(number, info, context);
   const std::uint64_t set = handlers[number].load(std::memory_order_relaxed);
   if (t_signals.sections != 0 && !is_fault(number) &&
       put_off(number, info, context, (set & kWantsInfo) != 0)) {
@@ -81,6 +104,28 @@ void handle(int number, siginfo_t* info, void* context) {
   if ((set & kRestarts) == 0) ++t_signals.interrupting;
   // The last thing here: it may jump away or throw, and takes what room there is on the stack.
   reinterpret_cast<void (*)(int, siginfo_t*, void*)>(set & kAddress)(number, info, context);
+}
+
+// Not inlined, so that what the caller has in registers is kept.
+[[gnu::noinline]] bool guard_copy(void (*copy)(void*), void* argument) {
+  void* place[5];
+  if (__builtin_setjmp(place) != 0) {
+    t_signals.copying = nullptr;
+    return false;
+  }
+  t_signals.copying = place;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  copy(argument);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t_signals.copying = nullptr;
+  return true;
+}
+
+struct sigaction for_faults() {
+  struct sigaction action {};
+  action.sa_sigaction = handle;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  return action;
 }
 
 bool in_range(int number) { return number > 0 && number < NSIG; }
@@ -101,6 +146,10 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 // not a table.
 template <typename Call>
 sighandler_t set_handler(int number, sighandler_t handler, bool restarts, Call&& call) {
+  if (handler == SIG_DFL && is_guarded(number)) {
+    struct sigaction none {}, old {};
+    return ::sigaction(number, &none, &old) == 0 ? old.sa_handler : SIG_ERR;
+  }
   const bool wrap = in_range(number) && is_handler(handler) && !in_borrowed_memory();
   std::uint64_t before = in_range(number) ? handlers[number].load() : 0;
   if (wrap) {
@@ -112,16 +161,35 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, Call&&
 }
 
 }  // namespace
+
+void guard_buffers() {
+  if (buffers_guarded.exchange(true)) return;
+  KeepErrno keep;
+  for (const int number : {SIGSEGV, SIGBUS}) {
+    struct sigaction now {};
+    if (real().sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+    const struct sigaction ours_then = for_faults();
+    handlers[number].store(0);
+    real().sigaction(number, &ours_then, nullptr);
+  }
+  Pipe::guard_copies(guard_copy);
+}
+
 }  // namespace clan::preload
 
 using namespace clan::preload;
 
 CLAN_INTERPOSE int sigaction(int number, const struct sigaction* action, struct sigaction* old) noexcept {
   if (!in_range(number)) return real().sigaction(number, action, old);
-  const bool wrap = action != nullptr && is_handler(action->sa_handler) && !in_borrowed_memory();
+  const bool default_of_fault = action != nullptr && action->sa_handler == SIG_DFL && is_guarded(number);
+  const bool wrap = (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) &&
+                    !in_borrowed_memory();
   std::uint64_t before = handlers[number].load();
   struct sigaction with {};
-  if (wrap) {
+  if (wrap && default_of_fault) {
+    before = handlers[number].exchange(0);
+    with = for_faults();
+  } else if (wrap) {
     with = *action;
     before = handlers[number].exchange(entry_of(with));
     with.sa_sigaction = handle;
@@ -135,6 +203,7 @@ CLAN_INTERPOSE int sigaction(int number, const struct sigaction* action, struct 
   if (old != nullptr && old->sa_sigaction == handle) {
     old->sa_handler = reinterpret_cast<sighandler_t>(before & kAddress);
     if ((before & kWantsInfo) == 0) old->sa_flags &= ~SA_SIGINFO;
+    if (old->sa_handler == SIG_DFL) old->sa_flags = 0;
   }
   return rc;
 }

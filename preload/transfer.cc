@@ -401,9 +401,10 @@ ssize_t ended(Socket& s) {
   return 0;
 }
 
-bool deadlocked(const Pipe::Done& done) {
+// What the pipe has done is all; what it could not do is errno.
+bool failed(const Pipe::Done& done) {
   if (done.err == 0) return false;
-  errno = done.err == EPROTO ? ECONNRESET : EAGAIN;
+  errno = done.err == EPROTO ? ECONNRESET : done.err == EFAULT ? EFAULT : EAGAIN;
   return true;
 }
 
@@ -661,9 +662,9 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         Part part(buffers, count, got);
         done = s.pipe.receive(part.buffers, part.count, peek);
       }
-      if (deadlocked(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (done.must_ring) ring_doorbell(fd, s);
       got += done.bytes;
+      if (failed(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (got > 0 && got >= target) {
         // The rest may be TCP's again, and belongs to the same answer.
         if (got == wanted || peek || (state_of(s.theirs()) & kGone) == 0 || !came_back(fd, s)) {
@@ -881,9 +882,9 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (!ending.wait()) return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
       continue;
     }
-    if (deadlocked(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (done.must_ring) ring_doorbell(fd, s);
     sent += done.bytes;
+    if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (sent == wanted) return static_cast<ssize_t>(sent);
     if (done.bytes > 0) continue;
     s.full.fetch_add(1, std::memory_order_relaxed);

@@ -75,6 +75,19 @@ std::size_t total(const iovec* buffers, int count) {
   return n;
 }
 
+std::atomic<Pipe::CopyGuard> copy_guard{nullptr};
+
+// `copy()` touches the application's buffers. False: they are not there.
+template <typename Copy>
+bool guarded(Copy& copy) {
+  const Pipe::CopyGuard guard = copy_guard.load(std::memory_order_relaxed);  // relaxed: set before there is a pipe
+  if (guard == nullptr) {
+    copy();
+    return true;
+  }
+  return guard([](void* argument) { (*static_cast<Copy*>(argument))(); }, &copy);
+}
+
 // Walks through the buffers of an application.
 class Cursor {
  public:
@@ -230,6 +243,8 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
   return *this;
 }
 
+void Pipe::guard_copies(CopyGuard guard) { copy_guard.store(guard, std::memory_order_relaxed); }
+
 Pipe::~Pipe() { reset(); }
 
 void Pipe::reset() {
@@ -360,7 +375,11 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
         return {0, false, EPROTO};
       }
       if (rc == 0) break;
-      cursor.gather(shm::payload_at(ring, out_, slot), n);
+      auto copy = [&] { cursor.gather(shm::payload_at(ring, out_, slot), n); };
+      if (!guarded(copy)) {
+        done.err = EFAULT;
+        break;
+      }
       shm::ring_publish(ring, out_, slot,
                         shm::RingHead::make(static_cast<std::uint32_t>(n), kBytesRecord, cpu));
       shm::ring_advance(ring, p, slot);
@@ -496,7 +515,11 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
         break;
       }
       const std::uint64_t n = std::min<std::uint64_t>(length - offset, wanted - done.bytes);
-      cursor.scatter(record.payload + offset, n);
+      auto copy = [&] { cursor.scatter(record.payload + offset, n); };
+      if (!guarded(copy)) {
+        done.err = EFAULT;
+        break;
+      }
       peer_cpu_.store(record.head.cpu(), std::memory_order_relaxed);  // relaxed: a hint
       done.bytes += n;
       offset += n;

@@ -176,6 +176,31 @@ TEST(Pipe, LeavesBehindItsBytes) {
   EXPECT_EQ(get(p.b, 5).size(), 0u);
 }
 
+TEST(Pipe, StopsBeforeABufferThatItsGuardCouldNotCopyAndGoesOn) {
+  Pair p;
+  static int copies;
+  copies = 0;
+  Pipe::guard_copies([](void (*copy)(void*), void* argument) {
+    if (++copies == 3) return false;
+    copy(argument);
+    return true;
+  });
+  const std::vector<char> much = pattern(3 * 16384, 0);  // three records or more
+  const Pipe::Done sent = put(p.a, much);
+  EXPECT_EQ(sent.err, EFAULT);
+  EXPECT_GT(sent.bytes, 0u);
+  EXPECT_LT(sent.bytes, much.size());
+  EXPECT_EQ(put(p.a, much, sent.bytes).bytes, much.size() - sent.bytes);
+  copies = 2;
+  std::vector<char> got(much.size());
+  const iovec io{got.data(), got.size()};
+  const Pipe::Done none = p.b.receive(&io, 1, false);
+  EXPECT_EQ(none.err, EFAULT);
+  EXPECT_EQ(none.bytes, 0u);
+  EXPECT_EQ(get(p.b, much.size()), much);
+  Pipe::guard_copies(nullptr);
+}
+
 TEST(Pipe, GoesOnInAForkedChild) {
   Pair p;
   put(p.a, {'1'});

@@ -358,6 +358,87 @@ TEST(Handlers, OfOneShotRunOnceThoughTheirSignalWasPutOff) {
   }
 }
 
+// --- buffers that are not there -----------------------------------------------------------------------
+
+void* no_memory() { return ::mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
+
+TEST(BadBuffers, AreEfaultAndTheConnectionGoesOn) {
+  void* nowhere = no_memory();
+  Pair pair;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(::write(pair.near, nowhere, 10), -1);
+    EXPECT_EQ(errno, EFAULT);
+    iovec io[] = {{nowhere, 10}, {nowhere, 20}};
+    EXPECT_EQ(::writev(pair.near, io, 2), -1);
+    EXPECT_EQ(errno, EFAULT);
+    ASSERT_EQ(::write(pair.near, "abc", 3), 3);
+    EXPECT_EQ(::read(pair.far, nowhere, 10), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::recv(pair.far, nowhere, 10, MSG_PEEK), -1);
+    EXPECT_EQ(errno, EFAULT);
+    char bytes[3];
+    ASSERT_EQ(::recv(pair.far, bytes, 3, MSG_WAITALL), 3);
+    EXPECT_EQ(std::string_view(bytes, 3), "abc");
+    pair.talk();
+  }
+  EXPECT_TRUE(by_pipe(pair.near));
+  ::munmap(nowhere, 8192);
+}
+
+TEST(BadBuffers, AreNotTheFaultsOfTheProgram) {
+  struct sigaction old {};
+  ASSERT_EQ(::sigaction(SIGSEGV, nullptr, &old), 0);
+  const sighandler_t before = old.sa_handler;
+  Pair pair;
+  ASSERT_EQ(::sigaction(SIGSEGV, nullptr, &old), 0);
+  EXPECT_EQ(old.sa_handler, before);
+  EXPECT_EQ(::signal(SIGSEGV, SIG_DFL), before);
+  auto* nowhere = static_cast<volatile char*>(no_memory());
+  EXPECT_EQ(result_of(child([&] {
+              *nowhere = 1;
+              return 0;
+            })),
+            -SIGSEGV);
+  EXPECT_EQ(result_of(child([] {
+              ::raise(SIGSEGV);
+              return 0;
+            })),
+            -SIGSEGV);
+  EXPECT_EQ(result_of(child([] {
+              ::kill(::getpid(), SIGBUS);
+              return 0;
+            })),
+            -SIGBUS);
+  EXPECT_EQ(::write(pair.near, const_cast<char*>(nowhere), 1), -1);
+  EXPECT_EQ(errno, EFAULT);
+  {
+    Handler handler(
+        SIGSEGV, [](int, siginfo_t*, void*) { ::siglongjmp(way_out, 1); }, 0);
+    if (sigsetjmp(way_out, 1) == 0) {
+      *nowhere = 1;
+      ADD_FAILURE() << "there is memory";
+    }
+    EXPECT_EQ(::write(pair.near, const_cast<char*>(nowhere), 1), -1);
+    EXPECT_EQ(errno, EFAULT);
+  }
+  pair.talk();
+}
+
+TEST(BadBuffers, BehindGoodOnesLeaveThemSent) {
+  // What TCP says of a message that is only partly there depends on where its pages end; ours, on records.
+  Pair pair;
+  std::vector<char> good(100'000, 'g');
+  iovec io[] = {{good.data(), good.size()}, {no_memory(), 10}};
+  const ssize_t n = ::writev(pair.near, io, 2);
+  ASSERT_TRUE(n > 0 || (n == -1 && errno == EFAULT));
+  ASSERT_EQ(::write(pair.near, "end", 3), 3);
+  ::shutdown(pair.near, SHUT_WR);
+  std::string all;
+  char bytes[4096];
+  for (ssize_t k; (k = ::read(pair.far, bytes, sizeof bytes)) > 0;) all.append(bytes, static_cast<std::size_t>(k));
+  EXPECT_EQ(all, std::string(static_cast<std::size_t>(std::max<ssize_t>(n, 0)), 'g') + "end");
+}
+
 // --- forks that the C library's handlers do not see ------------------------------------------------
 
 struct Fork {

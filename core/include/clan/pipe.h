@@ -115,6 +115,12 @@ class CLAN_EXPORT Pipe {
   /// The same pipe as its other end sees it, by a mapping of its own and without a descriptor. ENOMEM.
   Result<Pipe> at_other_end() const;
 
+  /// How the caller's buffers are copied: `guard(copy, argument)` calls copy(argument) and answers whether it came to
+  /// its end. One that did not, as there is no memory where the buffer should be, makes the call stop before that
+  /// record with EFAULT. Without a guard the copy faults. Of the process; for the time before the first pipe.
+  using CopyGuard = bool (*)(void (*copy)(void*), void* argument);
+  static void guard_copies(CopyGuard guard);
+
   /// To be called in the child of a fork, before anything else: its thread has another id.
   static void after_fork_in_child();
 
@@ -134,8 +140,8 @@ class CLAN_EXPORT Pipe {
   PipePage::Face& my_face() const { return page_->ends[end_].face; }
   PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
 
-  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side, see above),
-  /// EPROTO (broken) or EPIPE (this end has ended its sending already).
+  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side, see above), EPROTO
+  /// (broken), EPIPE (this end has ended its sending already), or behind `bytes` EFAULT (see guard_copies()).
   struct Done {
     std::size_t bytes = 0;
     bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
