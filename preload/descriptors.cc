@@ -81,13 +81,15 @@ Socket* take() {
 void release(Socket* s) {
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   KeepErrno keep;
-  if (s->offer_fd.load(std::memory_order_relaxed) >= 0 || s->window_fd.load(std::memory_order_relaxed) >= 0) {
+  if (s->offer_fd.load(std::memory_order_relaxed) >= 0 || s->window_fd.load(std::memory_order_relaxed) >= 0 ||
+      s->offer_name.load(std::memory_order_relaxed) != 0) {
     withdraw_offer(*s);
   }
   s->pipe = Pipe();
   s->receive_wait.reset();
   s->send_wait.reset();
   s->interests = nullptr;
+  s->in_sets.store(false, std::memory_order_relaxed);
   // Plain stores: whoever gets it next gets it by the pool's lock.
   auto set = [](auto& field, auto value) { field.store(value, std::memory_order_relaxed); };
   s->client = false;

@@ -31,6 +31,7 @@
 #include "clan/clock.h"
 #include "clan/wait.h"
 #include "real.h"
+#include "shared_pages.h"
 #include "signals.h"
 #include "socket.h"
 #include "transfer.h"
@@ -83,7 +84,8 @@ struct Set {
   int epfd = -1;  ///< one of them
   int refs = 0;   ///< its descriptors count as one, and threads that come back to it
   Interest* within = nullptr;  ///< as which it is in other sets
-  std::uint32_t moved = 0, start = 0;
+  std::atomic<std::uint32_t> moved{0};  ///< of its interests; written under the lock
+  std::uint32_t start = 0;
   std::uint32_t round = 0;  ///< of collect()
   std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
   std::atomic<std::uint64_t> now_ns{0};  ///< at the last wait, or nearly
@@ -161,11 +163,11 @@ class Guard {
 
 // Sets by descriptor.
 constexpr int kMostSets = 65536;
-std::atomic<Set*>* sets = nullptr;  ///< mapped with the first set
+constinit std::atomic<Set*> sets[kMostSets]{};
 /// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd. They do not take the
 /// lock, and find this when another set has the number.
-std::atomic<std::uint32_t>* plain_sleepers = nullptr;
-int sets_end = 0;                   ///< none has this number or a higher one
+constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets]{};
+std::atomic<int> sets_end{0};  ///< none has this number or a higher one
 
 void* pages(std::size_t bytes) {
   void* memory = sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -195,7 +197,7 @@ void List::release() {
 namespace {
 
 Set* find(int epfd) {
-  if (sets == nullptr || epfd < 0 || epfd >= kMostSets) return nullptr;
+  if (epfd < 0 || epfd >= kMostSets) return nullptr;
   return sets[epfd].load(std::memory_order_acquire);
 }
 
@@ -232,12 +234,6 @@ Recycled<SetSleep> sleep_pool;
 
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
-  if (sets == nullptr) {
-    void* memory = pages(kMostSets * (sizeof(std::atomic<Set*>) + sizeof(std::atomic<std::uint32_t>)));
-    if (memory == nullptr) return nullptr;
-    sets = static_cast<std::atomic<Set*>*>(memory);
-    plain_sleepers = reinterpret_cast<std::atomic<std::uint32_t>*>(sets + kMostSets);
-  }
   Set* set = sets[epfd].load(std::memory_order_relaxed);
   if (set != nullptr) return set;
   set = set_pool.take();
@@ -247,7 +243,7 @@ Set* make(int epfd) {
   set->waiter.emplace(WaitOptions{});
   set->seen_moves = moves_of_shared() - 1;
   sets[epfd].store(set, std::memory_order_release);
-  sets_end = std::max(sets_end, epfd + 1);
+  sets_end = std::max(sets_end.load(), epfd + 1);
   return set;
 }
 
@@ -319,6 +315,7 @@ void remove(Interest* i) {
       break;
     }
   }
+  if (!i->nested && i->socket->interests == nullptr) i->socket->in_sets.store(false, std::memory_order_relaxed);
   interest_pool.give_back(i);
 }
 
@@ -699,11 +696,6 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
   return any;
 }
 
-bool moved_elsewhere(const Socket& s) {
-  return s.inherited.load(std::memory_order_relaxed) && !s.shared() &&
-         s.slot.load(std::memory_order_acquire)->pipe_fd.load() >= 0;
-}
-
 // What other processes have moved of the set is moved here too. True: there was something.
 bool follow_others(Set& set) {
   const std::uint32_t moves = moves_of_shared();
@@ -804,9 +796,14 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
     if (!remembers_nothing(epfd)) return false;
     *n = sleep(events, most, timeout_ns);
   }
-  if (*n <= 0 || remembers_nothing(epfd)) return true;
+  const auto is_ours = [](const epoll_event& e) { return (e.data.u64 & kTagMask) == kTag; };
+  if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, is_ours))) return true;
   Guard guard;
-  if (Set* set = find(epfd); set != nullptr) *n = translate(*set, events, *n, false);
+  if (Set* set = find(epfd); set != nullptr) {
+    *n = translate(*set, events, *n, false);
+  } else {
+    *n = static_cast<int>(std::remove_if(events, events + *n, is_ours) - events);
+  }
   return true;
 }
 
@@ -969,6 +966,8 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->data = event->data;
   i->next_of_socket = s.interests;
   s.interests = i;
+  // Who has gone back to TCP meanwhile sees this, or we see that below.
+  s.in_sets.store(true, std::memory_order_seq_cst);
   if (s.shared()) {
     KeepErrno keep;
     watch_doorbells(*i);
@@ -1058,11 +1057,11 @@ void lock_epoll() {
 }
 void unlock_epoll() { lock_word.clear(std::memory_order_release); }
 
+namespace {
+SharedPages<SetUse> uses;
+}
+
 void share_sets() {
-  // Never given back: a few bytes for each set that lived through a fork.
-  static SetUse* page = nullptr;
-  static std::size_t used = 0;
-  constexpr std::size_t kPerPage = 4096 / sizeof(SetUse);
   for (int fd = 0; fd < sets_end; ++fd) {
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;
@@ -1073,25 +1072,22 @@ void share_sets() {
       remove(i);
     }
     if (set->use != nullptr) continue;
-    if (page == nullptr || used == kPerPage) {
-      void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED) return;
-      page = static_cast<SetUse*>(memory);
-      used = 0;
-    }
-    set->use = new (page + used++) SetUse;
+    set->use = uses.take();
+    if (set->use == nullptr) return;
     sets_shared = true;
     our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
   }
 }
 
 void sets_forked() {
+  uses.forked();
   our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
   for (int fd = 0; fd < sets_end; ++fd) {
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;
     set->refs = 1;  // other threads are the parent's
     set->sleepers = 0;
+    plain_sleepers[fd].store(0);
   }
 }
 
@@ -1101,7 +1097,7 @@ void moved(Socket& s) {
 }
 
 void went_back(Socket& s) {
-  if (s.interests == nullptr || s.shared()) return;
+  if (!s.in_sets.load(std::memory_order_seq_cst) || s.shared()) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
@@ -1118,7 +1114,7 @@ void went_back(Socket& s) {
 
 void stayed(Socket& s) {
   // Who shares the open file may still move it.
-  if (s.interests == nullptr || s.inherited.load(std::memory_order_relaxed)) return;
+  if (!s.in_sets.load(std::memory_order_seq_cst) || s.inherited.load(std::memory_order_relaxed)) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
@@ -1171,7 +1167,7 @@ bool put_off(int fd, Socket& s) {
 }
 
 bool watcher_sleeps(const Socket& s, std::uint32_t events) {
-  if (s.interests == nullptr) return false;
+  if (!s.in_sets.load(std::memory_order_seq_cst)) return false;
   const bool locked = !t_has_lock;
   if (locked && lock_word.test_and_set(std::memory_order_acquire)) return true;  // to be on the safe side
   bool sleeps = false;
@@ -1185,7 +1181,7 @@ bool watcher_sleeps(const Socket& s, std::uint32_t events) {
 }
 
 void left_descriptor(Socket& s, int fd) {
-  if (s.interests == nullptr) return;
+  if (!s.in_sets.load(std::memory_order_seq_cst)) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
@@ -1218,8 +1214,8 @@ void forget_epoll(int fd) {
 }
 
 void forget_epoll_range(unsigned first, unsigned last) {
-  if (sets == nullptr) return;
-  for (unsigned fd = first; fd <= last && fd < kMostSets; ++fd) forget_epoll(static_cast<int>(fd));
+  const auto end = static_cast<unsigned>(sets_end.load());
+  for (unsigned fd = first; fd <= last && fd < end; ++fd) forget_epoll(static_cast<int>(fd));
 }
 
 void duplicate_epoll(int from, int to) {
@@ -1230,7 +1226,7 @@ void duplicate_epoll(int from, int to) {
   if (set == nullptr) return;
   ++set->names;
   sets[to].store(set, std::memory_order_release);
-  sets_end = std::max(sets_end, to + 1);
+  sets_end = std::max(sets_end.load(), to + 1);
 }
 
 }  // namespace clan::preload

@@ -138,7 +138,7 @@ void settle(Socket& s) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   slot.pinned.store(1);
   slot.pipe_fd.store(-1);
-  s.state.store(Socket::State::kKernel, std::memory_order_release);
+  s.state.store(Socket::State::kKernel, std::memory_order_seq_cst);  // see control_add() in epoll.cc
 }
 
 // What is read next is the kernel's.

@@ -18,7 +18,7 @@ namespace {
 constexpr int kNever = std::numeric_limits<int>::max();
 
 std::atomic<int> lowest{0};     ///< ours are not below this, once the application has come near
-std::atomic<int> least{kNever};  ///< of the numbers that ours have ever had
+std::atomic<int> least{kNever};  ///< of the numbers that ours may have
 std::atomic<int> near{kNever};  ///< a descriptor of the application from here on is near ours; there are some
 
 int limit() {
@@ -33,15 +33,22 @@ int distance(int limit) { return std::max(8, limit / 32); }
 int close_ours_below(int end) {
   struct Range {
     int end, closed;
-  } range{end, 0};
+    bool all;
+  } range{end, 0, true};
   for_each_socket(
       [](int, Socket& s, void* argument) {
         auto& r = *static_cast<Range*>(argument);
         const Undisturbed undisturbed;
-        if (s.moving.test_and_set(std::memory_order_acquire)) return;
+        if (s.moving.test_and_set(std::memory_order_acquire)) {
+          r.all = false;
+          return;
+        }
         auto ours = [&](int number) { return number >= 0 && number < r.end; };
         if (s.shared()) {
-          if (const int memfd = s.pipe.memfd(); ours(memfd) && !s.followed.load()) {
+          const int memfd = s.pipe.memfd();
+          if (ours(memfd) && s.followed.load()) {
+            r.all = false;
+          } else if (ours(memfd)) {
             close_descriptor(s);
             ++r.closed;
           }
@@ -53,12 +60,9 @@ int close_ours_below(int end) {
       },
       &range);
   if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
+  if (range.all) least.store(std::max(least.load(), end));  // what the program has there is known to be its own
   return range.closed;
 }
-
-}  // namespace
-
-namespace {
 
 int copy_of(int fd) {
   const int most = limit();

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <optional>
 
@@ -16,6 +15,7 @@
 #include "clan/wait.h"
 #include "epoll.h"
 #include "real.h"
+#include "scratch.h"
 #include "signals.h"
 #include "socket.h"
 
@@ -91,11 +91,11 @@ class Asleep {
 template <typename T>
 class Many {
  public:
-  explicit Many(nfds_t most)
-      : at_(static_cast<T*>(most <= kFew ? few_ : ::operator new(most * sizeof(T), std::nothrow))) {}
+  explicit Many(nfds_t most) : at_(reinterpret_cast<T*>(few_)) {
+    if (most > kFew) at_ = more_.emplace(most * sizeof(T)).template as<T>();
+  }
   ~Many() {
     while (count_ > 0) at_[--count_].~T();
-    if (static_cast<void*>(at_) != few_) ::operator delete(at_);
   }
   Many(const Many&) = delete;
   Many& operator=(const Many&) = delete;
@@ -108,6 +108,7 @@ class Many {
  private:
   static constexpr nfds_t kFew = 64;
   alignas(T) std::byte few_[kFew * sizeof(T)];
+  std::optional<Scratch> more_;
   T* at_;
   nfds_t count_ = 0;
 };
@@ -118,18 +119,14 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
   const std::uint64_t deadline =
       timeout_ns < 0 ? clan::kNoDeadline
                      : clan::monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+  std::optional<Scratch> scratch;
   auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(count * sizeof(pollfd)) : nullptr);
-  const bool large = copy == nullptr;
-  if (large) copy = new (std::nothrow) pollfd[count];
+  if (copy == nullptr) copy = scratch.emplace(count * sizeof(pollfd)).as<pollfd>();
   if (copy == nullptr) {
     errno = ENOMEM;
     return -1;
   }
   const SinceEntry since;
-  struct Free {
-    pollfd* memory;
-    ~Free() { delete[] memory; }
-  } free_it{large ? copy : nullptr};
 
   // What the pipes say; -1 in `copy` for descriptors that are answered so.
   auto from_pipes = [&](bool look, bool plain_from_copy) {
@@ -280,13 +277,14 @@ int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t*
 
 // select by poll, when a socket of it has moved or may while it sleeps.
 int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_ns, const sigset_t* mask) {
-  auto* fds = new (std::nothrow) pollfd[static_cast<std::size_t>(n) + 1];
-  const std::unique_ptr<bool[]> open(new (std::nothrow) bool[static_cast<std::size_t>(n) + 1]);
-  if (fds == nullptr || open == nullptr) {
-    delete[] fds;
+  const auto most = static_cast<std::size_t>(n);
+  const Scratch scratch(most * (sizeof(pollfd) + sizeof(bool)));
+  if (!scratch) {
     errno = ENOMEM;
     return -1;
   }
+  auto* fds = scratch.as<pollfd>();
+  bool* open = reinterpret_cast<bool*>(fds + most);
   nfds_t count = 0;
   for (int fd = 0; fd < n; ++fd) {
     short events = 0;
@@ -305,7 +303,6 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_
         fds[i].revents = fds[i].events;
         continue;
       }
-      delete[] fds;
       errno = EBADF;
       return -1;
     }
@@ -321,9 +318,6 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_
       if ((e & POLLPRI) != 0 && (r & POLLPRI) != 0) FD_SET(fds[i].fd, bad), ++rc;
     }
   }
-  const int error = errno;
-  delete[] fds;
-  errno = error;
   return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "real.h"
+#include "socket.h"
 
 namespace clan::preload {
 
@@ -15,6 +16,10 @@ template <typename Fork>
 long forked_by(Fork&& fork) {
   before_fork();
   const long rc = std::forward<Fork>(fork)();
+  if (rc < 0) {
+    KeepErrno keep;
+    fork_has_failed();
+  }
   after_fork(rc == 0);
   return rc;
 }

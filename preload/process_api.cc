@@ -28,8 +28,8 @@ std::atomic_flag forking = ATOMIC_FLAG_INIT;
 void before_fork() {
   enter_section();
   while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
-  lock_resends();
   share_slots();
+  lock_resends();
   lock_epoll();
   share_sets();
   lock_af_clan();
@@ -52,6 +52,7 @@ void after_fork(bool in_child) {
     resends_forked();
     forked();
   }
+  fork_is_over();
   leave_section();
 }
 
@@ -93,6 +94,15 @@ __attribute__((destructor)) void end() { at_exit(); }
 
 }  // namespace
 
+CLAN_INTERPOSE pid_t fork() noexcept {
+  const pid_t pid = real().fork();
+  if (pid < 0) {
+    KeepErrno keep;
+    fork_has_failed();
+  }
+  return pid;
+}
+
 // Forks without handlers of their own.
 CLAN_INTERPOSE pid_t _Fork() noexcept {
   return static_cast<pid_t>(forked_by([] { return real()._Fork(); }));
@@ -116,6 +126,10 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
   };
   before_fork();
   const int pid = real().clone(begin, stack, flags, &child, parent_tid, tls, child_tid);
+  {
+    KeepErrno keep;
+    if (pid < 0) fork_has_failed();
+  }
   after_fork(false);
   return pid;
 }

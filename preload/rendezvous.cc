@@ -16,7 +16,6 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -34,6 +33,7 @@
 #include "epoll.h"
 #include "own_descriptors.h"
 #include "rendezvous.h"
+#include "shared_pages.h"
 #include "signals.h"
 #include "uring.h"
 
@@ -130,6 +130,7 @@ void introduce(int fd, Socket& s, const Route& r) {
 
 // In memory that processes share over fork.
 std::atomic<std::uint32_t>* shared_moves = nullptr;
+std::atomic<bool> fork_under_way{false};  ///< sockets are being counted for a child: none moves meanwhile
 
 // The socket's transfers go by its pipe from now on. `counted`: whoever gave us the descriptor has counted us
 // among the holders, or we were before exec.
@@ -157,6 +158,7 @@ std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves-
 
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
+  if (fork_under_way.load()) return false;  // whom the child counts as what has been decided
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   if (!Slot::try_close(slot.receives)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
@@ -551,7 +553,7 @@ Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie) {
 
 void adopt_passed(int fd, int through, bool peeked) {
   KeepErrno keep;
-  forget(fd);
+  gone(fd);
   const bool takes_part = !config().disabled && !rings_alive();
   probe(fd, true);
   Held s = hold(fd);
@@ -576,7 +578,7 @@ void catch_up(int fd, Socket& s) {
   if (memfd < 0 || s.shared()) return;
   KeepErrno keep;
   Once once(s);
-  if (!once || s.shared()) return;
+  if (!once || s.shared() || fork_under_way.load()) return;
   int end = slot.pipe_end.load();
   const std::uint64_t cookie = cookie_of(fd);
   const auto mover = static_cast<unsigned>(slot.pipe_pid.load());
@@ -591,6 +593,7 @@ void catch_up(int fd, Socket& s) {
              "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
              slot.pipe_pid.load(), pipe.error().what);
     s.state.store(Socket::State::kKernel);
+    s.inherited.store(false);  // there is nobody to follow any more
     return reset_connection(fd);
   }
   withdraw_offer(s);
@@ -648,42 +651,77 @@ bool leave_slot(Socket& s) {
   return others;
 }
 
+namespace {
+
+SharedPages<Slot> slots;
+std::uint64_t forks = 0;
+
+// A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child after all, -1.
+void count_child(Socket& s, int by) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  slot.held.fetch_add(by);
+  if (s.in_holders.load() && s.pipe) {
+    s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}));
+  } else {
+    slot.to_follow.fetch_add(by);
+  }
+}
+
+// Once for each socket, however many descriptors it has.
+bool counted_in_this_fork(Socket& s) { return std::exchange(s.last_fork, forks) == forks; }
+
+}  // namespace
+
 void share_slots() {
-  // One page at a time, never given back: a few bytes for each socket that lived through a fork.
-  static Slot* page = nullptr;
-  static std::size_t used = 0;
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  fork_under_way.store(true);
   if (shared_moves == nullptr) {
     void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
   }
-  static std::uint64_t forks = 0;
-  constexpr std::size_t kPerPage = 4096 / sizeof(Slot);
   ++forks;
   for_each_socket(
-      [](int fd, Socket& s, void*) {
-        if (std::exchange(s.last_fork, forks) == forks) return;  // a duplicate
+      [](int, Socket& s, void*) {
+        if (counted_in_this_fork(s)) return;
+        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may take longer,
+        // but that both see.
+        const std::uint64_t end = monotonic_ns() + kPatienceNs;
+        bool mine = false;
+        while (!(mine = !s.moving.test_and_set(std::memory_order_acquire)) && monotonic_ns() < end) sched_yield();
         s.inherited = true;
-        // The child, by its pipe or to follow.
-        auto count = [&s](Slot& slot) {
-          slot.held.fetch_add(1);
-          s.in_holders.load() && s.pipe ? (void)s.mine().words[socket_face::kHolders].fetch_add(1)
-                                        : (void)slot.to_follow.fetch_add(1);
-        };
-        if (Slot* slot = s.slot.load(); slot != &s.own_slot) return count(*slot);
-        if (page == nullptr || used == kPerPage) {
-          void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-          if (memory == MAP_FAILED) return never_move(fd, s);
-          page = static_cast<Slot*>(memory);
-          used = 0;
+        if (s.slot.load() == &s.own_slot) {
+          Slot* slot = slots.take();
+          lock_resends();
+          slot != nullptr ? (void)share_slot(s, slot) : s.own_slot.pinned.store(1);
+          unlock_resends();
         }
-        Slot* slot = new (page + used++) Slot;
-        (void)share_slot(s, slot);
-        count(*slot);
+        count_child(s, 1);
+        if (mine) s.moving.clear(std::memory_order_release);
+      },
+      nullptr);
+}
+
+void fork_has_failed() {
+  ++forks;
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        if (!counted_in_this_fork(s)) count_child(s, -1);
+      },
+      nullptr);
+}
+
+void fork_is_over() {
+  fork_under_way.store(false);
+  // Parent and child count by themselves what goes by one connection: by TCP alone can that be.
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot) never_move(fd, s);
       },
       nullptr);
 }
 
 void forked() {
+  slots.forked();
   Pipe::after_fork_in_child();
   for_each_socket(
       [](int, Socket& s, void*) {

@@ -47,6 +47,24 @@ bool is_fault(int number) {
 
 std::atomic<bool> buffers_guarded{false};
 
+// The handlers of faults are ours and the application's to set.
+std::atomic_flag faults_lock = ATOMIC_FLAG_INIT;
+class FaultsGuard {
+ public:
+  explicit FaultsGuard(int number) : locks_(number == SIGSEGV || number == SIGBUS) {
+    while (locks_ && faults_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+  }
+  ~FaultsGuard() {
+    if (locks_) faults_lock.clear(std::memory_order_release);
+  }
+  FaultsGuard(const FaultsGuard&) = delete;
+  FaultsGuard& operator=(const FaultsGuard&) = delete;
+
+ private:
+  Undisturbed undisturbed_;
+  bool locks_;
+};
+
 void handle(int number, siginfo_t* info, void* context);
 
 // The signal comes again when its thread's section is over. False: it cannot be kept.
@@ -93,7 +111,7 @@ void handle_fault(int number, const siginfo_t* info, void* context) {
 }
 
 void handle(int number, siginfo_t* info, void* context) {
-  if (is_guarded(number)) handle_fault(number, info, context);
+  if (number == SIGSEGV || number == SIGBUS) handle_fault(number, info, context);
   const std::uint64_t set = handlers[number].load(std::memory_order_relaxed);
   if (t_signals.sections != 0 && !is_fault(number) &&
       put_off(number, info, context, (set & kWantsInfo) != 0)) {
@@ -150,6 +168,7 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, Call&&
     struct sigaction none {}, old {};
     return ::sigaction(number, &none, &old) == 0 ? old.sa_handler : SIG_ERR;
   }
+  const FaultsGuard lock(number);
   const bool wrap = in_range(number) && is_handler(handler) && !in_borrowed_memory();
   std::uint64_t before = in_range(number) ? handlers[number].load() : 0;
   if (wrap) {
@@ -163,8 +182,10 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, Call&&
 }  // namespace
 
 void guard_buffers() {
-  if (buffers_guarded.exchange(true)) return;
+  if (buffers_guarded.load(std::memory_order_acquire)) return;  // PAIR preload.guard: the handlers stand
   KeepErrno keep;
+  const FaultsGuard lock(SIGSEGV);
+  if (buffers_guarded.load(std::memory_order_relaxed)) return;
   for (const int number : {SIGSEGV, SIGBUS}) {
     struct sigaction now {};
     if (real().sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
@@ -173,6 +194,7 @@ void guard_buffers() {
     real().sigaction(number, &ours_then, nullptr);
   }
   Pipe::guard_copies(guard_copy);
+  buffers_guarded.store(true, std::memory_order_release);  // PAIR preload.guard
 }
 
 }  // namespace clan::preload
@@ -181,6 +203,7 @@ using namespace clan::preload;
 
 CLAN_INTERPOSE int sigaction(int number, const struct sigaction* action, struct sigaction* old) noexcept {
   if (!in_range(number)) return real().sigaction(number, action, old);
+  const FaultsGuard lock(number);
   const bool default_of_fault = action != nullptr && action->sa_handler == SIG_DFL && is_guarded(number);
   const bool wrap = (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) &&
                     !in_borrowed_memory();

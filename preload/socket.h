@@ -142,13 +142,15 @@ struct Socket {
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   std::uint64_t last_fork = 0;         ///< which it has been counted for; under the lock of fork
   Interest* interests = nullptr;       ///< in epoll sets; under the epoll lock
+  std::atomic<bool> in_sets{false};    ///< there are interests; written under the epoll lock
   Socket* next_free = nullptr;         ///< in the pool
 
   PipePage::Face& mine() const { return pipe.my_face(); }
   PipePage::Face& theirs() const { return pipe.peer_face(); }
   /// For good, in all processes that have it, and no set remembers it.
   bool stays_on_tcp() const {
-    return state.load(std::memory_order_relaxed) == State::kKernel && interests == nullptr &&
+    return state.load(std::memory_order_relaxed) == State::kKernel &&
+           !in_sets.load(std::memory_order_relaxed) &&
            (!inherited.load(std::memory_order_relaxed) ||
             slot.load(std::memory_order_acquire)->pinned.load(std::memory_order_relaxed) != 0);
   }
@@ -188,6 +190,8 @@ void duplicate_entry(int from, int to);
 /// The descriptor is about to be closed, or has been by somebody we did not see.
 void forget(int fd);
 void forget_range(unsigned first, unsigned last);
+/// The same, whatever it is to us. What a child of vfork closes stays open in its parent, whose tables these are.
+void gone(int fd);
 /// There is a Socket for this descriptor.
 bool known(int fd);
 /// The pool of Sockets, for fork. Behind the locks of epoll sets and of AF_CLAN.
@@ -205,6 +209,11 @@ void before_send(int fd, Socket& s);
 void after_receive(int fd, Socket& s);
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);
+/// One has, and we have not followed yet.
+inline bool moved_elsewhere(const Socket& s) {
+  return s.inherited.load(std::memory_order_relaxed) && !s.shared() &&
+         s.slot.load(std::memory_order_acquire)->pipe_fd.load(std::memory_order_acquire) >= 0;
+}
 /// As hold(), and follows.
 inline Held hold_current(int fd) {
   Held s = hold(fd);
@@ -218,6 +227,9 @@ void withdraw_offer(Socket& s);
 void drop_offer(Socket& s);
 /// Before fork: counters of calls under way go where parent and child see them. After it, in the child.
 void share_slots();
+void fork_has_failed();
+/// In parent and child: sockets may move again.
+void fork_is_over();
 void forked();
 /// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has
 /// moved already, and has still to be taken back if it must not stay there.

@@ -20,9 +20,8 @@
 
 using namespace clan::preload;
 
-namespace {
+namespace clan::preload {
 
-// What a child of vfork closes stays open in its parent, whose tables these are.
 void gone(int fd) {
   if (is_ours(fd) && !in_borrowed_memory()) disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
   if (!(known(fd) || known_epoll(fd) || is_af_clan(fd)) || in_borrowed_memory()) return;
@@ -30,6 +29,10 @@ void gone(int fd) {
   forget_epoll(fd);
   if (is_af_clan(fd)) forget_af_clan(fd);
 }
+
+}  // namespace clan::preload
+
+namespace {
 
 void same(int from, int to) {
   if (from == to) return;
@@ -186,7 +189,7 @@ CLAN_INTERPOSE int dup2(int fd, int to) {
 }
 
 CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
-  before_dup_onto(fd, to);
+  if ((flags & ~O_CLOEXEC) == 0) before_dup_onto(fd, to);  // else it fails, and closes nothing
   const int rc = real().dup3(fd, to, flags);
   if (rc >= 0) same(fd, to);
   return rc;

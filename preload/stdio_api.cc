@@ -81,11 +81,7 @@ int cookie_close(void* cookie) {
 CLAN_INTERPOSE int fclose(FILE* stream) {
   // What is left in a stream of ours goes out by write() of ours, and so does its descriptor.
   const int fd = stream != nullptr && find(stream) == nullptr ? ::fileno(stream) : -1;
-  if (fd >= 0) {
-    forget_epoll(fd);
-    if (is_af_clan(fd)) forget_af_clan(fd);
-    forget(fd);
-  }
+  if (fd >= 0) gone(fd);
   return real().fclose(stream);
 }
 

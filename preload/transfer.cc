@@ -534,7 +534,7 @@ bool others_want_room(const Socket& s) {
 }
 
 bool has_ended(const Socket& s) {
-  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_acquire) == 1;
+  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;  // a hint; the record says
 }
 
 // Bytes at the front of the pipe are as many as SO_RCVLOWAT asks for, or as there will be.

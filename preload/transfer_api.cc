@@ -11,6 +11,7 @@
 
 #include "af_clan.h"
 #include "real.h"
+#include "scratch.h"
 #include "socket.h"
 
 extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
@@ -20,6 +21,7 @@ using namespace clan::preload;
 namespace {
 
 constexpr int kMostBuffers = 1024;
+constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
 // A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
@@ -36,7 +38,7 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
     ssize_t n;
     {
       const Slot::UnderWay counted(slot.receives);
-      if (!counted || s->shared()) {
+      if (!counted || s->shared() || moved_elsewhere(*s)) {
         sched_yield();
         continue;
       }
@@ -58,7 +60,7 @@ ssize_t sending(int fd, Call&& call, Moved&& moved) {
     if (s->shared()) return moved(*s);
     Slot& slot = *s->slot.load(std::memory_order_acquire);
     const Slot::UnderWay counted(slot.sends);
-    if (counted && !s->shared()) return call();
+    if (counted && !s->shared() && !moved_elsewhere(*s)) return call();
     sched_yield();
   }
 }
@@ -417,6 +419,10 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
           const msghdr& m = messages[i].msg_hdr;
+          if (m.msg_iovlen > kMostBuffers) {
+            if (n == 0) errno = EMSGSIZE;
+            return n > 0 ? n : -1;
+          }
           const ssize_t sent = shared_send(fd, s, m.msg_iov, static_cast<int>(m.msg_iovlen), flags);
           if (sent < 0) return n > 0 ? n : -1;
           messages[i].msg_len = static_cast<unsigned>(sent);
@@ -431,11 +437,16 @@ namespace {
 
 // From a file, piece by piece: the pipe has no pages to hand over.
 ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
-  static thread_local char buffer[32768];
+  const Scratch scratch(kPiece);
+  if (!scratch) {
+    errno = ENOMEM;
+    return -1;
+  }
+  char* buffer = scratch.as<char>();
   std::size_t sent = 0;
   off_t at = offset != nullptr ? *offset : -1;
   while (sent < n) {
-    const std::size_t want = std::min(n - sent, sizeof buffer);
+    const std::size_t want = std::min(n - sent, kPiece);
     const ssize_t got = offset != nullptr
                             ? ::pread(from, buffer, want, at)
                             : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
@@ -481,18 +492,29 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
   // Splicing takes the bytes past us: a connection that does it stays with the kernel.
   if (source && !source->shared()) (void)keep_on_tcp(from, *source);
   if (target && !target->shared()) (void)keep_on_tcp(to, *target);
-  static thread_local char buffer[32768];
+  const bool by_us = (source && source->shared()) || (target && target->shared());
+  if (!by_us) return real().splice(from, from_offset, to, to_offset, n, flags);
+  if (from_offset != nullptr || to_offset != nullptr) {  // one is a socket, and so the other is a pipe
+    errno = ESPIPE;
+    return -1;
+  }
+  const Scratch scratch(kPiece);
+  if (!scratch) {
+    errno = ENOMEM;
+    return -1;
+  }
+  char* buffer = scratch.as<char>();
   if (source && source->shared()) {
     // The other one is a kernel pipe: never take out more than it has room for.
     pollfd room{to, POLLOUT, 0};
     const bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
-    if (sys::poll(&room, 1, wait ? -1 : 0) <= 0) {
-      errno = EAGAIN;
+    if (const int rc = sys::poll(&room, 1, wait ? -1 : 0); rc <= 0) {
+      if (rc == 0) errno = EAGAIN;
       return -1;
     }
     int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
     sys::ioctl(to, FIONREAD, &used);
-    const std::size_t most = std::min({n, sizeof buffer, static_cast<std::size_t>(std::max(size - used, 1))});
+    const std::size_t most = std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
     const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
     const ssize_t got = shared_receive(from, *source, &io, 1, 0);  // SPLICE_F_NONBLOCK is not for sockets
     if (got <= 0) return got;
@@ -515,11 +537,11 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
       }
     }
     pollfd there{from, POLLIN, 0};
-    if (sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1) <= 0) {
-      errno = EAGAIN;
+    if (const int rc = sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1); rc <= 0) {
+      if (rc == 0) errno = EAGAIN;
       return -1;
     }
-    const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, sizeof buffer));
+    const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, kPiece));
     if (got <= 0) return got;
     for (ssize_t put = 0; put < got;) {
       const iovec io{buffer + put, static_cast<std::size_t>(got - put)};

@@ -31,6 +31,7 @@ constexpr std::uint8_t kLeaveRecord = 3;
 
 constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
+constexpr int kMostLooks = 64;          ///< at a head that moves
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeNap = 64;
 constexpr long kNapNs = 1'000'000;
@@ -429,10 +430,12 @@ bool Pipe::writable() const {
   const auto& sender = page_->ends[end_].sender;
   const auto& peer = page_->ends[1 - end_].receiver;
   const shm::RingGeometry ring{lines_};
+  if (broken()) return true;  // the call that is made then says why
+  // Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
   auto p = load(sender);
   shm::RingSlot slot;
   auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
-  // Not at the first free line: whoever is woken for room should find some. A broken pipe is "writable".
+  // Not at the first free line: whoever is woken for room should find some.
   return shm::ring_reserve(ring, p, ring.lines / kRoomPart * kCacheLine, credit, &slot) != 0;
 }
 
@@ -458,29 +461,23 @@ PipeFront Pipe::front() const {
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
   const shm::RingGeometry ring{lines_};
-  // Another thread may be moving the head: what is there is to be seen under the lock.
-  Locked lock(*this, page_->ends[end_].receiver.lock);
-  if (lock.err() == EDEADLK) return PipeFront::kInterrupted;
-  if (lock.err() != 0) return PipeFront::kBroken;
-  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
-  shm::RingRecord record;
-  const int rc = shm::ring_peek(ring, c, in_, &record);
-  if (rc == 0) return PipeFront::kNothing;
-  if (rc < 0) {
-    broke("impossible record");
+  // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head that
+  // is still the head is the record there.
+  for (int looks = 0; looks < kMostLooks; ++looks) {
+    // PAIR pipe.front: if it has changed, so has what we read
+    const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
+    shm::RingConsumer c{head, 0};
+    shm::RingRecord record;
+    const int rc = shm::ring_peek(ring, c, in_, &record);  // its loads are acquire: the next one comes after
+    if (receiver.head.load(std::memory_order_acquire) != head) continue;
+    if (rc == 0) return PipeFront::kNothing;
+    if (rc > 0 && record.head.type() == kBytesRecord) return PipeFront::kBytes;
+    if (rc > 0 && record.head.type() == kEndRecord) return PipeFront::kEnd;
+    if (rc > 0 && record.head.type() == kLeaveRecord) return PipeFront::kLeave;
+    broke(rc < 0 ? "impossible record" : "a record of no kind");
     return PipeFront::kBroken;
   }
-  switch (record.head.type()) {
-    case kBytesRecord:
-      return PipeFront::kBytes;
-    case kEndRecord:
-      return PipeFront::kEnd;
-    case kLeaveRecord:
-      return PipeFront::kLeave;
-    default:
-      broke("a record of no kind");
-      return PipeFront::kBroken;
-  }
+  return PipeFront::kBytes;  // somebody is reading them, one after the other
 }
 
 bool Pipe::seems_empty() const {
@@ -528,6 +525,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
         c.head += record.lines;
         if (!peek && shm::ring_should_publish(ring, c)) {
           c.published = c.head;
+          receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: before it is written over
           // PAIR pipe.credit: we have finished with the lines before it
           receiver.credit.store(c.head, std::memory_order_release);
           published = true;
@@ -539,12 +537,12 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       return {0, false, EPROTO};
     }
     if (peek) return done;
+    receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
     if (rc == 0 && shm::ring_should_publish_empty(c)) {
       c.published = c.head;
       receiver.credit.store(c.head, std::memory_order_release);  // PAIR pipe.credit
       published = true;
     }
-    receiver.head.store(c.head, relaxed);
     receiver.published.store(c.published, relaxed);
     receiver.offset.store(offset, relaxed);
     add(receiver.bytes, done.bytes);

@@ -546,6 +546,16 @@ TEST(Descriptors, ADuplicateOntoASocketClosesThat) {
   }
 }
 
+TEST(Descriptors, ADuplicateThatFailsClosesNothing) {
+  Pair pair;
+  EXPECT_EQ(::dup3(0, pair.near, 0x1234567), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::dup2(-1, pair.near), -1);
+  EXPECT_EQ(errno, EBADF);
+  pair.talk();
+  EXPECT_TRUE(by_pipe(pair.near));
+}
+
 TEST(Descriptors, DoNotWaitHoweverThatIsSaid) {
   using Say = void (*)(int fd, bool waits);
   const std::pair<const char*, Say> kRoutes[] = {
@@ -886,6 +896,58 @@ TEST(Processes, ParentAndChildShareAConnection) {
   EXPECT_EQ(std::count(back.begin(), back.end(), 'p'), 200);
   EXPECT_EQ(result_of(other), 0);
   EXPECT_TRUE(by_pipe(fd));
+}
+
+// What parent and child count for their later children must not be the same.
+TEST(Processes, EachWithChildrenOfItsOwnKeepsItsConnectionsApart) {
+  Pair before;
+  int to_parent[2], to_child[2];
+  ASSERT_EQ(::pipe(to_parent), 0);
+  ASSERT_EQ(::pipe(to_child), 0);
+  auto helper = [] {
+    return child(
+        [] {
+          ::pause();
+          return 0;
+        },
+        3);
+  };
+  char byte = 0;
+  const pid_t other = child([&] {
+    Pair own(false);
+    const pid_t pid = helper();
+    if (::write(to_parent[1], "1", 1) != 1 || ::read(to_child[0], &byte, 1) != 1) return 1;
+    own.talk(40);
+    if (::write(to_parent[1], "2", 1) != 1 || ::read(to_child[0], &byte, 1) != 1) return 2;
+    own.talk(40);
+    ::kill(pid, SIGKILL);
+    (void)result_of(pid);
+    return ::testing::Test::HasFailure() ? 3 : 0;
+  });
+  ASSERT_EQ(::read(to_parent[0], &byte, 1), 1);
+  Pair own(false);
+  const pid_t pid = helper();
+  ASSERT_EQ(::write(to_child[1], "1", 1), 1);
+  ASSERT_EQ(::read(to_parent[0], &byte, 1), 1);
+  own.talk(40);
+  ASSERT_EQ(::write(to_child[1], "2", 1), 1);
+  EXPECT_EQ(result_of(other), 0);
+  ::kill(pid, SIGKILL);
+  (void)result_of(pid);
+  for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1]}) ::close(fd);
+}
+
+TEST(Processes, MayHaveThreadsWithSmallStacks) {
+  for (std::size_t kilobytes = 16; kilobytes <= 64; kilobytes *= 2) {
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ASSERT_EQ(::pthread_attr_setstacksize(&attributes, kilobytes * 1024), 0);
+    pthread_t thread;
+    auto run = [](void*) -> void* { return nullptr; };
+    EXPECT_EQ(::pthread_create(&thread, &attributes, run, nullptr), 0) << kilobytes;
+    ::pthread_join(thread, nullptr);
+    ::pthread_attr_destroy(&attributes);
+  }
 }
 
 TEST(Processes, OfTwoAsleepOnOneConnectionEachWakes) {

@@ -16,10 +16,10 @@
 // Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked and masked
 // before use; a Pipe with impossible contents is `broken` for good.
 //
-// Thread-safety: every call may come from any thread of any process, and takes the lock of its side (a word
-// in the memfd with the owner's thread id). No call allocates, and all but create() and open() are safe in a
-// signal handler. One that interrupted the same side of the same pipe is told so at once (EDEADLK,
-// kInterrupted): nothing has been done, nor can it be before the handler returns.
+// Thread-safety: every call may come from any thread of any process. Those that move bytes or count them take the
+// lock of their side (a word in the memfd with the owner's thread id); those that look do not. No call allocates,
+// and all but create() and open() are safe in a signal handler. One that interrupted the same side of the same pipe
+// is told so at once (EDEADLK): nothing has been done, nor can it be before the handler returns.
 //
 // A lock is waited for ten seconds, not counting those in which the caller was stopped, and half a second if
 // its owner cannot be seen: it has died, or the word is a lie. Then the pipe is broken. So it is by an owner
@@ -45,7 +45,6 @@ enum class PipeFront {
   kEnd,      ///< the writer has half-closed
   kLeave,    ///< the writer goes on elsewhere: see Pipe::leave()
   kBroken,   ///< impossible contents, or a lock that is not let go
-  kInterrupted,  ///< not to be told: the caller is a signal handler that interrupted this side of the pipe
 };
 
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
