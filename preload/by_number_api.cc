@@ -137,6 +137,16 @@ CLAN_INTERPOSE long syscall(long number, ...) {
       return ::dup(fd);
     case SYS_dup3:
       return ::dup3(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
+    case SYS_socket:
+      return ::socket(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
+    case SYS_bind:
+      return ::bind(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
+    case SYS_listen:
+      return ::listen(fd, static_cast<int>(a[1]));
+    case SYS_getsockname:
+      return ::getsockname(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
+    case SYS_getpeername:
+      return ::getpeername(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
     case SYS_accept4:
       return ::accept4(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]),
                        static_cast<int>(a[3]));
@@ -154,7 +164,6 @@ CLAN_INTERPOSE long syscall(long number, ...) {
       return ::ioctl(fd, static_cast<unsigned long>(a[1]), reinterpret_cast<void*>(a[2]));
     case SYS_fcntl:
       return ::fcntl(fd, static_cast<int>(a[1]), reinterpret_cast<void*>(a[2]));
-#ifdef SYS_poll
     case SYS_fork:
       return forked_by([&] { return plain(number, a); });
     case SYS_poll:
@@ -167,7 +176,6 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_epoll_wait:
       return ::epoll_wait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]),
                           static_cast<int>(a[3]));
-#endif
     default:
       break;
   }

@@ -102,7 +102,7 @@ void release(Socket* s) {
   for (auto* flag :
        {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
         &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted, &s->left_at_exit,
-        &s->left_slot, &s->in_holders}) {
+        &s->left_slot, &s->not_to_follow}) {
     set(*flag, false);
   }
   set(s->data_sleepers, 0);

@@ -820,7 +820,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
   const SinceEntry since;
   for (;;) {
     int n = 0;
-    bool moved = false, several = false, looks = false, spins = false;
+    bool moved = false, several = false, looks = false;
     Set* set = nullptr;
     SetSleep* prepared = nullptr;
     {
@@ -830,7 +830,6 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       several = used_by_several(*set);
       looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
       moved = set->moved > 0;
-      spins = watches_pipes(*set);
       if (moved && !looks) n = collect(*set, events, most);
       if (n > 0) {
         set->set_now(monotonic_ns());
@@ -868,6 +867,11 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
         Guard guard;
         return anything(*set, &next, kSliceOfSpin);
       };
+      bool spins = false;
+      {
+        Guard guard;
+        spins = watches_pipes(*set);
+      }
       if (spins && set->waiter->spin(there, 0, deadline)) continue;
       Guard guard;
       if (!prepare(*set, &prepared) || guard.owes()) {

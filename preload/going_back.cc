@@ -11,8 +11,7 @@
 // Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe
 // any more: Y rings once more too, and sends by TCP what is left there.
 //
-// Where L is about to be another program, which knows nothing of pipes and doorbells, it cannot wait until Y
-// looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
+// Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
 // Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before
 // its switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent
 // first.

@@ -37,8 +37,8 @@ struct alignas(128) Entry {
 };
 static_assert(sizeof(Entry) == 128);
 
-constexpr char kName[] = "clan-slots";
-constexpr char kLink[] = "/memfd:clan-slots (deleted)";
+constexpr char kName[] = "clan-slots-1";  // the version of an Entry: who has another one finds none
+constexpr char kLink[] = "/memfd:clan-slots-1 (deleted)";
 constexpr std::size_t kEntries = 512;
 constexpr std::size_t kBytes = kEntries * sizeof(Entry);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;

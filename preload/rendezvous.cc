@@ -147,7 +147,7 @@ void begin_sharing(int fd, Socket& s, bool counted) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
-  if (!s.in_holders.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
+  if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   moved(s);
 }
@@ -645,7 +645,7 @@ bool share_slot(Socket& s, Slot* shared) {
 
 bool leave_slot(Socket& s) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
-  if (!s.in_holders.exchange(true)) slot.to_follow.fetch_sub(1);
+  if (!s.not_to_follow.exchange(true)) slot.to_follow.fetch_sub(1);
   const bool others = slot.to_follow.load() > 0 || Slot::on_its_way(slot.held.load()) > 0;
   if (!s.left_slot.exchange(true)) slot.held.fetch_sub(1);
   return others;
@@ -660,7 +660,7 @@ std::uint64_t forks = 0;
 void count_child(Socket& s, int by) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   slot.held.fetch_add(by);
-  if (s.in_holders.load() && s.pipe) {
+  if (s.not_to_follow.load() && s.pipe) {
     s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}));
   } else {
     slot.to_follow.fetch_add(by);

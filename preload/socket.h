@@ -127,7 +127,7 @@ struct Socket {
   std::atomic<bool> anew{false};  ///< out of its pipe, and the application may connect it to another end
   std::atomic<bool> left_at_exit{false};  ///< counted out when the process ended
   std::atomic<bool> left_slot{false};     ///< not among the users of its slot any more
-  std::atomic<bool> in_holders{false};     ///< nor among those who are to follow
+  std::atomic<bool> not_to_follow{false};  ///< nor among those who are to follow
   std::atomic<bool> resending{
       false};                     ///< what the other end gave back is on its way; nothing may overtake it
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT

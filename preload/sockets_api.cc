@@ -1,4 +1,4 @@
-// Calls that make, name, pass and end descriptors.
+// Calls that make, name, copy and end sockets, and their options: fcntl, ioctl, setsockopt.
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sockios.h>

@@ -210,7 +210,7 @@ void pass_on(int fd, int through) {
 }
 
 // It has not been sent.
-void keep(int fd) {
+void not_sent(int fd) {
   if (Held s = hold(fd)) {
     s->shared() ? (void)s->mine().words[clan::socket_face::kHolders].fetch_sub(1) : take_off_its_way(*s);
   }
@@ -401,7 +401,7 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
       });
   if (passes && rc < 0) {
     KeepErrno errno_of_send;
-    passed(message, keep);
+    passed(message, not_sent);
   }
   return rc;
 }

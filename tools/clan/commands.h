@@ -30,7 +30,8 @@ struct RunOptions {
 };
 
 /// `clan run COMMAND…`: becomes the command, with the preload library. Returns, with an exit
-/// code, only if that could not be done: 125 for a reason of our own, 126 and 127 as shells do.
+/// code, only if that could not be done: 2 for wrong settings, 125 for a reason of our own, 126 and 127
+/// as env(1) has them.
 int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command);
 
 struct StatOptions {

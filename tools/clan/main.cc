@@ -71,8 +71,8 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            "children inherit it:\n" +
            clan::tool::environment_help() +
            "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 2\n"
-           "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a static one and one of another architecture run\n"
-           "without CLAN.";
+           "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a\n"
+           "static one and one of another architecture run without CLAN.";
   });
   run->callback([=, &options, &exit_code] {
     exit_code = clan::tool::exec_under_clan(options, run->remaining());

@@ -50,7 +50,7 @@ enum class PipeFront {
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;  ///< of this page, with what faces mean by their words
 
   /// Written by the creator before anyone else sees it.
   struct Head {
