@@ -182,11 +182,11 @@ class ResendsGuard {
 };
 
 // What was to be sent again has been, or there was none: others may send. Fork moves the counters.
-void resent(Socket& s) {
+void resent(Socket& s, std::int32_t closer) {
   {
     const ResendsGuard guard;
     s.resending.store(false, std::memory_order_release);
-    Slot::open(s.slot.load(std::memory_order_acquire)->sends);
+    Slot::open(s.slot.load(std::memory_order_acquire)->sends, closer);
   }
   settle(s);
 }
@@ -194,11 +194,12 @@ void resent(Socket& s) {
 // Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
 class Resend {
  public:
-  Resend(Held s, int fd, int given) : s_(std::move(s)), fd_(fd), given_(given) {}
+  Resend(Held s, int fd, int given, std::int32_t closer)
+      : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
     if (fd_ >= 0) sys::close(fd_);
-    resent(*s_);
+    resent(*s_, closer_);
     if (!listed_) return;
     const ResendsGuard guard;
     for (Resend** p = &behind; *p != nullptr; p = &(*p)->next_) {
@@ -276,6 +277,7 @@ class Resend {
   Held s_;
   int fd_;  ///< a descriptor of our own
   int given_;
+  std::int32_t closer_;  ///< of the socket's sends
   long given_at_ = sizeof(TakenHead);
   Pipe theirs_;
   Resend* next_ = nullptr;  ///< in `behind`
@@ -338,25 +340,34 @@ Given given_back(int fd, Socket& s) {
 void go(int fd, Socket& s) {
   auto sends = [&]() -> auto& { return s.slot.load(std::memory_order_acquire)->sends; };  // fork moves them
   // A switch that is under way ends one way or the other; none begins after kLeaving has been seen.
-  while ((sends().load(std::memory_order_acquire) & Slot::kClosed) != 0) sched_yield();
+  UntilOpen until(fd, s);
+  while ((sends().load(std::memory_order_acquire) & Slot::kClosed) != 0) (void)until.wait(sends());
   if ((state_of(s.mine()) & kSending) == 0) {
     (void)silence(s.mine());  // who has not switched does not ring
     set_gone(s.mine());
     return;
   }
-  while (!Slot::try_close(sends())) sched_yield();
+  const std::int32_t us = ::getpid();  // another thread may finish this
+  while (!Slot::try_close(sends(), us)) {
+    if (until.wait(sends())) continue;
+    // Somebody was killed, or is stopped, in the middle of a send by TCP.
+    CLAN_WARN("fd %d: a send that does not end keeps it from going back to TCP; it is reset", fd);
+    reset_connection(fd);
+    s.kernel_error.store(true);
+    return set_gone(s.mine());
+  }
   if ((state_of(s.theirs()) & kLeaving) == 0) {
     say_goodbye(fd, s);
-    Slot::open(sends());
+    Slot::open(sends(), us);
     return;
   }
-  s.slot.load(std::memory_order_acquire)->resender.store(::getpid());
+  s.slot.load(std::memory_order_acquire)->resender.store(us);
   s.resending.store(true, std::memory_order_release);
   const Given given = given_back(fd, s);
   if (given.word == kDone || given.word == kReadsOn) {
     // Sending again what it still reads in the pipe would overtake that.
     if (given.word == kReadsOn) say_goodbye(fd, s, false);
-    return resent(s);
+    return resent(s, us);
   }
   if (given.lost) {
     log_line(
@@ -368,14 +379,14 @@ void go(int fd, Socket& s) {
     s.theirs().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
     s.kernel_error.store(true);
     set_gone(s.mine());
-    resent(s);
+    resent(s, us);
     return reset_connection(fd);
   }
   s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
   say_goodbye(fd, s);
   s.refs.fetch_add(1, std::memory_order_relaxed);
   auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)),
-                                           given.memfd);
+                                           given.memfd, us);
   if (resend == nullptr || !resend->open()) {
     log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
     const linger at_once{1, 0};
@@ -383,7 +394,7 @@ void go(int fd, Socket& s) {
     sys::call(SYS_shutdown, fd, SHUT_RDWR);
     if (resend == nullptr) {
       s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
-      resent(s);
+      resent(s, us);
     }
     delete resend;
     return;
@@ -410,7 +421,7 @@ void give_back(Socket& s, int taken) {
 bool take_unread(int fd, Socket& s, int to) {
   char bytes[16384];
   while (!s.drained.load(std::memory_order_acquire)) {
-    Draining draining(s);
+    Draining draining(fd, s);
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0) return false;
@@ -750,7 +761,7 @@ bool resends(int fd, Socket& s) {
       "fd %d: the process that sent again what its peer had not read was killed; the connection is reset",
       fd);
   reset_connection(fd);
-  resent(s);
+  resent(s, who);
   return false;
 }
 

@@ -40,6 +40,7 @@ void after_fork(bool in_child) {
   KeepErrno keep;
   if (in_child) {
     t_signals.thread = 0;
+    (void)thread_id();  // not first when it has to ring
     note_process();
     sets_forked();
   }

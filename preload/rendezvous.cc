@@ -160,16 +160,17 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
   if (fork_under_way.load()) return false;  // whom the child counts as what has been decided
   Slot& slot = *s.slot.load(std::memory_order_acquire);
-  if (!Slot::try_close(slot.receives)) return false;
+  const std::int32_t me = thread_id();
+  if (!Slot::try_close(slot.receives, me)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
   // meanwhile.
-  if (!Slot::try_close(slot.sends)) {
-    Slot::open(slot.receives);
+  if (!Slot::try_close(slot.sends, me)) {
+    Slot::open(slot.receives, me);
     return false;
   }
   if (slot.pinned.load() != 0 || Slot::on_its_way(slot.held.load()) != 0) {
-    Slot::open(slot.sends);
-    Slot::open(slot.receives);
+    Slot::open(slot.sends, me);
+    Slot::open(slot.receives, me);
     return false;
   }
   introduce(fd, s, route);
@@ -184,8 +185,8 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   begin_sharing(fd, s, counted);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
-  Slot::open(slot.sends);
-  Slot::open(slot.receives);
+  Slot::open(slot.sends, me);
+  Slot::open(slot.receives, me);
   return true;
 }
 
@@ -594,6 +595,7 @@ void catch_up(int fd, Socket& s) {
              slot.pipe_pid.load(), pipe.error().what);
     s.state.store(Socket::State::kKernel);
     s.inherited.store(false);  // there is nobody to follow any more
+    slot.pipe_fd.store(-1);  // nobody need follow it any more
     return reset_connection(fd);
   }
   withdraw_offer(s);
@@ -609,12 +611,13 @@ bool close_for_good(Socket& s) {
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   Slot& own = s.own_slot;
+  const std::int32_t me = thread_id();
   do {
-    if (Slot::try_close(own.receives)) {
-      if (Slot::try_close(own.sends)) return true;
-      Slot::open(own.receives);
+    if (Slot::try_close(own.receives, me)) {
+      if (Slot::try_close(own.sends, me)) return true;
+      Slot::open(own.receives, me);
     }
-    const std::uint32_t counted = own.receives.load() | own.sends.load();
+    const std::uint64_t counted = own.receives.load() | own.sends.load();
     // Of a socket that has moved nobody is in the kernel, and a switch is soon over.
     if (!s.shared() && (counted & Slot::kClosed) == 0 && counted != 0) return false;
     if (s.resending.load()) break;  // that may take long
@@ -630,9 +633,9 @@ bool share_slot(Socket& s, Slot* shared) {
   const bool closed = close_for_good(s);
   if (!closed && !s.shared()) s.own_slot.pinned = 1;
   if (!closed && s.resending.load()) {  // who does that opens the new counter
-    while (!Slot::try_close(s.own_slot.receives)) sched_yield();
-    shared->sends = Slot::kClosed;
+    while (!Slot::try_close(s.own_slot.receives, thread_id())) sched_yield();
     shared->resender = s.own_slot.resender.load();
+    shared->sends = Slot::closed_by(shared->resender.load());
   }
   shared->pipe_pid = s.own_slot.pipe_pid.load();
   shared->pipe_fd = s.own_slot.pipe_fd.load();

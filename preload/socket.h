@@ -36,20 +36,36 @@ struct Interest;
 /// Counts calls that are under way in the kernel on a socket that is still on TCP, so that nobody moves it
 /// under them. After a fork it lies in memory that parent and child share.
 struct Slot {
-  static constexpr std::uint32_t kClosed = 1u << 30;
-  /// Closes a counter that is at nought. Whoever counts up meanwhile sees kClosed and steps back.
-  static bool try_close(std::atomic<std::uint32_t>& counter) {
-    std::uint32_t none = 0;
-    return counter.compare_exchange_strong(none, kClosed, std::memory_order_acq_rel);
+  /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a thread, or of the
+  /// process for what another of its threads may finish. So that others see when he has been killed.
+  using Counter = std::atomic<std::uint64_t>;
+  static constexpr std::uint64_t kClosed = 1u << 30;
+  static constexpr unsigned kCloser = 32;  ///< a shift
+  static std::uint64_t closed_by(std::int32_t closer) {
+    return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
   }
-  /// Not a store: somebody may be stepping back.
-  static void open(std::atomic<std::uint32_t>& counter) {
-    counter.fetch_sub(kClosed, std::memory_order_release);
+  /// Closes a counter that is at nought. Whoever counts up meanwhile sees kClosed and steps back.
+  static bool try_close(Counter& counter, std::int32_t closer) {
+    std::uint64_t none = 0;
+    return counter.compare_exchange_strong(none, closed_by(closer), std::memory_order_acq_rel);
+  }
+  /// Likewise, whoever is counted: nobody of these is in the kernel.
+  static bool try_close_over(Counter& counter, std::int32_t closer) {
+    std::uint64_t now = counter.load(std::memory_order_relaxed);
+    return (now & kClosed) == 0 &&
+           counter.compare_exchange_strong(now, now | closed_by(closer), std::memory_order_acq_rel);
+  }
+  /// Somebody may be stepping back meanwhile; or has opened it in our place, see UntilOpen.
+  static void open(Counter& counter, std::int32_t closer) {
+    std::uint64_t now = counter.load(std::memory_order_relaxed);
+    while ((now & kClosed) != 0 && now >> kCloser == static_cast<std::uint32_t>(closer) &&
+           !counter.compare_exchange_weak(now, now & (kClosed - 1), std::memory_order_acq_rel)) {
+    }
   }
   /// A call in the kernel, counted. False: somebody has closed the counter, and the call has to look again.
   class UnderWay {
    public:
-    explicit UnderWay(std::atomic<std::uint32_t>& counter) : counter_(counter) {
+    explicit UnderWay(Counter& counter) : counter_(counter) {
       allowed_ = (counter_.fetch_add(1, std::memory_order_acq_rel) & kClosed) == 0;
     }
     ~UnderWay() { counter_.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
@@ -58,11 +74,11 @@ struct Slot {
     explicit operator bool() const { return allowed_; }
 
    private:
-    std::atomic<std::uint32_t>& counter_;
+    Counter& counter_;
     bool allowed_;
   };
-  std::atomic<std::uint32_t> sends{0};
-  std::atomic<std::uint32_t> receives{0};
+  Counter sends{0};
+  Counter receives{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};

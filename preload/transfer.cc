@@ -89,6 +89,17 @@ bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
   }
 }
 
+// Who has been killed may have read doorbells and not said so; the kernel knows.
+void recount_doorbells(int fd, Socket& s) {
+  std::uint64_t read = 0;
+  if ((state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read)) return;
+  const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  if (read <= before) return;
+  auto& swallowed = s.mine().words[kSwallowed];
+  const std::uint64_t bells = std::min(read - before, s.theirs().words[kDoorbells].load());
+  if (bells > swallowed.load(std::memory_order_relaxed)) swallowed.store(bells, std::memory_order_relaxed);
+}
+
 bool is_set(int fd, int option_of_tcp) {
   int value = 0;
   socklen_t size = sizeof value;
@@ -105,7 +116,8 @@ bool switch_sending(int fd, Socket& s) {
   const Undisturbed undisturbed;
   // No send may be under way in the kernel, here or in a process that shares the socket.
   Slot& slot = *s.slot.load(std::memory_order_acquire);
-  if (!Slot::try_close(slot.sends)) return (state_of(mine) & kSending) != 0;
+  const std::int32_t me = thread_id();
+  if (!Slot::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
@@ -125,7 +137,7 @@ bool switch_sending(int fd, Socket& s) {
     CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
                static_cast<unsigned long long>(bytes));
   }
-  Slot::open(slot.sends);
+  Slot::open(slot.sends, me);
   return switched;
 }
 
@@ -145,6 +157,51 @@ bool lives(std::uint64_t bells) {
 }
 
 }  // namespace
+
+bool UntilOpen::wait(Slot::Counter& counter) {
+  constexpr std::uint64_t kForKilledNs = 500'000'000;  // it may count in another pid namespace
+  constexpr std::uint64_t kMostNs = 10'000'000'000u;
+  sched_yield();
+  if (++turns_ % 64 != 0) return true;
+  KeepErrno keep;
+  std::uint64_t now = counter.load(std::memory_order_acquire);
+  const std::uint64_t time = monotonic_ns(), closer = now >> Slot::kCloser;
+  if (closer != closer_) {
+    closer_ = closer;
+    since_ns_ = time;
+    return true;
+  }
+  const std::uint64_t waited = time - since_ns_;
+  if ((now & Slot::kClosed) == 0) return waited < kMostNs;
+  const auto thread = static_cast<pid_t>(closer);
+  const Slot& slot = *s_.slot.load(std::memory_order_acquire);
+  const bool resends = &counter == &slot.sends && slot.resender.load() == thread;
+  const bool killed = waited > kForKilledNs && sys::call(SYS_kill, thread, 0) != 0 && errno == ESRCH;
+  if (!killed && (resends || waited < kMostNs)) {  // to send again may take long
+    const timespec nap{0, 1'000'000};
+    if (turns_ > 1024) sys::call(SYS_nanosleep, &nap, nullptr);
+    return true;
+  }
+  if (!killed || resends) {
+    log_line(LogLevel::kError,
+             "fd %d: process or thread %d, which shares it, %s in the middle of using it; the connection is reset",
+             fd_, thread, killed ? "was killed" : "is stopped");
+    reset_connection(fd_);
+    s_.kernel_error.store(true);
+  }
+  took_over_ |= counter.compare_exchange_strong(now, now & (Slot::kClosed - 1), std::memory_order_acq_rel);
+  return true;
+}
+
+void Draining::wait(int fd, Socket& s) {
+  UntilOpen until(fd, s);
+  // Once it has moved nobody who is counted is in the kernel: he steps back, or was killed.
+  while (!Slot::try_close_over(slot_->receives, me_)) {
+    (void)until.wait(slot_->receives);
+    slot_ = s.slot.load(std::memory_order_acquire);  // fork moves it
+  }
+  if (until.took_over()) recount_doorbells(fd, s);
+}
 
 Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
   const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
@@ -252,6 +309,14 @@ void ring_doorbell(int fd, Socket& s) {
   }
 }
 
+// After what a call has done to the pipe. Whoever shares the socket may have been killed when he had been told to
+// ring and had not: the other end's wish for it is gone with him.
+bool must_ring(const Socket& s, const Pipe::Done& done) {
+  if (done.must_ring || !s.inherited.load(std::memory_order_relaxed)) return done.must_ring;
+  const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
+  return (bells & kRingers) != 0 && (bells & kRingersName) != 0 && !lives(bells);
+}
+
 std::size_t total(const iovec* buffers, int count) {
   std::size_t n = 0;
   for (int i = 0; i < count; ++i) n += buffers[i].iov_len;
@@ -349,7 +414,7 @@ void look_for_end(int fd, Socket& s) {
 // Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet). `all`:
 // those were the last of TCP's.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
-  Draining draining(s);
+  Draining draining(fd, s);
   if (s.drained.load(std::memory_order_acquire)) return 0;
   std::size_t certain = 0;
   const ssize_t left = left_in_tcp(fd, s, &certain);
@@ -496,7 +561,7 @@ bool is_nonblocking(int fd, Socket& s) {
 }
 
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
-  Draining draining(s);
+  Draining draining(fd, s);
   char bytes[64];
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
@@ -580,7 +645,7 @@ bool look_at_kernel(int fd, Socket& s) {
   if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0)
     (void)answer_leaving(fd, s);
   if (!s.drained.load(std::memory_order_acquire)) {
-    Draining draining(s);
+    Draining draining(fd, s);
     std::size_t certain = 0;
     const ssize_t left = left_in_tcp(fd, s, &certain);
     if (left != 0) {
@@ -662,7 +727,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         Part part(buffers, count, got);
         done = s.pipe.receive(part.buffers, part.count, peek);
       }
-      if (done.must_ring) ring_doorbell(fd, s);
+      if (must_ring(s, done)) ring_doorbell(fd, s);
       got += done.bytes;
       if (failed(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (got > 0 && got >= target) {
@@ -781,6 +846,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
   int nap_ms = 1;
   Patience ending(fd, s);
   std::uint64_t deadline = 0;  ///< of SO_SNDTIMEO, from the first sleep on
+  UntilOpen until(fd, s);
   for (;;) {
     const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
     const bool gone = (state_of(s.mine()) & kGone) != 0;
@@ -803,7 +869,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       {
         const Slot::UnderWay counted(slot.sends);
         if (!counted) {
-          sched_yield();
+          (void)until.wait(slot.sends);
           continue;
         }
         if (gone) {
@@ -882,7 +948,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (!ending.wait()) return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
       continue;
     }
-    if (done.must_ring) ring_doorbell(fd, s);
+    if (must_ring(s, done)) ring_doorbell(fd, s);
     sent += done.bytes;
     if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (sent == wanted) return static_cast<ssize_t>(sent);
@@ -978,7 +1044,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
         }
         return real().shutdown(fd, how);
       }
-      if (s.pipe.end_sending().must_ring) ring_doorbell(fd, s);
+      if (must_ring(s, s.pipe.end_sending())) ring_doorbell(fd, s);
       // Else just going back.
     } while (sender.ended.load(std::memory_order_relaxed) != 1 && patience.wait());
   }
@@ -1006,7 +1072,7 @@ short readiness(int fd, Socket& s, bool look) {
   const bool gone = s.kernel_end.load() || s.kernel_error.load();
   if (!s.drained.load(std::memory_order_acquire)) {
     std::size_t certain = 0;
-    Draining draining(s);
+    Draining draining(fd, s);
     if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0) {
       ready |= POLLIN;
     }
@@ -1051,7 +1117,7 @@ int bytes_to_read(int fd, Socket& s) {
   KeepErrno keep;
   if (s.back_in.load(std::memory_order_acquire)) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
   const std::uint64_t theirs = state_of(s.theirs());
-  Draining draining(s);
+  Draining draining(fd, s);
   bool all_of_tcp = s.drained.load(std::memory_order_acquire);
   if (!all_of_tcp) {
     std::size_t certain = 0;

@@ -52,21 +52,40 @@ void note_end(Socket& s, ssize_t n);
 /// `limit`: at most so many of them, counted from the first ever.
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0});
 
+/// For a counter of calls that somebody has closed, perhaps another process that shares the open file. It opens the
+/// counter in the place of one who has been killed; and of one who is stopped for ten seconds, when the connection
+/// is reset.
+class UntilOpen {
+ public:
+  UntilOpen(int fd, Socket& s) : fd_(fd), s_(s) {}
+  /// A moment. False: it is open, or calls are counted in it, and has been for ten seconds.
+  bool wait(Slot::Counter& counter);
+  /// Somebody was killed who had it closed: what he did last he may not have noted.
+  bool took_over() const { return took_over_; }
+
+ private:
+  int fd_;
+  Socket& s_;
+  std::uint32_t turns_ = 0;
+  std::uint64_t closer_ = ~std::uint64_t{0}, since_ns_ = 0;
+  bool took_over_ = false;
+};
+
 /// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
 class Draining {
  public:
-  explicit Draining(Socket& s) : slot_(s.slot.load(std::memory_order_acquire)) {
-    while (!Slot::try_close(slot_->receives)) {
-      sched_yield();
-      slot_ = s.slot.load(std::memory_order_acquire);  // fork moves it
-    }
+  Draining(int fd, Socket& s) : slot_(s.slot.load(std::memory_order_acquire)) {
+    if (!Slot::try_close(slot_->receives, me_)) [[unlikely]]
+      wait(fd, s);
   }
-  ~Draining() { Slot::open(slot_->receives); }
+  ~Draining() { Slot::open(slot_->receives, me_); }
   Draining(const Draining&) = delete;
   Draining& operator=(const Draining&) = delete;
 
  private:
+  void wait(int fd, Socket& s);
   Undisturbed undisturbed_;
+  std::int32_t me_ = thread_id();
   Slot* slot_;
 };
 

@@ -13,6 +13,7 @@
 #include "real.h"
 #include "scratch.h"
 #include "socket.h"
+#include "transfer.h"
 
 extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
 
@@ -24,6 +25,11 @@ constexpr int kMostBuffers = 1024;
 constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
+// Here, or in a process that shares the open file since we caught up with it.
+bool has_moved(const Socket& s, const Slot& slot) {
+  return s.shared() || slot.pipe_fd.load(std::memory_order_acquire) >= 0;
+}
+
 // A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
 // meanwhile. `call` is the kernel's, `moved` ours.
 template <typename Call, typename Moved>
@@ -31,6 +37,7 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
   if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
+  UntilOpen until(fd, *s);
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
@@ -38,8 +45,8 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
     ssize_t n;
     {
       const Slot::UnderWay counted(slot.receives);
-      if (!counted || s->shared() || moved_elsewhere(*s)) {
-        sched_yield();
+      if (!counted || has_moved(*s, slot)) {
+        (void)until.wait(slot.receives);
         continue;
       }
       n = call();
@@ -55,13 +62,14 @@ ssize_t sending(int fd, Call&& call, Moved&& moved) {
   Held s = hold(fd);
   if (!s) return call();
   if (!s->shared()) before_send(fd, *s);
+  UntilOpen until(fd, *s);
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
     Slot& slot = *s->slot.load(std::memory_order_acquire);
     const Slot::UnderWay counted(slot.sends);
-    if (counted && !s->shared() && !moved_elsewhere(*s)) return call();
-    sched_yield();
+    if (counted && !has_moved(*s, slot)) return call();
+    (void)until.wait(slot.sends);
   }
 }
 

@@ -1,8 +1,11 @@
 // kill -9 of one end of a connection that has moved, moves, or goes back to TCP, at any moment. The
 // survivor reads a prefix of what was written, all that the dead process was told had been sent,
 // then the end as TCP shows it. It never hangs, never reads a wrong byte and keeps nothing. Run
-// with the interposer preloaded, and without.
+// with the interposer preloaded, and without. Likewise one of two processes that share an end, at each
+// of its system calls: the other one goes on.
 #include <sys/epoll.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
 #include <time.h>
 
 #include <algorithm>
@@ -366,6 +369,70 @@ INSTANTIATE_TEST_SUITE_P(At, Killed,
                          [](const auto& scene) {
                            return std::string(kNames[static_cast<int>(scene.param)]);
                          });
+
+// --- one of two processes that share an end ------------------------------------------------------------
+
+constexpr int kStopped = SIGTRAP | 0x80;  ///< at a system call
+
+// Talks to the server of an Echo, with pauses, so that both sleep and are woken.
+int talk_as(char letter, int fd, int messages) {
+  const std::string out(300, letter);
+  char in[1000];
+  for (int i = 0; i < messages; ++i) {
+    ::usleep(200);
+    if (::write(fd, out.data(), out.size()) != 300) return 1;
+    ::usleep(200);
+    for (std::ptrdiff_t got = 0; got < 300;) {  // past what the other one has left behind
+      const ssize_t n = ::read(fd, in, sizeof in);
+      if (n <= 0) return 2;
+      got += std::count(in, in + n, letter);
+    }
+  }
+  return 0;
+}
+
+// Kills the process at the beginning or the end of its `n`th system call. False: it has ended before.
+bool kill_at(pid_t process, int n) {
+  int status = 0;
+  if (::waitpid(process, &status, 0) != process || !WIFSTOPPED(status)) return false;
+  ::ptrace(PTRACE_SETOPTIONS, process, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
+  for (int calls = 0; calls < n; calls += WSTOPSIG(status) == kStopped) {
+    ::ptrace(PTRACE_SYSCALL, process, nullptr, nullptr);
+    if (::waitpid(process, &status, 0) != process || !WIFSTOPPED(status)) return false;
+  }
+  ::kill(process, SIGKILL);
+  ::waitpid(process, &status, 0);
+  return true;
+}
+
+bool can_trace() {
+  return result_of(child([] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0 ? 0 : 1; })) == 0;
+}
+
+// One that is killed may have a counter of the shared socket closed, have read doorbells that it has not counted, or
+// owe one to the other end.
+void kill_sharer_at_each_call(bool moves_before) {
+  if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
+  for (int n = 1; !testing::Test::HasFailure(); n += moves_before ? 1 : 3) {
+    Echo echo;
+    if (moves_before) {
+      ping(echo.fd, 30);
+      EXPECT_TRUE(by_pipe(echo.fd));
+    }
+    const pid_t other = child([&] {
+      ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+      ::raise(SIGSTOP);
+      return talk_as('o', echo.fd, moves_before ? 6 : 12);
+    });
+    const bool killed = kill_at(other, n);
+    // In a child, as it may hang.
+    EXPECT_EQ(result_of(child([&] { return talk_as('s', echo.fd, 8); }, 8)), 0) << "after call " << n;
+    if (!killed) return;
+  }
+}
+
+TEST(Sharer, KilledAtAnySystemCallLeavesTheSocketToTheOther) { kill_sharer_at_each_call(true); }
+TEST(Sharer, KilledWhileTheSocketMovesLeavesItToTheOther) { kill_sharer_at_each_call(false); }
 
 }  // namespace
 }  // namespace clan::test
