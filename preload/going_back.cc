@@ -629,19 +629,23 @@ void wait_until_clean(int fd, Socket& s) {
   bool tried = false;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);
+  auto take_rest = [&] {
+    // It has gone and sends the rest, perhaps when there is room for it in TCP.
+    const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
+    if (resends && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) return true;
+    if (!take_unread(fd, s, taken)) return false;
+    if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) return true;
+    give_back(s, taken);
+    return false;
+  };
   while (!came_back(fd, s)) {
     if ((state_of(s.theirs()) & kSending) == 0) {
       // It has not switched, and will not any more.
       set_gone(s.theirs());
       give_back(s, taken);
-      continue;
-    }
-    // It has gone and sends the rest, perhaps when there is room for it in TCP.
-    const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
-    if (resends && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) break;
-    if (take_unread(fd, s, taken)) {
-      if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) break;
-      give_back(s, taken);
+      if (came_back(fd, s)) break;
+    } else if (take_rest()) {
+      break;
     }
     if (closed(fd)) {
       if (s.pipe.front() == PipeFront::kBytes) {

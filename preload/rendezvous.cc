@@ -426,7 +426,8 @@ int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
     if (n >= 0) errno = ENOENT;
     return -1;
   }
-  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC));
+  // Not to be waited for either, if it is one by now.
+  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 }
 
 bool proc_is_ours() {

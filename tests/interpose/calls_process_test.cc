@@ -1375,6 +1375,43 @@ TEST(Exec, WhatHasNotBeenReadComesThoughItsSenderEnds) {
   }
 }
 
+// The other end has come into the pipe and sent nothing there, not even a doorbell: there is nothing to wait for.
+TEST(Exec, AfterAResetByWhoOnlyReadDoesNotWait) {
+  constexpr int kMessages = 25;
+  const int listening = listener();
+  const pid_t reader = child([&] {
+    const int fd = ::accept(listening, nullptr, nullptr);
+    for (int i = 0; i < kMessages; ++i) {
+      if (get(fd, 1) != "x") return 1;
+    }
+    ::usleep(50'000);
+    const linger at_once{1, 0};
+    ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    return ::close(fd);
+  });
+  const int fd = connect_to(port_of(listening));
+  ::close(listening);
+  for (int i = 0; i < kMessages; ++i) {
+    put(fd, "x");
+    ::usleep(1000);
+  }
+  EXPECT_TRUE(!preloaded() || (way_of(fd).sends_by_pipe && !way_of(fd).receives_by_pipe));
+  EXPECT_EQ(result_of(reader), 0);
+  char byte;
+  EXPECT_EQ(::read(fd, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  ::fcntl(fd, F_SETFD, 0);
+  const pid_t other = child(
+      [] {
+        char name[] = "true";
+        char* const arguments[] = {name, nullptr};
+        return ::execve("/bin/true", arguments, environment_without_library());
+      },
+      5);
+  EXPECT_EQ(result_of(other), 0);
+  ::close(fd);
+}
+
 TEST(Exec, ClosesWhatIsToBeClosed) {
   int hold[2];
   ASSERT_EQ(::pipe(hold), 0);
