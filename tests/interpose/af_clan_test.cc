@@ -1,6 +1,7 @@
 // AF_CLAN, as a program that knows nothing but the header uses it. Run with the interposer preloaded; each
 // test has processes and names of its own.
 #include <clan/af_clan.h>
+#include <clan/system_call.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
@@ -477,7 +478,7 @@ TEST(AfClanStream, PassesByAServerThatListensEverywhereAtItsPort) {
     int fd = listener(name);
     sockaddr_in place{};
     socklen_t size = sizeof place;
-    ASSERT_EQ(::syscall(SYS_getsockname, fd, &place, &size), 0);  // as the kernel has it
+    ASSERT_EQ(clan::sys::call(SYS_getsockname, fd, &place, &size), 0);  // as the kernel has it
     ::close(fd);
     place.sin_addr.s_addr = 0;
     everywhere = ::socket(AF_INET, SOCK_STREAM, 0);
