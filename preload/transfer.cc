@@ -282,6 +282,32 @@ bool Patience::wait() {
 
 namespace {
 
+// Another thread has closed the descriptor under a call; others of the same socket may be left.
+bool closed_under_us() { return errno == EBADF || errno == ENOTSOCK; }
+
+// The same, and the number may be another file's by now.
+bool still_names(int fd, const Socket& s) {
+  if (hold(fd).get() == &s) return true;
+  errno = EBADF;
+  return false;
+}
+
+// Some descriptor of it, or -1.
+int descriptor_of(Socket& s) {
+  KeepErrno keep;
+  struct {
+    Socket* socket;
+    int fd;
+  } wanted{&s, -1};
+  for_each_socket(
+      [](int fd, Socket& one, void* argument) {
+        auto* w = static_cast<decltype(wanted)*>(argument);
+        if (&one == w->socket && sys::fcntl(fd, F_GETFD) >= 0) w->fd = fd;
+      },
+      &wanted);
+  return wanted.fd;
+}
+
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
@@ -302,9 +328,14 @@ void ring_doorbell(int fd, Socket& s) {
   const char byte = 0;
   while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
+    const int other = closed_under_us() ? descriptor_of(s) : -1;
+    if (other >= 0 && other != fd) {
+      fd = other;
+      continue;
+    }
     face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
     // EAGAIN: its queue is full of doorbells already. Else it is gone.
-    if (errno != EAGAIN) s.kernel_error.store(true);
+    if (errno != EAGAIN && !closed_under_us()) s.kernel_error.store(true);
     return;
   }
 }
@@ -390,7 +421,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
 
 void note_end(Socket& s, ssize_t n) {
   if (n == 0 && !s.shut_read.load()) s.kernel_end.store(true);  // else it is our own word
-  if (n < 0 && errno != EAGAIN && errno != EINTR) {
+  if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
     s.error_taken.store(true);
     s.kernel_error.store(true);
   }
@@ -532,18 +563,13 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
     const int rc = real().poll(&p, 1, time_left_ms(deadline, -1));
     if (rc == 0) errno = EAGAIN;
-    return rc > 0 ? 0 : -1;
+    return rc > 0 && still_names(fd, s) ? 0 : -1;
   }
   char byte;
   const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
-  if (n == 0) {
-    note_end(s, n);
-  } else if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
-    return -1;
-  } else if (n < 0) {
-    note_end(s, n);
-  }
-  return 0;
+  if (n < 0 && (errno == EINTR || errno == EAGAIN || closed_under_us())) return -1;
+  if (n <= 0) note_end(s, n);
+  return still_names(fd, s) ? 0 : -1;
 }
 
 }  // namespace
@@ -796,7 +822,13 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
       if (sleep_for_bytes(fd, s, got > 0, until(), since) != 0) {
-        return got > 0 ? static_cast<ssize_t>(got) : -1;
+        if (got > 0 || errno != EBADF || reads_tcp(s)) return got > 0 ? static_cast<ssize_t>(got) : -1;
+        // The kernel would give to a call what it began to wait for before its descriptor was closed.
+        const Pipe::Done last = s.pipe.receive(buffers, count, peek);
+        const int other = must_ring(s, last) ? descriptor_of(s) : -1;
+        if (other >= 0) ring_doorbell(other, s);
+        errno = EBADF;
+        return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
       }
     }
     look_at_kernel(fd, s);
@@ -991,6 +1023,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     }
     sleeper.reset();
+    if (!still_names(fd, s)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     look_at_kernel(fd, s);
     if (s.send_wait) s.send_wait->slept();
   }

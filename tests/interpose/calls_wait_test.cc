@@ -665,6 +665,51 @@ const Way2Wait kWays[] = {
      false},
 };
 
+// Which may be another connection's number by the time the call goes on.
+TEST(Threads, OneThatReadsByADescriptorThatIsClosedMeanwhileReadsFromItsConnection) {
+  Pair ours, theirs;
+  const int copy = ::dup(ours.near);
+  std::string got;
+  Thread reader([&] {
+    char bytes[10];
+    const ssize_t n = ::read(copy, bytes, sizeof bytes);
+    got.assign(bytes, n > 0 ? static_cast<std::size_t>(n) : 0);
+  });
+  ASSERT_TRUE(reader.falls_asleep());
+  ASSERT_EQ(::dup2(theirs.near, copy), copy);
+  put(theirs.far, "theirs");
+  put(ours.far, "ours");
+  EXPECT_TRUE(reader.ends());
+  reader.join();
+  EXPECT_EQ(got, "ours");
+  EXPECT_EQ(get(copy, 6), "theirs");
+  ::close(copy);
+  ours.talk();
+  theirs.talk();
+}
+
+TEST(Threads, ThatCloseCopiesOthersUseLeaveTheConnection) {
+  Pair pair;
+  constexpr int kNumbers = 120;
+  std::atomic<bool> over{false};
+  auto use_copies = [&] {
+    for (unsigned i = 0; !over; ++i) {
+      const int number = kNumbers + static_cast<int>(i % 5);
+      ::dup2(pair.near, number);
+      pollfd p{number, POLLIN, 0};
+      ::poll(&p, 1, 0);
+      char byte;
+      ::recv(number, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+      ::close(number);
+    }
+  };
+  Thread one(use_copies), another(use_copies), third(use_copies);
+  ::usleep(300'000);
+  over = true;
+  for (Thread* thread : {&one, &another, &third}) thread->join();
+  pair.talk();
+}
+
 TEST(Threads, OfTwoAsleepEachWakesAsWithTcp) {
   for (const Way2Wait& first : kWays) {
     for (const Way2Wait& second : kWays) {
