@@ -596,7 +596,6 @@ void catch_up(int fd, Socket& s) {
              slot.pipe_pid.load(), pipe.error().what);
     s.state.store(Socket::State::kKernel);
     s.inherited.store(false);  // there is nobody to follow any more
-    slot.pipe_fd.store(-1);  // nobody need follow it any more
     return reset_connection(fd);
   }
   withdraw_offer(s);

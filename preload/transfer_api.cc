@@ -25,11 +25,6 @@ constexpr int kMostBuffers = 1024;
 constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
-// Here, or in a process that shares the open file since we caught up with it.
-bool has_moved(const Socket& s, const Slot& slot) {
-  return s.shared() || slot.pipe_fd.load(std::memory_order_acquire) >= 0;
-}
-
 // A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
 // meanwhile. `call` is the kernel's, `moved` ours.
 template <typename Call, typename Moved>
@@ -45,7 +40,7 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
     ssize_t n;
     {
       const Slot::UnderWay counted(slot.receives);
-      if (!counted || has_moved(*s, slot)) {
+      if (!counted || s->shared() || moved_elsewhere(*s)) {
         (void)until.wait(slot.receives);
         continue;
       }
@@ -68,7 +63,7 @@ ssize_t sending(int fd, Call&& call, Moved&& moved) {
     if (s->shared()) return moved(*s);
     Slot& slot = *s->slot.load(std::memory_order_acquire);
     const Slot::UnderWay counted(slot.sends);
-    if (counted && !has_moved(*s, slot)) return call();
+    if (counted && !s->shared() && !moved_elsewhere(*s)) return call();
     (void)until.wait(slot.sends);
   }
 }
