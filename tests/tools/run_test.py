@@ -110,6 +110,7 @@ def check_errors(tree):
             (["--only", "80,", "true"], 2, "not a list of ports"),
             (["--only", "8010-8000", "true"], 2, "not a list of ports"),
             (["--only", "80-", "true"], 2, "not a list of ports"),
+            (["--only", "80,http", "true"], 2, "not a list of ports"),
             (["--except", "65536", "true"], 2, "not a list of ports"),
             (["--log", "loud", "true"], 2, "--log")]:
         done = tree.run(*arguments)
@@ -129,10 +130,57 @@ def check_errors(tree):
             if "CLAN_CONFIG" in env:
                 assert tree.run("true", env={**env, "CLAN_DIR": str(tree.top)}).returncode == 0
 
+    check_settings(tree)
+
     hidden = tree.library.rename(tree.library.with_suffix(".away"))
     done = tree.run("true")
     assert done.returncode == 125 and str(tree.library) in done.stderr, done
     hidden.rename(tree.library)
+
+
+def check_settings(tree):
+    """What the library would not understand, from the environment or a file: 2, and the reason."""
+    config = tree.top / "settings.conf"
+    for name, value, why in [
+            ("CLAN_ONLY", "http", '"http" is no port'), ("CLAN_ONLY", "80,", "not a list of ports"),
+            ("CLAN_EXCEPT", "0", "not a list of ports"), ("CLAN_EXCEPT", "9-8", "not a list of ports"),
+            ("CLAN_EXCEPT", ",".join(map(str, range(1, 66))), "more than 64"),
+            ("CLAN_UIDS", "root", '"root" is no number of a user'), ("CLAN_UIDS", "4294967295", "user ids"),
+            ("CLAN_UIDS", ",".join(map(str, range(17))), "more than 16"),
+            ("CLAN_LOG", "loud", "off, error, warn, info")]:
+        done = tree.run("true", env={name: value})
+        assert done.returncode == 2 and f"{name}={value[:120]}" in done.stderr and why in done.stderr, done
+        listed = subprocess.run([tree.clan, "env"], capture_output=True, text=True, timeout=60,
+                                env={**os.environ, "LD_LIBRARY_PATH": str(tree.libraries), name: value})
+        assert "WRONG" in listed.stdout and why in listed.stdout, listed
+        if name == "CLAN_LOG":
+            continue
+        config.write_text(f"# here\n\n  {name}={value} \r\n")
+        done = tree.run("--config", config, "true")
+        place = f"{config}, line 3: {name}="
+        assert done.returncode == 2 and place in done.stderr and why in done.stderr, done
+        # What the environment sets is not read in the file; what is disabled cannot be wrong.
+        assert tree.run("--config", config, "true", env={name: "80"}).returncode == 0
+        assert tree.run("--config", config, "--disable", "true").returncode == 0
+
+    for line, why in [("CLAN_ONYL=80", "CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS"),
+                      ("CLAN_LOG=info", "environment only"),
+                      ("CLAN_ONLY =80", "space before"), ("CLAN_ONLY", "no equals sign"),
+                      ("# " + "x" * 9000, "more than 8191 bytes")]:
+        config.write_text(f"CLAN_EXCEPT=22\n{line}\n")
+        done = tree.run("true", env={"CLAN_CONFIG": str(config)})
+        assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1, done
+        assert ", line 2: " in done.stderr or line.startswith("#"), done
+    good = "CLAN_ONLY=80, 8000-8010\nCLAN_UIDS=0,33\n#\n\nCLAN_DISABLE=0\nCLAN_EXCEPT="
+    config.write_text(good)
+    done = tree.run("true", env={"CLAN_CONFIG": str(config), "CLAN_LOG": "", "CLAN_TEST_ANY": "1"})
+    assert (done.returncode, done.stderr) == (0, ""), done
+
+    done = tree.run("true", env={"CLAN_ONYL": "80", "CLAN_CONFGI": "x"})
+    assert done.returncode == 0 and done.stderr.count("\n") == 2, done
+    for wrong, right in (("CLAN_ONYL", "CLAN_ONLY"), ("CLAN_CONFGI", "CLAN_CONFIG")):
+        line, = [text for text in done.stderr.splitlines() if wrong in text]
+        assert line.startswith("clan run: warning: ") and line.endswith(right), done
 
 
 def static_program():

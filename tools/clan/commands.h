@@ -11,10 +11,24 @@ namespace clan::tool {
 /// `clan doctor`: prints what this machine allows and what CLAN makes of it. The exit code.
 int doctor(bool json);
 
-/// `clan env`: prints the CLAN_* variables, their meaning and what they are set to.
+/// `clan env`: prints the CLAN_* variables, their meaning, what they are set to and what is wrong with that.
 void print_environment();
 /// The same as text for a help page: names and meanings only.
 std::string environment_help();
+
+/// The names of these variables.
+std::vector<std::string> variable_names();
+
+/// Why the value of a CLAN_* variable is wrong, by the rules of the library, as the end of a sentence that
+/// begins with it. "" if it is not; for what is no such variable, too.
+std::string why_wrong(const std::string& name, const std::string& value);
+/// A sentence for each CLAN_* variable of this environment, and each line of the file CLAN_CONFIG names, that
+/// the library would complain of; with CLAN_DISABLE only of CLAN_LOG.
+std::vector<std::string> wrong_settings();
+/// A sentence for each CLAN_* variable of this environment that no part of CLAN knows.
+std::vector<std::string> unknown_variables();
+/// The text of a settings file. Otherwise `why` says why it cannot be had.
+std::string read_settings_file(const std::string& path, std::string* why);
 
 /// `clan bench …`: becomes the bench runner, clan-bench. Returns, with an exit code, only if that
 /// could not be started.

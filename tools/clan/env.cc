@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "commands.h"
 
@@ -39,12 +40,22 @@ std::string environment_help() {
   return text;
 }
 
+std::vector<std::string> variable_names() {
+  std::vector<std::string> names;
+  for (const Variable& variable : kVariables) names.emplace_back(variable.name);
+  return names;
+}
+
 void print_environment() {
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
     fmt::print("{:<16} {}\n{:<16}   {}\n", variable.name, variable.help, "",
                value != nullptr ? fmt::format("set to \"{}\"", value) : "not set");
+    if (value == nullptr) continue;
+    const std::string why = why_wrong(variable.name, value);
+    if (!why.empty()) fmt::print("{:<16}   WRONG: {}\n", "", why);
   }
+  for (const std::string& sentence : unknown_variables()) fmt::print("{}\n", sentence);
 }
 
 }  // namespace clan::tool

@@ -1,14 +1,13 @@
+#include <clan/settings.h>
 #include <clan/version.h>
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "commands.h"
@@ -16,27 +15,18 @@
 namespace {
 
 #ifdef CLAN_PRELOAD
-/// The port that `text` is, 0 if it is none.
-unsigned port_of(std::string_view text) {
-  unsigned port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  return error == std::errc() && end == text.data() + text.size() && port <= 65535 ? port : 0;
-}
-
 /// "" if `text` is what CLAN_ONLY and CLAN_EXCEPT want: "80,8000-8010".
 std::string check_ports(const std::string& text) {
-  std::string_view rest = text;
-  for (bool more = true; more;) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view range = rest.substr(0, comma);
-    const std::size_t dash = range.find('-');
-    const unsigned first = port_of(range.substr(0, dash));
-    const unsigned last = dash == std::string_view::npos ? first : port_of(range.substr(dash + 1));
-    if (first == 0 || last < first) return "\"" + text + "\" is not a list of ports, like 80,8000-8010";
-    more = comma != std::string_view::npos;
-    rest.remove_prefix(more ? comma + 1 : rest.size());
-  }
-  return "";
+  clan::Ports ports;
+  clan::SettingFault fault;
+  if (text.empty()) return "an empty list of ports";
+  return clan::parse_ports(text.c_str(), &ports, &fault) ? "" : text.substr(0, 120) + " " + fault.text;
+}
+
+std::string check_pid(const std::string& text) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const bool pid = digits && text.size() < 10 && std::stol(text) > 0;
+  return pid ? "" : text.substr(0, 40) + " is not a process id";
 }
 
 /// CLI11 does not know that a prefix command wants a command.
@@ -122,7 +112,7 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
                     ->type_name("[SECONDS]")
                     ->expected(0, 1)
                     ->check(CLI::Range(0.1, 3600.0));
-  stat->add_option("PID", options.pids, "Only connections of these processes")->check(CLI::PositiveNumber);
+  stat->add_option("PID", options.pids, "Only connections of these processes")->check(check_pid);
   stat->footer(
       "A line is a connection. SENT, MESSAGES, SLEEPS and WAKE-UPS are those of the local end, a slash, and\n"
       "those of the other end; bytes that went by TCP before the connection moved are not among them.\n"
@@ -139,7 +129,10 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 
 // NOLINTNEXTLINE(bugprone-exception-escape): what nobody handles ends the program
 int main(int argc, char** argv) {
-  CLI::App app{"CLAN: user-level networking. Looks at this machine and measures the engine on it."};
+  CLI::App app{
+      "CLAN: user-level networking. `clan run COMMAND` runs a program with its TCP connections to others on\n"
+      "this machine in shared memory; the other commands show what has moved, what this machine allows and\n"
+      "how fast it is."};
   app.name("clan");
   app.set_version_flag("--version", std::string("clan ") + clan::version());
   app.require_subcommand(0, 1);
@@ -161,7 +154,7 @@ int main(int argc, char** argv) {
       ->callback(clan::tool::print_environment);
 
   auto* bench =
-      app.add_subcommand("bench", "Measure CLAN beside the kernel: see `clan bench help`");
+      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([&] { exit_code = clan::tool::exec_bench(bench->remaining()); });

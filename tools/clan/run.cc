@@ -1,6 +1,5 @@
 // `clan run`: adds the preload library to LD_PRELOAD and becomes the command. Every process that
 // a user starts under CLAN passes here, so there is nothing but the checks and the exec.
-#include <clan/shared_directory.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -14,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -169,33 +167,12 @@ bool set_variables(const RunOptions& options, const std::string& library) {
   return true;
 }
 
-/// What CLAN_DIR is in a configuration file, "" if it is not in it. The last one counts.
-std::string directory_in(const char* file) {
-  std::ifstream lines(file);
-  std::string directory;
-  for (std::string line; std::getline(lines, line);) {
-    constexpr std::string_view kName = "CLAN_DIR=";
-    const std::size_t at = line.find_first_not_of(" \t");
-    if (at == std::string::npos || line.compare(at, kName.size(), kName) != 0) continue;
-    directory = line.substr(at + kName.size());
-    directory.erase(directory.find_last_not_of(" \t\r") + 1);
-  }
-  return directory;
-}
-
-/// False, with a message, if each process of the command would have to complain of its CLAN_DIR.
-bool check_directory() {
-  auto value = [](const char* name) {
-    const char* text = std::getenv(name);
-    return std::string(text != nullptr ? text : "");
-  };
-  const std::string disable = value("CLAN_DISABLE"), config = value("CLAN_CONFIG");
-  if (!disable.empty() && disable != "0") return true;
-  std::string directory = value("CLAN_DIR");
-  if (directory.empty() && !config.empty()) directory = directory_in(config.c_str());
-  const char* why = directory.empty() ? nullptr : why_not_shared_directory(directory.c_str());
-  if (why != nullptr) complain("CLAN_DIR={} {}", directory, why);
-  return why == nullptr;
+/// False, with messages, if each process of the command would have to complain of its settings.
+bool check_settings() {
+  const auto wrong = wrong_settings();
+  for (const std::string& sentence : wrong) complain("{}", sentence);
+  for (const std::string& sentence : unknown_variables()) complain("warning: {}", sentence);
+  return wrong.empty();
 }
 
 }  // namespace
@@ -234,7 +211,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   if (const char* why = why_not_served(found.path)) {
     complain("warning: {} {}: it will run without CLAN", found.path, why);
   }
-  if (!set_variables(options, library) || !check_directory()) return kUsage;
+  if (!set_variables(options, library) || !check_settings()) return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

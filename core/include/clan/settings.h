@@ -1,0 +1,253 @@
+// The settings of the interposer, CLAN_* in the environment or in a file: the one place that knows how they
+// are written, for the interposer, which obeys them, for `clan run`, which says what is wrong before a thousand
+// processes do, and for `clan stat`, which tells what keeps a connection on TCP.
+//
+// Nothing here takes memory; any thread.
+#pragma once
+
+#include <clan/shared_directory.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+namespace clan {
+
+struct Ports {
+  static constexpr int kMost = 64;
+  struct Range {
+    std::uint16_t first, last;
+  };
+  Range ranges[kMost] = {};
+  int count = 0;
+  bool contains(std::uint16_t port) const {
+    for (int i = 0; i < count; ++i) {
+      if (port >= ranges[i].first && port <= ranges[i].last) return true;
+    }
+    return false;
+  }
+};
+
+struct Settings {
+  bool disable = false;  ///< asked for, or something could not be understood
+  Ports only;            ///< empty: all
+  Ports except;
+  static constexpr int kMostUids = 16;
+  uid_t uids[kMostUids] = {};  ///< besides our own
+  int uid_count = 0;
+  /// CLAN_DIR.
+  static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
+  char directory[kMostDirectory + 1] = {};
+
+  bool has_directory() const { return directory[0] != 0; }
+  bool names_uid(uid_t uid) const {
+    for (int i = 0; i < uid_count; ++i) {
+      if (uids[i] == uid) return true;
+    }
+    return false;
+  }
+  bool leaves_out(std::uint16_t local, std::uint16_t remote) const {
+    return only.count != 0 && !only.contains(local) && !only.contains(remote);
+  }
+  bool excepts(std::uint16_t local, std::uint16_t remote) const {
+    return except.contains(local) || except.contains(remote);
+  }
+};
+
+/// What may stand in the environment and in a file.
+inline constexpr const char* kSettingNames[] = {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DIR",
+                                                "CLAN_DISABLE"};
+
+/// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
+constexpr std::uint64_t kFileBytes = 64u << 20;
+
+/// A settings file has fewer bytes.
+constexpr std::size_t kSettingsFile = 8192;
+constexpr char kSettingsFileTooLong[] = "it has more than 8191 bytes";
+
+/// Why something is wrong, as the end of a sentence that begins with it.
+struct SettingFault {
+  char text[224] = {};
+};
+
+namespace settings_detail {
+
+/// Digits, 0 to `most`. Null if there is no such number at `at`, else what is behind it.
+inline const char* number(const char* at, std::uint64_t most, std::uint64_t* value) {
+  if (*at < '0' || *at > '9') return nullptr;
+  std::uint64_t sum = 0;
+  for (; *at >= '0' && *at <= '9'; ++at) {
+    sum = sum * 10 + static_cast<std::uint64_t>(*at - '0');
+    if (sum > most) return nullptr;
+  }
+  *value = sum;
+  return at;
+}
+
+/// Calls `take(item, fault)` for each item between commas: it returns what is behind, null if that is none.
+/// False: `fault` says why.
+template <typename Take>
+bool each_item(const char* text, const char* list, const char* item_is, SettingFault* fault, Take take) {
+  for (const char* at = text; *text != 0;) {
+    while (*at == ' ') ++at;
+    const char* end = take(at, fault);
+    if (end != nullptr && *end == 0) return true;
+    if (end != nullptr && *end == ',') {
+      at = end + 1;
+      continue;
+    }
+    if (fault->text[0] == 0) {
+      const int length = static_cast<int>(std::strcspn(at, ","));
+      std::snprintf(fault->text, sizeof fault->text, "is not a list of %s: \"%.*s%s\" is no %s", list,
+                    length > 40 ? 40 : length, at, length > 40 ? "..." : "", item_is);
+    }
+    return false;
+  }
+  return true;
+}
+
+}  // namespace settings_detail
+
+/// "80,443,8000-8010", spaces behind commas. False: `fault` says why.
+inline bool parse_ports(const char* text, Ports* ports, SettingFault* fault) {
+  constexpr std::uint64_t kMostPort = 65535;
+  ports->count = 0;
+  auto take = [&](const char* at, SettingFault* why) -> const char* {
+    std::uint64_t first = 0;
+    const char* end = settings_detail::number(at, kMostPort, &first);
+    std::uint64_t last = first;
+    if (end != nullptr && *end == '-') end = settings_detail::number(end + 1, kMostPort, &last);
+    if (end == nullptr || first == 0 || first > last) return nullptr;
+    if (ports->count == Ports::kMost) {
+      std::snprintf(why->text, sizeof why->text, "has more than %d ports and ranges", Ports::kMost);
+      return nullptr;
+    }
+    ports->ranges[ports->count++] = {static_cast<std::uint16_t>(first), static_cast<std::uint16_t>(last)};
+    return end;
+  };
+  return settings_detail::each_item(text, "ports, like 80,8000-8010", "port or range of them", fault,
+                                    take);
+}
+
+/// "33,113". False: `fault` says why.
+inline bool parse_uids(const char* text, Settings* settings, SettingFault* fault) {
+  settings->uid_count = 0;
+  auto take = [&](const char* at, SettingFault* why) -> const char* {
+    std::uint64_t uid = 0;
+    const char* end = settings_detail::number(at, 0xffff'fffeu, &uid);
+    if (end == nullptr) return nullptr;
+    if (settings->uid_count == Settings::kMostUids) {
+      std::snprintf(why->text, sizeof why->text, "has more than %d users", Settings::kMostUids);
+      return nullptr;
+    }
+    settings->uids[settings->uid_count++] = static_cast<uid_t>(uid);
+    return end;
+  };
+  return settings_detail::each_item(text, "user ids, like 33,113", "number of a user", fault, take);
+}
+
+/// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is set): what
+/// cannot be understood must not accelerate what it meant to leave alone. But without a directory that can be
+/// used, only connections between network namespaces stay.
+inline bool take_setting(const char* name, const char* value, Settings* settings, SettingFault* fault) {
+  const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };
+  bool good = true;
+  if (is("CLAN_DISABLE")) {
+    settings->disable = *value != 0 && std::strcmp(value, "0") != 0;
+  } else if (is("CLAN_ONLY")) {
+    good = parse_ports(value, &settings->only, fault);
+  } else if (is("CLAN_EXCEPT")) {
+    good = parse_ports(value, &settings->except, fault);
+  } else if (is("CLAN_UIDS")) {
+    good = parse_uids(value, settings, fault);
+  } else if (is("CLAN_DIR")) {
+    settings->directory[0] = 0;
+    if (const char* why = why_not_shared_directory(value); why != nullptr) {
+      std::snprintf(fault->text, sizeof fault->text, "%s", why);
+      return false;
+    }
+    std::size_t size = std::strlen(value);
+    while (size > 1 && value[size - 1] == '/') --size;
+    std::memcpy(settings->directory, value, size);
+    settings->directory[size] = 0;
+  } else {
+    good = false;
+    if (is("CLAN_LOG") || is("CLAN_CONFIG")) {
+      std::snprintf(fault->text, sizeof fault->text, "can be set in the environment only");
+    } else if (*name != 0 && name[std::strlen(name) - 1] == ' ') {
+      std::snprintf(fault->text, sizeof fault->text, "has a space before the equals sign");
+    } else {
+      std::snprintf(fault->text, sizeof fault->text,
+                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR and CLAN_DISABLE");
+    }
+  }
+  if (!good) settings->disable = true;
+  return good;
+}
+
+/// What take_setting() refused: `line` 0 in the environment, or of the file.
+struct WrongSetting {
+  int line;
+  const char* name;
+  const char* value;  ///< null: the line has no equals sign
+  const char* why;
+  bool is_directory() const { return value != nullptr && std::strcmp(name, "CLAN_DIR") == 0; }
+};
+
+/// Takes the settings of a file, and then those of the environment, which win: a line of the file is not looked
+/// at if the environment has that variable. `file`: the text, which is taken apart, or null.
+/// `environment(name)`: the value, or null. `say(WrongSetting)` for each that is wrong. True if something was,
+/// CLAN_DIR aside; then `disable` is set.
+template <typename Environment, typename Say>
+bool take_settings(char* file, const Environment& environment, Settings* settings, const Say& say) {
+  bool wrong = false;
+  const auto set_outside = [&](const char* name) {
+    const char* value = environment(name);
+    return value != nullptr && *value != 0;
+  };
+  const auto take = [&](int line, const char* name, const char* value) {
+    SettingFault fault;
+    if (value != nullptr && take_setting(name, value, settings, &fault)) return;
+    const WrongSetting refused{line, name, value, fault.text};
+    wrong = wrong || !refused.is_directory();
+    say(refused);
+  };
+  int number = 0;
+  for (char* line = file; line != nullptr && *line != 0;) {
+    char* next = std::strchr(line, '\n');
+    if (next != nullptr) *next++ = 0;
+    ++number;
+    while (*line == ' ' || *line == '\t') ++line;
+    char* end = line + std::strlen(line);
+    while (end > line && (end[-1] == ' ' || end[-1] == '\r' || end[-1] == '\t')) *--end = 0;
+    if (*line != 0 && *line != '#') {
+      char* value = std::strchr(line, '=');
+      if (value != nullptr) *value++ = 0;
+      bool overruled = false;
+      for (const char* name : kSettingNames) overruled |= std::strcmp(line, name) == 0 && set_outside(name);
+      if (!overruled) take(number, line, value);
+    }
+    line = next;
+  }
+  for (const char* name : kSettingNames) {
+    if (set_outside(name)) take(0, name, environment(name));
+  }
+  if (wrong) settings->disable = true;
+  return wrong;
+}
+
+/// "FILE, line 3: CLAN_ONLY=80- is not …" into `to`.
+inline void describe(const WrongSetting& wrong, const char* file, char* to, std::size_t size) {
+  char where[256] = "environment";
+  if (wrong.line > 0) std::snprintf(where, sizeof where, "%.200s, line %d", file, wrong.line);
+  if (wrong.value == nullptr) {
+    std::snprintf(to, size, "%s: \"%.60s\" has no equals sign: settings are written like CLAN_ONLY=80", where,
+                  wrong.name);
+    return;
+  }
+  std::snprintf(to, size, "%s: %.60s=%.120s %s", where, wrong.name, wrong.value, wrong.why);
+}
+
+}  // namespace clan

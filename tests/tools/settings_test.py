@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""The library says of wrong settings what `clan run` says of them, and takes what `clan run` lets pass.
+
+    settings_test.py CLAN     (with the preload library in ../lib)
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+VALUES = {
+    "CLAN_ONLY": ["80", "80, 443,8000-8010", "1-65535", "http", "80,", ",80", "0", "65536", "80-", "9-8", "+80",
+                  "-80", "80 443", "8" * 300, ",".join(["80"] * 64), ",".join(["80"] * 65)],
+    "CLAN_EXCEPT": ["22", "22,x"],
+    "CLAN_UIDS": ["0", "33,113", "4294967294", "4294967295", "root", "-1", "33;113", "1," * 16 + "1"],
+    "CLAN_DISABLE": ["0", "1"],
+    "CLAN_DIR": ["/nonexistent", "relative"],
+}
+LINES = ["", "# CLAN_ONLY=x", "  CLAN_EXCEPT=22 \r", "CLAN_ONYL=80", "CLAN_ONLY", "CLAN_DIR", "CLAN_ONLY = 80",
+         "CLAN_LOG=info", "CLAN_CONFIG=/x", "=80"]
+
+
+def said(command, environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("CLAN_")}
+    done = subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, timeout=60,
+                          stdin=subprocess.DEVNULL)
+    return done.returncode, done.stderr.splitlines()
+
+
+def compare(clan, library, environment):
+    """What is wrong, as both say."""
+    code, tool = said([clan, "run", "true"], environment)
+    tool = [line.removeprefix("clan run: ") for line in tool]
+    _, told = said([sys.executable, "-c", "import socket; socket.socket()"],
+                   {**environment, "LD_PRELOAD": str(library)})
+    told = [line.split(" error: ", 1)[1].rsplit("; ", 1)[0] for line in told]
+    assert tool == told and code == (2 if tool else 0), (environment, code, tool, told)
+    return tool
+
+
+def main():
+    clan = sys.argv[1]
+    library = Path(clan).resolve().parent.parent / "lib" / "libclan-preload.so"
+    wrong = 0
+    with tempfile.TemporaryDirectory() as top:
+        config = Path(top) / "clan.conf"
+        in_file = {"CLAN_CONFIG": str(config)}
+        for name, values in VALUES.items():
+            for value in values:
+                here = compare(clan, library, {name: value})
+                config.write_text(f"# ports\n{name}={value}\n")
+                there = compare(clan, library, in_file)
+                assert len(here) == len(there) <= 1, (here, there)
+                assert all(line.startswith(f"{config}, line 2: ") for line in there), there
+                wrong += len(here)
+        assert wrong == 20, wrong
+        config.write_text("\n".join(LINES) + "\n")
+        lines = compare(clan, library, in_file)
+        assert [line.split(":")[0] for line in lines] == [f"{config}, line {n}" for n in range(4, 11)], lines
+        config.write_text("CLAN_ONLY=x\nCLAN_UIDS=y\n")
+        line, = compare(clan, library, {**in_file, "CLAN_ONLY": "80"})
+        assert ", line 2: CLAN_UIDS=y " in line, line
+        config.write_text("#" * 8192)
+        assert len(compare(clan, library, in_file)) == 1
+        config.unlink()
+        assert len(compare(clan, library, in_file)) == 1
+
+        _, told = said([sys.executable, "-c", "import socket; socket.socket(); socket.socket()"],
+                       {"CLAN_LOG": "loud", "LD_PRELOAD": str(library)})
+        assert len(told) == 1 and "CLAN_LOG=loud is not understood" in told[0], told
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
