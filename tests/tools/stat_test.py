@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -20,7 +21,7 @@ import tempfile
 import time
 
 MAGIC = 0x31657069702D6E63
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 END = 64, 64 + 448  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 320  # in an end
@@ -243,12 +244,106 @@ def check_all(clan):
             with mmap.mmap(library.fileno(), PAGE, prot=mmap.PROT_READ):
                 assert clan.connections(port) == []
                 one, = clan.connections(port, "--all")
-                assert (one["path"], one["why"]) == ("tcp", "one end without CLAN"), one
+                why = f"the other end, process {client.pid}, runs without CLAN"
+                assert (one["path"], one["why"]) == ("tcp", why), one
                 ends = {one[end]["port"]: pids(one[end]) for end in ("local", "peer")}
                 assert ends == {port: {os.getpid()}, server.getpeername()[1]: {client.pid}}, one
                 assert "bytes" not in one["local"], one
         client.end()
         server.close()
+
+
+def any_library():
+    """A shared library of this machine that does no harm when it is preloaded."""
+    with open("/proc/self/maps") as maps:
+        return next(line.split()[-1] for line in maps if "/libm.so" in line or "/libm-" in line)
+
+
+class Program:
+    """A process that sees a harmless library of the right name, and takes part in connections."""
+
+    def __init__(self, library, source, environment, user=None, limit=None):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("CLAN_")}
+        clean.update(environment)
+        if library:
+            clean["LD_PRELOAD"] = library
+        if limit:
+            source = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n{source}"
+        if user:
+            source = f"os.setuid({user})\n{source}"
+        source = f"import os, resource, socket, sys\n{source}"
+        self.process = subprocess.Popen([sys.executable, "-c", source], env=clean, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        self.said = self.process.stdout.readline().strip()
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+SERVER = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(); print(l.getsockname()[1], flush=True)
+a = l.accept(); sys.stdin.read()"""
+CLIENT = """c = socket.socket(); c.connect(("127.0.0.1", {})); print(c.getsockname()[1], flush=True)
+sys.stdin.read()"""
+
+
+def check_reasons(clan):
+    """What keeps a connection on TCP is told: users, settings, limits; what is not known is not claimed."""
+    with tempfile.TemporaryDirectory() as top:
+        os.chmod(top, 0o755)
+        library = os.path.join(top, "libclan-preload.so")
+        shutil.copy(any_library(), library)
+        config = os.path.join(top, "clan.conf")
+
+        def reason(server=None, client=None, users=(None, None), lines="", page=False, **more):
+            with open(config, "w") as file:
+                file.write(lines)
+            one = Program(library, SERVER, server or {}, users[0])
+            port = int(one.said)
+            two = Program(library, CLIENT.format(port), client or {}, users[1], **more)
+            shared = None
+            if page:  # as one end makes it, and the other has not taken it
+                shared = SharedPage()
+                shared.describe(1, ("127.0.0.1", port), ("127.0.0.1", int(two.said)), socket.AF_INET, one.pid,
+                                ATTACHED)
+            deadline = time.monotonic() + 20
+            while not (listed := clan.connections(port, "--all")):
+                assert time.monotonic() < deadline, "never listed"
+            found, = listed
+            assert found["path"] == "tcp", found
+            lines = [line for line in clan.stat("--all", one.pid).stdout.splitlines() if f":{port} " in line]
+            assert len(lines) == 1 and f"tcp ({found['why']})" in lines[0], lines
+            if page:
+                os.close(shared.fd)
+            one.end()
+            two.end()
+            return found["why"].replace(str(one.pid), "SERVER").replace(str(two.pid), "CLIENT")
+
+        unused = "not used enough yet, or CLAN_LOG=info says why"
+        assert reason() == unused
+        assert reason({"CLAN_ONLY": "1-65535", "CLAN_DISABLE": "0"}, {"CLAN_EXCEPT": ""}) == unused
+        assert reason({"CLAN_ONLY": "1"}) == "CLAN_ONLY of process SERVER"
+        assert reason({}, {"CLAN_EXCEPT": "1-65535"}) == "CLAN_EXCEPT of process CLIENT"
+        assert reason({}, {"CLAN_DISABLE": "1"}) == "CLAN_DISABLE of process CLIENT"
+        assert reason({"CLAN_ONLY": "http"}) == "a setting that is not understood of process SERVER"
+        assert reason({"CLAN_CONFIG": config}, lines="CLAN_ONLY=1\n") == "CLAN_ONLY of process SERVER"
+        absent = {"CLAN_CONFIG": config + ".absent", "CLAN_ONLY": "1"}
+        assert reason(absent) == unused, "it may have been there"
+        assert reason(limit=1 << 20) == "the limit of file sizes (ulimit -f) of process CLIENT"
+        if os.getuid() != 0:
+            return
+        other, root = 65534, {"CLAN_UIDS": "0"}
+        users = f"users 0 and {other}, see CLAN_UIDS"
+        for server, client in ((None, other), (other, None)):
+            assert reason(users=(server, client)) == users
+        named = {"CLAN_UIDS": f"1,{other}"}
+        assert reason(named, {}, (None, other)) == users, "named by one only"
+        assert reason({}, root, (None, other)) == users, "named by the other only"
+        assert reason(named, root, (None, other)) == unused
+        assert reason(named, {}, (None, other), page=True) == users
+        assert reason(named, root, (None, other), page=True) == "about to move"
 
 
 def check_refused(clan):
@@ -273,6 +368,7 @@ def main():
             print("no IPv6 here:", error)
     check_strangers(clan)
     check_all(clan)
+    check_reasons(clan)
     check_refused(clan)
     return 0
 

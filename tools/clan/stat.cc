@@ -30,6 +30,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,6 +43,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "process.h"
 
 namespace clan::tool {
 namespace {
@@ -99,6 +101,7 @@ struct EndView {
   std::uint64_t wakeups = 0;
   std::uint64_t tcp_bytes = 0;  // sent by TCP before the move
   std::uint64_t state = 0;
+  std::optional<uid_t> owner;  // of the socket
 };
 
 /// What stays the same from one look to the next: device, inode and time of creation of the memfd.
@@ -109,7 +112,8 @@ struct Connection {
   bool in_pipe = false;  // false: a TCP connection that has not moved; it has no counters
   EndView ends[2];
   const char* path = "tcp";
-  const char* why = "";
+  std::string why;
+  bool about_to_move = false;  // there is a pipe, and nothing has gone through it
 };
 
 // --- what /proc says ----------------------------------------------------------------------------------
@@ -200,8 +204,13 @@ Scan scan_processes() {
   return scan;
 }
 
-/// The TCP connections of one network namespace: the inode of the socket of each end.
-using TcpTable = std::map<TcpPair, ino_t>;
+struct TcpSocket {
+  ino_t inode;
+  uid_t owner;
+};
+
+/// The TCP connections of one network namespace: the socket of each end.
+using TcpTable = std::map<TcpPair, TcpSocket>;
 
 std::optional<Address> parse_address(std::string_view text) {
   const std::size_t colon = text.find(':');
@@ -227,16 +236,17 @@ void read_tcp_table(const std::string& path, TcpTable& table) {
     char local[48];
     char remote[48];
     unsigned state = 0;
+    uid_t owner = 0;
     ino_t inode = 0;
     // "sl: local remote st tx:rx tr:when retransmits uid timeout inode …"
-    if (std::sscanf(line.c_str(), " %*[^:]: %47s %47s %x %*s %*s %*s %*s %*s %lu", local, remote, &state,
-                    &inode) != 4) {
+    if (std::sscanf(line.c_str(), " %*[^:]: %47s %47s %x %*s %*s %*s %u %*s %lu", local, remote, &state,
+                    &owner, &inode) != 5) {
       continue;
     }
     constexpr unsigned kListen = 10;
     const auto from = parse_address(local);
     const auto to = parse_address(remote);
-    if (from && to && inode != 0 && state != kListen) table[{*from, *to}] = inode;
+    if (from && to && inode != 0 && state != kListen) table[{*from, *to}] = {inode, owner};
   }
 }
 
@@ -319,6 +329,7 @@ void say_path(const PipePage& page, Connection& connection) {
   } else {
     connection.path = "tcp";
     connection.why = "about to move";
+    connection.about_to_move = true;
   }
 }
 
@@ -332,7 +343,8 @@ void find_processes(const Scan& scan, const Scan::PipeFile& file, const PipePage
       const TcpTable& table = tables.of(holder);
       const auto socket = table.find(end == 0 ? pair : pair.mirrored());
       if (socket == table.end()) continue;
-      const auto holders = scan.sockets.find(socket->second);
+      connection.ends[end].owner = socket->second.owner;
+      const auto holders = scan.sockets.find(socket->second.inode);
       if (holders != scan.sockets.end()) processes = holders->second;
       if (!processes.empty()) break;
     }
@@ -369,50 +381,105 @@ Connection describe(const PipePage& page, const std::pair<dev_t, ino_t>& file) {
 
 // --- --all --------------------------------------------------------------------------------------------
 
-bool has_library(pid_t pid) {
-  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
-  std::string line;
-  while (std::getline(maps, line)) {
-    if (line.find("/libclan-preload.so") != std::string::npos) return true;
+/// Those of the end's processes that have the library.
+std::vector<pid_t> under_clan(const EndView& end, Processes& processes) {
+  std::vector<pid_t> under;
+  std::copy_if(end.processes.begin(), end.processes.end(), std::back_inserter(under),
+               [&](pid_t pid) { return processes.of(pid).has_library; });
+  return under;
+}
+
+/// What keeps this process from moving a connection with these ports, whoever is at the other end; null:
+/// nothing that is known here.
+const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16_t remote) {
+  if (facts.small_files) return "the limit of file sizes (ulimit -f)";
+  if (!facts.settings) return nullptr;
+  if (facts.misunderstood) return "a setting that is not understood";
+  if (facts.settings->disable) return "CLAN_DISABLE";
+  if (facts.settings->excepts(local, remote)) return "CLAN_EXCEPT";
+  if (facts.settings->leaves_out(local, remote)) return "CLAN_ONLY";
+  return nullptr;
+}
+
+/// Why a connection will not move; "" if nothing is known that keeps it. What holds for one of several
+/// processes that have the same end does not count: another may move it.
+std::string why_not_moved(const Connection& connection, Processes& processes) {
+  std::vector<pid_t> under[2];
+  for (int end = 0; end < 2; ++end) {
+    under[end] = under_clan(connection.ends[end], processes);
+    const auto& there = connection.ends[end].processes;
+    if (there.empty()) return "the other end's process cannot be looked into";
+    if (under[end].empty()) {
+      return fmt::format("the other end, process {}, runs without CLAN", *there.begin());
+    }
   }
-  return false;
+  for (int end = 0; end < 2; ++end) {
+    const EndView& here = connection.ends[end];
+    const EndView& there = connection.ends[1 - end];
+    const char* why = nullptr;
+    for (const pid_t pid : under[end]) {
+      why = obstacle(processes.of(pid), here.address.port, there.address.port);
+      if (why == nullptr) break;
+    }
+    if (why != nullptr) return fmt::format("{} of process {}", why, under[end][0]);
+  }
+  bool may_be_user = false;
+  const auto owners = std::minmax(connection.ends[0].owner, connection.ends[1].owner);
+  if (!owners.first || !owners.second) return "";
+  const std::string users = fmt::format("users {} and {}, see CLAN_UIDS", *owners.first, *owners.second);
+  for (int end = 0; end < 2; ++end) {
+    const uid_t own = *connection.ends[end].owner;
+    const uid_t other = *connection.ends[1 - end].owner;
+    bool all_refuse = true;
+    bool all_changed = true;
+    for (const pid_t pid : under[end]) {
+      const ProcessFacts& facts = processes.of(pid);
+      const bool same = !facts.user || *facts.user == other;
+      all_refuse = all_refuse && !same && facts.settings && !facts.settings->names_uid(other);
+      all_changed = all_changed && facts.user && *facts.user != own;
+      may_be_user = may_be_user || (!same && !facts.settings);
+    }
+    if (all_refuse) return users;
+    if (all_changed) {
+      return fmt::format("process {} is not of user {}, who made its socket", under[end][0], own);
+    }
+  }
+  return may_be_user ? "perhaps " + users : "";
 }
 
 /// Local TCP connections with a program under CLAN at one end at least, that are in none of `listed`.
-void add_unmoved(const Scan& scan, TcpTables& tables, std::vector<Connection>& listed) {
+void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes,
+                 std::vector<Connection>& listed) {
   std::set<TcpPair> known;
   for (const Connection& connection : listed) {
     known.insert({connection.ends[0].address, connection.ends[1].address});
     known.insert({connection.ends[1].address, connection.ends[0].address});
   }
-  std::set<pid_t> under_clan;
   std::set<const TcpTable*> to_search;
   std::set<pid_t> with_sockets;
   for (const auto& [inode, holders] : scan.sockets) with_sockets.insert(holders.begin(), holders.end());
   for (const pid_t pid : with_sockets) {
-    if (!has_library(pid)) continue;
-    under_clan.insert(pid);
-    to_search.insert(&tables.of(pid));
+    if (processes.of(pid).has_library) to_search.insert(&tables.of(pid));
   }
-  const auto served = [&](const std::set<pid_t>& processes) {
-    return std::any_of(processes.begin(), processes.end(),
-                       [&](pid_t pid) { return under_clan.count(pid) > 0; });
-  };
   for (const TcpTable* table : to_search) {
-    for (const auto& [pair, inode] : *table) {
+    for (const auto& [pair, socket] : *table) {
       const auto other = table->find(pair.mirrored());
       if (other == table->end() || known.count(pair) > 0) continue;
       Connection connection;
-      const ino_t inodes[2] = {inode, other->second};
-      for (int end = 0; end < 2; ++end) {
-        connection.ends[end].address = end == 0 ? pair.local : pair.remote;
-        const auto holders = scan.sockets.find(inodes[end]);
-        if (holders != scan.sockets.end()) connection.ends[end].processes = holders->second;
+      const TcpSocket sockets[2] = {socket, other->second};
+      bool served = false;
+      for (int i = 0; i < 2; ++i) {
+        EndView& end = connection.ends[i];
+        end.address = i == 0 ? pair.local : pair.remote;
+        end.owner = sockets[i].owner;
+        const auto holders = scan.sockets.find(sockets[i].inode);
+        if (holders != scan.sockets.end()) end.processes = holders->second;
+        served = served || !under_clan(end, processes).empty();
       }
-      const bool first = served(connection.ends[0].processes);
-      const bool second = served(connection.ends[1].processes);
-      if (!first && !second) continue;
-      connection.why = first && second ? "not moved" : "one end without CLAN";
+      if (!served) continue;
+      connection.why = why_not_moved(connection, processes);
+      // Too few calls, or what only the process knows: a filter of system calls, io_uring, MSG_ZEROCOPY.
+      if (connection.why.empty()) connection.why = "not used enough yet, or CLAN_LOG=info says why";
       known.insert(pair.mirrored());
       listed.push_back(connection);
     }
@@ -439,6 +506,7 @@ Look look(const StatOptions& options) {
   Look result;
   result.refused = scan.refused;
   TcpTables tables;
+  Processes processes;
   for (const auto& [id, file] : scan.pipes) {
     PipePage page{};
     const PageState state = read_page(file.link, id, page);
@@ -446,9 +514,15 @@ Look look(const StatOptions& options) {
     if (state != PageState::kPipe) continue;
     Connection connection = describe(page, id);
     find_processes(scan, file, page, tables, connection);
+    // One end has made the pipe, and the other may never take it.
+    const std::uint64_t differ = connection.ends[0].state ^ connection.ends[1].state;
+    if (connection.about_to_move && (differ & socket_face::kAttached) != 0) {
+      const std::string why = why_not_moved(connection, processes);
+      if (!why.empty()) connection.why = why;
+    }
     result.connections.push_back(std::move(connection));
   }
-  if (options.all) add_unmoved(scan, tables, result.connections);
+  if (options.all) add_unmoved(scan, tables, processes, result.connections);
   std::erase_if(result.connections, [&](const Connection& c) { return !wanted(c, options.pids); });
   for (Connection& connection : result.connections) {
     // The process that was asked for sits at the local end.
@@ -551,7 +625,7 @@ Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool
     return connection.in_pipe ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
   };
   Row row{with_port(a.address), with_port(b.address),
-          *connection.why != 0 ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
+          !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
           counted(&EndView::bytes)};
   if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");
   row.push_back(counted(&EndView::messages));
@@ -615,9 +689,9 @@ std::string json_end(const Connection& connection, int which, const std::optiona
 }
 
 std::string json_object(const Connection& connection, const std::optional<Rate>& rate) {
-  return fmt::format("{{\"local\": {}, \"peer\": {}, \"path\": \"{}\", \"why\": \"{}\"}}",
+  return fmt::format("{{\"local\": {}, \"peer\": {}, \"path\": \"{}\", \"why\": {}}}",
                      json_end(connection, 0, rate), json_end(connection, 1, rate), connection.path,
-                     connection.why);
+                     json_string(connection.why));
 }
 
 void print_json(const std::vector<std::string>& objects, bool one_line) {

@@ -1,0 +1,111 @@
+#include "process.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "commands.h"
+
+namespace clan::tool {
+namespace {
+
+constexpr std::string_view kLibrary = "/libclan-preload.so";
+
+bool has_library(pid_t pid) {
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  std::string line;
+  while (std::getline(maps, line)) {
+    if (line.find(kLibrary) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::optional<uid_t> user_of(pid_t pid) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  std::string line;
+  while (std::getline(status, line)) {
+    uid_t effective = 0;
+    if (std::sscanf(line.c_str(), "Uid: %*u %u", &effective) == 1) return effective;
+  }
+  return std::nullopt;
+}
+
+bool has_small_files(pid_t pid) {
+  std::ifstream limits(fmt::format("/proc/{}/limits", pid));
+  std::string line;
+  while (std::getline(limits, line)) {
+    char text[32];
+    if (std::sscanf(line.c_str(), "Max file size %31s", text) != 1) continue;
+    const std::string_view soft = text;
+    std::uint64_t bytes = kFileBytes;  // "unlimited"
+    std::from_chars(soft.data(), soft.data() + soft.size(), bytes);
+    return bytes < kFileBytes;
+  }
+  return false;
+}
+
+/// The CLAN_* variables a process began with. None if they are not there any more: programs write what `ps`
+/// is to show over them, from the first on.
+std::optional<std::map<std::string, std::string>> variables_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/environ", pid), std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::map<std::string, std::string> variables;
+  bool preloads = false;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\0');
+    const std::string_view entry = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string_view::npos || equals == 0) return std::nullopt;
+    const std::string name(entry.substr(0, equals)), value(entry.substr(equals + 1));
+    if (name == "LD_PRELOAD" && entry.find(kLibrary) != std::string_view::npos) preloads = true;
+    if (name.rfind("CLAN_", 0) == 0) variables.try_emplace(name, value);  // getenv() finds the first
+  }
+  if (!preloads) return std::nullopt;
+  return variables;
+}
+
+void find_settings(pid_t pid, ProcessFacts& facts) {
+  const auto variables = variables_of(pid);
+  if (!variables) return;
+  const auto environment = [&](const char* name) -> const char* {
+    const auto found = variables->find(name);
+    return found == variables->end() ? nullptr : found->second.c_str();
+  };
+  std::string text;
+  const char* config = environment("CLAN_CONFIG");
+  const bool has_file = config != nullptr && *config != 0;
+  if (has_file) {
+    // It may have been there, and another, when the process read it.
+    const char* from = *config == '/' ? "root" : "cwd/";
+    std::string why;
+    text = read_settings_file(fmt::format("/proc/{}/{}{}", pid, from, config), &why);
+    if (!why.empty()) return;
+  }
+  Settings settings;
+  const auto ignore = [](const WrongSetting&) {};
+  facts.misunderstood = take_settings(has_file ? text.data() : nullptr, environment, &settings, ignore);
+  facts.settings = settings;
+}
+
+}  // namespace
+
+const ProcessFacts& Processes::of(pid_t pid) {
+  const auto [place, fresh] = known_.try_emplace(pid);
+  ProcessFacts& facts = place->second;
+  if (!fresh) return facts;
+  facts.has_library = has_library(pid);
+  if (!facts.has_library) return facts;
+  facts.user = user_of(pid);
+  facts.small_files = has_small_files(pid);
+  find_settings(pid, facts);
+  return facts;
+}
+
+}  // namespace clan::tool

@@ -1,0 +1,29 @@
+// What keeps a process under CLAN from sharing memory, as far as /proc says: for `clan stat`.
+#pragma once
+
+#include <clan/settings.h>
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+
+namespace clan::tool {
+
+struct ProcessFacts {
+  bool has_library = false;
+  std::optional<uid_t> user;         ///< the effective one
+  std::optional<Settings> settings;  ///< absent: the environment it began with is not there to be read
+  bool misunderstood = false;        ///< something in `settings` was wrong, so that it is disabled
+  bool small_files = false;          ///< its limit of file sizes leaves no room for pipes
+};
+
+/// Reads each process when it is first asked for.
+class Processes {
+ public:
+  const ProcessFacts& of(pid_t pid);
+
+ private:
+  std::map<pid_t, ProcessFacts> known_;
+};
+
+}  // namespace clan::tool
