@@ -73,7 +73,7 @@ Named* make(int type) {
   if (pool == nullptr) {
     constexpr std::size_t kBatch = 64;
     void* memory = sys::mmap(nullptr, kBatch * sizeof(Named), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     for (std::size_t i = 0; i < kBatch; ++i) {
       auto* n = new (static_cast<Named*>(memory) + i) Named;
@@ -112,7 +112,7 @@ bool appear(int fd, int type, const Names& names) {
   Locked locked;
   if (table.load() == nullptr) {
     void* memory = sys::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     // PAIR preload.af_clan: publishes zeroed entries
     table.store(static_cast<Entry*>(memory), std::memory_order_release);
@@ -216,8 +216,8 @@ bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag:
   for (int look = 0; look < 3; ++look) {
     SockDiag::Found end;
     if (ask(kernel, place, local, &end) != Answer::kFound) return true;  // gone: no byte reaches anybody
-    if (end.inode == owner.inode) return true;        // not through to it yet
-    if (end.inode != 0) return end.uid == owner.uid;  // accepted
+    if (end.inode == owner.inode) return true;                           // not through to it yet
+    if (end.inode != 0) return end.uid == owner.uid;                     // accepted
     // It waits to be accepted, by whoever listens there. If that is nobody, it has been accepted since.
     bool other = false;
     if (listener_at(kernel, place, &end, &other) == Answer::kFound) {

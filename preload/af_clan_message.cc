@@ -118,8 +118,7 @@ int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
     if (timeout == nullptr) continue;
     // As the kernel: looked at after each message, and what is left told.
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const long long spent =
-        (now.tv_sec - begin.tv_sec) * 1'000'000'000LL + (now.tv_nsec - begin.tv_nsec);
+    const long long spent = (now.tv_sec - begin.tv_sec) * 1'000'000'000LL + (now.tv_nsec - begin.tv_nsec);
     long long left = timeout->tv_sec * 1'000'000'000LL + timeout->tv_nsec - spent;
     left = std::max(0LL, left);
     *timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};

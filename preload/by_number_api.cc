@@ -59,29 +59,22 @@ CLAN_INTERPOSE long syscall(long number, ...) {
       }
       break;
     }
-    case SYS_io_uring_setup:
-      return ring_setup(static_cast<unsigned>(a[0]), p1);
+    case SYS_io_uring_setup: return ring_setup(static_cast<unsigned>(a[0]), p1);
     case SYS_io_uring_register:
       return ring_register(fd, static_cast<unsigned>(a[1]), reinterpret_cast<void*>(a[2]),
                            static_cast<unsigned>(a[3]));
-    case SYS_read:
-      return ::read(fd, p1, n2);
-    case SYS_write:
-      return ::write(fd, p1, n2);
-    case SYS_readv:
-      return ::readv(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]));
-    case SYS_writev:
-      return ::writev(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]));
+    case SYS_read: return ::read(fd, p1, n2);
+    case SYS_write: return ::write(fd, p1, n2);
+    case SYS_readv: return ::readv(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]));
+    case SYS_writev: return ::writev(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]));
     case SYS_recvfrom:
       return ::recvfrom(fd, p1, n2, static_cast<int>(a[3]), reinterpret_cast<sockaddr*>(a[4]),
                         reinterpret_cast<socklen_t*>(a[5]));
     case SYS_sendto:
       return ::sendto(fd, p1, n2, static_cast<int>(a[3]), reinterpret_cast<const sockaddr*>(a[4]),
                       static_cast<socklen_t>(a[5]));
-    case SYS_recvmsg:
-      return ::recvmsg(fd, static_cast<msghdr*>(p1), static_cast<int>(a[2]));
-    case SYS_sendmsg:
-      return ::sendmsg(fd, static_cast<const msghdr*>(p1), static_cast<int>(a[2]));
+    case SYS_recvmsg: return ::recvmsg(fd, static_cast<msghdr*>(p1), static_cast<int>(a[2]));
+    case SYS_sendmsg: return ::sendmsg(fd, static_cast<const msghdr*>(p1), static_cast<int>(a[2]));
     case SYS_recvmmsg:
       return ::recvmmsg(fd, static_cast<mmsghdr*>(p1), static_cast<unsigned>(a[2]), static_cast<int>(a[3]),
                         reinterpret_cast<timespec*>(a[4]));
@@ -129,20 +122,13 @@ CLAN_INTERPOSE long syscall(long number, ...) {
                         reinterpret_cast<char* const*>(a[3]), static_cast<int>(a[4]));
     case SYS_close_range:
       return ::close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]), static_cast<int>(a[2]));
-    case SYS_close:
-      return ::close(fd);
-    case SYS_shutdown:
-      return ::shutdown(fd, static_cast<int>(a[1]));
-    case SYS_dup:
-      return ::dup(fd);
-    case SYS_dup3:
-      return ::dup3(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
-    case SYS_socket:
-      return ::socket(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
-    case SYS_bind:
-      return ::bind(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
-    case SYS_listen:
-      return ::listen(fd, static_cast<int>(a[1]));
+    case SYS_close: return ::close(fd);
+    case SYS_shutdown: return ::shutdown(fd, static_cast<int>(a[1]));
+    case SYS_dup: return ::dup(fd);
+    case SYS_dup3: return ::dup3(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
+    case SYS_socket: return ::socket(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
+    case SYS_bind: return ::bind(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
+    case SYS_listen: return ::listen(fd, static_cast<int>(a[1]));
     case SYS_getsockname:
       return ::getsockname(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
     case SYS_getpeername:
@@ -150,34 +136,26 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_accept4:
       return ::accept4(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]),
                        static_cast<int>(a[3]));
-    case SYS_accept:
-      return ::accept(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
-    case SYS_connect:
-      return ::connect(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
+    case SYS_accept: return ::accept(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
+    case SYS_connect: return ::connect(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
     case SYS_epoll_ctl:
       return ::epoll_ctl(fd, static_cast<int>(a[1]), static_cast<int>(a[2]),
                          reinterpret_cast<epoll_event*>(a[3]));
     case SYS_epoll_pwait:
-      return ::epoll_pwait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]),
-                           static_cast<int>(a[3]), reinterpret_cast<const sigset_t*>(a[4]));
-    case SYS_ioctl:
-      return ::ioctl(fd, static_cast<unsigned long>(a[1]), reinterpret_cast<void*>(a[2]));
-    case SYS_fcntl:
-      return ::fcntl(fd, static_cast<int>(a[1]), reinterpret_cast<void*>(a[2]));
-    case SYS_fork:
-      return forked_by([&] { return plain(number, a); });
+      return ::epoll_pwait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]), static_cast<int>(a[3]),
+                           reinterpret_cast<const sigset_t*>(a[4]));
+    case SYS_ioctl: return ::ioctl(fd, static_cast<unsigned long>(a[1]), reinterpret_cast<void*>(a[2]));
+    case SYS_fcntl: return ::fcntl(fd, static_cast<int>(a[1]), reinterpret_cast<void*>(a[2]));
+    case SYS_fork: return forked_by([&] { return plain(number, a); });
     case SYS_poll:
       return ::poll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]), static_cast<int>(a[2]));
-    case SYS_dup2:
-      return ::dup2(fd, static_cast<int>(a[1]));
+    case SYS_dup2: return ::dup2(fd, static_cast<int>(a[1]));
     case SYS_select:
       return ::select(fd, static_cast<fd_set*>(p1), reinterpret_cast<fd_set*>(a[2]),
                       reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<timeval*>(a[4]));
     case SYS_epoll_wait:
-      return ::epoll_wait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]),
-                          static_cast<int>(a[3]));
-    default:
-      break;
+      return ::epoll_wait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]), static_cast<int>(a[3]));
+    default: break;
   }
   return plain(number, a);
 }

@@ -4,11 +4,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-
-#include <atomic>
 
 #include "clan/log.h"
 #include "real.h"

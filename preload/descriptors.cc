@@ -29,7 +29,7 @@ Entry* entry(int fd, bool make) {
   if (chunk == nullptr) {
     if (!make) return nullptr;
     void* memory = sys::mmap(nullptr, kChunk * sizeof(Entry), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     chunk = static_cast<Entry*>(memory);
     Entry* expected = nullptr;
@@ -66,7 +66,7 @@ Socket* take() {
   if (pool.free == nullptr) {
     constexpr std::size_t kBatch = 64;
     void* memory = sys::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
       auto* sockets = static_cast<Socket*>(memory);
       for (std::size_t i = 0; i < kBatch; ++i) pool.put(new (sockets + i) Socket);
@@ -99,10 +99,9 @@ void release(Socket* s) {
   set(s->followed, false);
   set(s->nonblocking, -1);
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
-  for (auto* flag :
-       {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says, &s->reset_told,
-        &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted, &s->left_at_exit,
-        &s->left_slot, &s->not_to_follow}) {
+  for (auto* flag : {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says,
+                     &s->reset_told, &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted,
+                     &s->left_at_exit, &s->left_slot, &s->not_to_follow}) {
     set(*flag, false);
   }
   set(s->data_sleepers, 0);

@@ -17,13 +17,13 @@ using namespace clan::preload;
 namespace {
 
 // The mode that open() has if it makes a file.
-#define CLAN_MODE(flags)                                    \
-  mode_t mode = 0;                                          \
-  if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {             \
-    va_list list;                                           \
-    va_start(list, flags);                                  \
-    mode = static_cast<mode_t>(va_arg(list, unsigned));     \
-    va_end(list);                                           \
+#define CLAN_MODE(flags)                                \
+  mode_t mode = 0;                                      \
+  if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {         \
+    va_list list;                                       \
+    va_start(list, flags);                              \
+    mode = static_cast<mode_t>(va_arg(list, unsigned)); \
+    va_end(list);                                       \
   }
 
 }  // namespace

@@ -85,8 +85,8 @@ std::uint64_t name_of(const Endpoint& client, const Endpoint& server) {
 
 socklen_t path_of(std::uint64_t name, sockaddr_un* path) {
   path->sun_family = AF_UNIX;
-  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx",
-                              config().directory, kPrefix, static_cast<unsigned long long>(name));
+  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx", config().directory,
+                              kPrefix, static_cast<unsigned long long>(name));
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(n) + 1);
 }
 
@@ -135,11 +135,9 @@ void sweep() {
   while (const char* name = seen < kMostNames && probes < kMostProbes ? names.next() : nullptr) {
     if (std::strncmp(name, kPrefix, kPrefixSize) != 0 || std::strlen(name) != kOfferName) continue;
     ++seen;
-    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part)
-      continue;
+    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part) continue;
     struct stat st {};
-    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode))
-      continue;
+    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode)) continue;
     if (clock.tv_sec - st.st_mtim.tv_sec < kFreshSeconds) continue;
     ++probes;
     sockaddr_un path{};
@@ -180,8 +178,7 @@ bool agree(const Counters& before, const SockDiag::Found& theirs, const Counters
   if (theirs.received < acked || theirs.received > after.sent) return false;
   const std::uint64_t slack = after.received != before.received ? kMostUnderWay : 0;
   const std::uint64_t told = theirs.acked - (theirs.acked > 0 ? 1 : 0);
-  return theirs.sent >= before.received && theirs.sent <= after.received + slack &&
-         told <= after.received;
+  return theirs.sent >= before.received && theirs.sent <= after.received + slack && told <= after.received;
 }
 
 enum class Verdict { kSame, kUnderWay, kOther };
@@ -201,13 +198,11 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
       return Verdict::kOther;
     }
     const Counters after = counters_of(fd);
-    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted ||
-        !after.known) {
+    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted || !after.known) {
       return Verdict::kOther;
     }
     if (theirs.uid != peer) {
-      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer,
-                theirs.uid);
+      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer, theirs.uid);
       return Verdict::kOther;
     }
     if (agree(before, theirs, after)) return Verdict::kSame;
@@ -222,8 +217,7 @@ bool allowed_peer(int rendezvous, uid_t* uid) {
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   *uid = credentials.uid;
   if (config().allows_uid(credentials.uid)) return true;
-  CLAN_INFO("an end in CLAN_DIR belongs to user %u, which CLAN_UIDS does not name; refused",
-            credentials.uid);
+  CLAN_INFO("an end in CLAN_DIR belongs to user %u, which CLAN_UIDS does not name; refused", credentials.uid);
   return false;
 }
 
@@ -340,8 +334,7 @@ void go_on_as_server(int fd, Socket& s) {
   }
   Route route;
   if (!route_of(fd, &route)) return stay(s);
-  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route))
-    withdraw_offer(s);
+  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route)) withdraw_offer(s);
 }
 
 }  // namespace
@@ -362,14 +355,13 @@ void offer_in_directory(int, Socket& s, const Route& route) {
   }
   // Who may connect is judged by his credentials, not by our umask.
   const int mode = config().uid_count > 0 ? 0666 : 0600;
-  if (rc == 0 && (::chmod(path.sun_path, static_cast<mode_t>(mode)) != 0 ||
-                  sys::call(SYS_listen, listener, 1) != 0)) {
+  if (rc == 0 &&
+      (::chmod(path.sun_path, static_cast<mode_t>(mode)) != 0 || sys::call(SYS_listen, listener, 1) != 0)) {
     unlink_offer(name);
     rc = -1;
   }
   if (rc != 0) {
-    CLAN_INFO("no offer in %s: %s; the connection stays on TCP", config().directory,
-              std::strerror(errno));
+    CLAN_INFO("no offer in %s: %s; the connection stays on TCP", config().directory, std::strerror(errno));
     sys::close(listener);
     return stay(s);
   }

@@ -50,7 +50,7 @@ struct Interest {
   epoll_data_t data{};
   std::uint32_t index = 0;  ///< in its set
   bool moved = false;
-  bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
+  bool fired = false;   ///< EPOLLONESHOT: says nothing until it is modified
   bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
@@ -59,7 +59,7 @@ struct Interest {
   std::uint64_t seen_in = ~std::uint64_t{0};
   std::uint32_t seen_full = 0;
   Interest* next_of_socket = nullptr;  ///< or of the set in this one
-  bool nested = false;  ///< not a socket but another set, by its descriptor
+  bool nested = false;                 ///< not a socket but another set, by its descriptor
   Set* inner = nullptr;
 };
 
@@ -80,19 +80,19 @@ struct SetUse {
 };
 
 struct Set {
-  int names = 0;  ///< descriptors of it; none: closed, while a thread sleeps in it
-  int epfd = -1;  ///< one of them
-  int refs = 0;   ///< its descriptors count as one, and threads that come back to it
-  Interest* within = nullptr;  ///< as which it is in other sets
+  int names = 0;                        ///< descriptors of it; none: closed, while a thread sleeps in it
+  int epfd = -1;                        ///< one of them
+  int refs = 0;                         ///< its descriptors count as one, and threads that come back to it
+  Interest* within = nullptr;           ///< as which it is in other sets
   std::atomic<std::uint32_t> moved{0};  ///< of its interests; written under the lock
   std::uint32_t start = 0;
-  std::uint32_t round = 0;  ///< of collect()
+  std::uint32_t round = 0;                   ///< of collect()
   std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
-  std::atomic<std::uint64_t> now_ns{0};  ///< at the last wait, or nearly
+  std::atomic<std::uint64_t> now_ns{0};      ///< at the last wait, or nearly
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
-  std::uint32_t nested = 0;  ///< of its interests
-  int sleepers = 0;  ///< threads in the kernel's wait, or nearly
+  std::uint32_t nested = 0;                  ///< of its interests
+  int sleepers = 0;                          ///< threads in the kernel's wait, or nearly
   SetUse* use = nullptr;                     ///< if it has lived through a fork
   std::atomic<bool> taken_back{false};       ///< several use it, and its sockets are on their way to TCP
   std::atomic<std::uint32_t> seen_moves{0};  ///< moves_of_shared() at our last look at what others have moved
@@ -114,7 +114,7 @@ constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no 
 constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
 constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
 constexpr std::uint32_t kSliceOfSpin = 4;
-constexpr std::uint64_t kQuietNs = 5'000'000;           ///< without an event, and a socket is armed
+constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
 
 std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
 
@@ -315,7 +315,8 @@ void remove(Interest* i) {
       break;
     }
   }
-  if (!i->nested && i->socket->interests == nullptr) i->socket->in_sets.store(false, std::memory_order_relaxed);
+  if (!i->nested && i->socket->interests == nullptr)
+    i->socket->in_sets.store(false, std::memory_order_relaxed);
   interest_pool.give_back(i);
 }
 
@@ -384,8 +385,8 @@ std::uint32_t ready_events(Interest& i, bool look, bool commit) {
   }
   Socket& s = *i.socket;
   if (!look && quiet(i)) return 0;
-  const std::uint32_t wanted = (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) |
-                               EPOLLERR | EPOLLHUP;
+  const std::uint32_t wanted =
+      (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR | EPOLLHUP;
   // Taken first: what comes while we look is an edge of its own.
   const std::uint64_t stamp = in_stamp(i.fd, s);
   auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
@@ -781,8 +782,8 @@ bool remembers_nothing(int epfd) {
          set->remembered.load(std::memory_order_seq_cst) == 0;
 }
 
-// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said of these is
-// not the application's.
+// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said of these
+// is not the application's.
 template <typename Sleep>
 bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep, int* n) {
   struct Counted {
@@ -1263,10 +1264,9 @@ CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const t
                                 const sigset_t* mask) {
   std::int64_t ns;
   if (!clan::preload::nanoseconds(timeout, &ns)) return -1;
-  return clan::preload::wait_for_events(epfd, events, most, ns,
-                                        [epfd, mask](epoll_event* to, int n, std::int64_t left) {
-                                          const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);
-                                          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts,
-                                                                     mask);
-                                        });
+  return clan::preload::wait_for_events(
+      epfd, events, most, ns, [epfd, mask](epoll_event* to, int n, std::int64_t left) {
+        const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);
+        return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+      });
 }

@@ -115,8 +115,8 @@ void take_offer_back(int, Socket& s, void*) {
   if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
 }
 
-// Connections go on in the program, or go back to TCP. Returns the variable that tells it of them, or nullptr.
-// Not for two threads at once: one of them would have no use for it.
+// Connections go on in the program, or go back to TCP. Returns the variable that tells it of them, or
+// nullptr. Not for two threads at once: one of them would have no use for it.
 char* hand_on_connections(const char* path, char* const* environment) {
   static Inheritance list;  // after exec nobody else needs it; after vfork the parent waits
   bool any = false;
@@ -159,8 +159,7 @@ int exec(const char* path, char* const* environment, Call&& call) {
 }
 
 int exec_path(const char* path, char* const* arguments, char* const* environment) {
-  return exec(path, environment,
-              [&](char* const* with) { return real().execve(path, arguments, with); });
+  return exec(path, environment, [&](char* const* with) { return real().execve(path, arguments, with); });
 }
 
 // As the shell finds programs: along PATH, and by the shell when it is a script without a first line.
@@ -211,17 +210,17 @@ struct Arguments {
   char* const* environment = nullptr;
 };
 
-#define CLAN_COLLECT(first, with_environment, to)                                  \
-  std::size_t count = 1;                                                           \
-  va_list varied;                                                                  \
-  va_start(varied, first);                                                         \
-  while (va_arg(varied, char*) != nullptr) ++count;                                \
-  va_end(varied);                                                                  \
-  (to).list = static_cast<char**>(alloca((count + 1) * sizeof(char*)));            \
-  va_start(varied, first);                                                         \
-  (to).list[0] = const_cast<char*>(first);                                         \
-  for (std::size_t i = 1; i <= count; ++i) (to).list[i] = va_arg(varied, char*);   \
-  if (with_environment) (to).environment = va_arg(varied, char* const*);           \
+#define CLAN_COLLECT(first, with_environment, to)                                \
+  std::size_t count = 1;                                                         \
+  va_list varied;                                                                \
+  va_start(varied, first);                                                       \
+  while (va_arg(varied, char*) != nullptr) ++count;                              \
+  va_end(varied);                                                                \
+  (to).list = static_cast<char**>(alloca((count + 1) * sizeof(char*)));          \
+  va_start(varied, first);                                                       \
+  (to).list[0] = const_cast<char*>(first);                                       \
+  for (std::size_t i = 1; i <= count; ++i) (to).list[i] = va_arg(varied, char*); \
+  if (with_environment) (to).environment = va_arg(varied, char* const*);         \
   va_end(varied)
 
 }  // namespace

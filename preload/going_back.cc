@@ -11,10 +11,10 @@
 // Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe
 // any more: Y rings once more too, and sends by TCP what is left there.
 //
-// Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then does Y's part itself, by a descriptor of
-// Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits. Bytes that Y sent by TCP before
-// its switch and that nobody has read lie in front of the doorbells: L takes them out, and they are sent
-// first.
+// Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then does Y's
+// part itself, by a descriptor of Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits.
+// Bytes that Y sent by TCP before its switch and that nobody has read lie in front of the doorbells: L takes
+// them out, and they are sent first.
 //
 // The other end may be in another pid namespace, where process and thread ids mean other processes than here.
 // Whatever is found by such a number is then known by something that is the same everywhere, inode or
@@ -311,7 +311,7 @@ void finish_behind(Resend* resend) {
 // What the other end, which leaves, has to say of the bytes it has not read.
 struct Given {
   std::uint64_t word = 0;
-  int memfd = -1;  ///< of those it has taken from TCP
+  int memfd = -1;     ///< of those it has taken from TCP
   bool lost = false;  ///< it has taken some, which cannot be had
 };
 Given given_back(int fd, Socket& s) {
@@ -385,8 +385,8 @@ void go(int fd, Socket& s) {
   s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
   say_goodbye(fd, s);
   s.refs.fetch_add(1, std::memory_order_relaxed);
-  auto* resend = new (std::nothrow) Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)),
-                                           given.memfd, us);
+  auto* resend = new (std::nothrow)
+      Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given.memfd, us);
   if (resend == nullptr || !resend->open()) {
     log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
     const linger at_once{1, 0};
@@ -545,9 +545,10 @@ int socket_of(const char* pid, const char* link) {
 // The other end's. -1: not to be had.
 int their_socket(int fd) {
   const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
-  const int proc = inode == 0 ? -1
-                              : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc",
-                                                           O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int proc =
+      inode == 0
+          ? -1
+          : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (proc < 0) return -1;
   char link[32];
   std::snprintf(link, sizeof link, "socket:[%u]", inode);

@@ -35,8 +35,8 @@ addrinfo* make(int type, const sockaddr_clan& address, socklen_t size) {
 int resolve(const char* name, const char* service, const addrinfo& hints, addrinfo** result) {
   char text[CLAN_NAME_MAX + 2];
   const bool with_service = service != nullptr && *service != 0;
-  const int n = std::snprintf(text, sizeof text, "%s%s%s", name, with_service ? ":" : "",
-                              with_service ? service : "");
+  const int n =
+      std::snprintf(text, sizeof text, "%s%s%s", name, with_service ? ":" : "", with_service ? service : "");
   sockaddr_clan address;
   const socklen_t size = n > CLAN_NAME_MAX ? 0 : clan_address(&address, text);
   if (*name == 0 || size == 0) return EAI_NONAME;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-std::atomic<int> lowest{0};     ///< ours are not below this, once the application has come near
+std::atomic<int> lowest{0};      ///< ours are not below this, once the application has come near
 std::atomic<int> least{kNever};  ///< of the numbers that ours may have
 std::atomic<int> near{kNever};  ///< a descriptor of the application from here on is near ours; there are some
 
@@ -60,7 +60,8 @@ int close_ours_below(int end) {
       },
       &range);
   if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
-  if (range.all) least.store(std::max(least.load(), end));  // what the program has there is known to be its own
+  if (range.all)
+    least.store(std::max(least.load(), end));  // what the program has there is known to be its own
   return range.closed;
 }
 

@@ -1,8 +1,8 @@
-// Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and must never be
-// why it gets none: they have numbers in the upper quarter of those allowed, and go when it comes near.
+// Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and must never
+// be why it gets none: they have numbers in the upper quarter of those allowed, and go when it comes near.
 //
-// A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back to TCP, and
-// `clan stat` sees it only in the process at its other end.
+// A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back to TCP,
+// and `clan stat` sees it only in the process at its other end.
 #pragma once
 
 #include <cerrno>
@@ -28,8 +28,8 @@ void close_descriptor(Socket& s);
 void keep_away_from(int fd);
 /// It may be one of ours.
 bool is_ours(int fd);
-/// The application is about to close these numbers, or to give them to something else: where they are ours they are
-/// not any more.
+/// The application is about to close these numbers, or to give them to something else: where they are ours
+/// they are not any more.
 void disown(unsigned first, unsigned last);
 /// The application has been refused one. True: it may try again, as ours are closed.
 bool give_up_ours();

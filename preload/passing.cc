@@ -49,7 +49,7 @@ struct Table {
   std::atomic<std::uint64_t> inode{0};
 };
 constexpr std::size_t kTables = 16;
-Table tables[kTables];  // the first is our own
+Table tables[kTables];           // the first is our own
 std::atomic<int> own_memfd{-1};  ///< of that; -1: what is passed now cannot be found
 
 Entry* map_table(int memfd) {
@@ -60,8 +60,7 @@ Entry* map_table(int memfd) {
 Entry* own_table() {
   Entry* own = tables[0].entries.load(std::memory_order_acquire);  // PAIR preload.slots
   if (own != nullptr) return own;
-  const int memfd =
-      static_cast<int>(sys::call(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int memfd = static_cast<int>(sys::call(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memfd < 0) return nullptr;
   Entry* made = sys::call(SYS_ftruncate, memfd, kBytes) == 0 && sys::fcntl(memfd, F_ADD_SEALS, kSeals) == 0
                     ? map_table(memfd)
@@ -80,7 +79,8 @@ struct Identity {
   std::uint64_t cookie = 0, inode = 0, pids = 0;
 };
 bool identify(int fd, Identity* id) {
-  struct stat socket {}, pids {};
+  struct stat socket {
+  }, pids{};
   socklen_t size = sizeof id->cookie;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &id->cookie, &size) != 0 || id->cookie == 0) return false;
   if (sys::fstat(fd, &socket) != 0 || ::stat("/proc/self/ns/pid", &pids) != 0) return false;

@@ -117,8 +117,7 @@ class Many {
 template <typename Sleep>
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
   const std::uint64_t deadline =
-      timeout_ns < 0 ? clan::kNoDeadline
-                     : clan::monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
+      timeout_ns < 0 ? clan::kNoDeadline : clan::monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
   std::optional<Scratch> scratch;
   auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(count * sizeof(pollfd)) : nullptr);
   if (copy == nullptr) copy = scratch.emplace(count * sizeof(pollfd)).as<pollfd>();

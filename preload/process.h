@@ -24,9 +24,9 @@ long forked_by(Fork&& fork) {
   return rc;
 }
 
-/// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours, and
-/// may kill for any other. Nothing moves here any more, and what has moved goes back while that is possible.
-/// Sockets that other processes share with us stay on TCP there too, as we could not follow them.
+/// A sandbox is about to be closed around the process: it knows the system calls of the program, not ours,
+/// and may kill for any other. Nothing moves here any more, and what has moved goes back while that is
+/// possible. Sockets that other processes share with us stay on TCP there too, as we could not follow them.
 void enter_sandbox();
 
 /// At the start: the connections that the program before exec has handed on.

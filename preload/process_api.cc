@@ -86,7 +86,8 @@ void at_exit() {
 __attribute__((constructor)) void start() {
   note_process();
   // Nothing more: a program without TCP connections pays for this only.
-  ::pthread_atfork(before_fork, [] { after_fork(false); }, [] { after_fork(true); });
+  ::pthread_atfork(
+      before_fork, [] { after_fork(false); }, [] { after_fork(true); });
   take_over_connections();
   af_clan_take_over();
 }

@@ -32,8 +32,7 @@ std::atomic<pid_t>* owner = nullptr;
 
 void note_process() {
   if (owner == nullptr) {
-    void* page =
-        sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* page = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
     if (::madvise(page, 4096, MADV_WIPEONFORK) != 0) {  // before Linux 4.14
       sys::munmap(page, 4096);

@@ -11,6 +11,8 @@
 // Abstract names are of one network namespace, vanish with their process, and cost a peer without CLAN
 // nothing. Whoever else takes the name is found out: the kernel knows the owner of the other end of the TCP
 // connection (sock_diag), and it must be the user at the other end of the rendezvous.
+#include "rendezvous.h"
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -32,7 +34,6 @@
 #include "config.h"
 #include "epoll.h"
 #include "own_descriptors.h"
-#include "rendezvous.h"
 #include "shared_pages.h"
 #include "signals.h"
 #include "uring.h"
@@ -212,7 +213,8 @@ bool calls_are_allowed() {
     auto reaches_kernel = [](long rc) { return rc < 0 && errno == EBADF; };
     known = reaches_kernel(sys::call(SYS_sendmsg, -1, &none, 0)) &&
             reaches_kernel(sys::call(SYS_recvmsg, -1, &none, 0)) &&
-            reaches_kernel(sys::send(-1, &byte, 1, 0)) && reaches_kernel(sys::recv(-1, &byte, 1, 0)) && reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
+            reaches_kernel(sys::send(-1, &byte, 1, 0)) && reaches_kernel(sys::recv(-1, &byte, 1, 0)) &&
+            reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
             reaches_kernel(sys::getsockopt(-1, SOL_SOCKET, SO_ERROR, &n, &size)) &&
             reaches_kernel(sys::setsockopt(-1, SOL_SOCKET, SO_RCVLOWAT, &n, size)) &&
             sys::poll(nullptr, 0, 0) == 0;
@@ -229,8 +231,8 @@ void offer(int fd, Socket& s) {
   if (!route_of(fd, &route)) return;  // not connected yet
   if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
-  int listener = static_cast<int>(
-      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int listener =
+      static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(s);
   listener = move_high(listener);
   if (listener < 0) return stay(s);
@@ -316,8 +318,8 @@ void look_for_taker(int fd, Socket& s) {
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
     return;
   }
-  const int taker = static_cast<int>(sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr,
-                                               SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const int taker = static_cast<int>(
+      sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (taker < 0) return;
   if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
   Route route;
@@ -345,15 +347,14 @@ void look_for_offer(int fd, Socket& s) {
   if (!route_of(fd, &route)) return;
   if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
-  const int rendezvous = static_cast<int>(
-      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int rendezvous =
+      static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;
   sockaddr_un name{};
   const socklen_t size = name_of(route.remote, route.local, &name);
   if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
-    auto pipe = trusted(rendezvous, route)
-                    ? Pipe::create(socket_face::kMemfdName, config().ring_bytes, 1)
-                    : Result<Pipe>(Error{EACCES, "not trusted"});
+    auto pipe = trusted(rendezvous, route) ? Pipe::create(socket_face::kMemfdName, config().ring_bytes, 1)
+                                           : Result<Pipe>(Error{EACCES, "not trusted"});
     if (pipe) {
       s.pipe = std::move(*pipe);
       const bool kept = move_high(s.pipe);
@@ -659,7 +660,8 @@ namespace {
 SharedPages<Slot> slots;
 std::uint64_t forks = 0;
 
-// A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child after all, -1.
+// A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child after all,
+// -1.
 void count_child(Socket& s, int by) {
   Slot& slot = *s.slot.load(std::memory_order_acquire);
   slot.held.fetch_add(by);
@@ -686,11 +688,12 @@ void share_slots() {
   for_each_socket(
       [](int, Socket& s, void*) {
         if (counted_in_this_fork(s)) return;
-        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may take longer,
-        // but that both see.
+        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may take
+        // longer, but that both see.
         const std::uint64_t end = monotonic_ns() + kPatienceNs;
         bool mine = false;
-        while (!(mine = !s.moving.test_and_set(std::memory_order_acquire)) && monotonic_ns() < end) sched_yield();
+        while (!(mine = !s.moving.test_and_set(std::memory_order_acquire)) && monotonic_ns() < end)
+          sched_yield();
         s.inherited = true;
         if (s.slot.load() == &s.own_slot) {
           Slot* slot = slots.take();

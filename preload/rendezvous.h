@@ -21,9 +21,7 @@ inline bool gives_up(const Socket& s, std::uint32_t call) {
 }
 /// Whether it looks at this call of it: each time at first, then eight times until there have been twice as
 /// many.
-inline bool looks_at(std::uint32_t call) {
-  return call < 16 || call % (std::bit_floor(call) / 8) == 0;
-}
+inline bool looks_at(std::uint32_t call) { return call < 16 || call % (std::bit_floor(call) / 8) == 0; }
 
 /// The connection stays on TCP for good.
 void stay(Socket& s);

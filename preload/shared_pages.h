@@ -1,5 +1,5 @@
-// Memory that a process and its children by fork share: a few bytes for each of what they have in common. Never
-// given back. Children take theirs from pages of their own.
+// Memory that a process and its children by fork share: a few bytes for each of what they have in common.
+// Never given back. Children take theirs from pages of their own.
 #pragma once
 
 #include <cstddef>

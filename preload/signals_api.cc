@@ -38,10 +38,8 @@ bool is_fault(int number) {
     case SIGILL:
     case SIGTRAP:
     case SIGSYS:
-    case SIGABRT:
-      return true;
-    default:
-      return false;
+    case SIGABRT: return true;
+    default: return false;
   }
 }
 
@@ -165,7 +163,8 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 template <typename Call>
 sighandler_t set_handler(int number, sighandler_t handler, bool restarts, Call&& call) {
   if (handler == SIG_DFL && is_guarded(number)) {
-    struct sigaction none {}, old {};
+    struct sigaction none {
+    }, old{};
     return ::sigaction(number, &none, &old) == 0 ? old.sa_handler : SIG_ERR;
   }
   const FaultsGuard lock(number);
@@ -205,8 +204,8 @@ CLAN_INTERPOSE int sigaction(int number, const struct sigaction* action, struct 
   if (!in_range(number)) return real().sigaction(number, action, old);
   const FaultsGuard lock(number);
   const bool default_of_fault = action != nullptr && action->sa_handler == SIG_DFL && is_guarded(number);
-  const bool wrap = (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) &&
-                    !in_borrowed_memory();
+  const bool wrap =
+      (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) && !in_borrowed_memory();
   std::uint64_t before = handlers[number].load();
   struct sigaction with {};
   if (wrap && default_of_fault) {

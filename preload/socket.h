@@ -36,8 +36,8 @@ struct Interest;
 /// Counts calls that are under way in the kernel on a socket that is still on TCP, so that nobody moves it
 /// under them. After a fork it lies in memory that parent and child share.
 struct Slot {
-  /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a thread, or of the
-  /// process for what another of its threads may finish. So that others see when he has been killed.
+  /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a thread, or
+  /// of the process for what another of its threads may finish. So that others see when he has been killed.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift
@@ -83,7 +83,7 @@ struct Slot {
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};
   std::atomic<std::int32_t> resender{0};  ///< if `sends` is closed for Socket::resending: whose it is
-  std::atomic<std::int32_t> pinned{0};  ///< somebody has the open file whom we cannot reach: never move it
+  std::atomic<std::int32_t> pinned{0};    ///< somebody has the open file whom we cannot reach: never move it
   /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
   std::atomic<std::int32_t> to_follow{1};
   /// Who has the open file: processes (bits 0 to 31; who was killed, or executed another program, counts),
@@ -113,17 +113,17 @@ struct Socket {
   std::atomic<int> fds{0};   ///< descriptors alone
   std::atomic<State> state{State::kTcp};
   bool client = false;
-  std::atomic<bool> inherited{false};  ///< other processes may have the same open file
-  std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
-  std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
+  std::atomic<bool> inherited{false};                ///< other processes may have the same open file
+  std::atomic<bool> followed{false};                 ///< and may have to find its pipe by our descriptor
+  std::atomic<int> nonblocking{-1};                  ///< as last heard; -1: ask
   std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
   std::atomic<int> offer_fd{
       -1};  ///< the listener; in CLAN_DIR, once taken up: what connects with the other end
   std::atomic<std::uint32_t> offer_calls{0};
   Place place = Place::kNotAsked;  ///< under `moving`
   // Of an offer in CLAN_DIR, see directory.cc.
-  std::atomic<std::uint64_t> offer_name{0};  ///< of the file; 0: there is none of ours
-  std::atomic<int> window_fd{-1};            ///< into the other end's network namespace
+  std::atomic<std::uint64_t> offer_name{0};              ///< of the file; 0: there is none of ours
+  std::atomic<int> window_fd{-1};                        ///< into the other end's network namespace
   std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
 
   std::atomic<Slot*> slot{nullptr};
@@ -131,18 +131,18 @@ struct Socket {
 
   Pipe pipe;
   std::optional<Waiter> receive_wait, send_wait;
-  std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
-  std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
+  std::atomic<bool> drained{false};      ///< all TCP bytes from before the switch have been read
+  std::atomic<bool> kernel_end{false};   ///< the peer's side of TCP is closed
   std::atomic<bool> fin_counted{false};  ///< TCP_INFO counts the peer's FIN among the bytes received
   std::atomic<bool> kernel_error{false};
   std::atomic<bool> error_taken{false};  ///< the kernel has told it to us, and so not to the application
   std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
-  std::atomic<bool> back_in{false};    ///< what we read is TCP's again
-  std::atomic<bool> anew{false};  ///< out of its pipe, and the application may connect it to another end
-  std::atomic<bool> left_at_exit{false};  ///< counted out when the process ended
-  std::atomic<bool> left_slot{false};     ///< not among the users of its slot any more
+  std::atomic<bool> back_in{false};  ///< what we read is TCP's again
+  std::atomic<bool> anew{false};     ///< out of its pipe, and the application may connect it to another end
+  std::atomic<bool> left_at_exit{false};   ///< counted out when the process ended
+  std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
   std::atomic<bool> not_to_follow{false};  ///< nor among those who are to follow
   std::atomic<bool> resending{
       false};                     ///< what the other end gave back is on its way; nothing may overtake it
@@ -156,10 +156,10 @@ struct Socket {
   } told_sent, told_acked, told_received;
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
-  std::uint64_t last_fork = 0;         ///< which it has been counted for; under the lock of fork
-  Interest* interests = nullptr;       ///< in epoll sets; under the epoll lock
-  std::atomic<bool> in_sets{false};    ///< there are interests; written under the epoll lock
-  Socket* next_free = nullptr;         ///< in the pool
+  std::uint64_t last_fork = 0;       ///< which it has been counted for; under the lock of fork
+  Interest* interests = nullptr;     ///< in epoll sets; under the epoll lock
+  std::atomic<bool> in_sets{false};  ///< there are interests; written under the epoll lock
+  Socket* next_free = nullptr;       ///< in the pool
 
   PipePage::Face& mine() const { return pipe.my_face(); }
   PipePage::Face& theirs() const { return pipe.peer_face(); }
@@ -206,7 +206,8 @@ void duplicate_entry(int from, int to);
 /// The descriptor is about to be closed, or has been by somebody we did not see.
 void forget(int fd);
 void forget_range(unsigned first, unsigned last);
-/// The same, whatever it is to us. What a child of vfork closes stays open in its parent, whose tables these are.
+/// The same, whatever it is to us. What a child of vfork closes stays open in its parent, whose tables these
+/// are.
 void gone(int fd);
 /// There is a Socket for this descriptor.
 bool known(int fd);

@@ -1,4 +1,6 @@
 // Reading, writing and waiting on a socket that has moved into a pipe.
+#include "transfer.h"
+
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/sockios.h>
@@ -14,7 +16,6 @@
 #include "clan/log.h"
 #include "epoll.h"
 #include "socket.h"
-#include "transfer.h"
 
 namespace clan::preload {
 namespace {
@@ -54,9 +55,7 @@ bool fin_counted(Socket& s, const tcp_info& info) {
     case BPF_TCP_CLOSE_WAIT:
     case BPF_TCP_LAST_ACK:
     case BPF_TCP_CLOSING:
-    case BPF_TCP_TIME_WAIT:
-      s.fin_counted.store(true);
-      break;
+    case BPF_TCP_TIME_WAIT: s.fin_counted.store(true); break;
     case BPF_TCP_CLOSE: {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
@@ -66,8 +65,7 @@ bool fin_counted(Socket& s, const tcp_info& info) {
       }
       break;
     }
-    default:
-      break;
+    default: break;
   }
   return s.fin_counted.load();
 }
@@ -183,9 +181,10 @@ bool UntilOpen::wait(Slot::Counter& counter) {
     return true;
   }
   if (!killed || resends) {
-    log_line(LogLevel::kError,
-             "fd %d: process or thread %d, which shares it, %s in the middle of using it; the connection is reset",
-             fd_, thread, killed ? "was killed" : "is stopped");
+    log_line(
+        LogLevel::kError,
+        "fd %d: process or thread %d, which shares it, %s in the middle of using it; the connection is reset",
+        fd_, thread, killed ? "was killed" : "is stopped");
     reset_connection(fd_);
     s_.kernel_error.store(true);
   }
@@ -340,8 +339,8 @@ void ring_doorbell(int fd, Socket& s) {
   }
 }
 
-// After what a call has done to the pipe. Whoever shares the socket may have been killed when he had been told to
-// ring and had not: the other end's wish for it is gone with him.
+// After what a call has done to the pipe. Whoever shares the socket may have been killed when he had been
+// told to ring and had not: the other end's wish for it is gone with him.
 bool must_ring(const Socket& s, const Pipe::Done& done) {
   if (done.must_ring || !s.inherited.load(std::memory_order_relaxed)) return done.must_ring;
   const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
@@ -625,7 +624,8 @@ bool others_want_room(const Socket& s) {
 }
 
 bool has_ended(const Socket& s) {
-  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;  // a hint; the record says
+  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) ==
+         1;  // a hint; the record says
 }
 
 // Bytes at the front of the pipe are as many as SO_RCVLOWAT asks for, or as there will be.
@@ -795,8 +795,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         if (got > 0) return static_cast<ssize_t>(got);
         errno = ECONNRESET;
         return -1;
-      default:
-        break;
+      default: break;
     }
     if (s.kernel_end.load() || s.kernel_error.load()) {
       if (s.pipe.front() == PipeFront::kBytes) continue;  // written before it went

@@ -52,9 +52,9 @@ void note_end(Socket& s, ssize_t n);
 /// `limit`: at most so many of them, counted from the first ever.
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0});
 
-/// For a counter of calls that somebody has closed, perhaps another process that shares the open file. It opens the
-/// counter in the place of one who has been killed; and of one who is stopped for ten seconds, when the connection
-/// is reset.
+/// For a counter of calls that somebody has closed, perhaps another process that shares the open file. It
+/// opens the counter in the place of one who has been killed; and of one who is stopped for ten seconds, when
+/// the connection is reset.
 class UntilOpen {
  public:
   UntilOpen(int fd, Socket& s) : fd_(fd), s_(s) {}

@@ -22,7 +22,7 @@ using namespace clan::preload;
 namespace {
 
 constexpr int kMostBuffers = 1024;
-constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
+constexpr std::size_t kPiece = 32768;                    ///< of what goes through memory of ours
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
 // A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
@@ -114,8 +114,7 @@ std::size_t bytes_of(const msghdr& message) {
 template <typename Each>
 void passed(const msghdr* message, Each&& each) {
   if (message == nullptr || message->msg_control == nullptr) return;
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr;
-       c = CMSG_NXTHDR(const_cast<msghdr*>(message), c)) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(message), c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < n; ++i) {
@@ -450,9 +449,8 @@ ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
   off_t at = offset != nullptr ? *offset : -1;
   while (sent < n) {
     const std::size_t want = std::min(n - sent, kPiece);
-    const ssize_t got = offset != nullptr
-                            ? ::pread(from, buffer, want, at)
-                            : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
+    const ssize_t got = offset != nullptr ? ::pread(from, buffer, want, at)
+                                          : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
     if (got < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (got == 0) break;
     std::size_t done = 0;

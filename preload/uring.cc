@@ -27,8 +27,7 @@ using namespace clan::preload;
 namespace clan::preload {
 namespace {
 
-constexpr unsigned kRegisterRingFds =
-    20;  // IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
+constexpr unsigned kRegisterRingFds = 20;  // IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
 constexpr int kMost = 16;
 std::atomic<int> noted[kMost];            ///< rings by system call: descriptor + 1
 thread_local bool t_in_liburing = false;  ///< whose functions may call each other, and syscall()
@@ -42,8 +41,8 @@ void made() {
 
 // Duplicates, and rings we were not told of. No answer: yes.
 bool any_open() {
-  const int fds = static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int fds =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fds < 0) return true;
   bool found = false;
   DirectoryReader names(fds);
@@ -77,8 +76,7 @@ long ring_setup(unsigned entries, void* parameters) {
 }
 
 long ring_register(int fd, unsigned operation, void* argument, unsigned count) {
-  if (operation == kRegisterRingFds)
-    rings.fetch_add(1, std::memory_order_seq_cst);  // nobody counts it down
+  if (operation == kRegisterRingFds) rings.fetch_add(1, std::memory_order_seq_cst);  // nobody counts it down
   return real().syscall(SYS_io_uring_register, fd, operation, argument, count);
 }
 
@@ -114,16 +112,12 @@ int set_up(int (*)(Parameters...), const char* name, Arguments... arguments) {
 CLAN_INTERPOSE int io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
   return set_up(&io_uring_queue_init, "io_uring_queue_init", entries, ring, flags);
 }
-CLAN_INTERPOSE int io_uring_queue_init_params(unsigned entries, io_uring* ring,
-                                              io_uring_params* parameters) {
-  return set_up(&io_uring_queue_init_params, "io_uring_queue_init_params", entries, ring,
-                parameters);
+CLAN_INTERPOSE int io_uring_queue_init_params(unsigned entries, io_uring* ring, io_uring_params* parameters) {
+  return set_up(&io_uring_queue_init_params, "io_uring_queue_init_params", entries, ring, parameters);
 }
-CLAN_INTERPOSE int io_uring_queue_init_mem(unsigned entries, io_uring* ring,
-                                           io_uring_params* parameters, void* memory,
-                                           std::size_t size) {
-  return set_up(&io_uring_queue_init_mem, "io_uring_queue_init_mem", entries, ring, parameters,
-                memory, size);
+CLAN_INTERPOSE int io_uring_queue_init_mem(unsigned entries, io_uring* ring, io_uring_params* parameters,
+                                           void* memory, std::size_t size) {
+  return set_up(&io_uring_queue_init_mem, "io_uring_queue_init_mem", entries, ring, parameters, memory, size);
 }
 CLAN_INTERPOSE int io_uring_setup(unsigned entries, io_uring_params* parameters) {
   return set_up(&io_uring_setup, "io_uring_setup", entries, parameters);

@@ -29,7 +29,7 @@ constexpr std::uint8_t kBytesRecord = 1;
 constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
-constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
+constexpr std::uint32_t kAnybody = 1;   ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
 constexpr int kMostLooks = 64;          ///< at a head that moves
 constexpr int kSpinsBeforeYield = 200;
@@ -81,7 +81,8 @@ std::atomic<Pipe::CopyGuard> copy_guard{nullptr};
 // `copy()` touches the application's buffers. False: they are not there.
 template <typename Copy>
 bool guarded(Copy& copy) {
-  const Pipe::CopyGuard guard = copy_guard.load(std::memory_order_relaxed);  // relaxed: set before there is a pipe
+  const Pipe::CopyGuard guard =
+      copy_guard.load(std::memory_order_relaxed);  // relaxed: set before there is a pipe
   if (guard == nullptr) {
     copy();
     return true;
@@ -269,8 +270,8 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   auto* page = reinterpret_cast<PipePage*>(mapping->release());
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  page->head.created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
-                          static_cast<std::uint64_t>(now.tv_nsec);
+  page->head.created_ns =
+      static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
   page->head.ring_bytes = ring_bytes;
   page->head.version = PipePage::kVersion;
   page->head.magic = PipePage::kMagic;
@@ -338,8 +339,7 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
 bool take_waiting(std::atomic<std::uint32_t>& waiting) {
   store_load_fence();
   // PAIR pipe.waiting: Dekker with want_data() and want_room()
-  return waiting.load(std::memory_order_relaxed) != 0 &&
-         waiting.exchange(0, std::memory_order_seq_cst) != 0;
+  return waiting.load(std::memory_order_relaxed) != 0 && waiting.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 }  // namespace
@@ -366,7 +366,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
       shm::RingSlot slot;
       int rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);  // a line stays for put_last()
-      while (rc == 0 && n > kCacheLine) {  // not all of it: then part of it
+      while (rc == 0 && n > kCacheLine) {                                  // not all of it: then part of it
         n /= 2;
         rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);
       }
@@ -461,8 +461,8 @@ PipeFront Pipe::front() const {
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
   const shm::RingGeometry ring{lines_};
-  // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head that
-  // is still the head is the record there.
+  // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head
+  // that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
     // PAIR pipe.front: if it has changed, so has what we read
     const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
@@ -525,7 +525,8 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
         c.head += record.lines;
         if (!peek && shm::ring_should_publish(ring, c)) {
           c.published = c.head;
-          receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: before it is written over
+          receiver.head.store(c.head,
+                              std::memory_order_release);  // PAIR pipe.front: before it is written over
           // PAIR pipe.credit: we have finished with the lines before it
           receiver.credit.store(c.head, std::memory_order_release);
           published = true;
@@ -559,8 +560,8 @@ std::uint64_t Pipe::readable_bytes() const {
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   std::uint64_t bytes = 0;
-  for (std::uint64_t records = 0; records < lines_ && shm::ring_peek(ring, c, in_, &record) > 0 &&
-                                  record.head.type() == kBytesRecord;
+  for (std::uint64_t records = 0;
+       records < lines_ && shm::ring_peek(ring, c, in_, &record) > 0 && record.head.type() == kBytesRecord;
        ++records) {
     bytes += record.head.length();
     c.head += record.lines;
@@ -568,8 +569,8 @@ std::uint64_t Pipe::readable_bytes() const {
   return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
 }
 
-// The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a thread
-// that has done with waiting does not take back another's wish.
+// The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a
+// thread that has done with waiting does not take back another's wish.
 bool Pipe::want_data() {
   auto& waiting = page_->ends[end_].receiver.waiting;
   const std::uint32_t me = thread_id();

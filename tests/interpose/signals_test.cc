@@ -36,7 +36,8 @@ class Handler {
   struct sigaction before_ {};
 };
 
-/// Sends a signal to the thread that makes it, over and over: the next one a while after the last was handled.
+/// Sends a signal to the thread that makes it, over and over: the next one a while after the last was
+/// handled.
 class Storm {
  public:
   explicit Storm(int number) : target_(::pthread_self()) {
@@ -309,7 +310,8 @@ TEST(Handlers, GetEachQueuedSignalOnceAndWithItsValue) {
 TEST(Handlers, AreWhatTheProgramHasSet) {
   auto plain = [](int) { ++handled; };
   auto with_info = [](int, siginfo_t* info, void*) { handled += info->si_signo; };
-  struct sigaction action {}, old {};
+  struct sigaction action {
+  }, old{};
   action.sa_handler = plain;
   action.sa_flags = SA_NODEFER;
   ASSERT_EQ(::sigaction(SIGUSR2, &action, &old), 0);
@@ -435,7 +437,8 @@ TEST(BadBuffers, BehindGoodOnesLeaveThemSent) {
   ::shutdown(pair.near, SHUT_WR);
   std::string all;
   char bytes[4096];
-  for (ssize_t k; (k = ::read(pair.far, bytes, sizeof bytes)) > 0;) all.append(bytes, static_cast<std::size_t>(k));
+  for (ssize_t k; (k = ::read(pair.far, bytes, sizeof bytes)) > 0;)
+    all.append(bytes, static_cast<std::size_t>(k));
   EXPECT_EQ(all, std::string(static_cast<std::size_t>(std::max<ssize_t>(n, 0)), 'g') + "end");
 }
 
@@ -458,10 +461,12 @@ pid_t in_child(const std::function<int()>& body, Call&& call) {
 
 const Fork kForks[] = {
     {"_Fork", [](const auto& body) { return in_child(body, [] { return ::_Fork(); }); }},
-    {"syscall(SYS_fork)", [](const auto& body) { return in_child(body, [] { return ::syscall(SYS_fork); }); }},
+    {"syscall(SYS_fork)",
+     [](const auto& body) { return in_child(body, [] { return ::syscall(SYS_fork); }); }},
     {"syscall(SYS_clone)",
      [](const auto& body) {
-       return in_child(body, [] { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); });
+       return in_child(body,
+                       [] { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); });
      }},
     {"clone",
      [](const auto& body) {

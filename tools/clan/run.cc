@@ -43,8 +43,8 @@ std::string library_path() {
   return self.parent_path().parent_path() / "lib" / kLibrary;
 }
 
-/// LD_PRELOAD with `library` behind everything else, which some want to come before all others (sanitizers), and
-/// without other copies of it.
+/// LD_PRELOAD with `library` behind everything else, which some want to come before all others (sanitizers),
+/// and without other copies of it.
 std::string preload_list(const std::string& library) {
   std::string list;
   const char* present = std::getenv("LD_PRELOAD");
@@ -59,8 +59,8 @@ std::string preload_list(const std::string& library) {
   return list + library;
 }
 
-/// A program that gcc has linked with AddressSanitizer refuses to start behind any preloaded library, unless told
-/// that this one may be there.
+/// A program that gcc has linked with AddressSanitizer refuses to start behind any preloaded library, unless
+/// told that this one may be there.
 std::string sanitizer_options() {
   const char* present = std::getenv("ASAN_OPTIONS");
   constexpr std::string_view kOption = "verify_asan_link_order=";
@@ -77,7 +77,7 @@ struct Command {
 
 /// 0 if `path` is a file that may be executed.
 int executable(const std::string& path) {
-  struct stat about{};
+  struct stat about {};
   if (stat(path.c_str(), &about) != 0) return errno;
   if (S_ISDIR(about.st_mode)) return EISDIR;
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
@@ -106,8 +106,7 @@ bool has_interpreter(int fd, const Elf64_Ehdr& header) {
   if (header.e_phentsize != sizeof(Elf64_Phdr)) return false;
   std::vector<Elf64_Phdr> segments(header.e_phnum);
   const std::size_t bytes = segments.size() * sizeof(Elf64_Phdr);
-  if (pread(fd, segments.data(), bytes, static_cast<off_t>(header.e_phoff)) !=
-      static_cast<ssize_t>(bytes)) {
+  if (pread(fd, segments.data(), bytes, static_cast<off_t>(header.e_phoff)) != static_cast<ssize_t>(bytes)) {
     return false;
   }
   for (const Elf64_Phdr& segment : segments) {
@@ -119,7 +118,7 @@ bool has_interpreter(int fd, const Elf64_Ehdr& header) {
 /// Why the dynamic loader will not load the library into this program; nullptr if it will, and for what
 /// is not an ELF file (a script: its interpreter is one).
 const char* why_not_served(const std::string& path) {
-  struct stat about{};
+  struct stat about {};
   if (stat(path.c_str(), &about) != 0) return nullptr;
   if (((about.st_mode & S_ISUID) != 0 && about.st_uid != getuid()) ||
       ((about.st_mode & S_ISGID) != 0 && about.st_gid != getgid())) {

@@ -16,16 +16,19 @@
 // Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked and masked
 // before use; a Pipe with impossible contents is `broken` for good.
 //
-// Thread-safety: every call may come from any thread of any process. Those that move bytes or count them take the
-// lock of their side (a word in the memfd with the owner's thread id); those that look do not. No call allocates,
-// and all but create() and open() are safe in a signal handler. One that interrupted the same side of the same pipe
-// is told so at once (EDEADLK): nothing has been done, nor can it be before the handler returns.
+// Thread-safety: every call may come from any thread of any process. Those that move bytes or count them take
+// the lock of their side (a word in the memfd with the owner's thread id); those that look do not. No call
+// allocates, and all but create() and open() are safe in a signal handler. One that interrupted the same side
+// of the same pipe is told so at once (EDEADLK): nothing has been done, nor can it be before the handler
+// returns.
 //
 // A lock is waited for ten seconds, not counting those in which the caller was stopped, and half a second if
 // its owner cannot be seen: it has died, or the word is a lie. Then the pipe is broken. So it is by an owner
 // that was stopped alone in the middle of a copy, as the other end can write any id there.
 #pragma once
 
+#include <clan/export.h>
+#include <clan/result.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -33,18 +36,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <clan/export.h>
-#include <clan/result.h>
-
 namespace clan {
 
 /// What is next in a pipe for the reader.
 enum class PipeFront {
   kNothing,  ///< no record; more may come
   kBytes,
-  kEnd,      ///< the writer has half-closed
-  kLeave,    ///< the writer goes on elsewhere: see Pipe::leave()
-  kBroken,   ///< impossible contents, or a lock that is not let go
+  kEnd,     ///< the writer has half-closed
+  kLeave,   ///< the writer goes on elsewhere: see Pipe::leave()
+  kBroken,  ///< impossible contents, or a lock that is not let go
 };
 
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
@@ -114,9 +114,10 @@ class CLAN_EXPORT Pipe {
   /// The same pipe as its other end sees it, by a mapping of its own and without a descriptor. ENOMEM.
   Result<Pipe> at_other_end() const;
 
-  /// How the caller's buffers are copied: `guard(copy, argument)` calls copy(argument) and answers whether it came to
-  /// its end. One that did not, as there is no memory where the buffer should be, makes the call stop before that
-  /// record with EFAULT. Without a guard the copy faults. Of the process; for the time before the first pipe.
+  /// How the caller's buffers are copied: `guard(copy, argument)` calls copy(argument) and answers whether it
+  /// came to its end. One that did not, as there is no memory where the buffer should be, makes the call stop
+  /// before that record with EFAULT. Without a guard the copy faults. Of the process; for the time before the
+  /// first pipe.
   using CopyGuard = bool (*)(void (*copy)(void*), void* argument);
   static void guard_copies(CopyGuard guard);
 
@@ -139,8 +140,9 @@ class CLAN_EXPORT Pipe {
   PipePage::Face& my_face() const { return page_->ends[end_].face; }
   PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
 
-  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side, see above), EPROTO
-  /// (broken), EPIPE (this end has ended its sending already), or behind `bytes` EFAULT (see guard_copies()).
+  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side, see above),
+  /// EPROTO (broken), EPIPE (this end has ended its sending already), or behind `bytes` EFAULT (see
+  /// guard_copies()).
   struct Done {
     std::size_t bytes = 0;
     bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
@@ -173,8 +175,8 @@ class CLAN_EXPORT Pipe {
   bool want_data();
   /// The calling thread does not wait any more. Takes the flag back if nobody else has set it too.
   void unwant_data();
-  /// Asks to be rung for bytes, and for room too, in the name of anybody; only the other end takes that back. For
-  /// who is about to take away a wake-up that others may sleep for, or will not look again by himself.
+  /// Asks to be rung for bytes, and for room too, in the name of anybody; only the other end takes that back.
+  /// For who is about to take away a wake-up that others may sleep for, or will not look again by himself.
   void keep_wanted(bool room);
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
   std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint

@@ -1,8 +1,8 @@
-// System calls past the C library, for what lives in other people's processes: interposers and sanitizers there
-// take the C library's for the program's own. Not cancellation points, and safe in signal handlers.
+// System calls past the C library, for what lives in other people's processes: interposers and sanitizers
+// there take the C library's for the program's own. Not cancellation points, and safe in signal handlers.
 //
-// Sanitizer builds of CLAN itself go by the C library, so that they see what is mapped and closed; so do other
-// processors than x86-64.
+// Sanitizer builds of CLAN itself go by the C library, so that they see what is mapped and closed; so do
+// other processors than x86-64.
 #pragma once
 
 #include <fcntl.h>
