@@ -256,47 +256,53 @@ void MessageEndpointCore::commit(PeerIndex to, std::size_t bytes) {
   if (Peer* peer = find(to)) peer->connection->commit(bytes, RecordType::kMessage);
 }
 
-Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> message,
-                                       std::uint64_t cookie) {
+Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> header,
+                                       std::span<const std::byte> message, std::uint64_t cookie) {
   Peer* peer = find(to);
   if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  if (header.size() > kMaxMessageHeader) return Error{EINVAL, "a header longer than kMaxMessageHeader"};
   Connection& c = *peer->connection;
   const std::size_t eager = std::min<std::size_t>(options_.eager_bytes, c.max_payload());
-  if (message.size() <= eager) {
-    auto room = reserve(to, message.size());
+  const std::size_t total = header.size() + message.size();
+  if (total <= eager || message.empty()) {
+    auto room = reserve(to, total);
     if (!room) return room.error();
-    if (!message.empty()) std::memcpy(room->data(), message.data(), message.size());
-    c.commit(message.size(), RecordType::kMessage);
+    if (!header.empty()) std::memcpy(room->data(), header.data(), header.size());
+    if (!message.empty()) std::memcpy(room->data() + header.size(), message.data(), message.size());
+    c.commit(total, RecordType::kMessage);
     return true;
   }
-  if (message.size() > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
+  if (total > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
   if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
   if (c.peer_can_copy() && c.mapped() && peer->fragmenting.empty()) {
-    return offer(*peer, message, cookie);
+    return offer(*peer, header, message, cookie);
   }
-  peer->fragmenting.push_back({false, {}, cookie, message});
+  Offer pieces{false, {}, cookie, message, {}, header.size()};
+  std::copy(header.begin(), header.end(), pieces.header.begin());
+  peer->fragmenting.push_back(pieces);
   note_sending(*peer);
   blocking_open_ = blocking_open_ || cookie == kNoCookie;
   progress_fragments(*peer);
   return false;
 }
 
-Result<bool> MessageEndpointCore::offer(Peer& peer, std::span<const std::byte> message,
-                                        std::uint64_t cookie) {
+Result<bool> MessageEndpointCore::offer(Peer& peer, std::span<const std::byte> header,
+                                        std::span<const std::byte> message, std::uint64_t cookie) {
   if (peer.offers.empty()) peer.offers.resize(64);
   if (peer.open_offers == ~std::uint64_t{0}) progress_offers(peer);
   if (peer.open_offers == ~std::uint64_t{0}) return Error{EAGAIN, "64 large messages wait for this peer"};
   Connection& c = *peer.connection;
   const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(~peer.open_offers));
-  std::byte* room = c.reserve(sizeof(OfferRecord));
+  std::byte* room = c.reserve(sizeof(OfferRecord) + header.size());
   if (room == nullptr) return Error{EAGAIN, "no room to send"};
   auto exported = c.nic().export_aperture(
       {const_cast<std::byte*>(message.data()), message.size(), Rights::kRead, nullptr});
   if (!exported) return exported.error();
   OfferRecord record{*exported, slot, 0};
   std::memcpy(room, &record, sizeof record);
-  c.commit(sizeof record, RecordType::kOffer);
-  peer.offers[slot] = {true, *exported, cookie, message};
+  if (!header.empty()) std::memcpy(room + sizeof record, header.data(), header.size());
+  c.commit(sizeof record + header.size(), RecordType::kOffer);
+  peer.offers[slot] = {true, *exported, cookie, message, {}, 0};
   peer.open_offers |= std::uint64_t{1} << slot;
   note_sending(peer);
   blocking_open_ = blocking_open_ || cookie == kNoCookie;
@@ -358,13 +364,17 @@ bool MessageEndpointCore::progress_fragments(Peer& peer) {
   const std::size_t most = std::min<std::size_t>(c.max_payload(), shm::kRingPiece);
   while (!peer.fragmenting.empty() && !c.peer_gone()) {
     Offer& o = peer.fragmenting.front();
-    const std::size_t n = std::min(most, o.message.size() - peer.fragment_sent);
+    const std::size_t n = std::min(most, o.total() - peer.fragment_sent);
     std::byte* room = c.reserve(n);
     if (room == nullptr) break;
-    std::memcpy(room, o.message.data() + peer.fragment_sent, n);
+    // The first fragment has room for the whole header.
+    const std::size_t head = peer.fragment_sent == 0 ? o.header_bytes : 0;
+    if (head > 0) std::memcpy(room, o.header.data(), head);
+    const std::size_t from = peer.fragment_sent + head - o.header_bytes;
+    if (n > head) std::memcpy(room + head, o.message.data() + from, n - head);
     peer.fragment_sent += n;
     moved = true;
-    const bool last = peer.fragment_sent == o.message.size();
+    const bool last = peer.fragment_sent == o.total();
     c.commit(n, last ? RecordType::kLastFragment : RecordType::kFragment);
     if (!last) continue;
     report_sent(peer, o.user_cookie, 0);
@@ -409,7 +419,7 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
   if (peer == nullptr) return Error{EINVAL, "no such peer"};
   Connection& c = *peer->connection;
   for (;;) {
-    auto posted = post(to, message, kNoCookie);
+    auto posted = post(to, {}, message, kNoCookie);
     if (posted.ok() && *posted) return {};
     if (posted.ok()) break;
     if (posted.error().err != EAGAIN) return posted.error();
@@ -465,8 +475,9 @@ bool MessageEndpointCore::look_at(Peer& peer) {
     f.size = record.head.length();
     switch (static_cast<RecordType>(record.head.type())) {
       case RecordType::kOffer:
-        if (f.size == sizeof(OfferRecord)) {
+        if (f.size >= sizeof(OfferRecord) && f.size <= sizeof(OfferRecord) + kMaxMessageHeader) {
           std::memcpy(&f.offer, record.payload, sizeof f.offer);
+          f.header = {record.payload + sizeof f.offer, f.size - sizeof f.offer};
           if (f.offer.slot < 64 && f.offer.cookie.length <= options_.max_message) {
             f.offered = true;
             f.size = f.offer.cookie.length;
@@ -540,16 +551,20 @@ Result<IncomingMessage> MessageEndpointCore::peek() {
     m.bytes = front_.peer->assembly;
   } else if (!front_.offered) {
     m.bytes = {front_.record.payload, front_.size};
+  } else {
+    m.offered = true;
+    m.header = front_.header;
   }
   return m;
 }
 
-// Copies an offered message from the sender's memory. 0 or errno.
-int MessageEndpointCore::copy_offer(Peer& peer, const OfferRecord& offer, std::span<std::byte> buffer) {
-  auto handle = peer.connection->link().import(offer.cookie, false);
+// Copies from an offered message in the sender's memory. 0 or errno.
+int MessageEndpointCore::copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset,
+                                    std::span<std::byte> buffer) {
+  auto handle = peer.connection->link().import(cookie, false);
   if (!handle) return handle.error().err;
-  nic::Transfer t{RdmaOp::kRead, &*handle, 0, buffer.data(),
-                  std::min<std::uint64_t>(buffer.size(), offer.cookie.length), 0};
+  nic::Transfer t{RdmaOp::kRead, &*handle, offset, buffer.data(),
+                  std::min<std::uint64_t>(buffer.size(), cookie.length - offset), 0};
   int err = 0;
   if (t.length > 0) {
     auto result = peer.connection->link().transfer(t);
@@ -583,7 +598,7 @@ Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
     peer.assembled = false;
     return info;
   }
-  const int err = copy_offer(peer, f.offer, buffer);
+  const int err = copy_offer(peer, f.offer.cookie, 0, buffer);
   peer.connection->consume(f.record);
   if (err == 0) {
     peer.connection->answer_offer(0, f.offer.slot);
@@ -599,6 +614,38 @@ Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
 }
 
 void MessageEndpointCore::drop() { (void)take({}); }
+
+Result<SetAside> MessageEndpointCore::set_aside() {
+  if (front_.peer == nullptr || !front_.offered) {
+    return Error{EINVAL, "set_aside() without an offered message that peek() has shown"};
+  }
+  const Front f = std::exchange(front_, {});
+  f.peer->connection->consume(f.record);
+  return SetAside{f.peer->index, f.offer.slot, f.offer.cookie};
+}
+
+Status MessageEndpointCore::copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer) {
+  if (!context_->usable()) return unusable_error();
+  Peer* peer = find(message.from);
+  if (peer == nullptr) return Error{ECONNRESET, "the sender of a message set aside is gone"};
+  if (offset > message.size() || buffer.size() > message.size() - offset) {
+    return Error{ERANGE, "beyond the end of a message set aside"};
+  }
+  if (buffer.empty()) return {};
+  const int err = copy_offer(*peer, message.cookie, offset, buffer);
+  if (err == 0) return {};
+  if (err == ECONNRESET || peer->connection->peer_gone()) {
+    return Error{ECONNRESET, "the sender of a message set aside is gone"};
+  }
+  if (err == ESTALE) return Error{ESTALE, "the sender took its message back"};
+  return Error{EFAULT, "the sender offered memory that cannot be read"};
+}
+
+void MessageEndpointCore::finish(const SetAside& message, bool received) {
+  Peer* peer = find(message.from);
+  if (peer == nullptr || peer->connection->peer_gone() || !context_->usable()) return;
+  peer->connection->answer_offer(received ? 0 : 1, message.slot);
+}
 
 Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
   while (find_front()) {
@@ -729,7 +776,11 @@ Status MessageEndpoint::send(PeerIndex to, std::span<const std::byte> message, s
 }
 Result<bool> MessageEndpoint::post(PeerIndex to, std::span<const std::byte> message,
                                    std::uint64_t cookie) {
-  return core_->post(to, message, cookie);
+  return core_->post(to, {}, message, cookie);
+}
+Result<bool> MessageEndpoint::post(PeerIndex to, std::span<const std::byte> header,
+                                   std::span<const std::byte> message, std::uint64_t cookie) {
+  return core_->post(to, header, message, cookie);
 }
 std::size_t MessageEndpoint::poll_sent(std::span<SendCompletion> completions) {
   return core_->poll_sent(completions);
@@ -748,6 +799,11 @@ Result<MessageInfo> MessageEndpoint::recv(std::span<std::byte> buffer, std::int6
 Result<IncomingMessage> MessageEndpoint::peek() { return core_->peek(); }
 Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) { return core_->take(buffer); }
 void MessageEndpoint::drop() { core_->drop(); }
+Result<SetAside> MessageEndpoint::set_aside() { return core_->set_aside(); }
+Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer) {
+  return core_->copy(message, offset, buffer);
+}
+void MessageEndpoint::finish(const SetAside& message, bool received) { core_->finish(message, received); }
 bool MessageEndpoint::take_departed(PeerIndex* peer) { return core_->take_departed(peer); }
 Status MessageEndpoint::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue.core(), tag);

@@ -10,6 +10,7 @@
 // unread messages. 64 offers per peer may be open.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -20,7 +21,7 @@
 
 namespace clan::engine {
 
-/// Payload of RecordType::kOffer.
+/// Payload of RecordType::kOffer, followed by up to kMaxMessageHeader bytes of header.
 struct OfferRecord {
   RdmaCookie cookie;
   std::uint32_t slot = 0;
@@ -45,7 +46,8 @@ class MessageEndpointCore final : public OobSink,
   void disconnect(PeerIndex peer);
 
   Status send(PeerIndex to, std::span<const std::byte> message, std::uint64_t deadline_ns);
-  Result<bool> post(PeerIndex to, std::span<const std::byte> message, std::uint64_t cookie);
+  Result<bool> post(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message,
+                    std::uint64_t cookie);
   std::size_t poll_sent(std::span<SendCompletion> completions);
   Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
   void commit(PeerIndex to, std::size_t bytes);
@@ -54,6 +56,9 @@ class MessageEndpointCore final : public OobSink,
   Result<IncomingMessage> peek();
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
+  Result<SetAside> set_aside();
+  Status copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer);
+  void finish(const SetAside& message, bool received);
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
   bool take_departed(PeerIndex* peer);
@@ -69,6 +74,10 @@ class MessageEndpointCore final : public OobSink,
     RdmaCookie cookie;
     std::uint64_t user_cookie = 0;
     std::span<const std::byte> message;
+    // Of a message that goes in fragments: its header, which goes first.
+    std::array<std::byte, kMaxMessageHeader> header{};
+    std::size_t header_bytes = 0;
+    std::size_t total() const { return header_bytes + message.size(); }
   };
   struct Peer {
     std::shared_ptr<Connection> connection;
@@ -98,6 +107,7 @@ class MessageEndpointCore final : public OobSink,
     bool assembled = false;
     bool offered = false;
     OfferRecord offer;
+    std::span<const std::byte> header;  ///< of an offer, in the ring
     std::size_t size = 0;
   };
 
@@ -118,13 +128,14 @@ class MessageEndpointCore final : public OobSink,
   bool progress_sends();
   bool progress_offers(Peer& peer);
   bool progress_fragments(Peer& peer);
-  Result<bool> offer(Peer& peer, std::span<const std::byte> message, std::uint64_t cookie);
+  Result<bool> offer(Peer& peer, std::span<const std::byte> header, std::span<const std::byte> message,
+                     std::uint64_t cookie);
   void report_sent(const Peer& peer, std::uint64_t cookie, int status);
   void take_back(Peer& peer, std::uint32_t slot);
   void note_sending(Peer& peer);
   void finish_offer(Peer& peer, std::uint32_t slot, int status);
   Status send_error(const Peer& peer) const;
-  int copy_offer(Peer& peer, const OfferRecord& offer, std::span<std::byte> buffer);
+  int copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset, std::span<std::byte> buffer);
   bool hot_pending() const;
   Status sleep(std::uint64_t deadline_ns);
   void bind_peer(Peer& peer);

@@ -188,6 +188,38 @@ TEST_P(Messages, AreLookedAtTakenOrDropped) {
   EXPECT_ERR(p.a->try_recv(buffer), EAGAIN);
 }
 
+TEST_P(Messages, WithAHeaderArriveAsOneOrShowItBeforeTheyAreCopied) {
+  EndpointPair p(GetParam());
+  const auto header = pattern(kMaxMessageHeader, 3);
+  for (const std::size_t n : {std::size_t{0}, std::size_t{10}, std::size_t{8200}, std::size_t{300'000}}) {
+    const auto body = pattern(n, 7);
+    ASSERT_OK(p.b->post(p.to_a, header, body, n));
+    std::vector<std::byte> whole;
+    const auto deadline = deadline_after_ms(20'000);
+    for (;;) {
+      SendCompletion done[4];
+      p.b->poll_sent(done);
+      auto m = p.a->peek();
+      if (!m && monotonic_ns() < deadline) continue;
+      ASSERT_OK(m);
+      whole.assign(m->offered ? m->header.begin() : m->bytes.begin(),
+                   m->offered ? m->header.end() : m->bytes.end());
+      if (m->offered) {
+        EXPECT_EQ(m->size, n);
+        whole.resize(kMaxMessageHeader + n);
+        ASSERT_OK(p.a->take(std::span(whole).subspan(kMaxMessageHeader)));
+      } else {
+        p.a->drop();
+      }
+      break;
+    }
+    ASSERT_EQ(whole.size(), kMaxMessageHeader + n);
+    EXPECT_TRUE(std::equal(header.begin(), header.end(), whole.begin()));
+    EXPECT_TRUE(std::equal(body.begin(), body.end(), whole.begin() + kMaxMessageHeader));
+  }
+  EXPECT_ERR(p.b->post(p.to_a, pattern(kMaxMessageHeader + 1, 0), {}, 1), EINVAL);
+}
+
 TEST_P(Messages, AnswersReachTheSender) {
   EndpointPair p(GetParam());
   std::vector<std::byte> buffer(200'000), answer(200'000);
@@ -397,6 +429,55 @@ TEST_P(Messages, EventQueueHearsOfCompletedSends) {
   EXPECT_EQ(c.cookie, 77u);
   EXPECT_EQ(c.status, 0);
   receiver.join();
+}
+
+TEST(MessageEndpoint, SetsOfferedMessagesAsideAndCopiesThemInAnyOrderAndInParts) {
+  EndpointPair p(Way::kOffers);
+  constexpr std::size_t kBytes = 100'000;
+  std::vector<std::vector<std::byte>> messages;
+  for (std::size_t i = 0; i < 3; ++i) {
+    messages.push_back(pattern(kBytes, i));
+    const std::byte header[1] = {std::byte(i)};
+    auto posted = p.b->post(p.to_a, header, messages.back(), i);
+    ASSERT_OK(posted);
+    EXPECT_FALSE(*posted);
+  }
+  ASSERT_OK(p.b->send(p.to_a, pattern(5, 9), 10'000));
+  std::vector<SetAside> aside;
+  std::vector<std::byte> buffer(kBytes);
+  EXPECT_ERR(p.a->set_aside(), EINVAL);
+  const auto deadline = deadline_after_ms(20'000);
+  while (aside.size() < 3) {
+    auto m = p.a->peek();
+    if (!m && monotonic_ns() < deadline) continue;
+    ASSERT_OK(m);
+    ASSERT_TRUE(m->offered);
+    ASSERT_EQ(m->header.size(), 1u);
+    EXPECT_EQ(m->header[0], std::byte(aside.size()));
+    aside.push_back(must(p.a->set_aside()));
+  }
+  // What came after them is not held up.
+  auto small = p.a->recv(buffer, 10'000);
+  ASSERT_OK(small);
+  EXPECT_EQ(small->size, 5u);
+  SendCompletion done[4];
+  EXPECT_EQ(p.b->poll_sent(done), 0u);
+  for (const std::size_t i : {2u, 0u}) {
+    ASSERT_OK(p.a->copy(aside[i], 0, std::span(buffer).first(1000)));
+    ASSERT_OK(p.a->copy(aside[i], 1000, std::span(buffer).subspan(1000)));
+    EXPECT_ERR(p.a->copy(aside[i], kBytes - 1, std::span(buffer).first(2)), ERANGE);
+    EXPECT_TRUE(std::equal(buffer.begin(), buffer.end(), messages[i].begin()));
+    p.a->finish(aside[i]);
+    ASSERT_EQ(p.b->poll_sent(done), 1u);
+    EXPECT_EQ(done[0].cookie, i);
+    EXPECT_EQ(done[0].status, 0);
+  }
+  p.a->finish(aside[1], false);
+  ASSERT_EQ(p.b->poll_sent(done), 1u);
+  EXPECT_EQ(done[0].status, EFAULT);
+  EXPECT_ERR(p.a->copy(aside[1], 0, std::span(buffer).first(1)), ESTALE);
+  p.b.reset();
+  EXPECT_FALSE(p.a->copy(aside[0], 0, std::span(buffer).first(1)).ok());
 }
 
 TEST(MessageEndpoint, IsFoundByNameAndAddress) {

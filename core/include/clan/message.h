@@ -57,7 +57,22 @@ struct IncomingMessage {
   /// The bytes themselves when they are here, valid until take() or drop(). Empty when the message
   /// still lies in the sender's memory: take() copies it.
   std::span<const std::byte> bytes;
+  /// The message lies in the sender's memory. Its header, as given to post(), is here; `size` is without it.
+  bool offered = false;
+  std::span<const std::byte> header;
 };
+
+/// A message in its sender's memory that has been set aside: it is not in the way of later ones any more.
+/// Plain data, valid until MessageEndpoint::finish().
+struct SetAside {
+  PeerIndex from = 0;
+  std::uint32_t slot = 0;
+  RdmaCookie cookie;
+  std::uint64_t size() const { return cookie.length; }
+};
+
+/// Bytes of header that a posted message can have.
+constexpr std::size_t kMaxMessageHeader = 64;
 
 /// A send that has been completed later.
 struct SendCompletion {
@@ -93,6 +108,11 @@ class CLAN_EXPORT MessageEndpoint {
   /// The same without waiting. EAGAIN: no room now. A large message is accepted at once; its memory
   /// must stay until poll_sent() gives back `cookie`. True = complete already.
   Result<bool> post(PeerIndex to, std::span<const std::byte> message, std::uint64_t cookie);
+  /// The same for a message in two parts. Where it goes through the ring the receiver sees them as one; where
+  /// it is offered the header goes ahead, and IncomingMessage::header shows it. EINVAL: longer than
+  /// kMaxMessageHeader.
+  Result<bool> post(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message,
+                    std::uint64_t cookie);
   /// Takes completions of posted sends.
   std::size_t poll_sent(std::span<SendCompletion> completions);
 
@@ -114,6 +134,15 @@ class CLAN_EXPORT MessageEndpoint {
   /// Takes the message last looked at, into a buffer.
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
+
+  /// Takes the offered message last looked at out of the ring and leaves it in its sender's memory, for who
+  /// decides later where it goes. EINVAL: it is not offered. Each costs the sender one of 64 offers.
+  Result<SetAside> set_aside();
+  /// Copies a part of it. ERANGE; ESTALE: the sender took it back; EFAULT: its memory cannot be read;
+  /// ECONNRESET: the sender is gone.
+  Status copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer);
+  /// Ends it: the sender's post() is complete, with EFAULT where `received` is false.
+  void finish(const SetAside& message, bool received = true);
 
   /// Names peers that have gone since last asked, also those that recv() has failed for. False: none.
   bool take_departed(PeerIndex* peer);
