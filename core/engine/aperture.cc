@@ -5,6 +5,7 @@
 
 #include "base/futex.h"
 #include "clan/tripwire.h"
+#include "engine/aperture_names.h"
 #include "engine/aperture_core.h"
 #include "nic/memory_block.h"
 
@@ -37,9 +38,29 @@ void ApertureCore::end() {
 Status ApertureCore::revoke() {
   if (!context_->usable()) return unusable_error();
   if (!live_.exchange(false)) return Error{EINVAL, "the aperture has been revoked already"};
+  {
+    std::lock_guard lock(name_mutex_);
+    if (std::exchange(named_, false)) context_->names().remove(name_);
+  }
   Status s = context_->revoke(*nic_, cookie_.aperture);
   if (!s) live_.store(true);
   return s;
+}
+
+Status ApertureCore::set_name(std::uint64_t name, std::span<const std::byte> note) {
+  if (!context_->usable()) return unusable_error();
+  if (note.size() > kMaxApertureNote) return Error{EMSGSIZE, "a note longer than kMaxApertureNote"};
+  std::lock_guard lock(name_mutex_);
+  if (named_) return Error{EEXIST, "the aperture has a name already"};
+  NamedAperture named{cookie_, static_cast<std::uint32_t>(note.size()), {}};
+  std::copy(note.begin(), note.end(), named.note.begin());
+  if (!live()) return Error{EINVAL, "the aperture has been revoked already"};
+  if (!context_->names().add(name, nic_, named)) {
+    return Error{EEXIST, "another aperture of this context has that name"};
+  }
+  name_ = name;
+  named_ = true;
+  return {};
 }
 
 Result<std::shared_ptr<RemoteApertureCore>> RemoteApertureCore::import(
@@ -186,6 +207,9 @@ Result<Aperture> Aperture::export_region(const std::shared_ptr<engine::ContextCo
 
 const RdmaCookie& Aperture::cookie() const { return core_->cookie(); }
 Status Aperture::revoke() { return core_->revoke(); }
+Status Aperture::set_name(std::uint64_t name, std::span<const std::byte> note) {
+  return core_->set_name(name, note);
+}
 std::span<std::byte> Aperture::region() const { return core_->region(); }
 
 // --- RemoteAperture --------------------------------------------------------------------------------
@@ -218,6 +242,12 @@ Result<RemoteAperture> RemoteAperture::import(const std::shared_ptr<engine::Cont
   auto core = engine::RemoteApertureCore::import(context, std::move(*link), cookie);
   if (!core) return core.error();
   return RemoteAperture(std::move(*core));
+}
+
+Result<NamedAperture> RemoteAperture::look_up(Context& context, NodeId owner, std::uint64_t name,
+                                              std::int64_t timeout_ms, std::int64_t uid) {
+  return engine::look_up_aperture(context.core(), owner, context.core()->owner(uid), name,
+                                  deadline_after_ms(timeout_ms));
 }
 
 namespace {

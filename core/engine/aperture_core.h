@@ -23,6 +23,7 @@ class ApertureCore {
   ContextCore& context() { return *context_; }
   const std::shared_ptr<ContextCore>& context_pointer() const { return context_; }
   Status revoke();
+  Status set_name(std::uint64_t name, std::span<const std::byte> note);
   /// revoke(), or at least no access by those who come later.
   void end();
   bool live() const { return live_.load(std::memory_order_acquire); }
@@ -35,6 +36,9 @@ class ApertureCore {
   RdmaCookie cookie_;
   std::byte* base_;
   std::atomic<bool> live_{true};
+  std::mutex name_mutex_;
+  bool named_ = false;
+  std::uint64_t name_ = 0;
 };
 
 class RemoteApertureCore {

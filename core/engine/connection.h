@@ -52,6 +52,7 @@ constexpr std::uint32_t kOobAccept = kOobInternal | 2;
 constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
 constexpr std::uint32_t kOobClose = kOobInternal | 4;  ///< the sender touches the connection no more
 constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
+// kOobLookUp and kOobFound are 6 and 7: context_core.h.
 
 /// Payload of kConnect and kAccept.
 struct ConnectRecord {

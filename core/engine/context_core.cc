@@ -11,7 +11,7 @@
 
 #include "clan/log.h"
 #include "base/random.h"
-#include "engine/connection.h"
+#include "engine/aperture_names.h"
 #include "engine/connection.h"
 #include "engine/event_queue_core.h"
 #include "engine/rdma_driver.h"
@@ -595,6 +595,10 @@ Status ContextCore::listen_as_node() {
 }
 
 void ContextCore::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
+  if (message.type == kOobLookUp) {
+    answer_look_up(*this, *link, message);
+    return;
+  }
   std::shared_ptr<OobSink> sink;
   {
     std::lock_guard lock(mutex_);

@@ -9,9 +9,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/reactor.h"
+#include "clan/aperture.h"
 #include "clan/context.h"
 #include "link/shm_link.h"
 #include "nic/link.h"
@@ -49,6 +51,39 @@ class RegionArena {
   std::vector<Region> free_;
   std::shared_ptr<nic::MemoryBlock> block_;
   std::uint64_t used_ = 0;
+};
+
+/// What a node is asked, not an endpoint of it: aperture_names.h.
+constexpr std::uint32_t kOobLookUp = kOobInternal | 6;
+constexpr std::uint32_t kOobFound = kOobInternal | 7;
+
+/// Apertures of a context that have names. Thread-safe.
+class ApertureNames {
+ public:
+  bool add(std::uint64_t name, const nic::Nic* nic, const NamedAperture& aperture) {
+    std::lock_guard lock(mutex_);
+    return names_.try_emplace(name, Entry{nic, aperture}).second;
+  }
+  void remove(std::uint64_t name) {
+    std::lock_guard lock(mutex_);
+    names_.erase(name);
+  }
+  /// Only for peers of the NIC that shows it.
+  bool find(std::uint64_t name, const nic::Nic* nic, NamedAperture* aperture) {
+    std::lock_guard lock(mutex_);
+    auto it = names_.find(name);
+    if (it == names_.end() || it->second.nic != nic) return false;
+    *aperture = it->second.aperture;
+    return true;
+  }
+
+ private:
+  struct Entry {
+    const nic::Nic* nic;
+    NamedAperture aperture;
+  };
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Entry> names_;
 };
 
 /// Counters that several threads raise; read by anyone.
@@ -122,6 +157,8 @@ class ContextCore final : public nic::LinkSink,
   void remove_service(const std::string& service);
   /// Makes endpoints reachable by Address.
   Status listen_as_node();
+
+  ApertureNames& names() { return names_; }
 
   /// The RDMA engine, made when first asked for.
   Result<RdmaDriver*> rdma();
@@ -201,6 +238,7 @@ class ContextCore final : public nic::LinkSink,
   std::map<std::uint32_t, std::weak_ptr<OobSink>> endpoints_;
   std::map<std::uint32_t, std::shared_ptr<OobSink>> kept_;
   std::uint32_t next_endpoint_ = 1;
+  ApertureNames names_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_
   std::unique_ptr<RdmaDriver> rdma_;
   EventQueueCore* queues_[shm::kMaxEventQueues] = {};

@@ -52,6 +52,34 @@ TEST(Aperture, ShowsThePeersStoresAtOnce) {
   EXPECT_EQ(c.owner.counters().apertures, 1u);
 }
 
+TEST(Aperture, IsFoundByItsNameAndNoteWhateverItsOwnerDoes) {
+  Two c;
+  std::vector<std::byte> own(9000);
+  auto a = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
+  EXPECT_ERR(RemoteAperture::look_up(c.peer, c.owner.node(), 42, 10'000), ENOENT);
+  const auto note = pattern(kMaxApertureNote, 5);
+  EXPECT_ERR(a.set_name(42, pattern(kMaxApertureNote + 1, 5)), EMSGSIZE);
+  ASSERT_OK(a.set_name(42, note));
+  EXPECT_ERR(a.set_name(43, note), EEXIST);
+  auto other = must(Aperture::export_region(c.owner, own, Rights::kRead));
+  EXPECT_ERR(other.set_name(42), EEXIST);
+  auto found = RemoteAperture::look_up(c.peer, c.owner.node(), 42, 10'000);
+  ASSERT_OK(found);
+  ASSERT_EQ(found->note_bytes, kMaxApertureNote);
+  EXPECT_TRUE(std::equal(note.begin(), note.end(), found->note.begin()));
+  auto r = must(RemoteAperture::import(c.peer, found->cookie));
+  const auto data = pattern(9000, 1);
+  ASSERT_OK(r.write(0, data.data(), data.size()));
+  EXPECT_TRUE(is_pattern(own, 1, 0));
+  // By ourselves too.
+  ASSERT_OK(RemoteAperture::look_up(c.owner, c.owner.node(), 42, 10'000));
+  ASSERT_OK(a.revoke());
+  EXPECT_ERR(RemoteAperture::look_up(c.peer, c.owner.node(), 42, 10'000), ENOENT);
+  ASSERT_OK(other.set_name(42));
+  ASSERT_OK(RemoteAperture::look_up(c.peer, c.owner.node(), 42, 10'000));
+  EXPECT_ERR(RemoteAperture::look_up(c.peer, NodeId{1}, 42, 10'000), ECONNREFUSED);
+}
+
 TEST(Aperture, OfTheCallersOwnMemoryIsReachedByCopies) {
   Two c;
   std::vector<std::byte> own(9000);

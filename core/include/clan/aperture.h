@@ -10,6 +10,7 @@
 // (tripwire.h). Source: clan-driver-interface section 2, clan-distributed-computing section 2.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -26,6 +27,16 @@ class ApertureCore;
 class RemoteApertureCore;
 class ContextCore;
 }  // namespace engine
+
+/// Bytes that the owner of a named aperture tells whoever looks it up.
+constexpr std::size_t kMaxApertureNote = 64;
+
+/// What RemoteAperture::look_up() finds.
+struct NamedAperture {
+  RdmaCookie cookie;
+  std::uint32_t note_bytes = 0;
+  std::array<std::byte, kMaxApertureNote> note{};
+};
 
 /// A region of ours that peers may reach. Thread-safe.
 class CLAN_EXPORT Aperture {
@@ -58,6 +69,10 @@ class CLAN_EXPORT Aperture {
   /// EBUSY: another live aperture shares a page with this one.
   Status revoke();
 
+  /// Gives it a name in its context, by which every process that may link with us for this aperture's user gets
+  /// the cookie: names are no secret. It loses the name with revoke(). EEXIST, EMSGSIZE.
+  Status set_name(std::uint64_t name, std::span<const std::byte> note = {});
+
   std::span<std::byte> region() const;
   const std::shared_ptr<engine::ApertureCore>& core() const { return core_; }
 
@@ -85,6 +100,11 @@ class CLAN_EXPORT RemoteAperture {
   RemoteAperture(RemoteAperture&&) noexcept;
   RemoteAperture& operator=(RemoteAperture&&) noexcept;
   ~RemoteAperture();
+
+  /// Asks a node for the cookie of its aperture of that name. Its driver thread answers, whatever the
+  /// application does, unless it is stopped. ENOENT; ECONNREFUSED: the node is gone; ETIMEDOUT.
+  static Result<NamedAperture> look_up(Context& context, NodeId owner, std::uint64_t name,
+                                       std::int64_t timeout_ms = -1, std::int64_t uid = -1);
 
   std::uint64_t size() const { return length_; }
 
