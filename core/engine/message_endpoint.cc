@@ -274,7 +274,11 @@ Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> 
   }
   if (total > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
   if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
-  if (c.peer_can_copy() && c.mapped() && peer->fragmenting.empty()) {
+  if (peer->open_offers == ~std::uint64_t{0}) progress_offers(*peer);
+  // With 64 offers open the next message goes in fragments: it must not be refused because the peer has not
+  // decided yet what to do with the others.
+  const bool can_offer = c.peer_can_copy() && c.mapped() && peer->open_offers != ~std::uint64_t{0};
+  if (can_offer && peer->fragmenting.empty()) {
     return offer(*peer, header, message, cookie);
   }
   Offer pieces{false, {}, cookie, message, {}, header.size()};
@@ -289,8 +293,6 @@ Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> 
 Result<bool> MessageEndpointCore::offer(Peer& peer, std::span<const std::byte> header,
                                         std::span<const std::byte> message, std::uint64_t cookie) {
   if (peer.offers.empty()) peer.offers.resize(64);
-  if (peer.open_offers == ~std::uint64_t{0}) progress_offers(peer);
-  if (peer.open_offers == ~std::uint64_t{0}) return Error{EAGAIN, "64 large messages wait for this peer"};
   Connection& c = *peer.connection;
   const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(~peer.open_offers));
   std::byte* room = c.reserve(sizeof(OfferRecord) + header.size());

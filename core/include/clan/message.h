@@ -136,7 +136,8 @@ class CLAN_EXPORT MessageEndpoint {
   void drop();
 
   /// Takes the offered message last looked at out of the ring and leaves it in its sender's memory, for who
-  /// decides later where it goes. EINVAL: it is not offered. Each costs the sender one of 64 offers.
+  /// decides later where it goes. EINVAL: it is not offered. A sender has at most 64 offers open with one
+  /// peer; further messages of it go through the ring.
   Result<SetAside> set_aside();
   /// Copies a part of it. ERANGE; ESTALE: the sender took it back; EFAULT: its memory cannot be read;
   /// ECONNRESET: the sender is gone.

@@ -1,0 +1,165 @@
+#include "address.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+
+#include <cstring>
+#include <vector>
+
+namespace clan::ofi {
+namespace {
+
+const sockaddr_in& v4(const SocketAddress& a) { return reinterpret_cast<const sockaddr_in&>(a.storage); }
+const sockaddr_in6& v6(const SocketAddress& a) { return reinterpret_cast<const sockaddr_in6&>(a.storage); }
+
+// The host part, as 16 bytes in two words. IPv4 as a mapped address.
+Name host_of(const SocketAddress& address) {
+  in6_addr host{};
+  if (address.family() == AF_INET) {
+    host.s6_addr[10] = host.s6_addr[11] = 0xff;
+    std::memcpy(&host.s6_addr[12], &v4(address).sin_addr, 4);
+  } else {
+    host = v6(address).sin6_addr;
+  }
+  Name name;
+  std::memcpy(&name.high, &host.s6_addr[0], 8);
+  std::memcpy(&name.low, &host.s6_addr[8], 8);
+  return name;
+}
+
+bool is_loopback(const SocketAddress& address) {
+  if (address.family() == AF_INET) return (ntohl(v4(address).sin_addr.s_addr) >> 24) == 127;
+  if (IN6_IS_ADDR_V4MAPPED(&v6(address).sin6_addr)) return v6(address).sin6_addr.s6_addr[12] == 127;
+  return IN6_IS_ADDR_LOOPBACK(&v6(address).sin6_addr);
+}
+
+// The addresses of this host's interfaces, asked for once.
+const std::vector<SocketAddress>& interfaces() {
+  static const std::vector<SocketAddress>* const all = [] {
+    auto* found = new std::vector<SocketAddress>;
+    ifaddrs* list = nullptr;
+    if (::getifaddrs(&list) != 0) return found;
+    for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
+      const int family = i->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      found->push_back(read_address(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+    }
+    ::freeifaddrs(list);
+    return found;
+  }();
+  return *all;
+}
+
+bool is_ours(const SocketAddress& address) {
+  if (address.is_any() || is_loopback(address)) return true;
+  const Name host = host_of(address);
+  for (const SocketAddress& own : interfaces()) {
+    if (host_of(own) == host) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::uint16_t SocketAddress::port() const {
+  return ntohs(family() == AF_INET ? v4(*this).sin_port : v6(*this).sin6_port);
+}
+
+void SocketAddress::set_port(std::uint16_t port) {
+  if (family() == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(port);
+  }
+}
+
+bool SocketAddress::is_any() const {
+  if (family() == AF_INET) return v4(*this).sin_addr.s_addr == INADDR_ANY;
+  return IN6_IS_ADDR_UNSPECIFIED(&v6(*this).sin6_addr);
+}
+
+SocketAddress read_address(const void* address, std::size_t length) {
+  SocketAddress result;
+  if (address == nullptr || length < sizeof(sa_family_t)) return result;
+  sa_family_t family;
+  std::memcpy(&family, static_cast<const char*>(address) + offsetof(sockaddr, sa_family), sizeof family);
+  const std::size_t needed =
+      family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+  if (needed == 0 || length < needed) return result;
+  std::memcpy(&result.storage, address, needed);
+  result.length = static_cast<socklen_t>(needed);
+  return result;
+}
+
+Name name_of(const SocketAddress& address) {
+  Name name = is_ours(address) ? Name{} : host_of(address);
+  name.port = address.port();
+  return name;
+}
+
+std::string service_of(const Name& name) { return "ofi." + std::to_string(name.port); }
+
+std::size_t address_bytes(std::uint32_t format) {
+  return format == FI_SOCKADDR_IN6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+int resolve(const char* node, const char* service, std::uint64_t flags, std::uint32_t format, bool passive,
+            SocketAddress* address) {
+  addrinfo hints{};
+  hints.ai_family = format == FI_SOCKADDR_IN ? AF_INET : format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = (passive ? AI_PASSIVE : 0) | ((flags & FI_NUMERICHOST) != 0 ? AI_NUMERICHOST : 0);
+  addrinfo* found = nullptr;
+  const int rc = ::getaddrinfo(node, service, &hints, &found);
+  if (rc != 0) {
+    FI_INFO(&g_provider, FI_LOG_CORE, "no address for %s, %s: %s\n", node != nullptr ? node : "-",
+            service != nullptr ? service : "-", ::gai_strerror(rc));
+    return rc == EAI_MEMORY ? -FI_ENOMEM : -FI_ENODATA;
+  }
+  // IPv4 first: that is what programs expect that do not say.
+  const addrinfo* best = found;
+  for (const addrinfo* i = found; i != nullptr; i = i->ai_next) {
+    if (i->ai_family == AF_INET) {
+      best = i;
+      break;
+    }
+  }
+  *address = read_address(best->ai_addr, best->ai_addrlen);
+  ::freeaddrinfo(found);
+  return address->valid() ? 0 : -FI_ENODATA;
+}
+
+SocketAddress own_address(int family) {
+  for (const SocketAddress& own : interfaces()) {
+    const bool link_local = own.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(own).sin6_addr);
+    if (own.family() == family && !is_loopback(own) && !link_local) return own;
+  }
+  if (family == AF_INET6) {
+    sockaddr_in6 a{};
+    a.sin6_family = AF_INET6;
+    a.sin6_addr = in6addr_loopback;
+    return read_address(&a, sizeof a);
+  }
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return read_address(&a, sizeof a);
+}
+
+std::string to_text(const SocketAddress& address) {
+  char host[INET6_ADDRSTRLEN] = "?";
+  if (address.family() == AF_INET) {
+    ::inet_ntop(AF_INET, &v4(address).sin_addr, host, sizeof host);
+    return "fi_sockaddr_in://" + std::string(host) + ":" + std::to_string(address.port());
+  }
+  if (address.family() == AF_INET6) {
+    ::inet_ntop(AF_INET6, &v6(address).sin6_addr, host, sizeof host);
+    return "fi_sockaddr_in6://[" + std::string(host) + "]:" + std::to_string(address.port());
+  }
+  return "?";
+}
+
+}  // namespace clan::ofi

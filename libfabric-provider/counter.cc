@@ -1,0 +1,161 @@
+#include "counter.h"
+
+#include <algorithm>
+
+#include <clan/clock.h>
+
+#include "domain.h"
+#include "port.h"
+
+namespace clan::ofi {
+
+fi_ops Counter::ops_ = {
+    .size = sizeof(fi_ops),
+    .close = Counter::close,
+    .bind = not_supported,
+    .control = Counter::control,
+    .ops_open = not_supported,
+    .tostr = not_supported,
+    .ops_set = not_supported,
+};
+
+fi_ops_cntr Counter::counter_ops_ = {
+    .size = sizeof(fi_ops_cntr),
+    .read = Counter::read,
+    .readerr = Counter::read_errors,
+    .add = Counter::add,
+    .set = Counter::set,
+    .wait = Counter::wait,
+    .adderr = Counter::add_errors,
+    .seterr = Counter::set_errors,
+};
+
+Counter::Counter(Domain& domain)
+    : domain_(domain), domain_held_(domain.references()), waiter_(domain.context().options().wait) {}
+
+int Counter::open(fid_domain* id, fi_cntr_attr* attr, fid_cntr** counter, void* context) {
+  auto& domain = *static_cast<Domain*>(id);
+  fi_cntr_attr defaults{};
+  if (attr == nullptr) attr = &defaults;
+  if (attr->events != FI_CNTR_EVENTS_COMP || attr->flags != 0) return -FI_EINVAL;
+  auto* made = new (std::nothrow) Counter(domain);
+  if (made == nullptr) return -FI_ENOMEM;
+  made->fid = {FI_CLASS_CNTR, context, &ops_};
+  made->ops = &counter_ops_;
+  int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made);
+  if (rc == 0 && made->wait_.object() != nullptr) rc = made->wait_.object()->add_source(domain);
+  if (rc != 0) {
+    delete made;
+    return rc;
+  }
+  *counter = made;
+  return 0;
+}
+
+int Counter::close(fid_t id) {
+  auto& counter = object_of<Counter>(id);
+  if (counter.references_.any()) return -FI_EBUSY;
+  if (counter.wait_.object() != nullptr) counter.wait_.object()->remove_source(counter.domain_);
+  delete &counter;
+  return 0;
+}
+
+int Counter::control(fid_t id, int command, void* argument) {
+  return object_of<Counter>(id).wait_.control(command, argument);
+}
+
+void Counter::progress() {
+  if (whole_domain_) {
+    domain_.progress_all();
+    return;
+  }
+  ports_.progress();
+}
+
+bool Counter::news() const {
+  return value_.load() != seen_value_.load() || errors_.load() != seen_errors_.load();
+}
+
+std::uint64_t Counter::read(fid_cntr* id) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  counter.progress();
+  const std::uint64_t value = counter.value_.load();
+  counter.seen_value_.store(value);
+  return value;
+}
+
+std::uint64_t Counter::read_errors(fid_cntr* id) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  counter.progress();
+  const std::uint64_t errors = counter.errors_.load();
+  counter.seen_errors_.store(errors);
+  return errors;
+}
+
+int Counter::add(fid_cntr* id, std::uint64_t value) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  counter.value_.fetch_add(value);
+  counter.changed();
+  return 0;
+}
+
+int Counter::set(fid_cntr* id, std::uint64_t value) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  counter.value_.store(value);
+  counter.changed();
+  return 0;
+}
+
+int Counter::add_errors(fid_cntr* id, std::uint64_t value) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  counter.errors_.fetch_add(value);
+  counter.changed();
+  return 0;
+}
+
+int Counter::set_errors(fid_cntr* id, std::uint64_t value) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  counter.errors_.store(value);
+  counter.changed();
+  return 0;
+}
+
+int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
+  auto& counter = *static_cast<Counter*>(id);
+  const std::uint64_t deadline = deadline_after_ms(timeout_ms);
+  const std::uint64_t errors_before = counter.errors_.load();
+  const auto reached = [&] {
+    std::lock_guard lock(counter.domain_.lock());
+    counter.progress();
+    counter.seen_value_.store(counter.value_.load());
+    return counter.value_.load() >= threshold || counter.errors_.load() != errors_before;
+  };
+  WaitObject* object = counter.wait_.object();
+  for (;;) {
+    if (counter.waiter_.spin(reached, 0, deadline)) {
+      if (counter.value_.load() >= threshold) return 0;
+      return -FI_EAVAIL;
+    }
+    std::int64_t left = -1;
+    if (deadline != kNoDeadline) {
+      const std::uint64_t now = monotonic_ns();
+      if (now >= deadline) return -FI_ETIMEDOUT;
+      left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
+    }
+    if (object == nullptr) {
+      sched_yield();
+      continue;
+    }
+    if (!object->prepare()) continue;
+    if (int rc = object->sleep(left); rc == -FI_EINTR) return rc;
+    counter.waiter_.slept();
+  }
+}
+
+}  // namespace clan::ofi

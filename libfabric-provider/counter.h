@@ -1,0 +1,71 @@
+// Counters: how many operations have completed, and how many have failed.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include <clan/wait.h>
+
+#include "port_list.h"
+#include "provider.h"
+#include "wait.h"
+
+namespace clan::ofi {
+
+class Domain;
+
+class Counter final : public fid_cntr, public Waitable {
+ public:
+  using Face = fid_cntr;
+  static int open(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** counter, void* context);
+
+  References& references() { return references_; }
+  WaitObject* wait_object() const { return wait_.object(); }
+  Domain& domain() { return domain_; }
+
+  // Under the domain's lock.
+  void count() {
+    value_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
+    changed();
+  }
+  void count_error() {
+    errors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
+    changed();
+  }
+  PortList& ports() { return ports_; }
+  /// It counts accesses to memory, which may come by any port of the domain.
+  void watch_domain() { whole_domain_ = true; }
+  void progress();
+  /// For poll sets: has it changed since it was last read?
+  bool news() const;
+
+  // Waitable
+  bool pending() override { return news(); }
+
+ private:
+  explicit Counter(Domain& domain);
+  void changed() { wait_.signal(); }
+  static std::uint64_t read(fid_cntr* counter);
+  static std::uint64_t read_errors(fid_cntr* counter);
+  static int add(fid_cntr* counter, std::uint64_t value);
+  static int set(fid_cntr* counter, std::uint64_t value);
+  static int add_errors(fid_cntr* counter, std::uint64_t value);
+  static int set_errors(fid_cntr* counter, std::uint64_t value);
+  static int wait(fid_cntr* counter, std::uint64_t threshold, int timeout);
+  static int close(fid_t id);
+  static int control(fid_t id, int command, void* argument);
+  static fi_ops ops_;
+  static fi_ops_cntr counter_ops_;
+
+  Domain& domain_;
+  Held domain_held_;
+  References references_;
+  std::atomic<std::uint64_t> value_{0}, errors_{0};
+  std::atomic<std::uint64_t> seen_value_{0}, seen_errors_{0};  ///< when last read
+  PortList ports_;
+  bool whole_domain_ = false;
+  WaitPlace wait_;
+  Waiter waiter_;
+};
+
+}  // namespace clan::ofi

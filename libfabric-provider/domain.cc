@@ -1,0 +1,211 @@
+#include "domain.h"
+
+#include <algorithm>
+
+#include "atomic_types.h"
+#include "av.h"
+#include "counter.h"
+#include "cq.h"
+#include "endpoint.h"
+#include "eq.h"
+#include "fabric.h"
+#include "info.h"
+#include "memory_region.h"
+#include "poll_set.h"
+#include "port.h"
+
+namespace clan::ofi {
+
+fi_ops Domain::ops_ = {
+    .size = sizeof(fi_ops),
+    .close = Domain::close,
+    .bind = Domain::bind,
+    .control = not_supported,
+    .ops_open = not_supported,
+    .tostr = not_supported,
+    .ops_set = not_supported,
+};
+
+fi_ops_domain Domain::domain_ops_ = {
+    .size = sizeof(fi_ops_domain),
+    .av_open = Av::open,
+    .cq_open = Cq::open,
+    .endpoint = Domain::endpoint,
+    .scalable_ep = not_supported,
+    .cntr_open = Counter::open,
+    .poll_open = PollSet::open,
+    .stx_ctx = not_supported,
+    .srx_ctx = not_supported,
+    .query_atomic = Domain::query_atomic,
+    .query_collective = not_supported,
+    .endpoint2 = not_supported,
+};
+
+int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context) {
+  ContextOptions options;
+  std::size_t ring_bytes = 0;
+  if (fi_param_get_size_t(&g_provider, "ring_bytes", &ring_bytes) == 0) {
+    options.ring_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(ring_bytes, UINT32_MAX));
+  }
+  auto engine = Context::create(options);
+  if (!engine) {
+    FI_WARN(&g_provider, FI_LOG_DOMAIN, "%s\n", engine.error().message().c_str());
+    return failure(engine.error());
+  }
+  const fi_domain_attr& attr = *info->domain_attr;
+  const bool automatic = attr.data_progress == FI_PROGRESS_AUTO;
+  auto* made = new (std::nothrow) Domain(std::move(*engine), attr.threading != FI_THREAD_DOMAIN || automatic);
+  if (made == nullptr) return -FI_ENOMEM;
+  made->fid = {FI_CLASS_DOMAIN, context, &ops_};
+  made->ops = &domain_ops_;
+  made->mr = &MemoryRegion::register_ops;
+  made->fabric_ = &object_of<Fabric>(&fabric->fid);
+  made->fabric_held_ = Held(made->fabric_->references());
+  made->address_format_ = info->addr_format == FI_SOCKADDR_IN6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+  made->mr_mode_ = mr_bits(attr.mr_mode);
+  made->rma_events_ = (info->caps & FI_RMA_EVENT) != 0;
+  made->av_type_ = attr.av_type;
+  if (automatic) {
+    if (int rc = made->need_events(); rc != 0) {
+      delete made;
+      return rc;
+    }
+    auto stop = made->events_->add_user(0);
+    if (!stop) {
+      delete made;
+      return failure(stop.error());
+    }
+    made->stop_event_ = *stop;
+    made->progress_.emplace([made] { made->run_progress(); });
+  }
+  *domain = made;
+  return 0;
+}
+
+Domain::~Domain() { stop_progress(); }
+
+int Domain::close(fid_t id) {
+  auto& domain = object_of<Domain>(id);
+  if (domain.references_.any()) return -FI_EBUSY;
+  delete &domain;
+  return 0;
+}
+
+int Domain::bind(fid_t id, fid_t to, std::uint64_t) {
+  auto& domain = object_of<Domain>(id);
+  if (to->fclass != FI_CLASS_EQ) return -FI_EINVAL;
+  if (domain.eq_ != nullptr) return -FI_EINVAL;
+  domain.eq_ = &object_of<Eq>(to);
+  domain.eq_held_ = Held(domain.eq_->references());
+  return 0;
+}
+
+int Domain::endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context) {
+  return Endpoint::open(*static_cast<Domain*>(domain), info, ep, context);
+}
+
+std::uint32_t Domain::api_version() const { return fabric_->api_version; }
+
+int Domain::query_atomic(fid_domain*, fi_datatype type, fi_op op, fi_atomic_attr* attr, std::uint64_t flags) {
+  const AtomicKind kind = (flags & FI_COMPARE_ATOMIC) != 0  ? AtomicKind::kCompare
+                          : (flags & FI_FETCH_ATOMIC) != 0 ? AtomicKind::kFetch
+                                                           : AtomicKind::kWrite;
+  if ((flags & ~(FI_COMPARE_ATOMIC | FI_FETCH_ATOMIC)) != 0 ||
+      (flags & (FI_COMPARE_ATOMIC | FI_FETCH_ATOMIC)) == (FI_COMPARE_ATOMIC | FI_FETCH_ATOMIC)) {
+    return -FI_EINVAL;
+  }
+  const std::size_t size = atomic_size(type);
+  if (size == 0 || !atomic_valid(type, op, kind)) return -FI_EOPNOTSUPP;
+  attr->size = size;
+  attr->count = kMostAtomicBytes / size;
+  return 0;
+}
+
+int Domain::add_port(Port& port) {
+  std::lock_guard events(events_mutex_);
+  if (events_) {
+    if (int rc = port.register_with(*events_); rc != 0) return rc;
+  }
+  ports_.push_back(&port);
+  return 0;
+}
+
+void Domain::remove_port(Port& port) { std::erase(ports_, &port); }
+
+std::uint64_t Domain::free_key() {
+  while (regions_.contains(next_key_)) ++next_key_;
+  return next_key_++;
+}
+
+// --- progress --------------------------------------------------------------------------------------
+
+void Domain::progress_all() {
+  for (Port* port : ports_) port->progress();
+}
+
+void Domain::make_progress() {
+  std::lock_guard lock(lock_);
+  progress_all();
+}
+
+int Domain::need_events() {
+  std::lock_guard lock(lock_);
+  std::lock_guard events(events_mutex_);
+  if (events_) return 0;
+  auto queue = EventQueue::create(context_);
+  if (!queue) return failure(queue.error());
+  events_.emplace(std::move(*queue));
+  for (Port* port : ports_) {
+    if (int rc = port->register_with(*events_); rc != 0) return rc;
+  }
+  return 0;
+}
+
+Result<int> Domain::descriptor() {
+  if (int rc = need_events(); rc != 0) return Error{-rc, "no event queue for the domain"};
+  return events_->fd();
+}
+
+bool Domain::arm() {
+  // With a thread that makes progress nothing has to be heard of here: the thread signals.
+  if (progress_) return true;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    {
+      std::lock_guard lock(lock_);
+      Event taken[16];
+      while (events_->poll(taken) == std::size(taken)) {
+      }
+      bool moved = true;
+      while (moved) {
+        moved = false;
+        for (Port* port : ports_) moved = port->progress() || moved;
+      }
+    }
+    if (events_->arm_fd()) return true;
+  }
+  return false;
+}
+
+void Domain::run_progress() {
+  Event events[16];
+  while (!stopping_.load()) {
+    auto n = events_->wait(events);
+    if (!n && n.error().err == ESHUTDOWN) return;  // a forked child has no such thread; the context has ended
+    bool moved = true;
+    while (moved && !stopping_.load()) {
+      moved = false;
+      std::lock_guard lock(lock_);
+      for (Port* port : ports_) moved = port->progress() || moved;
+    }
+  }
+}
+
+void Domain::stop_progress() {
+  if (!progress_) return;
+  stopping_.store(true);
+  events_->post_user(stop_event_);
+  progress_->join();
+  progress_.reset();
+}
+
+}  // namespace clan::ofi

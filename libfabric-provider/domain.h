@@ -1,0 +1,94 @@
+// fi_domain(): one engine context, and everything that is reached through it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <clan/context.h>
+#include <clan/event_queue.h>
+
+#include "provider.h"
+#include "wait.h"
+
+namespace clan::ofi {
+
+class Fabric;
+class MemoryRegion;
+class Port;
+class Eq;
+
+class Domain final : public fid_domain, public Source {
+ public:
+  using Face = fid_domain;
+  static int open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context);
+  ~Domain() override;
+
+  Lock& lock() { return lock_; }
+  Context& context() { return context_; }
+  References& references() { return references_; }
+  std::uint32_t address_format() const { return address_format_; }
+  std::uint32_t api_version() const;
+  int mr_mode() const { return mr_mode_; }
+  bool virtual_addresses() const { return (mr_mode_ & FI_MR_VIRT_ADDR) != 0; }
+  bool rma_events() const { return rma_events_; }
+  Eq* eq() const { return eq_; }
+  fi_av_type av_type() const { return av_type_; }
+
+  // Under the lock.
+  int add_port(Port& port);
+  void remove_port(Port& port);
+  MemoryRegion* find_region(std::uint64_t key) const {
+    auto it = regions_.find(key);
+    return it == regions_.end() ? nullptr : it->second;
+  }
+  bool add_region(std::uint64_t key, MemoryRegion& region) { return regions_.try_emplace(key, &region).second; }
+  void remove_region(std::uint64_t key) { regions_.erase(key); }
+  std::uint64_t free_key();
+  void progress_all();
+
+  // Source
+  void make_progress() override;
+  Result<int> descriptor() override;
+  bool arm() override;
+
+ private:
+  Domain(Context context, bool locks) : context_(std::move(context)), lock_(locks) {}
+  static int close(fid_t id);
+  static int bind(fid_t id, fid_t to, std::uint64_t flags);
+  static int endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context);
+  static int query_atomic(fid_domain* domain, fi_datatype type, fi_op op, fi_atomic_attr* attr,
+                          std::uint64_t flags);
+  int need_events();
+  void run_progress();
+  void stop_progress();
+  static fi_ops ops_;
+  static fi_ops_domain domain_ops_;
+
+  Fabric* fabric_ = nullptr;
+  Held fabric_held_;
+  Context context_;
+  Lock lock_;
+  References references_;
+  std::uint32_t address_format_ = FI_SOCKADDR_IN;
+  int mr_mode_ = 0;
+  bool rma_events_ = false;
+  fi_av_type av_type_ = FI_AV_UNSPEC;
+  Eq* eq_ = nullptr;
+  Held eq_held_;
+  std::vector<Port*> ports_;
+  std::unordered_map<std::uint64_t, MemoryRegion*> regions_;
+  std::uint64_t next_key_ = 1;
+
+  std::mutex events_mutex_;  ///< guards the making of events_
+  std::optional<EventQueue> events_;
+  // FI_PROGRESS_AUTO: a thread that sleeps in events_.
+  std::optional<std::thread> progress_;
+  std::atomic<bool> stopping_{false};
+  std::uint32_t stop_event_ = 0;
+};
+
+}  // namespace clan::ofi

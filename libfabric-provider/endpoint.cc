@@ -1,0 +1,290 @@
+#include "endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "counter.h"
+#include "domain.h"
+#include "eq.h"
+
+namespace clan::ofi {
+
+fi_ops Endpoint::ops_ = {
+    .size = sizeof(fi_ops),
+    .close = Endpoint::close,
+    .bind = Endpoint::bind,
+    .control = Endpoint::control,
+    .ops_open = not_supported,
+    .tostr = not_supported,
+    .ops_set = not_supported,
+};
+
+fi_ops_ep Endpoint::endpoint_ops_ = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = Endpoint::cancel,
+    .getopt = Endpoint::getopt,
+    .setopt = Endpoint::setopt,
+    .tx_ctx = not_supported,
+    .rx_ctx = not_supported,
+    .rx_size_left = not_supported,
+    .tx_size_left = not_supported,
+};
+
+fi_ops_cm Endpoint::connection_ops_ = {
+    .size = sizeof(fi_ops_cm),
+    .setname = Endpoint::set_name,
+    .getname = Endpoint::get_name,
+    .getpeer = not_supported,
+    .connect = not_supported,
+    .listen = not_supported,
+    .accept = not_supported,
+    .reject = not_supported,
+    .shutdown = not_supported,
+    .join = not_supported,
+};
+
+fi_ops_collective g_collective_ops = {
+    .size = sizeof(fi_ops_collective),
+    .barrier = not_supported,
+    .broadcast = not_supported,
+    .alltoall = not_supported,
+    .allreduce = not_supported,
+    .allgather = not_supported,
+    .reduce_scatter = not_supported,
+    .reduce = not_supported,
+    .scatter = not_supported,
+    .gather = not_supported,
+    .msg = not_supported,
+    .barrier2 = not_supported,
+};
+
+int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
+  if (info == nullptr || info->ep_attr == nullptr || info->tx_attr == nullptr || info->rx_attr == nullptr) {
+    return -FI_EINVAL;
+  }
+  if (info->ep_attr->type != FI_EP_RDM) return -FI_EINVAL;
+  auto* made = new (std::nothrow) Endpoint(domain);
+  if (made == nullptr) return -FI_ENOMEM;
+  made->fid = {FI_CLASS_EP, context, &ops_};
+  made->ops = &endpoint_ops_;
+  made->cm = &connection_ops_;
+  made->msg = &g_message_ops;
+  made->tagged = &g_tagged_ops;
+  made->rma = &g_rma_ops;
+  made->atomic = &g_atomic_ops;
+  made->collective = &g_collective_ops;
+  made->domain_held_ = Held(domain.references());
+  made->wanted_ = read_address(info->src_addr, info->src_addrlen);
+  made->caps_ = info->caps;
+  made->receive_caps_ = info->rx_attr->caps != 0 ? info->rx_attr->caps : info->caps;
+  made->tells_source_ = (info->caps & FI_SOURCE) != 0;
+  made->tells_unknown_source_ = made->tells_source_ && (info->caps & FI_SOURCE_ERR) != 0;
+  made->send_flags_ = info->tx_attr->op_flags;
+  made->receive_flags_ = info->rx_attr->op_flags;
+  *ep = made;
+  return 0;
+}
+
+Endpoint::~Endpoint() {
+  std::lock_guard lock(domain_.lock());
+  port_->detach(*this, 0);
+  if (send_cq_ != nullptr) send_cq_->ports().remove(*port_);
+  if (receive_cq_ != nullptr) receive_cq_->ports().remove(*port_);
+  for (Counter* counter : counters_) {
+    if (counter != nullptr) counter->ports().remove(*port_);
+  }
+  domain_.remove_port(*port_);
+  port_.reset();
+}
+
+Lock& Endpoint::lock() { return domain_.lock(); }
+
+int Endpoint::close(fid_t id) {
+  delete &object_of<Endpoint>(id);
+  return 0;
+}
+
+int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
+  auto& endpoint = object_of<Endpoint>(id);
+  std::lock_guard lock(endpoint.lock());
+  switch (to->fclass) {
+    case FI_CLASS_CQ:
+      return endpoint.bind_cq(object_of<Cq>(to), flags);
+    case FI_CLASS_CNTR:
+      return endpoint.bind_counter(object_of<Counter>(to), flags);
+    case FI_CLASS_AV:
+      if (endpoint.av_ != nullptr) return -FI_EINVAL;
+      endpoint.av_ = &object_of<Av>(to);
+      if (&endpoint.av_->domain() != &endpoint.domain_) return -FI_EINVAL;
+      endpoint.av_held_ = Held(endpoint.av_->references());
+      endpoint.port_->set_av(endpoint.av_);
+      return 0;
+    case FI_CLASS_EQ:
+      endpoint.eq_ = &object_of<Eq>(to);
+      endpoint.eq_held_ = Held(endpoint.eq_->references());
+      return 0;
+    case FI_CLASS_MR:
+      return 0;
+    default:
+      return -FI_EINVAL;
+  }
+}
+
+int Endpoint::bind_cq(Cq& cq, std::uint64_t flags) {
+  if ((flags & ~(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION)) != 0 ||
+      (flags & (FI_TRANSMIT | FI_RECV)) == 0 || &cq.domain() != &domain_) {
+    return -FI_EINVAL;
+  }
+  if ((flags & FI_TRANSMIT) != 0) {
+    if (send_cq_ != nullptr) return -FI_EINVAL;
+    send_cq_ = &cq;
+    send_cq_held_ = Held(cq.references());
+    send_selective_ = (flags & FI_SELECTIVE_COMPLETION) != 0;
+    cq.ports().add(*port_);
+  }
+  if ((flags & FI_RECV) != 0) {
+    if (receive_cq_ != nullptr) return -FI_EINVAL;
+    receive_cq_ = &cq;
+    receive_cq_held_ = Held(cq.references());
+    receive_selective_ = (flags & FI_SELECTIVE_COMPLETION) != 0;
+    cq.ports().add(*port_);
+  }
+  return 0;
+}
+
+int Endpoint::bind_counter(Counter& counter, std::uint64_t flags) {
+  constexpr std::pair<std::uint64_t, Counted> kKinds[] = {
+      {FI_SEND, kSends},   {FI_RECV, kReceives},           {FI_READ, kReads},
+      {FI_WRITE, kWrites}, {FI_REMOTE_READ, kRemoteReads}, {FI_REMOTE_WRITE, kRemoteWrites}};
+  std::uint64_t known = 0;
+  for (const auto& [flag, what] : kKinds) known |= flag;
+  if ((flags & known) == 0 || (flags & ~known) != 0 || &counter.domain() != &domain_) return -FI_EINVAL;
+  for (const auto& [flag, what] : kKinds) {
+    if ((flags & flag) == 0) continue;
+    if (counters_[what] != nullptr) return -FI_EINVAL;
+    counters_[what] = &counter;
+    counters_held_[what] = Held(counter.references());
+    counter.ports().add(*port_);
+  }
+  return 0;
+}
+
+int Endpoint::enable() {
+  if (enabled_) return 0;
+  if (av_ == nullptr) return -FI_ENOAV;
+  const bool sends = (caps_ & (FI_SEND | FI_READ | FI_WRITE)) != 0;
+  const bool receives = (caps_ & FI_RECV) != 0;
+  if (sends && send_cq_ == nullptr && counters_[kSends] == nullptr && counters_[kReads] == nullptr &&
+      counters_[kWrites] == nullptr) {
+    return -FI_ENOCQ;
+  }
+  if (receives && receive_cq_ == nullptr && counters_[kReceives] == nullptr) return -FI_ENOCQ;
+  if (int rc = port_->start(wanted_); rc != 0) return rc;
+  port_->attach(*this, 0);
+  enabled_ = true;
+  return 0;
+}
+
+int Endpoint::control(fid_t id, int command, void* argument) {
+  auto& endpoint = object_of<Endpoint>(id);
+  std::lock_guard lock(endpoint.lock());
+  switch (command) {
+    case FI_ENABLE:
+      return endpoint.enable();
+    case FI_GETOPSFLAG: {
+      auto& flags = *static_cast<std::uint64_t*>(argument);
+      const std::uint64_t which = flags & (FI_TRANSMIT | FI_RECV);
+      if (which == FI_TRANSMIT) {
+        flags = endpoint.send_flags_;
+      } else if (which == FI_RECV) {
+        flags = endpoint.receive_flags_;
+      } else {
+        return -FI_EINVAL;
+      }
+      return 0;
+    }
+    case FI_SETOPSFLAG: {
+      const std::uint64_t flags = *static_cast<std::uint64_t*>(argument);
+      const std::uint64_t which = flags & (FI_TRANSMIT | FI_RECV);
+      if (which == FI_TRANSMIT) {
+        endpoint.send_flags_ = flags & ~FI_TRANSMIT;
+      } else if (which == FI_RECV) {
+        endpoint.receive_flags_ = flags & ~FI_RECV;
+      } else {
+        return -FI_EINVAL;
+      }
+      return 0;
+    }
+    default:
+      return -FI_ENOSYS;
+  }
+}
+
+ssize_t Endpoint::cancel(fid_t id, void* context) {
+  auto& endpoint = object_of<Endpoint>(id);
+  std::lock_guard lock(endpoint.lock());
+  ReceiveQueue& queue = endpoint.receives();
+  for (auto kind : {ReceiveQueue::kTagged, ReceiveQueue::kUntagged}) {
+    for (Posted* posted = queue.posted(kind).first(); posted != nullptr; posted = posted->next) {
+      if (posted->context != context) continue;
+      Completion completion;
+      completion.context = context;
+      completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
+      completion.tag = posted->tag;
+      queue.posted(kind).remove(*posted);
+      queue.free_posted(*posted);
+      if (Counter* counter = endpoint.counter(kReceives)) counter->count_error();
+      if (endpoint.receive_cq_ != nullptr) endpoint.receive_cq_->write_error(completion, FI_ECANCELED);
+      return 0;
+    }
+  }
+  return -FI_ENOENT;
+}
+
+int Endpoint::getopt(fid_t id, int level, int name, void* value, std::size_t* length) {
+  auto& endpoint = object_of<Endpoint>(id);
+  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (*length < sizeof(std::size_t)) return -FI_ETOOSMALL;
+  *static_cast<std::size_t*>(value) = endpoint.least_multi_receive_;
+  *length = sizeof(std::size_t);
+  return 0;
+}
+
+int Endpoint::setopt(fid_t id, int level, int name, const void* value, std::size_t length) {
+  auto& endpoint = object_of<Endpoint>(id);
+  if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
+  if (length < sizeof(std::size_t)) return -FI_EINVAL;
+  endpoint.least_multi_receive_ = *static_cast<const std::size_t*>(value);
+  return 0;
+}
+
+int Endpoint::set_name(fid_t id, void* address, std::size_t length) {
+  auto& endpoint = object_of<Endpoint>(id);
+  std::lock_guard lock(endpoint.lock());
+  if (endpoint.port_->started()) return -FI_EBUSY;
+  const SocketAddress wanted = read_address(address, length);
+  if (!wanted.valid()) return -FI_EINVAL;
+  endpoint.wanted_ = wanted;
+  return 0;
+}
+
+int Endpoint::get_name(fid_t id, void* address, std::size_t* length) {
+  auto& endpoint = object_of<Endpoint>(id);
+  std::lock_guard lock(endpoint.lock());
+  // Asked before it is enabled, it takes its name now.
+  if (int rc = endpoint.port_->start(endpoint.wanted_); rc != 0) return rc;
+  const SocketAddress& own = endpoint.port_->address();
+  const std::size_t room = *length;
+  *length = own.length;
+  if (address != nullptr) std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));
+  return room < own.length ? -FI_ETOOSMALL : 0;
+}
+
+void Endpoint::note_access(std::uint64_t flags) {
+  Counter* counter = counters_[flags == FI_REMOTE_READ ? kRemoteReads : kRemoteWrites];
+  if (counter != nullptr) counter->count();
+}
+
+}  // namespace clan::ofi

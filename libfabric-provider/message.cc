@@ -1,0 +1,328 @@
+// fi_send() and fi_recv() in all their forms, with tags and without.
+#include <cstring>
+
+#include "counter.h"
+#include "domain.h"
+#include "endpoint.h"
+
+namespace clan::ofi {
+namespace {
+
+constexpr auto kUntagged = ReceiveQueue::kUntagged;
+constexpr auto kTagged = ReceiveQueue::kTagged;
+
+Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
+
+std::size_t total_length(const iovec* iov, std::size_t count) {
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < count; ++i) length += iov[i].iov_len;
+  return length;
+}
+
+// --- sending ---------------------------------------------------------------------------------------
+
+// What a message is called, besides its bytes.
+struct Label {
+  ReceiveQueue::Kind kind;
+  std::uint64_t tag = 0;
+  const std::uint64_t* data = nullptr;
+
+  WireHeader header() const {
+    WireHeader h{.op = kind == kTagged ? Op::kTagged : Op::kMessage, .tag = tag};
+    if (data != nullptr) {
+      h.flags = kHasData;
+      h.data = *data;
+    }
+    return h;
+  }
+};
+
+ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
+             void* context, std::uint64_t flags) {
+  if (count > kIovLimit) return -FI_EINVAL;
+  std::lock_guard lock(endpoint.lock());
+  if (!endpoint.enabled()) return -FI_EOPBADSTATE;
+  Peer* peer = endpoint.port().peer(to);
+  if (peer == nullptr) return -FI_EINVAL;
+  Sending sending;
+  sending.header = label.header();
+  sending.iov = iov;
+  sending.count = count;
+  sending.length = total_length(iov, count);
+  if (sending.length > kMaxMessage) return -FI_EMSGSIZE;
+  sending.context = context;
+  sending.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
+  sending.completion = endpoint.sends_complete(flags);
+  sending.inject = (flags & FI_INJECT) != 0;
+  if (sending.inject && sending.length > kInjectBytes) return -FI_EMSGSIZE;
+  sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0;
+  sending.counter = endpoint.counter(Endpoint::kSends);
+  return endpoint.port().send(endpoint, *peer, sending);
+}
+
+ssize_t send_one(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, const Label& label,
+                 void* context) {
+  Endpoint& endpoint = endpoint_of(ep);
+  const iovec iov{const_cast<void*>(buffer), length};
+  return send(endpoint, &iov, 1, to, label, context, endpoint.send_flags());
+}
+
+ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, const Label& label) {
+  Endpoint& endpoint = endpoint_of(ep);
+  if (length > kInjectBytes) return -FI_EMSGSIZE;
+  std::lock_guard lock(endpoint.lock());
+  if (!endpoint.enabled()) return -FI_EOPBADSTATE;
+  Peer* peer = endpoint.port().peer(to);
+  if (peer == nullptr) return -FI_EINVAL;
+  const ssize_t rc = endpoint.port().send_at_once(*peer, label.header(), buffer, length);
+  if (rc == 0) {
+    if (Counter* counter = endpoint.counter(Endpoint::kSends)) counter->count();
+  }
+  return rc;
+}
+
+// --- receiving -------------------------------------------------------------------------------------
+
+constexpr std::uint64_t kAnyTag = ~std::uint64_t{0};
+
+struct Wanted {
+  ReceiveQueue::Kind kind;
+  fi_addr_t from = FI_ADDR_UNSPEC;
+  std::uint64_t tag = 0;
+  std::uint64_t ignore = kAnyTag;
+};
+
+// Whom a receive is from. False: there is no such address.
+bool find_source(Endpoint& endpoint, fi_addr_t address, const Peer** from) {
+  *from = nullptr;
+  if (address == FI_ADDR_UNSPEC || !endpoint.directed()) return true;
+  *from = endpoint.port().peer(address);
+  return *from != nullptr;
+}
+
+// Under the lock.
+Posted* make_receive(Endpoint& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted,
+                     const Peer* from, void* context, std::uint64_t flags) {
+  Posted* posted = endpoint.receives().make_posted();
+  posted->owner = &endpoint;
+  posted->from = from;
+  posted->tag = wanted.tag;
+  posted->ignore = wanted.ignore;
+  posted->context = context;
+  posted->flags = flags;
+  posted->least = endpoint.least_multi_receive();
+  posted->pieces = static_cast<std::uint32_t>(count);
+  for (std::size_t i = 0; i < count; ++i) posted->iov[i] = iov[i];
+  posted->length = total_length(iov, count);
+  return posted;
+}
+
+ssize_t receive(Endpoint& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted, void* context,
+                std::uint64_t flags) {
+  if (count > kIovLimit) return -FI_EINVAL;
+  std::lock_guard lock(endpoint.lock());
+  if (!endpoint.enabled()) return -FI_EOPBADSTATE;
+  const Peer* from;
+  if (!find_source(endpoint, wanted.from, &from)) return -FI_EINVAL;
+  if ((flags & FI_MULTI_RECV) != 0 && count != 1) return -FI_EINVAL;
+  Posted* posted = make_receive(endpoint, iov, count, wanted, from, context, flags);
+  endpoint.port().receive(*posted, wanted.kind, endpoint.receives(), endpoint);
+  return 0;
+}
+
+ssize_t receive_one(fid_ep* ep, void* buffer, std::size_t length, const Wanted& wanted, void* context) {
+  Endpoint& endpoint = endpoint_of(ep);
+  const iovec iov{buffer, length};
+  return receive(endpoint, &iov, 1, wanted, context, endpoint.receive_flags());
+}
+
+// The completion by which a message is shown, not received.
+void show(Endpoint& endpoint, Unexpected& message, void* context) {
+  Cq* cq = endpoint.receive_cq();
+  if (cq == nullptr) return;
+  Completion completion;
+  completion.context = context;
+  completion.flags = FI_RECV | FI_TAGGED;
+  completion.length = message.size;
+  completion.tag = message.header.tag;
+  if ((message.header.flags & kHasData) != 0) {
+    completion.flags |= FI_REMOTE_CQ_DATA;
+    completion.data = message.header.data;
+  }
+  if (endpoint.tells_source()) completion.source = endpoint.port().address_of(*message.from);
+  cq->write(completion);
+}
+
+// FI_PEEK: is there such a message? With FI_CLAIM it is kept for who asked, with FI_DISCARD thrown away.
+ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint64_t flags) {
+  ReceiveQueue& queue = endpoint.receives();
+  const Peer* from;
+  if (!find_source(endpoint, wanted.from, &from)) return -FI_EINVAL;
+  endpoint.port().progress();
+  Unexpected* message = queue.find(kTagged, from, wanted.tag, wanted.ignore);
+  if (message == nullptr) {
+    Completion completion;
+    completion.context = context;
+    completion.flags = FI_RECV | FI_TAGGED;
+    completion.tag = wanted.tag;
+    if (endpoint.receive_cq() != nullptr) endpoint.receive_cq()->write_error(completion, FI_ENOMSG);
+    return 0;
+  }
+  show(endpoint, *message, context);
+  if ((flags & FI_DISCARD) != 0) {
+    queue.unexpected(kTagged).remove(*message);
+    endpoint.port().discard(*message);
+  } else if ((flags & FI_CLAIM) != 0) {
+    queue.unexpected(kTagged).remove(*message);
+    message->claimed_by = context;
+    queue.claimed().push_back(*message);
+  }
+  return 0;
+}
+
+// FI_CLAIM alone: receives what was claimed under this context before, or throws it away.
+ssize_t take_claimed(Endpoint& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted,
+                     void* context, std::uint64_t flags) {
+  ReceiveQueue& queue = endpoint.receives();
+  Unexpected* message = queue.claimed().first();
+  while (message != nullptr && message->claimed_by != context) message = message->next;
+  if (message == nullptr) return -FI_EINVAL;
+  queue.claimed().remove(*message);
+  if ((flags & FI_DISCARD) != 0) {
+    show(endpoint, *message, context);
+    endpoint.port().discard(*message);
+    return 0;
+  }
+  Posted* posted = make_receive(endpoint, iov, count, wanted, nullptr, context, flags);
+  queue.posted(kTagged).push_back(*posted);
+  endpoint.port().deliver(endpoint, *message, *posted, queue, kTagged);
+  return 0;
+}
+
+// --- the tables ------------------------------------------------------------------------------------
+
+ssize_t msg_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, void* context) {
+  return receive_one(ep, buffer, length, {.kind = kUntagged, .from = from}, context);
+}
+
+ssize_t msg_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from, void* context) {
+  Endpoint& endpoint = endpoint_of(ep);
+  return receive(endpoint, iov, count, {.kind = kUntagged, .from = from}, context, endpoint.receive_flags());
+}
+
+ssize_t msg_recvmsg(fid_ep* ep, const fi_msg* msg, std::uint64_t flags) {
+  if ((flags & (FI_PEEK | FI_CLAIM | FI_DISCARD)) != 0) return -FI_EOPNOTSUPP;
+  return receive(endpoint_of(ep), msg->msg_iov, msg->iov_count, {.kind = kUntagged, .from = msg->addr},
+                 msg->context, flags);
+}
+
+ssize_t msg_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, void* context) {
+  return send_one(ep, buffer, length, to, {.kind = kUntagged}, context);
+}
+
+ssize_t msg_sendv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to, void* context) {
+  Endpoint& endpoint = endpoint_of(ep);
+  return send(endpoint, iov, count, to, {.kind = kUntagged}, context, endpoint.send_flags());
+}
+
+ssize_t msg_sendmsg(fid_ep* ep, const fi_msg* msg, std::uint64_t flags) {
+  const Label label{.kind = kUntagged, .data = (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg->data : nullptr};
+  return send(endpoint_of(ep), msg->msg_iov, msg->iov_count, msg->addr, label, msg->context, flags);
+}
+
+ssize_t msg_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to) {
+  return inject(ep, buffer, length, to, {.kind = kUntagged});
+}
+
+ssize_t msg_senddata(fid_ep* ep, const void* buffer, std::size_t length, void*, std::uint64_t data,
+                     fi_addr_t to, void* context) {
+  return send_one(ep, buffer, length, to, {.kind = kUntagged, .data = &data}, context);
+}
+
+ssize_t msg_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t to) {
+  return inject(ep, buffer, length, to, {.kind = kUntagged, .data = &data});
+}
+
+ssize_t tagged_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, std::uint64_t tag,
+                    std::uint64_t ignore, void* context) {
+  return receive_one(ep, buffer, length, {kTagged, from, tag, ignore}, context);
+}
+
+ssize_t tagged_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from,
+                     std::uint64_t tag, std::uint64_t ignore, void* context) {
+  Endpoint& endpoint = endpoint_of(ep);
+  return receive(endpoint, iov, count, {kTagged, from, tag, ignore}, context, endpoint.receive_flags());
+}
+
+ssize_t tagged_recvmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags) {
+  Endpoint& endpoint = endpoint_of(ep);
+  const Wanted wanted{kTagged, msg->addr, msg->tag, msg->ignore};
+  if ((flags & (FI_PEEK | FI_CLAIM | FI_DISCARD)) == 0) {
+    return receive(endpoint, msg->msg_iov, msg->iov_count, wanted, msg->context, flags);
+  }
+  if (msg->iov_count > kIovLimit || (flags & (FI_CLAIM | FI_PEEK)) == 0) return -FI_EINVAL;
+  std::lock_guard lock(endpoint.lock());
+  if (!endpoint.enabled()) return -FI_EOPBADSTATE;
+  if ((flags & FI_PEEK) != 0) return peek(endpoint, wanted, msg->context, flags);
+  return take_claimed(endpoint, msg->msg_iov, msg->iov_count, wanted, msg->context, flags);
+}
+
+ssize_t tagged_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, std::uint64_t tag,
+                    void* context) {
+  return send_one(ep, buffer, length, to, {.kind = kTagged, .tag = tag}, context);
+}
+
+ssize_t tagged_sendv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to, std::uint64_t tag,
+                     void* context) {
+  Endpoint& endpoint = endpoint_of(ep);
+  return send(endpoint, iov, count, to, {.kind = kTagged, .tag = tag}, context, endpoint.send_flags());
+}
+
+ssize_t tagged_sendmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags) {
+  const Label label{kTagged, msg->tag, (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg->data : nullptr};
+  return send(endpoint_of(ep), msg->msg_iov, msg->iov_count, msg->addr, label, msg->context, flags);
+}
+
+ssize_t tagged_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, std::uint64_t tag) {
+  return inject(ep, buffer, length, to, {.kind = kTagged, .tag = tag});
+}
+
+ssize_t tagged_senddata(fid_ep* ep, const void* buffer, std::size_t length, void*, std::uint64_t data,
+                        fi_addr_t to, std::uint64_t tag, void* context) {
+  return send_one(ep, buffer, length, to, {kTagged, tag, &data}, context);
+}
+
+ssize_t tagged_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t to,
+                          std::uint64_t tag) {
+  return inject(ep, buffer, length, to, {kTagged, tag, &data});
+}
+
+}  // namespace
+
+fi_ops_msg g_message_ops = {
+    .size = sizeof(fi_ops_msg),
+    .recv = msg_recv,
+    .recvv = msg_recvv,
+    .recvmsg = msg_recvmsg,
+    .send = msg_send,
+    .sendv = msg_sendv,
+    .sendmsg = msg_sendmsg,
+    .inject = msg_inject,
+    .senddata = msg_senddata,
+    .injectdata = msg_injectdata,
+};
+
+fi_ops_tagged g_tagged_ops = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = tagged_recv,
+    .recvv = tagged_recvv,
+    .recvmsg = tagged_recvmsg,
+    .send = tagged_send,
+    .sendv = tagged_sendv,
+    .sendmsg = tagged_sendmsg,
+    .inject = tagged_inject,
+    .senddata = tagged_senddata,
+    .injectdata = tagged_injectdata,
+};
+
+}  // namespace clan::ofi

@@ -1,0 +1,818 @@
+#include "port.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "atomic_types.h"
+#include "counter.h"
+#include "domain.h"
+#include "endpoint.h"
+#include "port_list.h"
+
+namespace clan::ofi {
+namespace {
+
+constexpr std::int64_t kConnectMs = 10'000;
+constexpr int kMostMessages = 64;  ///< taken in one call of progress()
+constexpr std::uint16_t kFirstFreePort = 32768;
+constexpr std::size_t kLeastEager = kInjectBytes + sizeof(WireHeader);
+
+MessageOptions message_options() {
+  MessageOptions options;
+  std::size_t eager = 0;
+  if (fi_param_get_size_t(&g_provider, "eager_bytes", &eager) == 0) {
+    options.eager_bytes = static_cast<std::uint32_t>(std::clamp<std::size_t>(eager, kLeastEager, 1u << 20));
+  }
+  options.max_message = kMaxMessage + sizeof(WireHeader);
+  return options;
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+/// The first sizeof(T) bytes, as what they are. False: there are fewer.
+template <typename T>
+bool take_front(std::span<const std::byte>& bytes, T* value) {
+  if (bytes.size() < sizeof(T)) return false;
+  std::memcpy(value, bytes.data(), sizeof(T));
+  bytes = bytes.subspan(sizeof(T));
+  return true;
+}
+
+void gather(std::byte* to, const iovec* iov, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (iov[i].iov_len > 0) std::memcpy(to, iov[i].iov_base, iov[i].iov_len);
+    to += iov[i].iov_len;
+  }
+}
+
+// Calls f(piece, offset) for the parts of [skip, skip + length) of the pieces.
+template <typename F>
+void for_each_piece(const iovec* iov, std::size_t count, std::size_t skip, std::size_t length, F&& f) {
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < count && done < length; ++i) {
+    if (skip >= iov[i].iov_len) {
+      skip -= iov[i].iov_len;
+      continue;
+    }
+    const std::size_t n = std::min(iov[i].iov_len - skip, length - done);
+    f(std::span<std::byte>(static_cast<std::byte*>(iov[i].iov_base) + skip, n), done);
+    done += n;
+    skip = 0;
+  }
+}
+
+}  // namespace
+
+// --- PortList --------------------------------------------------------------------------------------
+
+void PortList::add(Port& port) {
+  for (auto& [known, times] : ports_) {
+    if (known == &port) {
+      ++times;
+      return;
+    }
+  }
+  ports_.emplace_back(&port, 1u);
+}
+
+void PortList::remove(Port& port) {
+  std::erase_if(ports_, [&port](auto& entry) { return entry.first == &port && --entry.second == 0; });
+}
+
+void PortList::progress() {
+  for (const auto& [port, times] : ports_) port->progress();
+}
+
+// --- life ------------------------------------------------------------------------------------------
+
+Port::~Port() = default;
+
+int Port::start(const SocketAddress& wanted) {
+  if (messages_) return 0;
+  address_ = wanted.valid() ? wanted : own_address(AF_INET);
+  if (address_.is_any()) {
+    const std::uint16_t port = address_.port();
+    address_ = own_address(address_.family());
+    address_.set_port(port);
+  }
+  const bool any_port = !wanted.valid() || wanted.port() == 0;
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    if (any_port) {
+      address_.set_port(static_cast<std::uint16_t>(kFirstFreePort + arc4random_uniform(65536 - kFirstFreePort)));
+    }
+    name_ = name_of(address_);
+    if (!name_.local()) return -FI_EADDRNOTAVAIL;
+    auto made = MessageEndpoint::create(domain_.context(), service_of(name_), message_options());
+    if (made.ok()) {
+      messages_.emplace(std::move(*made));
+      return domain_.add_port(*this);
+    }
+    if (made.error().err != EADDRINUSE || !any_port) {
+      FI_WARN(&g_provider, FI_LOG_EP_CTRL, "%s: %s\n", to_text(address_).c_str(), made.error().message().c_str());
+      return failure(made.error());
+    }
+  }
+  return -FI_EADDRINUSE;
+}
+
+int Port::register_with(EventQueue& events) {
+  if (auto s = messages_->register_with(events, 0); !s) return failure(s.error());
+  return 0;
+}
+
+void Port::attach(Endpoint& endpoint, unsigned context) {
+  if (endpoints_.size() <= context) endpoints_.resize(context + 1);
+  endpoints_[context] = &endpoint;
+}
+
+void Port::detach(Endpoint& endpoint, unsigned context) {
+  if (context < endpoints_.size() && endpoints_[context] == &endpoint) endpoints_[context] = nullptr;
+  for (auto& operation : operations_) {
+    if (operation->live && operation->owner == &endpoint) operation->owner = nullptr;
+  }
+}
+
+// --- peers -----------------------------------------------------------------------------------------
+
+Peer& Port::peer_named(const Name& name) {
+  std::unique_ptr<Peer>& peer = peers_[name];
+  if (!peer) {
+    peer = std::make_unique<Peer>();
+    peer->name = name;
+  }
+  return *peer;
+}
+
+Peer* Port::peer_slowly(fi_addr_t address) {
+  const Name* name = av_->find(address);
+  if (name == nullptr) return nullptr;
+  if (by_address_generation_ != av_->generation()) {
+    by_address_.clear();
+    by_address_generation_ = av_->generation();
+  }
+  if (by_address_.size() <= address) by_address_.resize(address + 1);
+  return by_address_[address] = &peer_named(*name);
+}
+
+fi_addr_t Port::find_address(Peer& peer) {
+  peer.address = av_ != nullptr ? av_->find(peer.name) : FI_ADDR_NOTAVAIL;
+  peer.generation = av_generation();
+  return peer.address;
+}
+
+int Port::connect(Peer& peer) {
+  if (!peer.name.local()) return -FI_EHOSTUNREACH;
+  auto index = messages_->connect(service_of(peer.name), kConnectMs);
+  if (!index) {
+    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
+    return failure(index.error());
+  }
+  struct {
+    WireHeader header{.op = Op::kHello};
+    Hello hello;
+  } message;
+  message.hello.length = address_.length;
+  std::memcpy(&message.hello.address, &address_.storage, address_.length);
+  auto sent = messages_->post(*index, bytes_of(message), 0);
+  if (!sent) {
+    messages_->disconnect(*index);
+    return failure(sent.error());
+  }
+  peer.index = *index;
+  if (by_index_.size() <= *index) by_index_.resize(*index + 1);
+  by_index_[*index] = &peer;
+  if (auto where = messages_->peer_address(*index); where.ok()) {
+    peer.node = where->node.value;
+    peer.uid = where->uid;
+  }
+  return 0;
+}
+
+void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
+  Hello hello;
+  SocketAddress address;
+  if (take_front(bytes, &hello) && hello.version == kWireVersion && hello.length <= sizeof hello.address) {
+    address = read_address(&hello.address, hello.length);
+  }
+  if (!address.valid()) {
+    FI_WARN(&g_provider, FI_LOG_EP_CTRL, "a peer that speaks another version, or none, was refused\n");
+    messages_->drop();
+    messages_->disconnect(from);
+    return;
+  }
+  Peer& peer = peer_named(name_of(address));
+  peer.raw = address;
+  if (by_index_.size() <= from) by_index_.resize(from + 1);
+  by_index_[from] = &peer;
+  if (peer.index == kNoPeer) {
+    peer.index = from;
+    if (auto where = messages_->peer_address(from); where.ok()) {
+      peer.node = where->node.value;
+      peer.uid = where->uid;
+    }
+  }
+  messages_->drop();
+}
+
+void Port::departed(PeerIndex index) {
+  Peer* peer = index < by_index_.size() ? by_index_[index] : nullptr;
+  messages_->disconnect(index);
+  if (peer == nullptr) return;
+  by_index_[index] = nullptr;
+  // What it had offered cannot be had any more.
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    endpoint->receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
+      if (message.from != peer || !message.offered || message.aside.from != index) return;
+      list.remove(message);
+      Unexpected::destroy(&message);
+    });
+  }
+  if (peer->index != index) return;
+  peer->index = kNoPeer;
+  peer->answers.clear();
+  peer->regions.clear();
+  for (auto& operation : operations_) {
+    if (operation->live && operation->peer == peer && operation->waits_for_answer) {
+      operation->waits_for_answer = false;
+      operation->err = ECONNRESET;
+      settle(*operation);
+    }
+  }
+  peer->atomics = 0;
+  // It may have connected to us while we connected to it, and lives on by that.
+  for (PeerIndex other = 0; other < by_index_.size(); ++other) {
+    if (by_index_[other] == peer) peer->index = other;
+  }
+}
+
+// --- operations ------------------------------------------------------------------------------------
+
+Operation& Port::make_operation(Endpoint* owner, Peer& peer, const Sending& sending) {
+  if (free_operations_ == nullptr) {
+    operations_.push_back(std::make_unique<Operation>());
+    operations_.back()->id = static_cast<std::uint32_t>(operations_.size() - 1);
+    free_operations_ = operations_.back().get();
+  }
+  Operation& operation = *free_operations_;
+  free_operations_ = operation.next;
+  operation.next = nullptr;
+  operation.live = true;
+  operation.waits_for_copy = operation.waits_for_answer = false;
+  operation.err = 0;
+  operation.owner = owner;
+  operation.peer = &peer;
+  operation.context = sending.context;
+  operation.flags = sending.flags;
+  operation.completion = sending.completion;
+  operation.counter = sending.counter;
+  operation.gathered.clear();
+  operation.result_count = 0;
+  return operation;
+}
+
+// One of the things that an operation waits for has come.
+void Port::settle(Operation& operation) {
+  if (operation.waits_for_copy || operation.waits_for_answer) return;
+  finish(operation, operation.err);
+}
+
+void Port::finish(Operation& operation, int err) {
+  operation.live = false;
+  if (operation.gathered.capacity() > 65536) std::vector<std::byte>().swap(operation.gathered);
+  operation.next = free_operations_;
+  free_operations_ = &operation;
+  if (operation.owner == nullptr) return;
+  if (err != 0) {
+    if (operation.counter != nullptr) operation.counter->count_error();
+    if (Cq* cq = operation.owner->send_cq()) {
+      cq->write_error({.context = operation.context, .flags = operation.flags}, err);
+    }
+    return;
+  }
+  if (operation.counter != nullptr) operation.counter->count();
+  if (operation.completion) {
+    operation.owner->send_cq()->write({.context = operation.context, .flags = operation.flags});
+  }
+}
+
+// --- sending ---------------------------------------------------------------------------------------
+
+ssize_t Port::send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
+  if (int rc = ready(to); rc != 0) return rc;
+  for (int attempt = 0;; ++attempt) {
+    auto room = messages_->reserve(to.index, sizeof header + length);
+    if (room.ok()) {
+      std::memcpy(room->data(), &header, sizeof header);
+      if (length > 0) std::memcpy(room->data() + sizeof header, bytes, length);
+      messages_->commit(to.index, sizeof header + length);
+      return 0;
+    }
+    // Of a peer that has gone progress() hears, and the next attempt connects anew.
+    if (room.error().err != EAGAIN && attempt > 0) return failure(room.error());
+    if (attempt > 0) return -FI_EAGAIN;
+    progress();
+    if (int rc = ready(to); rc != 0) return rc;
+  }
+}
+
+ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
+  if (int rc = ready(to); rc != 0) return rc;
+  const std::size_t total = sizeof(WireHeader) + sending.length;
+  const bool whole = sending.length <= kInjectBytes;  // through the ring, header and all
+  if (whole && !sending.delivery) {
+    for (int attempt = 0;; ++attempt) {
+      auto room = messages_->reserve(to.index, total);
+      if (room.ok()) {
+        std::memcpy(room->data(), &sending.header, sizeof(WireHeader));
+        gather(room->data() + sizeof(WireHeader), sending.iov, sending.count);
+        messages_->commit(to.index, total);
+        if (sending.counter != nullptr) sending.counter->count();
+        if (sending.completion) from.send_cq()->write({.context = sending.context, .flags = sending.flags});
+        return 0;
+      }
+      if (attempt > 0) return room.error().err == EAGAIN ? -FI_EAGAIN : failure(room.error());
+      progress();
+      if (int rc = ready(to); rc != 0) return rc;
+    }
+  }
+  Operation& operation = make_operation(&from, to, sending);
+  WireHeader header = sending.header;
+  header.id = operation.id;
+  if (sending.delivery) {
+    header.flags |= kWantsAck;
+    operation.waits_for_answer = true;
+  }
+  std::span<const std::byte> body(
+      sending.count > 0 ? static_cast<const std::byte*>(sending.iov[0].iov_base) : nullptr, sending.length);
+  if (sending.count > 1 || sending.inject) {
+    operation.gathered.resize(sending.length);
+    gather(operation.gathered.data(), sending.iov, sending.count);
+    body = operation.gathered;
+  }
+  const std::uint64_t cookie = reinterpret_cast<std::uint64_t>(&operation);
+  auto posted = messages_->post(to.index, bytes_of(header), body, cookie);
+  if (!posted) {
+    progress();
+    const int rc = ready(to);
+    if (rc == 0) posted = messages_->post(to.index, bytes_of(header), body, cookie);
+    if (!posted) {
+      operation.live = false;
+      operation.next = free_operations_;
+      free_operations_ = &operation;
+      return rc != 0 ? rc : failure(posted.error());
+    }
+  }
+  operation.waits_for_copy = !*posted;
+  if (operation.waits_for_copy) ++posted_sends_;
+  settle(operation);
+  return 0;
+}
+
+ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
+                           std::size_t result_count) {
+  if (int rc = ready(to); rc != 0) return rc;
+  const std::size_t total = sizeof(WireHeader) + sending.length;
+  auto room = messages_->reserve(to.index, total);
+  if (!room) {
+    progress();
+    if (int rc = ready(to); rc != 0) return rc;
+    room = messages_->reserve(to.index, total);
+    if (!room) return failure(room.error());
+  }
+  Operation& operation = make_operation(&from, to, sending);
+  operation.waits_for_answer = true;
+  operation.result_count = static_cast<std::uint32_t>(result_count);
+  std::copy(results, results + result_count, operation.results);
+  WireHeader header = sending.header;
+  header.id = operation.id;
+  std::memcpy(room->data(), &header, sizeof header);
+  gather(room->data() + sizeof header, sending.iov, sending.count);
+  messages_->commit(to.index, total);
+  ++to.atomics;
+  return 0;
+}
+
+// Something small that must get there, though there be no room now.
+void Port::answer(Peer& peer, const void* message, std::size_t length) {
+  if (peer.index == kNoPeer) return;
+  const auto* bytes = static_cast<const std::byte*>(message);
+  if (peer.answers.empty()) {
+    auto room = messages_->reserve(peer.index, length);
+    if (room.ok()) {
+      std::memcpy(room->data(), bytes, length);
+      messages_->commit(peer.index, length);
+      return;
+    }
+    if (room.error().err != EAGAIN) return;  // it has gone, and needs no answer
+    crowded_.push_back(&peer);
+  }
+  peer.answers.emplace_back(bytes, bytes + length);
+}
+
+// True when nothing is left.
+bool Port::flush(Peer& peer) {
+  while (!peer.answers.empty()) {
+    const std::vector<std::byte>& message = peer.answers.front();
+    auto room = messages_->reserve(peer.index, message.size());
+    if (!room) {
+      if (room.error().err == EAGAIN) return false;
+      peer.answers.clear();
+      break;
+    }
+    std::memcpy(room->data(), message.data(), message.size());
+    messages_->commit(peer.index, message.size());
+    peer.answers.pop_front();
+  }
+  return true;
+}
+
+void Port::acknowledge(Peer& peer, const WireHeader& header) {
+  const WireHeader ack{.op = Op::kAck, .id = header.id};
+  answer(peer, &ack, sizeof ack);
+}
+
+// --- remote memory ---------------------------------------------------------------------------------
+
+RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
+  if (auto it = peer.regions.find(key); it != peer.regions.end()) return &it->second;
+  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kConnectMs,
+                                       static_cast<std::int64_t>(peer.uid));
+  if (!found) {
+    *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
+    return nullptr;
+  }
+  auto aperture = RemoteAperture::import(domain_.context(), found->cookie, kConnectMs,
+                                         static_cast<std::int64_t>(peer.uid));
+  if (!aperture) {
+    *rc = failure(aperture.error());
+    return nullptr;
+  }
+  RegionNote note;
+  if (found->note_bytes >= sizeof note) std::memcpy(&note, found->note.data(), sizeof note);
+  auto [it, added] =
+      peer.regions.emplace(key, RemoteRegion{std::move(*aperture), note.base, note.tell_owner == 1});
+  return &it->second;
+}
+
+int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+                 std::size_t length) {
+  if (int rc = ready(peer); rc != 0) return rc;
+  if (length == 0) return 0;
+  for (int attempt = 0;; ++attempt) {
+    int rc = 0;
+    RemoteRegion* region = region_of(peer, key, &rc);
+    if (region == nullptr) return rc;
+    const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
+    Status status = write ? region->aperture.write(offset, local, length)
+                          : region->aperture.read(offset, local, length);
+    if (!status && status.error().err == EOPNOTSUPP) {
+      // The kernel does not let us copy: the peer's driver thread does.
+      if (!rdma_) {
+        auto queue = RdmaQueue::create(domain_.context(), 4);
+        if (!queue) return failure(queue.error());
+        rdma_.emplace(std::move(*queue));
+      }
+      status = write ? rdma_->write(region->aperture, offset, local, length)
+                     : rdma_->read(region->aperture, offset, local, length);
+      RdmaCompletion done;
+      Result<std::size_t> waited = Error{EINTR, ""};
+      while (status && !waited && waited.error().err == EINTR) waited = rdma_->wait(std::span(&done, 1));
+      if (status && !waited) status = waited.error();
+      if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
+    }
+    if (status) return 0;
+    switch (status.error().err) {
+      case ESTALE:
+        // Another region may have that key now.
+        peer.regions.erase(key);
+        if (attempt == 0) continue;
+        return -FI_ENOKEY;
+      case ERANGE:
+        return -FI_EINVAL;
+      default:
+        return failure(status.error());
+    }
+  }
+}
+
+bool Port::owner_listens(Peer& peer, std::uint64_t key) {
+  auto it = peer.regions.find(key);
+  return it != peer.regions.end() && it->second.tell_owner;
+}
+
+int Port::tell_owner(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
+                     const std::uint64_t* data) {
+  if (int rc = ready(peer); rc != 0) return rc;
+  struct {
+    WireHeader header{.op = Op::kRmaDone};
+    RmaNotice notice;
+  } message;
+  message.header.tag = key;
+  if (data != nullptr) {
+    message.header.flags = kHasData;
+    message.header.data = *data;
+  }
+  message.notice.address = address;
+  message.notice.length = length;
+  message.notice.read = write ? 0 : 1;
+  answer(peer, &message, sizeof message);
+  return 0;
+}
+
+// --- receiving -------------------------------------------------------------------------------------
+
+bool Port::progress() {
+  if (!messages_ || progressing_) return false;
+  progressing_ = true;
+  bool moved = false;
+  for (int i = 0; i < kMostMessages; ++i) {
+    auto message = messages_->peek();
+    if (!message) break;
+    arrived(*message);
+    moved = true;
+  }
+  if (posted_sends_ > 0) {
+    SendCompletion done[16];
+    for (std::size_t n = std::size(done); n == std::size(done);) {
+      n = messages_->poll_sent(done);
+      for (std::size_t i = 0; i < n; ++i) {
+        auto& operation = *reinterpret_cast<Operation*>(done[i].cookie);
+        --posted_sends_;
+        operation.waits_for_copy = false;
+        if (done[i].status != 0) {
+          operation.err = done[i].status;
+          operation.waits_for_answer = false;
+        }
+        settle(operation);
+        moved = true;
+      }
+    }
+  }
+  if (!crowded_.empty()) std::erase_if(crowded_, [this](Peer* peer) { return flush(*peer); });
+  PeerIndex gone;
+  while (messages_->take_departed(&gone)) {
+    departed(gone);
+    moved = true;
+  }
+  progressing_ = false;
+  return moved;
+}
+
+void Port::arrived(const IncomingMessage& message) {
+  std::span<const std::byte> head = message.offered ? message.header : message.bytes;
+  WireHeader header;
+  Peer* peer = message.from < by_index_.size() ? by_index_[message.from] : nullptr;
+  if (!take_front(head, &header)) {
+    messages_->drop();
+    return;
+  }
+  if (header.op == Op::kHello) {
+    arrived_hello(message.from, head);
+    return;
+  }
+  if (peer == nullptr) {
+    messages_->drop();
+    return;
+  }
+  if (header.op == Op::kMessage || header.op == Op::kTagged) {
+    if (arrived_for_receive(*peer, header, message) == Taken::kNo) messages_->drop();
+    return;
+  }
+  switch (header.op) {
+    case Op::kAck:
+    case Op::kAtomicReply:
+      arrived_answer(*peer, header, head);
+      break;
+    case Op::kRmaDone:
+      arrived_notice(*peer, header, head);
+      break;
+    case Op::kAtomic:
+      arrived_atomic(*peer, header, head);
+      break;
+    default:
+      break;
+  }
+  messages_->drop();
+}
+
+// kNo: the message is still in front.
+Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message) {
+  Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
+  if (endpoint == nullptr) {
+    if (header.flags & kWantsAck) acknowledge(peer, header);
+    return Taken::kNo;
+  }
+  ReceiveQueue& queue = endpoint->receives();
+  const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
+  Posted* posted = kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
+  if (message.offered) {
+    auto aside = messages_->set_aside();
+    if (!aside) return Taken::kNo;
+    if (posted != nullptr) {
+      complete_receive(*endpoint, peer, header, message.size, nullptr, &*aside, *posted, queue, kind);
+      return Taken::kDropped;
+    }
+    Unexpected* kept = Unexpected::make(0);
+    if (kept == nullptr) {
+      messages_->finish(*aside, false);
+      return Taken::kDropped;
+    }
+    kept->to = endpoint;
+    kept->from = &peer;
+    kept->header = header;
+    kept->size = message.size;
+    kept->offered = true;
+    kept->aside = *aside;
+    queue.unexpected(kind).push_back(*kept);
+    return Taken::kDropped;
+  }
+  const std::byte* bytes = message.bytes.data() + sizeof header;
+  const std::size_t size = message.bytes.size() - sizeof header;
+  if (posted != nullptr) [[likely]] {
+    complete_receive(*endpoint, peer, header, size, bytes, nullptr, *posted, queue, kind);
+    return Taken::kNo;
+  }
+  Unexpected* kept = Unexpected::make(size);
+  if (kept == nullptr) {
+    FI_WARN(&g_provider, FI_LOG_EP_DATA, "no memory for a message of %zu bytes: it is lost\n", size);
+    return Taken::kNo;
+  }
+  kept->to = endpoint;
+  kept->from = &peer;
+  kept->header = header;
+  kept->size = size;
+  if (size > 0) std::memcpy(kept->bytes(), bytes, size);
+  queue.unexpected(kind).push_back(*kept);
+  return Taken::kNo;
+}
+
+void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
+                            const std::byte* bytes, const SetAside* aside, Posted& posted, ReceiveQueue& queue,
+                            ReceiveQueue::Kind kind) {
+  const std::size_t room = posted.length - posted.used;
+  const std::size_t n = std::min(size, room);
+  int err = 0;
+  if (aside == nullptr) {
+    if (posted.pieces == 1) [[likely]] {
+      if (n > 0) std::memcpy(static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used, bytes, n);
+    } else {
+      for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
+        std::memcpy(piece.data(), bytes + at, piece.size());
+      });
+    }
+  } else {
+    for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
+      if (err != 0) return;
+      if (auto s = messages_->copy(*aside, at, piece); !s) err = s.error().err;
+    });
+    if (err == ESTALE) return;  // its sender took it back: as if it had never been
+    messages_->finish(*aside, err == 0);
+  }
+  if ((header.flags & kWantsAck) != 0) acknowledge(from, header);
+
+  const bool multiple = (posted.flags & FI_MULTI_RECV) != 0;
+  Completion completion;
+  completion.context = posted.context;
+  completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
+  completion.length = n;
+  completion.buffer = posted.pieces > 0 ? static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used : nullptr;
+  if ((header.flags & kHasData) != 0) {
+    completion.flags |= FI_REMOTE_CQ_DATA;
+    completion.data = header.data;
+  }
+  completion.tag = header.tag;
+  const std::uint64_t flags = posted.flags;
+  posted.used += n;
+  if (!multiple || posted.length - posted.used < posted.least) {
+    if (multiple) completion.flags |= FI_MULTI_RECV;
+    queue.posted(kind).remove(posted);
+    queue.free_posted(posted);
+  }
+  if (endpoint.tells_source()) completion.source = address_of(from);
+  Counter* counter = endpoint.counter(Endpoint::kReceives);
+  Cq* cq = endpoint.receive_cq();
+  if (err != 0 || n < size) [[unlikely]] {
+    if (counter != nullptr) counter->count_error();
+    if (cq != nullptr) cq->write_error(completion, err != 0 ? err : FI_ETRUNC, size - n);
+    return;
+  }
+  if (counter != nullptr) counter->count();
+  if (!endpoint.receives_complete(flags)) return;
+  if (endpoint.tells_unknown_source() && completion.source == FI_ADDR_NOTAVAIL) {
+    cq->write_error(completion, FI_EADDRNOTAVAIL, 0, &from.raw.storage, from.raw.length);
+    return;
+  }
+  cq->write(completion);
+}
+
+void Port::receive(Posted& posted, ReceiveQueue::Kind kind, ReceiveQueue& queue, Endpoint& endpoint) {
+  queue.posted(kind).push_back(posted);
+  if (queue.unexpected(kind).empty()) [[likely]] return;
+  const Peer* from = posted.from;
+  const std::uint64_t tag = posted.tag, ignore = posted.ignore;
+  while (Unexpected* message = queue.find(kind, from, tag, ignore)) {
+    queue.unexpected(kind).remove(*message);
+    deliver(endpoint, *message, posted, queue, kind);
+    // One that has got its message, or is used up, is not the last of the list any more.
+    if (queue.posted(kind).last() != &posted) return;
+  }
+}
+
+void Port::deliver(Endpoint& endpoint, Unexpected& message, Posted& posted, ReceiveQueue& queue,
+                   ReceiveQueue::Kind kind) {
+  complete_receive(endpoint, *message.from, message.header, message.size, message.bytes(),
+                   message.offered ? &message.aside : nullptr, posted, queue, kind);
+  Unexpected::destroy(&message);
+}
+
+void Port::discard(Unexpected& message) {
+  if (message.offered) messages_->finish(message.aside);
+  if ((message.header.flags & kWantsAck) != 0) acknowledge(*message.from, message.header);
+  Unexpected::destroy(&message);
+}
+
+void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+  if (header.id >= operations_.size()) return;
+  Operation& operation = *operations_[header.id];
+  if (!operation.live || !operation.waits_for_answer || operation.peer != &peer) return;
+  if (header.op == Op::kAtomicReply) {
+    AtomicReply reply;
+    if (!take_front(bytes, &reply)) return;
+    if (peer.atomics > 0) --peer.atomics;
+    operation.err = reply.err;
+    if (reply.err == 0 && operation.owner != nullptr) {
+      for_each_piece(operation.results, operation.result_count, 0, bytes.size(),
+                     [&](std::span<std::byte> piece, std::size_t at) {
+                       std::memcpy(piece.data(), bytes.data() + at, piece.size());
+                     });
+    }
+  }
+  operation.waits_for_answer = false;
+  settle(operation);
+}
+
+void Port::arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+  RmaNotice notice;
+  if (!take_front(bytes, &notice)) return;
+  const std::uint64_t what = notice.read == 1 ? FI_REMOTE_READ : FI_REMOTE_WRITE;
+  if (MemoryRegion* region = domain_.find_region(header.tag)) region->note_access(what);
+  Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
+  if (endpoint == nullptr) return;
+  endpoint->note_access(what);
+  if ((header.flags & kHasData) == 0 || endpoint->receive_cq() == nullptr) return;
+  Completion completion;
+  completion.flags = FI_RMA | what | FI_REMOTE_CQ_DATA;
+  completion.length = notice.length;
+  completion.data = header.data;
+  if (endpoint->tells_source()) completion.source = address_of(peer);
+  endpoint->receive_cq()->write(completion);
+}
+
+void Port::arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+  AtomicRequest request;
+  if (!take_front(bytes, &request)) return;
+  struct {
+    WireHeader header{.op = Op::kAtomicReply};
+    AtomicReply reply;
+    std::byte results[kMostAtomicBytes];
+  } message;
+  message.header.id = header.id;
+  const auto type = static_cast<fi_datatype>(request.type);
+  const auto op = static_cast<fi_op>(request.op);
+  const auto kind = static_cast<AtomicKind>(request.kind);
+  const std::size_t size = atomic_size(type);
+  std::size_t result_bytes = 0;
+  if (size == 0 || request.kind > static_cast<std::uint8_t>(AtomicKind::kCompare) ||
+      !atomic_valid(type, op, kind) || request.count > kMostAtomicBytes / size ||
+      bytes.size() != request.count * size * atomic_operands(op, kind)) {
+    message.reply.err = FI_EINVAL;
+  } else {
+    const std::size_t length = request.count * size;
+    std::uint64_t access = 0;
+    if (op != FI_ATOMIC_READ) access |= FI_REMOTE_WRITE;
+    if (kind != AtomicKind::kWrite) access |= FI_REMOTE_READ;
+    MemoryRegion* region = domain_.find_region(header.tag);
+    std::byte* target = region != nullptr ? region->locate(request.address, length, access) : nullptr;
+    if (region == nullptr) {
+      message.reply.err = FI_ENOKEY;
+    } else if (target == nullptr) {
+      message.reply.err = FI_EACCES;
+    } else {
+      const bool fetches = kind != AtomicKind::kWrite;
+      apply_atomic(type, op, target, bytes.data(), bytes.data() + length, fetches ? message.results : nullptr,
+                   request.count);
+      if (fetches) result_bytes = length;
+      const std::uint64_t what = op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE;
+      region->note_access(what);
+      Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
+      if (endpoint != nullptr) endpoint->note_access(what);
+    }
+  }
+  answer(peer, &message, offsetof(decltype(message), results) + result_bytes);
+}
+
+}  // namespace clan::ofi

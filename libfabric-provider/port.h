@@ -1,0 +1,208 @@
+// Port: an endpoint's place in the network. It owns the engine's message endpoint, knows its peers, and is where
+// messages leave and arrive. A plain endpoint has one; the contexts of a scalable endpoint share one.
+//
+// Peers are known by Name, whoever connected to whom. All that we send to one goes through one connection, so it
+// stays in order. Everything is under the domain's lock.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <clan/aperture.h>
+#include <clan/message.h>
+#include <clan/rdma.h>
+
+#include "address.h"
+#include "av.h"
+#include "cq.h"
+#include "matching.h"
+#include "memory_region.h"
+#include "provider.h"
+#include "wire.h"
+
+namespace clan::ofi {
+
+class Counter;
+class Domain;
+
+inline constexpr PeerIndex kNoPeer = ~PeerIndex{0};
+
+/// A peer's region that we have looked up.
+struct RemoteRegion {
+  RemoteAperture aperture;
+  std::uint64_t base = 0;
+  bool tell_owner = false;
+};
+
+/// An operation of ours that is not complete yet.
+struct Operation {
+  Operation* next = nullptr;
+  Operation* previous = nullptr;
+  std::uint32_t id = 0;          ///< its place in Port::operations_
+  bool live = false;
+  bool waits_for_copy = false;   ///< the engine will say that the peer has copied the message
+  bool waits_for_answer = false; ///< kAck or kAtomicReply
+  int err = 0;
+  Endpoint* owner = nullptr;
+  Peer* peer = nullptr;
+  void* context = nullptr;
+  std::uint64_t flags = 0;       ///< of the completion
+  bool completion = false;       ///< there is to be one
+  Counter* counter = nullptr;
+  std::vector<std::byte> gathered;  ///< a message that was in pieces
+  // An atomic operation: where its results go.
+  iovec results[kIovLimit] = {};
+  std::uint32_t result_count = 0;
+};
+
+struct Peer {
+  Name name;
+  PeerIndex index = kNoPeer;     ///< the connection that we send by
+  std::uint64_t node = 0;
+  std::uint32_t uid = 0;
+  fi_addr_t address = FI_ADDR_NOTAVAIL;  ///< in the address vector, as of `generation`
+  std::uint32_t generation = 0;
+  SocketAddress raw;             ///< as it has introduced itself
+  std::deque<std::vector<std::byte>> answers;        ///< of ours, that found no room
+  std::uint32_t atomics = 0;     ///< without an answer so far
+  std::unordered_map<std::uint64_t, RemoteRegion> regions;
+};
+
+/// One message to send.
+struct Sending {
+  WireHeader header;
+  const iovec* iov = nullptr;
+  std::size_t count = 0;
+  std::size_t length = 0;
+  void* context = nullptr;
+  std::uint64_t flags = 0;     ///< of the completion: FI_SEND | FI_TAGGED and the like
+  bool completion = false;
+  bool inject = false;         ///< the buffer is the caller's again when we return
+  bool delivery = false;       ///< complete only when the peer has received it
+  Counter* counter = nullptr;
+};
+
+class Port {
+ public:
+  explicit Port(Domain& domain) : domain_(domain) {}
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  /// Takes a name: that of `wanted`, or a free one where its port is 0. Once.
+  int start(const SocketAddress& wanted);
+  bool started() const { return messages_.has_value(); }
+  const SocketAddress& address() const { return address_; }
+  Domain& domain() { return domain_; }
+  int register_with(EventQueue& events);
+  void set_av(Av* av) { av_ = av; }
+  Av* av() const { return av_; }
+  void attach(Endpoint& endpoint, unsigned context);
+  /// Forgets an endpoint: what it had under way will not be heard of again.
+  void detach(Endpoint& endpoint, unsigned context);
+
+  /// True when something has been done.
+  bool progress();
+
+  /// The peer of an address, known or new; null: there is no such address.
+  Peer* peer(fi_addr_t address) {
+    if (address < by_address_.size() && by_address_generation_ == av_->generation()) [[likely]] {
+      if (Peer* p = by_address_[address]) return p;
+    }
+    return peer_slowly(address);
+  }
+  fi_addr_t address_of(Peer& peer) {
+    if (peer.generation == av_generation()) [[likely]] return peer.address;
+    return find_address(peer);
+  }
+
+  /// 0; -FI_EAGAIN: no room, read completions; or why the peer cannot be reached.
+  ssize_t send(Endpoint& from, Peer& to, const Sending& sending);
+  /// The short way for a message that the caller may forget: header and bytes in place.
+  ssize_t send_at_once(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
+    if (to.index != kNoPeer) [[likely]] {
+      auto room = messages_->reserve(to.index, sizeof header + length);
+      if (room.ok()) [[likely]] {
+        std::memcpy(room->data(), &header, sizeof header);
+        if (length > 0) std::memcpy(room->data() + sizeof header, bytes, length);
+        messages_->commit(to.index, sizeof header + length);
+        return 0;
+      }
+    }
+    return send_after_progress(to, header, bytes, length);
+  }
+
+  /// Copies between local memory and a region of a peer, and is done when it returns. 0 or -FI_...
+  int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+             std::size_t length);
+  /// Tells the owner of a region of an access. `data`: remote CQ data.
+  int tell_owner(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
+                 const std::uint64_t* data);
+  /// Whether the owner wants to hear of accesses. After access().
+  bool owner_listens(Peer& peer, std::uint64_t key);
+
+  /// Sends an atomic operation off. Its operands have been gathered behind the request.
+  ssize_t start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
+                       std::size_t result_count);
+
+  // Receiving.
+  /// A receive has been posted: gives it the message that waits for it, or puts it in the list.
+  void receive(Posted& posted, ReceiveQueue::Kind kind, ReceiveQueue& queue, Endpoint& endpoint);
+  void deliver(Endpoint& endpoint, Unexpected& message, Posted& posted, ReceiveQueue& queue,
+               ReceiveQueue::Kind kind);
+  /// A message that nobody will get: tells its sender.
+  void discard(Unexpected& message);
+
+ private:
+  enum class Taken { kNo, kDropped };
+  Peer* peer_slowly(fi_addr_t address);
+  Peer& peer_named(const Name& name);
+  fi_addr_t find_address(Peer& peer);
+  std::uint32_t av_generation() const { return av_ != nullptr ? av_->generation() : 0; }
+  int connect(Peer& peer);
+  int ready(Peer& peer) { return peer.index != kNoPeer ? 0 : connect(peer); }
+  ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
+  Operation& make_operation(Endpoint* owner, Peer& peer, const Sending& sending);
+  void finish(Operation& operation, int err);
+  void settle(Operation& operation);
+  bool flush(Peer& peer);
+  void answer(Peer& peer, const void* message, std::size_t length);
+  void acknowledge(Peer& peer, const WireHeader& header);
+  RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);
+
+  void arrived(const IncomingMessage& message);
+  void arrived_hello(PeerIndex from, std::span<const std::byte> bytes);
+  Taken arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message);
+  void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void departed(PeerIndex index);
+  /// Copies to a receive and completes it. `bytes` or `aside`.
+  void complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
+                        const std::byte* bytes, const SetAside* aside, Posted& posted, ReceiveQueue& queue,
+                        ReceiveQueue::Kind kind);
+
+  Domain& domain_;
+  std::optional<MessageEndpoint> messages_;
+  std::optional<RdmaQueue> rdma_;
+  SocketAddress address_;
+  Name name_;
+  Av* av_ = nullptr;
+  std::vector<Endpoint*> endpoints_;  ///< by receive context
+  std::unordered_map<Name, std::unique_ptr<Peer>, NameHash> peers_;
+  std::vector<Peer*> by_index_;
+  std::vector<Peer*> by_address_;
+  std::uint32_t by_address_generation_ = 0;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  Operation* free_operations_ = nullptr;
+  std::size_t posted_sends_ = 0;   ///< that the engine has yet to complete
+  std::vector<Peer*> crowded_;     ///< peers with something that found no room
+  bool progressing_ = false;
+};
+
+}  // namespace clan::ofi

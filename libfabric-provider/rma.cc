@@ -1,0 +1,185 @@
+// fi_read() and fi_write(). They are done when they return: the copy is this processor's work in any case, and
+// so nothing that follows can overtake them.
+#include <algorithm>
+
+#include "counter.h"
+#include "domain.h"
+#include "endpoint.h"
+
+namespace clan::ofi {
+namespace {
+
+struct Access {
+  bool write = false;
+  const iovec* local = nullptr;
+  std::size_t local_count = 0;
+  const fi_rma_iov* remote = nullptr;
+  std::size_t remote_count = 0;
+  fi_addr_t peer = FI_ADDR_UNSPEC;
+  void* context = nullptr;
+  std::uint64_t flags = 0;
+  const std::uint64_t* data = nullptr;
+  bool silent = false;  ///< fi_inject_write: no completion
+};
+
+// Copies piece by piece, where pieces of both sides overlap.
+int copy(Port& port, Peer& peer, const Access& a) {
+  std::size_t l = 0, l_done = 0;
+  for (std::size_t r = 0; r < a.remote_count; ++r) {
+    std::size_t r_done = 0;
+    while (r_done < a.remote[r].len) {
+      while (l < a.local_count && l_done == a.local[l].iov_len) {
+        ++l;
+        l_done = 0;
+      }
+      if (l == a.local_count) return 0;
+      const std::size_t n = std::min(a.remote[r].len - r_done, a.local[l].iov_len - l_done);
+      const int rc = port.access(peer, a.write, a.remote[r].key, a.remote[r].addr + r_done,
+                                 static_cast<std::byte*>(a.local[l].iov_base) + l_done, n);
+      if (rc != 0) return rc;
+      r_done += n;
+      l_done += n;
+    }
+  }
+  return 0;
+}
+
+ssize_t access(fid_ep* ep, const Access& a) {
+  auto& endpoint = *static_cast<Endpoint*>(ep);
+  if (a.local_count > kIovLimit || a.remote_count > kIovLimit) return -FI_EINVAL;
+  std::lock_guard lock(endpoint.lock());
+  if (!endpoint.enabled()) return -FI_EOPBADSTATE;
+  Port& port = endpoint.port();
+  Peer* peer = port.peer(a.peer);
+  if (peer == nullptr) return -FI_EINVAL;
+  // Atomic operations on their way come first, and so do notices that found no room.
+  if (peer->atomics > 0 || !peer->answers.empty()) {
+    port.progress();
+    if (peer->atomics > 0 || !peer->answers.empty()) return -FI_EAGAIN;
+  }
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
+  const int rc = copy(port, *peer, a);
+  if (rc == 0) {
+    const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
+    const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
+    if (a.data != nullptr || (length > 0 && port.owner_listens(*peer, key))) {
+      if (int told = port.tell_owner(*peer, a.write, key, address, length, a.data); told != 0) return told;
+    }
+  } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {
+    return rc;  // nobody is there: as with messages
+  }
+  Counter* counter = endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
+  Completion completion;
+  completion.context = a.context;
+  completion.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
+  if (rc != 0) {
+    if (counter != nullptr) counter->count_error();
+    if (endpoint.send_cq() != nullptr) endpoint.send_cq()->write_error(completion, -rc);
+    return 0;
+  }
+  if (counter != nullptr) counter->count();
+  if (!a.silent && endpoint.sends_complete(a.flags)) endpoint.send_cq()->write(completion);
+  return 0;
+}
+
+// --- the table -------------------------------------------------------------------------------------
+
+std::uint64_t default_flags(fid_ep* ep) { return static_cast<Endpoint*>(ep)->send_flags(); }
+
+ssize_t simple(fid_ep* ep, bool write, const iovec* iov, std::size_t count, fi_addr_t peer,
+               std::uint64_t address, std::uint64_t key, void* context, const std::uint64_t* data,
+               bool silent = false) {
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < count; ++i) length += iov[i].iov_len;
+  const fi_rma_iov remote{address, length, key};
+  return access(ep, {.write = write,
+                     .local = iov,
+                     .local_count = count,
+                     .remote = &remote,
+                     .remote_count = 1,
+                     .peer = peer,
+                     .context = context,
+                     .flags = default_flags(ep),
+                     .data = data,
+                     .silent = silent});
+}
+
+ssize_t rma_read(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, std::uint64_t address,
+                 std::uint64_t key, void* context) {
+  const iovec iov{buffer, length};
+  return simple(ep, false, &iov, 1, from, address, key, context, nullptr);
+}
+
+ssize_t rma_readv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from, std::uint64_t address,
+                  std::uint64_t key, void* context) {
+  return simple(ep, false, iov, count, from, address, key, context, nullptr);
+}
+
+ssize_t with_message(fid_ep* ep, bool write, const fi_msg_rma* msg, std::uint64_t flags) {
+  return access(ep, {.write = write,
+                     .local = msg->msg_iov,
+                     .local_count = msg->iov_count,
+                     .remote = msg->rma_iov,
+                     .remote_count = msg->rma_iov_count,
+                     .peer = msg->addr,
+                     .context = msg->context,
+                     .flags = flags,
+                     .data = (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg->data : nullptr});
+}
+
+ssize_t rma_readmsg(fid_ep* ep, const fi_msg_rma* msg, std::uint64_t flags) {
+  return with_message(ep, false, msg, flags);
+}
+
+ssize_t rma_write(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, std::uint64_t address,
+                  std::uint64_t key, void* context) {
+  const iovec iov{const_cast<void*>(buffer), length};
+  return simple(ep, true, &iov, 1, to, address, key, context, nullptr);
+}
+
+ssize_t rma_writev(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to, std::uint64_t address,
+                   std::uint64_t key, void* context) {
+  return simple(ep, true, iov, count, to, address, key, context, nullptr);
+}
+
+ssize_t rma_writemsg(fid_ep* ep, const fi_msg_rma* msg, std::uint64_t flags) {
+  return with_message(ep, true, msg, flags);
+}
+
+ssize_t rma_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, std::uint64_t address,
+                   std::uint64_t key) {
+  if (length > kInjectBytes) return -FI_EMSGSIZE;
+  const iovec iov{const_cast<void*>(buffer), length};
+  return simple(ep, true, &iov, 1, to, address, key, nullptr, nullptr, true);
+}
+
+ssize_t rma_writedata(fid_ep* ep, const void* buffer, std::size_t length, void*, std::uint64_t data,
+                      fi_addr_t to, std::uint64_t address, std::uint64_t key, void* context) {
+  const iovec iov{const_cast<void*>(buffer), length};
+  return simple(ep, true, &iov, 1, to, address, key, context, &data);
+}
+
+ssize_t rma_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t to,
+                       std::uint64_t address, std::uint64_t key) {
+  if (length > kInjectBytes) return -FI_EMSGSIZE;
+  const iovec iov{const_cast<void*>(buffer), length};
+  return simple(ep, true, &iov, 1, to, address, key, nullptr, &data, true);
+}
+
+}  // namespace
+
+fi_ops_rma g_rma_ops = {
+    .size = sizeof(fi_ops_rma),
+    .read = rma_read,
+    .readv = rma_readv,
+    .readmsg = rma_readmsg,
+    .write = rma_write,
+    .writev = rma_writev,
+    .writemsg = rma_writemsg,
+    .inject = rma_inject,
+    .writedata = rma_writedata,
+    .injectdata = rma_injectdata,
+};
+
+}  // namespace clan::ofi

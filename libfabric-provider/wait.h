@@ -1,0 +1,122 @@
+// Waiting: what fi_cq_sread(), FI_GETWAIT, fi_trywait() and wait sets are made of.
+//
+// A WaitObject is an epoll descriptor over an eventfd of its own and the descriptors of its Sources. Something
+// becomes ready in one of two ways. Either a source hears from the network: its descriptor becomes readable,
+// and whoever wakes makes progress. Or another thread has made progress already and puts an entry into a queue
+// that somebody is about to sleep on: it calls signal().
+//
+//   sleeper                              who fills its queue
+//     prepare(): armed_ = true             put the entry (under the queue's lock)
+//     sources: progress, arm               signal(): armed_ was true? write the eventfd
+//     queue still empty? sleep
+//
+// Either the sleeper sees the entry or the other sees armed_.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "provider.h"
+
+namespace clan::ofi {
+
+/// Something that hears from the network.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual void make_progress() = 0;
+  /// Readable when there may be progress to make after arm().
+  virtual Result<int> descriptor() = 0;
+  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more.
+  virtual bool arm() = 0;
+};
+
+/// Something that can be waited for: a queue or a counter.
+class Waitable {
+ public:
+  virtual ~Waitable() = default;
+  /// Whether a reader would find something. Makes no progress.
+  virtual bool pending() = 0;
+};
+
+class WaitObject {
+ public:
+  static Result<std::unique_ptr<WaitObject>> create();
+  ~WaitObject();
+  WaitObject(const WaitObject&) = delete;
+  WaitObject& operator=(const WaitObject&) = delete;
+
+  int fd() const { return epoll_; }
+  /// Sources and waitables may be added more than once, and are removed as often.
+  int add_source(Source& source);
+  void remove_source(Source& source);
+  void add(Waitable& waitable);
+  void remove(Waitable& waitable);
+
+  /// Wakes sleepers, if there can be any. Any thread.
+  void signal() {
+    // PAIR ofi.wait.armed: the caller has filled a queue before
+    if (armed_.load(std::memory_order_seq_cst)) wake();
+  }
+  /// Wakes sleepers, now or when they come.
+  void wake();
+  /// Before a sleep on fd(). False: there is something already.
+  bool prepare();
+  /// Sleeps on fd(). 0, or -FI_ETIMEDOUT, -FI_EINTR.
+  int sleep(std::int64_t timeout_ms);
+
+ private:
+  WaitObject() = default;
+  bool any_pending();
+
+  int epoll_ = -1;
+  int event_ = -1;
+  std::atomic<bool> armed_{false};
+  std::mutex mutex_;  ///< guards the lists
+  std::vector<Source*> sources_;
+  std::vector<Waitable*> waitables_;
+};
+
+/// fi_wait_open()
+class WaitSet final : public fid_wait {
+ public:
+  using Face = fid_wait;
+  static int open(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** set);
+  WaitObject& object() { return *object_; }
+  References& references() { return references_; }
+
+ private:
+  WaitSet() = default;
+  static int wait(fid_wait* set, int timeout_ms);
+  static int close(fid_t id);
+  static int control(fid_t id, int command, void* argument);
+  static fi_ops ops_;
+  static fi_ops_wait wait_ops_;
+  std::unique_ptr<WaitObject> object_;
+  References references_;
+  Held fabric_;
+};
+
+/// How a queue or counter waits, as its attributes ask: none, an object of its own, or that of a set.
+class WaitPlace {
+ public:
+  /// -FI_ENOSYS: a kind of wait that we do not have.
+  int open(fi_wait_obj kind, fid_wait* set, Waitable& owner);
+  ~WaitPlace();
+  WaitObject* object() const { return object_; }
+  void signal() {
+    if (object_ != nullptr) object_->signal();
+  }
+  /// FI_GETWAIT and FI_GETWAITOBJ.
+  int control(int command, void* argument) const;
+
+ private:
+  std::unique_ptr<WaitObject> own_;
+  WaitObject* object_ = nullptr;
+  Waitable* owner_ = nullptr;
+  Held set_;
+  fi_wait_obj kind_ = FI_WAIT_NONE;
+};
+
+}  // namespace clan::ofi

@@ -1,0 +1,73 @@
+// What endpoints say to each other, as messages of the engine. Both sides are processes of one user on one
+// host, but what a peer wrote is input all the same: lengths and numbers are checked where they are used.
+//
+//   WireHeader (24 bytes) | what the operation needs | bytes
+//
+// A message of up to 32 bytes travels with its header in one cache line.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace clan::ofi {
+
+constexpr std::uint32_t kWireVersion = 1;
+
+enum class Op : std::uint8_t {
+  kHello = 1,      ///< first message of a connection: Hello
+  kMessage,        ///< fi_send
+  kTagged,         ///< fi_tsend
+  kAck,            ///< `id` has been delivered
+  kRmaDone,        ///< an access to memory has been made: RmaNotice
+  kAtomic,         ///< AtomicRequest, operands
+  kAtomicReply,    ///< AtomicReply, results
+};
+
+/// Flags of WireHeader.
+constexpr std::uint8_t kHasData = 1;    ///< `data` is remote CQ data
+constexpr std::uint8_t kWantsAck = 2;   ///< answer kAck{id} on delivery
+
+struct WireHeader {
+  Op op = Op::kMessage;
+  std::uint8_t flags = 0;
+  std::uint16_t context = 0;  ///< receive context of a scalable endpoint
+  std::uint32_t id = 0;       ///< of the sender's operation, for answers
+  std::uint64_t tag = 0;
+  std::uint64_t data = 0;
+};
+static_assert(sizeof(WireHeader) == 24 && std::is_trivially_copyable_v<WireHeader>);
+
+struct Hello {
+  std::uint32_t version = kWireVersion;
+  std::uint32_t length = 0;
+  sockaddr_in6 address{};  ///< of the sender; a sockaddr_in in its beginning where it is one
+};
+
+/// WireHeader::tag is the key, data the remote CQ data.
+struct RmaNotice {
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;
+  std::uint32_t read = 0;  ///< 1: it was a read
+  std::uint32_t reserved = 0;
+};
+
+/// WireHeader::tag is the key. Followed by count operands, and as many to compare with where the operation
+/// compares.
+struct AtomicRequest {
+  std::uint64_t address = 0;
+  std::uint32_t count = 0;
+  std::uint8_t type = 0;  ///< fi_datatype
+  std::uint8_t op = 0;    ///< fi_op
+  std::uint8_t kind = 0;  ///< AtomicKind
+  std::uint8_t reserved = 0;
+};
+
+/// Followed by the values found, where they were asked for.
+struct AtomicReply {
+  std::int32_t err = 0;
+  std::uint32_t reserved = 0;
+};
+
+}  // namespace clan::ofi
