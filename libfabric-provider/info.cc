@@ -240,10 +240,7 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
       if (asked.mr_mode == FI_MR_BASIC) domain.mr_mode = FI_MR_BASIC;
     } else if (asked.mr_mode == FI_MR_BASIC || asked.mr_mode == FI_MR_SCALABLE) {
       domain.mr_mode = asked.mr_mode;
-    } else {
-      // Nothing is required. Who can do with virtual addresses gets them: it saves them sums.
-      domain.mr_mode = asked.mr_mode & FI_MR_VIRT_ADDR;
-    }
+    }  // else nothing is required: offsets, keys of the program's choice
   }
   if (hints->fabric_attr != nullptr) info->fabric_attr->fabric = hints->fabric_attr->fabric;
   return info;

@@ -485,11 +485,17 @@ int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t addres
       if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
     }
     if (status) return 0;
-    switch (status.error().err) {
+    FI_INFO(&g_provider, FI_LOG_EP_DATA, "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n",
+            write ? "write" : "read", length, static_cast<unsigned long long>(offset),
+            static_cast<unsigned long long>(key), static_cast<unsigned long long>(region->aperture.size()),
+            status.error().message().c_str());
+    const int err = status.error().err;
+    if (attempt == 0 && (err == ESTALE || err == ERANGE || err == EACCES)) {
+      peer.regions.erase(key);  // another region may have that key now, and be larger
+      continue;
+    }
+    switch (err) {
       case ESTALE:
-        // Another region may have that key now.
-        peer.regions.erase(key);
-        if (attempt == 0) continue;
         return -FI_ENOKEY;
       case ERANGE:
         return -FI_EINVAL;
