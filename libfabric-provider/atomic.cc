@@ -63,11 +63,12 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
 
   std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
-  Peer* peer = endpoint.port().peer(a.peer);
-  if (peer == nullptr) return -FI_EINVAL;
+  const Endpoint::Target target = endpoint.target(a.peer);
+  if (target.peer == nullptr) return -target.err;
   const bool reads = a.kind != AtomicKind::kWrite;
   Sending sending;
   sending.header.op = Op::kAtomic;
+  sending.header.context = target.context;
   sending.header.tag = a.remote.key;
   sending.iov = pieces;
   sending.count = pieces_count;
@@ -76,7 +77,7 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
   sending.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
   sending.completion = !a.silent && endpoint.sends_complete(a.flags);
   sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
-  return endpoint.port().start_atomic(endpoint, *peer, sending, results, results_count);
+  return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
 }
 
 // --- the table -------------------------------------------------------------------------------------

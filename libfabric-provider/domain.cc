@@ -13,6 +13,7 @@
 #include "memory_region.h"
 #include "poll_set.h"
 #include "port.h"
+#include "shared_context.h"
 
 namespace clan::ofi {
 
@@ -31,11 +32,11 @@ fi_ops_domain Domain::domain_ops_ = {
     .av_open = Av::open,
     .cq_open = Cq::open,
     .endpoint = Domain::endpoint,
-    .scalable_ep = not_supported,
+    .scalable_ep = ScalableEndpoint::open,
     .cntr_open = Counter::open,
     .poll_open = PollSet::open,
-    .stx_ctx = not_supported,
-    .srx_ctx = not_supported,
+    .stx_ctx = SharedTransmit::open,
+    .srx_ctx = SharedReceive::open,
     .query_atomic = Domain::query_atomic,
     .query_collective = not_supported,
     .endpoint2 = not_supported,

@@ -6,6 +6,7 @@
 #include "counter.h"
 #include "domain.h"
 #include "eq.h"
+#include "shared_context.h"
 
 namespace clan::ofi {
 
@@ -34,12 +35,12 @@ fi_ops_cm Endpoint::connection_ops_ = {
     .size = sizeof(fi_ops_cm),
     .setname = Endpoint::set_name,
     .getname = Endpoint::get_name,
-    .getpeer = not_supported,
-    .connect = not_supported,
+    .getpeer = Endpoint::get_peer,
+    .connect = Endpoint::connect,
     .listen = not_supported,
-    .accept = not_supported,
+    .accept = Endpoint::accept,
     .reject = not_supported,
-    .shutdown = not_supported,
+    .shutdown = Endpoint::shutdown,
     .join = not_supported,
 };
 
@@ -62,38 +63,60 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
   if (info == nullptr || info->ep_attr == nullptr || info->tx_attr == nullptr || info->rx_attr == nullptr) {
     return -FI_EINVAL;
   }
-  if (info->ep_attr->type != FI_EP_RDM) return -FI_EINVAL;
-  auto* made = new (std::nothrow) Endpoint(domain);
+  const fi_ep_type type = info->ep_attr->type;
+  if (type != FI_EP_RDM && type != FI_EP_MSG) return -FI_EINVAL;
+  auto* made = new (std::nothrow) Endpoint(domain, std::make_shared<Port>(domain));
   if (made == nullptr) return -FI_ENOMEM;
-  made->fid = {FI_CLASS_EP, context, &ops_};
-  made->ops = &endpoint_ops_;
-  made->cm = &connection_ops_;
-  made->msg = &g_message_ops;
-  made->tagged = &g_tagged_ops;
-  made->rma = &g_rma_ops;
-  made->atomic = &g_atomic_ops;
-  made->collective = &g_collective_ops;
+  made->set_tables(FI_CLASS_EP, context);
   made->domain_held_ = Held(domain.references());
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
-  made->caps_ = info->caps;
-  made->receive_caps_ = info->rx_attr->caps != 0 ? info->rx_attr->caps : info->caps;
-  made->tells_source_ = (info->caps & FI_SOURCE) != 0;
-  made->tells_unknown_source_ = made->tells_source_ && (info->caps & FI_SOURCE_ERR) != 0;
-  made->send_flags_ = info->tx_attr->op_flags;
-  made->receive_flags_ = info->rx_attr->op_flags;
+  made->set_attributes(*info);
+  if (type == FI_EP_MSG) {
+    made->connected_mode_ = true;
+    made->remote_ = read_address(info->dest_addr, info->dest_addrlen);
+    made->request_.reset(connection_request(info->handle));
+    // The event queue may be read by a thread of its own, whatever was said of the domain.
+    domain.lock().require();
+    // A server's endpoint is another than the one that listens, and has a port of its own.
+    if (made->request_ != nullptr) made->wanted_.set_port(0);
+  }
   *ep = made;
   return 0;
 }
 
+void Endpoint::set_tables(std::size_t fclass, void* context) {
+  fid = {fclass, context, &ops_};
+  ops = &endpoint_ops_;
+  cm = &connection_ops_;
+  msg = &g_message_ops;
+  tagged = &g_tagged_ops;
+  rma = &g_rma_ops;
+  atomic = &g_atomic_ops;
+  collective = &g_collective_ops;
+}
+
+void Endpoint::set_attributes(const fi_info& info) {
+  caps_ = info.caps;
+  receive_caps_ = info.rx_attr->caps != 0 ? info.rx_attr->caps : info.caps;
+  tells_source_ = (info.caps & FI_SOURCE) != 0;
+  tells_unknown_source_ = tells_source_ && (info.caps & FI_SOURCE_ERR) != 0;
+  send_flags_ = info.tx_attr->op_flags;
+  receive_flags_ = info.rx_attr->op_flags;
+}
+
 Endpoint::~Endpoint() {
+  if (eq_ != nullptr) {
+    if (connected_mode_) eq_->remove_source(domain_);
+    eq_->forget(&fid);
+  }
   std::lock_guard lock(domain_.lock());
-  port_->detach(*this, 0);
+  if (receiving_) port_->detach(*this, context_);
   if (send_cq_ != nullptr) send_cq_->ports().remove(*port_);
   if (receive_cq_ != nullptr) receive_cq_->ports().remove(*port_);
   for (Counter* counter : counters_) {
     if (counter != nullptr) counter->ports().remove(*port_);
   }
-  domain_.remove_port(*port_);
+  if (port_.use_count() == 1) domain_.remove_port(*port_);
   port_.reset();
 }
 
@@ -106,6 +129,15 @@ int Endpoint::close(fid_t id) {
 
 int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
   auto& endpoint = object_of<Endpoint>(id);
+  if (to->fclass == FI_CLASS_EQ) {
+    if (endpoint.eq_ != nullptr) return -FI_EINVAL;
+    auto& eq = object_of<Eq>(to);
+    endpoint.eq_held_ = Held(eq.references());
+    // Not under the lock: progress of the queue's takes it.
+    if (int rc = endpoint.connected_mode_ ? eq.add_source(endpoint.domain_) : 0; rc != 0) return rc;
+    endpoint.eq_ = &eq;
+    return 0;
+  }
   std::lock_guard lock(endpoint.lock());
   switch (to->fclass) {
     case FI_CLASS_CQ:
@@ -119,10 +151,14 @@ int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
       endpoint.av_held_ = Held(endpoint.av_->references());
       endpoint.port_->set_av(endpoint.av_);
       return 0;
-    case FI_CLASS_EQ:
-      endpoint.eq_ = &object_of<Eq>(to);
-      endpoint.eq_held_ = Held(endpoint.eq_->references());
+    case FI_CLASS_SRX_CTX: {
+      auto& shared = object_of<SharedReceive>(to);
+      if (&shared.domain() != &endpoint.domain_) return -FI_EINVAL;
+      endpoint.shared_receive_held_ = Held(shared.references());
+      endpoint.receives_ = &shared.receives();
       return 0;
+    }
+    case FI_CLASS_STX_CTX:
     case FI_CLASS_MR:
       return 0;
     default:
@@ -171,16 +207,17 @@ int Endpoint::bind_counter(Counter& counter, std::uint64_t flags) {
 
 int Endpoint::enable() {
   if (enabled_) return 0;
-  if (av_ == nullptr) return -FI_ENOAV;
-  const bool sends = (caps_ & (FI_SEND | FI_READ | FI_WRITE)) != 0;
-  const bool receives = (caps_ & FI_RECV) != 0;
+  if (connected_mode_ && eq_ == nullptr) return -FI_ENOEQ;
+  if (!connected_mode_ && av_ == nullptr) return -FI_ENOAV;
+  const bool sends = (caps_ & (FI_SEND | FI_READ | FI_WRITE)) != 0 && fid.fclass != FI_CLASS_RX_CTX;
+  const bool receives = (caps_ & FI_RECV) != 0 && receiving_;
   if (sends && send_cq_ == nullptr && counters_[kSends] == nullptr && counters_[kReads] == nullptr &&
       counters_[kWrites] == nullptr) {
     return -FI_ENOCQ;
   }
   if (receives && receive_cq_ == nullptr && counters_[kReceives] == nullptr) return -FI_ENOCQ;
   if (int rc = port_->start(wanted_); rc != 0) return rc;
-  port_->attach(*this, 0);
+  if (receiving_) port_->attach(*this, context_);
   enabled_ = true;
   return 0;
 }
@@ -244,6 +281,12 @@ ssize_t Endpoint::cancel(fid_t id, void* context) {
 int Endpoint::getopt(fid_t id, int level, int name, void* value, std::size_t* length) {
   auto& endpoint = object_of<Endpoint>(id);
   if (level != FI_OPT_ENDPOINT) return -FI_ENOPROTOOPT;
+  if (name == FI_OPT_CM_DATA_SIZE) {
+    if (*length < sizeof(std::size_t)) return -FI_ETOOSMALL;
+    *static_cast<std::size_t*>(value) = kMostConnectionData;
+    *length = sizeof(std::size_t);
+    return 0;
+  }
   if (name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
   if (*length < sizeof(std::size_t)) return -FI_ETOOSMALL;
   *static_cast<std::size_t*>(value) = endpoint.least_multi_receive_;

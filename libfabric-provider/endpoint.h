@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "cm.h"
 #include "matching.h"
 #include "port.h"
 #include "provider.h"
@@ -11,6 +12,7 @@ namespace clan::ofi {
 
 class Av;
 class Counter;
+class SharedReceive;
 class Cq;
 class Domain;
 class Eq;
@@ -24,6 +26,24 @@ class Endpoint final : public fid_ep {
   Port& port() { return *port_; }
   Lock& lock();
   ReceiveQueue& receives() { return *receives_; }
+  /// What an address of this endpoint's says.
+  struct Target {
+    Peer* peer = nullptr;
+    std::uint16_t context = 0;
+    int err = FI_EINVAL;  ///< why there is no peer
+  };
+  Target target(fi_addr_t address) {
+    if (connected_mode_) return {connection_, 0, FI_ENOTCONN};
+    const fi_addr_t mask = av_->address_mask();
+    return {port_->peer(address & mask), static_cast<std::uint16_t>(av_->context_of(address)), FI_EINVAL};
+  }
+  /// A peer as it is named in a receive. False: there is no such address.
+  bool find_source(fi_addr_t address, const Peer** from) {
+    *from = nullptr;
+    if (address == FI_ADDR_UNSPEC || !directed() || connected_mode_) return true;
+    *from = port_->peer(address & av_->address_mask());
+    return *from != nullptr;
+  }
   Cq* send_cq() const { return send_cq_; }
   Cq* receive_cq() const { return receive_cq_; }
   bool enabled() const { return enabled_; }
@@ -48,8 +68,14 @@ class Endpoint final : public fid_ep {
   /// A peer has accessed memory of ours.
   void note_access(std::uint64_t flags);
 
+  // What a message endpoint hears from its port.
+  /// The answer has come. The peer to hang up on, if there is one.
+  Peer* answered(Peer& peer, const WireHeader& header, std::span<const std::byte> data);
+  void peer_left(Peer& peer);
+
  private:
-  explicit Endpoint(Domain& domain) : domain_(domain), port_(std::make_unique<Port>(domain)) {}
+  friend class ScalableEndpoint;
+  Endpoint(Domain& domain, std::shared_ptr<Port> port) : domain_(domain), port_(std::move(port)) {}
   ~Endpoint();
   int enable();
   static int close(fid_t id);
@@ -62,13 +88,24 @@ class Endpoint final : public fid_ep {
   static int setopt(fid_t id, int level, int name, const void* value, std::size_t length);
   static int set_name(fid_t id, void* address, std::size_t length);
   static int get_name(fid_t id, void* address, std::size_t* length);
+  static int get_peer(fid_ep* ep, void* address, std::size_t* length);
+  static int connect(fid_ep* ep, const void* address, const void* data, std::size_t length);
+  static int accept(fid_ep* ep, const void* data, std::size_t length);
+  static int shutdown(fid_ep* ep, std::uint64_t flags);
+  void set_tables(std::size_t fclass, void* context);
+  void set_attributes(const fi_info& info);
+  void fail_connection(int err, std::span<const std::byte> data);
+  void tell(std::uint32_t event, std::span<const std::byte> data);
+  void flush_receives();
   static fi_ops ops_;
   static fi_ops_ep endpoint_ops_;
   static fi_ops_cm connection_ops_;
 
   Domain& domain_;
   Held domain_held_;
-  std::unique_ptr<Port> port_;
+  std::shared_ptr<Port> port_;
+  unsigned context_ = 0;    ///< its number among the receive contexts of the port
+  bool receiving_ = true;   ///< false: a transmit context
   SocketAddress wanted_;  ///< the name to take
   ReceiveQueue own_receives_;
   ReceiveQueue* receives_ = &own_receives_;
@@ -87,6 +124,16 @@ class Endpoint final : public fid_ep {
   bool tells_source_ = false, tells_unknown_source_ = false;
   std::size_t least_multi_receive_ = 64;
   bool enabled_ = false;
+  Held shared_receive_held_, scalable_held_;
+
+  // A message endpoint.
+  bool connected_mode_ = false;
+  std::unique_ptr<ConnectionRequest> request_;  ///< what fi_accept() is to answer
+  Peer* connection_ = nullptr;
+  Peer* asked_ = nullptr;          ///< the passive endpoint that we wait for
+  std::uint64_t attempt_ = 0;
+  SocketAddress remote_;
+  bool shut_down_ = false;
 };
 
 extern fi_ops_msg g_message_ops;

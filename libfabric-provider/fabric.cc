@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "cm.h"
 #include "counter.h"
 #include "cq.h"
 #include "domain.h"
@@ -23,7 +24,7 @@ fi_ops Fabric::ops_ = {
 fi_ops_fabric Fabric::fabric_ops_ = {
     .size = sizeof(fi_ops_fabric),
     .domain = Domain::open,
-    .passive_ep = not_supported,
+    .passive_ep = PassiveEndpoint::open,
     .eq_open = Eq::open,
     .wait_open = WaitSet::open,
     .trywait = Fabric::trywait,

@@ -37,8 +37,10 @@ struct Offered {
 constexpr Offered kOffers[] = {
     {FI_EP_RDM,
      kTransferCaps | kSendingCaps | kReceivingCaps | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE |
-         FI_SOURCE_ERR | FI_RMA_EVENT | FI_FENCE | kDomainCaps,
-     1},
+         FI_SOURCE_ERR | FI_RMA_EVENT | FI_FENCE | FI_NAMED_RX_CTX | kDomainCaps,
+     kMostContexts},
+    {FI_EP_MSG,
+     kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE | kDomainCaps, 1},
 };
 
 bool mismatch(const char* what) {
@@ -78,7 +80,9 @@ bool fits_domain(const fi_domain_attr& wanted, const Offered& offered, std::uint
   if (wanted.max_ep_tx_ctx > offered.contexts || wanted.max_ep_rx_ctx > offered.contexts) {
     return mismatch("contexts of scalable endpoints");
   }
-  if (wanted.max_ep_stx_ctx > 0 || wanted.max_ep_srx_ctx > 0) return mismatch("shared contexts");
+  if (wanted.max_ep_stx_ctx > kMostSharedContexts || wanted.max_ep_srx_ctx > kMostSharedContexts) {
+    return mismatch("shared contexts");
+  }
   if (wanted.mr_iov_limit > 1) return mismatch("mr_iov_limit");
   if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
   if (!subset(wanted.caps, kDomainCaps)) return mismatch("domain capabilities");
@@ -90,7 +94,8 @@ bool fits_endpoint(const fi_ep_attr& wanted, const Offered& offered) {
   if (wanted.protocol_version > kProtocolVersion) return mismatch("protocol version");
   if (wanted.max_msg_size > kMaxMessage) return mismatch("max_msg_size");
   if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
-  if (wanted.tx_ctx_cnt > offered.contexts || wanted.rx_ctx_cnt > offered.contexts) {
+  const auto too_many = [&](std::size_t count) { return count != FI_SHARED_CONTEXT && count > offered.contexts; };
+  if (too_many(wanted.tx_ctx_cnt) || too_many(wanted.rx_ctx_cnt)) {
     return mismatch("tx_ctx_cnt, rx_ctx_cnt");
   }
   return true;
@@ -200,6 +205,7 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
   domain.cq_cnt = domain.ep_cnt = domain.cntr_cnt = 65536;
   domain.tx_ctx_cnt = domain.rx_ctx_cnt = 65536;
   domain.max_ep_tx_ctx = domain.max_ep_rx_ctx = offered.contexts;
+  domain.max_ep_stx_ctx = domain.max_ep_srx_ctx = kMostSharedContexts;
   domain.mr_iov_limit = 1;
   domain.caps = kDomainCaps;
   domain.max_err_data = sizeof(sockaddr_in6);

@@ -10,6 +10,7 @@ inline constexpr std::size_t kInjectBytes = 4096;
 inline constexpr std::size_t kQueueSize = 1024;
 inline constexpr std::size_t kMostQueueSize = 65536;
 inline constexpr std::size_t kMostContexts = 16;  ///< of one kind in a scalable endpoint
+inline constexpr std::size_t kMostSharedContexts = 65536;
 inline constexpr std::size_t kMaxMessage = std::size_t{1} << 40;
 
 /// Capabilities of which an endpoint may have some and not others.

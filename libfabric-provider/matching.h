@@ -74,7 +74,6 @@ class Pool {
 struct Posted {
   Posted* next = nullptr;
   Posted* previous = nullptr;
-  Endpoint* owner = nullptr;     ///< null in a shared context: whoever the message came to
   const Peer* from = nullptr;    ///< null: anyone
   std::uint64_t tag = 0, ignore = 0;
   void* context = nullptr;

@@ -4,6 +4,7 @@
 #include "counter.h"
 #include "domain.h"
 #include "endpoint.h"
+#include "shared_context.h"
 
 namespace clan::ofi {
 namespace {
@@ -42,10 +43,11 @@ ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t 
   if (count > kIovLimit) return -FI_EINVAL;
   std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
-  Peer* peer = endpoint.port().peer(to);
-  if (peer == nullptr) return -FI_EINVAL;
+  const Endpoint::Target target = endpoint.target(to);
+  if (target.peer == nullptr) return -target.err;
   Sending sending;
   sending.header = label.header();
+  sending.header.context = target.context;
   sending.iov = iov;
   sending.count = count;
   sending.length = total_length(iov, count);
@@ -57,7 +59,7 @@ ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t 
   if (sending.inject && sending.length > kInjectBytes) return -FI_EMSGSIZE;
   sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0;
   sending.counter = endpoint.counter(Endpoint::kSends);
-  return endpoint.port().send(endpoint, *peer, sending);
+  return endpoint.port().send(endpoint, *target.peer, sending);
 }
 
 ssize_t send_one(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, const Label& label,
@@ -72,9 +74,11 @@ ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
   if (length > kInjectBytes) return -FI_EMSGSIZE;
   std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
-  Peer* peer = endpoint.port().peer(to);
-  if (peer == nullptr) return -FI_EINVAL;
-  const ssize_t rc = endpoint.port().send_at_once(*peer, label.header(), buffer, length);
+  const Endpoint::Target target = endpoint.target(to);
+  if (target.peer == nullptr) return -target.err;
+  WireHeader header = label.header();
+  header.context = target.context;
+  const ssize_t rc = endpoint.port().send_at_once(*target.peer, header, buffer, length);
   if (rc == 0) {
     if (Counter* counter = endpoint.counter(Endpoint::kSends)) counter->count();
   }
@@ -92,19 +96,11 @@ struct Wanted {
   std::uint64_t ignore = kAnyTag;
 };
 
-// Whom a receive is from. False: there is no such address.
-bool find_source(Endpoint& endpoint, fi_addr_t address, const Peer** from) {
-  *from = nullptr;
-  if (address == FI_ADDR_UNSPEC || !endpoint.directed()) return true;
-  *from = endpoint.port().peer(address);
-  return *from != nullptr;
-}
-
-// Under the lock.
-Posted* make_receive(Endpoint& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted,
+// Receives are posted on an Endpoint or on a SharedReceive. Under the lock.
+template <typename Receiver>
+Posted* make_receive(Receiver& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted,
                      const Peer* from, void* context, std::uint64_t flags) {
   Posted* posted = endpoint.receives().make_posted();
-  posted->owner = &endpoint;
   posted->from = from;
   posted->tag = wanted.tag;
   posted->ignore = wanted.ignore;
@@ -117,21 +113,23 @@ Posted* make_receive(Endpoint& endpoint, const iovec* iov, std::size_t count, co
   return posted;
 }
 
-ssize_t receive(Endpoint& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted, void* context,
+template <typename Receiver>
+ssize_t receive(Receiver& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted, void* context,
                 std::uint64_t flags) {
   if (count > kIovLimit) return -FI_EINVAL;
   std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   const Peer* from;
-  if (!find_source(endpoint, wanted.from, &from)) return -FI_EINVAL;
+  if (!endpoint.find_source(wanted.from, &from)) return -FI_EINVAL;
   if ((flags & FI_MULTI_RECV) != 0 && count != 1) return -FI_EINVAL;
   Posted* posted = make_receive(endpoint, iov, count, wanted, from, context, flags);
-  endpoint.port().receive(*posted, wanted.kind, endpoint.receives(), endpoint);
+  post_receive(endpoint.receives(), wanted.kind, *posted);
   return 0;
 }
 
+template <typename Receiver>
 ssize_t receive_one(fid_ep* ep, void* buffer, std::size_t length, const Wanted& wanted, void* context) {
-  Endpoint& endpoint = endpoint_of(ep);
+  auto& endpoint = *static_cast<Receiver*>(ep);
   const iovec iov{buffer, length};
   return receive(endpoint, &iov, 1, wanted, context, endpoint.receive_flags());
 }
@@ -157,7 +155,7 @@ void show(Endpoint& endpoint, Unexpected& message, void* context) {
 ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint64_t flags) {
   ReceiveQueue& queue = endpoint.receives();
   const Peer* from;
-  if (!find_source(endpoint, wanted.from, &from)) return -FI_EINVAL;
+  if (!endpoint.find_source(wanted.from, &from)) return -FI_EINVAL;
   endpoint.port().progress();
   Unexpected* message = queue.find(kTagged, from, wanted.tag, wanted.ignore);
   if (message == nullptr) {
@@ -195,24 +193,27 @@ ssize_t take_claimed(Endpoint& endpoint, const iovec* iov, std::size_t count, co
   }
   Posted* posted = make_receive(endpoint, iov, count, wanted, nullptr, context, flags);
   queue.posted(kTagged).push_back(*posted);
-  endpoint.port().deliver(endpoint, *message, *posted, queue, kTagged);
+  message->to->port().deliver(*message, *posted, queue, kTagged);
   return 0;
 }
 
 // --- the tables ------------------------------------------------------------------------------------
 
+template <typename Receiver>
 ssize_t msg_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, void* context) {
-  return receive_one(ep, buffer, length, {.kind = kUntagged, .from = from}, context);
+  return receive_one<Receiver>(ep, buffer, length, {.kind = kUntagged, .from = from}, context);
 }
 
+template <typename Receiver>
 ssize_t msg_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from, void* context) {
-  Endpoint& endpoint = endpoint_of(ep);
+  auto& endpoint = *static_cast<Receiver*>(ep);
   return receive(endpoint, iov, count, {.kind = kUntagged, .from = from}, context, endpoint.receive_flags());
 }
 
+template <typename Receiver>
 ssize_t msg_recvmsg(fid_ep* ep, const fi_msg* msg, std::uint64_t flags) {
   if ((flags & (FI_PEEK | FI_CLAIM | FI_DISCARD)) != 0) return -FI_EOPNOTSUPP;
-  return receive(endpoint_of(ep), msg->msg_iov, msg->iov_count, {.kind = kUntagged, .from = msg->addr},
+  return receive(*static_cast<Receiver*>(ep), msg->msg_iov, msg->iov_count, {.kind = kUntagged, .from = msg->addr},
                  msg->context, flags);
 }
 
@@ -243,15 +244,23 @@ ssize_t msg_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::
   return inject(ep, buffer, length, to, {.kind = kUntagged, .data = &data});
 }
 
+template <typename Receiver>
 ssize_t tagged_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, std::uint64_t tag,
                     std::uint64_t ignore, void* context) {
-  return receive_one(ep, buffer, length, {kTagged, from, tag, ignore}, context);
+  return receive_one<Receiver>(ep, buffer, length, {kTagged, from, tag, ignore}, context);
 }
 
+template <typename Receiver>
 ssize_t tagged_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from,
                      std::uint64_t tag, std::uint64_t ignore, void* context) {
-  Endpoint& endpoint = endpoint_of(ep);
+  auto& endpoint = *static_cast<Receiver*>(ep);
   return receive(endpoint, iov, count, {kTagged, from, tag, ignore}, context, endpoint.receive_flags());
+}
+
+ssize_t shared_tagged_recvmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags) {
+  if ((flags & (FI_PEEK | FI_CLAIM | FI_DISCARD)) != 0) return -FI_EOPNOTSUPP;
+  return receive(*static_cast<SharedReceive*>(ep), msg->msg_iov, msg->iov_count,
+                 {kTagged, msg->addr, msg->tag, msg->ignore}, msg->context, flags);
 }
 
 ssize_t tagged_recvmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags) {
@@ -301,9 +310,9 @@ ssize_t tagged_injectdata(fid_ep* ep, const void* buffer, std::size_t length, st
 
 fi_ops_msg g_message_ops = {
     .size = sizeof(fi_ops_msg),
-    .recv = msg_recv,
-    .recvv = msg_recvv,
-    .recvmsg = msg_recvmsg,
+    .recv = msg_recv<Endpoint>,
+    .recvv = msg_recvv<Endpoint>,
+    .recvmsg = msg_recvmsg<Endpoint>,
     .send = msg_send,
     .sendv = msg_sendv,
     .sendmsg = msg_sendmsg,
@@ -314,8 +323,8 @@ fi_ops_msg g_message_ops = {
 
 fi_ops_tagged g_tagged_ops = {
     .size = sizeof(fi_ops_tagged),
-    .recv = tagged_recv,
-    .recvv = tagged_recvv,
+    .recv = tagged_recv<Endpoint>,
+    .recvv = tagged_recvv<Endpoint>,
     .recvmsg = tagged_recvmsg,
     .send = tagged_send,
     .sendv = tagged_sendv,
@@ -323,6 +332,32 @@ fi_ops_tagged g_tagged_ops = {
     .inject = tagged_inject,
     .senddata = tagged_senddata,
     .injectdata = tagged_injectdata,
+};
+
+fi_ops_msg g_shared_message_ops = {
+    .size = sizeof(fi_ops_msg),
+    .recv = msg_recv<SharedReceive>,
+    .recvv = msg_recvv<SharedReceive>,
+    .recvmsg = msg_recvmsg<SharedReceive>,
+    .send = not_supported,
+    .sendv = not_supported,
+    .sendmsg = not_supported,
+    .inject = not_supported,
+    .senddata = not_supported,
+    .injectdata = not_supported,
+};
+
+fi_ops_tagged g_shared_tagged_ops = {
+    .size = sizeof(fi_ops_tagged),
+    .recv = tagged_recv<SharedReceive>,
+    .recvv = tagged_recvv<SharedReceive>,
+    .recvmsg = shared_tagged_recvmsg,
+    .send = not_supported,
+    .sendv = not_supported,
+    .sendmsg = not_supported,
+    .inject = not_supported,
+    .senddata = not_supported,
+    .injectdata = not_supported,
 };
 
 }  // namespace clan::ofi

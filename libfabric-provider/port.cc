@@ -88,34 +88,45 @@ void PortList::progress() {
 
 // --- life ------------------------------------------------------------------------------------------
 
-Port::~Port() = default;
+Port::~Port() {
+  while (Unexpected* message = homeless_.first()) {
+    homeless_.remove(*message);
+    Unexpected::destroy(message);
+  }
+}
+
+Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted, const MessageOptions& options,
+                                  SocketAddress* taken) {
+  *taken = wanted.valid() ? wanted : own_address(AF_INET);
+  if (taken->is_any()) {
+    const std::uint16_t port = taken->port();
+    *taken = own_address(taken->family());
+    taken->set_port(port);
+  }
+  const bool any_port = taken->port() == 0;
+  constexpr int kAttempts = 1000;
+  for (int attempt = 0;; ++attempt) {
+    if (any_port) {
+      taken->set_port(static_cast<std::uint16_t>(kFirstFreePort + arc4random_uniform(65536 - kFirstFreePort)));
+    }
+    const Name name = name_of(*taken);
+    if (!name.local()) return Error{EADDRNOTAVAIL, "not an address of this host"};
+    auto made = MessageEndpoint::create(context, service_of(name), options);
+    if (made.ok() || made.error().err != EADDRINUSE || !any_port || attempt == kAttempts) {
+      if (!made) {
+        FI_WARN(&g_provider, FI_LOG_EP_CTRL, "%s: %s\n", to_text(*taken).c_str(), made.error().message().c_str());
+      }
+      return made;
+    }
+  }
+}
 
 int Port::start(const SocketAddress& wanted) {
   if (messages_) return 0;
-  address_ = wanted.valid() ? wanted : own_address(AF_INET);
-  if (address_.is_any()) {
-    const std::uint16_t port = address_.port();
-    address_ = own_address(address_.family());
-    address_.set_port(port);
-  }
-  const bool any_port = !wanted.valid() || wanted.port() == 0;
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    if (any_port) {
-      address_.set_port(static_cast<std::uint16_t>(kFirstFreePort + arc4random_uniform(65536 - kFirstFreePort)));
-    }
-    name_ = name_of(address_);
-    if (!name_.local()) return -FI_EADDRNOTAVAIL;
-    auto made = MessageEndpoint::create(domain_.context(), service_of(name_), message_options());
-    if (made.ok()) {
-      messages_.emplace(std::move(*made));
-      return domain_.add_port(*this);
-    }
-    if (made.error().err != EADDRINUSE || !any_port) {
-      FI_WARN(&g_provider, FI_LOG_EP_CTRL, "%s: %s\n", to_text(address_).c_str(), made.error().message().c_str());
-      return failure(made.error());
-    }
-  }
-  return -FI_EADDRINUSE;
+  auto taken = take_name(domain_.context(), wanted, message_options(), &address_);
+  if (!taken) return failure(taken.error());
+  messages_.emplace(std::move(*taken));
+  return domain_.add_port(*this);
 }
 
 int Port::register_with(EventQueue& events) {
@@ -126,6 +137,16 @@ int Port::register_with(EventQueue& events) {
 void Port::attach(Endpoint& endpoint, unsigned context) {
   if (endpoints_.size() <= context) endpoints_.resize(context + 1);
   endpoints_[context] = &endpoint;
+  for (Unexpected* message = homeless_.first(); message != nullptr;) {
+    Unexpected* next = message->next;
+    if (message->header.context == context) {
+      homeless_.remove(*message);
+      message->to = &endpoint;
+      const bool tagged = message->header.op == Op::kTagged;
+      endpoint.receives().unexpected(tagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged).push_back(*message);
+    }
+    message = next;
+  }
 }
 
 void Port::detach(Endpoint& endpoint, unsigned context) {
@@ -133,6 +154,11 @@ void Port::detach(Endpoint& endpoint, unsigned context) {
   for (auto& operation : operations_) {
     if (operation->live && operation->owner == &endpoint) operation->owner = nullptr;
   }
+  endpoint.receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
+    if (message.to != &endpoint) return;
+    list.remove(message);
+    Unexpected::destroy(&message);
+  });
 }
 
 // --- peers -----------------------------------------------------------------------------------------
@@ -247,6 +273,24 @@ void Port::departed(PeerIndex index) {
   for (PeerIndex other = 0; other < by_index_.size(); ++other) {
     if (by_index_[other] == peer) peer->index = other;
   }
+  if (peer->index != kNoPeer) return;
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr) endpoint->peer_left(*peer);
+  }
+}
+
+int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, Peer** peer) {
+  *peer = &peer_named(to);
+  if (int rc = ready(**peer); rc != 0) return rc;
+  const ssize_t rc = send_at_once(**peer, header, data, length);
+  return static_cast<int>(rc);
+}
+
+void Port::hang_up(Peer& peer) {
+  const PeerIndex index = std::exchange(peer.index, kNoPeer);
+  if (index == kNoPeer) return;
+  by_index_[index] = nullptr;
+  messages_->disconnect(index);
 }
 
 // --- operations ------------------------------------------------------------------------------------
@@ -510,7 +554,7 @@ bool Port::owner_listens(Peer& peer, std::uint64_t key) {
   return it != peer.regions.end() && it->second.tell_owner;
 }
 
-int Port::tell_owner(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
+int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
                      const std::uint64_t* data) {
   if (int rc = ready(peer); rc != 0) return rc;
   struct {
@@ -518,6 +562,7 @@ int Port::tell_owner(Peer& peer, bool write, std::uint64_t key, std::uint64_t ad
     RmaNotice notice;
   } message;
   message.header.tag = key;
+  message.header.context = context;
   if (data != nullptr) {
     message.header.flags = kHasData;
     message.header.data = *data;
@@ -588,6 +633,7 @@ void Port::arrived(const IncomingMessage& message) {
     if (arrived_for_receive(*peer, header, message) == Taken::kNo) messages_->drop();
     return;
   }
+  Peer* leaves = nullptr;
   switch (header.op) {
     case Op::kAck:
     case Op::kAtomicReply:
@@ -599,27 +645,33 @@ void Port::arrived(const IncomingMessage& message) {
     case Op::kAtomic:
       arrived_atomic(*peer, header, head);
       break;
+    case Op::kAccept:
+    case Op::kReject:
+      if (!endpoints_.empty() && endpoints_[0] != nullptr) leaves = endpoints_[0]->answered(*peer, header, head);
+      break;
     default:
       break;
   }
   messages_->drop();
+  if (leaves != nullptr) hang_up(*leaves);
 }
 
 // kNo: the message is still in front.
 Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message) {
   Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
-  if (endpoint == nullptr) {
-    if (header.flags & kWantsAck) acknowledge(peer, header);
-    return Taken::kNo;
-  }
-  ReceiveQueue& queue = endpoint->receives();
   const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
-  Posted* posted = kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
+  Posted* posted = nullptr;
+  if (endpoint != nullptr) [[likely]] {
+    ReceiveQueue& queue = endpoint->receives();
+    posted = kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
+  }
+  List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : homeless_;
   if (message.offered) {
     auto aside = messages_->set_aside();
     if (!aside) return Taken::kNo;
     if (posted != nullptr) {
-      complete_receive(*endpoint, peer, header, message.size, nullptr, &*aside, *posted, queue, kind);
+      complete_receive(*endpoint, peer, header, message.size, nullptr, &*aside, *posted, endpoint->receives(),
+                       kind);
       return Taken::kDropped;
     }
     Unexpected* kept = Unexpected::make(0);
@@ -633,13 +685,13 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
     kept->size = message.size;
     kept->offered = true;
     kept->aside = *aside;
-    queue.unexpected(kind).push_back(*kept);
+    keep.push_back(*kept);
     return Taken::kDropped;
   }
   const std::byte* bytes = message.bytes.data() + sizeof header;
   const std::size_t size = message.bytes.size() - sizeof header;
   if (posted != nullptr) [[likely]] {
-    complete_receive(*endpoint, peer, header, size, bytes, nullptr, *posted, queue, kind);
+    complete_receive(*endpoint, peer, header, size, bytes, nullptr, *posted, endpoint->receives(), kind);
     return Taken::kNo;
   }
   Unexpected* kept = Unexpected::make(size);
@@ -652,7 +704,7 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
   kept->header = header;
   kept->size = size;
   if (size > 0) std::memcpy(kept->bytes(), bytes, size);
-  queue.unexpected(kind).push_back(*kept);
+  keep.push_back(*kept);
   return Taken::kNo;
 }
 
@@ -715,22 +767,21 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
   cq->write(completion);
 }
 
-void Port::receive(Posted& posted, ReceiveQueue::Kind kind, ReceiveQueue& queue, Endpoint& endpoint) {
+void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) {
   queue.posted(kind).push_back(posted);
   if (queue.unexpected(kind).empty()) [[likely]] return;
   const Peer* from = posted.from;
   const std::uint64_t tag = posted.tag, ignore = posted.ignore;
   while (Unexpected* message = queue.find(kind, from, tag, ignore)) {
     queue.unexpected(kind).remove(*message);
-    deliver(endpoint, *message, posted, queue, kind);
+    message->to->port().deliver(*message, posted, queue, kind);
     // One that has got its message, or is used up, is not the last of the list any more.
     if (queue.posted(kind).last() != &posted) return;
   }
 }
 
-void Port::deliver(Endpoint& endpoint, Unexpected& message, Posted& posted, ReceiveQueue& queue,
-                   ReceiveQueue::Kind kind) {
-  complete_receive(endpoint, *message.from, message.header, message.size, message.bytes(),
+void Port::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind) {
+  complete_receive(*message.to, *message.from, message.header, message.size, message.bytes(),
                    message.offered ? &message.aside : nullptr, posted, queue, kind);
   Unexpected::destroy(&message);
 }

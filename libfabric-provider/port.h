@@ -87,6 +87,14 @@ struct Sending {
   Counter* counter = nullptr;
 };
 
+/// A receive has been posted: puts it in the list, and gives it the message that waits for it.
+void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted);
+
+/// A message endpoint of the engine under the name `wanted`, or a free one where its port is 0. `taken`: the
+/// address by which others find it.
+Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted, const MessageOptions& options,
+                                  SocketAddress* taken);
+
 class Port {
  public:
   explicit Port(Domain& domain) : domain_(domain) {}
@@ -102,6 +110,7 @@ class Port {
   int register_with(EventQueue& events);
   void set_av(Av* av) { av_ = av; }
   Av* av() const { return av_; }
+  /// From now on messages for this receive context are `endpoint`'s; those that have come already too.
   void attach(Endpoint& endpoint, unsigned context);
   /// Forgets an endpoint: what it had under way will not be heard of again.
   void detach(Endpoint& endpoint, unsigned context);
@@ -141,20 +150,23 @@ class Port {
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
   /// Tells the owner of a region of an access. `data`: remote CQ data.
-  int tell_owner(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
+  int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
                  const std::uint64_t* data);
   /// Whether the owner wants to hear of accesses. After access().
   bool owner_listens(Peer& peer, std::uint64_t key);
+
+  // Message endpoints.
+  /// Connects to whoever has this name, and says what.
+  int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, Peer** peer);
+  void hang_up(Peer& peer);
 
   /// Sends an atomic operation off. Its operands have been gathered behind the request.
   ssize_t start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
                        std::size_t result_count);
 
   // Receiving.
-  /// A receive has been posted: gives it the message that waits for it, or puts it in the list.
-  void receive(Posted& posted, ReceiveQueue::Kind kind, ReceiveQueue& queue, Endpoint& endpoint);
-  void deliver(Endpoint& endpoint, Unexpected& message, Posted& posted, ReceiveQueue& queue,
-               ReceiveQueue::Kind kind);
+  /// Gives a message that has waited to a receive, which is in the list.
+  void deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind);
   /// A message that nobody will get: tells its sender.
   void discard(Unexpected& message);
 
@@ -191,9 +203,9 @@ class Port {
   std::optional<MessageEndpoint> messages_;
   std::optional<RdmaQueue> rdma_;
   SocketAddress address_;
-  Name name_;
   Av* av_ = nullptr;
   std::vector<Endpoint*> endpoints_;  ///< by receive context
+  List<Unexpected> homeless_;         ///< messages for receive contexts that are not there yet
   std::unordered_map<Name, std::unique_ptr<Peer>, NameHash> peers_;
   std::vector<Peer*> by_index_;
   std::vector<Peer*> by_address_;

@@ -50,8 +50,9 @@ ssize_t access(fid_ep* ep, const Access& a) {
   std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   Port& port = endpoint.port();
-  Peer* peer = port.peer(a.peer);
-  if (peer == nullptr) return -FI_EINVAL;
+  const Endpoint::Target target = endpoint.target(a.peer);
+  Peer* const peer = target.peer;
+  if (peer == nullptr) return -target.err;
   // Atomic operations on their way come first, and so do notices that found no room.
   if (peer->atomics > 0 || !peer->answers.empty()) {
     port.progress();
@@ -64,7 +65,7 @@ ssize_t access(fid_ep* ep, const Access& a) {
     const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
     const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
     if (a.data != nullptr || (length > 0 && port.owner_listens(*peer, key))) {
-      if (int told = port.tell_owner(*peer, a.write, key, address, length, a.data); told != 0) return told;
+      if (int told = port.tell_owner(*peer, target.context, a.write, key, address, length, a.data); told != 0) return told;
     }
   } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {
     return rc;  // nobody is there: as with messages

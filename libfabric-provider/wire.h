@@ -8,6 +8,7 @@
 
 #include <netinet/in.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -23,11 +24,19 @@ enum class Op : std::uint8_t {
   kRmaDone,        ///< an access to memory has been made: RmaNotice
   kAtomic,         ///< AtomicRequest, operands
   kAtomicReply,    ///< AtomicReply, results
+  // Of message endpoints, with the program's own data behind the header. `tag` is the number that who connects
+  // has given to the attempt.
+  kConnect,        ///< to a passive endpoint
+  kAccept,         ///< the connection that it comes by is the one
+  kReject,
 };
 
 /// Flags of WireHeader.
 constexpr std::uint8_t kHasData = 1;    ///< `data` is remote CQ data
 constexpr std::uint8_t kWantsAck = 2;   ///< answer kAck{id} on delivery
+
+/// Bytes of a program's own that go with kConnect, kAccept and kReject.
+constexpr std::size_t kMostConnectionData = 1024;
 
 struct WireHeader {
   Op op = Op::kMessage;

@@ -1,0 +1,399 @@
+#include "cm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "counter.h"
+#include "domain.h"
+#include "endpoint.h"
+#include "eq.h"
+#include "fabric.h"
+
+namespace clan::ofi {
+
+fi_ops PassiveEndpoint::ops_ = {
+    .size = sizeof(fi_ops),
+    .close = PassiveEndpoint::close,
+    .bind = PassiveEndpoint::bind,
+    .control = PassiveEndpoint::control,
+    .ops_open = not_supported,
+    .tostr = not_supported,
+    .ops_set = not_supported,
+};
+
+fi_ops_ep PassiveEndpoint::endpoint_ops_ = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = not_supported,
+    .getopt = PassiveEndpoint::getopt,
+    .setopt = not_supported,
+    .tx_ctx = not_supported,
+    .rx_ctx = not_supported,
+    .rx_size_left = not_supported,
+    .tx_size_left = not_supported,
+};
+
+fi_ops_cm PassiveEndpoint::connection_ops_ = {
+    .size = sizeof(fi_ops_cm),
+    .setname = PassiveEndpoint::set_name,
+    .getname = PassiveEndpoint::get_name,
+    .getpeer = not_supported,
+    .connect = not_supported,
+    .listen = PassiveEndpoint::listen,
+    .accept = not_supported,
+    .reject = PassiveEndpoint::reject,
+    .shutdown = not_supported,
+    .join = not_supported,
+};
+
+fi_ops ConnectionRequest::ops_ = {
+    .size = sizeof(fi_ops),
+    .close = ConnectionRequest::close,
+    .bind = not_supported,
+    .control = not_supported,
+    .ops_open = not_supported,
+    .tostr = not_supported,
+    .ops_set = not_supported,
+};
+
+ConnectionRequest::ConnectionRequest() : fid{FI_CLASS_CONNREQ, nullptr, &ops_} {}
+
+int ConnectionRequest::close(fid_t id) {
+  delete connection_request(id);
+  return 0;
+}
+
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, fi_info* info,
+                            std::span<const std::byte> data) {
+  std::vector<std::byte> bytes(sizeof(fi_eq_cm_entry) + data.size());
+  std::memcpy(bytes.data() + offsetof(fi_eq_cm_entry, fid), &object, sizeof object);
+  std::memcpy(bytes.data() + offsetof(fi_eq_cm_entry, info), &info, sizeof info);
+  std::copy(data.begin(), data.end(), bytes.begin() + sizeof(fi_eq_cm_entry));
+  eq.write(event, bytes.data(), bytes.size());
+}
+
+// --- PassiveEndpoint -------------------------------------------------------------------------------
+
+int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) {
+  if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_MSG) return -FI_EINVAL;
+  auto engine = Context::create();
+  if (!engine) return failure(engine.error());
+  auto* made = new (std::nothrow) PassiveEndpoint(std::move(*engine));
+  if (made == nullptr) return -FI_ENOMEM;
+  made->fid = {FI_CLASS_PEP, context, &ops_};
+  made->ops = &endpoint_ops_;
+  made->cm = &connection_ops_;
+  made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
+  made->info_ = fi_dupinfo(info);
+  made->wanted_ = read_address(info->src_addr, info->src_addrlen);
+  if (made->info_ == nullptr) {
+    delete made;
+    return -FI_ENOMEM;
+  }
+  *pep = made;
+  return 0;
+}
+
+PassiveEndpoint::~PassiveEndpoint() {
+  if (eq_ != nullptr) {
+    if (listening_) eq_->remove_source(*this);
+    eq_->forget(&fid);
+  }
+  messages_.reset();
+  events_.reset();
+  fi_freeinfo(info_);
+}
+
+int PassiveEndpoint::close(fid_t id) {
+  delete &object_of<PassiveEndpoint>(id);
+  return 0;
+}
+
+int PassiveEndpoint::bind(fid_t id, fid_t to, std::uint64_t) {
+  auto& pep = object_of<PassiveEndpoint>(id);
+  if (to->fclass != FI_CLASS_EQ || pep.eq_ != nullptr) return -FI_EINVAL;
+  pep.eq_ = &object_of<Eq>(to);
+  pep.eq_held_ = Held(pep.eq_->references());
+  return 0;
+}
+
+int PassiveEndpoint::control(fid_t, int command, void*) { return command == FI_BACKLOG ? 0 : -FI_ENOSYS; }
+
+int PassiveEndpoint::getopt(fid_t, int level, int name, void* value, std::size_t* length) {
+  if (level != FI_OPT_ENDPOINT || name != FI_OPT_CM_DATA_SIZE) return -FI_ENOPROTOOPT;
+  if (*length < sizeof(std::size_t)) return -FI_ETOOSMALL;
+  *static_cast<std::size_t*>(value) = kMostConnectionData;
+  *length = sizeof(std::size_t);
+  return 0;
+}
+
+int PassiveEndpoint::set_name(fid_t id, void* address, std::size_t length) {
+  auto& pep = object_of<PassiveEndpoint>(id);
+  std::lock_guard lock(pep.mutex_);
+  if (pep.messages_) return -FI_EBUSY;
+  const SocketAddress wanted = read_address(address, length);
+  if (!wanted.valid()) return -FI_EINVAL;
+  pep.wanted_ = wanted;
+  return 0;
+}
+
+int PassiveEndpoint::get_name(fid_t id, void* address, std::size_t* length) {
+  auto& pep = object_of<PassiveEndpoint>(id);
+  std::lock_guard lock(pep.mutex_);
+  if (int rc = pep.start(); rc != 0) return rc;
+  const std::size_t room = *length;
+  *length = pep.address_.length;
+  if (address != nullptr) {
+    std::memcpy(address, &pep.address_.storage, std::min<std::size_t>(room, pep.address_.length));
+  }
+  return room < pep.address_.length ? -FI_ETOOSMALL : 0;
+}
+
+// Takes its name. Under the mutex.
+int PassiveEndpoint::start() {
+  if (messages_) return 0;
+  auto taken = take_name(context_, wanted_, {}, &address_);
+  if (!taken) return failure(taken.error());
+  auto events = EventQueue::create(context_);
+  if (!events) return failure(events.error());
+  if (auto s = taken->register_with(*events, 0); !s) return failure(s.error());
+  messages_.emplace(std::move(*taken));
+  events_.emplace(std::move(*events));
+  return 0;
+}
+
+int PassiveEndpoint::listen(fid_pep* id) {
+  auto& pep = *static_cast<PassiveEndpoint*>(id);
+  if (pep.eq_ == nullptr) return -FI_ENOEQ;
+  {
+    std::lock_guard lock(pep.mutex_);
+    if (pep.listening_) return -FI_EINVAL;
+    if (int rc = pep.start(); rc != 0) return rc;
+    pep.listening_ = true;
+  }
+  return pep.eq_->add_source(pep);
+}
+
+int PassiveEndpoint::reject(fid_pep* id, fid_t handle, const void* data, std::size_t length) {
+  auto& pep = *static_cast<PassiveEndpoint*>(id);
+  std::unique_ptr<ConnectionRequest> request(connection_request(handle));
+  if (request == nullptr || length > kMostConnectionData) return -FI_EINVAL;
+  const WireHeader header{.op = Op::kReject, .tag = request->attempt};
+  std::lock_guard lock(pep.mutex_);
+  auto sent = pep.messages_->post(request->index, std::as_bytes(std::span(&header, 1)),
+                                  {static_cast<const std::byte*>(data), length}, 0);
+  return sent ? 0 : failure(sent.error());
+}
+
+void PassiveEndpoint::make_progress() {
+  std::lock_guard lock(mutex_);
+  progress();
+}
+
+void PassiveEndpoint::progress() {
+  for (;;) {
+    auto message = messages_->peek();
+    if (!message) break;
+    WireHeader header;
+    if (message->offered || message->bytes.size() < sizeof header) {
+      messages_->drop();
+      continue;
+    }
+    std::memcpy(&header, message->bytes.data(), sizeof header);
+    asked(message->from, header, message->bytes.subspan(sizeof header));
+    messages_->drop();
+  }
+  PeerIndex gone;
+  while (messages_->take_departed(&gone)) {
+    clients_.erase(gone);
+    messages_->disconnect(gone);
+  }
+}
+
+void PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data) {
+  if (header.op == Op::kHello) {
+    Hello hello;
+    if (data.size() < sizeof hello) return;
+    std::memcpy(&hello, data.data(), sizeof hello);
+    if (hello.version != kWireVersion || hello.length > sizeof hello.address) return;
+    const SocketAddress client = read_address(&hello.address, hello.length);
+    if (client.valid()) clients_[from] = client;
+    return;
+  }
+  auto client = clients_.find(from);
+  if (header.op != Op::kConnect || client == clients_.end()) return;
+  if (data.size() > kMostConnectionData) return;
+  fi_info* info = fi_dupinfo(info_);
+  auto* request = new (std::nothrow) ConnectionRequest;
+  if (info == nullptr || request == nullptr) {
+    fi_freeinfo(info);
+    delete request;
+    return;
+  }
+  request->client = client->second;
+  request->attempt = header.tag;
+  request->index = from;
+  const auto put = [](const SocketAddress& address, void** to, std::size_t* length) {
+    std::free(*to);
+    *length = 0;
+    *to = std::malloc(address.length);
+    if (*to == nullptr) return;
+    std::memcpy(*to, &address.storage, address.length);
+    *length = address.length;
+  };
+  put(address_, &info->src_addr, &info->src_addrlen);
+  put(request->client, &info->dest_addr, &info->dest_addrlen);
+  info->handle = request;
+  write_connection_event(*eq_, FI_CONNREQ, &fid, info, data);
+}
+
+Result<int> PassiveEndpoint::descriptor() { return events_->fd(); }
+
+bool PassiveEndpoint::arm() {
+  std::lock_guard lock(mutex_);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    Event taken[4];
+    while (events_->poll(taken) == std::size(taken)) {
+    }
+    progress();
+    if (events_->arm_fd()) return true;
+  }
+  return false;
+}
+
+// --- active endpoints ------------------------------------------------------------------------------
+
+namespace {
+
+std::span<const std::byte> data_of(const void* data, std::size_t length) {
+  return {static_cast<const std::byte*>(data), data != nullptr ? length : 0};
+}
+
+}  // namespace
+
+void Endpoint::tell(std::uint32_t event, std::span<const std::byte> data) {
+  if (eq_ != nullptr) write_connection_event(*eq_, event, &fid, nullptr, data);
+}
+
+void Endpoint::fail_connection(int err, std::span<const std::byte> data) {
+  if (eq_ == nullptr) return;
+  fi_eq_err_entry error{};
+  error.fid = &fid;
+  error.context = fid.context;
+  error.err = err;
+  error.prov_errno = err;
+  error.err_data = const_cast<std::byte*>(data.data());
+  error.err_data_size = data.size();
+  eq_->write_error(error);
+}
+
+int Endpoint::connect(fid_ep* id, const void* address, const void* data, std::size_t length) {
+  auto& endpoint = *static_cast<Endpoint*>(id);
+  if (!endpoint.connected_mode_) return -FI_EOPNOTSUPP;
+  std::lock_guard lock(endpoint.lock());
+  if (endpoint.eq_ == nullptr) return -FI_ENOEQ;
+  if (endpoint.connection_ != nullptr) return -FI_EISCONN;
+  if (endpoint.asked_ != nullptr) return -FI_EALREADY;
+  if (length > kMostConnectionData) return -FI_EINVAL;
+  const SocketAddress to =
+      address != nullptr ? read_address(address, sizeof(sockaddr_in6)) : endpoint.remote_;
+  if (!to.valid()) return -FI_EINVAL;
+  endpoint.remote_ = to;
+  if (int rc = endpoint.enable(); rc != 0) return rc;
+  endpoint.attempt_ = (std::uint64_t{arc4random()} << 32) | arc4random();
+  const WireHeader header{.op = Op::kConnect, .tag = endpoint.attempt_};
+  const auto own = data_of(data, length);
+  Peer* asked = nullptr;
+  const int rc = endpoint.port_->introduce(name_of(to), header, own.data(), own.size(), &asked);
+  if (rc != 0) {
+    endpoint.fail_connection(-rc, {});
+  } else {
+    endpoint.asked_ = asked;
+  }
+  return 0;
+}
+
+int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
+  auto& endpoint = *static_cast<Endpoint*>(id);
+  std::lock_guard lock(endpoint.lock());
+  if (endpoint.request_ == nullptr || length > kMostConnectionData) return -FI_EINVAL;
+  if (endpoint.eq_ == nullptr) return -FI_ENOEQ;
+  if (int rc = endpoint.enable(); rc != 0) return rc;
+  const auto request = std::move(endpoint.request_);
+  const WireHeader header{.op = Op::kAccept, .tag = request->attempt};
+  const auto own = data_of(data, length);
+  Peer* client = nullptr;
+  const int rc =
+      endpoint.port_->introduce(name_of(request->client), header, own.data(), own.size(), &client);
+  if (rc != 0) return rc;
+  endpoint.connection_ = client;
+  endpoint.tell(FI_CONNECTED, {});
+  return 0;
+}
+
+Peer* Endpoint::answered(Peer& peer, const WireHeader& header, std::span<const std::byte> data) {
+  if (!connected_mode_ || asked_ == nullptr || header.tag != attempt_) return nullptr;
+  Peer* const asked = std::exchange(asked_, nullptr);
+  if (header.op == Op::kAccept) {
+    connection_ = &peer;
+    tell(FI_CONNECTED, data);
+  } else {
+    fail_connection(FI_ECONNREFUSED, data);
+  }
+  return asked;
+}
+
+void Endpoint::peer_left(Peer& peer) {
+  if (!connected_mode_) return;
+  if (&peer == asked_) {
+    asked_ = nullptr;
+    fail_connection(FI_ECONNREFUSED, {});
+  }
+  if (&peer != connection_) return;
+  connection_ = nullptr;
+  flush_receives();
+  if (!std::exchange(shut_down_, true)) tell(FI_SHUTDOWN, {});
+}
+
+// Receives that nobody will serve any more. Those of a shared context wait for others.
+void Endpoint::flush_receives() {
+  if (receives_ != &own_receives_) return;
+  for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged}) {
+    while (Posted* posted = receives_->posted(kind).first()) {
+      Completion completion;
+      completion.context = posted->context;
+      completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
+      receives_->posted(kind).remove(*posted);
+      receives_->free_posted(*posted);
+      if (Counter* counter = this->counter(kReceives)) counter->count_error();
+      if (receive_cq_ != nullptr) receive_cq_->write_error(completion, FI_ECANCELED);
+    }
+  }
+}
+
+int Endpoint::shutdown(fid_ep* id, std::uint64_t flags) {
+  auto& endpoint = *static_cast<Endpoint*>(id);
+  if (flags != 0) return -FI_EINVAL;
+  if (!endpoint.connected_mode_) return -FI_EOPNOTSUPP;
+  std::lock_guard lock(endpoint.lock());
+  if (endpoint.connection_ == nullptr) return endpoint.shut_down_ ? 0 : -FI_ENOTCONN;
+  Peer& peer = *std::exchange(endpoint.connection_, nullptr);
+  endpoint.port_->hang_up(peer);
+  endpoint.flush_receives();
+  if (!std::exchange(endpoint.shut_down_, true)) endpoint.tell(FI_SHUTDOWN, {});
+  return 0;
+}
+
+int Endpoint::get_peer(fid_ep* id, void* address, std::size_t* length) {
+  auto& endpoint = *static_cast<Endpoint*>(id);
+  std::lock_guard lock(endpoint.lock());
+  if (!endpoint.connected_mode_ || endpoint.connection_ == nullptr) return -FI_ENOTCONN;
+  const std::size_t room = *length;
+  *length = endpoint.remote_.length;
+  if (address != nullptr) {
+    std::memcpy(address, &endpoint.remote_.storage, std::min<std::size_t>(room, endpoint.remote_.length));
+  }
+  return room < endpoint.remote_.length ? -FI_ETOOSMALL : 0;
+}
+
+}  // namespace clan::ofi

@@ -1,0 +1,97 @@
+// Connections of message endpoints.
+//
+//   client                                   server
+//                                            fi_listen(): the name of a passive endpoint
+//   fi_connect() ──kConnect, data──────────> FI_CONNREQ: a ConnectionRequest, in a fi_info
+//                                            fi_endpoint(); fi_accept(), or fi_reject()
+//   FI_CONNECTED <─kAccept, data──────────── FI_CONNECTED: by a connection of the new endpoint to the client's
+//   FI_ECONNREFUSED <─kReject, data───────── by the connection that the question came by
+//
+// What the server connects is what both use. When either goes, or calls fi_shutdown(), the other hears
+// FI_SHUTDOWN.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include <clan/event_queue.h>
+#include <clan/message.h>
+
+#include "address.h"
+#include "provider.h"
+#include "wait.h"
+#include "wire.h"
+
+namespace clan::ofi {
+
+class Eq;
+class Fabric;
+
+/// fi_passive_ep(). It belongs to the fabric, so it has an engine context of its own.
+class PassiveEndpoint final : public fid_pep, public Source {
+ public:
+  using Face = fid_pep;
+  static int open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context);
+
+  // Source
+  void make_progress() override;
+  Result<int> descriptor() override;
+  bool arm() override;
+
+ private:
+  explicit PassiveEndpoint(Context context) : context_(std::move(context)) {}
+  ~PassiveEndpoint() override;
+  int start();
+  void progress();
+  void asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data);
+  static int close(fid_t id);
+  static int bind(fid_t id, fid_t to, std::uint64_t flags);
+  static int control(fid_t id, int command, void* argument);
+  static int getopt(fid_t id, int level, int name, void* value, std::size_t* length);
+  static int set_name(fid_t id, void* address, std::size_t length);
+  static int get_name(fid_t id, void* address, std::size_t* length);
+  static int listen(fid_pep* pep);
+  static int reject(fid_pep* pep, fid_t handle, const void* data, std::size_t length);
+  static fi_ops ops_;
+  static fi_ops_ep endpoint_ops_;
+  static fi_ops_cm connection_ops_;
+
+  Held fabric_;
+  Context context_;
+  fi_info* info_ = nullptr;
+  SocketAddress wanted_, address_;
+  Eq* eq_ = nullptr;
+  Held eq_held_;
+  std::mutex mutex_;  ///< guards what follows
+  std::optional<MessageEndpoint> messages_;
+  std::optional<EventQueue> events_;
+  bool listening_ = false;
+  std::unordered_map<PeerIndex, SocketAddress> clients_;
+};
+
+/// Who wants to connect: fi_info::handle of a FI_CONNREQ.
+class ConnectionRequest final : public fid {
+ public:
+  using Face = fid;
+  ConnectionRequest();
+
+  SocketAddress client;
+  std::uint64_t attempt = 0;
+  PeerIndex index = 0;  ///< at the passive endpoint
+
+ private:
+  static int close(fid_t id);
+  static fi_ops ops_;
+};
+
+inline ConnectionRequest* connection_request(fid_t handle) {
+  return handle != nullptr && handle->fclass == FI_CLASS_CONNREQ ? static_cast<ConnectionRequest*>(handle) : nullptr;
+}
+
+/// Writes an event of the connection manager, with the program's data behind it.
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, fi_info* info,
+                            std::span<const std::byte> data);
+
+}  // namespace clan::ofi
