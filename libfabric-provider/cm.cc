@@ -247,6 +247,11 @@ void PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<
   write_connection_event(*eq_, FI_CONNREQ, &fid, info, data);
 }
 
+SocketAddress PassiveEndpoint::address() {
+  std::lock_guard lock(mutex_);
+  return start() == 0 ? address_ : SocketAddress{};
+}
+
 Result<int> PassiveEndpoint::descriptor() { return events_->fd(); }
 
 bool PassiveEndpoint::arm() {
@@ -343,7 +348,7 @@ Peer* Endpoint::answered(Peer& peer, const WireHeader& header, std::span<const s
   return asked;
 }
 
-void Endpoint::peer_left(Peer& peer) {
+void Endpoint::peer_left(Peer& peer, int reason) {
   if (!connected_mode_) return;
   if (&peer == asked_) {
     asked_ = nullptr;
@@ -351,7 +356,9 @@ void Endpoint::peer_left(Peer& peer) {
   }
   if (&peer != connection_) return;
   connection_ = nullptr;
-  flush_receives();
+  // A peer that has closed is told of by the event alone: programs that share a queue among endpoints do not
+  // expect errors while they read the rest.
+  if (reason != 0) flush_receives();
   if (!std::exchange(shut_down_, true)) tell(FI_SHUTDOWN, {});
 }
 

@@ -35,6 +35,9 @@ class PassiveEndpoint final : public fid_pep, public Source {
   using Face = fid_pep;
   static int open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context);
 
+  /// Its name, taken now if it has none yet. Not valid() where it cannot be had.
+  SocketAddress address();
+
   // Source
   void make_progress() override;
   Result<int> descriptor() override;

@@ -77,8 +77,15 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
     made->request_.reset(connection_request(info->handle));
     // The event queue may be read by a thread of its own, whatever was said of the domain.
     domain.lock().require();
-    // A server's endpoint is another than the one that listens, and has a port of its own.
-    if (made->request_ != nullptr) made->wanted_.set_port(0);
+    // One that comes from a passive endpoint shows that one's name, as with TCP, but is reached by its own.
+    if (made->request_ != nullptr) made->shown_ = made->wanted_;
+    if (info->handle != nullptr && info->handle->fclass == FI_CLASS_PEP) {
+      made->shown_ = object_of<PassiveEndpoint>(info->handle).address();
+    }
+    if (made->shown_.valid()) {
+      made->wanted_ = made->shown_;
+      made->wanted_.set_port(0);
+    }
   }
   *ep = made;
   return 0;
@@ -208,6 +215,7 @@ int Endpoint::bind_counter(Counter& counter, std::uint64_t flags) {
 int Endpoint::enable() {
   if (enabled_) return 0;
   if (connected_mode_ && eq_ == nullptr) return -FI_ENOEQ;
+  if (av_ == nullptr) av_ = port_->av();  // a scalable endpoint's, which may have come after its contexts
   if (!connected_mode_ && av_ == nullptr) return -FI_ENOAV;
   const bool sends = (caps_ & (FI_SEND | FI_READ | FI_WRITE)) != 0 && fid.fclass != FI_CLASS_RX_CTX;
   const bool receives = (caps_ & FI_RECV) != 0 && receiving_;
@@ -318,7 +326,7 @@ int Endpoint::get_name(fid_t id, void* address, std::size_t* length) {
   std::lock_guard lock(endpoint.lock());
   // Asked before it is enabled, it takes its name now.
   if (int rc = endpoint.port_->start(endpoint.wanted_); rc != 0) return rc;
-  const SocketAddress& own = endpoint.port_->address();
+  const SocketAddress& own = endpoint.shown_.valid() ? endpoint.shown_ : endpoint.port_->address();
   const std::size_t room = *length;
   *length = own.length;
   if (address != nullptr) std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));

@@ -71,7 +71,8 @@ class Endpoint final : public fid_ep {
   // What a message endpoint hears from its port.
   /// The answer has come. The peer to hang up on, if there is one.
   Peer* answered(Peer& peer, const WireHeader& header, std::span<const std::byte> data);
-  void peer_left(Peer& peer);
+  /// `reason`: 0, it closed in order, or an errno.
+  void peer_left(Peer& peer, int reason);
 
  private:
   friend class ScalableEndpoint;
@@ -133,6 +134,7 @@ class Endpoint final : public fid_ep {
   Peer* asked_ = nullptr;          ///< the passive endpoint that we wait for
   std::uint64_t attempt_ = 0;
   SocketAddress remote_;
+  SocketAddress shown_;            ///< our name to others: that of the passive endpoint we come from
   bool shut_down_ = false;
 };
 

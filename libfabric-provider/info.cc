@@ -51,11 +51,11 @@ bool mismatch(const char* what) {
 bool subset(std::uint64_t wanted, std::uint64_t have) { return (wanted & ~have) == 0; }
 
 std::uint64_t sending_caps(std::uint64_t caps) {
-  return caps & (kTransferCaps | kSendingCaps | FI_FENCE);
+  return caps & (kTransferCaps | kSendingCaps | FI_FENCE | FI_NAMED_RX_CTX);
 }
 std::uint64_t receiving_caps(std::uint64_t caps) {
   return caps & (kTransferCaps | kReceivingCaps | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE |
-                 FI_SOURCE_ERR | FI_RMA_EVENT | FI_NAMED_RX_CTX);
+                 FI_SOURCE_ERR | FI_RMA_EVENT);
 }
 
 // Who asks for messages and does not say whether to send or to receive them means both.

@@ -82,8 +82,11 @@ void PortList::remove(Port& port) {
   std::erase_if(ports_, [&port](auto& entry) { return entry.first == &port && --entry.second == 0; });
 }
 
-void PortList::progress() {
-  for (const auto& [port, times] : ports_) port->progress();
+void PortList::progress(const Cq* until) {
+  for (const auto& [port, times] : ports_) {
+    port->progress(until);
+    if (until != nullptr && !until->empty()) return;
+  }
 }
 
 // --- life ------------------------------------------------------------------------------------------
@@ -243,7 +246,7 @@ void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
   messages_->drop();
 }
 
-void Port::departed(PeerIndex index) {
+void Port::departed(PeerIndex index, int reason) {
   Peer* peer = index < by_index_.size() ? by_index_[index] : nullptr;
   messages_->disconnect(index);
   if (peer == nullptr) return;
@@ -275,7 +278,7 @@ void Port::departed(PeerIndex index) {
   }
   if (peer->index != kNoPeer) return;
   for (Endpoint* endpoint : endpoints_) {
-    if (endpoint != nullptr) endpoint->peer_left(*peer);
+    if (endpoint != nullptr) endpoint->peer_left(*peer, reason);
   }
 }
 
@@ -576,7 +579,7 @@ int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_
 
 // --- receiving -------------------------------------------------------------------------------------
 
-bool Port::progress() {
+bool Port::progress(const Cq* until) {
   if (!messages_ || progressing_) return false;
   progressing_ = true;
   bool moved = false;
@@ -585,6 +588,7 @@ bool Port::progress() {
     if (!message) break;
     arrived(*message);
     moved = true;
+    if (until != nullptr && !until->empty()) break;
   }
   if (posted_sends_ > 0) {
     SendCompletion done[16];
@@ -605,8 +609,9 @@ bool Port::progress() {
   }
   if (!crowded_.empty()) std::erase_if(crowded_, [this](Peer* peer) { return flush(*peer); });
   PeerIndex gone;
-  while (messages_->take_departed(&gone)) {
-    departed(gone);
+  int reason;
+  while (messages_->take_departed(&gone, &reason)) {
+    departed(gone, reason);
     moved = true;
   }
   progressing_ = false;

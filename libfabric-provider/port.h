@@ -115,8 +115,8 @@ class Port {
   /// Forgets an endpoint: what it had under way will not be heard of again.
   void detach(Endpoint& endpoint, unsigned context);
 
-  /// True when something has been done.
-  bool progress();
+  /// True when something has been done. Takes no more messages when there is something in `until`.
+  bool progress(const Cq* until = nullptr);
 
   /// The peer of an address, known or new; null: there is no such address.
   Peer* peer(fi_addr_t address) {
@@ -193,7 +193,7 @@ class Port {
   void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
-  void departed(PeerIndex index);
+  void departed(PeerIndex index, int reason);
   /// Copies to a receive and completes it. `bytes` or `aside`.
   void complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
                         const std::byte* bytes, const SetAside* aside, Posted& posted, ReceiveQueue& queue,

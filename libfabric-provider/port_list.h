@@ -6,6 +6,7 @@
 
 namespace clan::ofi {
 
+class Cq;
 class Port;
 
 class PortList {
@@ -13,7 +14,8 @@ class PortList {
   /// As often as it is added it must be removed.
   void add(Port& port);
   void remove(Port& port);
-  void progress();
+  /// Stops as soon as there is something in `until`, so that nothing else is touched before it is seen.
+  void progress(const Cq* until = nullptr);
 
  private:
   std::vector<std::pair<Port*, unsigned>> ports_;

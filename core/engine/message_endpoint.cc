@@ -198,7 +198,7 @@ void MessageEndpointCore::depart(Peer& peer, bool told) {
   const int reason = peer.connection->reset_reason();
   // That a client has finished is no news to a server; that a server has gone is news to its client.
   const int err = told ? 0 : reason != 0 ? reason : peer.chosen ? EPIPE : 0;
-  departed_.push_back({peer.index, err});
+  departed_.push_back({peer.index, err, reason});
   if (err != 0) ++untold_;
 }
 
@@ -216,9 +216,10 @@ Status MessageEndpointCore::tell_departure() {
   return {};
 }
 
-bool MessageEndpointCore::take_departed(PeerIndex* peer) {
+bool MessageEndpointCore::take_departed(PeerIndex* peer, int* reason) {
   if (departed_.empty()) return false;
   *peer = departed_.front().peer;
+  if (reason != nullptr) *reason = departed_.front().reason;
   if (departed_.front().err != 0) --untold_;
   departed_.pop_front();
   return true;
@@ -806,7 +807,9 @@ Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset, std:
   return core_->copy(message, offset, buffer);
 }
 void MessageEndpoint::finish(const SetAside& message, bool received) { core_->finish(message, received); }
-bool MessageEndpoint::take_departed(PeerIndex* peer) { return core_->take_departed(peer); }
+bool MessageEndpoint::take_departed(PeerIndex* peer, int* reason) {
+  return core_->take_departed(peer, reason);
+}
 Status MessageEndpoint::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue.core(), tag);
 }

@@ -61,7 +61,7 @@ class MessageEndpointCore final : public OobSink,
   void finish(const SetAside& message, bool received);
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
-  bool take_departed(PeerIndex* peer);
+  bool take_departed(PeerIndex* peer, int* reason);
   Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
 
   // OobSink, driver thread
@@ -99,6 +99,7 @@ class MessageEndpointCore final : public OobSink,
   struct Departure {
     PeerIndex peer = 0;
     int err = 0;  ///< what recv() has yet to say about it; 0 = nothing
+    int reason = 0;
   };
   /// The record that peek() found.
   struct Front {

@@ -146,7 +146,8 @@ class CLAN_EXPORT MessageEndpoint {
   void finish(const SetAside& message, bool received = true);
 
   /// Names peers that have gone since last asked, also those that recv() has failed for. False: none.
-  bool take_departed(PeerIndex* peer);
+  /// `reason` (may be null): 0, it ended in order; ECONNRESET, EPROTO.
+  bool take_departed(PeerIndex* peer, int* reason = nullptr);
 
   /// Posts Event{tag, kMessage} when there may be something to receive or a send has completed.
   Status register_with(EventQueue& queue, std::uint64_t tag);
