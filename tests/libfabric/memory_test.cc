@@ -1,0 +1,248 @@
+// RMA and atomic operations.
+#include <complex>
+#include <thread>
+
+#include "libfabric/node.h"
+
+namespace clan::test {
+namespace {
+
+constexpr std::uint64_t kAll = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
+Object<fid_mr> expose(Node& node, void* memory, std::size_t bytes, std::uint64_t key, std::uint64_t access = kAll) {
+  fid_mr* mr = nullptr;
+  MUST(fi_mr_reg(node.domain.get(), memory, bytes, access, 0, key, 0, &mr, nullptr));
+  return Object<fid_mr>(mr);
+}
+
+TEST(FabricRma, WritesAndReadsOfAnySize) {
+  Two two;
+  std::vector<char> memory(2'000'000);
+  const auto mr = expose(two.b, memory.data(), memory.size(), 77);
+  for (const std::size_t n : {0u, 1u, 8u, 4096u, 100'000u, 1'500'000u}) {
+    const auto data = pattern(n, 1);
+    std::vector<char> back(n);
+    int context = 0;
+    fi_cq_tagged_entry entry;
+    ASSERT_EQ(fi_write(two.a.ep.get(), data.data(), n, nullptr, two.to_b, 100, 77, &context), 0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(entry.flags, FI_RMA | FI_WRITE);
+    EXPECT_EQ(entry.op_context, &context);
+    EXPECT_EQ(std::memcmp(memory.data() + 100, data.data(), n), 0);
+    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), n, nullptr, two.to_b, 100, 77, &context), 0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(entry.flags, FI_RMA | FI_READ);
+    EXPECT_EQ(back, data);
+  }
+}
+
+TEST(FabricRma, GathersAndScatters) {
+  Two two;
+  std::vector<char> memory(1000);
+  const auto mr = expose(two.b, memory.data(), memory.size(), 1);
+  auto data = pattern(300, 2);
+  const iovec iov[] = {{data.data(), 100}, {data.data() + 100, 1}, {data.data() + 101, 199}};
+  const fi_rma_iov remote[] = {{10, 150, 1}, {500, 150, 1}};
+  fi_msg_rma msg{};
+  msg.msg_iov = iov;
+  msg.iov_count = 3;
+  msg.addr = two.to_b;
+  msg.rma_iov = remote;
+  msg.rma_iov_count = 2;
+  ASSERT_EQ(fi_writemsg(two.a.ep.get(), &msg, FI_COMPLETION), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(std::memcmp(memory.data() + 10, data.data(), 150), 0);
+  EXPECT_EQ(std::memcmp(memory.data() + 500, data.data() + 150, 150), 0);
+}
+
+TEST(FabricRma, TellsTheTargetWithData) {
+  Two two;
+  char memory[16] = {};
+  const auto mr = expose(two.b, memory, sizeof memory, 5);
+  ASSERT_EQ(fi_writedata(two.a.ep.get(), "hello", 5, nullptr, 0xabcdef, two.to_b, 0, 5, nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(two.completes(two.b, &entry));
+  EXPECT_EQ(entry.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
+  EXPECT_EQ(entry.data, 0xabcdefu);
+  EXPECT_STREQ(memory, "hello");
+}
+
+TEST(FabricRma, RefusesWhatTheRegionDoesNotAllow) {
+  Two two;
+  char memory[64] = {}, local[64] = {};
+  const auto mr = expose(two.b, memory, sizeof memory, 5, FI_REMOTE_READ);
+  const auto failed = [&](int err) {
+    fi_cq_err_entry error;
+    ASSERT_TRUE(two.fails(two.a, &error));
+    EXPECT_EQ(error.err, err);
+  };
+  ASSERT_EQ(fi_write(two.a.ep.get(), local, 8, nullptr, two.to_b, 0, 5, nullptr), 0);
+  failed(FI_EACCES);
+  ASSERT_EQ(fi_read(two.a.ep.get(), local, 8, nullptr, two.to_b, 60, 5, nullptr), 0);
+  failed(FI_EINVAL);
+  ASSERT_EQ(fi_read(two.a.ep.get(), local, 8, nullptr, two.to_b, 0, 6, nullptr), 0);
+  failed(FI_ENOKEY);
+  ASSERT_EQ(fi_read(two.a.ep.get(), local, 8, nullptr, two.to_b, 0, 5, nullptr), 0);
+  fi_cq_tagged_entry entry;
+  EXPECT_TRUE(two.completes(two.a, &entry));
+}
+
+TEST(FabricRma, FollowsAKeyToItsNextRegion) {
+  Two two;
+  std::vector<char> small(64, 's'), large(100'000, 'l');
+  std::vector<char> back(100'000);
+  fi_cq_tagged_entry entry;
+  auto mr = expose(two.b, small.data(), small.size(), 9);
+  ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 64, nullptr, two.to_b, 0, 9, nullptr), 0);
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(back[63], 's');
+  mr.reset();
+  ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 64, nullptr, two.to_b, 0, 9, nullptr), 0);
+  fi_cq_err_entry error;
+  ASSERT_TRUE(two.fails(two.a, &error));
+  EXPECT_EQ(error.err, FI_ENOKEY);
+  mr = expose(two.b, large.data(), large.size(), 9);
+  ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), back.size(), nullptr, two.to_b, 0, 9, nullptr), 0);
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(back, large);
+}
+
+TEST(FabricRma, TakesVirtualAddressesAndGivesKeysWhereProgramsWantThat) {
+  NodeOptions basic{.mr_mode = FI_MR_BASIC};
+  Two two(basic, basic);
+  std::vector<char> memory(4096);
+  const auto first = expose(two.b, memory.data(), 2048, 0);
+  const auto second = expose(two.b, memory.data() + 2048, 2048, 0);
+  EXPECT_NE(fi_mr_key(first.get()), fi_mr_key(second.get()));
+  const auto address = reinterpret_cast<std::uint64_t>(memory.data() + 3000);
+  ASSERT_EQ(fi_write(two.a.ep.get(), "virtual", 8, nullptr, two.to_b, address, fi_mr_key(second.get()), nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_STREQ(memory.data() + 3000, "virtual");
+}
+
+TEST(FabricRma, CountsAtTheTarget) {
+  Two two;
+  char memory[64] = {};
+  auto mr = expose(two.b, memory, sizeof memory, 3);
+  fi_cntr_attr attr{};
+  fid_cntr* counter = nullptr;
+  MUST(fi_cntr_open(two.b.domain.get(), &attr, &counter, nullptr));
+  Object<fid_cntr> of_region(counter);
+  MUST(fi_mr_bind(mr.get(), &counter->fid, FI_REMOTE_WRITE));
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(fi_inject_write(two.a.ep.get(), "x", 1, two.to_b, 0, 3), 0);
+  EXPECT_EQ(fi_cntr_wait(counter, 3, 10'000), 0);
+  EXPECT_EQ(fi_cntr_read(counter), 3u);
+  EXPECT_EQ(fi_cntr_wait(counter, 4, 20), -FI_ETIMEDOUT);
+  mr.reset();
+}
+
+TEST(FabricRma, NeedsNoHelpOfItsTarget) {
+  // The target never calls libfabric after it has been set up.
+  Two two;
+  std::vector<char> memory(1'000'000);
+  const auto mr = expose(two.b, memory.data(), memory.size(), 1);
+  const auto data = pattern(memory.size(), 8);
+  ASSERT_EQ(fi_write(two.a.ep.get(), data.data(), data.size(), nullptr, two.to_b, 0, 1, nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
+  EXPECT_EQ(memory, data);
+}
+
+// --- atomic operations -----------------------------------------------------------------------------
+
+TEST(FabricAtomics, AddFetchAndCompare) {
+  Two two;
+  std::uint64_t target[4] = {10, 20, 30, 40};
+  const auto mr = expose(two.b, target, sizeof target, 4);
+  fi_cq_tagged_entry entry;
+  const std::uint64_t one[4] = {1, 1, 1, 1};
+  ASSERT_EQ(fi_atomic(two.a.ep.get(), one, 4, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr), 0);
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(entry.flags, FI_ATOMIC | FI_WRITE);
+  EXPECT_EQ(target[3], 41u);
+  std::uint64_t found[4] = {};
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), one, 2, nullptr, found, nullptr, two.to_b, 8, 4, FI_UINT64, FI_SUM,
+                            nullptr), 0);
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(entry.flags, FI_ATOMIC | FI_READ);
+  EXPECT_EQ(found[0], 21u);
+  EXPECT_EQ(found[1], 31u);
+  EXPECT_EQ(target[1], 22u);
+  const std::uint64_t expected = 11, wanted = 99;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), &wanted, 1, nullptr, &expected, nullptr, found, nullptr, two.to_b,
+                                0, 4, FI_UINT64, FI_CSWAP, nullptr), 0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(found[0], i == 0 ? 11u : 99u);
+    EXPECT_EQ(target[0], 99u);
+  }
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, 4, nullptr, found, nullptr, two.to_b, 0, 4, FI_UINT64,
+                            FI_ATOMIC_READ, nullptr), 0);
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(std::memcmp(found, target, sizeof found), 0);
+}
+
+TEST(FabricAtomics, SayWhatTheyCannotDo) {
+  Two two;
+  std::uint64_t target = 0, one = 1;
+  const auto mr = expose(two.b, &target, sizeof target, 4, FI_REMOTE_READ);
+  fi_cq_err_entry error;
+  ASSERT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr), 0);
+  ASSERT_TRUE(two.fails(two.a, &error));
+  EXPECT_EQ(error.err, FI_EACCES);
+  ASSERT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 44, FI_UINT64, FI_SUM, nullptr), 0);
+  ASSERT_TRUE(two.fails(two.a, &error));
+  EXPECT_EQ(error.err, FI_ENOKEY);
+  EXPECT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_DOUBLE, FI_BOR, nullptr),
+            -FI_EOPNOTSUPP);
+  EXPECT_EQ(target, 0u);
+}
+
+template <typename T>
+class FabricAtomicTypes : public testing::Test {};
+struct Int8 { using Type = std::int8_t; static constexpr fi_datatype kType = FI_INT8; };
+struct Uint16 { using Type = std::uint16_t; static constexpr fi_datatype kType = FI_UINT16; };
+struct Int32 { using Type = std::int32_t; static constexpr fi_datatype kType = FI_INT32; };
+struct Int64 { using Type = std::int64_t; static constexpr fi_datatype kType = FI_INT64; };
+struct Float { using Type = float; static constexpr fi_datatype kType = FI_FLOAT; };
+struct Double { using Type = double; static constexpr fi_datatype kType = FI_DOUBLE; };
+struct LongDouble { using Type = long double; static constexpr fi_datatype kType = FI_LONG_DOUBLE; };
+using AtomicTypes = testing::Types<Int8, Uint16, Int32, Int64, Float, Double, LongDouble>;
+TYPED_TEST_SUITE(FabricAtomicTypes, AtomicTypes);
+
+TYPED_TEST(FabricAtomicTypes, GiveWhatTheProcessorWouldHaveGiven) {
+  using T = typename TypeParam::Type;
+  Two two;
+  struct Case {
+    fi_op op;
+    T operand, result;
+  };
+  const T start = 6;
+  const Case cases[] = {{FI_MIN, 4, 4},  {FI_MAX, 4, 6},  {FI_SUM, 4, 10},       {FI_PROD, 4, 24},
+                        {FI_LOR, 0, 1},  {FI_LAND, 0, 0}, {FI_LXOR, 4, 0},       {FI_BOR, 3, 7},
+                        {FI_BAND, 3, 2}, {FI_BXOR, 3, 5}, {FI_ATOMIC_WRITE, 4, 4}};
+  for (const Case& c : cases) {
+    fi_atomic_attr attr{};
+    const bool bits = c.op == FI_BOR || c.op == FI_BAND || c.op == FI_BXOR;
+    const int rc = fi_query_atomic(two.a.domain.get(), TypeParam::kType, c.op, &attr, 0);
+    if (bits && !std::is_integral_v<T>) {
+      EXPECT_EQ(rc, -FI_EOPNOTSUPP);
+      continue;
+    }
+    ASSERT_EQ(rc, 0) << c.op;
+    EXPECT_EQ(attr.size, sizeof(T));
+    T target = start, found = 0;
+    const auto mr = expose(two.b, &target, sizeof target, 4);
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), &c.operand, 1, nullptr, &found, nullptr, two.to_b, 0, 4,
+                              TypeParam::kType, c.op, nullptr), 0);
+    fi_cq_tagged_entry entry;
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(found, start) << c.op;
+    EXPECT_EQ(target, c.result) << c.op;
+  }
+}
+
+}  // namespace
+}  // namespace clan::test

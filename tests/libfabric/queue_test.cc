@@ -1,0 +1,285 @@
+// Waiting, counters, poll sets and event queues, and address vectors.
+#include <poll.h>
+
+#include <atomic>
+#include <thread>
+
+#include "libfabric/node.h"
+
+namespace clan::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr NodeOptions kWaits{.wait = FI_WAIT_FD};
+
+TEST(FabricWaits, EndWhenAMessageComes) {
+  Two two(kWaits, kWaits);
+  char buffer[8];
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    std::thread sender([&] {
+      std::this_thread::sleep_for(milliseconds(50));
+      EXPECT_EQ(fi_inject(two.a.ep.get(), "x", 1, two.to_b), 0);
+    });
+    fi_cq_tagged_entry entry;
+    EXPECT_EQ(fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 10'000), 1);
+    sender.join();
+  }
+}
+
+TEST(FabricWaits, EndWhenTheTimeIsOver) {
+  Node node(kWaits);
+  node.enable();
+  fi_cq_tagged_entry entry;
+  const auto start = Clock::now();
+  EXPECT_EQ(fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 60), -FI_EAGAIN);
+  EXPECT_GE(Clock::now() - start, milliseconds(59));
+}
+
+TEST(FabricWaits, EndWhenSomebodySignals) {
+  Node node(kWaits);
+  node.enable();
+  std::thread signaller([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_EQ(fi_cq_signal(node.cq.get()), 0);
+  });
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 10'000), -FI_ECANCELED);
+  signaller.join();
+}
+
+TEST(FabricWaits, OnADescriptorEndWhenAMessageComes) {
+  Two two(kWaits, kWaits);
+  int fd = -1;
+  ASSERT_EQ(fi_control(&two.b.cq->fid, FI_GETWAIT, &fd), 0);
+  char buffer[8];
+  ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  fid* fids[] = {&two.b.cq->fid};
+  while (fi_trywait(two.b.fabric.get(), fids, 1) != 0) {
+  }
+  pollfd p{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&p, 1, 30), 0);
+  ASSERT_EQ(fi_inject(two.a.ep.get(), "x", 1, two.to_b), 0);
+  EXPECT_EQ(::poll(&p, 1, 10'000), 1);
+  fi_cq_tagged_entry entry;
+  EXPECT_TRUE(eventually([&] { return fi_cq_read(two.b.cq.get(), &entry, 1) == 1; }));
+  EXPECT_EQ(fi_inject(two.a.ep.get(), "y", 1, two.to_b), 0);
+  EXPECT_TRUE(eventually([&] { return fi_trywait(two.b.fabric.get(), fids, 1) == 0; }));
+}
+
+TEST(FabricWaits, DoNotSleepOverWhatIsThere) {
+  Two two(kWaits, kWaits);
+  char buffer[8];
+  ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(fi_inject(two.a.ep.get(), "x", 1, two.to_b), 0);
+  fid* fids[] = {&two.b.cq->fid};
+  EXPECT_TRUE(eventually([&] { return fi_trywait(two.b.fabric.get(), fids, 1) == -FI_EAGAIN; }));
+  EXPECT_EQ(fi_trywait(two.b.fabric.get(), fids, 1), -FI_EAGAIN);
+}
+
+TEST(FabricWaits, PassManyMessagesBackAndForthWithoutLosingAWakeUp) {
+  Two two(kWaits, kWaits);
+  constexpr int kRounds = 2000;
+  const auto play = [](Node& node, fi_addr_t to, bool first) {
+    char buffer[8];
+    fi_cq_tagged_entry entry;
+    for (int i = 0; i < kRounds; ++i) {
+      ASSERT_EQ(fi_recv(node.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+      if (first) {
+        ASSERT_EQ(fi_inject(node.ep.get(), "x", 1, to), 0);
+      }
+      if (i % 500 == 499) std::this_thread::sleep_for(milliseconds(2));
+      ASSERT_EQ(fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 10'000), 1) << i;
+      if (!first) {
+        ASSERT_EQ(fi_inject(node.ep.get(), "x", 1, to), 0);
+      }
+    }
+  };
+  std::thread other([&] { play(two.b, two.to_a, false); });
+  play(two.a, two.to_b, true);
+  other.join();
+}
+
+TEST(FabricWaits, InASetEndForAnyOfItsMembers) {
+  Two two(kWaits, kWaits);
+  fi_wait_attr wait_attr{FI_WAIT_FD, 0};
+  fid_wait* set = nullptr;
+  MUST(fi_wait_open(two.b.fabric.get(), &wait_attr, &set));
+  Object<fid_wait> held(set);
+  fi_cntr_attr attr{};
+  attr.wait_obj = FI_WAIT_SET;
+  attr.wait_set = set;
+  fid_cntr* counter = nullptr;
+  MUST(fi_cntr_open(two.b.domain.get(), &attr, &counter, nullptr));
+  Object<fid_cntr> held_counter(counter);
+  EXPECT_EQ(fi_wait(set, 20), -FI_ETIMEDOUT);
+  std::thread adder([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_EQ(fi_cntr_add(counter, 1), 0);
+  });
+  EXPECT_EQ(fi_wait(set, 10'000), 0);
+  adder.join();
+  EXPECT_EQ(fi_cntr_read(counter), 1u);
+}
+
+TEST(FabricProgress, IsMadeByAThreadWhereProgramsWantThat) {
+  NodeOptions automatic{.progress = FI_PROGRESS_AUTO};
+  Two two({}, automatic);
+  std::uint64_t target = 5;
+  fid_mr* mr = nullptr;
+  MUST(fi_mr_reg(two.b.domain.get(), &target, sizeof target, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 1, 0, &mr, nullptr));
+  Object<fid_mr> held(mr);
+  const std::uint64_t one = 1;
+  std::uint64_t found = 0;
+  // The target's program does nothing.
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), &one, 1, nullptr, &found, nullptr, two.to_b, 0, 1, FI_UINT64, FI_SUM,
+                            nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
+  EXPECT_EQ(found, 5u);
+  EXPECT_EQ(target, 6u);
+}
+
+TEST(FabricCounters, CountBothSidesOfAMessage) {
+  Node a, b;
+  fi_cntr_attr attr{};
+  fid_cntr *sent = nullptr, *received = nullptr;
+  MUST(fi_cntr_open(a.domain.get(), &attr, &sent, nullptr));
+  MUST(fi_cntr_open(b.domain.get(), &attr, &received, nullptr));
+  Object<fid_cntr> held_sent(sent), held_received(received);
+  MUST(fi_ep_bind(a.ep.get(), &sent->fid, FI_SEND));
+  MUST(fi_ep_bind(b.ep.get(), &received->fid, FI_RECV));
+  a.enable();
+  b.enable();
+  const fi_addr_t to_b = a.insert(b.name());
+  char buffer[4];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fi_recv(b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(fi_inject(a.ep.get(), "abcdefgh", i == 0 ? 4 : 8, to_b), 0);
+  }
+  EXPECT_EQ(fi_cntr_read(sent), 2u);
+  // The second is too long for its receive.
+  EXPECT_EQ(fi_cntr_wait(received, 2, 10'000), -FI_EAVAIL);
+  EXPECT_EQ(fi_cntr_read(received), 1u);
+  EXPECT_EQ(fi_cntr_readerr(received), 1u);
+  EXPECT_EQ(fi_cntr_set(received, 10), 0);
+  EXPECT_EQ(fi_cntr_add(received, 5), 0);
+  EXPECT_EQ(fi_cntr_read(received), 15u);
+  a.ep.reset();
+  b.ep.reset();
+}
+
+TEST(FabricPollSets, NameTheQueuesWithSomethingToRead) {
+  Two two;
+  fi_poll_attr attr{};
+  fid_poll* set = nullptr;
+  MUST(fi_poll_open(two.b.domain.get(), &attr, &set));
+  Object<fid_poll> held(set);
+  two.b.cq->fid.context = &two;
+  ASSERT_EQ(fi_poll_add(set, &two.b.cq->fid, 0), 0);
+  EXPECT_EQ(fi_close(&two.b.cq->fid), -FI_EBUSY);
+  void* contexts[4] = {};
+  EXPECT_EQ(fi_poll(set, contexts, 4), 0);
+  char buffer[4];
+  ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(fi_inject(two.a.ep.get(), "x", 1, two.to_b), 0);
+  EXPECT_TRUE(eventually([&] { return fi_poll(set, contexts, 4) == 1; }));
+  EXPECT_EQ(contexts[0], &two);
+  ASSERT_EQ(fi_poll_del(set, &two.b.cq->fid, 0), 0);
+}
+
+TEST(FabricEventQueues, KeepWhatIsWrittenInOrder) {
+  Node node;
+  fi_eq_attr attr{};
+  attr.flags = FI_WRITE;
+  attr.wait_obj = FI_WAIT_FD;
+  fid_eq* eq = nullptr;
+  MUST(fi_eq_open(node.fabric.get(), &attr, &eq, nullptr));
+  Object<fid_eq> held(eq);
+  fi_eq_entry entry{};
+  std::uint32_t event = 0;
+  EXPECT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, 0), -FI_EAGAIN);
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    entry.data = i;
+    ASSERT_EQ(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), static_cast<ssize_t>(sizeof entry));
+  }
+  ASSERT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, FI_PEEK), static_cast<ssize_t>(sizeof entry));
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    ASSERT_EQ(fi_eq_sread(eq, &event, &entry, sizeof entry, 1000, 0), static_cast<ssize_t>(sizeof entry));
+    EXPECT_EQ(event, static_cast<std::uint32_t>(FI_NOTIFY));
+    EXPECT_EQ(entry.data, i);
+  }
+  EXPECT_EQ(fi_eq_sread(eq, &event, &entry, sizeof entry, 30, 0), -FI_EAGAIN);
+}
+
+TEST(FabricAddressVectors, KeepAddressesAndGiveThemBack) {
+  Node node;
+  sockaddr_in addresses[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    addresses[i].sin_family = AF_INET;
+    addresses[i].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    addresses[i].sin_port = htons(static_cast<std::uint16_t>(5000 + i));
+  }
+  fi_addr_t found[3] = {};
+  ASSERT_EQ(fi_av_insert(node.av.get(), addresses, 3, found, 0, nullptr), 3);
+  sockaddr_in back{};
+  std::size_t length = sizeof back;
+  ASSERT_EQ(fi_av_lookup(node.av.get(), found[2], &back, &length), 0);
+  EXPECT_EQ(length, sizeof back);
+  EXPECT_EQ(std::memcmp(&back, &addresses[2], sizeof back), 0);
+  char text[64];
+  length = sizeof text;
+  EXPECT_STREQ(fi_av_straddr(node.av.get(), &addresses[2], text, &length), "fi_sockaddr_in://127.0.0.1:5002");
+  ASSERT_EQ(fi_av_remove(node.av.get(), &found[1], 1, 0), 0);
+  EXPECT_EQ(fi_av_lookup(node.av.get(), found[1], &back, &length), -FI_EINVAL);
+  EXPECT_EQ(fi_av_remove(node.av.get(), &found[1], 1, 0), -FI_EINVAL);
+}
+
+TEST(FabricAddressVectors, SayWhichAddressesAreNone) {
+  Node node;
+  sockaddr_in addresses[2] = {};
+  addresses[1].sin_family = AF_INET;
+  fi_addr_t found[2] = {1, 1};
+  int errors[2] = {-1, -1};
+  EXPECT_EQ(fi_av_insert(node.av.get(), addresses, 2, found, FI_SYNC_ERR, errors), 1);
+  EXPECT_EQ(found[0], FI_ADDR_NOTAVAIL);
+  EXPECT_NE(errors[0], 0);
+  EXPECT_EQ(errors[1], 0);
+}
+
+TEST(FabricAddressVectors, CountUpServices) {
+  Node node;
+  fi_addr_t found[4] = {};
+  ASSERT_EQ(fi_av_insertsym(node.av.get(), "127.0.0.1", 2, "7000", 2, found, 0, nullptr), 4);
+  const std::uint16_t ports[] = {7000, 7001, 7000, 7001};
+  for (int i = 0; i < 4; ++i) {
+    sockaddr_in back{};
+    std::size_t length = sizeof back;
+    ASSERT_EQ(fi_av_lookup(node.av.get(), found[i], &back, &length), 0);
+    EXPECT_EQ(ntohs(back.sin_port), ports[i]);
+    EXPECT_EQ(ntohl(back.sin_addr.s_addr), INADDR_LOOPBACK + (i / 2));
+  }
+}
+
+TEST(FabricObjects, AreNotClosedWhileOthersNeedThem) {
+  Node node;
+  EXPECT_EQ(fi_close(&node.fabric->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&node.domain->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&node.cq->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&node.av->fid), -FI_EBUSY);
+}
+
+TEST(FabricEndpoints, DoNotShareAPort) {
+  Node first;
+  first.enable();
+  const auto name = first.name();
+  std::uint16_t port;
+  std::memcpy(&port, name.data() + 2, 2);
+  Node second({.port = ntohs(port)});
+  EXPECT_EQ(fi_enable(second.ep.get()), -FI_EADDRINUSE);
+}
+
+}  // namespace
+}  // namespace clan::test
