@@ -1,8 +1,10 @@
 // fi_atomic() and its like: a message that the owner of the memory carries out, and its answer.
 #include <cstring>
+#include <vector>
 
 #include "atomic_types.h"
 #include "counter.h"
+#include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
 
@@ -24,6 +26,8 @@ struct Atomic {
   void* context = nullptr;
   std::uint64_t flags = 0;
   bool silent = false;  ///< fi_inject_atomic: no completion
+  bool deferred = false;       ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  Counter* counter = nullptr;
 };
 
 // Appends the pieces of a vector. The number of values in it; kWrong: too many pieces.
@@ -38,8 +42,8 @@ std::size_t append(const Vector& vector, std::size_t size, iovec* iov, std::size
   return values;
 }
 
-ssize_t start(fid_ep* ep, const Atomic& a) {
-  auto& endpoint = *static_cast<Endpoint*>(ep);
+// Under the lock.
+ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   const std::size_t size = atomic_size(a.type);
   if (size == 0 || !atomic_valid(a.type, a.op, a.kind)) return -FI_EOPNOTSUPP;
   const std::size_t count = a.remote.count;
@@ -61,7 +65,6 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
   std::size_t results_count = 0;
   if (a.kind != AtomicKind::kWrite && append(a.results, size, results, &results_count) != count) return -FI_EINVAL;
 
-  std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   const Endpoint::Target target = endpoint.target(a.peer);
   if (target.peer == nullptr) return -target.err;
@@ -75,9 +78,41 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
   sending.length = sizeof request + operands * count * size;
   sending.context = a.context;
   sending.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
-  sending.completion = !a.silent && endpoint.sends_complete(a.flags);
-  sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
+  if (a.deferred) {
+    sending.completion = (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr;
+    sending.counter = a.counter;
+  } else {
+    sending.completion = !a.silent && endpoint.sends_complete(a.flags);
+    sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
+  }
   return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
+}
+
+// FI_TRIGGER: when the counter says so.
+ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
+  Deferred deferred;
+  if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
+  const auto copy = [](const Vector& v) { return std::vector<fi_ioc>(v.ioc, v.ioc + v.count); };
+  deferred.endpoint = &endpoint;
+  deferred.start = [&endpoint, kept = a, operands = copy(a.operands), comparands = copy(a.comparands),
+                    results = copy(a.results)]() {
+    Atomic again = kept;
+    again.flags &= ~FI_TRIGGER;
+    again.operands.ioc = operands.data();
+    again.comparands.ioc = comparands.data();
+    again.results.ioc = results.data();
+    return start_now(endpoint, again);
+  };
+  endpoint.domain().defer(std::move(deferred));
+  endpoint.domain().run_due();
+  return 0;
+}
+
+ssize_t start(fid_ep* ep, const Atomic& a) {
+  auto& endpoint = *static_cast<Endpoint*>(ep);
+  std::lock_guard lock(endpoint.lock());
+  if ((a.flags & FI_TRIGGER) != 0 && !a.silent) [[unlikely]] return start_later(endpoint, a);
+  return start_now(endpoint, a);
 }
 
 // --- the table -------------------------------------------------------------------------------------
@@ -222,6 +257,17 @@ int valid(fid_ep*, fi_datatype type, fi_op op, std::size_t* count) {
 }
 
 }  // namespace
+
+ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg, const fi_msg_fetch* fetch,
+                     const fi_msg_compare* compare, std::uint64_t flags, Counter* counter) {
+  Atomic a;
+  if (!from_message(kind, &msg, flags, &a)) return -FI_EINVAL;
+  if (kind != AtomicKind::kWrite) a.results = {fetch->msg_iov, fetch->iov_count};
+  if (kind == AtomicKind::kCompare) a.comparands = {compare->msg_iov, compare->iov_count};
+  a.deferred = true;
+  a.counter = counter;
+  return start_now(endpoint, a);
+}
 
 fi_ops_atomic g_atomic_ops = {
     .size = sizeof(fi_ops_atomic),

@@ -65,11 +65,13 @@ int Counter::control(fid_t id, int command, void* argument) {
 }
 
 void Counter::progress() {
-  if (whole_domain_) {
+  // One that nothing is bound to waits for what deferred work does, which may be anybody's.
+  if (whole_domain_ || ports_.empty()) {
     domain_.progress_all();
     return;
   }
   ports_.progress();
+  if (domain_.has_deferred()) domain_.run_due();
 }
 
 bool Counter::news() const {
@@ -97,16 +99,16 @@ std::uint64_t Counter::read_errors(fid_cntr* id) {
 int Counter::add(fid_cntr* id, std::uint64_t value) {
   auto& counter = *static_cast<Counter*>(id);
   std::lock_guard lock(counter.domain_.lock());
-  counter.value_.fetch_add(value);
-  counter.changed();
+  counter.add_value(value);
+  counter.domain_.run_due();
   return 0;
 }
 
 int Counter::set(fid_cntr* id, std::uint64_t value) {
   auto& counter = *static_cast<Counter*>(id);
   std::lock_guard lock(counter.domain_.lock());
-  counter.value_.store(value);
-  counter.changed();
+  counter.set_value(value);
+  counter.domain_.run_due();
   return 0;
 }
 

@@ -28,6 +28,15 @@ class Counter final : public fid_cntr, public Waitable {
     value_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
     changed();
   }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }  // relaxed: the lock orders
+  void set_value(std::uint64_t value) {
+    value_.store(value, std::memory_order_relaxed);  // relaxed: the lock orders
+    changed();
+  }
+  void add_value(std::uint64_t value) {
+    value_.fetch_add(value, std::memory_order_relaxed);  // relaxed: the lock orders
+    changed();
+  }
   void count_error() {
     errors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
     changed();

@@ -97,6 +97,11 @@ void Cq::write_error(const Completion& completion, int err, std::size_t olen, co
   wait_.signal();
 }
 
+void Cq::progress() {
+  ports_.progress(this);
+  if (domain_.has_deferred()) [[unlikely]] domain_.run_due();
+}
+
 bool Cq::pending() {
   std::lock_guard lock(domain_.lock());
   return !empty() || signalled_.load();

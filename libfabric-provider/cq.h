@@ -46,7 +46,7 @@ class Cq final : public fid_cq, public Waitable {
                    std::size_t raw_bytes = 0);
   /// Those whose progress may fill the queue.
   PortList& ports() { return ports_; }
-  void progress() { ports_.progress(this); }
+  void progress();
   bool empty() const { return head_ == tail_ && errors_.empty(); }
 
   // Waitable

@@ -21,7 +21,7 @@ fi_ops Domain::ops_ = {
     .size = sizeof(fi_ops),
     .close = Domain::close,
     .bind = Domain::bind,
-    .control = not_supported,
+    .control = Domain::control,
     .ops_open = not_supported,
     .tostr = not_supported,
     .ops_set = not_supported,
@@ -142,6 +142,7 @@ std::uint64_t Domain::free_key() {
 
 void Domain::progress_all() {
   for (Port* port : ports_) port->progress();
+  if (has_deferred()) run_due();
 }
 
 void Domain::make_progress() {
@@ -181,6 +182,7 @@ bool Domain::arm() {
         moved = false;
         for (Port* port : ports_) moved = port->progress() || moved;
       }
+      if (has_deferred()) run_due();
     }
     if (events_->arm_fd()) return true;
   }
@@ -197,6 +199,7 @@ void Domain::run_progress() {
       moved = false;
       std::lock_guard lock(lock_);
       for (Port* port : ports_) moved = port->progress() || moved;
+      if (has_deferred()) run_due();
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -11,6 +12,7 @@
 #include <clan/context.h>
 #include <clan/event_queue.h>
 
+#include "deferred.h"
 #include "provider.h"
 #include "wait.h"
 
@@ -19,6 +21,7 @@ namespace clan::ofi {
 class Fabric;
 class MemoryRegion;
 class Port;
+class Endpoint;
 class Eq;
 
 class Domain final : public fid_domain, public Source {
@@ -49,6 +52,11 @@ class Domain final : public fid_domain, public Source {
   void remove_region(std::uint64_t key) { regions_.erase(key); }
   std::uint64_t free_key();
   void progress_all();
+  /// Something to do when a counter says so.
+  void defer(Deferred deferred);
+  bool has_deferred() const { return !deferred_.empty(); }
+  void run_due();
+  void forget(const Endpoint& endpoint);
 
   // Source
   void make_progress() override;
@@ -59,6 +67,7 @@ class Domain final : public fid_domain, public Source {
   Domain(Context context, bool locks) : context_(std::move(context)), lock_(locks) {}
   static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
+  static int control(fid_t id, int command, void* argument);
   static int endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context);
   static int query_atomic(fid_domain* domain, fi_datatype type, fi_op op, fi_atomic_attr* attr,
                           std::uint64_t flags);
@@ -82,6 +91,8 @@ class Domain final : public fid_domain, public Source {
   std::vector<Port*> ports_;
   std::unordered_map<std::uint64_t, MemoryRegion*> regions_;
   std::uint64_t next_key_ = 1;
+  std::deque<Deferred> deferred_;
+  bool running_due_ = false;
 
   std::mutex events_mutex_;  ///< guards the making of events_
   std::optional<EventQueue> events_;

@@ -117,6 +117,8 @@ Endpoint::~Endpoint() {
     eq_->forget(&fid);
   }
   std::lock_guard lock(domain_.lock());
+  domain_.forget(*this);
+  port_->forget(*this);
   if (receiving_) port_->detach(*this, context_);
   if (send_cq_ != nullptr) send_cq_->ports().remove(*port_);
   if (receive_cq_ != nullptr) receive_cq_->ports().remove(*port_);
@@ -130,7 +132,46 @@ Endpoint::~Endpoint() {
 Lock& Endpoint::lock() { return domain_.lock(); }
 
 int Endpoint::close(fid_t id) {
-  delete &object_of<Endpoint>(id);
+  auto& endpoint = object_of<Endpoint>(id);
+  if (endpoint.aliases_.any()) return -FI_EBUSY;
+  delete &endpoint;
+  return 0;
+}
+
+// The same endpoint with other default flags. Under the lock.
+int Endpoint::make_alias(const struct fi_alias& alias) {
+  const std::uint64_t which = alias.flags & (FI_TRANSMIT | FI_RECV);
+  if (!enabled_ || original_ != this || (which != FI_TRANSMIT && which != FI_RECV)) return -FI_EINVAL;
+  auto* made = new (std::nothrow) Endpoint(domain_, port_);
+  if (made == nullptr) return -FI_ENOMEM;
+  made->set_tables(fid.fclass, fid.context);
+  made->original_ = this;
+  made->original_held_ = Held(aliases_);
+  made->receiving_ = false;
+  made->context_ = context_;
+  made->receives_ = receives_;
+  made->av_ = av_;
+  made->send_cq_ = send_cq_;
+  made->receive_cq_ = receive_cq_;
+  made->send_selective_ = send_selective_;
+  made->receive_selective_ = receive_selective_;
+  std::copy(std::begin(counters_), std::end(counters_), made->counters_);
+  // What its end will undo.
+  if (send_cq_ != nullptr) send_cq_->ports().add(*port_);
+  if (receive_cq_ != nullptr) receive_cq_->ports().add(*port_);
+  for (Counter* counter : counters_) {
+    if (counter != nullptr) counter->ports().add(*port_);
+  }
+  made->caps_ = caps_;
+  made->receive_caps_ = receive_caps_;
+  made->send_flags_ = which == FI_TRANSMIT ? alias.flags & ~which : send_flags_;
+  made->receive_flags_ = which == FI_RECV ? alias.flags & ~which : receive_flags_;
+  made->tells_source_ = tells_source_;
+  made->tells_unknown_source_ = tells_unknown_source_;
+  made->least_multi_receive_ = least_multi_receive_;
+  made->connected_mode_ = connected_mode_;
+  made->enabled_ = true;
+  *alias.fid = &made->fid;
   return 0;
 }
 
@@ -236,6 +277,8 @@ int Endpoint::control(fid_t id, int command, void* argument) {
   switch (command) {
     case FI_ENABLE:
       return endpoint.enable();
+    case FI_ALIAS:
+      return endpoint.make_alias(*static_cast<const struct fi_alias*>(argument));
     case FI_GETOPSFLAG: {
       auto& flags = *static_cast<std::uint64_t*>(argument);
       const std::uint64_t which = flags & (FI_TRANSMIT | FI_RECV);

@@ -33,7 +33,7 @@ class Endpoint final : public fid_ep {
     int err = FI_EINVAL;  ///< why there is no peer
   };
   Target target(fi_addr_t address) {
-    if (connected_mode_) return {connection_, 0, FI_ENOTCONN};
+    if (connected_mode_) return {original_->connection_, 0, FI_ENOTCONN};
     const fi_addr_t mask = av_->address_mask();
     return {port_->peer(address & mask), static_cast<std::uint16_t>(av_->context_of(address)), FI_EINVAL};
   }
@@ -93,6 +93,7 @@ class Endpoint final : public fid_ep {
   static int connect(fid_ep* ep, const void* address, const void* data, std::size_t length);
   static int accept(fid_ep* ep, const void* data, std::size_t length);
   static int shutdown(fid_ep* ep, std::uint64_t flags);
+  int make_alias(const struct fi_alias& alias);
   void set_tables(std::size_t fclass, void* context);
   void set_attributes(const fi_info& info);
   void fail_connection(int err, std::span<const std::byte> data);
@@ -106,7 +107,10 @@ class Endpoint final : public fid_ep {
   Held domain_held_;
   std::shared_ptr<Port> port_;
   unsigned context_ = 0;    ///< its number among the receive contexts of the port
-  bool receiving_ = true;   ///< false: a transmit context
+  bool receiving_ = true;   ///< false: a transmit context, or an alias
+  Endpoint* original_ = this;  ///< whose alias we are
+  References aliases_;
+  Held original_held_;
   SocketAddress wanted_;  ///< the name to take
   ReceiveQueue own_receives_;
   ReceiveQueue* receives_ = &own_receives_;

@@ -37,10 +37,11 @@ struct Offered {
 constexpr Offered kOffers[] = {
     {FI_EP_RDM,
      kTransferCaps | kSendingCaps | kReceivingCaps | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE |
-         FI_SOURCE_ERR | FI_RMA_EVENT | FI_FENCE | FI_NAMED_RX_CTX | kDomainCaps,
+         FI_SOURCE_ERR | FI_RMA_EVENT | FI_FENCE | FI_TRIGGER | FI_NAMED_RX_CTX | kDomainCaps,
      kMostContexts},
     {FI_EP_MSG,
-     kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE | kDomainCaps, 1},
+     kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE | FI_TRIGGER |
+         kDomainCaps, 1},
 };
 
 bool mismatch(const char* what) {
@@ -51,11 +52,11 @@ bool mismatch(const char* what) {
 bool subset(std::uint64_t wanted, std::uint64_t have) { return (wanted & ~have) == 0; }
 
 std::uint64_t sending_caps(std::uint64_t caps) {
-  return caps & (kTransferCaps | kSendingCaps | FI_FENCE | FI_NAMED_RX_CTX);
+  return caps & (kTransferCaps | kSendingCaps | FI_FENCE | FI_TRIGGER | FI_NAMED_RX_CTX);
 }
 std::uint64_t receiving_caps(std::uint64_t caps) {
   return caps & (kTransferCaps | kReceivingCaps | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE |
-                 FI_SOURCE_ERR | FI_RMA_EVENT);
+                 FI_SOURCE_ERR | FI_RMA_EVENT | FI_TRIGGER);
 }
 
 // Who asks for messages and does not say whether to send or to receive them means both.

@@ -20,6 +20,7 @@
 
 namespace clan::ofi {
 
+class Counter;
 class Endpoint;
 struct Peer;
 
@@ -81,6 +82,8 @@ struct Posted {
   std::size_t length = 0;        ///< room, all of it
   std::size_t used = 0;          ///< FI_MULTI_RECV: by earlier messages
   std::size_t least = 0;         ///< FI_MULTI_RECV: with less room it is given back
+  bool deferred = false;         ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  Counter* counter = nullptr;
   std::uint32_t pieces = 0;
   iovec iov[kIovLimit] = {};
 };

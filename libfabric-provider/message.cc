@@ -1,7 +1,9 @@
 // fi_send() and fi_recv() in all their forms, with tags and without.
 #include <cstring>
+#include <vector>
 
 #include "counter.h"
+#include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
 #include "shared_context.h"
@@ -38,10 +40,15 @@ struct Label {
   }
 };
 
-ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
-             void* context, std::uint64_t flags) {
-  if (count > kIovLimit) return -FI_EINVAL;
-  std::lock_guard lock(endpoint.lock());
+// How an operation ends: who counts it, and whether the queue hears of it.
+struct Ending {
+  Counter* counter = nullptr;
+  bool completion = false;
+};
+
+// Under the lock.
+ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
+                 void* context, std::uint64_t flags, const Ending& ending) {
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   const Endpoint::Target target = endpoint.target(to);
   if (target.peer == nullptr) return -target.err;
@@ -54,12 +61,44 @@ ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t 
   if (sending.length > kMaxMessage) return -FI_EMSGSIZE;
   sending.context = context;
   sending.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
-  sending.completion = endpoint.sends_complete(flags);
+  sending.completion = ending.completion;
   sending.inject = (flags & FI_INJECT) != 0;
   if (sending.inject && sending.length > kInjectBytes) return -FI_EMSGSIZE;
   sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0;
-  sending.counter = endpoint.counter(Endpoint::kSends);
+  sending.counter = ending.counter;
   return endpoint.port().send(endpoint, *target.peer, sending);
+}
+
+Ending usual_ending(const Endpoint& endpoint, std::uint64_t flags) {
+  return {endpoint.counter(Endpoint::kSends), endpoint.sends_complete(flags)};
+}
+
+// FI_TRIGGER: when the counter says so.
+ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
+                   void* context, std::uint64_t flags) {
+  Deferred deferred;
+  if (!trigger_of(context, &deferred)) return -FI_EINVAL;
+  deferred.endpoint = &endpoint;
+  deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label, context, flags,
+                    data = label.data != nullptr ? *label.data : 0]() {
+    Label again = kept;
+    if (again.data != nullptr) again.data = &data;
+    return send_now(endpoint, pieces.data(), pieces.size(), to, again, context, flags,
+                    usual_ending(endpoint, flags));
+  };
+  endpoint.domain().defer(std::move(deferred));
+  endpoint.domain().run_due();
+  return 0;
+}
+
+ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
+             void* context, std::uint64_t flags) {
+  if (count > kIovLimit) return -FI_EINVAL;
+  std::lock_guard lock(endpoint.lock());
+  if ((flags & FI_TRIGGER) != 0) [[unlikely]] {
+    return send_later(endpoint, iov, count, to, label, context, flags & ~FI_TRIGGER);
+  }
+  return send_now(endpoint, iov, count, to, label, context, flags, usual_ending(endpoint, flags));
 }
 
 ssize_t send_one(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, const Label& label,
@@ -105,7 +144,7 @@ Posted* make_receive(Receiver& endpoint, const iovec* iov, std::size_t count, co
   posted->tag = wanted.tag;
   posted->ignore = wanted.ignore;
   posted->context = context;
-  posted->flags = flags;
+  posted->flags = flags & ~FI_TRIGGER;
   posted->least = endpoint.least_multi_receive();
   posted->pieces = static_cast<std::uint32_t>(count);
   for (std::size_t i = 0; i < count; ++i) posted->iov[i] = iov[i];
@@ -307,6 +346,26 @@ ssize_t tagged_injectdata(fid_ep* ep, const void* buffer, std::size_t length, st
 }
 
 }  // namespace
+
+ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg, std::uint64_t flags,
+                   Counter* counter) {
+  const Label label{kind, msg.tag, (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg.data : nullptr};
+  return send_now(endpoint, msg.msg_iov, msg.iov_count, msg.addr, label, msg.context, flags,
+                  {counter, (flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr});
+}
+
+ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
+                      std::uint64_t flags, Counter* counter) {
+  if (!endpoint.enabled() || msg.iov_count > kIovLimit) return -FI_EINVAL;
+  const Peer* from;
+  if (!endpoint.find_source(msg.addr, &from)) return -FI_EINVAL;
+  Posted* posted = make_receive(endpoint, msg.msg_iov, msg.iov_count, {kind, msg.addr, msg.tag, msg.ignore}, from,
+                                msg.context, flags);
+  posted->deferred = true;
+  posted->counter = counter;
+  post_receive(endpoint.receives(), kind, *posted);
+  return 0;
+}
 
 fi_ops_msg g_message_ops = {
     .size = sizeof(fi_ops_msg),

@@ -152,11 +152,14 @@ void Port::attach(Endpoint& endpoint, unsigned context) {
   }
 }
 
-void Port::detach(Endpoint& endpoint, unsigned context) {
-  if (context < endpoints_.size() && endpoints_[context] == &endpoint) endpoints_[context] = nullptr;
+void Port::forget(const Endpoint& endpoint) {
   for (auto& operation : operations_) {
     if (operation->live && operation->owner == &endpoint) operation->owner = nullptr;
   }
+}
+
+void Port::detach(Endpoint& endpoint, unsigned context) {
+  if (context < endpoints_.size() && endpoints_[context] == &endpoint) endpoints_[context] = nullptr;
   endpoint.receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
     if (message.to != &endpoint) return;
     list.remove(message);
@@ -748,7 +751,9 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
     completion.data = header.data;
   }
   completion.tag = header.tag;
-  const std::uint64_t flags = posted.flags;
+  const bool wants_completion = posted.deferred ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
+                                                : endpoint.receives_complete(posted.flags);
+  Counter* const counter = posted.deferred ? posted.counter : endpoint.counter(Endpoint::kReceives);
   posted.used += n;
   if (!multiple || posted.length - posted.used < posted.least) {
     if (multiple) completion.flags |= FI_MULTI_RECV;
@@ -756,7 +761,6 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
     queue.free_posted(posted);
   }
   if (endpoint.tells_source()) completion.source = address_of(from);
-  Counter* counter = endpoint.counter(Endpoint::kReceives);
   Cq* cq = endpoint.receive_cq();
   if (err != 0 || n < size) [[unlikely]] {
     if (counter != nullptr) counter->count_error();
@@ -764,7 +768,7 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
     return;
   }
   if (counter != nullptr) counter->count();
-  if (!endpoint.receives_complete(flags)) return;
+  if (!wants_completion) return;
   if (endpoint.tells_unknown_source() && completion.source == FI_ADDR_NOTAVAIL) {
     cq->write_error(completion, FI_EADDRNOTAVAIL, 0, &from.raw.storage, from.raw.length);
     return;

@@ -112,8 +112,9 @@ class Port {
   Av* av() const { return av_; }
   /// From now on messages for this receive context are `endpoint`'s; those that have come already too.
   void attach(Endpoint& endpoint, unsigned context);
-  /// Forgets an endpoint: what it had under way will not be heard of again.
   void detach(Endpoint& endpoint, unsigned context);
+  /// What an endpoint has under way will not be heard of again.
+  void forget(const Endpoint& endpoint);
 
   /// True when something has been done. Takes no more messages when there is something in `until`.
   bool progress(const Cq* until = nullptr);

@@ -14,6 +14,7 @@ class PortList {
   /// As often as it is added it must be removed.
   void add(Port& port);
   void remove(Port& port);
+  bool empty() const { return ports_.empty(); }
   /// Stops as soon as there is something in `until`, so that nothing else is touched before it is seen.
   void progress(const Cq* until = nullptr);
 

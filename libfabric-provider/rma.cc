@@ -1,8 +1,10 @@
 // fi_read() and fi_write(). They are done when they return: the copy is this processor's work in any case, and
 // so nothing that follows can overtake them.
 #include <algorithm>
+#include <vector>
 
 #include "counter.h"
+#include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
 
@@ -20,6 +22,8 @@ struct Access {
   std::uint64_t flags = 0;
   const std::uint64_t* data = nullptr;
   bool silent = false;  ///< fi_inject_write: no completion
+  bool deferred = false;       ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  Counter* counter = nullptr;
 };
 
 // Copies piece by piece, where pieces of both sides overlap.
@@ -44,10 +48,9 @@ int copy(Port& port, Peer& peer, const Access& a) {
   return 0;
 }
 
-ssize_t access(fid_ep* ep, const Access& a) {
-  auto& endpoint = *static_cast<Endpoint*>(ep);
+// Under the lock.
+ssize_t access_now(Endpoint& endpoint, const Access& a) {
   if (a.local_count > kIovLimit || a.remote_count > kIovLimit) return -FI_EINVAL;
-  std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   Port& port = endpoint.port();
   const Endpoint::Target target = endpoint.target(a.peer);
@@ -70,7 +73,10 @@ ssize_t access(fid_ep* ep, const Access& a) {
   } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {
     return rc;  // nobody is there: as with messages
   }
-  Counter* counter = endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
+  Counter* const counter =
+      a.deferred ? a.counter : endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
+  const bool wants_completion = a.deferred ? (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr
+                                           : !a.silent && endpoint.sends_complete(a.flags);
   Completion completion;
   completion.context = a.context;
   completion.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
@@ -80,8 +86,35 @@ ssize_t access(fid_ep* ep, const Access& a) {
     return 0;
   }
   if (counter != nullptr) counter->count();
-  if (!a.silent && endpoint.sends_complete(a.flags)) endpoint.send_cq()->write(completion);
+  if (wants_completion) endpoint.send_cq()->write(completion);
   return 0;
+}
+
+// FI_TRIGGER: when the counter says so.
+ssize_t access_later(Endpoint& endpoint, const Access& a) {
+  Deferred deferred;
+  if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
+  deferred.endpoint = &endpoint;
+  deferred.start = [&endpoint, kept = a, local = std::vector<iovec>(a.local, a.local + a.local_count),
+                    remote = std::vector<fi_rma_iov>(a.remote, a.remote + a.remote_count),
+                    data = a.data != nullptr ? *a.data : 0]() {
+    Access again = kept;
+    again.flags &= ~FI_TRIGGER;
+    again.local = local.data();
+    again.remote = remote.data();
+    if (again.data != nullptr) again.data = &data;
+    return access_now(endpoint, again);
+  };
+  endpoint.domain().defer(std::move(deferred));
+  endpoint.domain().run_due();
+  return 0;
+}
+
+ssize_t access(fid_ep* ep, const Access& a) {
+  auto& endpoint = *static_cast<Endpoint*>(ep);
+  std::lock_guard lock(endpoint.lock());
+  if ((a.flags & FI_TRIGGER) != 0 && !a.silent) [[unlikely]] return access_later(endpoint, a);
+  return access_now(endpoint, a);
 }
 
 // --- the table -------------------------------------------------------------------------------------
@@ -117,20 +150,20 @@ ssize_t rma_readv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_ad
   return simple(ep, false, iov, count, from, address, key, context, nullptr);
 }
 
-ssize_t with_message(fid_ep* ep, bool write, const fi_msg_rma* msg, std::uint64_t flags) {
-  return access(ep, {.write = write,
-                     .local = msg->msg_iov,
-                     .local_count = msg->iov_count,
-                     .remote = msg->rma_iov,
-                     .remote_count = msg->rma_iov_count,
-                     .peer = msg->addr,
-                     .context = msg->context,
-                     .flags = flags,
-                     .data = (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg->data : nullptr});
+Access from_message(bool write, const fi_msg_rma& msg, std::uint64_t flags) {
+  return {.write = write,
+          .local = msg.msg_iov,
+          .local_count = msg.iov_count,
+          .remote = msg.rma_iov,
+          .remote_count = msg.rma_iov_count,
+          .peer = msg.addr,
+          .context = msg.context,
+          .flags = flags,
+          .data = (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg.data : nullptr};
 }
 
 ssize_t rma_readmsg(fid_ep* ep, const fi_msg_rma* msg, std::uint64_t flags) {
-  return with_message(ep, false, msg, flags);
+  return access(ep, from_message(false, *msg, flags));
 }
 
 ssize_t rma_write(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, std::uint64_t address,
@@ -145,7 +178,7 @@ ssize_t rma_writev(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_a
 }
 
 ssize_t rma_writemsg(fid_ep* ep, const fi_msg_rma* msg, std::uint64_t flags) {
-  return with_message(ep, true, msg, flags);
+  return access(ep, from_message(true, *msg, flags));
 }
 
 ssize_t rma_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, std::uint64_t address,
@@ -169,6 +202,14 @@ ssize_t rma_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::
 }
 
 }  // namespace
+
+ssize_t start_access(Endpoint& endpoint, bool write, const fi_msg_rma& msg, std::uint64_t flags,
+                     Counter* counter) {
+  Access a = from_message(write, msg, flags);
+  a.deferred = true;
+  a.counter = counter;
+  return access_now(endpoint, a);
+}
 
 fi_ops_rma g_rma_ops = {
     .size = sizeof(fi_ops_rma),

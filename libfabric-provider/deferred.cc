@@ -1,0 +1,195 @@
+#include "deferred.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "counter.h"
+#include "domain.h"
+#include "endpoint.h"
+
+namespace clan::ofi {
+
+bool trigger_of(void* context, Deferred* deferred) {
+  const auto* triggered = static_cast<const fi_triggered_context*>(context);
+  if (triggered == nullptr || triggered->event_type != FI_TRIGGER_THRESHOLD ||
+      triggered->trigger.threshold.cntr == nullptr) {
+    return false;
+  }
+  deferred->trigger = static_cast<Counter*>(triggered->trigger.threshold.cntr);
+  deferred->threshold = triggered->trigger.threshold.threshold;
+  return true;
+}
+
+namespace {
+
+// A copy of what a message points to, for a call that comes later.
+template <typename Message, typename Piece>
+struct Copy {
+  Message msg;
+  std::vector<Piece> pieces;
+  explicit Copy(const Message& original)
+      : msg(original), pieces(original.msg_iov, original.msg_iov + original.iov_count) {}
+  const Message& get() {
+    msg.msg_iov = pieces.data();
+    return msg;
+  }
+};
+
+fi_msg_tagged as_tagged(const fi_msg& msg) {
+  fi_msg_tagged tagged{};
+  tagged.msg_iov = msg.msg_iov;
+  tagged.iov_count = msg.iov_count;
+  tagged.addr = msg.addr;
+  tagged.context = msg.context;
+  tagged.data = msg.data;
+  tagged.ignore = ~std::uint64_t{0};
+  return tagged;
+}
+
+template <typename Function>
+std::function<ssize_t()> message_work(Function function, Endpoint& endpoint, ReceiveQueue::Kind kind,
+                                      const fi_msg_tagged& msg, std::uint64_t flags, Counter* counter) {
+  return [=, &endpoint, copy = Copy<fi_msg_tagged, iovec>(msg)]() mutable {
+    return function(endpoint, kind, copy.get(), flags, counter);
+  };
+}
+
+std::function<ssize_t()> memory_work(Endpoint& endpoint, bool write, const fi_op_rma& op, Counter* counter) {
+  std::vector<fi_rma_iov> remote(op.msg.rma_iov, op.msg.rma_iov + op.msg.rma_iov_count);
+  return [=, &endpoint, flags = op.flags, copy = Copy<fi_msg_rma, iovec>(op.msg)]() mutable {
+    copy.msg.rma_iov = remote.data();
+    return start_access(endpoint, write, copy.get(), flags, counter);
+  };
+}
+
+std::function<ssize_t()> atomic_work(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg,
+                                     const fi_msg_fetch* fetch, const fi_msg_compare* compare,
+                                     std::uint64_t flags, Counter* counter) {
+  std::vector<fi_rma_ioc> remote(msg.rma_iov, msg.rma_iov + msg.rma_iov_count);
+  std::vector<fi_ioc> results, comparands;
+  if (fetch != nullptr) results.assign(fetch->msg_iov, fetch->msg_iov + fetch->iov_count);
+  if (compare != nullptr) comparands.assign(compare->msg_iov, compare->msg_iov + compare->iov_count);
+  return [=, &endpoint, copy = Copy<fi_msg_atomic, fi_ioc>(msg)]() mutable {
+    copy.msg.rma_iov = remote.data();
+    const fi_msg_fetch found{results.data(), nullptr, results.size()};
+    const fi_msg_compare expected{comparands.data(), nullptr, comparands.size()};
+    return start_atomic(endpoint, kind, copy.get(), &found, &expected, flags, counter);
+  };
+}
+
+Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
+
+}  // namespace
+
+int queue_work(Domain& domain, const fi_deferred_work& work) {
+  if (work.triggering_cntr == nullptr) return -FI_EINVAL;
+  auto* const counter = work.completion_cntr != nullptr ? static_cast<Counter*>(work.completion_cntr) : nullptr;
+  Deferred d;
+  d.trigger = static_cast<Counter*>(work.triggering_cntr);
+  d.threshold = work.threshold;
+  d.work = &work;
+  switch (work.op_type) {
+    case FI_OP_SEND:
+    case FI_OP_RECV: {
+      const fi_op_msg& op = *work.op.msg;
+      d.endpoint = &endpoint_of(op.ep);
+      d.start = message_work(work.op_type == FI_OP_SEND ? start_send : start_receive, *d.endpoint,
+                             ReceiveQueue::kUntagged, as_tagged(op.msg), op.flags, counter);
+      break;
+    }
+    case FI_OP_TSEND:
+    case FI_OP_TRECV: {
+      const fi_op_tagged& op = *work.op.tagged;
+      d.endpoint = &endpoint_of(op.ep);
+      d.start = message_work(work.op_type == FI_OP_TSEND ? start_send : start_receive, *d.endpoint,
+                             ReceiveQueue::kTagged, op.msg, op.flags, counter);
+      break;
+    }
+    case FI_OP_READ:
+    case FI_OP_WRITE: {
+      const fi_op_rma& op = *work.op.rma;
+      d.endpoint = &endpoint_of(op.ep);
+      d.start = memory_work(*d.endpoint, work.op_type == FI_OP_WRITE, op, counter);
+      break;
+    }
+    case FI_OP_ATOMIC: {
+      const fi_op_atomic& op = *work.op.atomic;
+      d.endpoint = &endpoint_of(op.ep);
+      d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, nullptr, nullptr, op.flags, counter);
+      break;
+    }
+    case FI_OP_FETCH_ATOMIC: {
+      const fi_op_fetch_atomic& op = *work.op.fetch_atomic;
+      d.endpoint = &endpoint_of(op.ep);
+      d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags, counter);
+      break;
+    }
+    case FI_OP_COMPARE_ATOMIC: {
+      const fi_op_compare_atomic& op = *work.op.compare_atomic;
+      d.endpoint = &endpoint_of(op.ep);
+      d.start = atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
+      break;
+    }
+    case FI_OP_CNTR_SET:
+    case FI_OP_CNTR_ADD: {
+      auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
+      d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET, counter]() -> ssize_t {
+        set ? target->set_value(value) : target->add_value(value);
+        if (counter != nullptr) counter->count();
+        return 0;
+      };
+      break;
+    }
+    default:
+      return -FI_EINVAL;
+  }
+  std::lock_guard lock(domain.lock());
+  domain.defer(std::move(d));
+  domain.run_due();
+  return 0;
+}
+
+// --- Domain ----------------------------------------------------------------------------------------
+
+void Domain::defer(Deferred deferred) { deferred_.push_back(std::move(deferred)); }
+
+void Domain::run_due() {
+  if (running_due_) return;
+  running_due_ = true;
+  // One that is started may move a counter that others wait for, or add others: begin anew after each.
+  for (bool again = true; again;) {
+    again = false;
+    for (auto it = deferred_.begin(); it != deferred_.end(); ++it) {
+      if (it->trigger->value() < it->threshold) continue;
+      Deferred due = std::move(*it);
+      deferred_.erase(it);
+      const ssize_t rc = due.start();
+      if (rc == -FI_EAGAIN) {
+        deferred_.push_front(std::move(due));
+        running_due_ = false;
+        return;
+      }
+      if (rc != 0) FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n", fi_strerror(static_cast<int>(-rc)));
+      again = true;
+      break;
+    }
+  }
+  running_due_ = false;
+}
+
+void Domain::forget(const Endpoint& endpoint) {
+  std::erase_if(deferred_, [&](const Deferred& d) { return d.endpoint == &endpoint; });
+}
+
+int Domain::control(fid_t id, int command, void* argument) {
+  auto& domain = object_of<Domain>(id);
+  if (command == FI_QUEUE_WORK) return queue_work(domain, *static_cast<fi_deferred_work*>(argument));
+  if (command != FI_CANCEL_WORK && command != FI_FLUSH_WORK) return -FI_ENOSYS;
+  std::lock_guard lock(domain.lock());
+  const std::size_t cancelled = std::erase_if(domain.deferred_, [&](const Deferred& d) {
+    return d.work != nullptr && (command == FI_FLUSH_WORK || d.work == argument);
+  });
+  return command == FI_CANCEL_WORK && cancelled == 0 ? -FI_ENOENT : 0;
+}
+
+}  // namespace clan::ofi

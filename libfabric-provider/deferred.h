@@ -1,0 +1,47 @@
+// Operations that wait for a counter: FI_TRIGGER and deferred work queues. What is to be done is kept as a
+// function, which runs under the domain's lock when the counter has come to its threshold and somebody makes
+// progress.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <functional>
+#include <vector>
+
+#include "atomic_types.h"
+#include "matching.h"
+#include "provider.h"
+
+namespace clan::ofi {
+
+class Counter;
+class Domain;
+class Endpoint;
+
+struct Deferred {
+  Counter* trigger = nullptr;
+  std::uint64_t threshold = 0;
+  Endpoint* endpoint = nullptr;      ///< null: it is a counter's
+  const void* work = nullptr;        ///< the fi_deferred_work, by which it can be cancelled
+  /// -FI_EAGAIN: once more later.
+  std::function<ssize_t()> start;
+};
+
+/// What a call with FI_TRIGGER names in its context. False: nothing that we know.
+bool trigger_of(void* context, Deferred* deferred);
+
+/// FI_QUEUE_WORK. Not under the lock.
+int queue_work(Domain& domain, const fi_deferred_work& work);
+
+// Operations as deferred work starts them: `counter` (may be null) counts their completion, the queue hears of
+// it only with FI_COMPLETION. Under the lock.
+ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg, std::uint64_t flags,
+                   Counter* counter);
+ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
+                      std::uint64_t flags, Counter* counter);
+ssize_t start_access(Endpoint& endpoint, bool write, const fi_msg_rma& msg, std::uint64_t flags,
+                     Counter* counter);
+ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg, const fi_msg_fetch* fetch,
+                     const fi_msg_compare* compare, std::uint64_t flags, Counter* counter);
+
+}  // namespace clan::ofi
