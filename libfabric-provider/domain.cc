@@ -1,6 +1,7 @@
 #include "domain.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "atomic_types.h"
 #include "av.h"
@@ -46,7 +47,8 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
   ContextOptions options;
   std::size_t ring_bytes = 0;
   if (fi_param_get_size_t(&g_provider, "ring_bytes", &ring_bytes) == 0) {
-    options.ring_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(ring_bytes, UINT32_MAX));
+    // A message that fi_inject() takes must always fit, and so must an atomic operation with its operands.
+    options.ring_bytes = static_cast<std::uint32_t>(std::bit_ceil(std::clamp<std::size_t>(ring_bytes, 65536, 64u << 20)));
   }
   auto engine = Context::create(options);
   if (!engine) {

@@ -15,14 +15,14 @@ namespace {
 constexpr std::int64_t kConnectMs = 10'000;
 constexpr int kMostMessages = 64;  ///< taken in one call of progress()
 constexpr std::uint16_t kFirstFreePort = 32768;
-constexpr std::size_t kLeastEager = kInjectBytes + sizeof(WireHeader);
+constexpr std::size_t kEagerBytes = 16384;
+constexpr std::size_t kMostEager = 1u << 20;
 
 MessageOptions message_options() {
   MessageOptions options;
-  std::size_t eager = 0;
-  if (fi_param_get_size_t(&g_provider, "eager_bytes", &eager) == 0) {
-    options.eager_bytes = static_cast<std::uint32_t>(std::clamp<std::size_t>(eager, kLeastEager, 1u << 20));
-  }
+  std::size_t eager = kEagerBytes;
+  (void)fi_param_get_size_t(&g_provider, "eager_bytes", &eager);
+  options.eager_bytes = static_cast<std::uint32_t>(std::clamp(eager, kInjectBytes, kMostEager) + sizeof(WireHeader));
   options.max_message = kMaxMessage + sizeof(WireHeader);
   return options;
 }

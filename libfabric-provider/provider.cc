@@ -24,6 +24,6 @@ extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini(void)
                   "Receive ring of a connection with one peer, bytes; a power of two. (default: 524288)");
   fi_param_define(&g_provider, "eager_bytes", FI_PARAM_SIZE_T,
                   "Messages up to this size go through the ring; longer ones are copied once, from the sender's "
-                  "memory to the receiver's. (default: 8192)");
+                  "memory to the receiver's. (default: 16384)");
   return &g_provider;
 }
