@@ -1,5 +1,7 @@
 #include "domain.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -79,6 +81,7 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
       return failure(stop.error());
     }
     made->stop_event_ = *stop;
+    made->progress_owner_ = ::getpid();
     made->progress_.emplace([made] { made->run_progress(); });
   }
   *domain = made;
@@ -208,6 +211,11 @@ void Domain::run_progress() {
 
 void Domain::stop_progress() {
   if (!progress_) return;
+  if (::getpid() != progress_owner_) {
+    progress_->detach();  // a forked child has no such thread
+    progress_.reset();
+    return;
+  }
   stopping_.store(true);
   events_->post_user(stop_event_);
   progress_->join();

@@ -98,6 +98,7 @@ class Domain final : public fid_domain, public Source {
   std::optional<EventQueue> events_;
   // FI_PROGRESS_AUTO: a thread that sleeps in events_.
   std::optional<std::thread> progress_;
+  pid_t progress_owner_ = 0;
   std::atomic<bool> stopping_{false};
   std::uint32_t stop_event_ = 0;
 };

@@ -1,8 +1,10 @@
 // Message endpoints and their connections; peers that die.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 
@@ -271,6 +273,75 @@ TEST(FabricPeers, ThatAreStartedAgainCanBeTalkedTo) {
     return n == 1;
   }));
   end_child(child);
+}
+
+TEST(FabricPeers, MayBeThreeHundred) {
+  constexpr int kPeers = 300;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 10 * kPeers) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 10 * kPeers);
+    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur < 10 * kPeers) {
+      GTEST_SKIP() << "too few open files are allowed (ulimit -n)";
+    }
+  }
+  ASSERT_NE(get_info(make_hints()), nullptr);  // libfabric loads its providers once, before the forks
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < kPeers; ++i) {
+    const pid_t child = ::fork();
+    if (child != 0) {
+      children.push_back(child);
+      continue;
+    }
+    ::alarm(100);
+    std::vector<char> server(16);
+    if (::read(fds[0], server.data(), server.size()) != static_cast<ssize_t>(server.size())) ::_exit(2);
+    Node node({.wait = FI_WAIT_FD});
+    node.enable();
+    const fi_addr_t to = node.insert(server);
+    int answer = 0;
+    fi_cq_tagged_entry entry;
+    const auto own = node.name();
+    // Its address first, then its number.
+    bool good = fi_trecv(node.ep.get(), &answer, sizeof answer, nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr) == 0;
+    good = good && fi_tinject(node.ep.get(), own.data(), own.size(), to, 1) == 0;
+    good = good && fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 90'000) == 1;
+    ::_exit(good && answer == 4711 ? 0 : 1);
+  }
+  Node node;
+  node.enable();
+  const auto name = node.name();
+  ASSERT_EQ(name.size(), 16u);
+  for (int i = 0; i < kPeers; ++i) ASSERT_EQ(::write(fds[1], name.data(), 16), 16);
+  const int answer = 4711;
+  for (int i = 0; i < kPeers; ++i) {
+    std::vector<char> peer(16);
+    ASSERT_EQ(fi_trecv(node.ep.get(), peer.data(), 16, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ssize_t n = 0;
+    fi_cq_tagged_entry entry;
+    fi_cq_err_entry error{};
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+    while ((n = fi_cq_read(node.cq.get(), &entry, 1)) == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    // It is not in the vector yet: that is how such a message is reported. (It may have the port of one that
+    // has ended.)
+    if (n != 1) {
+      ASSERT_EQ(n, -FI_EAVAIL);
+      ASSERT_EQ(fi_cq_readerr(node.cq.get(), &error, 0), 1);
+      ASSERT_EQ(error.err, FI_EADDRNOTAVAIL);
+    }
+    ASSERT_EQ(fi_tinject(node.ep.get(), &answer, sizeof answer, node.insert(peer), 2), 0) << i;
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  ::close(fds[0]);
+  ::close(fds[1]);
 }
 
 TEST(FabricPeers, ThatNeverWereAreRefused) {

@@ -139,7 +139,7 @@ TEST(FabricProgress, IsMadeByAThreadWhereProgramsWantThat) {
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
   EXPECT_EQ(found, 5u);
-  EXPECT_EQ(target, 6u);
+  EXPECT_EQ(__atomic_load_n(&target, __ATOMIC_SEQ_CST), 6u);
 }
 
 TEST(FabricCounters, CountBothSidesOfAMessage) {
