@@ -1,0 +1,141 @@
+// What objects cost and leave behind, and several threads at one endpoint.
+#include <dirent.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "libfabric/node.h"
+
+namespace clan::test {
+namespace {
+
+int open_descriptors() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  int n = 0;
+  while (::readdir(directory) != nullptr) ++n;
+  ::closedir(directory);
+  return n;
+}
+
+void exchange_something(Two& two) {
+  char buffer[100'000];
+  fi_cq_tagged_entry entry;
+  for (const std::size_t n : {std::size_t{8}, sizeof buffer}) {
+    ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(fi_send(two.a.ep.get(), buffer, n, nullptr, two.to_b, nullptr), 0);
+    ASSERT_TRUE(two.completes(two.b, &entry));
+    ASSERT_TRUE(two.completes(two.a, &entry));
+  }
+}
+
+TEST(FabricLife, LeavesNoDescriptorsBehind) {
+  {
+    Two warm;
+    exchange_something(warm);
+  }
+  const int before = open_descriptors();
+  for (int i = 0; i < 20; ++i) {
+    Two two({.wait = FI_WAIT_FD}, {.progress = FI_PROGRESS_AUTO});
+    exchange_something(two);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(FabricLife, SleepsWithoutTheProcessor) {
+  Two two({.wait = FI_WAIT_FD}, {.wait = FI_WAIT_FD});
+  exchange_something(two);
+  const auto used = [] {
+    rusage r{};
+    ::getrusage(RUSAGE_SELF, &r);
+    return r.ru_utime.tv_sec * 1000 + r.ru_utime.tv_usec / 1000 + r.ru_stime.tv_sec * 1000 + r.ru_stime.tv_usec / 1000;
+  };
+  const auto before = used();
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 500), -FI_EAGAIN);
+  EXPECT_LT(used() - before, 50);
+}
+
+TEST(FabricLife, ReceivesThatWereNeverServedEndWithTheirEndpoint) {
+  Two two;
+  char buffer[8];
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(fi_trecv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ASSERT_EQ(fi_tinject(two.a.ep.get(), "x", 1, two.to_b, 2), 0);
+  }
+  two.idle();
+}
+
+TEST(FabricLife, LargeMessagesUnderWayEndWithTheirSender) {
+  const auto data = pattern(500'000, 1);
+  Two two;
+  ASSERT_EQ(fi_tsend(two.a.ep.get(), data.data(), data.size(), nullptr, two.to_b, 1, nullptr), 0);
+  two.idle();
+  two.a.ep.reset();
+  std::vector<char> got(data.size());
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  // It never comes, and does not hang anybody.
+  fi_cq_tagged_entry entry;
+  for (int i = 0; i < 1000; ++i) (void)fi_cq_read(two.b.cq.get(), &entry, 1);
+}
+
+TEST(FabricLife, GoesOnInAForkedChildsParent) {
+  Two two({.progress = FI_PROGRESS_AUTO}, {});
+  exchange_something(two);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    // What is inherited can be closed, and one of its own can be made.
+    Node own;
+    own.enable();
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  exchange_something(two);
+}
+
+TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
+  Two two({.wait = FI_WAIT_FD}, {.wait = FI_WAIT_FD});
+  constexpr int kThreads = 4, kMessages = 500;
+  std::atomic<int> received{0};
+  std::atomic<std::uint64_t> sum{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kMessages; ++i) {
+        const std::uint64_t value = static_cast<std::uint64_t>(t) * kMessages + static_cast<std::uint64_t>(i);
+        while (fi_tinject(two.a.ep.get(), &value, sizeof value, two.to_b, static_cast<std::uint64_t>(t)) != 0) {
+          std::this_thread::yield();
+        }
+      }
+    });
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kMessages; ++i) {
+        std::uint64_t value = 0;
+        std::atomic<bool> here{false};
+        ASSERT_EQ(fi_trecv(two.b.ep.get(), &value, sizeof value, nullptr, FI_ADDR_UNSPEC,
+                           static_cast<std::uint64_t>(t), 0, &here), 0);
+        // Completions of all threads come by one queue: whoever takes one tells the one it belongs to.
+        while (!here.load()) {
+          fi_cq_tagged_entry entry;
+          if (fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 20) != 1) continue;
+          ++received;
+          static_cast<std::atomic<bool>*>(entry.op_context)->store(true);
+        }
+        ASSERT_EQ(value, static_cast<std::uint64_t>(t) * kMessages + static_cast<std::uint64_t>(i));
+        sum += value;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(received, kThreads * kMessages);
+  constexpr std::uint64_t kAll = kThreads * kMessages;
+  EXPECT_EQ(sum, kAll * (kAll - 1) / 2);
+}
+
+}  // namespace
+}  // namespace clan::test
