@@ -45,7 +45,8 @@ const std::vector<SocketAddress>& interfaces() {
       if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
       const int family = i->ifa_addr->sa_family;
       if (family != AF_INET && family != AF_INET6) continue;
-      found->push_back(read_address(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+      found->push_back(
+          read_address(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
     }
     ::freeifaddrs(list);
     return found;
@@ -86,8 +87,9 @@ SocketAddress read_address(const void* address, std::size_t length) {
   if (address == nullptr || length < sizeof(sa_family_t)) return result;
   sa_family_t family;
   std::memcpy(&family, static_cast<const char*>(address) + offsetof(sockaddr, sa_family), sizeof family);
-  const std::size_t needed =
-      family == AF_INET ? sizeof(sockaddr_in) : family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+  const std::size_t needed = family == AF_INET    ? sizeof(sockaddr_in)
+                             : family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                  : 0;
   if (needed == 0 || length < needed) return result;
   std::memcpy(&result.storage, address, needed);
   result.length = static_cast<socklen_t>(needed);

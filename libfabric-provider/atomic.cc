@@ -25,8 +25,8 @@ struct Atomic {
   fi_rma_ioc remote{};
   void* context = nullptr;
   std::uint64_t flags = 0;
-  bool silent = false;  ///< fi_inject_atomic: no completion
-  bool deferred = false;       ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool silent = false;    ///< fi_inject_atomic: no completion
+  bool deferred = false;  ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
   Counter* counter = nullptr;
 };
 
@@ -63,7 +63,8 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   if (operands > 1 && append(a.comparands, size, pieces, &pieces_count) != count) return -FI_EINVAL;
   iovec results[kIovLimit];
   std::size_t results_count = 0;
-  if (a.kind != AtomicKind::kWrite && append(a.results, size, results, &results_count) != count) return -FI_EINVAL;
+  if (a.kind != AtomicKind::kWrite && append(a.results, size, results, &results_count) != count)
+    return -FI_EINVAL;
 
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   const Endpoint::Target target = endpoint.target(a.peer);
@@ -111,7 +112,8 @@ ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
 ssize_t start(fid_ep* ep, const Atomic& a) {
   auto& endpoint = *static_cast<Endpoint*>(ep);
   std::lock_guard lock(endpoint.lock());
-  if ((a.flags & FI_TRIGGER) != 0 && !a.silent) [[unlikely]] return start_later(endpoint, a);
+  if ((a.flags & FI_TRIGGER) != 0 && !a.silent) [[unlikely]]
+    return start_later(endpoint, a);
   return start_now(endpoint, a);
 }
 
@@ -228,9 +230,9 @@ ssize_t atomic_compwrite(fid_ep* ep, const void* buffer, std::size_t count, void
 }
 
 ssize_t atomic_compwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count, const fi_ioc* comparev,
-                          void**, std::size_t compare_count, fi_ioc* resultv, void**, std::size_t result_count,
-                          fi_addr_t to, std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
-                          void* context) {
+                          void**, std::size_t compare_count, fi_ioc* resultv, void**,
+                          std::size_t result_count, fi_addr_t to, std::uint64_t address, std::uint64_t key,
+                          fi_datatype type, fi_op op, void* context) {
   Atomic a = simple(ep, AtomicKind::kCompare, to, address, key, type, op, context, values_in(iov, count));
   a.operands = {iov, count};
   a.comparands = {comparev, compare_count};

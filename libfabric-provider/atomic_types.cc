@@ -27,13 +27,11 @@ constexpr bool valid_for(fi_op op) {
     case FI_CSWAP_LE:
     case FI_CSWAP_LT:
     case FI_CSWAP_GE:
-    case FI_CSWAP_GT:
-      return !kComplex<T>;
+    case FI_CSWAP_GT: return !kComplex<T>;
     case FI_BOR:
     case FI_BAND:
     case FI_BXOR:
-    case FI_MSWAP:
-      return kInteger<T>;
+    case FI_MSWAP: return kInteger<T>;
     case FI_SUM:
     case FI_PROD:
     case FI_LOR:
@@ -42,10 +40,8 @@ constexpr bool valid_for(fi_op op) {
     case FI_ATOMIC_READ:
     case FI_ATOMIC_WRITE:
     case FI_CSWAP:
-    case FI_CSWAP_NE:
-      return true;
-    default:
-      return false;
+    case FI_CSWAP_NE: return true;
+    default: return false;
   }
 }
 
@@ -66,51 +62,32 @@ T result_of(fi_op op, T old, T operand, T comparand) {
       } else {
         return old * operand;
       }
-    case FI_LOR:
-      return T(truth(old) || truth(operand) ? 1 : 0);
-    case FI_LAND:
-      return T(truth(old) && truth(operand) ? 1 : 0);
-    case FI_LXOR:
-      return T(truth(old) != truth(operand) ? 1 : 0);
-    case FI_ATOMIC_WRITE:
-      return operand;
-    case FI_CSWAP:
-      return comparand == old ? operand : old;
-    case FI_CSWAP_NE:
-      return comparand != old ? operand : old;
-    default:
-      break;
+    case FI_LOR: return T(truth(old) || truth(operand) ? 1 : 0);
+    case FI_LAND: return T(truth(old) && truth(operand) ? 1 : 0);
+    case FI_LXOR: return T(truth(old) != truth(operand) ? 1 : 0);
+    case FI_ATOMIC_WRITE: return operand;
+    case FI_CSWAP: return comparand == old ? operand : old;
+    case FI_CSWAP_NE: return comparand != old ? operand : old;
+    default: break;
   }
   if constexpr (!kComplex<T>) {
     switch (op) {
-      case FI_MIN:
-        return operand < old ? operand : old;
-      case FI_MAX:
-        return old < operand ? operand : old;
-      case FI_CSWAP_LE:
-        return comparand <= old ? operand : old;
-      case FI_CSWAP_LT:
-        return comparand < old ? operand : old;
-      case FI_CSWAP_GE:
-        return comparand >= old ? operand : old;
-      case FI_CSWAP_GT:
-        return comparand > old ? operand : old;
-      default:
-        break;
+      case FI_MIN: return operand < old ? operand : old;
+      case FI_MAX: return old < operand ? operand : old;
+      case FI_CSWAP_LE: return comparand <= old ? operand : old;
+      case FI_CSWAP_LT: return comparand < old ? operand : old;
+      case FI_CSWAP_GE: return comparand >= old ? operand : old;
+      case FI_CSWAP_GT: return comparand > old ? operand : old;
+      default: break;
     }
   }
   if constexpr (kInteger<T>) {
     switch (op) {
-      case FI_BOR:
-        return static_cast<T>(old | operand);
-      case FI_BAND:
-        return static_cast<T>(old & operand);
-      case FI_BXOR:
-        return static_cast<T>(old ^ operand);
-      case FI_MSWAP:
-        return static_cast<T>((operand & comparand) | (old & ~comparand));
-      default:
-        break;
+      case FI_BOR: return static_cast<T>(old | operand);
+      case FI_BAND: return static_cast<T>(old & operand);
+      case FI_BXOR: return static_cast<T>(old ^ operand);
+      case FI_MSWAP: return static_cast<T>((operand & comparand) | (old & ~comparand));
+      default: break;
     }
   }
   return old;  // FI_ATOMIC_READ
@@ -151,7 +128,8 @@ T apply_one(fi_op op, std::byte* target, T operand, T comparand) {
         const T fresh = result_of(op, old, operand, comparand);
         Word after;
         std::memcpy(&after, &fresh, sizeof after);
-        if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return old;
+        if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+          return old;
       }
     }
   }
@@ -180,56 +158,23 @@ void apply(fi_op op, std::byte* target, const std::byte* operands, const std::by
 template <typename F>
 bool with_type(fi_datatype type, F&& f) {
   switch (static_cast<int>(type)) {
-    case FI_INT8:
-      f(std::int8_t{});
-      return true;
-    case FI_UINT8:
-      f(std::uint8_t{});
-      return true;
-    case FI_INT16:
-      f(std::int16_t{});
-      return true;
-    case FI_UINT16:
-      f(std::uint16_t{});
-      return true;
-    case FI_INT32:
-      f(std::int32_t{});
-      return true;
-    case FI_UINT32:
-      f(std::uint32_t{});
-      return true;
-    case FI_INT64:
-      f(std::int64_t{});
-      return true;
-    case FI_UINT64:
-      f(std::uint64_t{});
-      return true;
-    case FI_INT128:
-      f(static_cast<__int128>(0));
-      return true;
-    case FI_UINT128:
-      f(static_cast<unsigned __int128>(0));
-      return true;
-    case FI_FLOAT:
-      f(float{});
-      return true;
-    case FI_DOUBLE:
-      f(double{});
-      return true;
-    case FI_LONG_DOUBLE:
-      f(static_cast<long double>(0));
-      return true;
-    case FI_FLOAT_COMPLEX:
-      f(std::complex<float>{});
-      return true;
-    case FI_DOUBLE_COMPLEX:
-      f(std::complex<double>{});
-      return true;
-    case FI_LONG_DOUBLE_COMPLEX:
-      f(std::complex<long double>{});
-      return true;
-    default:
-      return false;
+    case FI_INT8: f(std::int8_t{}); return true;
+    case FI_UINT8: f(std::uint8_t{}); return true;
+    case FI_INT16: f(std::int16_t{}); return true;
+    case FI_UINT16: f(std::uint16_t{}); return true;
+    case FI_INT32: f(std::int32_t{}); return true;
+    case FI_UINT32: f(std::uint32_t{}); return true;
+    case FI_INT64: f(std::int64_t{}); return true;
+    case FI_UINT64: f(std::uint64_t{}); return true;
+    case FI_INT128: f(static_cast<__int128>(0)); return true;
+    case FI_UINT128: f(static_cast<unsigned __int128>(0)); return true;
+    case FI_FLOAT: f(float{}); return true;
+    case FI_DOUBLE: f(double{}); return true;
+    case FI_LONG_DOUBLE: f(static_cast<long double>(0)); return true;
+    case FI_FLOAT_COMPLEX: f(std::complex<float>{}); return true;
+    case FI_DOUBLE_COMPLEX: f(std::complex<double>{}); return true;
+    case FI_LONG_DOUBLE_COMPLEX: f(std::complex<long double>{}); return true;
+    default: return false;
   }
 }
 
@@ -253,9 +198,8 @@ bool atomic_valid(fi_datatype type, fi_op op, AtomicKind kind) {
 
 void apply_atomic(fi_datatype type, fi_op op, std::byte* target, const std::byte* operands,
                   const std::byte* comparands, std::byte* found, std::size_t count) {
-  with_type(type, [&](auto value) {
-    apply<decltype(value)>(op, target, operands, comparands, found, count);
-  });
+  with_type(type,
+            [&](auto value) { apply<decltype(value)>(op, target, operands, comparands, found, count); });
 }
 
 }  // namespace clan::ofi

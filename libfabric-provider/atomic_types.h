@@ -27,7 +27,8 @@ constexpr std::size_t atomic_operands(fi_op op, AtomicKind kind) {
 }
 
 /// Carries out a valid operation on `count` values. Each is atomic with respect to the processor's own atomic
-/// operations where the type has at most 8 bytes and is aligned. `found` (may be null) gets the values before.
+/// operations where the type has at most 8 bytes and is aligned. `found` (may be null) gets the values
+/// before.
 void apply_atomic(fi_datatype type, fi_op op, std::byte* target, const std::byte* operands,
                   const std::byte* comparands, std::byte* found, std::size_t count);
 

@@ -89,7 +89,8 @@ fi_addr_t Av::insert_one(const SocketAddress& address) {
 }
 
 // The answer of an insertion: the number inserted, or events for who inserts asynchronously.
-int Av::finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count, void* context) {
+int Av::finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count,
+                      void* context) {
   if (!asynchronous_) return static_cast<int>(inserted);
   if (eq_ == nullptr) return -FI_ENOEQ;
   if (inserted < count) {
@@ -172,8 +173,9 @@ int Av::insert_symmetric(fid_av* id, const char* node, std::size_t nodes, const 
   for (std::size_t i = 0; i < nodes * services; ++i) {
     std::string host, port;
     SocketAddress address;
-    const bool good = count_up(node, i / services, &host) && count_up(service, i % services, &port) &&
-                      resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false, &address) == 0;
+    const bool good =
+        count_up(node, i / services, &host) && count_up(service, i % services, &port) &&
+        resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false, &address) == 0;
     std::lock_guard lock(av.domain_.lock());
     const fi_addr_t index = good ? av.insert_one(address) : FI_ADDR_NOTAVAIL;
     if (fi_addr != nullptr) fi_addr[i] = index;

@@ -328,8 +328,7 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   const WireHeader header{.op = Op::kAccept, .tag = request->attempt};
   const auto own = data_of(data, length);
   Peer* client = nullptr;
-  const int rc =
-      endpoint.port_->introduce(name_of(request->client), header, own.data(), own.size(), &client);
+  const int rc = endpoint.port_->introduce(name_of(request->client), header, own.data(), own.size(), &client);
   if (rc != 0) return rc;
   endpoint.connection_ = client;
   endpoint.tell(FI_CONNECTED, {});

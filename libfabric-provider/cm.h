@@ -4,7 +4,7 @@
 //                                            fi_listen(): the name of a passive endpoint
 //   fi_connect() ──kConnect, data──────────> FI_CONNREQ: a ConnectionRequest, in a fi_info
 //                                            fi_endpoint(); fi_accept(), or fi_reject()
-//   FI_CONNECTED <─kAccept, data──────────── FI_CONNECTED: by a connection of the new endpoint to the client's
+//   FI_CONNECTED <─kAccept, data──────────── FI_CONNECTED: the new endpoint has connected to the client's
 //   FI_ECONNREFUSED <─kReject, data───────── by the connection that the question came by
 //
 // What the server connects is what both use. When either goes, or calls fi_shutdown(), the other hears
@@ -90,7 +90,8 @@ class ConnectionRequest final : public fid {
 };
 
 inline ConnectionRequest* connection_request(fid_t handle) {
-  return handle != nullptr && handle->fclass == FI_CLASS_CONNREQ ? static_cast<ConnectionRequest*>(handle) : nullptr;
+  return handle != nullptr && handle->fclass == FI_CLASS_CONNREQ ? static_cast<ConnectionRequest*>(handle)
+                                                                 : nullptr;
 }
 
 /// Writes an event of the connection manager, with the program's data behind it.

@@ -75,7 +75,8 @@ int Cq::control(fid_t id, int command, void* argument) {
 
 void Cq::grow() {
   std::vector<Completion> larger(ring_.size() * 2);
-  for (std::uint64_t i = head_; i != tail_; ++i) larger[i & (larger.size() - 1)] = ring_[i & (ring_.size() - 1)];
+  for (std::uint64_t i = head_; i != tail_; ++i)
+    larger[i & (larger.size() - 1)] = ring_[i & (ring_.size() - 1)];
   ring_.swap(larger);
 }
 
@@ -92,14 +93,16 @@ void Cq::write_error(const Completion& completion, int err, std::size_t olen, co
   error.entry.olen = olen;
   error.entry.err = err;
   error.entry.prov_errno = err;
-  if (raw != nullptr) error.data.assign(static_cast<const char*>(raw), static_cast<const char*>(raw) + raw_bytes);
+  if (raw != nullptr)
+    error.data.assign(static_cast<const char*>(raw), static_cast<const char*>(raw) + raw_bytes);
   errors_.push_back(std::move(error));
   wait_.signal();
 }
 
 void Cq::progress() {
   ports_.progress(this);
-  if (domain_.has_deferred()) [[unlikely]] domain_.run_due();
+  if (domain_.has_deferred()) [[unlikely]]
+    domain_.run_due();
 }
 
 bool Cq::pending() {
@@ -111,14 +114,10 @@ namespace {
 
 std::size_t entry_bytes(fi_cq_format format) {
   switch (format) {
-    case FI_CQ_FORMAT_MSG:
-      return sizeof(fi_cq_msg_entry);
-    case FI_CQ_FORMAT_DATA:
-      return sizeof(fi_cq_data_entry);
-    case FI_CQ_FORMAT_TAGGED:
-      return sizeof(fi_cq_tagged_entry);
-    default:
-      return sizeof(fi_cq_entry);
+    case FI_CQ_FORMAT_MSG: return sizeof(fi_cq_msg_entry);
+    case FI_CQ_FORMAT_DATA: return sizeof(fi_cq_data_entry);
+    case FI_CQ_FORMAT_TAGGED: return sizeof(fi_cq_tagged_entry);
+    default: return sizeof(fi_cq_entry);
   }
 }
 
@@ -153,7 +152,9 @@ ssize_t Cq::read_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* so
   return cq.take(buffer, count, source);
 }
 
-ssize_t Cq::read(fid_cq* id, void* buffer, std::size_t count) { return read_from(id, buffer, count, nullptr); }
+ssize_t Cq::read(fid_cq* id, void* buffer, std::size_t count) {
+  return read_from(id, buffer, count, nullptr);
+}
 
 ssize_t Cq::read_error(fid_cq* id, fi_cq_err_entry* buffer, std::uint64_t) {
   auto& cq = *static_cast<Cq*>(id);
@@ -182,12 +183,14 @@ ssize_t Cq::read_error(fid_cq* id, fi_cq_err_entry* buffer, std::uint64_t) {
   return 1;
 }
 
-ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, const void* cond, int timeout_ms) {
+ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, const void* cond,
+                          int timeout_ms) {
   WaitObject* object = wait_.object();
   if (object == nullptr) return -FI_EINVAL;
   std::size_t threshold = 1;
   if (condition_ == FI_CQ_COND_THRESHOLD && cond != nullptr) {
-    threshold = std::clamp<std::size_t>(reinterpret_cast<std::uintptr_t>(cond), 1, std::max<std::size_t>(count, 1));
+    threshold =
+        std::clamp<std::size_t>(reinterpret_cast<std::uintptr_t>(cond), 1, std::max<std::size_t>(count, 1));
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   ssize_t got = -FI_EAGAIN;

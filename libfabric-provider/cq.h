@@ -1,5 +1,5 @@
-// Completion queues. A ring that grows: what has been accepted is always completed, however slowly the program
-// reads. Errors stand beside it and remember where in the ring they belong.
+// Completion queues. A ring that grows: what has been accepted is always completed, however slowly the
+// program reads. Errors stand beside it and remember where in the ring they belong.
 #pragma once
 
 #include <array>
@@ -37,7 +37,8 @@ class Cq final : public fid_cq, public Waitable {
 
   // Under the domain's lock.
   void write(const Completion& completion) {
-    if (tail_ - head_ == ring_.size()) [[unlikely]] grow();
+    if (tail_ - head_ == ring_.size()) [[unlikely]]
+      grow();
     ring_[tail_++ & (ring_.size() - 1)] = completion;
     wait_.signal();
   }
@@ -69,7 +70,8 @@ class Cq final : public fid_cq, public Waitable {
   static ssize_t sread_from(fid_cq* cq, void* buffer, std::size_t count, fi_addr_t* source, const void* cond,
                             int timeout);
   static int signal(fid_cq* cq);
-  static const char* error_text(fid_cq* cq, int prov_errno, const void* data, char* buffer, std::size_t length);
+  static const char* error_text(fid_cq* cq, int prov_errno, const void* data, char* buffer,
+                                std::size_t length);
   static int close(fid_t id);
   static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;

@@ -83,7 +83,8 @@ Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
 
 int queue_work(Domain& domain, const fi_deferred_work& work) {
   if (work.triggering_cntr == nullptr) return -FI_EINVAL;
-  auto* const counter = work.completion_cntr != nullptr ? static_cast<Counter*>(work.completion_cntr) : nullptr;
+  auto* const counter =
+      work.completion_cntr != nullptr ? static_cast<Counter*>(work.completion_cntr) : nullptr;
   Deferred d;
   d.trigger = static_cast<Counter*>(work.triggering_cntr);
   d.threshold = work.threshold;
@@ -127,21 +128,22 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
     case FI_OP_COMPARE_ATOMIC: {
       const fi_op_compare_atomic& op = *work.op.compare_atomic;
       d.endpoint = &endpoint_of(op.ep);
-      d.start = atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
+      d.start =
+          atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
       break;
     }
     case FI_OP_CNTR_SET:
     case FI_OP_CNTR_ADD: {
       auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
-      d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET, counter]() -> ssize_t {
+      d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET,
+                 counter]() -> ssize_t {
         set ? target->set_value(value) : target->add_value(value);
         if (counter != nullptr) counter->count();
         return 0;
       };
       break;
     }
-    default:
-      return -FI_EINVAL;
+    default: return -FI_EINVAL;
   }
   std::lock_guard lock(domain.lock());
   domain.defer(std::move(d));
@@ -169,7 +171,8 @@ void Domain::run_due() {
         running_due_ = false;
         return;
       }
-      if (rc != 0) FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n", fi_strerror(static_cast<int>(-rc)));
+      if (rc != 0)
+        FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n", fi_strerror(static_cast<int>(-rc)));
       again = true;
       break;
     }

@@ -21,8 +21,8 @@ class Endpoint;
 struct Deferred {
   Counter* trigger = nullptr;
   std::uint64_t threshold = 0;
-  Endpoint* endpoint = nullptr;      ///< null: it is a counter's
-  const void* work = nullptr;        ///< the fi_deferred_work, by which it can be cancelled
+  Endpoint* endpoint = nullptr;  ///< null: it is a counter's
+  const void* work = nullptr;    ///< the fi_deferred_work, by which it can be cancelled
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
 };
@@ -33,8 +33,8 @@ bool trigger_of(void* context, Deferred* deferred);
 /// FI_QUEUE_WORK. Not under the lock.
 int queue_work(Domain& domain, const fi_deferred_work& work);
 
-// Operations as deferred work starts them: `counter` (may be null) counts their completion, the queue hears of
-// it only with FI_COMPLETION. Under the lock.
+// Operations as deferred work starts them: `counter` (may be null) counts their completion, the queue hears
+// of it only with FI_COMPLETION. Under the lock.
 ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg, std::uint64_t flags,
                    Counter* counter);
 ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,

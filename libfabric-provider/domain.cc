@@ -50,7 +50,8 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
   std::size_t ring_bytes = 0;
   if (fi_param_get_size_t(&g_provider, "ring_bytes", &ring_bytes) == 0) {
     // A message that fi_inject() takes must always fit, and so must an atomic operation with its operands.
-    options.ring_bytes = static_cast<std::uint32_t>(std::bit_ceil(std::clamp<std::size_t>(ring_bytes, 65536, 64u << 20)));
+    options.ring_bytes =
+        static_cast<std::uint32_t>(std::bit_ceil(std::clamp<std::size_t>(ring_bytes, 65536, 64u << 20)));
   }
   auto engine = Context::create(options);
   if (!engine) {
@@ -113,7 +114,7 @@ int Domain::endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* conte
 std::uint32_t Domain::api_version() const { return fabric_->api_version; }
 
 int Domain::query_atomic(fid_domain*, fi_datatype type, fi_op op, fi_atomic_attr* attr, std::uint64_t flags) {
-  const AtomicKind kind = (flags & FI_COMPARE_ATOMIC) != 0  ? AtomicKind::kCompare
+  const AtomicKind kind = (flags & FI_COMPARE_ATOMIC) != 0 ? AtomicKind::kCompare
                           : (flags & FI_FETCH_ATOMIC) != 0 ? AtomicKind::kFetch
                                                            : AtomicKind::kWrite;
   if ((flags & ~(FI_COMPARE_ATOMIC | FI_FETCH_ATOMIC)) != 0 ||

@@ -48,7 +48,9 @@ class Domain final : public fid_domain, public Source {
     auto it = regions_.find(key);
     return it == regions_.end() ? nullptr : it->second;
   }
-  bool add_region(std::uint64_t key, MemoryRegion& region) { return regions_.try_emplace(key, &region).second; }
+  bool add_region(std::uint64_t key, MemoryRegion& region) {
+    return regions_.try_emplace(key, &region).second;
+  }
   void remove_region(std::uint64_t key) { regions_.erase(key); }
   std::uint64_t free_key();
   void progress_all();

@@ -188,10 +188,8 @@ int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
   }
   std::lock_guard lock(endpoint.lock());
   switch (to->fclass) {
-    case FI_CLASS_CQ:
-      return endpoint.bind_cq(object_of<Cq>(to), flags);
-    case FI_CLASS_CNTR:
-      return endpoint.bind_counter(object_of<Counter>(to), flags);
+    case FI_CLASS_CQ: return endpoint.bind_cq(object_of<Cq>(to), flags);
+    case FI_CLASS_CNTR: return endpoint.bind_counter(object_of<Counter>(to), flags);
     case FI_CLASS_AV:
       if (endpoint.av_ != nullptr) return -FI_EINVAL;
       endpoint.av_ = &object_of<Av>(to);
@@ -207,10 +205,8 @@ int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
       return 0;
     }
     case FI_CLASS_STX_CTX:
-    case FI_CLASS_MR:
-      return 0;
-    default:
-      return -FI_EINVAL;
+    case FI_CLASS_MR: return 0;
+    default: return -FI_EINVAL;
   }
 }
 
@@ -275,10 +271,8 @@ int Endpoint::control(fid_t id, int command, void* argument) {
   auto& endpoint = object_of<Endpoint>(id);
   std::lock_guard lock(endpoint.lock());
   switch (command) {
-    case FI_ENABLE:
-      return endpoint.enable();
-    case FI_ALIAS:
-      return endpoint.make_alias(*static_cast<const struct fi_alias*>(argument));
+    case FI_ENABLE: return endpoint.enable();
+    case FI_ALIAS: return endpoint.make_alias(*static_cast<const struct fi_alias*>(argument));
     case FI_GETOPSFLAG: {
       auto& flags = *static_cast<std::uint64_t*>(argument);
       const std::uint64_t which = flags & (FI_TRANSMIT | FI_RECV);
@@ -303,8 +297,7 @@ int Endpoint::control(fid_t id, int command, void* argument) {
       }
       return 0;
     }
-    default:
-      return -FI_ENOSYS;
+    default: return -FI_ENOSYS;
   }
 }
 

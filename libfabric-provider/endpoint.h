@@ -106,8 +106,8 @@ class Endpoint final : public fid_ep {
   Domain& domain_;
   Held domain_held_;
   std::shared_ptr<Port> port_;
-  unsigned context_ = 0;    ///< its number among the receive contexts of the port
-  bool receiving_ = true;   ///< false: a transmit context, or an alias
+  unsigned context_ = 0;       ///< its number among the receive contexts of the port
+  bool receiving_ = true;      ///< false: a transmit context, or an alias
   Endpoint* original_ = this;  ///< whose alias we are
   References aliases_;
   Held original_held_;
@@ -135,10 +135,10 @@ class Endpoint final : public fid_ep {
   bool connected_mode_ = false;
   std::unique_ptr<ConnectionRequest> request_;  ///< what fi_accept() is to answer
   Peer* connection_ = nullptr;
-  Peer* asked_ = nullptr;          ///< the passive endpoint that we wait for
+  Peer* asked_ = nullptr;  ///< the passive endpoint that we wait for
   std::uint64_t attempt_ = 0;
   SocketAddress remote_;
-  SocketAddress shown_;            ///< our name to others: that of the passive endpoint we come from
+  SocketAddress shown_;  ///< our name to others: that of the passive endpoint we come from
   bool shut_down_ = false;
 };
 

@@ -152,7 +152,8 @@ ssize_t Eq::read_error(fid_eq* id, fi_eq_err_entry* buffer, std::uint64_t flags)
   return sizeof *buffer;
 }
 
-ssize_t Eq::user_write(fid_eq* id, std::uint32_t event, const void* buffer, std::size_t length, std::uint64_t) {
+ssize_t Eq::user_write(fid_eq* id, std::uint32_t event, const void* buffer, std::size_t length,
+                       std::uint64_t) {
   auto& eq = *static_cast<Eq*>(id);
   if (!eq.writable_) return -FI_EINVAL;
   eq.write(event, buffer, length);

@@ -41,13 +41,15 @@ class Eq final : public fid_eq, public Waitable {
   Eq() = default;
   void make_progress();
   ssize_t take(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags);
-  static ssize_t read(fid_eq* eq, std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags);
+  static ssize_t read(fid_eq* eq, std::uint32_t* event, void* buffer, std::size_t length,
+                      std::uint64_t flags);
   static ssize_t read_error(fid_eq* eq, fi_eq_err_entry* buffer, std::uint64_t flags);
   static ssize_t user_write(fid_eq* eq, std::uint32_t event, const void* buffer, std::size_t length,
                             std::uint64_t flags);
   static ssize_t sread(fid_eq* eq, std::uint32_t* event, void* buffer, std::size_t length, int timeout,
                        std::uint64_t flags);
-  static const char* error_text(fid_eq* eq, int prov_errno, const void* data, char* buffer, std::size_t length);
+  static const char* error_text(fid_eq* eq, int prov_errno, const void* data, char* buffer,
+                                std::size_t length);
   static int close(fid_t id);
   static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;

@@ -20,11 +20,11 @@ constexpr std::uint64_t kAskedByLayer = 1ULL << 59;
 constexpr std::uint64_t kTagFormat = 0xaaaaaaaaaaaaaaaaULL;
 
 constexpr std::uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR |
-                                 FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW |
-                                 FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
-                                 FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
-constexpr std::uint64_t kSendFlags = FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE |
-                                     FI_DELIVERY_COMPLETE;
+                                 FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR |
+                                 FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW |
+                                 FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+constexpr std::uint64_t kSendFlags =
+    FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 constexpr std::uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV;
 constexpr std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
@@ -41,7 +41,8 @@ constexpr Offered kOffers[] = {
      kMostContexts},
     {FI_EP_MSG,
      kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE | FI_TRIGGER |
-         kDomainCaps, 1},
+         kDomainCaps,
+     1},
 };
 
 bool mismatch(const char* what) {
@@ -95,7 +96,9 @@ bool fits_endpoint(const fi_ep_attr& wanted, const Offered& offered) {
   if (wanted.protocol_version > kProtocolVersion) return mismatch("protocol version");
   if (wanted.max_msg_size > kMaxMessage) return mismatch("max_msg_size");
   if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
-  const auto too_many = [&](std::size_t count) { return count != FI_SHARED_CONTEXT && count > offered.contexts; };
+  const auto too_many = [&](std::size_t count) {
+    return count != FI_SHARED_CONTEXT && count > offered.contexts;
+  };
   if (too_many(wanted.tx_ctx_cnt) || too_many(wanted.rx_ctx_cnt)) {
     return mismatch("tx_ctx_cnt, rx_ctx_cnt");
   }
@@ -124,7 +127,8 @@ bool fits_receiving(const fi_rx_attr& wanted, std::uint64_t caps) {
 }
 
 bool fits(const fi_info& hints, const Offered& offered, std::uint32_t version) {
-  if (hints.ep_attr != nullptr && hints.ep_attr->type != FI_EP_UNSPEC && hints.ep_attr->type != offered.type) {
+  if (hints.ep_attr != nullptr && hints.ep_attr->type != FI_EP_UNSPEC &&
+      hints.ep_attr->type != offered.type) {
     return false;
   }
   if (!subset(hints.caps, offered.caps)) return mismatch("capabilities");
@@ -132,10 +136,8 @@ bool fits(const fi_info& hints, const Offered& offered, std::uint32_t version) {
     case FI_FORMAT_UNSPEC:
     case FI_SOCKADDR:
     case FI_SOCKADDR_IN:
-    case FI_SOCKADDR_IN6:
-      break;
-    default:
-      return mismatch("addr_format");
+    case FI_SOCKADDR_IN6: break;
+    default: return mismatch("addr_format");
   }
   if (hints.fabric_attr != nullptr && hints.fabric_attr->name != nullptr &&
       std::strcmp(hints.fabric_attr->name, kFabricName) != 0) {
@@ -158,7 +160,8 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
                   const SocketAddress& source, const SocketAddress& destination) {
   fi_info* info = fi_allocinfo();
   if (info == nullptr) return nullptr;
-  info->caps = hints != nullptr && hints->caps != 0 ? with_directions(hints->caps) | kDomainCaps : offered.caps;
+  info->caps =
+      hints != nullptr && hints->caps != 0 ? with_directions(hints->caps) | kDomainCaps : offered.caps;
   info->addr_format = FI_SOCKADDR_IN;
   if (source.family() == AF_INET6) info->addr_format = FI_SOCKADDR_IN6;
   const auto put = [](const SocketAddress& address, void** to, std::size_t* length) {
@@ -277,7 +280,9 @@ int find_addresses(const char* node, const char* service, std::uint64_t flags, c
     }
   }
   if (!source->valid()) {
-    int family = destination->valid() ? destination->family() : format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_INET;
+    int family = destination->valid()        ? destination->family()
+                 : format == FI_SOCKADDR_IN6 ? AF_INET6
+                                             : AF_INET;
     *source = own_address(family);
     source->set_port(0);
   }

@@ -75,14 +75,14 @@ class Pool {
 struct Posted {
   Posted* next = nullptr;
   Posted* previous = nullptr;
-  const Peer* from = nullptr;    ///< null: anyone
+  const Peer* from = nullptr;  ///< null: anyone
   std::uint64_t tag = 0, ignore = 0;
   void* context = nullptr;
-  std::uint64_t flags = 0;       ///< of the operation
-  std::size_t length = 0;        ///< room, all of it
-  std::size_t used = 0;          ///< FI_MULTI_RECV: by earlier messages
-  std::size_t least = 0;         ///< FI_MULTI_RECV: with less room it is given back
-  bool deferred = false;         ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  std::uint64_t flags = 0;  ///< of the operation
+  std::size_t length = 0;   ///< room, all of it
+  std::size_t used = 0;     ///< FI_MULTI_RECV: by earlier messages
+  std::size_t least = 0;    ///< FI_MULTI_RECV: with less room it is given back
+  bool deferred = false;    ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
   Counter* counter = nullptr;
   std::uint32_t pieces = 0;
   iovec iov[kIovLimit] = {};
@@ -145,7 +145,8 @@ class ReceiveQueue {
   // A receive has been posted: which message is for it? It stays in the list.
   Unexpected* find(Kind kind, const Peer* from, std::uint64_t tag, std::uint64_t ignore) {
     for (Unexpected* u = unexpected_[kind].first(); u != nullptr; u = u->next) {
-      if ((kind == kUntagged || ((tag ^ u->header.tag) & ~ignore) == 0) && (from == nullptr || u->from == from)) {
+      if ((kind == kUntagged || ((tag ^ u->header.tag) & ~ignore) == 0) &&
+          (from == nullptr || u->from == from)) {
         return u;
       }
     }

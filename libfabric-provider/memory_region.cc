@@ -69,7 +69,8 @@ int MemoryRegion::open(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fi
 int MemoryRegion::expose() {
   Rights rights = Rights::kNone;
   if ((access_ & FI_REMOTE_READ) != 0) rights = Rights::kRead;
-  if ((access_ & FI_REMOTE_WRITE) != 0) rights = rights == Rights::kRead ? Rights::kReadWrite : Rights::kWrite;
+  if ((access_ & FI_REMOTE_WRITE) != 0)
+    rights = rights == Rights::kRead ? Rights::kReadWrite : Rights::kWrite;
   if (rights == Rights::kNone || memory_.empty()) return 0;
   auto aperture = Aperture::export_region(domain_.context(), memory_, rights);
   if (!aperture) return failure(aperture.error());
@@ -124,13 +125,12 @@ int MemoryRegion::bind(fid_t id, fid_t to, std::uint64_t flags) {
   return 0;
 }
 
-int MemoryRegion::control(fid_t, int command, void*) {
-  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
-}
+int MemoryRegion::control(fid_t, int command, void*) { return command == FI_ENABLE ? 0 : -FI_ENOSYS; }
 
 std::byte* MemoryRegion::locate(std::uint64_t address, std::size_t length, std::uint64_t access) const {
   if ((access & ~access_) != 0) return nullptr;
-  const std::uint64_t base = domain_.virtual_addresses() ? reinterpret_cast<std::uint64_t>(memory_.data()) : 0;
+  const std::uint64_t base =
+      domain_.virtual_addresses() ? reinterpret_cast<std::uint64_t>(memory_.data()) : 0;
   if (address < base) return nullptr;
   const std::uint64_t offset = address - base;
   if (offset > memory_.size() || length > memory_.size() - offset) return nullptr;

@@ -79,8 +79,8 @@ ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_a
   Deferred deferred;
   if (!trigger_of(context, &deferred)) return -FI_EINVAL;
   deferred.endpoint = &endpoint;
-  deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label, context, flags,
-                    data = label.data != nullptr ? *label.data : 0]() {
+  deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label, context,
+                    flags, data = label.data != nullptr ? *label.data : 0]() {
     Label again = kept;
     if (again.data != nullptr) again.data = &data;
     return send_now(endpoint, pieces.data(), pieces.size(), to, again, context, flags,
@@ -252,8 +252,8 @@ ssize_t msg_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_ad
 template <typename Receiver>
 ssize_t msg_recvmsg(fid_ep* ep, const fi_msg* msg, std::uint64_t flags) {
   if ((flags & (FI_PEEK | FI_CLAIM | FI_DISCARD)) != 0) return -FI_EOPNOTSUPP;
-  return receive(*static_cast<Receiver*>(ep), msg->msg_iov, msg->iov_count, {.kind = kUntagged, .from = msg->addr},
-                 msg->context, flags);
+  return receive(*static_cast<Receiver*>(ep), msg->msg_iov, msg->iov_count,
+                 {.kind = kUntagged, .from = msg->addr}, msg->context, flags);
 }
 
 ssize_t msg_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, void* context) {
@@ -315,8 +315,8 @@ ssize_t tagged_recvmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags
   return take_claimed(endpoint, msg->msg_iov, msg->iov_count, wanted, msg->context, flags);
 }
 
-ssize_t tagged_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, std::uint64_t tag,
-                    void* context) {
+ssize_t tagged_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to,
+                    std::uint64_t tag, void* context) {
   return send_one(ep, buffer, length, to, {.kind = kTagged, .tag = tag}, context);
 }
 
@@ -340,8 +340,8 @@ ssize_t tagged_senddata(fid_ep* ep, const void* buffer, std::size_t length, void
   return send_one(ep, buffer, length, to, {kTagged, tag, &data}, context);
 }
 
-ssize_t tagged_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t to,
-                          std::uint64_t tag) {
+ssize_t tagged_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data,
+                          fi_addr_t to, std::uint64_t tag) {
   return inject(ep, buffer, length, to, {kTagged, tag, &data});
 }
 
@@ -359,8 +359,8 @@ ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_
   if (!endpoint.enabled() || msg.iov_count > kIovLimit) return -FI_EINVAL;
   const Peer* from;
   if (!endpoint.find_source(msg.addr, &from)) return -FI_EINVAL;
-  Posted* posted = make_receive(endpoint, msg.msg_iov, msg.iov_count, {kind, msg.addr, msg.tag, msg.ignore}, from,
-                                msg.context, flags);
+  Posted* posted = make_receive(endpoint, msg.msg_iov, msg.iov_count, {kind, msg.addr, msg.tag, msg.ignore},
+                                from, msg.context, flags);
   posted->deferred = true;
   posted->counter = counter;
   post_receive(endpoint.receives(), kind, *posted);

@@ -22,7 +22,8 @@ MessageOptions message_options() {
   MessageOptions options;
   std::size_t eager = kEagerBytes;
   (void)fi_param_get_size_t(&g_provider, "eager_bytes", &eager);
-  options.eager_bytes = static_cast<std::uint32_t>(std::clamp(eager, kInjectBytes, kMostEager) + sizeof(WireHeader));
+  options.eager_bytes =
+      static_cast<std::uint32_t>(std::clamp(eager, kInjectBytes, kMostEager) + sizeof(WireHeader));
   options.max_message = kMaxMessage + sizeof(WireHeader);
   return options;
 }
@@ -98,8 +99,8 @@ Port::~Port() {
   }
 }
 
-Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted, const MessageOptions& options,
-                                  SocketAddress* taken) {
+Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
+                                  const MessageOptions& options, SocketAddress* taken) {
   *taken = wanted.valid() ? wanted : own_address(AF_INET);
   if (taken->is_any()) {
     const std::uint16_t port = taken->port();
@@ -110,14 +111,16 @@ Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
   constexpr int kAttempts = 1000;
   for (int attempt = 0;; ++attempt) {
     if (any_port) {
-      taken->set_port(static_cast<std::uint16_t>(kFirstFreePort + arc4random_uniform(65536 - kFirstFreePort)));
+      taken->set_port(
+          static_cast<std::uint16_t>(kFirstFreePort + arc4random_uniform(65536 - kFirstFreePort)));
     }
     const Name name = name_of(*taken);
     if (!name.local()) return Error{EADDRNOTAVAIL, "not an address of this host"};
     auto made = MessageEndpoint::create(context, service_of(name), options);
     if (made.ok() || made.error().err != EADDRINUSE || !any_port || attempt == kAttempts) {
       if (!made) {
-        FI_WARN(&g_provider, FI_LOG_EP_CTRL, "%s: %s\n", to_text(*taken).c_str(), made.error().message().c_str());
+        FI_WARN(&g_provider, FI_LOG_EP_CTRL, "%s: %s\n", to_text(*taken).c_str(),
+                made.error().message().c_str());
       }
       return made;
     }
@@ -146,7 +149,9 @@ void Port::attach(Endpoint& endpoint, unsigned context) {
       homeless_.remove(*message);
       message->to = &endpoint;
       const bool tagged = message->header.op == Op::kTagged;
-      endpoint.receives().unexpected(tagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged).push_back(*message);
+      endpoint.receives()
+          .unexpected(tagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged)
+          .push_back(*message);
     }
     message = next;
   }
@@ -285,7 +290,8 @@ void Port::departed(PeerIndex index, int reason) {
   }
 }
 
-int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, Peer** peer) {
+int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
+                    Peer** peer) {
   *peer = &peer_named(to);
   if (int rc = ready(**peer); rc != 0) return rc;
   const ssize_t rc = send_at_once(**peer, header, data, length);
@@ -517,8 +523,8 @@ int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t addres
     RemoteRegion* region = region_of(peer, key, &rc);
     if (region == nullptr) return rc;
     const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
-    Status status = write ? region->aperture.write(offset, local, length)
-                          : region->aperture.read(offset, local, length);
+    Status status =
+        write ? region->aperture.write(offset, local, length) : region->aperture.read(offset, local, length);
     if (!status && status.error().err == EOPNOTSUPP) {
       // The kernel does not let us copy: the peer's driver thread does.
       if (!rdma_) {
@@ -545,12 +551,9 @@ int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t addres
       continue;
     }
     switch (err) {
-      case ESTALE:
-        return -FI_ENOKEY;
-      case ERANGE:
-        return -FI_EINVAL;
-      default:
-        return failure(status.error());
+      case ESTALE: return -FI_ENOKEY;
+      case ERANGE: return -FI_EINVAL;
+      default: return failure(status.error());
     }
   }
 }
@@ -560,8 +563,8 @@ bool Port::owner_listens(Peer& peer, std::uint64_t key) {
   return it != peer.regions.end() && it->second.tell_owner;
 }
 
-int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
-                     const std::uint64_t* data) {
+int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
+                     std::uint64_t length, const std::uint64_t* data) {
   if (int rc = ready(peer); rc != 0) return rc;
   struct {
     WireHeader header{.op = Op::kRmaDone};
@@ -644,21 +647,15 @@ void Port::arrived(const IncomingMessage& message) {
   Peer* leaves = nullptr;
   switch (header.op) {
     case Op::kAck:
-    case Op::kAtomicReply:
-      arrived_answer(*peer, header, head);
-      break;
-    case Op::kRmaDone:
-      arrived_notice(*peer, header, head);
-      break;
-    case Op::kAtomic:
-      arrived_atomic(*peer, header, head);
-      break;
+    case Op::kAtomicReply: arrived_answer(*peer, header, head); break;
+    case Op::kRmaDone: arrived_notice(*peer, header, head); break;
+    case Op::kAtomic: arrived_atomic(*peer, header, head); break;
     case Op::kAccept:
     case Op::kReject:
-      if (!endpoints_.empty() && endpoints_[0] != nullptr) leaves = endpoints_[0]->answered(*peer, header, head);
+      if (!endpoints_.empty() && endpoints_[0] != nullptr)
+        leaves = endpoints_[0]->answered(*peer, header, head);
       break;
-    default:
-      break;
+    default: break;
   }
   messages_->drop();
   if (leaves != nullptr) hang_up(*leaves);
@@ -671,7 +668,8 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
   Posted* posted = nullptr;
   if (endpoint != nullptr) [[likely]] {
     ReceiveQueue& queue = endpoint->receives();
-    posted = kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
+    posted =
+        kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
   }
   List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : homeless_;
   if (message.offered) {
@@ -717,8 +715,8 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
 }
 
 void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
-                            const std::byte* bytes, const SetAside* aside, Posted& posted, ReceiveQueue& queue,
-                            ReceiveQueue::Kind kind) {
+                            const std::byte* bytes, const SetAside* aside, Posted& posted,
+                            ReceiveQueue& queue, ReceiveQueue::Kind kind) {
   const std::size_t room = posted.length - posted.used;
   const std::size_t n = std::min(size, room);
   int err = 0;
@@ -726,15 +724,17 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
     if (posted.pieces == 1) [[likely]] {
       if (n > 0) std::memcpy(static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used, bytes, n);
     } else {
-      for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
-        std::memcpy(piece.data(), bytes + at, piece.size());
-      });
+      for_each_piece(posted.iov, posted.pieces, posted.used, n,
+                     [&](std::span<std::byte> piece, std::size_t at) {
+                       std::memcpy(piece.data(), bytes + at, piece.size());
+                     });
     }
   } else {
-    for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
-      if (err != 0) return;
-      if (auto s = messages_->copy(*aside, at, piece); !s) err = s.error().err;
-    });
+    for_each_piece(posted.iov, posted.pieces, posted.used, n,
+                   [&](std::span<std::byte> piece, std::size_t at) {
+                     if (err != 0) return;
+                     if (auto s = messages_->copy(*aside, at, piece); !s) err = s.error().err;
+                   });
     if (err == ESTALE) return;  // its sender took it back: as if it had never been
     messages_->finish(*aside, err == 0);
   }
@@ -745,14 +745,16 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
   completion.context = posted.context;
   completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
   completion.length = n;
-  completion.buffer = posted.pieces > 0 ? static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used : nullptr;
+  completion.buffer =
+      posted.pieces > 0 ? static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used : nullptr;
   if ((header.flags & kHasData) != 0) {
     completion.flags |= FI_REMOTE_CQ_DATA;
     completion.data = header.data;
   }
   completion.tag = header.tag;
-  const bool wants_completion = posted.deferred ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
-                                                : endpoint.receives_complete(posted.flags);
+  const bool wants_completion = posted.deferred
+                                    ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
+                                    : endpoint.receives_complete(posted.flags);
   Counter* const counter = posted.deferred ? posted.counter : endpoint.counter(Endpoint::kReceives);
   posted.used += n;
   if (!multiple || posted.length - posted.used < posted.least) {
@@ -778,7 +780,8 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
 
 void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) {
   queue.posted(kind).push_back(posted);
-  if (queue.unexpected(kind).empty()) [[likely]] return;
+  if (queue.unexpected(kind).empty()) [[likely]]
+    return;
   const Peer* from = posted.from;
   const std::uint64_t tag = posted.tag, ignore = posted.ignore;
   while (Unexpected* message = queue.find(kind, from, tag, ignore)) {

@@ -1,8 +1,8 @@
-// Port: an endpoint's place in the network. It owns the engine's message endpoint, knows its peers, and is where
-// messages leave and arrive. A plain endpoint has one; the contexts of a scalable endpoint share one.
+// Port: an endpoint's place in the network. It owns the engine's message endpoint, knows its peers, and is
+// where messages leave and arrive. A plain endpoint has one; the contexts of a scalable endpoint share one.
 //
-// Peers are known by Name, whoever connected to whom. All that we send to one goes through one connection, so it
-// stays in order. Everything is under the domain's lock.
+// Peers are known by Name, whoever connected to whom. All that we send to one goes through one connection, so
+// it stays in order. Everything is under the domain's lock.
 #pragma once
 
 #include <cstring>
@@ -43,16 +43,16 @@ struct RemoteRegion {
 struct Operation {
   Operation* next = nullptr;
   Operation* previous = nullptr;
-  std::uint32_t id = 0;          ///< its place in Port::operations_
+  std::uint32_t id = 0;  ///< its place in Port::operations_
   bool live = false;
-  bool waits_for_copy = false;   ///< the engine will say that the peer has copied the message
-  bool waits_for_answer = false; ///< kAck or kAtomicReply
+  bool waits_for_copy = false;    ///< the engine will say that the peer has copied the message
+  bool waits_for_answer = false;  ///< kAck or kAtomicReply
   int err = 0;
   Endpoint* owner = nullptr;
   Peer* peer = nullptr;
   void* context = nullptr;
-  std::uint64_t flags = 0;       ///< of the completion
-  bool completion = false;       ///< there is to be one
+  std::uint64_t flags = 0;  ///< of the completion
+  bool completion = false;  ///< there is to be one
   Counter* counter = nullptr;
   std::vector<std::byte> gathered;  ///< a message that was in pieces
   // An atomic operation: where its results go.
@@ -62,14 +62,14 @@ struct Operation {
 
 struct Peer {
   Name name;
-  PeerIndex index = kNoPeer;     ///< the connection that we send by
+  PeerIndex index = kNoPeer;  ///< the connection that we send by
   std::uint64_t node = 0;
   std::uint32_t uid = 0;
   fi_addr_t address = FI_ADDR_NOTAVAIL;  ///< in the address vector, as of `generation`
   std::uint32_t generation = 0;
-  SocketAddress raw;             ///< as it has introduced itself
-  std::deque<std::vector<std::byte>> answers;        ///< of ours, that found no room
-  std::uint32_t atomics = 0;     ///< without an answer so far
+  SocketAddress raw;                           ///< as it has introduced itself
+  std::deque<std::vector<std::byte>> answers;  ///< of ours, that found no room
+  std::uint32_t atomics = 0;                   ///< without an answer so far
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
 };
 
@@ -80,10 +80,10 @@ struct Sending {
   std::size_t count = 0;
   std::size_t length = 0;
   void* context = nullptr;
-  std::uint64_t flags = 0;     ///< of the completion: FI_SEND | FI_TAGGED and the like
+  std::uint64_t flags = 0;  ///< of the completion: FI_SEND | FI_TAGGED and the like
   bool completion = false;
-  bool inject = false;         ///< the buffer is the caller's again when we return
-  bool delivery = false;       ///< complete only when the peer has received it
+  bool inject = false;    ///< the buffer is the caller's again when we return
+  bool delivery = false;  ///< complete only when the peer has received it
   Counter* counter = nullptr;
 };
 
@@ -92,8 +92,8 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted);
 
 /// A message endpoint of the engine under the name `wanted`, or a free one where its port is 0. `taken`: the
 /// address by which others find it.
-Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted, const MessageOptions& options,
-                                  SocketAddress* taken);
+Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
+                                  const MessageOptions& options, SocketAddress* taken);
 
 class Port {
  public:
@@ -127,7 +127,8 @@ class Port {
     return peer_slowly(address);
   }
   fi_addr_t address_of(Peer& peer) {
-    if (peer.generation == av_generation()) [[likely]] return peer.address;
+    if (peer.generation == av_generation()) [[likely]]
+      return peer.address;
     return find_address(peer);
   }
 
@@ -151,8 +152,8 @@ class Port {
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
   /// Tells the owner of a region of an access. `data`: remote CQ data.
-  int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address, std::uint64_t length,
-                 const std::uint64_t* data);
+  int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
+                 std::uint64_t length, const std::uint64_t* data);
   /// Whether the owner wants to hear of accesses. After access().
   bool owner_listens(Peer& peer, std::uint64_t key);
 
@@ -213,8 +214,8 @@ class Port {
   std::uint32_t by_address_generation_ = 0;
   std::vector<std::unique_ptr<Operation>> operations_;
   Operation* free_operations_ = nullptr;
-  std::size_t posted_sends_ = 0;   ///< that the engine has yet to complete
-  std::vector<Peer*> crowded_;     ///< peers with something that found no room
+  std::size_t posted_sends_ = 0;  ///< that the engine has yet to complete
+  std::vector<Peer*> crowded_;    ///< peers with something that found no room
   bool progressing_ = false;
 };
 

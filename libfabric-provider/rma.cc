@@ -1,5 +1,5 @@
-// fi_read() and fi_write(). They are done when they return: the copy is this processor's work in any case, and
-// so nothing that follows can overtake them.
+// fi_read() and fi_write(). They are done when they return: the copy is this processor's work in any case,
+// and so nothing that follows can overtake them.
 #include <algorithm>
 #include <vector>
 
@@ -21,8 +21,8 @@ struct Access {
   void* context = nullptr;
   std::uint64_t flags = 0;
   const std::uint64_t* data = nullptr;
-  bool silent = false;  ///< fi_inject_write: no completion
-  bool deferred = false;       ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool silent = false;    ///< fi_inject_write: no completion
+  bool deferred = false;  ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
   Counter* counter = nullptr;
 };
 
@@ -68,7 +68,8 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
     const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
     const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
     if (a.data != nullptr || (length > 0 && port.owner_listens(*peer, key))) {
-      if (int told = port.tell_owner(*peer, target.context, a.write, key, address, length, a.data); told != 0) return told;
+      if (int told = port.tell_owner(*peer, target.context, a.write, key, address, length, a.data); told != 0)
+        return told;
     }
   } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {
     return rc;  // nobody is there: as with messages
@@ -113,7 +114,8 @@ ssize_t access_later(Endpoint& endpoint, const Access& a) {
 ssize_t access(fid_ep* ep, const Access& a) {
   auto& endpoint = *static_cast<Endpoint*>(ep);
   std::lock_guard lock(endpoint.lock());
-  if ((a.flags & FI_TRIGGER) != 0 && !a.silent) [[unlikely]] return access_later(endpoint, a);
+  if ((a.flags & FI_TRIGGER) != 0 && !a.silent) [[unlikely]]
+    return access_later(endpoint, a);
   return access_now(endpoint, a);
 }
 
@@ -145,8 +147,8 @@ ssize_t rma_read(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t 
   return simple(ep, false, &iov, 1, from, address, key, context, nullptr);
 }
 
-ssize_t rma_readv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from, std::uint64_t address,
-                  std::uint64_t key, void* context) {
+ssize_t rma_readv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from,
+                  std::uint64_t address, std::uint64_t key, void* context) {
   return simple(ep, false, iov, count, from, address, key, context, nullptr);
 }
 
@@ -166,14 +168,14 @@ ssize_t rma_readmsg(fid_ep* ep, const fi_msg_rma* msg, std::uint64_t flags) {
   return access(ep, from_message(false, *msg, flags));
 }
 
-ssize_t rma_write(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, std::uint64_t address,
-                  std::uint64_t key, void* context) {
+ssize_t rma_write(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to,
+                  std::uint64_t address, std::uint64_t key, void* context) {
   const iovec iov{const_cast<void*>(buffer), length};
   return simple(ep, true, &iov, 1, to, address, key, context, nullptr);
 }
 
-ssize_t rma_writev(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to, std::uint64_t address,
-                   std::uint64_t key, void* context) {
+ssize_t rma_writev(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to,
+                   std::uint64_t address, std::uint64_t key, void* context) {
   return simple(ep, true, iov, count, to, address, key, context, nullptr);
 }
 

@@ -24,7 +24,8 @@ Result<std::unique_ptr<WaitObject>> WaitObject::create() {
   if (object->event_ < 0) return errno_error("eventfd");
   epoll_event event{};
   event.events = EPOLLIN;
-  if (::epoll_ctl(object->epoll_, EPOLL_CTL_ADD, object->event_, &event) != 0) return errno_error("epoll_ctl");
+  if (::epoll_ctl(object->epoll_, EPOLL_CTL_ADD, object->event_, &event) != 0)
+    return errno_error("epoll_ctl");
   return object;
 }
 
@@ -162,8 +163,7 @@ int WaitSet::wait(fid_wait* id, int timeout_ms) {
 int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner) {
   kind_ = kind;
   switch (kind) {
-    case FI_WAIT_NONE:
-      return 0;
+    case FI_WAIT_NONE: return 0;
     case FI_WAIT_SET: {
       if (set == nullptr) return -FI_EINVAL;
       auto& of = object_of<WaitSet>(&set->fid);
@@ -180,8 +180,7 @@ int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner) {
       object_ = own_.get();
       break;
     }
-    default:
-      return -FI_ENOSYS;
+    default: return -FI_ENOSYS;
   }
   owner_ = &owner;
   object_->add(owner);

@@ -1,9 +1,9 @@
 // Waiting: what fi_cq_sread(), FI_GETWAIT, fi_trywait() and wait sets are made of.
 //
-// A WaitObject is an epoll descriptor over an eventfd of its own and the descriptors of its Sources. Something
-// becomes ready in one of two ways. Either a source hears from the network: its descriptor becomes readable,
-// and whoever wakes makes progress. Or another thread has made progress already and puts an entry into a queue
-// that somebody is about to sleep on: it calls signal().
+// A WaitObject is an epoll descriptor over an eventfd of its own and the descriptors of its Sources.
+// Something becomes ready in one of two ways. Either a source hears from the network: its descriptor becomes
+// readable, and whoever wakes makes progress. Or another thread has made progress already and puts an entry
+// into a queue that somebody is about to sleep on: it calls signal().
 //
 //   sleeper                              who fills its queue
 //     prepare(): armed_ = true             put the entry (under the queue's lock)

@@ -17,23 +17,23 @@ namespace clan::ofi {
 constexpr std::uint32_t kWireVersion = 1;
 
 enum class Op : std::uint8_t {
-  kHello = 1,      ///< first message of a connection: Hello
-  kMessage,        ///< fi_send
-  kTagged,         ///< fi_tsend
-  kAck,            ///< `id` has been delivered
-  kRmaDone,        ///< an access to memory has been made: RmaNotice
-  kAtomic,         ///< AtomicRequest, operands
-  kAtomicReply,    ///< AtomicReply, results
-  // Of message endpoints, with the program's own data behind the header. `tag` is the number that who connects
-  // has given to the attempt.
-  kConnect,        ///< to a passive endpoint
-  kAccept,         ///< the connection that it comes by is the one
+  kHello = 1,    ///< first message of a connection: Hello
+  kMessage,      ///< fi_send
+  kTagged,       ///< fi_tsend
+  kAck,          ///< `id` has been delivered
+  kRmaDone,      ///< an access to memory has been made: RmaNotice
+  kAtomic,       ///< AtomicRequest, operands
+  kAtomicReply,  ///< AtomicReply, results
+  // Of message endpoints, with the program's own data behind the header. `tag` is the number that who
+  // connects has given to the attempt.
+  kConnect,  ///< to a passive endpoint
+  kAccept,   ///< the connection that it comes by is the one
   kReject,
 };
 
 /// Flags of WireHeader.
-constexpr std::uint8_t kHasData = 1;    ///< `data` is remote CQ data
-constexpr std::uint8_t kWantsAck = 2;   ///< answer kAck{id} on delivery
+constexpr std::uint8_t kHasData = 1;   ///< `data` is remote CQ data
+constexpr std::uint8_t kWantsAck = 2;  ///< answer kAck{id} on delivery
 
 /// Bytes of a program's own that go with kConnect, kAccept and kReject.
 constexpr std::size_t kMostConnectionData = 1024;

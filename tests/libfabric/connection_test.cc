@@ -323,7 +323,8 @@ TEST(FabricPeers, MayBeThreeHundred) {
     fi_cq_tagged_entry entry;
     fi_cq_err_entry error{};
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(90);
-    while ((n = fi_cq_read(node.cq.get(), &entry, 1)) == -FI_EAGAIN && std::chrono::steady_clock::now() < end) {
+    while ((n = fi_cq_read(node.cq.get(), &entry, 1)) == -FI_EAGAIN &&
+           std::chrono::steady_clock::now() < end) {
       std::this_thread::yield();
     }
     // It is not in the vector yet: that is how such a message is reported. (It may have the port of one that

@@ -50,7 +50,8 @@ TEST(FabricLife, SleepsWithoutTheProcessor) {
   const auto used = [] {
     rusage r{};
     ::getrusage(RUSAGE_SELF, &r);
-    return r.ru_utime.tv_sec * 1000 + r.ru_utime.tv_usec / 1000 + r.ru_stime.tv_sec * 1000 + r.ru_stime.tv_usec / 1000;
+    return r.ru_utime.tv_sec * 1000 + r.ru_utime.tv_usec / 1000 + r.ru_stime.tv_sec * 1000 +
+           r.ru_stime.tv_usec / 1000;
   };
   const auto before = used();
   fi_cq_tagged_entry entry;
@@ -108,7 +109,8 @@ TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kMessages; ++i) {
         const std::uint64_t value = static_cast<std::uint64_t>(t) * kMessages + static_cast<std::uint64_t>(i);
-        while (fi_tinject(two.a.ep.get(), &value, sizeof value, two.to_b, static_cast<std::uint64_t>(t)) != 0) {
+        while (fi_tinject(two.a.ep.get(), &value, sizeof value, two.to_b, static_cast<std::uint64_t>(t)) !=
+               0) {
           std::this_thread::yield();
         }
       }
@@ -118,7 +120,8 @@ TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
         std::uint64_t value = 0;
         std::atomic<bool> here{false};
         ASSERT_EQ(fi_trecv(two.b.ep.get(), &value, sizeof value, nullptr, FI_ADDR_UNSPEC,
-                           static_cast<std::uint64_t>(t), 0, &here), 0);
+                           static_cast<std::uint64_t>(t), 0, &here),
+                  0);
         // Completions of all threads come by one queue: whoever takes one tells the one it belongs to.
         while (!here.load()) {
           fi_cq_tagged_entry entry;

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::uint64_t kAll = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-Object<fid_mr> expose(Node& node, void* memory, std::size_t bytes, std::uint64_t key, std::uint64_t access = kAll) {
+Object<fid_mr> expose(Node& node, void* memory, std::size_t bytes, std::uint64_t key,
+                      std::uint64_t access = kAll) {
   fid_mr* mr = nullptr;
   MUST(fi_mr_reg(node.domain.get(), memory, bytes, access, 0, key, 0, &mr, nullptr));
   return Object<fid_mr>(mr);
@@ -116,7 +117,9 @@ TEST(FabricRma, TakesVirtualAddressesAndGivesKeysWhereProgramsWantThat) {
   const auto second = expose(two.b, memory.data() + 2048, 2048, 0);
   EXPECT_NE(fi_mr_key(first.get()), fi_mr_key(second.get()));
   const auto address = reinterpret_cast<std::uint64_t>(memory.data() + 3000);
-  ASSERT_EQ(fi_write(two.a.ep.get(), "virtual", 8, nullptr, two.to_b, address, fi_mr_key(second.get()), nullptr), 0);
+  ASSERT_EQ(
+      fi_write(two.a.ep.get(), "virtual", 8, nullptr, two.to_b, address, fi_mr_key(second.get()), nullptr),
+      0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_STREQ(memory.data() + 3000, "virtual");
@@ -163,8 +166,9 @@ TEST(FabricAtomics, AddFetchAndCompare) {
   EXPECT_EQ(entry.flags, FI_ATOMIC | FI_WRITE);
   EXPECT_EQ(target[3], 41u);
   std::uint64_t found[4] = {};
-  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), one, 2, nullptr, found, nullptr, two.to_b, 8, 4, FI_UINT64, FI_SUM,
-                            nullptr), 0);
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), one, 2, nullptr, found, nullptr, two.to_b, 8, 4, FI_UINT64,
+                            FI_SUM, nullptr),
+            0);
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_EQ(entry.flags, FI_ATOMIC | FI_READ);
   EXPECT_EQ(found[0], 21u);
@@ -172,14 +176,16 @@ TEST(FabricAtomics, AddFetchAndCompare) {
   EXPECT_EQ(target[1], 22u);
   const std::uint64_t expected = 11, wanted = 99;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), &wanted, 1, nullptr, &expected, nullptr, found, nullptr, two.to_b,
-                                0, 4, FI_UINT64, FI_CSWAP, nullptr), 0);
+    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), &wanted, 1, nullptr, &expected, nullptr, found, nullptr,
+                                two.to_b, 0, 4, FI_UINT64, FI_CSWAP, nullptr),
+              0);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(found[0], i == 0 ? 11u : 99u);
     EXPECT_EQ(target[0], 99u);
   }
   ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, 4, nullptr, found, nullptr, two.to_b, 0, 4, FI_UINT64,
-                            FI_ATOMIC_READ, nullptr), 0);
+                            FI_ATOMIC_READ, nullptr),
+            0);
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_EQ(std::memcmp(found, target, sizeof found), 0);
 }
@@ -202,13 +208,34 @@ TEST(FabricAtomics, SayWhatTheyCannotDo) {
 
 template <typename T>
 class FabricAtomicTypes : public testing::Test {};
-struct Int8 { using Type = std::int8_t; static constexpr fi_datatype kType = FI_INT8; };
-struct Uint16 { using Type = std::uint16_t; static constexpr fi_datatype kType = FI_UINT16; };
-struct Int32 { using Type = std::int32_t; static constexpr fi_datatype kType = FI_INT32; };
-struct Int64 { using Type = std::int64_t; static constexpr fi_datatype kType = FI_INT64; };
-struct Float { using Type = float; static constexpr fi_datatype kType = FI_FLOAT; };
-struct Double { using Type = double; static constexpr fi_datatype kType = FI_DOUBLE; };
-struct LongDouble { using Type = long double; static constexpr fi_datatype kType = FI_LONG_DOUBLE; };
+struct Int8 {
+  using Type = std::int8_t;
+  static constexpr fi_datatype kType = FI_INT8;
+};
+struct Uint16 {
+  using Type = std::uint16_t;
+  static constexpr fi_datatype kType = FI_UINT16;
+};
+struct Int32 {
+  using Type = std::int32_t;
+  static constexpr fi_datatype kType = FI_INT32;
+};
+struct Int64 {
+  using Type = std::int64_t;
+  static constexpr fi_datatype kType = FI_INT64;
+};
+struct Float {
+  using Type = float;
+  static constexpr fi_datatype kType = FI_FLOAT;
+};
+struct Double {
+  using Type = double;
+  static constexpr fi_datatype kType = FI_DOUBLE;
+};
+struct LongDouble {
+  using Type = long double;
+  static constexpr fi_datatype kType = FI_LONG_DOUBLE;
+};
 using AtomicTypes = testing::Types<Int8, Uint16, Int32, Int64, Float, Double, LongDouble>;
 TYPED_TEST_SUITE(FabricAtomicTypes, AtomicTypes);
 
@@ -220,8 +247,8 @@ TYPED_TEST(FabricAtomicTypes, GiveWhatTheProcessorWouldHaveGiven) {
     T operand, result;
   };
   const T start = 6;
-  const Case cases[] = {{FI_MIN, 4, 4},  {FI_MAX, 4, 6},  {FI_SUM, 4, 10},       {FI_PROD, 4, 24},
-                        {FI_LOR, 0, 1},  {FI_LAND, 0, 0}, {FI_LXOR, 4, 0},       {FI_BOR, 3, 7},
+  const Case cases[] = {{FI_MIN, 4, 4},  {FI_MAX, 4, 6},  {FI_SUM, 4, 10},        {FI_PROD, 4, 24},
+                        {FI_LOR, 0, 1},  {FI_LAND, 0, 0}, {FI_LXOR, 4, 0},        {FI_BOR, 3, 7},
                         {FI_BAND, 3, 2}, {FI_BXOR, 3, 5}, {FI_ATOMIC_WRITE, 4, 4}};
   for (const Case& c : cases) {
     fi_atomic_attr attr{};
@@ -236,7 +263,8 @@ TYPED_TEST(FabricAtomicTypes, GiveWhatTheProcessorWouldHaveGiven) {
     T target = start, found = 0;
     const auto mr = expose(two.b, &target, sizeof target, 4);
     ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), &c.operand, 1, nullptr, &found, nullptr, two.to_b, 0, 4,
-                              TypeParam::kType, c.op, nullptr), 0);
+                              TypeParam::kType, c.op, nullptr),
+              0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(found, start) << c.op;

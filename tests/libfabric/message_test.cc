@@ -59,7 +59,8 @@ TEST(FabricMessages, ManyLargeOnesWithoutReceiversDoNotHoldUpLaterOnes) {
     return fi_tinject(two.a.ep.get(), &last, sizeof last, two.to_b, 1000) == 0;
   }));
   int got_last = 0;
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), &got_last, sizeof got_last, nullptr, FI_ADDR_UNSPEC, 1000, 0, nullptr), 0);
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), &got_last, sizeof got_last, nullptr, FI_ADDR_UNSPEC, 1000, 0, nullptr),
+            0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two.completes(two.b, &entry));
   EXPECT_EQ(got_last, 42);
@@ -171,7 +172,8 @@ TEST(FabricMessages, InPiecesGoToReceivesInPieces) {
     std::vector<char> got(n);
     char* s = const_cast<char*>(sent.data());
     const iovec out[] = {{s, 10}, {s + 10, 0}, {s + 10, n / 2}, {s + 10 + n / 2, n - 10 - n / 2}};
-    const iovec in[] = {{got.data(), n / 3}, {got.data() + n / 3, 1}, {got.data() + n / 3 + 1, n - n / 3 - 1}};
+    const iovec in[] = {
+        {got.data(), n / 3}, {got.data() + n / 3, 1}, {got.data() + n / 3 + 1, n - n / 3 - 1}};
     ASSERT_EQ(fi_recvv(two.b.ep.get(), in, nullptr, 3, FI_ADDR_UNSPEC, nullptr), 0);
     ASSERT_EQ(fi_sendv(two.a.ep.get(), out, nullptr, 4, two.to_b, nullptr), 0);
     fi_cq_tagged_entry entry;

@@ -1,5 +1,5 @@
-// Objects of libfabric for tests, by its public interface alone. A Node is a domain with one endpoint and what
-// it needs; two of them in one process are strangers to each other, as two processes would be.
+// Objects of libfabric for tests, by its public interface alone. A Node is a domain with one endpoint and
+// what it needs; two of them in one process are strangers to each other, as two processes would be.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -146,7 +146,8 @@ inline bool eventually(const std::function<bool()>& done) {
 
 /// Two enabled nodes that know each other.
 struct Two {
-  explicit Two(const NodeOptions& options_a = {}, const NodeOptions& options_b = {}) : a(options_a), b(options_b) {
+  explicit Two(const NodeOptions& options_a = {}, const NodeOptions& options_b = {})
+      : a(options_a), b(options_b) {
     a.enable();
     b.enable();
     to_b = a.insert(b.name());
