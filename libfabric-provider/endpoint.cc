@@ -73,6 +73,7 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
   made->set_attributes(*info);
   if (type == FI_EP_MSG) {
     made->connected_mode_ = true;
+    made->port_->only_introduce();
     made->remote_ = read_address(info->dest_addr, info->dest_addrlen);
     made->request_.reset(connection_request(info->handle));
     // The event queue may be read by a thread of its own, whatever was said of the domain.

@@ -270,16 +270,7 @@ void Port::departed(PeerIndex index, int reason) {
   }
   if (peer->index != index) return;
   peer->index = kNoPeer;
-  peer->answers.clear();
-  peer->regions.clear();
-  for (auto& operation : operations_) {
-    if (operation->live && operation->peer == peer && operation->waits_for_answer) {
-      operation->waits_for_answer = false;
-      operation->err = ECONNRESET;
-      settle(*operation);
-    }
-  }
-  peer->atomics = 0;
+  abandon(*peer, ECONNRESET);
   // It may have connected to us while we connected to it, and lives on by that.
   for (PeerIndex other = 0; other < by_index_.size(); ++other) {
     if (by_index_[other] == peer) peer->index = other;
@@ -290,10 +281,22 @@ void Port::departed(PeerIndex index, int reason) {
   }
 }
 
+void Port::abandon(Peer& peer, int err) {
+  peer.answers.clear();
+  peer.regions.clear();
+  peer.atomics = 0;
+  for (auto& operation : operations_) {
+    if (!operation->live || operation->peer != &peer || !operation->waits_for_answer) continue;
+    operation->waits_for_answer = false;
+    operation->err = err;
+    settle(*operation);
+  }
+}
+
 int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
                     Peer** peer) {
   *peer = &peer_named(to);
-  if (int rc = ready(**peer); rc != 0) return rc;
+  if (int rc = (*peer)->index != kNoPeer ? 0 : connect(**peer); rc != 0) return rc;
   const ssize_t rc = send_at_once(**peer, header, data, length);
   return static_cast<int>(rc);
 }
@@ -303,6 +306,7 @@ void Port::hang_up(Peer& peer) {
   if (index == kNoPeer) return;
   by_index_[index] = nullptr;
   messages_->disconnect(index);
+  abandon(peer, ECANCELED);
 }
 
 // --- operations ------------------------------------------------------------------------------------

@@ -158,6 +158,8 @@ class Port {
   bool owner_listens(Peer& peer, std::uint64_t key);
 
   // Message endpoints.
+  /// From now on only introduce() connects.
+  void only_introduce() { connects_ = false; }
   /// Connects to whoever has this name, and says what.
   int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, Peer** peer);
   void hang_up(Peer& peer);
@@ -179,7 +181,12 @@ class Port {
   fi_addr_t find_address(Peer& peer);
   std::uint32_t av_generation() const { return av_ != nullptr ? av_->generation() : 0; }
   int connect(Peer& peer);
-  int ready(Peer& peer) { return peer.index != kNoPeer ? 0 : connect(peer); }
+  int ready(Peer& peer) {
+    if (peer.index != kNoPeer) return 0;
+    return connects_ ? connect(peer) : -FI_ENOTCONN;
+  }
+  /// Ends what waits for this peer's answers, and forgets what we know of it.
+  void abandon(Peer& peer, int err);
   ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
   Operation& make_operation(Endpoint* owner, Peer& peer, const Sending& sending);
   void finish(Operation& operation, int err);
@@ -217,6 +224,7 @@ class Port {
   std::size_t posted_sends_ = 0;  ///< that the engine has yet to complete
   std::vector<Peer*> crowded_;    ///< peers with something that found no room
   bool progressing_ = false;
+  bool connects_ = true;
 };
 
 }  // namespace clan::ofi
