@@ -21,11 +21,12 @@ int open_descriptors() {
 }
 
 void exchange_something(Two& two) {
-  char buffer[100'000];
+  const auto sent = pattern(100'000, 1);
+  std::vector<char> got(sent.size());
   fi_cq_tagged_entry entry;
-  for (const std::size_t n : {std::size_t{8}, sizeof buffer}) {
-    ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
-    ASSERT_EQ(fi_send(two.a.ep.get(), buffer, n, nullptr, two.to_b, nullptr), 0);
+  for (const std::size_t n : {std::size_t{8}, sent.size()}) {
+    ASSERT_EQ(fi_recv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(fi_send(two.a.ep.get(), sent.data(), n, nullptr, two.to_b, nullptr), 0);
     ASSERT_TRUE(two.completes(two.b, &entry));
     ASSERT_TRUE(two.completes(two.a, &entry));
   }
