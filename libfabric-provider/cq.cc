@@ -1,5 +1,7 @@
 #include "cq.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -10,6 +12,11 @@
 #include "port.h"
 
 namespace clan::ofi {
+namespace {
+
+constexpr unsigned kEmptyReads = 256;  ///< in a row, about 10 us, before the processor is offered to others
+
+}  // namespace
 
 fi_ops Cq::ops_ = {
     .size = sizeof(fi_ops),
@@ -146,10 +153,20 @@ ssize_t Cq::take(void* buffer, std::size_t count, fi_addr_t* source) {
 
 ssize_t Cq::read_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* source) {
   auto& cq = *static_cast<Cq*>(id);
-  std::lock_guard lock(cq.domain_.lock());
-  if (cq.head_ == cq.tail_) cq.progress();
-  if (count == 0) return cq.empty() ? -FI_EAGAIN : 0;
-  return cq.take(buffer, count, source);
+  {
+    std::lock_guard lock(cq.domain_.lock());
+    if (cq.head_ == cq.tail_) cq.progress();
+    if (count == 0) return cq.empty() ? -FI_EAGAIN : 0;
+    const ssize_t n = cq.take(buffer, count, source);
+    if (n != -FI_EAGAIN) {
+      cq.empty_reads_ = 0;
+      return n;
+    }
+    if (++cq.empty_reads_ % kEmptyReads != 0) return n;
+  }
+  // Who polls in vain may be keeping the peer from the processor.
+  ::sched_yield();
+  return -FI_EAGAIN;
 }
 
 ssize_t Cq::read(fid_cq* id, void* buffer, std::size_t count) {

@@ -87,6 +87,7 @@ class Cq final : public fid_cq, public Waitable {
   std::deque<ErrorEntry> errors_;
   std::vector<char> last_error_data_;
   PortList ports_;
+  unsigned empty_reads_ = 0;  ///< in a row
   std::atomic<bool> signalled_{false};
   WaitPlace wait_;
   Waiter waiter_;
