@@ -331,6 +331,14 @@ TEST(FabricReceives, AreCancelled) {
 
 class FabricPeeks : public testing::Test {
  protected:
+  // Once they have met, what one has sent is there when the other looks.
+  void SetUp() override {
+    int met = 0;
+    ASSERT_EQ(fi_trecv(two_.b.ep.get(), &met, sizeof met, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ASSERT_EQ(fi_tinject(two_.a.ep.get(), &met, sizeof met, two_.to_b, 1), 0);
+    fi_cq_tagged_entry entry;
+    ASSERT_TRUE(two_.completes(two_.b, &entry));
+  }
   ssize_t peek(std::uint64_t flags, void* context, void* buffer = nullptr, std::size_t length = 0) {
     iov_ = {buffer, length};
     fi_msg_tagged msg{};
