@@ -38,8 +38,10 @@ def main():
     if "bench" not in sys.argv[2:]:
         return 0
 
+    # The benches of programs are there with the preload library.
+    apps = ["clan bench apps"] if "stat" in run(clan, "help").stdout.split() else []
     for words in (["bench"], ["bench", "help"], ["bench", "--help"], ["help", "bench"]):
-        lists(run(clan, *words), "stream_latency", "bars", "quick", "--cores")
+        lists(run(clan, *words), "stream_latency", "bars", "quick", "--cores", *apps)
     refuses(run(clan, "bench", "bogus"), '"bogus"', "stream_latency", "quick", "clan bench help")
     refuses(run(clan, "bench", "quick", "bogus"), '"bogus"')
     refuses(run(clan, "bench", "quick", "--bogus"), '"--bogus"', "clan bench help")

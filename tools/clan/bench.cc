@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -71,6 +72,13 @@ int exec_bench(const std::vector<std::string>& arguments) {
         "clan bench: {} is neither beside this program nor in ../lib/clan: it was not built.\n",
         kRunner);
     return 127;
+  }
+  const std::string first = arguments.empty() ? "help" : arguments[0];
+  const bool help = first == "help" || first == "-h" || first == "--help";
+  if (help && !find_part(kApps, R_OK).empty()) {  // which the runner does not know
+    fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n"
+               "clan bench ...             the engine beside the kernel:\n\n");
+    std::fflush(stdout);
   }
   std::vector<std::string> words{runner};
   words.insert(words.end(), arguments.begin(), arguments.end());

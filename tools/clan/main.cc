@@ -106,7 +106,7 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
   auto* stat = app.add_subcommand("stat", "The connections that go over CLAN now, of any process");
   stat->add_flag("--json", options.json, "An array of objects; with --watch one array per line");
   stat->add_flag("--all", options.all,
-                 "Also local TCP connections of programs under CLAN that have not moved");
+                 "Also local TCP connections of programs under CLAN that have not moved, and why");
   auto* watch = stat->add_option("--watch", options.interval_s,
                                  "Again every so many seconds (1), with rates, until interrupted")
                     ->type_name("[SECONDS]")
