@@ -347,7 +347,7 @@ class Forger:
             if user:
                 os.setuid(user)
             memory = os.memfd_create("clan-pipe", os.MFD_ALLOW_SEALING)
-            os.write(memory, struct.pack("<QII", programs.PIPE_MAGIC, 1, 4096))
+            os.write(memory, struct.pack("<QII", programs.PIPE_MAGIC, programs.PIPE_VERSION, 4096))
             os.ftruncate(memory, 3 * 4096)
             ctypes.CDLL(None).fcntl(memory, 1033, 6)  # F_ADD_SEALS: shrinking, growing
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
