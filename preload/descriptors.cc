@@ -164,6 +164,12 @@ bool known(int fd) {
 void lock_sockets() { pool.enter(); }
 void unlock_sockets() { pool.leave(); }
 
+bool no_set_need_know(int fd) {
+  const Entry* e = entry(fd, false);
+  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;  // PAIR preload.entry
+  return s != nullptr && s->stays_on_tcp() && !s->inherited.load(std::memory_order_relaxed);
+}
+
 bool is_the_kernels(int fd) {
   const Entry* e = entry(fd, false);
   // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than old.

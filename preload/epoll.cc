@@ -1240,6 +1240,7 @@ using clan::preload::control;
 using clan::preload::real;
 
 CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  if (clan::preload::no_set_need_know(fd)) return clan::preload::real().epoll_ctl(epfd, op, fd, event);
   return control(epfd, op, fd, event);
 }
 

@@ -27,7 +27,7 @@ int limit() {
   return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 20));
 }
 
-int distance(int limit) { return std::max(8, limit / 32); }
+int distance(int limit) { return std::max(8, limit / 64); }
 
 // Closes what has a number below `end`.
 int close_ours_below(int end) {
@@ -65,15 +65,19 @@ int close_ours_below(int end) {
   return range.closed;
 }
 
+// From the upper quarter, and when that is full from the upper half.
 int copy_of(int fd) {
   const int most = limit();
-  const int from = std::max(most / 4 * 3, lowest.load());
-  const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
-  if (high < 0) return -1;
-  if (near.load(std::memory_order_relaxed) == kNever) near.store(from - distance(most));
-  for (int before = least.load(); high < before && !least.compare_exchange_weak(before, high);) {
+  for (const int start : {most / 4 * 3, most / 2}) {
+    const int from = std::max(start, lowest.load());
+    const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
+    if (high < 0) continue;
+    near.store(std::min(near.load(), from - distance(most)));
+    for (int before = least.load(); high < before && !least.compare_exchange_weak(before, high);) {
+    }
+    return high;
   }
-  return high;
+  return -1;
 }
 
 }  // namespace

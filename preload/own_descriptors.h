@@ -1,5 +1,6 @@
 // Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and must never
-// be why it gets none: they have numbers in the upper quarter of those allowed, and go when it comes near.
+// be why it gets none: they have numbers in the upper quarter of those allowed, or half if need be, and go
+// when it comes near.
 //
 // A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back to TCP,
 // and `clan stat` sees it only in the process at its other end.

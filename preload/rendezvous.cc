@@ -243,6 +243,7 @@ void offer(int fd, Socket& s) {
     return stay(s);
   }
   s.offer_fd.store(listener);
+  s.offered_ns = monotonic_ns();
   s.state.store(Socket::State::kOffered);
 }
 
@@ -311,7 +312,7 @@ void look_for_taker(int fd, Socket& s) {
   // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
   // long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (s.pipe ? call >= kMostOfferCalls : gives_up(s, call)) return stay(s);
+  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay(s);
   if (!looks_at(call)) return;
   if (s.pipe) {  // somebody has, but a call was under way
     Route route;

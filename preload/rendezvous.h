@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "clan/clock.h"
 #include "sock_diag.h"
 #include "socket.h"
 
@@ -15,13 +16,22 @@ namespace clan::preload {
 /// much: then the other end, too, has made many.
 constexpr std::uint32_t kMostOfferCalls = 1024;
 constexpr std::uint32_t kMostExchanges = 128;
+constexpr std::uint64_t kLeastOfferNs = 1'000'000'000;
+inline bool have_exchanged_much(const Socket& s) {
+  return std::min(s.sends.load(std::memory_order_relaxed), s.receives.load(std::memory_order_relaxed)) >=
+         kMostExchanges;
+}
 inline bool gives_up(const Socket& s, std::uint32_t call) {
-  return call >= kMostOfferCalls || std::min(s.sends.load(std::memory_order_relaxed),
-                                             s.receives.load(std::memory_order_relaxed)) >= kMostExchanges;
+  return call >= kMostOfferCalls || have_exchanged_much(s);
 }
 /// Whether it looks at this call of it: each time at first, then eight times until there have been twice as
 /// many.
 inline bool looks_at(std::uint32_t call) { return call < 16 || call % (std::bit_floor(call) / 8) == 0; }
+/// Of an offer. Who sends without end makes so many calls in a millisecond, in which the other end need not
+/// have run: it gets a second, too.
+inline bool has_waited_long(const Socket& s, std::uint32_t call) {
+  return call >= kMostOfferCalls && looks_at(call) && monotonic_ns() - s.offered_ns > kLeastOfferNs;
+}
 
 /// The connection stays on TCP for good.
 void stay(Socket& s);

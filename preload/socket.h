@@ -120,6 +120,7 @@ struct Socket {
   std::atomic<int> offer_fd{
       -1};  ///< the listener; in CLAN_DIR, once taken up: what connects with the other end
   std::atomic<std::uint32_t> offer_calls{0};
+  std::uint64_t offered_ns = 0;  ///< under `moving`
   Place place = Place::kNotAsked;  ///< under `moving`
   // Of an offer in CLAN_DIR, see directory.cc.
   std::atomic<std::uint64_t> offer_name{0};              ///< of the file; 0: there is none of ours
@@ -216,6 +217,8 @@ void lock_sockets();
 void unlock_sockets();
 /// No TCP socket, or one that stays on TCP for good.
 bool is_the_kernels(int fd);
+/// A TCP socket that stays on TCP for good and is in no set that remembers it: a glance.
+bool no_set_need_know(int fd);
 /// Calls `f(fd, Socket&)` for each known descriptor.
 void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argument);
 

@@ -90,9 +90,9 @@ class Growth:
 
 def connections_by_limit():
     """How many, and why not more."""
-    # Redis keeps some for itself. The library takes no more of them than the upper quarter.
+    # Redis keeps some for itself. The library takes no more of them than the upper half, and stays away from those in use.
     limit = processes.raise_descriptor_limit(2 * CONNECTIONS + 1000)
-    count = min(CONNECTIONS, (limit - 400) * 3 // 4)
+    count = min(CONNECTIONS, limit // 2 - limit // 64 - 100)
     return count, "" if count == CONNECTIONS else f"RLIMIT_NOFILE of {limit} allows {count}"
 
 
