@@ -506,8 +506,10 @@ def iperf3(run):
         run.until("iperf3 listens", lambda: port_is_open(port))
         report = json.loads(run.text("iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-n", "300M", "-l",
                                      "128K", *words))
+        # Both ways it ends when one of them has had its share.
+        received = sum(way["bytes"] for key, way in report["end"].items() if key.startswith("sum_received"))
         said[name] = {"no error": "error" not in report, "server": server.wait(10),
-                      "bytes": report["end"]["sum_received"]["bytes"] > 100_000_000}
+                      "bytes": received > 100_000_000}
     return said
 
 
