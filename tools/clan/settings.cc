@@ -67,7 +67,7 @@ std::vector<std::string> wrong_in(const std::string& path, std::string text, boo
     return with_environment ? std::getenv(name) : nullptr;
   };
   const auto say = [&](const WrongSetting& wrong) {
-    char sentence[512];
+    char sentence[768];
     describe(wrong, path.c_str(), sentence, sizeof sentence);
     sentences.emplace_back(sentence);
   };
