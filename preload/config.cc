@@ -46,7 +46,7 @@ void read() {
   char* file = has_file ? read_file(path) : nullptr;
   const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
   const auto say = [&](const WrongSetting& wrong) {
-    char text[480];
+    char text[768];
     describe(wrong, path, text, sizeof text);
     log_line(LogLevel::kError, "%s; %s", text,
              wrong.is_directory() ? "connections to other network namespaces stay on TCP"
