@@ -40,6 +40,15 @@ long call(long number, Arguments... arguments) {
 #endif
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline int close(int fd) { return ::close(fd); }
+inline int fcntl(int fd, int command, long argument = 0) { return ::fcntl(fd, command, argument); }
+inline int fstat(int fd, struct stat* st) { return ::fstat(fd, st); }
+inline void* mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t from) {
+  return ::mmap(at, bytes, protection, flags, fd, from);
+}
+inline int munmap(void* at, std::size_t bytes) { return ::munmap(at, bytes); }
+#else
 inline int close(int fd) { return static_cast<int>(call(SYS_close, fd)); }
 inline int fcntl(int fd, int command, long argument = 0) {
   return static_cast<int>(call(SYS_fcntl, fd, command, argument));
@@ -47,13 +56,6 @@ inline int fcntl(int fd, int command, long argument = 0) {
 inline int fstat(int fd, struct stat* st) {
   return static_cast<int>(call(SYS_newfstatat, fd, "", st, AT_EMPTY_PATH));
 }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline void* mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t from) {
-  return ::mmap(at, bytes, protection, flags, fd, from);
-}
-inline int munmap(void* at, std::size_t bytes) { return ::munmap(at, bytes); }
-#else
 inline void* mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t from) {
   return reinterpret_cast<void*>(call(SYS_mmap, at, bytes, protection, flags, fd, from));
 }
