@@ -659,7 +659,7 @@ bool used_by_several(Set& set) {
   pid_t user = use.user.load();
   if (!use.several.load() && user != me) {
     KeepErrno keep;
-    const bool free = user == 0 || (sys::call(SYS_kill, user, 0) != 0 && errno == ESRCH);
+    const bool free = user == 0 || !sys::exists(user);
     if (!free || !use.user.compare_exchange_strong(user, me)) use.several.store(true);
   }
   if (!use.several.load()) return false;

@@ -759,7 +759,7 @@ bool resends(int fd, Socket& s) {
     settle(s);
     return false;
   }
-  if (sys::call(SYS_kill, who, 0) == 0 || errno != ESRCH) return true;
+  if (sys::exists(who)) return true;
   if (!slot.resender.compare_exchange_strong(who, 0)) return true;
   log_line(
       LogLevel::kError,

@@ -60,8 +60,8 @@ int close_ours_below(int end) {
       },
       &range);
   if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
-  if (range.all)
-    least.store(std::max(least.load(), end));  // what the program has there is known to be its own
+  // What the program has there is known to be its own.
+  if (range.all) least.store(std::max(least.load(), end));
   return range.closed;
 }
 
@@ -107,10 +107,19 @@ Result<Pipe> open_high(int memfd, int end) {
   return pipe;
 }
 
-void close_descriptor(Socket& s) {
-  const int memfd = s.pipe.memfd();
+namespace {
+
+// Its descriptor is another's now, or is about to go.
+void forget_descriptor(Socket& s) {
   s.slot.load(std::memory_order_acquire)->pipe_fd.store(-1);
   s.pipe.set_memfd(-1);
+}
+
+}  // namespace
+
+void close_descriptor(Socket& s) {
+  const int memfd = s.pipe.memfd();
+  forget_descriptor(s);
   sys::close(memfd);
 }
 
@@ -139,10 +148,7 @@ void disown(unsigned first, unsigned last) {
           return number >= 0 && static_cast<unsigned>(number) >= r.first &&
                  static_cast<unsigned>(number) <= r.last;
         };
-        if (s.pipe && gone(s.pipe.memfd())) {
-          s.slot.load(std::memory_order_acquire)->pipe_fd.store(-1);
-          s.pipe.set_memfd(-1);
-        }
+        if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
         for (auto* fd : {&s.offer_fd, &s.window_fd}) {
           if (gone(fd->load())) fd->store(-1);
         }

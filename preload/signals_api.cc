@@ -163,8 +163,8 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 template <typename Call>
 sighandler_t set_handler(int number, sighandler_t handler, bool restarts, Call&& call) {
   if (handler == SIG_DFL && is_guarded(number)) {
-    struct sigaction none {
-    }, old{};
+    struct sigaction none {};
+    struct sigaction old {};
     return ::sigaction(number, &none, &old) == 0 ? old.sa_handler : SIG_ERR;
   }
   const FaultsGuard lock(number);

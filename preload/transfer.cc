@@ -151,7 +151,7 @@ constexpr std::uint64_t kForRingerNs = 10'000'000'000u;  ///< and for one who is
 bool lives(std::uint64_t bells) {
   KeepErrno keep;
   const auto thread = static_cast<pid_t>(bells >> socket_face::kRinger);
-  return thread > 0 && (sys::call(SYS_kill, thread, 0) == 0 || errno != ESRCH);
+  return thread > 0 && sys::exists(thread);
 }
 
 }  // namespace
@@ -174,7 +174,7 @@ bool UntilOpen::wait(Slot::Counter& counter) {
   const auto thread = static_cast<pid_t>(closer);
   const Slot& slot = *s_.slot.load(std::memory_order_acquire);
   const bool resends = &counter == &slot.sends && slot.resender.load() == thread;
-  const bool killed = waited > kForKilledNs && sys::call(SYS_kill, thread, 0) != 0 && errno == ESRCH;
+  const bool killed = waited > kForKilledNs && !sys::exists(thread);
   if (!killed && (resends || waited < kMostNs)) {  // to send again may take long
     const timespec nap{0, 1'000'000};
     if (turns_ > 1024) sys::call(SYS_nanosleep, &nap, nullptr);
@@ -624,8 +624,8 @@ bool others_want_room(const Socket& s) {
 }
 
 bool has_ended(const Socket& s) {
-  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) ==
-         1;  // a hint; the record says
+  // relaxed: a hint; the record says
+  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
 }
 
 // Bytes at the front of the pipe are as many as SO_RCVLOWAT asks for, or as there will be.

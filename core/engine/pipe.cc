@@ -54,11 +54,6 @@ std::uint32_t thread_id() {
   return t_thread.id;
 }
 
-// As far as can be seen from our pid namespace.
-bool is_there(std::uint32_t thread) {
-  return sys::call(SYS_kill, static_cast<pid_t>(thread), 0) == 0 || errno != ESRCH;
-}
-
 // Between a store that the other side looks for and a load of what it stores: one of us sees the other's.
 void store_load_fence() {
 #if defined(__SANITIZE_THREAD__)
@@ -200,7 +195,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
       const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
       last = now;
       waited += step;
-      const bool seen = owner <= kMostThreadId && owner != me && is_there(owner);
+      const bool seen = owner <= kMostThreadId && owner != me && sys::exists(static_cast<pid_t>(owner));
       unseen = seen ? 0 : unseen + step;
       if (owner > kMostThreadId || unseen > kUnseenPatienceNs) {
         broke("the owner of a lock has died");

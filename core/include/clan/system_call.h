@@ -40,6 +40,9 @@ long call(long number, Arguments... arguments) {
 #endif
 }
 
+/// A process or thread of that id, as our pid namespace counts; when in doubt, yes. Changes errno.
+inline bool exists(pid_t id) { return call(SYS_kill, id, 0) == 0 || errno != ESRCH; }
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline int close(int fd) { return ::close(fd); }
 inline int fcntl(int fd, int command, long argument = 0) { return ::fcntl(fd, command, argument); }
