@@ -42,9 +42,7 @@ int Counter::open(fid_domain* id, fi_cntr_attr* attr, fid_cntr** counter, void* 
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_CNTR, context, &ops_};
   made->ops = &counter_ops_;
-  int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made);
-  if (rc == 0 && made->wait_.object() != nullptr) rc = made->wait_.object()->add_source(domain);
-  if (rc != 0) {
+  if (int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made, &domain); rc != 0) {
     delete made;
     return rc;
   }
@@ -55,7 +53,6 @@ int Counter::open(fid_domain* id, fi_cntr_attr* attr, fid_cntr** counter, void* 
 int Counter::close(fid_t id) {
   auto& counter = object_of<Counter>(id);
   if (counter.references_.any()) return -FI_EBUSY;
-  if (counter.wait_.object() != nullptr) counter.wait_.object()->remove_source(counter.domain_);
   delete &counter;
   return 0;
 }

@@ -58,9 +58,7 @@ int Cq::open(fid_domain* id, fi_cq_attr* attr, fid_cq** cq, void* context) {
   made->format_ = attr->format == FI_CQ_FORMAT_UNSPEC ? FI_CQ_FORMAT_CONTEXT : attr->format;
   attr->format = made->format_;
   made->condition_ = attr->wait_cond;
-  int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made);
-  if (rc == 0 && made->wait_.object() != nullptr) rc = made->wait_.object()->add_source(domain);
-  if (rc != 0) {
+  if (int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made, &domain); rc != 0) {
     delete made;
     return rc;
   }
@@ -71,7 +69,6 @@ int Cq::open(fid_domain* id, fi_cq_attr* attr, fid_cq** cq, void* context) {
 int Cq::close(fid_t id) {
   auto& cq = object_of<Cq>(id);
   if (cq.references_.any()) return -FI_EBUSY;
-  if (cq.wait_.object() != nullptr) cq.wait_.object()->remove_source(cq.domain_);
   delete &cq;
   return 0;
 }

@@ -38,7 +38,7 @@ int Eq::open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) {
   made->fid = {FI_CLASS_EQ, context, &ops_};
   made->ops = &eq_ops_;
   made->writable_ = (attr->flags & FI_WRITE) != 0;
-  if (int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made); rc != 0) {
+  if (int rc = made->wait_.open(attr->wait_obj, attr->wait_set, *made, nullptr); rc != 0) {
     delete made;
     return rc;
   }

@@ -160,7 +160,7 @@ int WaitSet::wait(fid_wait* id, int timeout_ms) {
 
 // --- WaitPlace -------------------------------------------------------------------------------------
 
-int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner) {
+int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source) {
   kind_ = kind;
   switch (kind) {
     case FI_WAIT_NONE: return 0;
@@ -184,10 +184,13 @@ int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner) {
   }
   owner_ = &owner;
   object_->add(owner);
-  return 0;
+  const int rc = source != nullptr ? object_->add_source(*source) : 0;
+  if (rc == 0) source_ = source;
+  return rc;
 }
 
 WaitPlace::~WaitPlace() {
+  if (source_ != nullptr) object_->remove_source(*source_);
   if (object_ != nullptr) object_->remove(*owner_);
 }
 

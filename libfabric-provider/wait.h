@@ -101,8 +101,8 @@ class WaitSet final : public fid_wait {
 /// How a queue or counter waits, as its attributes ask: none, an object of its own, or that of a set.
 class WaitPlace {
  public:
-  /// -FI_ENOSYS: a kind of wait that we do not have.
-  int open(fi_wait_obj kind, fid_wait* set, Waitable& owner);
+  /// -FI_ENOSYS: a kind of wait that we do not have. `source`: what the owner hears by, or none yet.
+  int open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source);
   ~WaitPlace();
   WaitObject* object() const { return object_; }
   void signal() {
@@ -115,6 +115,7 @@ class WaitPlace {
   std::unique_ptr<WaitObject> own_;
   WaitObject* object_ = nullptr;
   Waitable* owner_ = nullptr;
+  Source* source_ = nullptr;
   Held set_;
   fi_wait_obj kind_ = FI_WAIT_NONE;
 };
