@@ -189,6 +189,10 @@ bool Domain::arm() {
         for (Port* port : ports_) moved = port->progress() || moved;
       }
       if (has_deferred()) run_due();
+      // Nobody will say that the peer has made them.
+      bool quiet = true;
+      for (Port* port : ports_) quiet = port->finish_accesses() && quiet;
+      if (!quiet) continue;
     }
     if (events_->arm_fd()) return true;
   }

@@ -38,6 +38,8 @@ class Domain final : public fid_domain, public Source {
   int mr_mode() const { return mr_mode_; }
   bool virtual_addresses() const { return (mr_mode_ & FI_MR_VIRT_ADDR) != 0; }
   bool rma_events() const { return rma_events_; }
+  /// FI_PROGRESS_AUTO: a program need not call us for what it has started to go on.
+  bool progresses_alone() const { return progress_.has_value(); }
   Eq* eq() const { return eq_; }
   fi_av_type av_type() const { return av_type_; }
 

@@ -7,6 +7,7 @@
 #include "counter.h"
 #include "domain.h"
 #include "endpoint.h"
+#include "pieces.h"
 #include "port_list.h"
 
 namespace clan::ofi {
@@ -26,43 +27,6 @@ MessageOptions message_options() {
       static_cast<std::uint32_t>(std::clamp(eager, kInjectBytes, kMostEager) + sizeof(WireHeader));
   options.max_message = kMaxMessage + sizeof(WireHeader);
   return options;
-}
-
-template <typename T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-
-/// The first sizeof(T) bytes, as what they are. False: there are fewer.
-template <typename T>
-bool take_front(std::span<const std::byte>& bytes, T* value) {
-  if (bytes.size() < sizeof(T)) return false;
-  std::memcpy(value, bytes.data(), sizeof(T));
-  bytes = bytes.subspan(sizeof(T));
-  return true;
-}
-
-void gather(std::byte* to, const iovec* iov, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    if (iov[i].iov_len > 0) std::memcpy(to, iov[i].iov_base, iov[i].iov_len);
-    to += iov[i].iov_len;
-  }
-}
-
-// Calls f(piece, offset) for the parts of [skip, skip + length) of the pieces.
-template <typename F>
-void for_each_piece(const iovec* iov, std::size_t count, std::size_t skip, std::size_t length, F&& f) {
-  std::size_t done = 0;
-  for (std::size_t i = 0; i < count && done < length; ++i) {
-    if (skip >= iov[i].iov_len) {
-      skip -= iov[i].iov_len;
-      continue;
-    }
-    const std::size_t n = std::min(iov[i].iov_len - skip, length - done);
-    f(std::span<std::byte>(static_cast<std::byte*>(iov[i].iov_base) + skip, n), done);
-    done += n;
-    skip = 0;
-  }
 }
 
 }  // namespace
@@ -93,6 +57,7 @@ void PortList::progress(const Cq* until) {
 // --- life ------------------------------------------------------------------------------------------
 
 Port::~Port() {
+  if (messages_) finish_accesses();
   while (Unexpected* message = homeless_.first()) {
     homeless_.remove(*message);
     Unexpected::destroy(message);
@@ -284,6 +249,7 @@ void Port::departed(PeerIndex index, int reason) {
 void Port::abandon(Peer& peer, int err) {
   peer.answers.clear();
   peer.regions.clear();
+  if (peer.accesses) peer.accesses->first = peer.accesses->end;  // their operations end below
   peer.atomics = 0;
   for (auto& operation : operations_) {
     if (!operation->live || operation->peer != &peer || !operation->waits_for_answer) continue;
@@ -302,9 +268,11 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
 }
 
 void Port::hang_up(Peer& peer) {
+  finish_accesses(peer);
   const PeerIndex index = std::exchange(peer.index, kNoPeer);
   if (index == kNoPeer) return;
   by_index_[index] = nullptr;
+  std::erase_if(held_, [index](const HeldMessage& held) { return held.from == index; });
   messages_->disconnect(index);
   abandon(peer, ECANCELED);
 }
@@ -495,104 +463,14 @@ void Port::acknowledge(Peer& peer, const WireHeader& header) {
   answer(peer, &ack, sizeof ack);
 }
 
-// --- remote memory ---------------------------------------------------------------------------------
-
-RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
-  if (auto it = peer.regions.find(key); it != peer.regions.end()) return &it->second;
-  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kConnectMs,
-                                       static_cast<std::int64_t>(peer.uid));
-  if (!found) {
-    *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
-    return nullptr;
-  }
-  auto aperture = RemoteAperture::import(domain_.context(), found->cookie, kConnectMs,
-                                         static_cast<std::int64_t>(peer.uid));
-  if (!aperture) {
-    *rc = failure(aperture.error());
-    return nullptr;
-  }
-  RegionNote note;
-  if (found->note_bytes >= sizeof note) std::memcpy(&note, found->note.data(), sizeof note);
-  auto [it, added] =
-      peer.regions.emplace(key, RemoteRegion{std::move(*aperture), note.base, note.tell_owner == 1});
-  return &it->second;
-}
-
-int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
-                 std::size_t length) {
-  if (int rc = ready(peer); rc != 0) return rc;
-  if (length == 0) return 0;
-  for (int attempt = 0;; ++attempt) {
-    int rc = 0;
-    RemoteRegion* region = region_of(peer, key, &rc);
-    if (region == nullptr) return rc;
-    const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
-    Status status =
-        write ? region->aperture.write(offset, local, length) : region->aperture.read(offset, local, length);
-    if (!status && status.error().err == EOPNOTSUPP) {
-      // The kernel does not let us copy: the peer's driver thread does.
-      if (!rdma_) {
-        auto queue = RdmaQueue::create(domain_.context(), 4);
-        if (!queue) return failure(queue.error());
-        rdma_.emplace(std::move(*queue));
-      }
-      status = write ? rdma_->write(region->aperture, offset, local, length)
-                     : rdma_->read(region->aperture, offset, local, length);
-      RdmaCompletion done;
-      Result<std::size_t> waited = Error{EINTR, ""};
-      while (status && !waited && waited.error().err == EINTR) waited = rdma_->wait(std::span(&done, 1));
-      if (status && !waited) status = waited.error();
-      if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
-    }
-    if (status) return 0;
-    FI_INFO(&g_provider, FI_LOG_EP_DATA, "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n",
-            write ? "write" : "read", length, static_cast<unsigned long long>(offset),
-            static_cast<unsigned long long>(key), static_cast<unsigned long long>(region->aperture.size()),
-            status.error().message().c_str());
-    const int err = status.error().err;
-    if (attempt == 0 && (err == ESTALE || err == ERANGE || err == EACCES)) {
-      peer.regions.erase(key);  // another region may have that key now, and be larger
-      continue;
-    }
-    switch (err) {
-      case ESTALE: return -FI_ENOKEY;
-      case ERANGE: return -FI_EINVAL;
-      default: return failure(status.error());
-    }
-  }
-}
-
-bool Port::owner_listens(Peer& peer, std::uint64_t key) {
-  auto it = peer.regions.find(key);
-  return it != peer.regions.end() && it->second.tell_owner;
-}
-
-int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
-                     std::uint64_t length, const std::uint64_t* data) {
-  if (int rc = ready(peer); rc != 0) return rc;
-  struct {
-    WireHeader header{.op = Op::kRmaDone};
-    RmaNotice notice;
-  } message;
-  message.header.tag = key;
-  message.header.context = context;
-  if (data != nullptr) {
-    message.header.flags = kHasData;
-    message.header.data = *data;
-  }
-  message.notice.address = address;
-  message.notice.length = length;
-  message.notice.read = write ? 0 : 1;
-  answer(peer, &message, sizeof message);
-  return 0;
-}
-
 // --- receiving -------------------------------------------------------------------------------------
 
 bool Port::progress(const Cq* until) {
   if (!messages_ || progressing_) return false;
   progressing_ = true;
   bool moved = false;
+  if (!held_.empty()) [[unlikely]]
+    resume_held();
   for (int i = 0; i < kMostMessages; ++i) {
     auto message = messages_->peek();
     if (!message) break;
@@ -617,6 +495,7 @@ bool Port::progress(const Cq* until) {
       }
     }
   }
+  if (!accessing_.empty()) moved = look_after_accesses() || moved;
   if (!crowded_.empty()) std::erase_if(crowded_, [this](Peer* peer) { return flush(*peer); });
   PeerIndex gone;
   int reason;
@@ -651,8 +530,13 @@ void Port::arrived(const IncomingMessage& message) {
   Peer* leaves = nullptr;
   switch (header.op) {
     case Op::kAck:
-    case Op::kAtomicReply: arrived_answer(*peer, header, head); break;
+    case Op::kAtomicReply:
+    case Op::kGetReply: arrived_answer(*peer, header, head); break;
     case Op::kRmaDone: arrived_notice(*peer, header, head); break;
+    case Op::kPut:
+    case Op::kGet:
+      if (arrived_access(message.from, *peer, header, head) == Taken::kDropped) return;
+      break;
     case Op::kAtomic: arrived_atomic(*peer, header, head); break;
     case Op::kAccept:
     case Op::kReject:
@@ -812,7 +696,10 @@ void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const 
   if (header.id >= operations_.size()) return;
   Operation& operation = *operations_[header.id];
   if (!operation.live || !operation.waits_for_answer || operation.peer != &peer) return;
-  if (header.op == Op::kAtomicReply) {
+  if (header.op == Op::kGetReply) {
+    if (bytes.size() != operation.results[0].iov_len) return;
+    if (operation.owner != nullptr) std::memcpy(operation.results[0].iov_base, bytes.data(), bytes.size());
+  } else if (header.op == Op::kAtomicReply) {
     AtomicReply reply;
     if (!take_front(bytes, &reply)) return;
     if (peer.atomics > 0) --peer.atomics;
@@ -826,23 +713,6 @@ void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const 
   }
   operation.waits_for_answer = false;
   settle(operation);
-}
-
-void Port::arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
-  RmaNotice notice;
-  if (!take_front(bytes, &notice)) return;
-  const std::uint64_t what = notice.read == 1 ? FI_REMOTE_READ : FI_REMOTE_WRITE;
-  if (MemoryRegion* region = domain_.find_region(header.tag)) region->note_access(what);
-  Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
-  if (endpoint == nullptr) return;
-  endpoint->note_access(what);
-  if ((header.flags & kHasData) == 0 || endpoint->receive_cq() == nullptr) return;
-  Completion completion;
-  completion.flags = FI_RMA | what | FI_REMOTE_CQ_DATA;
-  completion.length = notice.length;
-  completion.data = header.data;
-  if (endpoint->tells_source()) completion.source = address_of(peer);
-  endpoint->receive_cq()->write(completion);
 }
 
 void Port::arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {

@@ -5,6 +5,12 @@
 // it stays in order. Everything is under the domain's lock.
 #pragma once
 
+#include <clan/aperture.h>
+#include <clan/message.h>
+#include <clan/rdma.h>
+
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -12,10 +18,6 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include <clan/aperture.h>
-#include <clan/message.h>
-#include <clan/rdma.h>
 
 #include "address.h"
 #include "av.h"
@@ -31,6 +33,7 @@ class Counter;
 class Domain;
 
 inline constexpr PeerIndex kNoPeer = ~PeerIndex{0};
+inline constexpr std::size_t kMostSmallAccess = 8192;
 
 /// A peer's region that we have looked up.
 struct RemoteRegion {
@@ -60,6 +63,39 @@ struct Operation {
   std::uint32_t result_count = 0;
 };
 
+/// A small access that has been sent as a message and is not known to have been made.
+struct SmallAccess {
+  std::atomic<AccessWord>* word = nullptr;  ///< in the message
+  std::uint64_t mark = 0;  ///< when that has been passed the message is gone, and the access made
+  Operation* operation = nullptr;
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+  std::byte* bytes = nullptr;  ///< of a write: in the message; null: a read
+  std::size_t length = 0;
+};
+
+/// Those of one peer, in the order sent.
+struct SmallAccesses {
+  static constexpr std::size_t kMost = 256;
+  std::array<SmallAccess, kMost> ring;
+  std::uint64_t first = 0, end = 0;
+  std::uint32_t looks = 0;   ///< in vain, since one was seen to be made
+  std::uint64_t since = 0;   ///< monotonic ns at the first of them that looked at the clock, 0: none
+  std::uint32_t direct = 0;  ///< accesses still to be made by ourselves, as the peer has not been polling
+  std::uint32_t next_direct = 0;
+
+  bool empty() const { return first == end; }
+  bool full() const { return end - first == kMost; }
+  SmallAccess& front() { return ring[first % kMost]; }
+  SmallAccess& back() { return ring[(end - 1) % kMost]; }
+  SmallAccess& push() { return ring[end++ % kMost]; }
+  void pop() {
+    ++first;
+    looks = 0;
+    since = 0;
+  }
+};
+
 struct Peer {
   Name name;
   PeerIndex index = kNoPeer;  ///< the connection that we send by
@@ -71,6 +107,7 @@ struct Peer {
   std::deque<std::vector<std::byte>> answers;  ///< of ours, that found no room
   std::uint32_t atomics = 0;                   ///< without an answer so far
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
+  std::unique_ptr<SmallAccesses> accesses;  ///< null: there have been none
 };
 
 /// One message to send.
@@ -84,6 +121,21 @@ struct Sending {
   bool completion = false;
   bool inject = false;    ///< the buffer is the caller's again when we return
   bool delivery = false;  ///< complete only when the peer has received it
+  Counter* counter = nullptr;
+};
+
+/// A write or read for Port::start_small_access().
+struct SmallTransfer {
+  bool write = false;
+  std::uint16_t context = 0;
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+  const iovec* local = nullptr;  ///< one piece, where it is a read
+  std::size_t local_count = 0;
+  std::size_t length = 0;
+  const std::uint64_t* data = nullptr;  ///< remote CQ data
+  void* program_context = nullptr;
+  bool completion = false;
   Counter* counter = nullptr;
 };
 
@@ -148,6 +200,13 @@ class Port {
     return send_after_progress(to, header, bytes, length);
   }
 
+  /// A write or read of up to kMostSmallAccess bytes as a message, which needs no system call where the peer
+  /// polls. 0; -FI_EAGAIN: no room; -FI_EOPNOTSUPP: better made by access().
+  int start_small_access(Endpoint& from, Peer& to, const SmallTransfer& transfer);
+  /// All small accesses to this peer have been made when it returns true; false: one is in the peer's hands.
+  bool finish_accesses(Peer& peer);
+  /// The same for all peers.
+  bool finish_accesses();
   /// Copies between local memory and a region of a peer, and is done when it returns. 0 or -FI_...
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
@@ -194,6 +253,10 @@ class Port {
   bool flush(Peer& peer);
   void answer(Peer& peer, const void* message, std::size_t length);
   void acknowledge(Peer& peer, const WireHeader& header);
+  bool reap(Peer& peer);
+  bool take_back(Peer& peer);
+  void make_ourselves(Peer& peer, SmallAccess& access);
+  bool look_after_accesses();
   RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);
 
   void arrived(const IncomingMessage& message);
@@ -201,6 +264,13 @@ class Port {
   Taken arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message);
   void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  /// kDropped: the message is held, and not in front any more.
+  Taken arrived_access(PeerIndex from, Peer& peer, const WireHeader& header,
+                       std::span<const std::byte> bytes);
+  bool serve_access(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
+                   const std::uint64_t* data);
+  void resume_held();
   void arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void departed(PeerIndex index, int reason);
   /// Copies to a receive and completes it. `bytes` or `aside`.
@@ -223,6 +293,12 @@ class Port {
   Operation* free_operations_ = nullptr;
   std::size_t posted_sends_ = 0;  ///< that the engine has yet to complete
   std::vector<Peer*> crowded_;    ///< peers with something that found no room
+  std::vector<Peer*> accessing_;  ///< peers with small accesses that are not known to have been made
+  struct HeldMessage {
+    PeerIndex from;
+    std::atomic<AccessWord>* word;
+  };
+  std::vector<HeldMessage> held_;  ///< messages whose access their initiator is making
   bool progressing_ = false;
   bool connects_ = true;
 };

@@ -1,5 +1,5 @@
-// fi_read() and fi_write(). They are done when they return: the copy is this processor's work in any case,
-// and so nothing that follows can overtake them.
+// fi_read() and fi_write(). A small access goes as a message (remote_memory.cc). Others are done when the
+// call returns: the copy is this processor's work in any case, and so nothing that follows can overtake them.
 #include <algorithm>
 #include <vector>
 
@@ -56,13 +56,36 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   const Endpoint::Target target = endpoint.target(a.peer);
   Peer* const peer = target.peer;
   if (peer == nullptr) return -target.err;
-  // Atomic operations on their way come first, and so do notices that found no room.
+  std::size_t length = 0, local_length = 0;
+  for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
+  for (std::size_t i = 0; i < a.local_count; ++i) local_length += a.local[i].iov_len;
+  Counter* const counter =
+      a.deferred ? a.counter : endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
+  const bool wants_completion = a.deferred ? (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr
+                                           : !a.silent && endpoint.sends_complete(a.flags);
+  if (a.remote_count == 1 && length > 0 && length <= kMostSmallAccess && length == local_length &&
+      (a.write || a.local_count == 1) && peer->answers.empty() && !endpoint.domain().progresses_alone())
+      [[likely]] {
+    const int rc = port.start_small_access(endpoint, *peer,
+                                           {.write = a.write,
+                                            .context = target.context,
+                                            .key = a.remote[0].key,
+                                            .address = a.remote[0].addr,
+                                            .local = a.local,
+                                            .local_count = a.local_count,
+                                            .length = length,
+                                            .data = a.data,
+                                            .program_context = a.context,
+                                            .completion = wants_completion,
+                                            .counter = counter});
+    if (rc != -FI_EOPNOTSUPP) return rc;
+  }
+  // Small accesses and atomic operations on their way come first, and so do notices that found no room.
+  if (!port.finish_accesses(*peer)) return -FI_EAGAIN;
   if (peer->atomics > 0 || !peer->answers.empty()) {
     port.progress();
     if (peer->atomics > 0 || !peer->answers.empty()) return -FI_EAGAIN;
   }
-  std::size_t length = 0;
-  for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
   const int rc = copy(port, *peer, a);
   if (rc == 0) {
     const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
@@ -74,10 +97,6 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {
     return rc;  // nobody is there: as with messages
   }
-  Counter* const counter =
-      a.deferred ? a.counter : endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
-  const bool wants_completion = a.deferred ? (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr
-                                           : !a.silent && endpoint.sends_complete(a.flags);
   Completion completion;
   completion.context = a.context;
   completion.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);

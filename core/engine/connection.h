@@ -133,6 +133,11 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// Sends kFin once. Waits for room at most until the deadline.
   Status finish(std::uint64_t deadline_ns);
   bool finished() const { return fin_sent_; }
+  /// Where the next record goes, and how far the peer was when we last looked: positions in the ring.
+  std::uint64_t produced() const { return producer_.tail; }
+  std::uint64_t known_consumed() const { return producer_.consumed; }
+  /// A hint: commit() would have somebody to wake. Precondition: mapped().
+  bool peer_sleeps() const { return remote_.armed->load(std::memory_order_relaxed) != 0; }  // relaxed: a hint
 
   // --- consumer -----------------------------------------------------------------------------------
   /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now reset).

@@ -459,6 +459,8 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
 // Is there a message of this peer? Fills front_.
 bool MessageEndpointCore::look_at(Peer& peer) {
   Connection& c = *peer.connection;
+  if (peer.held) [[unlikely]]
+    return false;
   for (;;) {
     shm::RingRecord& record = front_.record;  // in place: a copy would stall on store forwarding
     int rc = c.peek(&record);
@@ -650,6 +652,47 @@ void MessageEndpointCore::finish(const SetAside& message, bool received) {
   peer->connection->answer_offer(received ? 0 : 1, message.slot);
 }
 
+// --- messages that both sides work on --------------------------------------------------------------
+
+bool MessageEndpointCore::shares_messages(PeerIndex to) const {
+  Peer* peer = find(to);
+  return peer != nullptr && peer->connection->mapped() && !peer->connection->peer_sleeps();
+}
+
+std::uint64_t MessageEndpointCore::sent_mark(PeerIndex to) const {
+  Peer* peer = find(to);
+  return peer == nullptr ? 0 : peer->connection->produced();
+}
+
+bool MessageEndpointCore::has_left(PeerIndex to, std::uint64_t mark) const {
+  Peer* peer = find(to);
+  return peer == nullptr || peer->connection->known_consumed() >= mark;
+}
+
+std::atomic<std::uint64_t>* MessageEndpointCore::shared_word(std::size_t offset) {
+  const bool there = front_.peer != nullptr && !front_.offered && !front_.assembled &&
+                     front_.peer->connection->mapped() && offset <= front_.size &&
+                     front_.size - offset >= sizeof(std::uint64_t);
+  if (!there || offset % sizeof(std::uint64_t) != 0) return nullptr;  // a record's payload is aligned
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(const_cast<std::byte*>(front_.record.payload) + offset);
+}
+
+void MessageEndpointCore::hold() {
+  if (Peer* peer = std::exchange(front_.peer, nullptr)) peer->held = true;
+}
+
+void MessageEndpointCore::resume(PeerIndex index) {
+  Peer* peer = find(index);
+  if (peer == nullptr) return;
+  peer->held = false;
+  arrivals_->post(peer->event);  // it may have become cold meanwhile
+}
+
+bool MessageEndpointCore::has_gone(PeerIndex index) const {
+  Peer* peer = find(index);
+  return peer == nullptr || peer->connection->peer_gone();
+}
+
 Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
   while (find_front()) {
     // A message that its sender took back is no reason to say that there is none.
@@ -807,6 +850,13 @@ Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset, std:
   return core_->copy(message, offset, buffer);
 }
 void MessageEndpoint::finish(const SetAside& message, bool received) { core_->finish(message, received); }
+bool MessageEndpoint::shares_messages(PeerIndex to) const { return core_->shares_messages(to); }
+std::uint64_t MessageEndpoint::sent_mark(PeerIndex to) const { return core_->sent_mark(to); }
+bool MessageEndpoint::has_left(PeerIndex to, std::uint64_t mark) const { return core_->has_left(to, mark); }
+std::atomic<std::uint64_t>* MessageEndpoint::shared_word(std::size_t offset) { return core_->shared_word(offset); }
+void MessageEndpoint::hold() { core_->hold(); }
+void MessageEndpoint::resume(PeerIndex peer) { core_->resume(peer); }
+bool MessageEndpoint::has_gone(PeerIndex peer) const { return core_->has_gone(peer); }
 bool MessageEndpoint::take_departed(PeerIndex* peer, int* reason) {
   return core_->take_departed(peer, reason);
 }

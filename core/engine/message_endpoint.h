@@ -61,6 +61,13 @@ class MessageEndpointCore final : public OobSink,
   void finish(const SetAside& message, bool received);
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
+  bool shares_messages(PeerIndex to) const;
+  std::uint64_t sent_mark(PeerIndex to) const;
+  bool has_left(PeerIndex to, std::uint64_t mark) const;
+  std::atomic<std::uint64_t>* shared_word(std::size_t offset);
+  void hold();
+  void resume(PeerIndex peer);
+  bool has_gone(PeerIndex peer) const;
   bool take_departed(PeerIndex* peer, int* reason);
   Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
 
@@ -84,6 +91,7 @@ class MessageEndpointCore final : public OobSink,
     PeerIndex index = 0;
     bool hot = false;
     bool departed = false;
+    bool held = false;  ///< by hold(): nothing of it is looked at
     bool chosen = false;  ///< we connected to it, it did not connect to us
     std::uint32_t event = 0;
     std::vector<Offer> offers;  ///< 64 when the first is made

@@ -480,6 +480,62 @@ TEST(MessageEndpoint, SetsOfferedMessagesAsideAndCopiesThemInAnyOrderAndInParts)
   EXPECT_FALSE(p.a->copy(aside[0], 0, std::span(buffer).first(1)).ok());
 }
 
+TEST(MessageEndpoint, LetsBothSidesWorkOnAMessageThatHasNotBeenDropped) {
+  EndpointPair p(Way::kOffers);
+  ASSERT_OK(p.b->send(p.to_a, text("first"), 10'000));
+  std::byte buffer[64];
+  ASSERT_OK(p.a->recv(buffer, 10'000));  // from now on it polls
+  ASSERT_TRUE(p.b->shares_messages(p.to_a));
+  auto room = p.b->reserve(p.to_a, 24);
+  ASSERT_OK(room);
+  auto* sent = reinterpret_cast<std::atomic<std::uint64_t>*>(room->data() + 8);
+  sent->store(5);
+  p.b->commit(p.to_a, 24);
+  const std::uint64_t mark = p.b->sent_mark(p.to_a);
+  ASSERT_OK(p.b->send(p.to_a, text("behind it"), 10'000));
+
+  const auto deadline = deadline_after_ms(20'000);
+  auto m = p.a->peek();
+  while (!m && monotonic_ns() < deadline) m = p.a->peek();
+  ASSERT_OK(m);
+  ASSERT_EQ(m->bytes.size(), 24u);
+  const PeerIndex from = m->from;
+  EXPECT_EQ(p.a->shared_word(4), nullptr);
+  EXPECT_EQ(p.a->shared_word(24), nullptr);
+  auto* seen = p.a->shared_word(8);
+  ASSERT_NE(seen, nullptr);
+  EXPECT_EQ(seen->exchange(6), 5u);
+  EXPECT_EQ(sent->load(), 6u);
+
+  // Held, it keeps back what is behind it, and the end of its sender, but nobody else.
+  p.a->hold();
+  EXPECT_ERR(p.a->peek(), EAGAIN);
+  auto other = must(MessageEndpoint::create(p.context_b));
+  const PeerIndex to_a = must(other.connect(p.a->address(), 10'000));
+  ASSERT_OK(other.send(to_a, text("other"), 10'000));
+  auto third = p.a->recv(buffer, 10'000);
+  ASSERT_OK(third);
+  EXPECT_NE(third->from, from);
+  EXPECT_FALSE(p.a->has_gone(from));
+  EXPECT_FALSE(p.b->has_left(p.to_a, mark));
+  sent->store(7);
+  EXPECT_EQ(seen->load(), 7u);
+  p.b.reset();
+  while (!p.a->has_gone(from) && monotonic_ns() < deadline) (void)p.a->peek();
+  EXPECT_TRUE(p.a->has_gone(from));
+  PeerIndex departed;
+  EXPECT_FALSE(p.a->take_departed(&departed));
+  p.a->resume(from);
+  auto again = p.a->recv(buffer, 10'000);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->size, 24u);
+  auto behind = p.a->recv(buffer, 10'000);
+  ASSERT_OK(behind);
+  EXPECT_EQ(behind->size, 9u);
+  while (!p.a->take_departed(&departed) && monotonic_ns() < deadline) (void)p.a->peek();
+  EXPECT_EQ(departed, from);
+}
+
 TEST(MessageEndpoint, IsFoundByNameAndAddress) {
   auto context_a = must(Context::create());
   auto context_b = must(Context::create());

@@ -1,5 +1,7 @@
 // RMA and atomic operations.
 #include <algorithm>
+#include <atomic>
+#include <random>
 #include <thread>
 
 #include "libfabric/node.h"
@@ -151,6 +153,160 @@ TEST(FabricRma, NeedsNoHelpOfItsTarget) {
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
   EXPECT_EQ(memory, data);
+}
+
+TEST(FabricRma, NeedsNoHelpOfItsTargetForManySmallOnes) {
+  Two two;
+  std::vector<std::uint64_t> memory(3000);
+  const auto mr = expose(two.b, memory.data(), memory.size() * 8, 1);
+  const auto done = [&] {
+    fi_cq_tagged_entry entry;
+    return eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; });
+  };
+  std::uint64_t back = 0;
+  for (std::uint64_t i = 0; i < memory.size(); ++i) {
+    const std::uint64_t value = i + 1;
+    // Silent ones are made by the time that a later one is.
+    ssize_t rc = -FI_EAGAIN;
+    ASSERT_TRUE(eventually([&] {
+      fi_cq_tagged_entry nothing;
+      rc = fi_inject_write(two.a.ep.get(), &value, 8, two.to_b, 8 * i, 1);
+      if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &nothing, 0);
+      return rc != -FI_EAGAIN;
+    }));
+    ASSERT_EQ(rc, 0);
+    if (i % 7 != 0) continue;
+    ASSERT_EQ(fi_read(two.a.ep.get(), &back, 8, nullptr, two.to_b, 8 * i, 1, nullptr), 0);
+    ASSERT_TRUE(done());
+    ASSERT_EQ(back, value);
+    ASSERT_EQ(memory[i], value);
+  }
+}
+
+// The target works now and then only, so some accesses are its own and others the initiator's.
+class Worker {
+ public:
+  Worker(Node& node, unsigned seed, std::function<void(const fi_cq_tagged_entry&)> on_entry = nullptr)
+      : thread_([this, &node, seed, on_entry] {
+          std::minstd_rand random(seed);
+          while (!stop_.load()) {
+            for (unsigned i = random() % 300; i > 0; --i) {
+              fi_cq_tagged_entry entry;
+              if (fi_cq_read(node.cq.get(), &entry, 1) == 1 && on_entry) on_entry(entry);
+            }
+            if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 60));
+          }
+        }) {}
+  ~Worker() {
+    stop_.store(true);
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST(FabricRma, ReadsWhatItHasWrittenWhoeverMakesTheAccess) {
+  Two two;
+  std::vector<char> memory(60'000), expected(60'000), back(20'000);
+  const auto mr = expose(two.b, memory.data(), memory.size(), 1);
+  {
+    Worker worker(two.b, 3);
+    std::minstd_rand random(17);
+    for (int i = 0; i < 6000; ++i) {
+      const std::size_t n = random() % 8 == 0 ? 1 + random() % 20'000 : 1 + random() % 300;
+      const std::size_t at = random() % (memory.size() - n);
+      const auto data = pattern(n, static_cast<unsigned>(i));
+      std::copy(data.begin(), data.end(), expected.begin() + static_cast<std::ptrdiff_t>(at));
+      fi_cq_tagged_entry entry;
+      ASSERT_TRUE(eventually([&] {
+        const ssize_t rc = fi_write(two.a.ep.get(), data.data(), n, nullptr, two.to_b, at, 1, nullptr);
+        if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+        return rc == 0;
+      }));
+      const std::size_t m = random() % 8 == 0 ? 1 + random() % 20'000 : 1 + random() % 300;
+      const std::size_t from = random() % (memory.size() - m);
+      ASSERT_TRUE(eventually([&] {
+        const ssize_t rc = fi_read(two.a.ep.get(), back.data(), m, nullptr, two.to_b, from, 1, nullptr);
+        if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+        return rc == 0;
+      }));
+      for (int k = 0; k < 2; ++k) {
+        ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
+      }
+      ASSERT_EQ(std::memcmp(back.data(), expected.data() + from, m), 0) << i << ": " << m << " at " << from;
+    }
+  }
+  EXPECT_EQ(memory, expected);
+}
+
+TEST(FabricRma, IsThereBeforeAMessageThatWasSentAfterIt) {
+  constexpr std::uint64_t kMessages = 20'000, kSlots = 4096;
+  Two two;
+  std::vector<std::uint64_t> memory(kSlots);
+  const auto mr = expose(two.b, memory.data(), memory.size() * 8, 1);
+  for (int i = 0; i < 512; ++i) {
+    ASSERT_EQ(fi_trecv(two.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, ~std::uint64_t{0}, nullptr),
+              0);
+  }
+  std::atomic<std::uint64_t> wrong{0}, came{0};
+  {
+    Worker worker(two.b, 5, [&](const fi_cq_tagged_entry& entry) {
+      const auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory.data());
+      if (words[entry.tag % kSlots].load() != entry.tag) wrong.fetch_add(1);
+      (void)fi_trecv(two.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, ~std::uint64_t{0}, nullptr);
+      came.fetch_add(1);
+    });
+    fi_cq_tagged_entry entry;
+    for (std::uint64_t i = 1; i <= kMessages; ++i) {
+      ASSERT_TRUE(eventually([&] {
+        if (i > came.load() + kSlots / 2) return false;
+        const ssize_t rc = fi_inject_write(two.a.ep.get(), &i, 8, two.to_b, 8 * (i % kSlots), 1);
+        if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+        return rc == 0;
+      }));
+      ASSERT_TRUE(eventually([&] {
+        const ssize_t rc = fi_tinject(two.a.ep.get(), nullptr, 0, two.to_b, i);
+        if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+        return rc == 0;
+      }));
+      if (i % 50 == 0) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+    }
+    EXPECT_TRUE(eventually([&] {
+      (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+      return came.load() == kMessages;
+    }));
+  }
+  EXPECT_EQ(wrong.load(), 0u);
+}
+
+TEST(FabricRma, WithDataIsToldOnceWhoeverMakesIt) {
+  constexpr std::uint64_t kWrites = 3000;
+  Two two;
+  std::uint64_t memory = 0;
+  const auto mr = expose(two.b, &memory, sizeof memory, 1);
+  std::vector<std::uint64_t> told;
+  std::atomic<std::size_t> count{0};
+  {
+    Worker worker(two.b, 7, [&](const fi_cq_tagged_entry& entry) {
+      told.push_back(entry.data);
+      count.store(told.size());
+    });
+    for (std::uint64_t i = 0; i < kWrites; ++i) {
+      fi_cq_tagged_entry entry;
+      ASSERT_TRUE(eventually([&] {
+        const ssize_t rc = fi_writedata(two.a.ep.get(), &i, 8, nullptr, i, two.to_b, 0, 1, nullptr);
+        if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
+        return rc == 0;
+      }));
+      ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
+    }
+    EXPECT_TRUE(eventually([&] { return count.load() >= kWrites; }));
+  }
+  ASSERT_EQ(told.size(), kWrites);
+  for (std::uint64_t i = 0; i < kWrites; ++i) EXPECT_EQ(told[i], i);
+  EXPECT_EQ(memory, kWrites - 1);
 }
 
 // --- atomic operations -----------------------------------------------------------------------------

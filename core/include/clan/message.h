@@ -18,6 +18,7 @@
 // closed, or ended in order).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -144,6 +145,24 @@ class CLAN_EXPORT MessageEndpoint {
   Status copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer);
   /// Ends it: the sender's post() is complete, with EFAULT where `received` is false.
   void finish(const SetAside& message, bool received = true);
+
+  // A message that both sides work on. Over shared memory it stays where reserve() has put it until its receiver
+  // drops it, and either side may change its bytes meanwhile: by an atomic word in it they agree on who does what.
+  /// Whether messages to this peer are such, and nobody there sleeps until one comes.
+  bool shares_messages(PeerIndex to) const;
+  /// A mark behind the last message committed to this peer.
+  std::uint64_t sent_mark(PeerIndex to) const;
+  /// The receiver has dropped all that was sent before the mark, and said so: that memory may be in use again. Looks
+  /// at what we know; a sender that finds a message's word unchanged and this false knows that it lies there still.
+  bool has_left(PeerIndex to, std::uint64_t mark) const;
+  /// Receiver: the aligned word at `offset` of the message that peek() has shown; null: there is none to share.
+  std::atomic<std::uint64_t>* shared_word(std::size_t offset);
+  /// Receiver: leaves the message that peek() has shown, and this peer's others behind it, until resume().
+  void hold();
+  /// Precondition: hold() was called for this peer. Its departure is not told in between.
+  void resume(PeerIndex peer);
+  /// The peer has closed or died; what it had sent may be there still.
+  bool has_gone(PeerIndex peer) const;
 
   /// Names peers that have gone since last asked, also those that recv() has failed for. False: none.
   /// `reason` (may be null): 0, it ended in order; ECONNRESET, EPROTO.

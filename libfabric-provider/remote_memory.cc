@@ -1,0 +1,373 @@
+// The memory of peers: what Port does for fi_read() and fi_write().
+//
+// An access is this processor's copy (process_vm_readv and its like), or, where it is small and the peer
+// polls, a message. That one is the peer's to make, in the order in which it takes its messages; but should
+// the peer be busy elsewhere, whoever asked takes it back and makes it himself, so that nobody depends on a
+// peer that does not poll. AccessWord says who does it. All small accesses to a peer have been made before a
+// large one is.
+#include <clan/clock.h>
+
+#include <algorithm>
+
+#include "counter.h"
+#include "domain.h"
+#include "endpoint.h"
+#include "pieces.h"
+#include "port.h"
+
+namespace clan::ofi {
+namespace {
+
+constexpr std::int64_t kLookUpMs = 10'000;
+constexpr std::uint32_t kLooksPerClock = 16;
+constexpr std::uint64_t kPatienceNs = 4'000;  ///< two of the system calls that it would be otherwise
+constexpr std::uint32_t kFirstDirect = 16, kMostDirect = 1024;  ///< as often as nobody polls there, doubled
+constexpr std::uint32_t kUnshared = 64;                         ///< and where somebody sleeps
+
+}  // namespace
+
+RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
+  if (auto it = peer.regions.find(key); it != peer.regions.end()) return &it->second;
+  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kLookUpMs,
+                                       static_cast<std::int64_t>(peer.uid));
+  if (!found) {
+    *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
+    return nullptr;
+  }
+  auto aperture = RemoteAperture::import(domain_.context(), found->cookie, kLookUpMs,
+                                         static_cast<std::int64_t>(peer.uid));
+  if (!aperture) {
+    *rc = failure(aperture.error());
+    return nullptr;
+  }
+  RegionNote note;
+  if (found->note_bytes >= sizeof note) std::memcpy(&note, found->note.data(), sizeof note);
+  auto [it, added] =
+      peer.regions.emplace(key, RemoteRegion{std::move(*aperture), note.base, note.tell_owner == 1});
+  return &it->second;
+}
+
+int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+                 std::size_t length) {
+  if (int rc = ready(peer); rc != 0) return rc;
+  if (length == 0) return 0;
+  for (int attempt = 0;; ++attempt) {
+    int rc = 0;
+    RemoteRegion* region = region_of(peer, key, &rc);
+    if (region == nullptr) return rc;
+    const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
+    Status status =
+        write ? region->aperture.write(offset, local, length) : region->aperture.read(offset, local, length);
+    if (!status && status.error().err == EOPNOTSUPP) {
+      // The kernel does not let us copy: the peer's driver thread does.
+      if (!rdma_) {
+        auto queue = RdmaQueue::create(domain_.context(), 4);
+        if (!queue) return failure(queue.error());
+        rdma_.emplace(std::move(*queue));
+      }
+      status = write ? rdma_->write(region->aperture, offset, local, length)
+                     : rdma_->read(region->aperture, offset, local, length);
+      RdmaCompletion done;
+      Result<std::size_t> waited = Error{EINTR, ""};
+      while (status && !waited && waited.error().err == EINTR) waited = rdma_->wait(std::span(&done, 1));
+      if (status && !waited) status = waited.error();
+      if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
+    }
+    if (status) return 0;
+    FI_INFO(&g_provider, FI_LOG_EP_DATA, "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n",
+            write ? "write" : "read", length, static_cast<unsigned long long>(offset),
+            static_cast<unsigned long long>(key), static_cast<unsigned long long>(region->aperture.size()),
+            status.error().message().c_str());
+    const int err = status.error().err;
+    if (attempt == 0 && (err == ESTALE || err == ERANGE || err == EACCES)) {
+      peer.regions.erase(key);  // another region may have that key now, and be larger
+      continue;
+    }
+    switch (err) {
+      case ESTALE: return -FI_ENOKEY;
+      case ERANGE: return -FI_EINVAL;
+      default: return failure(status.error());
+    }
+  }
+}
+
+bool Port::owner_listens(Peer& peer, std::uint64_t key) {
+  auto it = peer.regions.find(key);
+  return it != peer.regions.end() && it->second.tell_owner;
+}
+
+int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
+                     std::uint64_t length, const std::uint64_t* data) {
+  if (int rc = ready(peer); rc != 0) return rc;
+  struct {
+    WireHeader header{.op = Op::kRmaDone};
+    RmaNotice notice;
+  } message;
+  message.header.tag = key;
+  message.header.context = context;
+  if (data != nullptr) {
+    message.header.flags = kHasData;
+    message.header.data = *data;
+  }
+  message.notice.address = address;
+  message.notice.length = length;
+  message.notice.read = write ? 0 : 1;
+  answer(peer, &message, sizeof message);
+  return 0;
+}
+
+// --- small accesses, at the initiator --------------------------------------------------------------
+
+int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
+  if (int rc = ready(to); rc != 0) return rc;
+  if (!to.accesses) {
+    to.accesses.reset(new (std::nothrow) SmallAccesses);
+    if (!to.accesses) return -FI_EOPNOTSUPP;
+  }
+  SmallAccesses& accesses = *to.accesses;
+  if (accesses.direct > 0) {
+    --accesses.direct;
+    return -FI_EOPNOTSUPP;
+  }
+  if (!messages_->shares_messages(to.index)) {
+    accesses.direct = kUnshared;  // a message now and then, that it may begin to poll for ours
+  }
+  const std::size_t extra = t.data != nullptr ? sizeof *t.data : 0;
+  const std::size_t body = t.write ? extra + t.length : sizeof(GetRequest);
+  const std::size_t total = sizeof(WireHeader) + sizeof(AccessWord) + body;
+  if (accesses.full()) progress();
+  Result<std::span<std::byte>> room = Error{EAGAIN, ""};
+  if (!accesses.full()) room = messages_->reserve(to.index, total);
+  if (!room) {
+    if (room.error().err != EAGAIN) return failure(room.error());
+    progress();
+    return -FI_EAGAIN;
+  }
+  Sending sending;
+  sending.context = t.program_context;
+  sending.flags = FI_RMA | (t.write ? FI_WRITE : FI_READ);
+  sending.completion = t.completion;
+  sending.counter = t.counter;
+  Operation& operation = make_operation(&from, to, sending);
+  operation.waits_for_answer = true;
+  WireHeader header;
+  header.op = t.write ? Op::kPut : Op::kGet;
+  header.flags = t.data != nullptr ? kHasData : 0;
+  header.context = t.context;
+  header.id = operation.id;
+  header.tag = t.key;
+  header.data = t.address;
+  std::byte* at = room->data();
+  std::memcpy(at, &header, sizeof header);
+  auto* word = reinterpret_cast<std::atomic<AccessWord>*>(at + sizeof header);
+  word->store(kAccessWaiting, std::memory_order_relaxed);  // relaxed: commit() publishes it
+  at += sizeof header + sizeof(AccessWord);
+  SmallAccess& access = accesses.empty() ? (accessing_.push_back(&to), accesses.push()) : accesses.push();
+  if (t.write) {
+    if (t.data != nullptr) std::memcpy(at, t.data, sizeof *t.data);
+    gather(at + extra, t.local, t.local_count);
+    access.bytes = at + extra;
+  } else {
+    const GetRequest request{t.length};
+    std::memcpy(at, &request, sizeof request);
+    access.bytes = nullptr;
+    operation.results[0] = t.local[0];
+    operation.result_count = 1;
+  }
+  messages_->commit(to.index, total);
+  access.word = word;
+  access.mark = messages_->sent_mark(to.index);
+  access.operation = &operation;
+  access.key = t.key;
+  access.address = t.address;
+  access.length = t.length;
+  return 0;
+}
+
+// Takes the accesses that the peer has made from the list. True when there were any.
+bool Port::reap(Peer& peer) {
+  SmallAccesses& accesses = *peer.accesses;
+  const auto state = [&](const SmallAccess& a) {
+    if (messages_->has_left(peer.index, a.mark)) return kAccessDone;
+    // PAIR ofi.access: sees what the target has done with its memory before it said so
+    return a.word->load(std::memory_order_acquire);
+  };
+  bool moved = false;
+  // In order, so the last one says it of all; it is asked first as its line is the least likely to be fought
+  // for.
+  const bool all = !accesses.empty() && state(accesses.back()) == kAccessDone;
+  while (!accesses.empty()) {
+    SmallAccess& a = accesses.front();
+    const AccessWord now = all ? kAccessDone : state(a);
+    if (now == kAccessRefused) {
+      make_ourselves(peer, a);
+    } else if (now == kAccessDone || now >= kAccessFailed) {
+      // A read is complete when its bytes have come.
+      if (a.bytes != nullptr) finish(*a.operation, 0);
+      accesses.next_direct = 0;
+    } else {
+      break;
+    }
+    accesses.pop();
+    moved = true;
+  }
+  return moved;
+}
+
+// The access is ours: it is made here and now.
+void Port::make_ourselves(Peer& peer, SmallAccess& access) {
+  Operation& operation = *access.operation;
+  int rc = 0;
+  if (access.bytes != nullptr) {
+    rc = this->access(peer, true, access.key, access.address, access.bytes, access.length);
+  } else if (operation.owner != nullptr) {
+    rc = this->access(peer, false, access.key, access.address,
+                      static_cast<std::byte*>(operation.results[0].iov_base), access.length);
+  }
+  // PAIR ofi.access: the target goes on to what is behind it
+  access.word->store(rc == 0 ? kAccessDone : kAccessFailed, std::memory_order_release);
+  finish(operation, -rc);
+}
+
+// Makes what the peer has not come to. True when nothing is left.
+bool Port::take_back(Peer& peer) {
+  SmallAccesses& accesses = *peer.accesses;
+  for (;;) {
+    reap(peer);
+    if (accesses.empty()) return true;
+    SmallAccess& a = accesses.front();
+    AccessWord waiting = kAccessWaiting;
+    // PAIR ofi.access: one of the two sides takes it
+    if (a.word->compare_exchange_strong(waiting, kAccessOurs, std::memory_order_acq_rel)) {
+      if (accesses.next_direct < kMostDirect) {
+        accesses.next_direct = std::max(kFirstDirect, accesses.next_direct * 2);
+      }
+      accesses.direct = accesses.next_direct;
+      make_ourselves(peer, a);
+      accesses.pop();
+    } else if (waiting == kAccessTheirs) {
+      return false;
+    }
+  }
+}
+
+bool Port::look_after_accesses() {
+  bool moved = false;
+  std::erase_if(accessing_, [&](Peer* peer) {
+    SmallAccesses& accesses = *peer->accesses;
+    if (accesses.empty()) return true;
+    if (reap(*peer)) {
+      moved = true;
+    } else if (++accesses.looks % kLooksPerClock == 0) {
+      const std::uint64_t now = monotonic_ns();
+      if (accesses.since == 0) {
+        accesses.since = now;
+      } else if (now - accesses.since > kPatienceNs) {
+        take_back(*peer);
+        moved = true;
+      }
+    }
+    return accesses.empty();
+  });
+  return moved;
+}
+
+bool Port::finish_accesses(Peer& peer) { return !peer.accesses || take_back(peer); }
+
+bool Port::finish_accesses() {
+  std::erase_if(accessing_, [this](Peer* peer) { return take_back(*peer); });
+  return accessing_.empty();
+}
+
+// --- small accesses, at the target -----------------------------------------------------------------
+
+Port::Taken Port::arrived_access(PeerIndex from, Peer& peer, const WireHeader& header,
+                                 std::span<const std::byte> bytes) {
+  auto* word = messages_->shared_word(sizeof(WireHeader));
+  AccessWord unused;
+  if (word == nullptr || !take_front(bytes, &unused)) return Taken::kNo;
+  std::uint64_t data = 0;
+  const bool has_data = (header.flags & kHasData) != 0;
+  if (has_data && !take_front(bytes, &data)) return Taken::kNo;
+  AccessWord state = kAccessWaiting;
+  // PAIR ofi.access: one of the two sides takes it; what the initiator has done is seen
+  if (word->compare_exchange_strong(state, kAccessTheirs, std::memory_order_acq_rel)) {
+    state = serve_access(peer, header, bytes) ? kAccessDone : kAccessRefused;
+    // PAIR ofi.access: our memory is as the initiator wants it
+    word->store(state, std::memory_order_release);
+  }
+  if ((state == kAccessOurs || state == kAccessRefused) && !messages_->has_gone(from)) {
+    messages_->hold();
+    held_.push_back({from, word});
+    return Taken::kDropped;
+  }
+  if (state != kAccessDone) return Taken::kNo;
+  const bool write = header.op == Op::kPut;
+  std::uint64_t length = bytes.size();
+  if (GetRequest request; !write && take_front(bytes, &request)) length = request.length;
+  if (has_data || domain_.rma_events()) {
+    note_access(peer, header, write ? FI_REMOTE_WRITE : FI_REMOTE_READ, length, has_data ? &data : nullptr);
+  }
+  return Taken::kNo;
+}
+
+// False: there is no such memory, or it does not allow that.
+bool Port::serve_access(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+  MemoryRegion* region = domain_.find_region(header.tag);
+  if (region == nullptr) return false;
+  if (header.op == Op::kPut) {
+    std::byte* target = region->locate(header.data, bytes.size(), FI_REMOTE_WRITE);
+    if (target == nullptr) return false;
+    if (!bytes.empty()) std::memcpy(target, bytes.data(), bytes.size());
+    return true;
+  }
+  GetRequest request;
+  if (!take_front(bytes, &request) || request.length > kMostSmallAccess) return false;
+  const std::byte* source = region->locate(header.data, request.length, FI_REMOTE_READ);
+  if (source == nullptr) return false;
+  struct {
+    WireHeader header{.op = Op::kGetReply};
+    std::byte bytes[kMostSmallAccess];
+  } reply;
+  reply.header.id = header.id;
+  std::memcpy(reply.bytes, source, request.length);
+  answer(peer, &reply, sizeof reply.header + request.length);
+  return true;
+}
+
+void Port::resume_held() {
+  std::erase_if(held_, [this](const HeldMessage& held) {
+    // PAIR ofi.access: sees what the initiator has done
+    const AccessWord state = held.word->load(std::memory_order_acquire);
+    const bool waits = state == kAccessOurs || state == kAccessRefused;
+    if (waits && !messages_->has_gone(held.from)) return false;
+    messages_->resume(held.from);
+    return true;
+  });
+}
+
+// --- notices ---------------------------------------------------------------------------------------
+
+void Port::note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
+                       const std::uint64_t* data) {
+  if (MemoryRegion* region = domain_.find_region(header.tag)) region->note_access(what);
+  Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
+  if (endpoint == nullptr) return;
+  endpoint->note_access(what);
+  if (data == nullptr || endpoint->receive_cq() == nullptr) return;
+  Completion completion;
+  completion.flags = FI_RMA | what | FI_REMOTE_CQ_DATA;
+  completion.length = length;
+  completion.data = *data;
+  if (endpoint->tells_source()) completion.source = address_of(peer);
+  endpoint->receive_cq()->write(completion);
+}
+
+void Port::arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+  RmaNotice notice;
+  if (!take_front(bytes, &notice)) return;
+  note_access(peer, header, notice.read == 1 ? FI_REMOTE_READ : FI_REMOTE_WRITE, notice.length,
+              (header.flags & kHasData) != 0 ? &header.data : nullptr);
+}
+
+}  // namespace clan::ofi
