@@ -3,7 +3,7 @@
 
 # What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
-  libgtest-dev libcli11-dev libfmt-dev)
+  libgtest-dev libcli11-dev libfmt-dev libfabric-dev)
 
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools)

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs the build, moves the installed tree, and uses it from there: the `clan` program, the
-# interposer (where it is built: ON), a project with find_package(clan), one with pkg-config.
-#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF
+# interposer and the libfabric provider (where they are built: ON), a project with find_package(clan), one
+# with pkg-config.
+#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF ON|OFF
 set -eu
-cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6
+cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6 libfabric=$7
 here=$(cd "$(dirname "$0")" && pwd)
 work=$build/install_consumer
 rm -rf "$work"
@@ -23,6 +24,11 @@ if [ "$preload" = ON ]; then
     "$prefix/bin/clan" bench apps --list >"$work/apps.log"
     grep "^redis-c1 " "$work/apps.log"
   fi
+fi
+
+if [ "$libfabric" = ON ]; then
+  echo "== libfabric finds the provider in the moved tree"
+  FI_PROVIDER_PATH=$prefix/lib/libfabric "$python" -B "$here/provider.py"
 fi
 
 echo "== find_package(clan)"
