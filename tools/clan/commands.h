@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace clan::tool {
@@ -23,8 +24,8 @@ std::vector<std::string> variable_names();
 /// begins with it. "" if it is not; for what is no such variable, too.
 std::string why_wrong(const std::string& name, const std::string& value);
 /// A sentence for each CLAN_* variable of this environment, and each line of the file CLAN_CONFIG names, that
-/// the library would complain of; with CLAN_DISABLE only of CLAN_LOG.
-std::vector<std::string> wrong_settings();
+/// the library would complain of; with CLAN_DISABLE or `log_alone` only of CLAN_LOG.
+std::vector<std::string> wrong_settings(bool log_alone);
 /// A sentence for each CLAN_* variable of this environment that no part of CLAN knows.
 std::vector<std::string> unknown_variables();
 /// The text of a settings file. Otherwise `why` says why it cannot be had.
@@ -34,8 +35,25 @@ std::string read_settings_file(const std::string& path, std::string* why);
 /// could not be started.
 int exec_bench(const std::vector<std::string>& arguments);
 
+/// Why programs could not load the libfabric provider, as a sentence; "" if they can.
+std::string why_no_provider();
+/// The variables by which libfabric finds the provider (the first), and by which programs, those of Open MPI
+/// among them, take it.
+std::vector<std::pair<std::string, std::string>> ofi_variables();
+/// `clan env ofi`: prints for sh what makes libfabric find the provider. The exit code.
+int print_ofi_environment();
+/// Whether libfabric, asked in a process of its own, finds the provider; for `clan doctor`.
+struct ProviderState {
+  bool found = false;
+  std::string seen;
+  std::string effect;
+};
+ProviderState look_for_provider();
+
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {
+  bool tcp = true;   ///< the preload library
+  bool ofi = false;  ///< the libfabric provider
   std::string only;
   std::string except;
   std::string log;
@@ -43,7 +61,7 @@ struct RunOptions {
   bool disable = false;
 };
 
-/// `clan run COMMAND…`: becomes the command, with the preload library. Returns, with an exit
+/// `clan run COMMAND…`: becomes the command, with the faces that the options name. Returns, with an exit
 /// code, only if that could not be done: 2 for wrong settings, 125 for a reason of our own, 126 and 127
 /// as env(1) has them.
 int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command);

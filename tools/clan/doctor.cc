@@ -457,6 +457,16 @@ Finding check_unix_sockets() {
   return f;
 }
 
+#ifdef CLAN_LIBFABRIC
+Finding check_libfabric() {
+  const ProviderState provider = look_for_provider();
+  return {.name = "libfabric",
+          .state = provider.found ? State::kOk : State::kAbsent,
+          .seen = provider.seen,
+          .effect = provider.effect};
+}
+#endif
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -498,6 +508,9 @@ int doctor(bool json) {
       check_memfd(),      check_unix_sockets(), check_membarrier(), check_process_vm(),
       check_cpus(),       check_ptrace_scope(), check_memlock(),    check_max_map_count(),
       check_huge_pages(), check_userfaultfd(),
+#ifdef CLAN_LIBFABRIC
+      check_libfabric(),
+#endif
   };
   const bool usable =
       std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal; });

@@ -29,6 +29,12 @@ std::string check_pid(const std::string& text) {
   return pid ? "" : text.substr(0, 40) + " is not a process id";
 }
 
+/// "" if `text` names faces of CLAN: "tcp", "ofi" or both.
+std::string check_faces(const std::string& text) {
+  const bool known = text == "tcp" || text == "ofi" || text == "tcp,ofi" || text == "ofi,tcp";
+  return known ? "" : text.substr(0, 40) + " is none of tcp, ofi and tcp,ofi";
+}
+
 /// CLI11 does not know that a prefix command wants a command.
 class RunFormatter : public CLI::Formatter {
  public:
@@ -38,9 +44,19 @@ class RunFormatter : public CLI::Formatter {
 };
 
 CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code) {
-  auto* run = app.add_subcommand("run", "Run a program with its local TCP connections over CLAN");
+  auto* run = app.add_subcommand("run", "Run a program with its local TCP connections, or libfabric, over CLAN");
   run->formatter(std::make_shared<RunFormatter>());
   run->prefix_command();  // from the command's name on, everything is the command's
+  run->add_option_function<std::string>(
+         "--with",
+         [&options](const std::string& faces) {
+           options.tcp = faces.find("tcp") != std::string::npos;
+           options.ofi = faces.find("ofi") != std::string::npos;
+         },
+         "What goes over CLAN: local TCP connections (tcp, the default), what the program does by\n"
+         "libfabric, as MPI does (ofi), or both (tcp,ofi)")
+      ->type_name("FACE,...")
+      ->check(check_faces);
   run->add_option("--only", options.only, "Only connections with one of these ports (CLAN_ONLY)")
       ->type_name("PORT,...")
       ->check(check_ports);
@@ -57,6 +73,9 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            "connections to other programs on this machine that run under CLAN too move to shared memory\n"
            "once they are in use. A peer without CLAN, on this machine or another, notices nothing: the\n"
            "connection stays on TCP. `clan stat` shows which have moved.\n\n"
+           "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider and\n"
+           "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, OMPI_MCA_pml,\n"
+           "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
            "What the library reads from the environment; the options above set it, and the command's\n"
            "children inherit it:\n" +
            clan::tool::environment_help() +
@@ -150,8 +169,19 @@ int main(int argc, char** argv) {
   doctor->add_flag("--json")->description("The same as JSON");
   doctor->callback([&] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
 
-  app.add_subcommand("env", "The CLAN_* variables and what they are set to")
-      ->callback(clan::tool::print_environment);
+  auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
+#ifdef CLAN_LIBFABRIC
+  std::string face;
+  env->add_option("FACE", face,
+                  "ofi: what makes libfabric find CLAN, for the shell: eval \"$(clan env ofi)\"")
+      ->check(CLI::IsMember({"ofi"}));
+  env->callback([&] {
+    if (face.empty()) clan::tool::print_environment();
+    else exit_code = clan::tool::print_ofi_environment();
+  });
+#else
+  env->callback(clan::tool::print_environment);
+#endif
 
   auto* bench =
       app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps)");

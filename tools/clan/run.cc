@@ -1,5 +1,6 @@
-// `clan run`: adds the preload library to LD_PRELOAD and becomes the command. Every process that
-// a user starts under CLAN passes here, so there is nothing but the checks and the exec.
+// `clan run`: adds the preload library to LD_PRELOAD, or makes libfabric find and take our provider, and
+// becomes the command. Every process that a user starts under CLAN passes here, so there is nothing but the
+// checks and the exec.
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -143,6 +144,31 @@ const char* why_not_served(const std::string& path) {
   return why;
 }
 
+/// True if the preload library is there and LD_PRELOAD can name it.
+bool check_library(const std::string& library) {
+  if (access(library.c_str(), R_OK) != 0) {
+    complain("{}: {}; build the target clan_preload, or install CLAN with its lib/ beside bin/", library,
+             std::strerror(errno));
+    return false;
+  }
+  if (library.find_first_of(": ") != std::string::npos) {
+    complain("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere", library);
+    return false;
+  }
+  return true;
+}
+
+/// True if programs can load the libfabric provider.
+bool check_provider() {
+#ifdef CLAN_LIBFABRIC
+  const std::string why = why_no_provider();
+#else
+  const std::string why = "this CLAN was built without the libfabric provider (CLAN_LIBFABRIC)";
+#endif
+  if (!why.empty()) complain("{}", why);
+  return why.empty();
+}
+
 /// False, with a message, if a value cannot be passed on.
 bool set_variables(const RunOptions& options, const std::string& library) {
   const auto set = [](const char* name, const std::string& value) {
@@ -161,14 +187,21 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     }
     set("CLAN_CONFIG", absolute);
   }
-  set("LD_PRELOAD", preload_list(library));
-  set("ASAN_OPTIONS", sanitizer_options());
+  if (options.tcp) {
+    set("LD_PRELOAD", preload_list(library));
+    set("ASAN_OPTIONS", sanitizer_options());
+  }
+#ifdef CLAN_LIBFABRIC
+  if (options.ofi) {
+    for (const auto& [name, value] : ofi_variables()) setenv(name.c_str(), value.c_str(), 1);
+  }
+#endif
   return true;
 }
 
 /// False, with messages, if each process of the command would have to complain of its settings.
-bool check_settings() {
-  const auto wrong = wrong_settings();
+bool check_settings(bool tcp) {
+  const auto wrong = wrong_settings(!tcp);  // the provider reads CLAN_LOG alone
   for (const std::string& sentence : wrong) complain("{}", sentence);
   for (const std::string& sentence : unknown_variables()) complain("warning: {}", sentence);
   return wrong.empty();
@@ -187,16 +220,14 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     return kUsage;
   }
 
+  if (!options.tcp &&
+      (options.disable || !options.only.empty() || !options.except.empty() || !options.config.empty())) {
+    complain("--only, --except, --config and --disable are about TCP connections: say --with tcp,ofi");
+    return kUsage;
+  }
   const std::string library = library_path();
-  if (access(library.c_str(), R_OK) != 0) {
-    complain("{}: {}; build the target clan_preload, or install CLAN with its lib/ beside bin/", library,
-             std::strerror(errno));
-    return kOurFault;
-  }
-  if (library.find_first_of(": ") != std::string::npos) {
-    complain("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere", library);
-    return kOurFault;
-  }
+  if (options.tcp && !check_library(library)) return kOurFault;
+  if (options.ofi && !check_provider()) return kOurFault;
   const Command found = find_command(name);
   if (found.err != 0) {
     const bool absent = found.err == ENOENT || found.err == ENOTDIR;
@@ -207,10 +238,9 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     }
     return absent ? kNotFound : kCannotStart;
   }
-  if (const char* why = why_not_served(found.path)) {
-    complain("warning: {} {}: it will run without CLAN", found.path, why);
-  }
-  if (!set_variables(options, library) || !check_settings()) return kUsage;
+  const char* why = options.tcp ? why_not_served(found.path) : nullptr;
+  if (why != nullptr) complain("warning: {} {}: it will run without CLAN", found.path, why);
+  if (!set_variables(options, library) || !check_settings(options.tcp)) return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -117,14 +117,14 @@ std::string why_wrong(const std::string& name, const std::string& value) {
   return !setting || take_setting(name.c_str(), value.c_str(), &settings, &fault) ? "" : fault.text;
 }
 
-std::vector<std::string> wrong_settings() {
+std::vector<std::string> wrong_settings(bool log_alone) {
   std::vector<std::string> sentences;
   const std::string log = variable("CLAN_LOG"), disable = variable("CLAN_DISABLE"),
                     config = variable("CLAN_CONFIG");
   if (const std::string why = why_wrong("CLAN_LOG", log); !why.empty()) {
     sentences.push_back(fmt::format("environment: CLAN_LOG={:.120} {}", log, why));
   }
-  if (!disable.empty() && disable != "0") return sentences;
+  if (log_alone || (!disable.empty() && disable != "0")) return sentences;
   std::string why;
   std::string text = config.empty() ? "" : read_settings_file(config, &why);
   if (!why.empty()) {
