@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kRunner = "clan-bench";
 constexpr const char* kApps = "apps/apps.py";
+constexpr const char* kOfi = "ofi/ofi.py";
 
 /// The directory this program is in, empty if the kernel does not say.
 std::filesystem::path own_directory() {
@@ -46,13 +47,11 @@ int become(std::vector<std::string> words) {
   return 126;
 }
 
-/// `clan bench apps …`: real programs under `clan run`, measured by a script.
-int exec_apps(const std::vector<std::string>& arguments) {
-  const std::string script = find_part(kApps, R_OK);
+/// `clan bench apps …`, `clan bench ofi …`: measured by a script, which `switches` may have left out.
+int exec_script(const char* name, const char* switches, const std::vector<std::string>& arguments) {
+  const std::string script = find_part(name, R_OK);
   if (script.empty()) {
-    fmt::print(stderr,
-               "clan bench: {} is not in ../lib/clan: built with CLAN_PRELOAD or CLAN_BENCH off.\n",
-               kApps);
+    fmt::print(stderr, "clan bench: {} is not in ../lib/clan: built with {} off.\n", name, switches);
     return 127;
   }
   // -B: an installed tree stays as it was installed.
@@ -64,7 +63,12 @@ int exec_apps(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int exec_bench(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && arguments[0] == "apps") return exec_apps(arguments);
+  if (!arguments.empty() && arguments[0] == "apps") {
+    return exec_script(kApps, "CLAN_PRELOAD or CLAN_BENCH", arguments);
+  }
+  if (!arguments.empty() && arguments[0] == "ofi") {
+    return exec_script(kOfi, "CLAN_LIBFABRIC or CLAN_BENCH", arguments);
+  }
   const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
     fmt::print(
@@ -75,9 +79,11 @@ int exec_bench(const std::vector<std::string>& arguments) {
   }
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const bool help = first == "help" || first == "-h" || first == "--help";
-  if (help && !find_part(kApps, R_OK).empty()) {  // which the runner does not know
-    fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n"
-               "clan bench ...             the engine beside the kernel:\n\n");
+  const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
+  if (help && (apps || ofi)) {  // which the runner does not know
+    if (apps) fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
+    if (ofi) fmt::print("clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
+    fmt::print("clan bench ...             the engine beside the kernel:\n\n");
     std::fflush(stdout);
   }
   std::vector<std::string> words{runner};

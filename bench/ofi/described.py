@@ -1,0 +1,126 @@
+"""What `clan bench ofi` prints and writes: a table per row, the bars, ofi.md and ofi.json."""
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import asdict
+
+import report
+
+
+def lines_of(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def libfabric_version():
+    """Of the library that programs get."""
+    for line in lines_of(["/sbin/ldconfig", "-p"]):
+        if found := re.search(r"libfabric\.so\.1 .*=> (\S+)", line):
+            return os.path.basename(os.path.realpath(found[1]))
+    return ""
+
+
+def mpi_version():
+    return (lines_of(["mpirun", "--version"]) or ["unknown"])[0]
+
+
+def machine_text(machine):
+    lines = [f"machine   {machine['cpu']} · {machine['cores']} cores · governor {machine['governor']}",
+             f"system    {machine['kernel']} · load {machine['load']}",
+             f"build     {machine['compiler']} · commit {machine['commit']} · {machine['date']}",
+             f"others    {machine['libfabric']} · {machine['mpirun']}",
+             f"cores     {' and '.join(map(str, machine['used']))}"]
+    if report.busy(machine):
+        lines.append("warning   other work is running here; every figure will show it")
+    return "\n".join(lines) + "\n"
+
+
+def number(us):
+    return f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
+
+
+def heading(row):
+    return ["", *(f"{c}" for c in row.columns), *(f"{c}/clan" for c in row.columns[1:]), "wanted", ""]
+
+
+def cells(row, line):
+    out = [line.text]
+    for column in row.columns:
+        figure = line.figures.get(column)
+        out.append(f"{number(figure[0])} / {number(figure[1])}" if figure else "-")
+    for column in row.columns[1:]:
+        ratio = line.ratios.get(column)
+        out.append(f"{ratio[0]:.2f} ({ratio[1]:.2f}..{ratio[2]:.2f}; {ratio[3]:.2f})" if ratio else "-")
+    return [*out, line.wanted, line.verdict]
+
+
+def table(row, lines):
+    """As text, columns aligned."""
+    body = [heading(row), *(cells(row, line) for line in lines)]
+    widths = [max(len(r[i]) for r in body) for i in range(len(body[0]))]
+    figures = range(1, 2 * len(row.columns))
+    return "".join("  " + "  ".join(cell.rjust(w) if i in figures else cell.ljust(w)
+                                    for i, (cell, w) in enumerate(zip(r, widths))).rstrip() + "\n" for r in body
+                   ) + dropped(row, lines)
+
+
+def dropped(row, lines):
+    """Which columns other work has disturbed, and how often."""
+    counts = {c: sum(line.dropped.get(c, 0) for line in lines) for c in row.columns}
+    if not any(counts.values()):
+        return ""
+    return "dropped slices: " + ", ".join(f"{c} {n}" for c, n in counts.items()) + "\n"
+
+
+def verdicts(results):
+    return [(line, line.verdict) for _, lines in results.tables for line in lines if line.wanted]
+
+
+def bars(results):
+    all_ = verdicts(results)
+    met = sum(v.startswith("met") for _, v in all_)
+    missed = [line for line, v in all_ if v.startswith("not met")]
+    text = f"bars: {met} met, {len(missed)} not met, {len(all_) - met - len(missed)} not measured\n"
+    for line in missed:
+        ratios = ", ".join(f"{c} {r[0]:.2f} (minima {r[3]:.2f})" for c, r in line.ratios.items()
+                           if c in line.wanted)
+        text += f"  not met: {line.text}: {ratios or number(line.figures['clan'][1])}, wanted {line.wanted}\n"
+    return text
+
+
+def markdown(results):
+    def row_of(words):
+        return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
+
+    out = ["## libfabric and Open MPI", "",
+           f"What `clan bench ofi` measured: {results.how}, all columns in turns. Microseconds per operation, minimum",
+           "/ median; beside them how many times as long the others take, round by round: median (smallest..largest;",
+           "that of the minima). Wanted: at least that many times.", "",
+           "```", results.machine_text.rstrip("\n"),
+           f"load      {results.machine.get('load_after', '')} at the end", "```"]
+    for row, lines in results.tables:
+        out += ["", f"### {row.name}: {row.text}", "", row_of(heading(row)), "|" + "---|" * len(heading(row)),
+                *(row_of(cells(row, line)) for line in lines)]
+        if said := dropped(row, lines):
+            out += ["", said.rstrip("\n")]
+    out += ["", "```", bars(results).rstrip("\n"), "```"]
+    for title, entries in (("Failed", results.failed), ("Not available", results.missing)):
+        if entries:
+            out += ["", f"{title}:", "", *(f"- {name}: {text}" for name, text in entries.items())]
+    return "\n".join(out) + "\n"
+
+
+def as_json(results):
+    return json.dumps({"machine": results.machine, "how": results.how, "failed": results.failed,
+                       "missing": results.missing,
+                       "results": [asdict(line) for _, lines in results.tables for line in lines]}, indent=2) + "\n"
+
+
+def write(results, directory):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "ofi.md").write_text(markdown(results))
+    (directory / "ofi.json").write_text(as_json(results))

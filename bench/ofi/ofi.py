@@ -1,0 +1,150 @@
+"""`clan bench ofi`: CLAN's provider beside libfabric's own, and Open MPI over it beside its own transports.
+
+See rows.py for what is measured and what is wanted of it, README.md for how to read it.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import described
+import processes
+import report
+import rows
+
+HERE = Path(__file__).resolve().parent
+
+
+def cores(text):
+    allowed = os.sched_getaffinity(0)
+    try:
+        wanted = [int(word) for word in text.split(",")]
+    except ValueError:
+        wanted = []
+    if len(wanted) != 2 or set(wanted) - allowed:
+        raise argparse.ArgumentTypeError(f'"{text}" is not two of the cores {sorted(allowed)}, as in 0,1')
+    return wanted
+
+
+def positive(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number, at least 1')
+    return int(text)
+
+
+def programs_of_fabtests(text):
+    for path in (Path(text), Path(text, "bin")):
+        if (path / "fi_rdm_pingpong").exists():
+            return path.resolve()
+    raise argparse.ArgumentTypeError(f'"{text}" has no fi_rdm_pingpong')
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="clan bench ofi", description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by libfabric's "
+        "public interface, and Open MPI over CLAN beside its own transports: all in turns.")
+    parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
+    parser.add_argument("--only", metavar="NAME,...", help="only these rows")
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 25 ms instead of 5 of 50")
+    parser.add_argument("--rounds", type=positive, help="how often everything is measured (5)")
+    parser.add_argument("--ms", type=positive, help="length of one measurement (50)")
+    parser.add_argument("--fabtests", type=programs_of_fabtests, metavar="DIR",
+                        help="also by the programs of fabtests, which are in DIR")
+    parser.add_argument("--cores", type=cores, metavar="A,B",
+                        help="the server's core and the client's (default: the first two allowed)")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for ofi.md and ofi.json")
+    parser.add_argument("--provider-path", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
+    options = parser.parse_args()
+    known = {row.name: row for row in rows.ROWS}
+    if options.fabtests or (options.list and not options.only):
+        known[rows.FABTESTS.name] = rows.FABTESTS
+    names = options.only.split(",") if options.only else list(known)
+    if unknown := [name for name in names if name not in known]:
+        why = "needs --fabtests" if unknown[0] == rows.FABTESTS.name else "is not a row"
+        parser.error(f'"{unknown[0]}" {why}; `clan bench ofi --list` has all')
+    options.rows = [known[name] for name in names]
+    options.rounds = options.rounds or (3 if options.quick else 5)
+    options.ms = options.ms or (25 if options.quick else 50)
+    allowed = sorted(os.sched_getaffinity(0))
+    options.cores = options.cores or [allowed[0], allowed[min(1, len(allowed) - 1)]]
+    options.load, options.mpi_load = HERE / "clan-ofi-load", HERE / "clan-mpi-load"
+    options.provider_path = options.provider_path or HERE.parent.parent / "libfabric"
+    options.environment = {"FI_PROVIDER_PATH": str(options.provider_path)}
+    return options
+
+
+def print_list(options):
+    for row in options.rows:
+        print(f"{row.name}: {row.text}")
+        for point in row.points:
+            print(f"  {point.text:<46}{rows.judge(row, point, []).wanted}")
+
+
+def run_row(row, options, results):
+    began, failed = time.monotonic(), {}
+    with processes.Session(options.clan, options.cores, 0) as session:
+        try:
+            lines = rows.measure(row, session, options, failed)
+        except processes.Skip as skip:
+            results.missing[row.name] = str(skip)
+            print(f"{row.name}: skipped: {skip}", flush=True)
+            return
+    results.tables.append((row, lines))
+    for what, why in failed.items():
+        # A provider that has not got something is no failure.
+        (results.missing if why.startswith("unavailable") else results.failed)[what] = why
+    print(f"{row.name}: {row.text} ({time.monotonic() - began:.0f} s)\n{described.table(row, lines)}", flush=True)
+
+
+def main():
+    options = parse()
+    if options.list:
+        print_list(options)
+        return 0
+    if not options.load.exists():
+        print("clan bench ofi: clan-ofi-load was not built.", file=sys.stderr)
+        return 1
+    # What is measured is what this program says, not what a shell is set to.
+    for name in [n for n in os.environ if n.startswith(("FI_", "OMPI_"))]:
+        del os.environ[name]
+    # As ^C: everything that was started ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
+    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
+    machine["libfabric"] = described.libfabric_version() or "unknown"
+    machine["mpirun"] = described.mpi_version() if shutil.which("mpirun") else "none"
+    results = SimpleNamespace(tables=[], failed={}, missing={}, machine=machine,
+                              how=f"{options.rounds} rounds of {options.ms} ms each")
+    results.machine_text = described.machine_text(machine)
+    print(results.machine_text, flush=True)
+    interrupted = False
+    try:
+        for row in options.rows:
+            run_row(row, options, results)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("\ninterrupted: what there is so far", flush=True)
+    results.machine["load_after"] = report.first_line("/proc/loadavg")
+    print(described.bars(results))
+    for what, entries in (("failed", results.failed), ("not available", results.missing)):
+        for name, text in entries.items():
+            print(f"{what}: {name}: {text}")
+    if options.output:
+        try:
+            described.write(results, options.output)
+        except OSError as error:
+            print(f"clan bench ofi: cannot write to {options.output}: {error.strerror}", file=sys.stderr)
+            return 1
+        print(f"Written: {options.output}/ofi.md and ofi.json")
+    return 130 if interrupted else 1 if results.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What `clan bench ofi` measures, and what is wanted of it.
+
+A figure is microseconds per operation, so a ratio is another column's figure over CLAN's: above 1, CLAN is
+faster. A bar is a ratio at least to be reached.
+"""
+
+import statistics
+from dataclasses import dataclass, field
+
+import loads
+
+SHM, TCP = "shm", "tcp;ofi_rxm"
+KB, MB = 1 << 10, 1 << 20
+SIZES = [1, 8, 64, KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB]
+
+
+def size(n):
+    for factor, unit in ((MB, "MB"), (KB, "KB")):
+        if n >= factor:
+            return f"{n // factor} {unit}"
+    return f"{n} B"
+
+
+@dataclass
+class Point:
+    kind: str                 # as the load program calls it
+    bytes: int
+    text: str
+    bars: dict = field(default_factory=dict)   # column: at least this many times as fast
+    most: float = None        # CLAN's own figure, at most
+    once: bool = False        # in the first round only
+
+
+@dataclass
+class Row:
+    name: str
+    text: str
+    columns: list             # CLAN's is the first
+    points: list
+    round: object             # (row, session, options, number of the round) -> {(kind, bytes): {column: figure}}
+
+
+@dataclass
+class Line:
+    """A figure of the results: of each column the minimum and the median, of each ratio median, low, high and
+    that of the minima."""
+    row: str
+    text: str
+    figures: dict
+    ratios: dict
+    wanted: str = ""
+    verdict: str = ""
+    samples: dict = field(default_factory=dict)
+    dropped: dict = field(default_factory=dict)   # slices that other work disturbed
+
+
+def ping_pong(kind, text):
+    return [Point(kind, n, f"{text} {size(n)}", {SHM: 1.2 if n in (8, 64 * KB) else 1}) for n in SIZES]
+
+
+def window(kind, text):
+    return [Point(kind, n, f"{text} {size(n)}, 64 under way", {SHM: 1.2}) for n in (4 * KB, 64 * KB, MB)]
+
+
+def memory(kind, text, sizes=(8, 64 * KB, MB)):
+    return [Point(kind, n, f"{text.format(size(n))}", {SHM: 5 if n == 8 else 1.4}) for n in sizes]
+
+
+FABRIC = ["clan", SHM, TCP]
+
+ROWS = [
+    Row("tagged", "tagged ping-pong, one way; bandwidth with a window of 64", FABRIC,
+        ping_pong("tagged", "tagged ping-pong") + window("tagged-window", "tagged"), loads.pairs),
+    Row("msg", "message ping-pong, one way", FABRIC, ping_pong("msg", "message ping-pong"), loads.pairs),
+    Row("rma", "RMA, one at a time and 64 under way from both sides", FABRIC,
+        memory("write-inject", "RMA inject_write {}, both sides", [8])
+        + memory("write-window", "RMA write {}, 64 under way, both sides")
+        + memory("read-window", "RMA read {}, 64 under way, both sides")
+        + memory("write", "RMA write {}, one at a time") + memory("read", "RMA read {}, one at a time"),
+        loads.pairs),
+    Row("atomic", "fetch-and-add, one at a time, the target polls", FABRIC,
+        [Point("fetch-add", 8, "fetch-and-add 8 B", {SHM: 3})], loads.pairs),
+    Row("wait", "sleeping at a completion queue's descriptor", ["clan", "eventfd", TCP],
+        [Point("wake-up", 8, "wake-up by FI_WAIT_FD, one way", {"eventfd": 1}),
+         Point("idle", 8, "CPU time of 2 s of waiting (us)", most=200, once=True)], loads.waits),
+    Row("mpi", "Open MPI: mtl ofi over CLAN beside its own transports", ["clan", "vader", "btl tcp"],
+        [Point("latency", n, f"MPI latency {size(n)}", {"vader": 1 / 1.3, **({"btl tcp": 20} if n == 8 else {})})
+         for n in SIZES]
+        + [Point("window", n, f"MPI bandwidth {size(n)}, 64 under way", {"vader": 1 / 1.3}) for n in SIZES],
+        loads.mpi),
+]
+
+FABTESTS = Row(
+    "fabtests", "the same by the programs of fabtests (--fabtests DIR)", ["clan", SHM],
+    ping_pong("fi_rdm_tagged_pingpong", "fi_rdm_tagged_pingpong") + ping_pong("fi_rdm_pingpong", "fi_rdm_pingpong")
+    + [Point("fi_rdm_tagged_bw", n, f"fi_rdm_tagged_bw {size(n)}", {SHM: 1.2}) for n in (4 * KB, 64 * KB, MB)]
+    + memory("fi_rma_bw -o write", "fi_rma_bw -o write {}") + memory("fi_rma_bw -o read", "fi_rma_bw -o read {}")
+    + [Point(f"fi_rdm_atomic -o {op} -z uint64", 8, f"fi_rdm_atomic -o {op} -z uint64", {SHM: 3})
+       for op in ("sum", "read", "cswap")], loads.fabtests)
+
+
+def judge(row, point, rounds):
+    """The line of a point. `rounds`: of each round, column: (minimum, median, slices dropped)."""
+    samples = {c: [r[c] for r in rounds if c in r] for c in row.columns}
+    figures = {c: (min(f[0] for f in s), statistics.median(f[1] for f in s)) for c, s in samples.items() if s}
+    ratios = {}
+    for column in row.columns[1:]:
+        pairs = [r[column][1] / r["clan"][1] for r in rounds if column in r and "clan" in r and r["clan"][1] > 0]
+        if pairs:
+            minima = figures[column][0] / figures["clan"][0]
+            ratios[column] = (statistics.median(pairs), min(pairs), max(pairs), minima)
+    line = Line(row.name, point.text, figures, ratios, samples=samples,
+                dropped={c: sum(f[2] for f in s) for c, s in samples.items()})
+    if point.most is not None:
+        line.wanted = f"at most {point.most:g}"
+        if "clan" in figures:
+            line.verdict = "met" if figures["clan"][1] <= point.most else "not met"
+        return line
+    line.wanted = ", ".join(f"{c} {limit:.3g}" for c, limit in point.bars.items())
+    if all(c in ratios for c in point.bars) and point.bars:
+        met = all(ratios[c][0] >= limit for c, limit in point.bars.items())
+        by_minima = all(ratios[c][3] >= limit for c, limit in point.bars.items())
+        line.verdict = "met" if met else "not met"
+        if met != by_minima:
+            line.verdict += ", by the minima " + ("met" if by_minima else "not")
+    return line
+
+
+def measure(row, session, options, failed):
+    """The lines of a row. What does not work is added to `failed`, and has no figure."""
+    rounds = {(p.kind, p.bytes): [] for p in row.points}
+    for number in range(options.rounds):
+        for at, figures in row.round(row, session, options, number, failed).items():
+            rounds[at].append(figures)
+    return [judge(row, p, rounds[p.kind, p.bytes]) for p in row.points]

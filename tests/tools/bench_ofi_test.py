@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""`clan bench ofi` measures its rows, says what is missing, and leaves nothing behind. No figure is judged.
+
+    bench_ofi_test.py CLAN
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROWS = ("tagged", "msg", "rma", "atomic", "wait", "mpi", "fabtests")
+
+
+def run(clan, *words, code=0, **more):
+    done = subprocess.run([clan, "bench", "ofi", *map(str, words)], capture_output=True, text=True, timeout=150,
+                          stdin=subprocess.DEVNULL, **more)
+    assert done.returncode == code, done
+    return done
+
+
+def the_list_names_all_rows_and_what_is_wanted(clan):
+    said = run(clan, "--list").stdout
+    for name in ROWS:
+        assert any(line.startswith(name + ": ") for line in said.splitlines()), (name, said)
+    assert "shm 1.2" in said and "btl tcp 20" in said and "at most 200" in said, said
+
+
+def an_unknown_row_and_a_wrong_core_are_refused(clan):
+    for words in (["--only", "bogus"], ["--only", "fabtests"], ["--cores", "0,7777"], ["--rounds", "0"],
+                  ["--fabtests", "/nowhere"], ["bogus"]):
+        assert words[-1] in run(clan, *words, code=2).stderr, words
+
+
+def what_is_measured_is_written(clan):
+    with tempfile.TemporaryDirectory() as top:
+        out = Path(top, "results")
+        # A shell that is set to another provider changes nothing.
+        said = run(clan, "--only", "atomic,wait", "--rounds", 1, "--ms", 5, "-o", out,
+                   env={**os.environ, "FI_PROVIDER": "sockets", "FI_PROVIDER_PATH": "/nowhere"}).stdout
+        results = json.loads((out / "ofi.json").read_text())
+        assert not results["failed"], said
+        lines = {line["text"]: line for line in results["results"]}
+        assert len(lines) == 3, said
+        for text, line in lines.items():
+            assert text in said and text in (out / "ofi.md").read_text(), text
+            low, median = line["figures"]["clan"]
+            assert 0 <= low <= median, line
+        for column in ("clan", "shm", "tcp;ofi_rxm"):
+            assert lines["fetch-and-add 8 B"]["figures"][column][0] > 0, said
+        assert lines["wake-up by FI_WAIT_FD, one way"]["figures"]["eventfd"][0] > 0, said
+        for word in ("cpu", "kernel", "date", "commit", "load"):
+            assert results["machine"][word], results["machine"]
+
+
+def a_provider_that_is_not_there_is_named(clan):
+    with tempfile.TemporaryDirectory() as empty:
+        said = run(clan, "--only", "atomic", "--rounds", 1, "--ms", 5, "--provider-path", empty).stdout
+    assert "not available: atomic, clan: unavailable: fi_getinfo: No data available" in said, said
+    assert "0 met, 0 not met, 1 not measured" in said, said
+
+
+def children_of(pid):
+    """Process ids below `pid`."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *children_of(child)]
+    return found
+
+
+def whatever_ends_it_ends_what_it_has_started(clan, number):
+    with tempfile.TemporaryDirectory() as top:
+        bench = subprocess.Popen([clan, "bench", "ofi", "--only", "msg", "--ms", "1000"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top})
+        deadline = time.monotonic() + 60
+        while len(children := children_of(bench.pid)) < 6:
+            assert bench.poll() is None and time.monotonic() < deadline, "three pairs were not started"
+            time.sleep(0.05)
+        bench.send_signal(number)
+        bench.wait(60)
+        while alive := [pid for pid in children if os.path.exists(f"/proc/{pid}")]:
+            assert time.monotonic() < deadline, (number, alive)
+            time.sleep(0.05)
+        left = os.listdir(top)
+        assert number == signal.SIGKILL or left == [], left
+
+
+def main():
+    clan = sys.argv[1]
+    the_list_names_all_rows_and_what_is_wanted(clan)
+    an_unknown_row_and_a_wrong_core_are_refused(clan)
+    a_provider_that_is_not_there_is_named(clan)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        whatever_ends_it_ends_what_it_has_started(clan, number)
+    what_is_measured_is_written(clan)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
