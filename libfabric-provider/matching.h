@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include <clan/message.h>
@@ -85,7 +86,7 @@ struct Posted {
   bool deferred = false;    ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
   Counter* counter = nullptr;
   std::uint32_t pieces = 0;
-  iovec iov[kIovLimit] = {};
+  iovec iov[kIovLimit];  ///< the first `pieces` mean something
 };
 
 /// A message that nobody has asked for yet. Its bytes, where it has brought them, follow the structure.
@@ -122,9 +123,7 @@ class ReceiveQueue {
   }
 
   Posted* make_posted() {
-    Posted* p = pool_.take();
-    *p = Posted{};
-    return p;
+    return new (pool_.take()) Posted;  // without braces: its pieces are not cleared
   }
   void free_posted(Posted& p) { pool_.give_back(p); }
 

@@ -527,6 +527,12 @@ bool MessageEndpointCore::find_front() {
     }
   }
   adopt();
+  // Most looks are in vain, and a latency is half of one on average.
+  if (arrivals_->pending()) take_arrivals();
+  return front_.peer != nullptr;
+}
+
+void MessageEndpointCore::take_arrivals() {
   Event events[16];
   const std::size_t n = arrivals_->poll(events);
   for (std::size_t i = 0; i < n; ++i) {
@@ -540,7 +546,6 @@ bool MessageEndpointCore::find_front() {
     // make_hot() disarmed it: look again, and at least once for its departure.
     if (front_.peer == nullptr) look_at(*peer);
   }
-  return front_.peer != nullptr;
 }
 
 Result<IncomingMessage> MessageEndpointCore::peek() {

@@ -131,6 +131,7 @@ class MessageEndpointCore final : public OobSink,
   void make_cold(Peer& peer);
   bool look_at(Peer& peer);
   bool find_front();
+  void take_arrivals();
   void fail_sends(Peer& peer);
   void depart(Peer& peer, bool told = false);
   Status tell_departure();
