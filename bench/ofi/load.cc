@@ -736,8 +736,8 @@ void pin(int core) {
   if (::sched_setaffinity(0, sizeof set, &set) != 0) give_up("sched_setaffinity", std::strerror(errno));
 }
 
-int be_client(Side& side, const Channel& channel, std::string_view family) {
-  std::puts("ready");
+int be_client(Side& side, const Channel& channel, std::string_view family, pid_t server) {
+  std::printf("ready %d\n", static_cast<int>(server));
   std::fflush(stdout);
   char line[128];
   while (std::fgets(line, sizeof line, stdin) != nullptr) {
@@ -790,7 +790,7 @@ int main(int argc, char** argv) {
   if (!reason.empty()) {
     if (client) std::printf("unavailable: %s\n", reason.c_str());
   } else if (client) {
-    code = be_client(side, channel, argv[2]);
+    code = be_client(side, channel, argv[2], child);
   } else {
     side.serve();
   }

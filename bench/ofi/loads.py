@@ -7,12 +7,20 @@ import re
 import select
 import subprocess
 import time
+from pathlib import Path
 
 from processes import Failed, Skip, find
 
 
 def in_turns(names, number):
     return list(names) if number % 2 == 0 else list(reversed(names))
+
+
+def remove_segments(pattern):
+    """What shm leaves behind when it is killed."""
+    for path in Path("/dev/shm").glob(pattern):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 class Pair:
@@ -25,10 +33,16 @@ class Pair:
             self.process = session.start(options.load, provider, family, *session.cores, stderr=errors,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          environment=options.environment)
-        first = self.line(30)
-        if first != "ready":
+        self.pids = [self.process.pid]
+        try:
+            first = self.line(30)
+        except Failed:
+            self.end()
+            raise
+        if not first.startswith("ready "):
             self.end()
             raise Skip(first)
+        self.pids.append(int(first.split()[1]))
 
     def line(self, limit):
         deadline = time.monotonic() + limit
@@ -64,6 +78,8 @@ class Pair:
         self.process.stdout.close()
         self.session.end(self.process, 15)
         self.session.started = [e for e in self.session.started if e[0] is not self.process]
+        for pid in self.pids:
+            remove_segments(f"{pid}:*")
 
 
 def open_pairs(row, providers, session, options, failed):
@@ -177,6 +193,7 @@ def fabtest(session, options, provider, kind, size):
     finally:
         session.end(server, 15)
         session.started = [e for e in session.started if e[0] is not server]
+        remove_segments(f"127.0.0.1:{port}")
     found = re.search(pattern, text, re.M)
     if not found:
         raise Failed(f"{words[0]}: no figure in {text[-200:]!r}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import described
+import loads
 import processes
 import report
 import rows
@@ -88,14 +89,20 @@ def print_list(options):
 
 
 def run_row(row, options, results):
-    began, failed = time.monotonic(), {}
-    with processes.Session(options.clan, options.cores, 0) as session:
-        try:
-            lines = rows.measure(row, session, options, failed)
-        except processes.Skip as skip:
-            results.missing[row.name] = str(skip)
-            print(f"{row.name}: skipped: {skip}", flush=True)
-            return
+    began, failed, ended = time.monotonic(), {}, []
+    try:
+        with processes.Session(options.clan, options.cores, 0) as session:
+            try:
+                lines = rows.measure(row, session, options, failed)
+            except processes.Skip as skip:
+                results.missing[row.name] = str(skip)
+                print(f"{row.name}: skipped: {skip}", flush=True)
+                return
+            finally:
+                ended = processes.descendants(os.getpid())  # none, unless it was interrupted
+    finally:
+        for pid in ended:
+            loads.remove_segments(f"{pid}:*")
     results.tables.append((row, lines))
     for what, why in failed.items():
         # A provider that has not got something is no failure.

@@ -88,6 +88,10 @@ def whatever_ends_it_ends_what_it_has_started(clan, number):
         while alive := [pid for pid in children if os.path.exists(f"/proc/{pid}")]:
             assert time.monotonic() < deadline, (number, alive)
             time.sleep(0.05)
+        segments = [path for pid in children for path in Path("/dev/shm").glob(f"{pid}:*")]
+        assert number == signal.SIGKILL or segments == [], segments
+        for path in segments:  # shm's
+            path.unlink()
         left = os.listdir(top)
         assert number == signal.SIGKILL or left == [], left
 
