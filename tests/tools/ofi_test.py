@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""`clan run --with ofi`, `clan env ofi` and `clan doctor` agree about the libfabric provider, and have a sentence
-for everything that goes wrong.
+"""`clan run --with ofi`, `clan env ofi` and `clan doctor` agree about the libfabric provider, and have a
+sentence for everything that goes wrong.
 
     ofi_test.py CLAN PROVIDER OLD_LIBFABRIC
 
-The program and the provider are copied into a tree of their own. OLD_LIBFABRIC is a libfabric.so.1 that says it is
-1.9.
+The program and the provider are copied into a tree of their own. OLD_LIBFABRIC is a libfabric.so.1 that says
+it is 1.9.
 """
 
 import json
@@ -50,7 +50,8 @@ def check_variables(tree):
     library = str(tree.top / "lib" / "libclan-preload.so")
     expected = dict(zip(FIRST, (str(tree.providers), "clan", "cm", "ofi", "self,ofi", "0")))
     for faces, preloaded in (("ofi", False), ("tcp,ofi", True), ("ofi,tcp", True)):
-        seen = tree.variables("--with", faces, "--log", "warn", env={"FI_PROVIDER": "tcp", "OMPI_MCA_pml": "ob1"})
+        seen = tree.variables("--with", faces, "--log", "warn",
+                              env={"FI_PROVIDER": "tcp", "OMPI_MCA_pml": "ob1"})
         assert {name: seen.get(name) for name in expected} == expected, seen
         assert (seen.get("LD_PRELOAD") == library) == preloaded and seen["CLAN_LOG"] == "warn", seen
         assert preloaded or ("LD_PRELOAD" not in seen and "ASAN_OPTIONS" not in seen), seen
@@ -58,7 +59,8 @@ def check_variables(tree):
     assert plain["LD_PRELOAD"] == library and not set(plain) & set(FIRST), plain
 
     ours = str(tree.providers)
-    for present, after in (("/else/where", f"{ours}:/else/where"), (f"/a:{ours}:/b", f"{ours}:/a:/b"), ("", ours)):
+    for present, after in (("/else/where", f"{ours}:/else/where"), (f"/a:{ours}:/b", f"{ours}:/a:/b"),
+                           ("", ours)):
         seen = tree.variables("--with", "ofi", env={"FI_PROVIDER_PATH": present})
         assert seen["FI_PROVIDER_PATH"] == after, seen
 
@@ -77,9 +79,9 @@ def check_env(tree, top):
         assert told.returncode == 0 and told.stderr == "", told
         assert told.stdout.splitlines()[0].startswith("export FI_PROVIDER_PATH="), told
         for words in ('eval "$("$0" env ofi)"', "eval $(\"$0\" env ofi)"):
-            done = subprocess.run(["sh", "-c", words + '; printf %s "$FI_PROVIDER_PATH"; printf %s "$OMPI_MCA_pml"',
-                                   here.clan], capture_output=True, text=True, timeout=60, check=False,
-                                  env=here.environment(None))
+            script = words + '; printf %s "$FI_PROVIDER_PATH$OMPI_MCA_pml"'
+            done = subprocess.run(["sh", "-c", script, here.clan], capture_output=True, text=True, timeout=60,
+                                  check=False, env=here.environment(None))
             if here is odd and words.startswith("eval $"):
                 continue  # split at its spaces: what quotes are for
             assert (done.stdout, done.stderr) == (str(here.providers), ""), done
@@ -106,7 +108,7 @@ def check_errors(tree, old):
         for command, code in ((["run", "--with", "ofi", "true"], 125), (["env", "ofi"], 1)):
             done = where.run(*command, env=env)
             assert done.returncode == code and words in done.stderr and done.stdout == "", (what, done)
-            assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"clan {command[0]}: "), (what, done)
+            assert done.stderr.startswith(f"clan {command[0]}: ") and done.stderr.count("\n") == 1, (what, done)
         report = json.loads(where.run("doctor", "--json", env=env).stdout)
         finding, = [one for one in report["findings"] if one["name"] == "libfabric"]
         assert finding["state"] == "absent" and words in finding["seen"] and report["usable"], (what, finding)
@@ -120,7 +122,8 @@ def check_errors(tree, old):
     empty = tree.top / "empty"
     empty.mkdir()
     (empty / "libfabric.so.1").write_text("")
-    refused("no libfabric", "there is no libfabric here", env={"LD_LIBRARY_PATH": f"{empty}:{tree.libraries}"})
+    refused("no libfabric", "there is no libfabric here",
+            env={"LD_LIBRARY_PATH": f"{empty}:{tree.libraries}"})
     aged = tree.top / "old"
     aged.mkdir()
     shutil.copy(old, aged / "libfabric.so.1")

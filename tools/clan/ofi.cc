@@ -53,8 +53,8 @@ std::string provider_path() {
   return list;
 }
 
-/// Runs `ask` in a child and returns its answer, -1 if there was none within `seconds`. libfabric looks at all
-/// hardware when it starts, by libraries of the hardware's makers: none of that in this process.
+/// Runs `ask` in a child and returns its answer, -1 if there was none within `seconds`. libfabric looks at
+/// all hardware when it starts, by libraries of the hardware's makers: none of that in this process.
 template <typename Ask>
 int in_child(unsigned seconds, Ask ask) {
   const pid_t child = fork();
@@ -83,7 +83,8 @@ int ask_libfabric(const char* path) {
     if (hints == nullptr) return kNoLibrary;
     hints->fabric_attr->prov_name = strdup("clan");
     fi_info* found = nullptr;
-    return getinfo(kBuiltFor, nullptr, nullptr, 0, hints, &found) == 0 && found != nullptr ? kFound : kNotFound;
+    return getinfo(kBuiltFor, nullptr, nullptr, 0, hints, &found) == 0 && found != nullptr ? kFound
+                                                                                           : kNotFound;
   });
 }
 
@@ -99,8 +100,8 @@ std::string why_no_provider() {
   const std::string directory = provider_directory();
   const std::string provider = directory + "/" + kProvider;
   if (access(provider.c_str(), R_OK) != 0) {
-    return fmt::format("{}: {}; build the target clan_fi, or install CLAN with its lib/ beside bin/", provider,
-                       std::strerror(errno));
+    return fmt::format("{}: {}; build the target clan_fi, or install CLAN with its lib/ beside bin/",
+                       provider, std::strerror(errno));
   }
   if (directory.find(':') != std::string::npos) {
     return fmt::format("{}: FI_PROVIDER_PATH cannot name a path with a colon in it; move CLAN elsewhere",
