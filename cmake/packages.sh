@@ -6,7 +6,7 @@ CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
   libgtest-dev libcli11-dev libfmt-dev libfabric-dev)
 
 # What ./quickstart shows beside the kernel.
-CLAN_SHOW_PACKAGES=(redis-server redis-tools)
+CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 
 # The programs that tests/interpose and tests/libfabric run. Without one its tests are skipped. (Java's is skipped
 # without javac, default-jdk-headless, which is large; Node.js is "nodejs".)

@@ -256,6 +256,13 @@ def pingpong(test):
         print(f"fi_pingpong -e {kind}")
 
 
+def comparison(test):
+    """examples/ofi_comparison.py prints its table."""
+    find("fi_pingpong", "libfabric-bin")
+    said = test.text(HERE.parent.parent / "examples" / "ofi_comparison.py", test.clan)
+    require(len(re.findall(r"^ +\d+ +[\d.]+ +[\d.]+ +[\d.]+$", said, re.M)) == 3, said)
+
+
 # --- MPI ------------------------------------------------------------------------------------------------
 
 def collectives(test):
@@ -385,8 +392,8 @@ def both_faces(test):
     pingpong_of(test, "msg", test.clan, "run", provider="tcp")
 
 
-PROGRAMS = {f.__name__: f for f in (info, unchanged, pingpong, quick, absent, collectives, point_to_point,
-                                    one_sided, btl, netpipe, hpcc, mpi4py, both_faces)}
+PROGRAMS = {f.__name__: f for f in (info, unchanged, pingpong, quick, absent, comparison, collectives,
+                                    point_to_point, one_sided, btl, netpipe, hpcc, mpi4py, both_faces)}
 
 
 def main():
