@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <system_error>
 
 #include <clan/clock.h>
 
@@ -14,24 +16,123 @@
 
 namespace clan::ofi {
 
+// --- Bell ------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Bell>> Bell::create(int fd) {
+  std::unique_ptr<Bell> bell(new Bell);
+  bell->epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (bell->epoll_ < 0) return errno_error("epoll_create1");
+  bell->stop_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (bell->stop_ < 0) return errno_error("eventfd");
+  for (const int watched : {fd, bell->stop_}) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.fd = watched;
+    if (::epoll_ctl(bell->epoll_, EPOLL_CTL_ADD, watched, &event) != 0) return errno_error("epoll_ctl");
+  }
+  bell->owner_ = ::getpid();
+  // Signals are the program's own threads' business.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    bell->thread_.emplace([b = bell.get()] { b->run(); });
+  } catch (const std::system_error&) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!bell->thread_) return Error{EAGAIN, "no thread for a condition"};
+  return bell;
+}
+
+Bell::~Bell() {
+  if (thread_ && ::getpid() != owner_) {
+    thread_->detach();  // a forked child has no such thread
+  } else if (thread_) {
+    const std::uint64_t one = 1;
+    (void)!::write(stop_, &one, sizeof one);
+    thread_->join();
+  }
+  if (stop_ >= 0) ::close(stop_);
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+void Bell::run() {
+  for (;;) {
+    epoll_event events[2];
+    const int n = ::epoll_wait(epoll_, events, 2, -1);
+    for (int i = 0; i < n; ++i) {
+      if (events[i].data.fd == stop_) return;
+    }
+    if (n <= 0) continue;  // EINTR
+    // Who has held the mutex from before its last look until now sleeps on the condition by now.
+    ::pthread_mutex_lock(&mutex_);
+    ::pthread_cond_broadcast(&condition_);
+    ::pthread_mutex_unlock(&mutex_);
+  }
+}
+
 // --- WaitObject ------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<WaitObject>> WaitObject::create() {
-  std::unique_ptr<WaitObject> object(new WaitObject);
+int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
+  switch (kind) {
+    case FI_WAIT_UNSPEC: kind = FI_WAIT_FD; break;
+    case FI_WAIT_FD:
+    case FI_WAIT_POLLFD:
+    case FI_WAIT_MUTEX_COND:
+    case FI_WAIT_YIELD: break;
+    default: return -FI_ENOSYS;
+  }
+  std::unique_ptr<WaitObject> object(new (std::nothrow) WaitObject);
+  if (object == nullptr) return -FI_ENOMEM;
+  object->kind_ = kind;
   object->epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
-  if (object->epoll_ < 0) return errno_error("epoll_create1");
+  if (object->epoll_ < 0) return -errno;
   object->event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (object->event_ < 0) return errno_error("eventfd");
+  if (object->event_ < 0) return -errno;
   epoll_event event{};
   event.events = EPOLLIN;
-  if (::epoll_ctl(object->epoll_, EPOLL_CTL_ADD, object->event_, &event) != 0)
-    return errno_error("epoll_ctl");
-  return object;
+  if (::epoll_ctl(object->epoll_, EPOLL_CTL_ADD, object->event_, &event) != 0) return -errno;
+  *made = std::move(object);
+  return 0;
 }
 
 WaitObject::~WaitObject() {
+  bell_.reset();
   if (event_ >= 0) ::close(event_);
   if (epoll_ >= 0) ::close(epoll_);
+}
+
+int WaitObject::control(int command, void* argument) {
+  if (command == FI_GETWAITOBJ) {
+    *static_cast<fi_wait_obj*>(argument) = kind_;
+    return 0;
+  }
+  if (command != FI_GETWAIT) return -FI_ENOSYS;
+  switch (kind_) {
+    case FI_WAIT_FD: *static_cast<int*>(argument) = epoll_; return 0;
+    case FI_WAIT_MUTEX_COND: return face(static_cast<fi_mutex_cond*>(argument));
+    case FI_WAIT_POLLFD: {
+      auto& pollfds = *static_cast<fi_wait_pollfd*>(argument);
+      const std::size_t room = std::exchange(pollfds.nfds, 1);
+      pollfds.change_index = 1;  // it is the same one for ever
+      if (room < 1) return -FI_ETOOSMALL;
+      pollfds.fd[0] = {epoll_, POLLIN, 0};
+      return 0;
+    }
+    default: return -FI_ENOSYS;  // FI_WAIT_YIELD: there is nothing to show
+  }
+}
+
+// The thread is for programs that sleep on the condition themselves: who never asks has none.
+int WaitObject::face(fi_mutex_cond* face) {
+  std::lock_guard lock(bell_mutex_);
+  if (bell_ == nullptr) {
+    auto bell = Bell::create(epoll_);
+    if (!bell) return failure(bell.error());
+    bell_ = std::move(*bell);
+  }
+  *face = bell_->face();
+  return 0;
 }
 
 int WaitObject::add_source(Source& source) {
@@ -110,14 +211,13 @@ fi_ops_wait WaitSet::wait_ops_ = {.size = sizeof(fi_ops_wait), .wait = WaitSet::
 
 int WaitSet::open(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** set) {
   if (attr->flags != 0) return -FI_EINVAL;
-  if (attr->wait_obj != FI_WAIT_UNSPEC && attr->wait_obj != FI_WAIT_FD) return -FI_ENOSYS;
-  auto object = WaitObject::create();
-  if (!object) return failure(object.error());
+  std::unique_ptr<WaitObject> object;
+  if (int rc = WaitObject::create(attr->wait_obj, &object); rc != 0) return rc;
   auto* made = new (std::nothrow) WaitSet;
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_WAIT, nullptr, &ops_};
   made->ops = &wait_ops_;
-  made->object_ = std::move(*object);
+  made->object_ = std::move(object);
   made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
   *set = made;
   return 0;
@@ -131,16 +231,7 @@ int WaitSet::close(fid_t id) {
 }
 
 int WaitSet::control(fid_t id, int command, void* argument) {
-  auto& set = object_of<WaitSet>(id);
-  if (command == FI_GETWAIT) {
-    *static_cast<int*>(argument) = set.object_->fd();
-    return 0;
-  }
-  if (command == FI_GETWAITOBJ) {
-    *static_cast<fi_wait_obj*>(argument) = FI_WAIT_FD;
-    return 0;
-  }
-  return -FI_ENOSYS;
+  return object_of<WaitSet>(id).object_->control(command, argument);
 }
 
 int WaitSet::wait(fid_wait* id, int timeout_ms) {
@@ -161,26 +252,15 @@ int WaitSet::wait(fid_wait* id, int timeout_ms) {
 // --- WaitPlace -------------------------------------------------------------------------------------
 
 int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source) {
-  kind_ = kind;
-  switch (kind) {
-    case FI_WAIT_NONE: return 0;
-    case FI_WAIT_SET: {
-      if (set == nullptr) return -FI_EINVAL;
-      auto& of = object_of<WaitSet>(&set->fid);
-      set_ = Held(of.references());
-      object_ = &of.object();
-      break;
-    }
-    case FI_WAIT_UNSPEC:
-    case FI_WAIT_FD:
-    case FI_WAIT_YIELD: {
-      auto object = WaitObject::create();
-      if (!object) return failure(object.error());
-      own_ = std::move(*object);
-      object_ = own_.get();
-      break;
-    }
-    default: return -FI_ENOSYS;
+  if (kind == FI_WAIT_NONE) return 0;
+  if (kind == FI_WAIT_SET) {
+    if (set == nullptr) return -FI_EINVAL;
+    auto& of = object_of<WaitSet>(&set->fid);
+    set_ = Held(of.references());
+    object_ = &of.object();
+  } else {
+    if (int rc = WaitObject::create(kind, &own_); rc != 0) return rc;
+    object_ = own_.get();
   }
   owner_ = &owner;
   object_->add(owner);
@@ -195,16 +275,14 @@ WaitPlace::~WaitPlace() {
 }
 
 int WaitPlace::control(int command, void* argument) const {
-  if (command == FI_GETWAIT) {
-    if (object_ == nullptr || kind_ == FI_WAIT_YIELD) return -FI_ENOSYS;
-    *static_cast<int*>(argument) = object_->fd();
+  if (object_ != nullptr && own_ == nullptr && command == FI_GETWAITOBJ) {
+    *static_cast<fi_wait_obj*>(argument) = FI_WAIT_SET;
     return 0;
   }
-  if (command == FI_GETWAITOBJ) {
-    *static_cast<fi_wait_obj*>(argument) = kind_ == FI_WAIT_UNSPEC ? FI_WAIT_FD : kind_;
-    return 0;
-  }
-  return -FI_ENOSYS;
+  if (object_ != nullptr) return object_->control(command, argument);
+  if (command != FI_GETWAITOBJ) return -FI_ENOSYS;
+  *static_cast<fi_wait_obj*>(argument) = FI_WAIT_NONE;
+  return 0;
 }
 
 }  // namespace clan::ofi

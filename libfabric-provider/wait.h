@@ -11,10 +11,18 @@
 //     queue still empty? sleep
 //
 // Either the sleeper sees the entry or the other sees armed_.
+//
+// FI_WAIT_MUTEX_COND: who has asked for the mutex and the condition has also got a Bell, a thread that sleeps on
+// the descriptor and signals the condition. fi_wait() and fi_cq_sread() sleep on the descriptor themselves.
 #pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "provider.h"
@@ -40,14 +48,36 @@ class Waitable {
   virtual bool pending() = 0;
 };
 
+/// Signals a condition whenever a descriptor that can be polled has something new.
+class Bell {
+ public:
+  /// `fd` must live as long.
+  static Result<std::unique_ptr<Bell>> create(int fd);
+  ~Bell();
+  fi_mutex_cond face() { return {&mutex_, &condition_}; }
+
+ private:
+  Bell() = default;
+  void run();
+
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
+  int epoll_ = -1;  ///< edge-triggered: each event rings once
+  int stop_ = -1;
+  std::optional<std::thread> thread_;
+  pid_t owner_ = 0;
+};
+
 class WaitObject {
  public:
-  static Result<std::unique_ptr<WaitObject>> create();
+  /// -FI_ENOSYS: a kind of wait that we do not have.
+  static int create(fi_wait_obj kind, std::unique_ptr<WaitObject>* object);
   ~WaitObject();
   WaitObject(const WaitObject&) = delete;
   WaitObject& operator=(const WaitObject&) = delete;
 
-  int fd() const { return epoll_; }
+  /// FI_GETWAIT and FI_GETWAITOBJ, as the kind says.
+  int control(int command, void* argument);
   /// Sources and waitables may be added more than once, and are removed as often.
   int add_source(Source& source);
   void remove_source(Source& source);
@@ -61,21 +91,25 @@ class WaitObject {
   }
   /// Wakes sleepers, now or when they come.
   void wake();
-  /// Before a sleep on fd(). False: there is something already.
+  /// Before a sleep. False: there is something already.
   bool prepare();
-  /// Sleeps on fd(). 0, or -FI_ETIMEDOUT, -FI_EINTR.
+  /// Sleeps. 0, or -FI_ETIMEDOUT, -FI_EINTR.
   int sleep(std::int64_t timeout_ms);
 
  private:
   WaitObject() = default;
   bool any_pending();
+  int face(fi_mutex_cond* face);
 
+  fi_wait_obj kind_ = FI_WAIT_FD;
   int epoll_ = -1;
   int event_ = -1;
   std::atomic<bool> armed_{false};
   std::mutex mutex_;  ///< guards the lists
   std::vector<Source*> sources_;
   std::vector<Waitable*> waitables_;
+  std::mutex bell_mutex_;  ///< guards the making of bell_
+  std::unique_ptr<Bell> bell_;
 };
 
 /// fi_wait_open()
@@ -117,7 +151,6 @@ class WaitPlace {
   Waitable* owner_ = nullptr;
   Source* source_ = nullptr;
   Held set_;
-  fi_wait_obj kind_ = FI_WAIT_NONE;
 };
 
 }  // namespace clan::ofi

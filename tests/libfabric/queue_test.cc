@@ -1,5 +1,6 @@
 // Waiting, counters, poll sets and event queues, and address vectors.
 #include <poll.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <thread>
@@ -122,6 +123,130 @@ TEST(FabricWaits, InASetEndForAnyOfItsMembers) {
   EXPECT_EQ(fi_wait(set, 10'000), 0);
   adder.join();
   EXPECT_EQ(fi_cntr_read(counter), 1u);
+}
+
+// A wait as the manual has it for FI_WAIT_MUTEX_COND: the mutex is held from the last look to the sleep.
+// False: nobody has signalled in time.
+bool sleep_on(const fi_mutex_cond& face, fid_fabric* fabric, fid_t object, int timeout_ms) {
+  timespec until;
+  ::clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += timeout_ms / 1000;
+  until.tv_nsec += timeout_ms % 1000 * 1'000'000L;
+  if (until.tv_nsec >= 1'000'000'000L) {
+    until.tv_nsec -= 1'000'000'000L;
+    ++until.tv_sec;
+  }
+  ::pthread_mutex_lock(face.mutex);
+  int rc = 0;
+  if (fi_trywait(fabric, &object, 1) == 0) rc = ::pthread_cond_timedwait(face.cond, face.mutex, &until);
+  ::pthread_mutex_unlock(face.mutex);
+  return rc == 0;
+}
+
+constexpr NodeOptions kCondition{.wait = FI_WAIT_MUTEX_COND};
+
+TEST(FabricWaits, OnAConditionEndForEachOfManyMessages) {
+  Two two({}, kCondition);
+  fi_mutex_cond face{};
+  ASSERT_EQ(fi_control(&two.b.cq->fid, FI_GETWAIT, &face), 0);
+  ASSERT_NE(face.mutex, nullptr);
+  fi_wait_obj kind = FI_WAIT_NONE;
+  ASSERT_EQ(fi_control(&two.b.cq->fid, FI_GETWAITOBJ, &kind), 0);
+  EXPECT_EQ(kind, FI_WAIT_MUTEX_COND);
+  EXPECT_FALSE(sleep_on(face, two.b.fabric.get(), &two.b.cq->fid, 30));
+  constexpr int kMessages = 1000;
+  std::atomic<int> received{0};
+  std::thread sender([&] {
+    for (int i = 0; i < kMessages; ++i) {
+      // One at a time, so that each has to wake the other by itself.
+      ASSERT_TRUE(eventually([&] { return received.load() == i; }));
+      if (i % 100 == 0) std::this_thread::sleep_for(milliseconds(5));
+      ASSERT_EQ(fi_inject(two.a.ep.get(), "x", 1, two.to_b), 0);
+    }
+  });
+  char buffer[8];
+  for (int i = 0; i < kMessages; ++i) {
+    ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    received.store(i);
+    fi_cq_tagged_entry entry;
+    ssize_t n;
+    while ((n = fi_cq_read(two.b.cq.get(), &entry, 1)) == -FI_EAGAIN) {
+      ASSERT_TRUE(sleep_on(face, two.b.fabric.get(), &two.b.cq->fid, 10'000)) << i;
+    }
+    ASSERT_EQ(n, 1);
+  }
+  sender.join();
+}
+
+TEST(FabricWaits, OfAllKindsEndWhenAMessageComes) {
+  for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD, FI_WAIT_MUTEX_COND, FI_WAIT_POLLFD}) {
+    Two two({}, {.wait = kind});
+    char buffer[8];
+    ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    std::thread sender([&] {
+      std::this_thread::sleep_for(milliseconds(20));
+      EXPECT_EQ(fi_inject(two.a.ep.get(), "x", 1, two.to_b), 0);
+    });
+    fi_cq_tagged_entry entry;
+    EXPECT_EQ(fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 10'000), 1) << kind;
+    sender.join();
+  }
+}
+
+TEST(FabricWaits, ShowDescriptorsToPollWhereProgramsAskForThose) {
+  Node node({.wait = FI_WAIT_POLLFD});
+  node.enable();
+  pollfd fds[2] = {};
+  fi_wait_pollfd face{0, 0, fds};
+  EXPECT_EQ(fi_control(&node.cq->fid, FI_GETWAIT, &face), -FI_ETOOSMALL);
+  ASSERT_EQ(face.nfds, 1u);
+  ASSERT_EQ(fi_control(&node.cq->fid, FI_GETWAIT, &face), 0);
+  fid* fids[] = {&node.cq->fid};
+  ASSERT_EQ(fi_trywait(node.fabric.get(), fids, 1), 0);
+  EXPECT_EQ(::poll(fds, 1, 20), 0);
+  EXPECT_EQ(fi_cq_signal(node.cq.get()), 0);
+  EXPECT_EQ(::poll(fds, 1, 10'000), 1);
+}
+
+TEST(FabricWaits, OnAConditionEndForEventsCountersAndSets) {
+  Node node;
+  fi_wait_attr wait_attr{FI_WAIT_MUTEX_COND, 0};
+  fid_wait* set = nullptr;
+  MUST(fi_wait_open(node.fabric.get(), &wait_attr, &set));
+  Object<fid_wait> held_set(set);
+  fi_cntr_attr in_set{};
+  in_set.wait_obj = FI_WAIT_SET;
+  in_set.wait_set = set;
+  fi_cntr_attr alone{};
+  alone.wait_obj = FI_WAIT_MUTEX_COND;
+  fid_cntr *first = nullptr, *second = nullptr;
+  MUST(fi_cntr_open(node.domain.get(), &in_set, &first, nullptr));
+  MUST(fi_cntr_open(node.domain.get(), &alone, &second, nullptr));
+  Object<fid_cntr> held_first(first), held_second(second);
+  fi_eq_attr eq_attr{};
+  eq_attr.flags = FI_WRITE;
+  eq_attr.wait_obj = FI_WAIT_MUTEX_COND;
+  fid_eq* eq = nullptr;
+  MUST(fi_eq_open(node.fabric.get(), &eq_attr, &eq, nullptr));
+  Object<fid_eq> held_eq(eq);
+  fi_eq_entry entry{};
+  const struct {
+    fid_t object;
+    std::function<void()> ring;
+  } cases[] = {{&set->fid, [&] { EXPECT_EQ(fi_cntr_add(first, 1), 0); }},
+               {&second->fid, [&] { EXPECT_EQ(fi_cntr_add(second, 1), 0); }},
+               {&eq->fid, [&] { EXPECT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); }}};
+  for (const auto& c : cases) {
+    fi_mutex_cond face{};
+    ASSERT_EQ(fi_control(c.object, FI_GETWAIT, &face), 0);
+    EXPECT_FALSE(sleep_on(face, node.fabric.get(), c.object, 20));
+    std::thread other([&] {
+      std::this_thread::sleep_for(milliseconds(30));
+      c.ring();
+    });
+    EXPECT_TRUE(sleep_on(face, node.fabric.get(), c.object, 10'000));
+    other.join();
+  }
 }
 
 TEST(FabricProgress, IsMadeByAThreadWhereProgramsWantThat) {
