@@ -1,5 +1,12 @@
 // fi_atomic() and its like: a message that the owner of the memory carries out, and its answer.
+//
+// Short ones (Op::kAtomic) have one target and travel in one record of the ring, as does the answer. The
+// others (Op::kLongAtomic) are posted like any long message: they keep their place among the others, and
+// their operands stay where they are until the owner copies them. The owner works on them, and answers, in
+// steps.
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "atomic_types.h"
@@ -22,7 +29,8 @@ struct Atomic {
   fi_op op = FI_SUM;
   Vector operands, comparands, results;
   fi_addr_t peer = FI_ADDR_UNSPEC;
-  fi_rma_ioc remote{};
+  const fi_rma_ioc* targets = nullptr;
+  std::size_t target_count = 1;
   void* context = nullptr;
   std::uint64_t flags = 0;
   bool silent = false;    ///< fi_inject_atomic: no completion
@@ -42,22 +50,42 @@ std::size_t append(const Vector& vector, std::size_t size, iovec* iov, std::size
   return values;
 }
 
+// Values that all targets have together; kWrong: more than there can be.
+std::size_t count_targets(const Atomic& a, std::size_t most) {
+  if (a.target_count > kIovLimit) return kWrong;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.target_count; ++i) {
+    if (a.targets[i].count > most - count) return kWrong;
+    count += a.targets[i].count;
+  }
+  return count;
+}
+
 // Under the lock.
 ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   const std::size_t size = atomic_size(a.type);
   if (size == 0 || !atomic_valid(a.type, a.op, a.kind)) return -FI_EOPNOTSUPP;
-  const std::size_t count = a.remote.count;
-  if (count == 0 || count > kMostAtomicBytes / size) return -FI_EINVAL;
+  const std::size_t count = count_targets(a, kMostAtomicBytes / size);
+  if (count == 0 || count == kWrong) return -FI_EINVAL;
+  const bool is_short = a.target_count == 1 && count <= kShortAtomicBytes / size;
 
   AtomicRequest request;
-  request.address = a.remote.addr;
-  request.count = static_cast<std::uint32_t>(count);
+  request.address = a.targets[0].addr;
+  request.count = static_cast<std::uint32_t>(is_short ? count : a.target_count == 1 ? 0 : a.target_count);
   request.type = static_cast<std::uint8_t>(a.type);
   request.op = static_cast<std::uint8_t>(a.op);
   request.kind = static_cast<std::uint8_t>(a.kind);
-  iovec pieces[1 + 2 * kIovLimit];
+  AtomicTarget table[kIovLimit];
+  iovec pieces[2 + 2 * kIovLimit];
   std::size_t pieces_count = 0;
   pieces[pieces_count++] = {&request, sizeof request};
+  std::size_t head = sizeof request;
+  if (a.target_count > 1) {
+    for (std::size_t i = 0; i < a.target_count; ++i)
+      table[i] = {a.targets[i].addr, a.targets[i].count, a.targets[i].key};
+    pieces[pieces_count++] = {table, a.target_count * sizeof *table};
+    head += a.target_count * sizeof *table;
+  }
   const std::size_t operands = atomic_operands(a.op, a.kind);
   if (operands > 0 && append(a.operands, size, pieces, &pieces_count) != count) return -FI_EINVAL;
   if (operands > 1 && append(a.comparands, size, pieces, &pieces_count) != count) return -FI_EINVAL;
@@ -71,12 +99,12 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   if (target.peer == nullptr) return -target.err;
   const bool reads = a.kind != AtomicKind::kWrite;
   Sending sending;
-  sending.header.op = Op::kAtomic;
+  sending.header.op = is_short ? Op::kAtomic : Op::kLongAtomic;
   sending.header.context = target.context;
-  sending.header.tag = a.remote.key;
+  sending.header.tag = a.targets[0].key;
   sending.iov = pieces;
   sending.count = pieces_count;
-  sending.length = sizeof request + operands * count * size;
+  sending.length = head + operands * count * size;
   sending.context = a.context;
   sending.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
   if (a.deferred) {
@@ -86,7 +114,13 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
     sending.completion = !a.silent && endpoint.sends_complete(a.flags);
     sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   }
-  return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
+  if (is_short) [[likely]] {
+    return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
+  }
+  sending.inject = a.silent || (a.flags & FI_INJECT) != 0;
+  if (sending.inject && sending.length - head > kInjectBytes) return -FI_EMSGSIZE;
+  sending.header.data = count;
+  return endpoint.port().start_long_atomic(endpoint, *target.peer, sending, results, results_count);
 }
 
 // FI_TRIGGER: when the counter says so.
@@ -96,9 +130,11 @@ ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
   const auto copy = [](const Vector& v) { return std::vector<fi_ioc>(v.ioc, v.ioc + v.count); };
   deferred.endpoint = &endpoint;
   deferred.start = [&endpoint, kept = a, operands = copy(a.operands), comparands = copy(a.comparands),
-                    results = copy(a.results)]() {
+                    results = copy(a.results),
+                    targets = std::vector<fi_rma_ioc>(a.targets, a.targets + a.target_count)]() {
     Atomic again = kept;
     again.flags &= ~FI_TRIGGER;
+    again.targets = targets.data();
     again.operands.ioc = operands.data();
     again.comparands.ioc = comparands.data();
     again.results.ioc = results.data();
@@ -121,15 +157,15 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
 
 std::uint64_t default_flags(fid_ep* ep) { return static_cast<Endpoint*>(ep)->send_flags(); }
 
-// Of a call that has one buffer for each: the target takes as many values as the operands have.
-Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, std::uint64_t address, std::uint64_t key,
-              fi_datatype type, fi_op op, void* context, std::size_t count) {
+// Of a call that has one target.
+Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, const fi_rma_ioc& target, fi_datatype type,
+              fi_op op, void* context) {
   Atomic a;
   a.kind = kind;
   a.type = type;
   a.op = op;
   a.peer = peer;
-  a.remote = {address, count, key};
+  a.targets = &target;
   a.context = context;
   a.flags = default_flags(ep);
   return a;
@@ -141,23 +177,25 @@ std::size_t values_in(const fi_ioc* ioc, std::size_t count) {
   return values;
 }
 
-// Of a call with a fi_msg_atomic. False: it has several targets.
-bool from_message(AtomicKind kind, const fi_msg_atomic* msg, std::uint64_t flags, Atomic* a) {
-  if (msg->rma_iov_count != 1) return false;
-  a->kind = kind;
-  a->type = msg->datatype;
-  a->op = msg->op;
-  a->operands = {msg->msg_iov, msg->iov_count};
-  a->peer = msg->addr;
-  a->remote = msg->rma_iov[0];
-  a->context = msg->context;
-  a->flags = flags;
-  return true;
+// Of a call with a fi_msg_atomic.
+Atomic from_message(AtomicKind kind, const fi_msg_atomic& msg, std::uint64_t flags) {
+  Atomic a;
+  a.kind = kind;
+  a.type = msg.datatype;
+  a.op = msg.op;
+  a.operands = {msg.msg_iov, msg.iov_count};
+  a.peer = msg.addr;
+  a.targets = msg.rma_iov;
+  a.target_count = msg.rma_iov_count;
+  a.context = msg.context;
+  a.flags = flags;
+  return a;
 }
 
 ssize_t atomic_write(fid_ep* ep, const void* buffer, std::size_t count, void*, fi_addr_t to,
                      std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op, void* context) {
-  Atomic a = simple(ep, AtomicKind::kWrite, to, address, key, type, op, context, count);
+  const fi_rma_ioc target{address, count, key};
+  Atomic a = simple(ep, AtomicKind::kWrite, to, target, type, op, context);
   const fi_ioc operand{const_cast<void*>(buffer), count};
   a.operands = {&operand, 1};
   return start(ep, a);
@@ -165,21 +203,23 @@ ssize_t atomic_write(fid_ep* ep, const void* buffer, std::size_t count, void*, f
 
 ssize_t atomic_writev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count, fi_addr_t to,
                       std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op, void* context) {
-  Atomic a = simple(ep, AtomicKind::kWrite, to, address, key, type, op, context, values_in(iov, count));
+  const fi_rma_ioc target{address, values_in(iov, count), key};
+  Atomic a = simple(ep, AtomicKind::kWrite, to, target, type, op, context);
   a.operands = {iov, count};
   return start(ep, a);
 }
 
 ssize_t atomic_writemsg(fid_ep* ep, const fi_msg_atomic* msg, std::uint64_t flags) {
-  Atomic a;
-  if (!from_message(AtomicKind::kWrite, msg, flags, &a)) return -FI_EINVAL;
+  Atomic a = from_message(AtomicKind::kWrite, *msg, flags);
   return start(ep, a);
 }
 
 ssize_t atomic_inject(fid_ep* ep, const void* buffer, std::size_t count, fi_addr_t to, std::uint64_t address,
                       std::uint64_t key, fi_datatype type, fi_op op) {
-  if (count * atomic_size(type) > kInjectBytes) return -FI_EMSGSIZE;
-  Atomic a = simple(ep, AtomicKind::kWrite, to, address, key, type, op, nullptr, count);
+  const std::size_t size = atomic_size(type);
+  if (size != 0 && count > kInjectBytes / size) return -FI_EMSGSIZE;
+  const fi_rma_ioc target{address, count, key};
+  Atomic a = simple(ep, AtomicKind::kWrite, to, target, type, op, nullptr);
   const fi_ioc operand{const_cast<void*>(buffer), count};
   a.operands = {&operand, 1};
   a.silent = true;
@@ -189,7 +229,8 @@ ssize_t atomic_inject(fid_ep* ep, const void* buffer, std::size_t count, fi_addr
 ssize_t atomic_readwrite(fid_ep* ep, const void* buffer, std::size_t count, void*, void* result, void*,
                          fi_addr_t to, std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
                          void* context) {
-  Atomic a = simple(ep, AtomicKind::kFetch, to, address, key, type, op, context, count);
+  const fi_rma_ioc target{address, count, key};
+  Atomic a = simple(ep, AtomicKind::kFetch, to, target, type, op, context);
   const fi_ioc operand{const_cast<void*>(buffer), count};
   const fi_ioc found{result, count};
   a.operands = {&operand, 1};
@@ -202,7 +243,8 @@ ssize_t atomic_readwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t cou
                           fi_datatype type, fi_op op, void* context) {
   // Without operands (FI_ATOMIC_READ) the results say how many.
   const std::size_t values = op == FI_ATOMIC_READ ? values_in(resultv, result_count) : values_in(iov, count);
-  Atomic a = simple(ep, AtomicKind::kFetch, to, address, key, type, op, context, values);
+  const fi_rma_ioc target{address, values, key};
+  Atomic a = simple(ep, AtomicKind::kFetch, to, target, type, op, context);
   a.operands = {iov, count};
   a.results = {resultv, result_count};
   return start(ep, a);
@@ -210,8 +252,7 @@ ssize_t atomic_readwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t cou
 
 ssize_t atomic_readwritemsg(fid_ep* ep, const fi_msg_atomic* msg, fi_ioc* resultv, void**,
                             std::size_t result_count, std::uint64_t flags) {
-  Atomic a;
-  if (!from_message(AtomicKind::kFetch, msg, flags, &a)) return -FI_EINVAL;
+  Atomic a = from_message(AtomicKind::kFetch, *msg, flags);
   a.results = {resultv, result_count};
   return start(ep, a);
 }
@@ -219,7 +260,8 @@ ssize_t atomic_readwritemsg(fid_ep* ep, const fi_msg_atomic* msg, fi_ioc* result
 ssize_t atomic_compwrite(fid_ep* ep, const void* buffer, std::size_t count, void*, const void* compare, void*,
                          void* result, void*, fi_addr_t to, std::uint64_t address, std::uint64_t key,
                          fi_datatype type, fi_op op, void* context) {
-  Atomic a = simple(ep, AtomicKind::kCompare, to, address, key, type, op, context, count);
+  const fi_rma_ioc target{address, count, key};
+  Atomic a = simple(ep, AtomicKind::kCompare, to, target, type, op, context);
   const fi_ioc operand{const_cast<void*>(buffer), count};
   const fi_ioc comparand{const_cast<void*>(compare), count};
   const fi_ioc found{result, count};
@@ -233,7 +275,8 @@ ssize_t atomic_compwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t cou
                           void**, std::size_t compare_count, fi_ioc* resultv, void**,
                           std::size_t result_count, fi_addr_t to, std::uint64_t address, std::uint64_t key,
                           fi_datatype type, fi_op op, void* context) {
-  Atomic a = simple(ep, AtomicKind::kCompare, to, address, key, type, op, context, values_in(iov, count));
+  const fi_rma_ioc target{address, values_in(iov, count), key};
+  Atomic a = simple(ep, AtomicKind::kCompare, to, target, type, op, context);
   a.operands = {iov, count};
   a.comparands = {comparev, compare_count};
   a.results = {resultv, result_count};
@@ -243,8 +286,7 @@ ssize_t atomic_compwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t cou
 ssize_t atomic_compwritemsg(fid_ep* ep, const fi_msg_atomic* msg, const fi_ioc* comparev, void**,
                             std::size_t compare_count, fi_ioc* resultv, void**, std::size_t result_count,
                             std::uint64_t flags) {
-  Atomic a;
-  if (!from_message(AtomicKind::kCompare, msg, flags, &a)) return -FI_EINVAL;
+  Atomic a = from_message(AtomicKind::kCompare, *msg, flags);
   a.comparands = {comparev, compare_count};
   a.results = {resultv, result_count};
   return start(ep, a);
@@ -262,13 +304,196 @@ int valid(fid_ep*, fi_datatype type, fi_op op, std::size_t* count) {
 
 ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg, const fi_msg_fetch* fetch,
                      const fi_msg_compare* compare, std::uint64_t flags, Counter* counter) {
-  Atomic a;
-  if (!from_message(kind, &msg, flags, &a)) return -FI_EINVAL;
+  Atomic a = from_message(kind, msg, flags);
   if (kind != AtomicKind::kWrite) a.results = {fetch->msg_iov, fetch->iov_count};
   if (kind == AtomicKind::kCompare) a.comparands = {compare->msg_iov, compare->iov_count};
   a.deferred = true;
   a.counter = counter;
   return start_now(endpoint, a);
+}
+
+// --- long operations -------------------------------------------------------------------------------
+
+ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
+                                std::size_t result_count) {
+  if (int rc = ready(to); rc != 0) return rc;
+  Operation& operation = make_operation(&from, to, sending);
+  operation.waits_for_answer = true;
+  operation.result_count = static_cast<std::uint32_t>(result_count);
+  std::copy(results, results + result_count, operation.results);
+  WireHeader header = sending.header;
+  header.id = operation.id;
+  // The request goes with the header, so that operands in one piece need no copy of ours.
+  std::byte head[sizeof header + sizeof(AtomicRequest)];
+  std::memcpy(head, &header, sizeof header);
+  std::memcpy(head + sizeof header, sending.iov[0].iov_base, sizeof(AtomicRequest));
+  Sending body = sending;
+  ++body.iov;
+  --body.count;
+  body.length -= sizeof(AtomicRequest);
+  const ssize_t rc = post(operation, head, body);
+  if (rc == 0) ++to.atomics;
+  return rc;
+}
+
+namespace {
+
+/// A request of kLongAtomic as the owner of the memory has it before it.
+struct LongRequest {
+  fi_datatype type;
+  fi_op op;
+  AtomicKind kind;
+  std::size_t size = 0;  ///< of a value
+  AtomicTarget targets[kIovLimit];
+  std::size_t target_count = 1;
+  std::uint64_t count = 0;  ///< values of all targets
+  std::uint64_t head = 0;   ///< bytes of the body before the operands
+};
+
+// Reads parts of a message's body. 0 or an errno.
+using ReadBody = std::function<int(std::uint64_t offset, std::byte* to, std::size_t length)>;
+
+int read_request(const WireHeader& header, const AtomicRequest& request, std::uint64_t body_bytes,
+                 const ReadBody& read, LongRequest* r) {
+  r->type = static_cast<fi_datatype>(request.type);
+  r->op = static_cast<fi_op>(request.op);
+  r->kind = static_cast<AtomicKind>(request.kind);
+  r->size = atomic_size(r->type);
+  if (r->size == 0 || request.kind > static_cast<std::uint8_t>(AtomicKind::kCompare) ||
+      !atomic_valid(r->type, r->op, r->kind) || request.count > kIovLimit) {
+    return FI_EINVAL;
+  }
+  r->targets[0] = {request.address, header.data, header.tag};
+  if (request.count > 0) {
+    r->target_count = request.count;
+    r->head = r->target_count * sizeof *r->targets;
+    if (body_bytes < r->head) return FI_EINVAL;
+    if (int err = read(0, reinterpret_cast<std::byte*>(r->targets), r->head); err != 0) return err;
+  }
+  const std::uint64_t most = kMostAtomicBytes / r->size;
+  for (std::size_t i = 0; i < r->target_count; ++i) {
+    if (r->targets[i].count > most - r->count) return FI_EINVAL;
+    r->count += r->targets[i].count;
+  }
+  return body_bytes == r->head + r->count * r->size * atomic_operands(r->op, r->kind) ? 0 : FI_EINVAL;
+}
+
+}  // namespace
+
+int Port::execute_long_atomic(Peer& peer, const WireHeader& header, const AtomicRequest& request,
+                              std::uint64_t body_bytes,
+                              const std::function<int(std::uint64_t, std::byte*, std::size_t)>& read) {
+  LongRequest r;
+  if (int err = read_request(header, request, body_bytes, read, &r); err != 0) return err;
+  // All of it can be done, or nothing is.
+  MemoryRegion* regions[kIovLimit] = {};
+  for (std::size_t i = 0; i < r.target_count; ++i) {
+    regions[i] = domain_.find_region(r.targets[i].key);
+    if (regions[i] == nullptr) return FI_ENOKEY;
+    if (!regions[i]->allows(r.targets[i].address, r.targets[i].count * r.size, atomic_access(r.op, r.kind)))
+      return FI_EACCES;
+  }
+  struct {
+    WireHeader header{.op = Op::kAtomicReply, .flags = kMore};
+    AtomicReply reply;
+    std::byte results[kShortAtomicBytes];
+  } message;
+  message.header.id = header.id;
+  std::byte operands[kShortAtomicBytes], comparands[kShortAtomicBytes];
+  const std::size_t brought = atomic_operands(r.op, r.kind);
+  const bool fetches = r.kind != AtomicKind::kWrite;
+  const std::size_t step = kShortAtomicBytes / r.size;
+  std::uint64_t done = 0;  // values, of all targets
+  for (std::size_t i = 0; i < r.target_count; ++i) {
+    for (std::uint64_t at = 0; at < r.targets[i].count;) {
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(step, r.targets[i].count - at));
+      const std::size_t bytes = n * r.size;
+      const std::uint64_t from = r.head + done * r.size;
+      if (brought > 0) {
+        if (int err = read(from, operands, bytes); err != 0) return err;
+      }
+      if (brought > 1) {
+        if (int err = read(from + r.count * r.size, comparands, bytes); err != 0) return err;
+      }
+      const int err = apply_atomic(*regions[i], r.targets[i].address + at * r.size, r.type, r.op, r.kind,
+                                   operands, comparands, fetches ? message.results : nullptr, n);
+      if (err != 0) return err;
+      if (fetches) {
+        message.header.tag = done * r.size;
+        answer(peer, &message, offsetof(decltype(message), results) + bytes);
+      }
+      at += n;
+      done += n;
+    }
+    regions[i]->note_access(r.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
+  }
+  Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
+  if (endpoint != nullptr) endpoint->note_access(r.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
+  return 0;
+}
+
+void Port::arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
+                               const IncomingMessage& incoming) {
+  AtomicRequest request;
+  if (bytes.size() < sizeof request) {
+    messages_->drop();
+    return;
+  }
+  std::memcpy(&request, bytes.data(), sizeof request);
+  struct {
+    WireHeader header{.op = Op::kAtomicReply};
+    AtomicReply reply;
+  } last;
+  last.header.id = header.id;
+  if (incoming.offered) {
+    const std::uint64_t body_bytes = incoming.size;
+    auto aside = messages_->set_aside();
+    if (!aside) return messages_->drop();
+    last.reply.err = execute_long_atomic(peer, header, request, body_bytes,
+                                         [&](std::uint64_t offset, std::byte* to, std::size_t length) {
+                                           auto s = messages_->copy(*aside, offset, {to, length});
+                                           return s ? 0 : s.error().err;
+                                         });
+    messages_->finish(*aside);
+  } else {
+    const auto body = bytes.subspan(sizeof request);
+    last.reply.err = execute_long_atomic(peer, header, request, body.size(),
+                                         [&](std::uint64_t offset, std::byte* to, std::size_t length) {
+                                           std::memcpy(to, body.data() + offset, length);
+                                           return 0;
+                                         });
+    messages_->drop();
+  }
+  answer(peer, &last, sizeof last);
+}
+
+// --- carrying out ----------------------------------------------------------------------------------
+
+int apply_atomic(const MemoryRegion& region, std::uint64_t address, fi_datatype type, fi_op op,
+                 AtomicKind kind, const std::byte* operands, const std::byte* comparands, std::byte* found,
+                 std::size_t count) {
+  const std::size_t size = atomic_size(type);
+  const std::uint64_t access = atomic_access(op, kind);
+  if (std::byte* target = region.locate(address, count * size, access); target != nullptr) [[likely]] {
+    apply_atomic(type, op, target, operands, comparands, found, count);
+    return 0;
+  }
+  if (!region.allows(address, count * size, access)) return FI_EACCES;
+  // It lies in several pieces: value by value. One across a border is put together, and not atomic.
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t at = address + i * size;
+    std::byte* const result = found != nullptr ? found + i * size : nullptr;
+    if (std::byte* target = region.locate(at, size, access); target != nullptr) {
+      apply_atomic(type, op, target, operands + i * size, comparands + i * size, result, 1);
+      continue;
+    }
+    std::byte value[sizeof(long double) * 2];
+    for (std::size_t b = 0; b < size; ++b) value[b] = *region.locate(at + b, 1, access);
+    apply_atomic(type, op, value, operands + i * size, comparands + i * size, result, 1);
+    if (op == FI_ATOMIC_READ) continue;
+    for (std::size_t b = 0; b < size; ++b) *region.locate(at + b, 1, access) = value[b];
+  }
+  return 0;
 }
 
 fi_ops_atomic g_atomic_ops = {

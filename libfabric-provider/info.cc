@@ -85,7 +85,7 @@ bool fits_domain(const fi_domain_attr& wanted, const Offered& offered, std::uint
   if (wanted.max_ep_stx_ctx > kMostSharedContexts || wanted.max_ep_srx_ctx > kMostSharedContexts) {
     return mismatch("shared contexts");
   }
-  if (wanted.mr_iov_limit > 1) return mismatch("mr_iov_limit");
+  if (wanted.mr_iov_limit > kRegionPieces) return mismatch("mr_iov_limit");
   if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
   if (!subset(wanted.caps, kDomainCaps)) return mismatch("domain capabilities");
   return true;
@@ -210,7 +210,7 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
   domain.tx_ctx_cnt = domain.rx_ctx_cnt = 65536;
   domain.max_ep_tx_ctx = domain.max_ep_rx_ctx = offered.contexts;
   domain.max_ep_stx_ctx = domain.max_ep_srx_ctx = kMostSharedContexts;
-  domain.mr_iov_limit = 1;
+  domain.mr_iov_limit = kRegionPieces;
   domain.caps = kDomainCaps;
   domain.max_err_data = sizeof(sockaddr_in6);
   domain.mr_cnt = 32768;

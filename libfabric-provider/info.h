@@ -6,6 +6,7 @@
 namespace clan::ofi {
 
 inline constexpr std::size_t kIovLimit = 4;
+inline constexpr std::size_t kRegionPieces = 64;  ///< of a memory region
 inline constexpr std::size_t kInjectBytes = 4096;
 inline constexpr std::size_t kQueueSize = 1024;
 inline constexpr std::size_t kMostQueueSize = 65536;

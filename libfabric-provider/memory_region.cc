@@ -3,6 +3,7 @@
 #include "counter.h"
 #include "domain.h"
 #include "eq.h"
+#include "info.h"
 
 namespace clan::ofi {
 
@@ -26,13 +27,17 @@ fi_ops_mr MemoryRegion::register_ops = {
 MemoryRegion::~MemoryRegion() {
   // First away from the peers: when that returns, no access of theirs can be under way.
   aperture_.reset();
+  piece_apertures_.clear();
   if (!listed_) return;
   std::lock_guard lock(domain_.lock());
   domain_.remove_region(key);
 }
 
 int MemoryRegion::open(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** region) {
-  if (id->fclass != FI_CLASS_DOMAIN || attr == nullptr || attr->iov_count != 1) return -FI_EINVAL;
+  if (id->fclass != FI_CLASS_DOMAIN || attr == nullptr || attr->iov_count == 0 ||
+      attr->iov_count > kRegionPieces) {
+    return -FI_EINVAL;
+  }
   constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if ((attr->access & ~kAccess) != 0 || attr->iface != FI_HMEM_SYSTEM) return -FI_EINVAL;
   if ((flags & ~(FI_RMA_EVENT | FI_RMA_PMEM)) != 0) return -FI_EINVAL;
@@ -42,7 +47,10 @@ int MemoryRegion::open(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fi
   made->fid = {FI_CLASS_MR, attr->context, &ops_};
   made->domain_held_ = Held(domain.references());
   made->mem_desc = made;
-  made->memory_ = {static_cast<std::byte*>(attr->mr_iov[0].iov_base), attr->mr_iov[0].iov_len};
+  for (const iovec& piece : std::span(attr->mr_iov, attr->iov_count)) {
+    made->pieces_.emplace_back(static_cast<std::byte*>(piece.iov_base), piece.iov_len);
+    made->size_ += piece.iov_len;
+  }
   made->access_ = attr->access;
   {
     std::lock_guard lock(domain.lock());
@@ -71,14 +79,39 @@ int MemoryRegion::expose() {
   if ((access_ & FI_REMOTE_READ) != 0) rights = Rights::kRead;
   if ((access_ & FI_REMOTE_WRITE) != 0)
     rights = rights == Rights::kRead ? Rights::kReadWrite : Rights::kWrite;
-  if (rights == Rights::kNone || memory_.empty()) return 0;
-  auto aperture = Aperture::export_region(domain_.context(), memory_, rights);
-  if (!aperture) return failure(aperture.error());
-  aperture_.emplace(std::move(*aperture));
-  const RegionNote note{reinterpret_cast<std::uint64_t>(memory_.data()), domain_.rma_events() ? 1u : 0u, 0};
+  if (rights == Rights::kNone || size_ == 0) return 0;
+  RegionNote note{reinterpret_cast<std::uint64_t>(pieces_[0].data()), domain_.rma_events() ? 1u : 0u, 0};
+  if (pieces_.size() == 1) {
+    auto aperture = Aperture::export_region(domain_.context(), pieces_[0], rights);
+    if (!aperture) return failure(aperture.error());
+    aperture_.emplace(std::move(*aperture));
+  } else {
+    if (int rc = expose_pieces(rights); rc != 0) return rc;
+    note.pieces = static_cast<std::uint32_t>(piece_apertures_.size());
+  }
   if (auto s = aperture_->set_name(key, std::as_bytes(std::span(&note, 1))); !s) {
     return s.error().err == EEXIST ? -FI_ENOKEY : failure(s.error());
   }
+  return 0;
+}
+
+// The table has pages of its own: nothing else of ours is shown with it.
+int MemoryRegion::expose_pieces(Rights rights) {
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kBytes = (kRegionPieces * sizeof(RegionPiece) + kPage - 1) / kPage * kPage;
+  table_.reset(static_cast<RegionPiece*>(std::aligned_alloc(kPage, kBytes)));
+  if (table_ == nullptr) return -FI_ENOMEM;
+  for (const std::span<std::byte> piece : pieces_) {
+    if (piece.empty()) continue;
+    auto aperture = Aperture::export_region(domain_.context(), piece, rights);
+    if (!aperture) return failure(aperture.error());
+    table_[piece_apertures_.size()] = {aperture->cookie(), piece.size()};
+    piece_apertures_.push_back(std::move(*aperture));
+  }
+  const std::span<RegionPiece> table(table_.get(), piece_apertures_.size());
+  auto aperture = Aperture::export_region(domain_.context(), std::as_writable_bytes(table), Rights::kRead);
+  if (!aperture) return failure(aperture.error());
+  aperture_.emplace(std::move(*aperture));
   return 0;
 }
 
@@ -127,14 +160,24 @@ int MemoryRegion::bind(fid_t id, fid_t to, std::uint64_t flags) {
 
 int MemoryRegion::control(fid_t, int command, void*) { return command == FI_ENABLE ? 0 : -FI_ENOSYS; }
 
+std::uint64_t MemoryRegion::base() const {
+  return domain_.virtual_addresses() ? reinterpret_cast<std::uint64_t>(pieces_[0].data()) : 0;
+}
+
+bool MemoryRegion::allows(std::uint64_t address, std::size_t length, std::uint64_t access) const {
+  if ((access & ~access_) != 0 || address < base()) return false;
+  const std::uint64_t offset = address - base();
+  return offset <= size_ && length <= size_ - offset;
+}
+
 std::byte* MemoryRegion::locate(std::uint64_t address, std::size_t length, std::uint64_t access) const {
-  if ((access & ~access_) != 0) return nullptr;
-  const std::uint64_t base =
-      domain_.virtual_addresses() ? reinterpret_cast<std::uint64_t>(memory_.data()) : 0;
-  if (address < base) return nullptr;
-  const std::uint64_t offset = address - base;
-  if (offset > memory_.size() || length > memory_.size() - offset) return nullptr;
-  return memory_.data() + offset;
+  if (!allows(address, length, access)) return nullptr;
+  std::uint64_t offset = address - base();
+  for (const std::span<std::byte> piece : pieces_) {
+    if (offset < piece.size()) return length <= piece.size() - offset ? piece.data() + offset : nullptr;
+    offset -= piece.size();
+  }
+  return nullptr;
 }
 
 void MemoryRegion::note_access(std::uint64_t flags) {

@@ -1,10 +1,16 @@
 // fi_mr_reg(): a region that peers may reach, which is an aperture of the engine with the key as its name.
+//
+// Of a region of several pieces each is an aperture, and what has the key as its name is a table of their
+// cookies (RegionPiece), which peers read.
 #pragma once
 
-#include <optional>
-#include <vector>
-
 #include <clan/aperture.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "provider.h"
 
@@ -17,9 +23,16 @@ class Domain;
 struct RegionNote {
   std::uint64_t base = 0;        ///< its address in the owner
   std::uint32_t tell_owner = 0;  ///< 1: the owner wants to hear of each access
-  std::uint32_t reserved = 0;
+  std::uint32_t pieces = 0;      ///< not 0: the aperture is a table of so many RegionPieces
 };
 static_assert(sizeof(RegionNote) <= kMaxApertureNote);
+
+/// One line of the table. The pieces lie one behind the other in the region, whatever their addresses.
+struct RegionPiece {
+  RdmaCookie cookie;
+  std::uint64_t length = 0;
+};
+static_assert(sizeof(RegionPiece) == 56);
 
 class MemoryRegion final : public fid_mr {
  public:
@@ -27,8 +40,10 @@ class MemoryRegion final : public fid_mr {
   static fi_ops_mr register_ops;
   ~MemoryRegion();
 
-  /// Under the domain's lock. Where [address, address + length) of a remote access lies; null when it does
-  /// not lie in the region or the region does not allow it.
+  // Under the domain's lock.
+  /// Whether [address, address + length) of a remote access lies in the region, and the region allows it.
+  bool allows(std::uint64_t address, std::size_t length, std::uint64_t access) const;
+  /// Where it lies; null also when that is not in one piece.
   std::byte* locate(std::uint64_t address, std::size_t length, std::uint64_t access) const;
   /// A peer has read (FI_REMOTE_READ) or written the region.
   void note_access(std::uint64_t flags);
@@ -49,9 +64,18 @@ class MemoryRegion final : public fid_mr {
 
   Domain& domain_;
   Held domain_held_;
-  std::span<std::byte> memory_;
+  int expose_pieces(Rights rights);
+  std::uint64_t base() const;
+  std::vector<std::span<std::byte>> pieces_;
+  std::size_t size_ = 0;  ///< of all pieces
   std::uint64_t access_ = 0;
   bool listed_ = false;
+  // Peers must not see the table go before its aperture.
+  struct FreePages {
+    void operator()(RegionPiece* table) const { std::free(table); }
+  };
+  std::unique_ptr<RegionPiece[], FreePages> table_;
+  std::vector<Aperture> piece_apertures_;
   std::optional<Aperture> aperture_;
   Counter* counter_ = nullptr;
   Held counter_held_;

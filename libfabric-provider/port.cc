@@ -374,6 +374,11 @@ ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
     header.flags |= kWantsAck;
     operation.waits_for_answer = true;
   }
+  return post(operation, bytes_of(header), sending);
+}
+
+ssize_t Port::post(Operation& operation, std::span<const std::byte> header, const Sending& sending) {
+  Peer& to = *operation.peer;
   std::span<const std::byte> body(
       sending.count > 0 ? static_cast<const std::byte*>(sending.iov[0].iov_base) : nullptr, sending.length);
   if (sending.count > 1 || sending.inject) {
@@ -382,11 +387,11 @@ ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
     body = operation.gathered;
   }
   const std::uint64_t cookie = reinterpret_cast<std::uint64_t>(&operation);
-  auto posted = messages_->post(to.index, bytes_of(header), body, cookie);
+  auto posted = messages_->post(to.index, header, body, cookie);
   if (!posted) {
     progress();
     const int rc = ready(to);
-    if (rc == 0) posted = messages_->post(to.index, bytes_of(header), body, cookie);
+    if (rc == 0) posted = messages_->post(to.index, header, body, cookie);
     if (!posted) {
       operation.live = false;
       operation.next = free_operations_;
@@ -474,7 +479,7 @@ bool Port::progress(const Cq* until) {
   for (int i = 0; i < kMostMessages; ++i) {
     auto message = messages_->peek();
     if (!message) break;
-    arrived(*message);
+    if (!arrived(*message)) break;
     moved = true;
     if (until != nullptr && !until->empty()) break;
   }
@@ -507,25 +512,26 @@ bool Port::progress(const Cq* until) {
   return moved;
 }
 
-void Port::arrived(const IncomingMessage& message) {
+bool Port::arrived(const IncomingMessage& message) {
   std::span<const std::byte> head = message.offered ? message.header : message.bytes;
   WireHeader header;
   Peer* peer = message.from < by_index_.size() ? by_index_[message.from] : nullptr;
   if (!take_front(head, &header)) {
     messages_->drop();
-    return;
+    return true;
   }
   if (header.op == Op::kHello) {
     arrived_hello(message.from, head);
-    return;
+    return true;
   }
   if (peer == nullptr) {
     messages_->drop();
-    return;
+    return true;
   }
   if (header.op == Op::kMessage || header.op == Op::kTagged) {
-    if (arrived_for_receive(*peer, header, message) == Taken::kNo) messages_->drop();
-    return;
+    const Taken taken = arrived_for_receive(*peer, header, message);
+    if (taken == Taken::kNo) messages_->drop();
+    return taken != Taken::kWaits;
   }
   Peer* leaves = nullptr;
   switch (header.op) {
@@ -535,9 +541,10 @@ void Port::arrived(const IncomingMessage& message) {
     case Op::kRmaDone: arrived_notice(*peer, header, head); break;
     case Op::kPut:
     case Op::kGet:
-      if (arrived_access(message.from, *peer, header, head) == Taken::kDropped) return;
+      if (arrived_access(message.from, *peer, header, head) == Taken::kDropped) return true;
       break;
     case Op::kAtomic: arrived_atomic(*peer, header, head); break;
+    case Op::kLongAtomic: arrived_long_atomic(*peer, header, head, message); return true;
     case Op::kAccept:
     case Op::kReject:
       if (!endpoints_.empty() && endpoints_[0] != nullptr)
@@ -547,9 +554,12 @@ void Port::arrived(const IncomingMessage& message) {
   }
   messages_->drop();
   if (leaves != nullptr) hang_up(*leaves);
+  return true;
 }
 
-// kNo: the message is still in front.
+// kNo: the message is still in front, and may go. kWaits: it must not, for there is no memory to keep it.
+// Then all that comes after it waits too, and so do the senders when their rings are full; a receive that
+// fits it, or memory, ends that.
 Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message) {
   Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
   const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
@@ -560,17 +570,25 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
         kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
   }
   List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : homeless_;
+  Unexpected* kept = nullptr;
+  if (posted == nullptr) {
+    kept = Unexpected::make(message.offered ? 0 : message.bytes.size() - sizeof header);
+    if (kept == nullptr) {
+      if (!std::exchange(starving_, true))
+        FI_WARN(&g_provider, FI_LOG_EP_DATA, "no memory for messages that have come: they wait\n");
+      return Taken::kWaits;
+    }
+    starving_ = false;
+  }
   if (message.offered) {
     auto aside = messages_->set_aside();
-    if (!aside) return Taken::kNo;
+    if (!aside) {
+      if (kept != nullptr) Unexpected::destroy(kept);
+      return Taken::kNo;
+    }
     if (posted != nullptr) {
       complete_receive(*endpoint, peer, header, message.size, nullptr, &*aside, *posted, endpoint->receives(),
                        kind);
-      return Taken::kDropped;
-    }
-    Unexpected* kept = Unexpected::make(0);
-    if (kept == nullptr) {
-      messages_->finish(*aside, false);
       return Taken::kDropped;
     }
     kept->to = endpoint;
@@ -586,11 +604,6 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
   const std::size_t size = message.bytes.size() - sizeof header;
   if (posted != nullptr) [[likely]] {
     complete_receive(*endpoint, peer, header, size, bytes, nullptr, *posted, endpoint->receives(), kind);
-    return Taken::kNo;
-  }
-  Unexpected* kept = Unexpected::make(size);
-  if (kept == nullptr) {
-    FI_WARN(&g_provider, FI_LOG_EP_DATA, "no memory for a message of %zu bytes: it is lost\n", size);
     return Taken::kNo;
   }
   kept->to = endpoint;
@@ -702,14 +715,15 @@ void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const 
   } else if (header.op == Op::kAtomicReply) {
     AtomicReply reply;
     if (!take_front(bytes, &reply)) return;
-    if (peer.atomics > 0) --peer.atomics;
-    operation.err = reply.err;
     if (reply.err == 0 && operation.owner != nullptr) {
-      for_each_piece(operation.results, operation.result_count, 0, bytes.size(),
+      for_each_piece(operation.results, operation.result_count, header.tag, bytes.size(),
                      [&](std::span<std::byte> piece, std::size_t at) {
                        std::memcpy(piece.data(), bytes.data() + at, piece.size());
                      });
     }
+    if ((header.flags & kMore) != 0) return;
+    if (peer.atomics > 0) --peer.atomics;
+    operation.err = reply.err;
   }
   operation.waits_for_answer = false;
   settle(operation);
@@ -721,7 +735,7 @@ void Port::arrived_atomic(Peer& peer, const WireHeader& header, std::span<const 
   struct {
     WireHeader header{.op = Op::kAtomicReply};
     AtomicReply reply;
-    std::byte results[kMostAtomicBytes];
+    std::byte results[kShortAtomicBytes];
   } message;
   message.header.id = header.id;
   const auto type = static_cast<fi_datatype>(request.type);
@@ -730,24 +744,18 @@ void Port::arrived_atomic(Peer& peer, const WireHeader& header, std::span<const 
   const std::size_t size = atomic_size(type);
   std::size_t result_bytes = 0;
   if (size == 0 || request.kind > static_cast<std::uint8_t>(AtomicKind::kCompare) ||
-      !atomic_valid(type, op, kind) || request.count > kMostAtomicBytes / size ||
+      !atomic_valid(type, op, kind) || request.count > kShortAtomicBytes / size ||
       bytes.size() != request.count * size * atomic_operands(op, kind)) {
     message.reply.err = FI_EINVAL;
   } else {
     const std::size_t length = request.count * size;
-    std::uint64_t access = 0;
-    if (op != FI_ATOMIC_READ) access |= FI_REMOTE_WRITE;
-    if (kind != AtomicKind::kWrite) access |= FI_REMOTE_READ;
     MemoryRegion* region = domain_.find_region(header.tag);
-    std::byte* target = region != nullptr ? region->locate(request.address, length, access) : nullptr;
-    if (region == nullptr) {
-      message.reply.err = FI_ENOKEY;
-    } else if (target == nullptr) {
-      message.reply.err = FI_EACCES;
-    } else {
-      const bool fetches = kind != AtomicKind::kWrite;
-      apply_atomic(type, op, target, bytes.data(), bytes.data() + length, fetches ? message.results : nullptr,
-                   request.count);
+    const bool fetches = kind != AtomicKind::kWrite;
+    message.reply.err = region == nullptr ? FI_ENOKEY
+                                          : apply_atomic(*region, request.address, type, op, kind,
+                                                         bytes.data(), bytes.data() + length,
+                                                         fetches ? message.results : nullptr, request.count);
+    if (message.reply.err == 0) {
       if (fetches) result_bytes = length;
       const std::uint64_t what = op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE;
       region->note_access(what);

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,7 @@ struct RemoteRegion {
   RemoteAperture aperture;
   std::uint64_t base = 0;
   bool tell_owner = false;
+  std::vector<RemoteAperture> pieces;  ///< where it has several: these one behind the other, not `aperture`
 };
 
 /// An operation of ours that is not complete yet.
@@ -226,6 +228,9 @@ class Port {
   /// Sends an atomic operation off. Its operands have been gathered behind the request.
   ssize_t start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
                        std::size_t result_count);
+  /// The same for Op::kLongAtomic; `sending.iov[0]` is the request.
+  ssize_t start_long_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
+                            std::size_t result_count);
 
   // Receiving.
   /// Gives a message that has waited to a receive, which is in the list.
@@ -234,7 +239,7 @@ class Port {
   void discard(Unexpected& message);
 
  private:
-  enum class Taken { kNo, kDropped };
+  enum class Taken { kNo, kDropped, kWaits };
   Peer* peer_slowly(fi_addr_t address);
   Peer& peer_named(const Name& name);
   fi_addr_t find_address(Peer& peer);
@@ -250,6 +255,9 @@ class Port {
   Operation& make_operation(Endpoint* owner, Peer& peer, const Sending& sending);
   void finish(Operation& operation, int err);
   void settle(Operation& operation);
+  /// Hands a message of ours to the engine, as an operation that has been made. 0, or why not: it is none
+  /// then.
+  ssize_t post(Operation& operation, std::span<const std::byte> header, const Sending& body);
   bool flush(Peer& peer);
   void answer(Peer& peer, const void* message, std::size_t length);
   void acknowledge(Peer& peer, const WireHeader& header);
@@ -258,8 +266,14 @@ class Port {
   void make_ourselves(Peer& peer, SmallAccess& access);
   bool look_after_accesses();
   RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);
+  int import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region);
+  Status copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
+              std::size_t length);
+  Status copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
+                     std::size_t length);
 
-  void arrived(const IncomingMessage& message);
+  /// False: it must wait, and is still in front.
+  bool arrived(const IncomingMessage& message);
   void arrived_hello(PeerIndex from, std::span<const std::byte> bytes);
   Taken arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message);
   void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
@@ -272,6 +286,12 @@ class Port {
                    const std::uint64_t* data);
   void resume_held();
   void arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
+                           const IncomingMessage& incoming);
+  /// `read`: parts of what follows the request. 0 or FI_...
+  int execute_long_atomic(Peer& peer, const WireHeader& header, const AtomicRequest& request,
+                          std::uint64_t body_bytes,
+                          const std::function<int(std::uint64_t, std::byte*, std::size_t)>& read);
   void departed(PeerIndex index, int reason);
   /// Copies to a receive and completes it. `bytes` or `aside`.
   void complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
@@ -300,6 +320,7 @@ class Port {
   };
   std::vector<HeldMessage> held_;  ///< messages whose access their initiator is making
   bool progressing_ = false;
+  bool starving_ = false;  ///< a message waits for memory
   bool connects_ = true;
 };
 

@@ -42,9 +42,69 @@ RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
   }
   RegionNote note;
   if (found->note_bytes >= sizeof note) std::memcpy(&note, found->note.data(), sizeof note);
-  auto [it, added] =
-      peer.regions.emplace(key, RemoteRegion{std::move(*aperture), note.base, note.tell_owner == 1});
+  RemoteRegion region{std::move(*aperture), note.base, note.tell_owner == 1, {}};
+  if (note.pieces > 0) {
+    *rc = import_pieces(peer, note.pieces, &region);
+    if (*rc != 0) return nullptr;
+  }
+  auto [it, added] = peer.regions.emplace(key, std::move(region));
   return &it->second;
+}
+
+int Port::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
+  if (count > kRegionPieces) return -FI_EINVAL;
+  RegionPiece table[kRegionPieces];
+  if (auto s = copy(region->aperture, false, 0, reinterpret_cast<std::byte*>(table), count * sizeof *table);
+      !s) {
+    return s.error().err == ESTALE ? -FI_ENOKEY : failure(s.error());
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    auto piece = RemoteAperture::import(domain_.context(), table[i].cookie, kLookUpMs,
+                                        static_cast<std::int64_t>(peer.uid));
+    if (!piece) return piece.error().err == ESTALE ? -FI_ENOKEY : failure(piece.error());
+    if (piece->size() != table[i].length) return -FI_EINVAL;
+    region->pieces.push_back(std::move(*piece));
+  }
+  return 0;
+}
+
+// One copy, done when this returns.
+Status Port::copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
+                  std::size_t length) {
+  Status status = write ? aperture.write(offset, local, length) : aperture.read(offset, local, length);
+  if (status || status.error().err != EOPNOTSUPP) [[likely]]
+    return status;
+  // The kernel does not let us copy: the peer's driver thread does.
+  if (!rdma_) {
+    auto queue = RdmaQueue::create(domain_.context(), 4);
+    if (!queue) return queue.error();
+    rdma_.emplace(std::move(*queue));
+  }
+  status =
+      write ? rdma_->write(aperture, offset, local, length) : rdma_->read(aperture, offset, local, length);
+  RdmaCompletion done;
+  Result<std::size_t> waited = Error{EINTR, ""};
+  while (status && !waited && waited.error().err == EINTR) waited = rdma_->wait(std::span(&done, 1));
+  if (status && !waited) status = waited.error();
+  if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
+  return status;
+}
+
+Status Port::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
+                         std::size_t length) {
+  for (RemoteAperture& piece : region.pieces) {
+    if (offset >= piece.size()) {
+      offset -= piece.size();
+      continue;
+    }
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(length, piece.size() - offset));
+    if (auto s = copy(piece, write, offset, local, n); !s) return s;
+    local += n;
+    length -= n;
+    offset = 0;
+    if (length == 0) return {};
+  }
+  return Error{ERANGE, "beyond the last piece of a region"};
 }
 
 int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
@@ -56,23 +116,8 @@ int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t addres
     RemoteRegion* region = region_of(peer, key, &rc);
     if (region == nullptr) return rc;
     const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
-    Status status =
-        write ? region->aperture.write(offset, local, length) : region->aperture.read(offset, local, length);
-    if (!status && status.error().err == EOPNOTSUPP) {
-      // The kernel does not let us copy: the peer's driver thread does.
-      if (!rdma_) {
-        auto queue = RdmaQueue::create(domain_.context(), 4);
-        if (!queue) return failure(queue.error());
-        rdma_.emplace(std::move(*queue));
-      }
-      status = write ? rdma_->write(region->aperture, offset, local, length)
-                     : rdma_->read(region->aperture, offset, local, length);
-      RdmaCompletion done;
-      Result<std::size_t> waited = Error{EINTR, ""};
-      while (status && !waited && waited.error().err == EINTR) waited = rdma_->wait(std::span(&done, 1));
-      if (status && !waited) status = waited.error();
-      if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
-    }
+    const Status status = region->pieces.empty() ? copy(region->aperture, write, offset, local, length)
+                                                 : copy_pieces(*region, write, offset, local, length);
     if (status) return 0;
     FI_INFO(&g_provider, FI_LOG_EP_DATA, "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n",
             write ? "write" : "read", length, static_cast<unsigned long long>(offset),

@@ -1,5 +1,6 @@
 #include "wait.h"
 
+#include <clan/clock.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -9,8 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <system_error>
-
-#include <clan/clock.h>
 
 #include "fabric.h"
 

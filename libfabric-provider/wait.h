@@ -12,8 +12,9 @@
 //
 // Either the sleeper sees the entry or the other sees armed_.
 //
-// FI_WAIT_MUTEX_COND: who has asked for the mutex and the condition has also got a Bell, a thread that sleeps on
-// the descriptor and signals the condition. fi_wait() and fi_cq_sread() sleep on the descriptor themselves.
+// FI_WAIT_MUTEX_COND: who has asked for the mutex and the condition has also got a Bell, a thread that sleeps
+// on the descriptor and signals the condition. fi_wait() and fi_cq_sread() sleep on the descriptor
+// themselves.
 #pragma once
 
 #include <pthread.h>

@@ -14,7 +14,7 @@
 
 namespace clan::ofi {
 
-constexpr std::uint32_t kWireVersion = 1;
+constexpr std::uint32_t kWireVersion = 2;
 
 enum class Op : std::uint8_t {
   kHello = 1,    ///< first message of a connection: Hello
@@ -32,6 +32,7 @@ enum class Op : std::uint8_t {
   kConnect,  ///< to a passive endpoint
   kAccept,   ///< the connection that it comes by is the one
   kReject,
+  kLongAtomic,  ///< AtomicRequest, targets, operands: more than fits kAtomic
 };
 
 /// The first word of kPut and kGet. Both sides work on it in the ring: whoever takes it first makes the
@@ -52,6 +53,7 @@ struct GetRequest {
 /// Flags of WireHeader.
 constexpr std::uint8_t kHasData = 1;   ///< `data` is remote CQ data
 constexpr std::uint8_t kWantsAck = 2;  ///< answer kAck{id} on delivery
+constexpr std::uint8_t kMore = 4;      ///< of kAtomicReply: there will be another
 
 /// Bytes of a program's own that go with kConnect, kAccept and kReject.
 constexpr std::size_t kMostConnectionData = 1024;
@@ -91,7 +93,16 @@ struct AtomicRequest {
   std::uint8_t reserved = 0;
 };
 
-/// Followed by the values found, where they were asked for.
+/// What follows an AtomicRequest of kLongAtomic, whose `count` is the number of these (at most kIovLimit).
+/// Where it is 0 there is one target: WireHeader::tag is the key, data the number of values.
+struct AtomicTarget {
+  std::uint64_t address = 0;
+  std::uint64_t count = 0;
+  std::uint64_t key = 0;
+};
+
+/// Followed by values found, where they were asked for. Those of kLongAtomic come in several replies:
+/// WireHeader::tag is the number of bytes that came before.
 struct AtomicReply {
   std::int32_t err = 0;
   std::uint32_t reserved = 0;

@@ -362,6 +362,286 @@ TEST(FabricAtomics, SayWhatTheyCannotDo) {
   EXPECT_EQ(target, 0u);
 }
 
+// 0, or why a call was refused for good: those that find no room are made again.
+template <typename F>
+int until_accepted(Two& two, F&& call) {
+  ssize_t rc = 0;
+  EXPECT_TRUE(eventually([&] {
+    rc = call();
+    if (rc == -FI_EAGAIN) two.idle(1);
+    return rc != -FI_EAGAIN;
+  }));
+  return static_cast<int>(rc);
+}
+
+TEST(FabricLongAtomics, WorkOnAnyNumberOfValues) {
+  Two two;
+  std::size_t most = 0;
+  ASSERT_EQ(fi_atomicvalid(two.a.ep.get(), FI_UINT64, FI_SUM, &most), 0);
+  EXPECT_GE(most, std::size_t{1} << 20);
+  std::vector<std::uint64_t> target(300'000), operands(300'000), found(300'000), expected(300'000);
+  const auto mr = expose(two.b, target.data(), target.size() * 8, 4);
+  std::uint64_t round = 0;
+  for (const std::size_t n : {1024u, 1025u, 2000u, 2049u, 10'000u, 300'000u}) {
+    ++round;
+    for (std::size_t i = 0; i < target.size(); ++i) expected[i] = target[i] = i * round;
+    for (std::size_t i = 0; i < n; ++i) operands[i] = i + round;
+    int context = 0;
+    fi_cq_tagged_entry entry;
+    ASSERT_EQ(
+        fi_atomic(two.a.ep.get(), operands.data(), n, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, &context),
+        0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(entry.op_context, &context);
+    EXPECT_EQ(entry.flags, FI_ATOMIC | FI_WRITE);
+    for (std::size_t i = 0; i < n; ++i) expected[i] += operands[i];
+    ASSERT_TRUE(target == expected) << n;
+
+    std::fill(found.begin(), found.end(), 0);
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), operands.data(), n, nullptr, found.data(), nullptr, two.to_b, 0,
+                              4, FI_UINT64, FI_BXOR, nullptr),
+              0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(entry.flags, FI_ATOMIC | FI_READ);
+    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin())) << n;
+    for (std::size_t i = 0; i < n; ++i) expected[i] ^= operands[i];
+    ASSERT_TRUE(target == expected) << n;
+
+    // Every other value is as expected, and is exchanged.
+    std::vector<std::uint64_t> compare = expected;
+    for (std::size_t i = 0; i < n; i += 2) ++compare[i];
+    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), operands.data(), n, nullptr, compare.data(), nullptr,
+                                found.data(), nullptr, two.to_b, 0, 4, FI_UINT64, FI_CSWAP, nullptr),
+              0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin())) << n;
+    for (std::size_t i = 1; i < n; i += 2) expected[i] = operands[i];
+    ASSERT_TRUE(target == expected) << n;
+
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, n, nullptr, found.data(), nullptr, two.to_b, 0, 4,
+                              FI_UINT64, FI_ATOMIC_READ, nullptr),
+              0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin())) << n;
+    EXPECT_EQ(fi_cq_read(two.a.cq.get(), &entry, 1), -FI_EAGAIN);
+  }
+}
+
+TEST(FabricLongAtomics, KeepTheirPlaceAmongShortOnes) {
+  Two two;
+  constexpr std::size_t kValues = 20'000;
+  constexpr int kRounds = 100;  // more than can be offered at a time
+  std::vector<std::uint64_t> target(kValues);
+  const auto mr = expose(two.b, target.data(), kValues * 8, 4);
+  std::vector<std::vector<std::uint64_t>> operands(kRounds, std::vector<std::uint64_t>(kValues));
+  int completions = 0;
+  const auto drain = [&] {
+    fi_cq_tagged_entry entry;
+    while (fi_cq_read(two.a.cq.get(), &entry, 1) == 1) ++completions;
+  };
+  for (int i = 0; i < kRounds; ++i) {
+    std::fill(operands[i].begin(), operands[i].end(), 10 * i);
+    const std::uint64_t last = 10 * i + 1;
+    ASSERT_EQ(until_accepted(two,
+                             [&] {
+                               drain();
+                               return fi_atomic(two.a.ep.get(), operands[i].data(), kValues, nullptr,
+                                                two.to_b, 0, 4, FI_UINT64, FI_ATOMIC_WRITE, nullptr);
+                             }),
+              0);
+    ASSERT_EQ(until_accepted(two,
+                             [&] {
+                               drain();
+                               return fi_atomic(two.a.ep.get(), &last, 1, nullptr, two.to_b,
+                                                8 * (kValues - 1), 4, FI_UINT64, FI_ATOMIC_WRITE, nullptr);
+                             }),
+              0);
+  }
+  EXPECT_TRUE(eventually([&] {
+    drain();
+    fi_cq_tagged_entry nothing;
+    (void)fi_cq_read(two.b.cq.get(), &nothing, 0);
+    return completions == 2 * kRounds;
+  })) << completions;
+  EXPECT_EQ(target[0], 10u * (kRounds - 1));
+  EXPECT_EQ(target[kValues - 2], 10u * (kRounds - 1));
+  EXPECT_EQ(target[kValues - 1], 10u * (kRounds - 1) + 1);
+}
+
+TEST(FabricLongAtomics, HaveSeveralTargets) {
+  Two two;
+  std::vector<std::uint64_t> first(50'000), second(50'000);
+  const auto mr_first = expose(two.b, first.data(), first.size() * 8, 1);
+  const auto mr_second = expose(two.b, second.data(), second.size() * 8, 2);
+  for (const std::size_t n : {std::size_t{3}, std::size_t{30'000}}) {
+    std::fill(first.begin(), first.end(), 100);
+    std::fill(second.begin(), second.end(), 200);
+    std::vector<std::uint64_t> operands(2 * n + 1), found(2 * n + 1);
+    for (std::size_t i = 0; i < operands.size(); ++i) operands[i] = i;
+    const fi_ioc iov[] = {{operands.data(), n + 2}, {operands.data() + n + 2, n - 1}};
+    fi_ioc results[] = {{found.data(), 1}, {found.data() + 1, n}, {found.data() + 1 + n, n}};
+    const fi_rma_ioc remote[] = {{8, n, 1}, {0, 1, 2}, {16, n, 2}};
+    fi_msg_atomic msg{};
+    msg.msg_iov = iov;
+    msg.iov_count = 2;
+    msg.addr = two.to_b;
+    msg.rma_iov = remote;
+    msg.rma_iov_count = 3;
+    msg.datatype = FI_UINT64;
+    msg.op = FI_SUM;
+    ASSERT_EQ(fi_fetch_atomicmsg(two.a.ep.get(), &msg, results, nullptr, 3, FI_COMPLETION), 0);
+    fi_cq_tagged_entry entry;
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(first[0], 100u);
+    EXPECT_EQ(first[1], 100u);
+    EXPECT_EQ(first[n], 100u + n - 1);
+    EXPECT_EQ(first[n + 1], 100u);
+    EXPECT_EQ(second[0], 200u + n);
+    EXPECT_EQ(second[1], 200u);
+    EXPECT_EQ(second[2], 200u + n + 1);
+    EXPECT_EQ(second[n + 1], 200u + 2 * n);
+    EXPECT_EQ(second[n + 2], 200u);
+    EXPECT_EQ(std::count(found.begin(), found.end(), 100u), static_cast<long>(n));
+    EXPECT_EQ(std::count(found.begin(), found.end(), 200u), static_cast<long>(n + 1));
+    EXPECT_EQ(found[n - 1], 100u);
+    EXPECT_EQ(found[n], 200u);
+    // Without results, and with operands that are the caller's again at once.
+    if (n > 100) continue;
+    ASSERT_EQ(fi_atomicmsg(two.a.ep.get(), &msg, FI_INJECT | FI_COMPLETION), 0);
+    std::fill(operands.begin(), operands.end(), 9999);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(second[n + 1], 200u + 4 * n);
+  }
+}
+
+TEST(FabricLongAtomics, AreDoneWholeOrNotAtAll) {
+  Two two;
+  std::vector<std::uint64_t> target(10'000), operands(20'000, 1);
+  const auto mr = expose(two.b, target.data(), target.size() * 8, 1);
+  const auto mr_read = expose(two.b, target.data(), target.size() * 8, 2, FI_REMOTE_READ);
+  const struct {
+    fi_rma_ioc second;
+    int err;
+  } cases[] = {{{0, 10'000, 3}, FI_ENOKEY}, {{0, 10'000, 2}, FI_EACCES}, {{8, 10'000, 1}, FI_EACCES}};
+  for (const auto& c : cases) {
+    const fi_ioc iov{operands.data(), 20'000};
+    const fi_rma_ioc remote[] = {{0, 10'000, 1}, c.second};
+    fi_msg_atomic msg{};
+    msg.msg_iov = &iov;
+    msg.iov_count = 1;
+    msg.addr = two.to_b;
+    msg.rma_iov = remote;
+    msg.rma_iov_count = 2;
+    msg.datatype = FI_UINT64;
+    msg.op = FI_SUM;
+    ASSERT_EQ(fi_atomicmsg(two.a.ep.get(), &msg, FI_COMPLETION), 0);
+    fi_cq_err_entry error;
+    ASSERT_TRUE(two.fails(two.a, &error));
+    EXPECT_EQ(error.err, c.err);
+    fi_cq_tagged_entry entry;
+    EXPECT_EQ(fi_cq_read(two.a.cq.get(), &entry, 1), -FI_EAGAIN);
+  }
+  EXPECT_EQ(std::count(target.begin(), target.end(), 0u), 10'000);
+  // Numbers of values that do not fit together, and pieces without number.
+  const fi_ioc iov{operands.data(), 20'000};
+  const fi_rma_ioc remote[] = {{0, 10'000, 1}, {0, 9'999, 1}, {0, 0, 1}, {0, 0, 1}, {0, 1, 1}};
+  fi_msg_atomic msg{};
+  msg.msg_iov = &iov;
+  msg.iov_count = 1;
+  msg.addr = two.to_b;
+  msg.rma_iov = remote;
+  msg.datatype = FI_UINT64;
+  msg.op = FI_SUM;
+  for (const std::size_t count : {0u, 1u, 2u, 5u}) {
+    msg.rma_iov_count = count;
+    EXPECT_EQ(fi_atomicmsg(two.a.ep.get(), &msg, FI_COMPLETION), -FI_EINVAL) << count;
+  }
+}
+
+Object<fid_mr> expose_pieces(Node& node, const std::vector<iovec>& pieces, std::uint64_t key,
+                             std::uint64_t access = kAll) {
+  fid_mr* mr = nullptr;
+  MUST(fi_mr_regv(node.domain.get(), pieces.data(), pieces.size(), access, 0, key, 0, &mr, nullptr));
+  return Object<fid_mr>(mr);
+}
+
+TEST(FabricRegions, OfSeveralPiecesAreOneBehindTheOther) {
+  for (const bool virtual_addresses : {false, true}) {
+    NodeOptions options;
+    if (virtual_addresses) options.mr_mode = FI_MR_BASIC;
+    Two two(options, options);
+    EXPECT_GE(two.b.info->domain_attr->mr_iov_limit, 4u);
+    std::vector<char> one(5000), two_(3), three(100'000);
+    const std::vector<iovec> pieces = {
+        {one.data(), one.size()}, {two_.data(), two_.size()}, {one.data(), 0}, {three.data(), three.size()}};
+    auto mr = expose_pieces(two.b, pieces, 6);
+    const std::uint64_t key = fi_mr_key(mr.get());
+    const std::uint64_t base = virtual_addresses ? reinterpret_cast<std::uint64_t>(one.data()) : 0;
+    const std::size_t size = one.size() + two_.size() + three.size();
+    const auto all = pattern(size, 5);
+    fi_cq_tagged_entry entry;
+    ASSERT_EQ(fi_write(two.a.ep.get(), all.data(), size, nullptr, two.to_b, base, key, nullptr), 0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin()));
+    EXPECT_TRUE(std::equal(two_.begin(), two_.end(), all.begin() + 5000));
+    EXPECT_TRUE(std::equal(three.begin(), three.end(), all.begin() + 5003));
+    std::vector<char> back(10);
+    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, base + 4997, key, nullptr), 0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_TRUE(std::equal(back.begin(), back.end(), all.begin() + 4997));
+    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, base + size - 9, key, nullptr), 0);
+    fi_cq_err_entry error;
+    ASSERT_TRUE(two.fails(two.a, &error));
+    EXPECT_EQ(error.err, FI_EINVAL);
+    // The key may come to mean another region.
+    mr.reset();
+    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 1, nullptr, two.to_b, base, key, nullptr), 0);
+    ASSERT_TRUE(two.fails(two.a, &error));
+    EXPECT_EQ(error.err, FI_ENOKEY);
+    if (virtual_addresses) continue;
+    mr = expose(two.b, three.data(), 10, 6);
+    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, 0, 6, nullptr), 0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_TRUE(std::equal(back.begin(), back.end(), three.begin()));
+  }
+}
+
+TEST(FabricRegions, OfSeveralPiecesTakeAtomicOperations) {
+  Two two;
+  alignas(8) std::uint64_t first[5000];
+  alignas(8) unsigned char second[3 + 40'000];
+  std::vector<std::uint64_t> expected(10'000, 7);
+  const auto put = [&] {
+    std::vector<char> bytes(80'000);
+    std::memcpy(bytes.data(), expected.data(), 80'000);
+    std::memcpy(first, bytes.data(), 39'997);  // a value lies across the border
+    std::memcpy(second, bytes.data() + 39'997, 40'003);
+  };
+  const auto get = [&] {
+    std::vector<std::uint64_t> values(10'000);
+    std::memcpy(values.data(), first, 39'997);
+    std::memcpy(reinterpret_cast<char*>(values.data()) + 39'997, second, 40'003);
+    return values;
+  };
+  const auto mr = expose_pieces(two.b, {{first, 39'997}, {second, 40'003}}, 6);
+  put();
+  std::vector<std::uint64_t> operands(10'000), found(10'000);
+  for (std::size_t i = 0; i < operands.size(); ++i) operands[i] = i << 20;
+  const struct { std::size_t at, count; } cases[] = {{0, 10'000}, {4'998, 3}, {4'999, 1}, {0, 1}, {9'999, 1}};
+  fi_cq_tagged_entry entry;
+  for (const auto& c : cases) {
+    const auto before = get();
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), operands.data(), c.count, nullptr, found.data(), nullptr,
+                              two.to_b, c.at * 8, 6, FI_UINT64, FI_SUM, nullptr),
+              0);
+    ASSERT_TRUE(two.completes(two.a, &entry));
+    EXPECT_EQ(std::memcmp(found.data(), before.data() + c.at, c.count * 8), 0);
+    expected = before;
+    for (std::size_t i = 0; i < c.count; ++i) expected[c.at + i] += operands[i];
+    EXPECT_TRUE(get() == expected) << c.at;
+  }
+}
+
 template <typename T>
 class FabricAtomicTypes : public testing::Test {};
 struct Int8 {

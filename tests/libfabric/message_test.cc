@@ -1,4 +1,7 @@
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <fstream>
 
 #include "libfabric/node.h"
 
@@ -25,6 +28,49 @@ TEST(FabricMessages, OfAnySizeArriveWhole) {
     EXPECT_EQ(entry.flags, FI_SEND | FI_MSG);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their allocators do not answer null
+TEST(FabricMessages, WaitAtTheirSenderWhileThereIsNoMemoryForThem) {
+  Two two;
+  constexpr std::size_t kBytes = 4000;
+  std::uint64_t message[kBytes / 8] = {};
+  std::uint64_t sent = 0;
+  const auto send = [&] {
+    message[0] = message[kBytes / 8 - 1] = sent;
+    const ssize_t rc = fi_inject(two.a.ep.get(), message, kBytes, two.to_b);
+    if (rc == 0) ++sent;
+    return rc;
+  };
+  ASSERT_EQ(send(), 0);
+  two.idle();
+  // From now on the program gets no more memory from the system.
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  const rlimit none{pages * 4096, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
+  int in_vain = 0;
+  while (in_vain < 200 && sent < 100'000) {
+    in_vain = send() == -FI_EAGAIN ? in_vain + 1 : 0;
+    fi_cq_tagged_entry nothing;
+    (void)fi_cq_read(two.b.cq.get(), &nothing, 0);
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_EQ(in_vain, 200) << "memory without end";
+  for (std::uint64_t i = 0; i < sent; ++i) {
+    std::uint64_t got[kBytes / 8] = {};
+    ASSERT_EQ(fi_recv(two.b.ep.get(), got, kBytes, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    fi_cq_tagged_entry entry;
+    ASSERT_TRUE(two.completes(two.b, &entry)) << i;
+    ASSERT_EQ(entry.len, kBytes);
+    ASSERT_EQ(got[0], i);
+    ASSERT_EQ(got[kBytes / 8 - 1], i);
+  }
+  ASSERT_EQ(send(), 0);
+}
+#endif
 
 TEST(FabricMessages, ThatNobodyWaitsForAreKept) {
   Two two;

@@ -179,7 +179,8 @@ TEST(FabricWaits, OnAConditionEndForEachOfManyMessages) {
 }
 
 TEST(FabricWaits, OfAllKindsEndWhenAMessageComes) {
-  for (const fi_wait_obj kind : {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD, FI_WAIT_MUTEX_COND, FI_WAIT_POLLFD}) {
+  for (const fi_wait_obj kind :
+       {FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD, FI_WAIT_MUTEX_COND, FI_WAIT_POLLFD}) {
     Two two({}, {.wait = kind});
     char buffer[8];
     ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
