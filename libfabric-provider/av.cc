@@ -35,15 +35,24 @@ fi_ops_av Av::av_ops_ = {
 int Av::open(fid_domain* id, fi_av_attr* attr, fid_av** av, void* context) {
   auto& domain = *static_cast<Domain*>(id);
   if (attr == nullptr) return -FI_EINVAL;
-  if (attr->name != nullptr) return -FI_ENOSYS;
-  if ((attr->flags & ~(FI_EVENT | FI_SYMMETRIC)) != 0) return -FI_ENOSYS;
+  if ((attr->flags & ~(FI_EVENT | FI_SYMMETRIC | FI_READ)) != 0) return -FI_ENOSYS;
+  if ((attr->flags & FI_READ) != 0 && attr->name == nullptr) return -FI_EINVAL;
   if (attr->rx_ctx_bits < 0 || attr->rx_ctx_bits > 16) return -FI_EINVAL;
   if (attr->type > FI_AV_TABLE) return -FI_EINVAL;
   if (domain.av_type() != FI_AV_UNSPEC && attr->type != FI_AV_UNSPEC && attr->type != domain.av_type()) {
     return -FI_EINVAL;
   }
+  std::unique_ptr<SharedTable> shared;
+  if (attr->name != nullptr) {
+    const int rc = SharedTable::open(attr->name, (attr->flags & FI_READ) != 0, attr->count, &shared);
+    if (rc != 0) return rc;
+    // Numbers are indices: the same in every process, wherever it has the table.
+    if (attr->map_addr == nullptr) attr->map_addr = shared->numbers();
+  }
   auto* made = new (std::nothrow) Av(domain);
   if (made == nullptr) return -FI_ENOMEM;
+  made->shared_ = std::move(shared);
+  if (made->shared_ != nullptr) made->generation_ = &made->shared_->generation();
   made->fid = {FI_CLASS_AV, context, &ops_};
   made->ops = &av_ops_;
   made->domain_held_ = Held(domain.references());
@@ -72,20 +81,45 @@ int Av::bind(fid_t id, fid_t to, std::uint64_t) {
   return 0;
 }
 
-fi_addr_t Av::insert_one(const SocketAddress& address) {
-  Entry entry{name_of(address), address, true};
-  fi_addr_t index;
-  if (!free_.empty()) {
-    index = free_.back();
-    free_.pop_back();
-    entries_[index] = entry;
-  } else {
-    index = entries_.size();
-    entries_.push_back(entry);
+int Av::insert_one(const SocketAddress& address, fi_addr_t* index) {
+  if (shared_ != nullptr) {
+    if (shared_->read_only()) return FI_EACCES;
+    return -shared_->insert(address, index);
   }
-  by_name_.try_emplace(entry.name, index);
-  ++generation_;
-  return index;
+  *index = entries_.size();
+  if (!free_.empty()) {
+    *index = free_.back();
+    free_.pop_back();
+  }
+  put(*index, address);
+  own_generation_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
+  return 0;
+}
+
+void Av::put(fi_addr_t index, const SocketAddress& address) {
+  if (entries_.size() <= index) entries_.resize(index + 1);
+  entries_[index] = {name_of(address), address, true};
+  by_name_.try_emplace(entries_[index].name, index);
+}
+
+void Av::take_out(fi_addr_t index) {
+  const Name name = entries_[index].name;
+  entries_[index].used = false;
+  auto it = by_name_.find(name);
+  if (it == by_name_.end() || it->second != index) return;
+  by_name_.erase(it);
+  for (fi_addr_t other = 0; other < entries_.size(); ++other) {
+    if (!entries_[other].used || !(entries_[other].name == name)) continue;
+    by_name_[name] = other;
+    break;
+  }
+}
+
+void Av::follow_slowly() {
+  followed_ = shared_->changes(followed_, [this](fi_addr_t index, const SocketAddress* address) {
+    if (index < entries_.size() && entries_[index].used) take_out(index);
+    if (address != nullptr) put(index, *address);
+  });
 }
 
 // The answer of an insertion: the number inserted, or events for who inserts asynchronously.
@@ -115,23 +149,24 @@ int Av::insert(fid_av* id, const void* addresses, std::size_t count, fi_addr_t* 
   int* errors = (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr;
   const std::size_t stride = address_bytes(av.domain_.address_format());
   std::size_t inserted = 0, failed_at = 0;
+  int err = 0;
   {
     std::lock_guard lock(av.domain_.lock());
     for (std::size_t i = 0; i < count; ++i) {
       const SocketAddress address = read_address(static_cast<const char*>(addresses) + i * stride, stride);
-      const bool good = address.valid();
-      if (good) {
-        const fi_addr_t index = av.insert_one(address);
-        if (fi_addr != nullptr) fi_addr[i] = index;
+      fi_addr_t index = FI_ADDR_NOTAVAIL;
+      const int rc = address.valid() ? av.insert_one(address, &index) : FI_EADDRNOTAVAIL;
+      if (rc == 0) {
         ++inserted;
       } else {
-        if (fi_addr != nullptr) fi_addr[i] = FI_ADDR_NOTAVAIL;
         failed_at = i;
+        err = rc;
       }
-      if (errors != nullptr) errors[i] = good ? 0 : FI_EADDRNOTAVAIL;
+      if (fi_addr != nullptr) fi_addr[i] = index;
+      if (errors != nullptr) errors[i] = rc;
     }
   }
-  return av.finish_insert(inserted, failed_at, FI_EADDRNOTAVAIL, count, context);
+  return av.finish_insert(inserted, failed_at, err, count, context);
 }
 
 int Av::insert_service(fid_av* id, const char* node, const char* service, fi_addr_t* fi_addr,
@@ -170,23 +205,26 @@ int Av::insert_symmetric(fid_av* id, const char* node, std::size_t nodes, const 
   if (av.asynchronous_ && av.eq_ == nullptr) return -FI_ENOEQ;
   int* errors = (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr;
   std::size_t inserted = 0, failed_at = 0;
+  int err = 0;
   for (std::size_t i = 0; i < nodes * services; ++i) {
     std::string host, port;
     SocketAddress address;
-    const bool good =
+    const bool known =
         count_up(node, i / services, &host) && count_up(service, i % services, &port) &&
         resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false, &address) == 0;
     std::lock_guard lock(av.domain_.lock());
-    const fi_addr_t index = good ? av.insert_one(address) : FI_ADDR_NOTAVAIL;
-    if (fi_addr != nullptr) fi_addr[i] = index;
-    if (good) {
+    fi_addr_t index = FI_ADDR_NOTAVAIL;
+    const int rc = known ? av.insert_one(address, &index) : FI_EADDRNOTAVAIL;
+    if (rc == 0) {
       ++inserted;
     } else {
       failed_at = i;
+      err = rc;
     }
-    if (errors != nullptr) errors[i] = good ? 0 : FI_EADDRNOTAVAIL;
+    if (fi_addr != nullptr) fi_addr[i] = index;
+    if (errors != nullptr) errors[i] = rc;
   }
-  return av.finish_insert(inserted, failed_at, FI_EADDRNOTAVAIL, nodes * services, context);
+  return av.finish_insert(inserted, failed_at, err, nodes * services, context);
 }
 
 int Av::remove(fid_av* id, fi_addr_t* fi_addr, std::size_t count, std::uint64_t) {
@@ -199,18 +237,14 @@ int Av::remove(fid_av* id, fi_addr_t* fi_addr, std::size_t count, std::uint64_t)
       answer = -FI_EINVAL;
       continue;
     }
-    const Name name = av.entries_[index].name;
-    av.entries_[index].used = false;
-    av.free_.push_back(index);
-    if (auto it = av.by_name_.find(name); it != av.by_name_.end() && it->second == index) {
-      av.by_name_.erase(it);
-      for (fi_addr_t other = 0; other < av.entries_.size(); ++other) {
-        if (!av.entries_[other].used || !(av.entries_[other].name == name)) continue;
-        av.by_name_[name] = other;
-        break;
-      }
+    if (av.shared_ != nullptr) {
+      const int rc = av.shared_->read_only() ? -FI_EACCES : av.shared_->remove(index);
+      if (rc != 0) answer = rc;
+      continue;
     }
-    ++av.generation_;
+    av.take_out(index);
+    av.free_.push_back(index);
+    av.own_generation_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
   }
   return answer;
 }

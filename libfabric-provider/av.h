@@ -1,11 +1,17 @@
 // Address vectors: a table of addresses. What fi_av_insert() returns is the index, for both types of vector.
+//
+// One with a name has its table in shared memory; what is here then is a copy, which follows it by its
+// generation.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "address.h"
 #include "provider.h"
+#include "shared_table.h"
 
 namespace clan::ofi {
 
@@ -23,16 +29,20 @@ class Av final : public fid_av {
 
   // Under the domain's lock.
   /// The address behind a fi_addr_t, null when there is none.
-  const Name* find(fi_addr_t address) const {
+  const Name* find(fi_addr_t address) {
+    follow();
     return address < entries_.size() && entries_[address].used ? &entries_[address].name : nullptr;
   }
   /// FI_ADDR_NOTAVAIL when it has not been inserted.
-  fi_addr_t find(const Name& name) const {
+  fi_addr_t find(const Name& name) {
+    follow();
     auto it = by_name_.find(name);
     return it == by_name_.end() ? FI_ADDR_NOTAVAIL : it->second;
   }
-  /// Changes with each insertion and removal.
-  std::uint32_t generation() const { return generation_; }
+  /// Changes with each insertion and removal. What find() answers is as of now or later.
+  std::uint32_t generation() const {
+    return generation_->load(std::memory_order_relaxed);  // relaxed: what it announces is read under a lock
+  }
   /// Bits of a fi_addr_t that say which address; those above say which receive context.
   std::uint64_t address_mask() const { return context_bits_ == 0 ? ~0ULL : ~0ULL >> context_bits_; }
   unsigned context_of(fi_addr_t address) const {
@@ -46,7 +56,14 @@ class Av final : public fid_av {
     bool used = false;
   };
   explicit Av(Domain& domain) : domain_(domain) {}
-  fi_addr_t insert_one(const SocketAddress& address);
+  /// 0, or an error number of libfabric's.
+  int insert_one(const SocketAddress& address, fi_addr_t* index);
+  void put(fi_addr_t index, const SocketAddress& address);
+  void take_out(fi_addr_t index);
+  void follow() {
+    if (shared_ != nullptr && followed_ != generation()) follow_slowly();
+  }
+  void follow_slowly();
   int finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count, void* context);
   static int insert(fid_av* av, const void* addresses, std::size_t count, fi_addr_t* fi_addr,
                     std::uint64_t flags, void* context);
@@ -72,7 +89,10 @@ class Av final : public fid_av {
   std::vector<Entry> entries_;
   std::vector<fi_addr_t> free_;
   std::unordered_map<Name, fi_addr_t, NameHash> by_name_;
-  std::uint32_t generation_ = 1;
+  std::atomic<std::uint32_t> own_generation_{1};
+  const std::atomic<std::uint32_t>* generation_ = &own_generation_;
+  std::unique_ptr<SharedTable> shared_;  ///< of a vector with a name
+  std::uint32_t followed_ = 0;           ///< its generation that the copy is of
 };
 
 }  // namespace clan::ofi

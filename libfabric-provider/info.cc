@@ -26,7 +26,7 @@ constexpr std::uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_RAR | FI
 constexpr std::uint64_t kSendFlags =
     FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 constexpr std::uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV;
-constexpr std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+constexpr std::uint64_t kDomainCaps = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 
 struct Offered {
   fi_ep_type type;

@@ -149,19 +149,21 @@ Peer& Port::peer_named(const Name& name) {
 }
 
 Peer* Port::peer_slowly(fi_addr_t address) {
+  // First, as another process may change a vector that has a name.
+  const std::uint32_t generation = av_->generation();
   const Name* name = av_->find(address);
   if (name == nullptr) return nullptr;
-  if (by_address_generation_ != av_->generation()) {
+  if (by_address_generation_ != generation) {
     by_address_.clear();
-    by_address_generation_ = av_->generation();
+    by_address_generation_ = generation;
   }
   if (by_address_.size() <= address) by_address_.resize(address + 1);
   return by_address_[address] = &peer_named(*name);
 }
 
 fi_addr_t Port::find_address(Peer& peer) {
-  peer.address = av_ != nullptr ? av_->find(peer.name) : FI_ADDR_NOTAVAIL;
   peer.generation = av_generation();
+  peer.address = av_ != nullptr ? av_->find(peer.name) : FI_ADDR_NOTAVAIL;
   return peer.address;
 }
 

@@ -2,11 +2,9 @@
 // what it needs; two of them in one process are strangers to each other, as two processes would be.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <arpa/inet.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
-
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
@@ -76,12 +74,15 @@ struct NodeOptions {
   fi_progress progress = FI_PROGRESS_UNSPEC;
   int mr_mode = 0;
   std::uint16_t port = 0;
+  fi_ep_type type = FI_EP_RDM;
+  const char* av_name = nullptr;
+  std::uint64_t av_flags = 0;
 };
 
 class Node {
  public:
   explicit Node(const NodeOptions& options = {}) {
-    Info hints = make_hints(FI_EP_RDM, options.caps);
+    Info hints = make_hints(options.type, options.caps);
     hints->domain_attr->data_progress = options.progress;
     hints->domain_attr->mr_mode = options.mr_mode;
     const std::string service = std::to_string(options.port);
@@ -101,6 +102,8 @@ class Node {
     cq.reset(c);
     fi_av_attr av_attr{};
     av_attr.type = FI_AV_TABLE;
+    av_attr.name = options.av_name;
+    av_attr.flags = options.av_flags;
     fid_av* a;
     MUST(fi_av_open(d, &av_attr, &a, nullptr));
     av.reset(a);
