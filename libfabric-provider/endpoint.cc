@@ -64,13 +64,14 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
     return -FI_EINVAL;
   }
   const fi_ep_type type = info->ep_attr->type;
-  if (type != FI_EP_RDM && type != FI_EP_MSG) return -FI_EINVAL;
+  if (type != FI_EP_RDM && type != FI_EP_MSG && type != FI_EP_DGRAM) return -FI_EINVAL;
   auto* made = new (std::nothrow) Endpoint(domain, std::make_shared<Port>(domain));
   if (made == nullptr) return -FI_ENOMEM;
   made->set_tables(FI_CLASS_EP, context);
   made->domain_held_ = Held(domain.references());
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
   made->set_attributes(*info);
+  made->datagrams_ = type == FI_EP_DGRAM;
   if (type == FI_EP_MSG) {
     made->connected_mode_ = true;
     made->port_->only_introduce();
@@ -171,6 +172,7 @@ int Endpoint::make_alias(const struct fi_alias& alias) {
   made->tells_unknown_source_ = tells_unknown_source_;
   made->least_multi_receive_ = least_multi_receive_;
   made->connected_mode_ = connected_mode_;
+  made->datagrams_ = datagrams_;
   made->enabled_ = true;
   *alias.fid = &made->fid;
   return 0;

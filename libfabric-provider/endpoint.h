@@ -44,6 +44,9 @@ class Endpoint final : public fid_ep {
     *from = port_->peer(address & av_->address_mask());
     return *from != nullptr;
   }
+  /// Unreliable: what finds no room or nobody there is lost, and its sender does not hear of it.
+  bool datagrams() const { return datagrams_; }
+  std::size_t longest_message() const { return datagrams_ ? kMaxDatagram : kMaxMessage; }
   Cq* send_cq() const { return send_cq_; }
   Cq* receive_cq() const { return receive_cq_; }
   bool enabled() const { return enabled_; }
@@ -129,6 +132,7 @@ class Endpoint final : public fid_ep {
   bool tells_source_ = false, tells_unknown_source_ = false;
   std::size_t least_multi_receive_ = 64;
   bool enabled_ = false;
+  bool datagrams_ = false;
   Held shared_receive_held_, scalable_held_;
 
   // A message endpoint.

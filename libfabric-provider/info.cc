@@ -6,6 +6,7 @@
 #include <string>
 
 #include "address.h"
+#include "wire.h"
 
 namespace clan::ofi {
 namespace {
@@ -13,16 +14,16 @@ namespace {
 constexpr char kFabricName[] = "clan";
 constexpr char kDomainName[] = "clan";
 constexpr std::uint32_t kProtocol = FI_PROV_SPECIFIC | 0xC1A;
-constexpr std::uint32_t kProtocolVersion = 1;
+constexpr std::uint32_t kProtocolVersion = kWireVersion;
 /// With this flag libfabric asks on behalf of one of its own layers, not of a program.
 constexpr std::uint64_t kAskedByLayer = 1ULL << 59;
 /// The format of tags by which a provider says that it has no opinion.
 constexpr std::uint64_t kTagFormat = 0xaaaaaaaaaaaaaaaaULL;
 
-constexpr std::uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR |
-                                 FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR |
-                                 FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW |
-                                 FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+constexpr std::uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_SAR | FI_ORDER_RAR | FI_ORDER_RAW |
+                                 FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW |
+                                 FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
+                                 FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 constexpr std::uint64_t kSendFlags =
     FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 constexpr std::uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV;
@@ -32,6 +33,11 @@ struct Offered {
   fi_ep_type type;
   std::uint64_t caps;
   std::size_t contexts;  ///< of each kind in a scalable endpoint
+  std::uint64_t order = kOrder;
+  std::uint64_t send_flags = kSendFlags;
+  std::size_t max_message = kMaxMessage;
+  std::size_t max_ordered = kMaxMessage;  ///< bytes of remote memory whose order is kept
+  std::size_t rma_iov() const { return (caps & FI_RMA) != 0 ? kIovLimit : 0; }
 };
 
 constexpr Offered kOffers[] = {
@@ -43,6 +49,10 @@ constexpr Offered kOffers[] = {
      kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE | FI_TRIGGER |
          kDomainCaps,
      1},
+    {FI_EP_DGRAM,
+     FI_MSG | FI_SEND | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER |
+         kDomainCaps,
+     1, FI_ORDER_SAS, kSendFlags & ~FI_DELIVERY_COMPLETE, kMaxDatagram, 0},
 };
 
 bool mismatch(const char* what) {
@@ -94,7 +104,7 @@ bool fits_domain(const fi_domain_attr& wanted, const Offered& offered, std::uint
 bool fits_endpoint(const fi_ep_attr& wanted, const Offered& offered) {
   if (wanted.protocol != FI_PROTO_UNSPEC && wanted.protocol != kProtocol) return mismatch("protocol");
   if (wanted.protocol_version > kProtocolVersion) return mismatch("protocol version");
-  if (wanted.max_msg_size > kMaxMessage) return mismatch("max_msg_size");
+  if (wanted.max_msg_size > offered.max_message) return mismatch("max_msg_size");
   if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
   const auto too_many = [&](std::size_t count) {
     return count != FI_SHARED_CONTEXT && count > offered.contexts;
@@ -105,21 +115,22 @@ bool fits_endpoint(const fi_ep_attr& wanted, const Offered& offered) {
   return true;
 }
 
-bool fits_sending(const fi_tx_attr& wanted, std::uint64_t caps) {
+bool fits_sending(const fi_tx_attr& wanted, std::uint64_t caps, const Offered& offered) {
   if (!subset(wanted.caps, caps)) return mismatch("transmit capabilities");
-  if (!subset(wanted.op_flags, kSendFlags)) return mismatch("transmit op_flags");
-  if (!subset(wanted.msg_order, kOrder)) return mismatch("transmit msg_order");
+  if (!subset(wanted.op_flags, offered.send_flags)) return mismatch("transmit op_flags");
+  if (!subset(wanted.msg_order, offered.order)) return mismatch("transmit msg_order");
   if (!subset(wanted.comp_order, FI_ORDER_NONE)) return mismatch("transmit comp_order");
   if (wanted.inject_size > kInjectBytes) return mismatch("inject_size");
   if (wanted.size > kMostQueueSize) return mismatch("transmit size");
-  if (wanted.iov_limit > kIovLimit || wanted.rma_iov_limit > kIovLimit) return mismatch("transmit iov_limit");
+  if (wanted.iov_limit > kIovLimit || wanted.rma_iov_limit > offered.rma_iov())
+    return mismatch("transmit iov_limit");
   return true;
 }
 
-bool fits_receiving(const fi_rx_attr& wanted, std::uint64_t caps) {
+bool fits_receiving(const fi_rx_attr& wanted, std::uint64_t caps, const Offered& offered) {
   if (!subset(wanted.caps, caps)) return mismatch("receive capabilities");
   if (!subset(wanted.op_flags, kReceiveFlags)) return mismatch("receive op_flags");
-  if (!subset(wanted.msg_order, kOrder)) return mismatch("receive msg_order");
+  if (!subset(wanted.msg_order, offered.order)) return mismatch("receive msg_order");
   if (!subset(wanted.comp_order, FI_ORDER_NONE | FI_ORDER_DATA)) return mismatch("receive comp_order");
   if (wanted.size > kMostQueueSize) return mismatch("receive size");
   if (wanted.iov_limit > kIovLimit) return mismatch("receive iov_limit");
@@ -146,8 +157,8 @@ bool fits(const fi_info& hints, const Offered& offered, std::uint32_t version) {
   const std::uint64_t caps = hints.caps != 0 ? with_directions(hints.caps) : offered.caps;
   return (hints.domain_attr == nullptr || fits_domain(*hints.domain_attr, offered, version)) &&
          (hints.ep_attr == nullptr || fits_endpoint(*hints.ep_attr, offered)) &&
-         (hints.tx_attr == nullptr || fits_sending(*hints.tx_attr, sending_caps(caps))) &&
-         (hints.rx_attr == nullptr || fits_receiving(*hints.rx_attr, receiving_caps(caps)));
+         (hints.tx_attr == nullptr || fits_sending(*hints.tx_attr, sending_caps(caps), offered)) &&
+         (hints.rx_attr == nullptr || fits_receiving(*hints.rx_attr, receiving_caps(caps), offered));
 }
 
 template <typename T>
@@ -176,14 +187,15 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
 
   fi_tx_attr& tx = *info->tx_attr;
   tx.caps = sending_caps(info->caps);
-  tx.msg_order = kOrder;
+  tx.msg_order = offered.order;
   tx.comp_order = FI_ORDER_NONE;
   tx.inject_size = kInjectBytes;
   tx.size = kQueueSize;
-  tx.iov_limit = tx.rma_iov_limit = kIovLimit;
+  tx.iov_limit = kIovLimit;
+  tx.rma_iov_limit = offered.rma_iov();
   fi_rx_attr& rx = *info->rx_attr;
   rx.caps = receiving_caps(info->caps);
-  rx.msg_order = kOrder;
+  rx.msg_order = offered.order;
   rx.comp_order = FI_ORDER_NONE;
   rx.total_buffered_recv = 0;
   rx.size = kQueueSize;
@@ -192,8 +204,8 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
   ep.type = offered.type;
   ep.protocol = kProtocol;
   ep.protocol_version = kProtocolVersion;
-  ep.max_msg_size = kMaxMessage;
-  ep.max_order_raw_size = ep.max_order_war_size = ep.max_order_waw_size = kMaxMessage;
+  ep.max_msg_size = offered.max_message;
+  ep.max_order_raw_size = ep.max_order_war_size = ep.max_order_waw_size = offered.max_ordered;
   ep.mem_tag_format = kTagFormat;
   ep.tx_ctx_cnt = ep.rx_ctx_cnt = 1;
   fi_domain_attr& domain = *info->domain_attr;

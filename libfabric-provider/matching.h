@@ -5,6 +5,7 @@
 // lock.
 #pragma once
 
+#include <clan/message.h>
 #include <sys/uio.h>
 
 #include <cstdint>
@@ -12,8 +13,6 @@
 #include <memory>
 #include <new>
 #include <vector>
-
-#include <clan/message.h>
 
 #include "info.h"
 #include "provider.h"
@@ -32,13 +31,16 @@ class List {
   T* first() const { return first_; }
   T* last() const { return last_; }
   bool empty() const { return first_ == nullptr; }
+  std::size_t size() const { return size_; }
   void push_back(T& element) {
+    ++size_;
     element.next = nullptr;
     element.previous = last_;
     (last_ != nullptr ? last_->next : first_) = &element;
     last_ = &element;
   }
   void remove(T& element) {
+    --size_;
     (element.previous != nullptr ? element.previous->next : first_) = element.next;
     (element.next != nullptr ? element.next->previous : last_) = element.previous;
   }
@@ -46,6 +48,7 @@ class List {
  private:
   T* first_ = nullptr;
   T* last_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 /// Elements are made in blocks and used again.

@@ -1,4 +1,5 @@
 // fi_send() and fi_recv() in all their forms, with tags and without.
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -46,6 +47,21 @@ struct Ending {
   bool completion = false;
 };
 
+// Whether a send that answered `rc` is over all the same: who sends datagrams does not hear of peers that are
+// not there, or not any more.
+bool lost(const Endpoint& endpoint, ssize_t rc) {
+  if (!endpoint.datagrams()) return false;
+  switch (-rc) {
+    case FI_ECONNREFUSED:
+    case FI_ECONNRESET:
+    case FI_ECONNABORTED:
+    case FI_ETIMEDOUT:
+    case EPIPE:
+    case EPROTO: return true;
+    default: return false;
+  }
+}
+
 // Under the lock.
 ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
                  void* context, std::uint64_t flags, const Ending& ending) {
@@ -58,15 +74,20 @@ ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_add
   sending.iov = iov;
   sending.count = count;
   sending.length = total_length(iov, count);
-  if (sending.length > kMaxMessage) return -FI_EMSGSIZE;
+  if (sending.length > endpoint.longest_message()) return -FI_EMSGSIZE;
   sending.context = context;
   sending.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
   sending.completion = ending.completion;
   sending.inject = (flags & FI_INJECT) != 0;
   if (sending.inject && sending.length > kInjectBytes) return -FI_EMSGSIZE;
-  sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0;
+  sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0 && !endpoint.datagrams();
   sending.counter = ending.counter;
-  return endpoint.port().send(endpoint, *target.peer, sending);
+  const ssize_t rc = endpoint.port().send(endpoint, *target.peer, sending);
+  if (rc == 0 || !lost(endpoint, rc)) [[likely]]
+    return rc;
+  if (ending.counter != nullptr) ending.counter->count();
+  if (ending.completion) endpoint.send_cq()->write({.context = context, .flags = sending.flags});
+  return 0;
 }
 
 Ending usual_ending(const Endpoint& endpoint, std::uint64_t flags) {
@@ -117,7 +138,8 @@ ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
   if (target.peer == nullptr) return -target.err;
   WireHeader header = label.header();
   header.context = target.context;
-  const ssize_t rc = endpoint.port().send_at_once(*target.peer, header, buffer, length);
+  ssize_t rc = endpoint.port().send_at_once(*target.peer, header, buffer, length);
+  if (rc != 0 && lost(endpoint, rc)) rc = 0;
   if (rc == 0) {
     if (Counter* counter = endpoint.counter(Endpoint::kSends)) counter->count();
   }

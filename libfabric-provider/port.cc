@@ -24,7 +24,7 @@ MessageOptions message_options() {
   std::size_t eager = kEagerBytes;
   (void)fi_param_get_size_t(&g_provider, "eager_bytes", &eager);
   options.eager_bytes =
-      static_cast<std::uint32_t>(std::clamp(eager, kInjectBytes, kMostEager) + sizeof(WireHeader));
+      static_cast<std::uint32_t>(std::clamp(eager, kMaxDatagram, kMostEager) + sizeof(WireHeader));
   options.max_message = kMaxMessage + sizeof(WireHeader);
   return options;
 }
@@ -574,8 +574,12 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
   List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : homeless_;
   Unexpected* kept = nullptr;
   if (posted == nullptr) {
+    // A datagram that is offered is none of a datagram endpoint: it is kept, as where it came from expects.
+    const bool may_drop = endpoint != nullptr && endpoint->datagrams() && !message.offered;
+    if (may_drop && keep.size() >= kMostUnheard) return Taken::kNo;
     kept = Unexpected::make(message.offered ? 0 : message.bytes.size() - sizeof header);
     if (kept == nullptr) {
+      if (may_drop) return Taken::kNo;
       if (!std::exchange(starving_, true))
         FI_WARN(&g_provider, FI_LOG_EP_DATA, "no memory for messages that have come: they wait\n");
       return Taken::kWaits;

@@ -3,14 +3,44 @@
 namespace clan::test {
 namespace {
 
-TEST(FabricInfo, NamesReliableDatagramsFirstAndMessageEndpointsSecond) {
+TEST(FabricInfo, NamesReliableDatagramsFirst) {
   const Info all = get_info(make_hints(FI_EP_UNSPEC));
   ASSERT_NE(all, nullptr);
   EXPECT_STREQ(all->fabric_attr->prov_name, "clan");
   EXPECT_EQ(all->ep_attr->type, FI_EP_RDM);
   ASSERT_NE(all->next, nullptr);
   EXPECT_EQ(all->next->ep_attr->type, FI_EP_MSG);
-  EXPECT_EQ(all->next->next, nullptr);
+  ASSERT_NE(all->next->next, nullptr);
+  EXPECT_EQ(all->next->next->ep_attr->type, FI_EP_DGRAM);
+  EXPECT_EQ(all->next->next->next, nullptr);
+}
+
+TEST(FabricInfo, OffersOfDatagramsWhatTheyCanDo) {
+  const Info all = get_info(make_hints(FI_EP_DGRAM));
+  ASSERT_NE(all, nullptr);
+  EXPECT_EQ(all->next, nullptr);
+  EXPECT_EQ(all->caps & (FI_TAGGED | FI_RMA | FI_ATOMIC), 0u);
+  EXPECT_GE(all->ep_attr->max_msg_size, 4096u);
+  EXPECT_LE(all->ep_attr->max_msg_size, 65536u);
+  EXPECT_LE(all->tx_attr->inject_size, all->ep_attr->max_msg_size);
+  EXPECT_EQ(all->tx_attr->rma_iov_limit, 0u);
+  EXPECT_EQ(get_info(make_hints(FI_EP_DGRAM, FI_TAGGED)), nullptr);
+  EXPECT_EQ(get_info(make_hints(FI_EP_DGRAM, FI_RMA)), nullptr);
+  Info hints = make_hints(FI_EP_DGRAM);
+  hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+  EXPECT_EQ(get_info(hints), nullptr);
+  hints = make_hints(FI_EP_DGRAM);
+  hints->ep_attr->max_msg_size = all->ep_attr->max_msg_size + 1;
+  EXPECT_EQ(get_info(hints), nullptr);
+}
+
+TEST(FabricInfo, IsNotLayeredUnlessAskedTo) {
+  for (const fi_ep_type type : {FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM}) {
+    const Info all = get_info(make_hints(type));
+    ASSERT_NE(all, nullptr);
+    for (const fi_info* i = all.get(); i != nullptr; i = i->next)
+      EXPECT_STREQ(i->fabric_attr->prov_name, "clan");
+  }
 }
 
 TEST(FabricInfo, RequiresNothingOfPrograms) {
