@@ -143,6 +143,7 @@ int SharedTable::make(const std::string& name, std::size_t count) {
 int SharedTable::open(const std::string& name, bool read_only, std::size_t count,
                       std::unique_ptr<SharedTable>* table) {
   if (name.empty() || name.size() > kMostName) return name.empty() ? -FI_EINVAL : -ENAMETOOLONG;
+  if (::access("/proc/self/fd", R_OK | X_OK) != 0) return -FI_ENOSYS;  // nobody could be found
   const File opening = lock_opening();
   if (opening.get() < 0) return -FI_ETIMEDOUT;
   const std::string full_name = memfd_name(name);

@@ -24,7 +24,8 @@ namespace clan::ofi {
 class SharedTable {
  public:
   /// Opens the table of this name, or makes it. `read_only`: -FI_ENOENT where there is none. `count`:
-  /// addresses that are expected. -ENAMETOOLONG, -FI_ETIMEDOUT (somebody else is opening all the time).
+  /// addresses that are expected. -ENAMETOOLONG, -FI_ETIMEDOUT (somebody else is opening all the time),
+  /// -FI_ENOSYS (no /proc).
   static int open(const std::string& name, bool read_only, std::size_t count,
                   std::unique_ptr<SharedTable>* table);
   ~SharedTable();
