@@ -63,9 +63,11 @@ def table(row, lines):
     body = [heading(row), *(cells(row, line) for line in lines)]
     widths = [max(len(r[i]) for r in body) for i in range(len(body[0]))]
     figures = range(1, 2 * len(row.columns))
-    return "".join("  " + "  ".join(cell.rjust(w) if i in figures else cell.ljust(w)
-                                    for i, (cell, w) in enumerate(zip(r, widths))).rstrip() + "\n" for r in body
-                   ) + dropped(row, lines)
+    text = ""
+    for words in body:
+        aligned = [words[i].rjust(w) if i in figures else words[i].ljust(w) for i, w in enumerate(widths)]
+        text += "  " + "  ".join(aligned).rstrip() + "\n"
+    return text + dropped(row, lines)
 
 
 def dropped(row, lines):
@@ -73,7 +75,7 @@ def dropped(row, lines):
     counts = {c: sum(line.dropped.get(c, 0) for line in lines) for c in row.columns}
     if not any(counts.values()):
         return ""
-    return "dropped slices: " + ", ".join(f"{c} {n}" for c, n in counts.items()) + "\n"
+    return "slices disturbed by other work: " + ", ".join(f"{c} {n}" for c, n in counts.items()) + "\n"
 
 
 def verdicts(results):
@@ -97,9 +99,9 @@ def markdown(results):
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
     out = ["## libfabric and Open MPI", "",
-           f"What `clan bench ofi` measured: {results.how}, all columns in turns. Microseconds per operation, minimum",
-           "/ median; beside them how many times as long the others take, round by round: median (smallest..largest;",
-           "that of the minima). Wanted: at least that many times.", "",
+           f"What `clan bench ofi` measured: {results.how}, all columns in turns. Microseconds per",
+           "operation, minimum / median; beside them how many times as long the others take, round by round:",
+           "median (smallest..largest; that of the minima). Wanted: at least that many times.", "",
            "```", results.machine_text.rstrip("\n"),
            f"load      {results.machine.get('load_after', '')} at the end", "```"]
     for row, lines in results.tables:
@@ -115,9 +117,9 @@ def markdown(results):
 
 
 def as_json(results):
+    lines = [asdict(line) for _, lines in results.tables for line in lines]
     return json.dumps({"machine": results.machine, "how": results.how, "failed": results.failed,
-                       "missing": results.missing,
-                       "results": [asdict(line) for _, lines in results.tables for line in lines]}, indent=2) + "\n"
+                       "missing": results.missing, "results": lines}, indent=2) + "\n"
 
 
 def write(results, directory):

@@ -4,7 +4,7 @@
 //   clan-ofi-load PROVIDER FAMILY CORE_A CORE_B
 //
 //   ofi.py ── "tagged 64 50" ──> client, CORE_B ── socketpair: Order ──> server, CORE_A (its child)
-//          <── "0.41 0.43 0" (us) ──           <── the provider ──>
+//          <── "0.41 0.43 25 0" (us) ──        <── the provider ──>
 //
 // The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart, which are
 // read one entry at a time without pause; messages below the provider's inject size are injected. Every
@@ -12,6 +12,14 @@
 // messages carries the window's. Before and after each measurement the whole of a message or a region is
 // checked, byte by byte. What does not come within kPatience ends the program.
 #include <poll.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -21,15 +29,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <rdma/fabric.h>
-#include <rdma/fi_atomic.h>
-#include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 
 #include <algorithm>
 #include <array>
@@ -47,7 +46,7 @@ namespace {
 constexpr std::size_t kMostBytes = 4u << 20;
 constexpr int kWindow = 64;
 constexpr int kSlices = 25;
-constexpr int kMostTimes = 8;  ///< as long as asked for, to get as many slices that nothing disturbed
+constexpr int kMostTimes = 8;     ///< as long as asked for, to get as many slices that nothing disturbed
 constexpr double kPatience = 20;  ///< seconds
 constexpr std::uint64_t kTag = 0x10;
 
@@ -93,18 +92,18 @@ class Patience {
 };
 
 enum class Kind : int {
-  kTagged,         ///< ping-pong
-  kMessage,        ///< the same without tags
-  kTaggedWindow,   ///< 64 messages, then an answer
-  kWriteWindow,    ///< both sides write at once, 64 under way
+  kTagged,        ///< ping-pong
+  kMessage,       ///< the same without tags
+  kTaggedWindow,  ///< 64 messages, then an answer
+  kWriteWindow,   ///< both sides write at once, 64 under way
   kReadWindow,
-  kWriteInject,    ///< both sides, fi_inject_write
-  kWrite,          ///< one at a time, until it is complete; the owner polls
+  kWriteInject,  ///< both sides, fi_inject_write
+  kWrite,        ///< one at a time, until it is complete; the owner polls
   kRead,
   kFetchAdd,
-  kIdle,           ///< CPU time of two seconds of waiting at the queue's descriptor
-  kWakeUp,         ///< ping-pong of two that sleep there
-  kEventfd,        ///< the same with nothing but an eventfd
+  kIdle,     ///< CPU time of two seconds of waiting at the queue's descriptor
+  kWakeUp,   ///< ping-pong of two that sleep there
+  kEventfd,  ///< the same with nothing but an eventfd
   kEnd,
 };
 
@@ -172,6 +171,7 @@ bool filled(const std::uint8_t* in, std::size_t bytes, unsigned seed) {
 struct Figure {
   double minimum = 0;
   double median = 0;
+  int kept = 1;     ///< slices. None: all were disturbed, and the figure is of those
   int dropped = 0;  ///< slices in which another process took a processor away from either side
 };
 
@@ -266,25 +266,32 @@ class Side {
     }
   }
   void post_receive(std::size_t bytes, int slot = 0) {
-    post([&] {
-      return tagged_ ? fi_trecv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, kTag, 0, &receives_[slot])
-                     : fi_recv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, &receives_[slot]);
-    }, "receive");
+    post(
+        [&] {
+          return tagged_ ? fi_trecv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, kTag, 0, &receives_[slot])
+                         : fi_recv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, &receives_[slot]);
+        },
+        "receive");
   }
   bool injects(std::size_t bytes) const { return bytes < info_->tx_attr->inject_size; }
   void inject(std::size_t bytes) {
-    post([&] {
-      return tagged_ ? fi_tinject(ep_, out_, bytes, peer_, kTag) : fi_inject(ep_, out_, bytes, peer_);
-    }, "inject");
+    post(
+        [&] {
+          return tagged_ ? fi_tinject(ep_, out_, bytes, peer_, kTag) : fi_inject(ep_, out_, bytes, peer_);
+        },
+        "inject");
   }
   void inject_write(std::size_t bytes) {
-    post([&] { return fi_inject_write(ep_, out_, bytes, peer_, remote_.address, remote_.key); }, "inject write");
+    post([&] { return fi_inject_write(ep_, out_, bytes, peer_, remote_.address, remote_.key); },
+         "inject write");
   }
   void post_send(std::size_t bytes, int slot = 0) {
-    post([&] {
-      return tagged_ ? fi_tsend(ep_, out_, bytes, nullptr, peer_, kTag, &sends_[slot])
-                     : fi_send(ep_, out_, bytes, nullptr, peer_, &sends_[slot]);
-    }, "send");
+    post(
+        [&] {
+          return tagged_ ? fi_tsend(ep_, out_, bytes, nullptr, peer_, kTag, &sends_[slot])
+                         : fi_send(ep_, out_, bytes, nullptr, peer_, &sends_[slot]);
+        },
+        "send");
   }
   void send(std::size_t bytes) {
     if (injects(bytes)) return inject(bytes);
@@ -292,10 +299,12 @@ class Side {
     wait(sent_, 1, "a send");
   }
   void access(bool write, std::size_t bytes, int slot = 0) {
-    post([&] {
-      return write ? fi_write(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key, &sends_[slot])
-                   : fi_read(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key, &sends_[slot]);
-    }, write ? "write" : "read");
+    post(
+        [&] {
+          return write ? fi_write(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key, &sends_[slot])
+                       : fi_read(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key, &sends_[slot]);
+        },
+        write ? "write" : "read");
   }
   /// Both have come here. `prepare` receives before the other side can send.
   template <typename F>
@@ -310,16 +319,21 @@ class Side {
   }
   // Notes are messages of the loops' own.
   void post_note() {
-    post([&] {
-      return tagged_ ? fi_trecv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, kTag, 0, &note_context_)
-                     : fi_recv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, &note_context_);
-    }, "receive");
+    post(
+        [&] {
+          return tagged_ ? fi_trecv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, kTag, 0,
+                                    &note_context_)
+                         : fi_recv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, &note_context_);
+        },
+        "receive");
   }
   void send_note() {
-    post([&] {
-      return tagged_ ? fi_tinject(ep_, &note_out_, sizeof note_out_, peer_, kTag)
-                     : fi_inject(ep_, &note_out_, sizeof note_out_, peer_);
-    }, "inject");
+    post(
+        [&] {
+          return tagged_ ? fi_tinject(ep_, &note_out_, sizeof note_out_, peer_, kTag)
+                         : fi_inject(ep_, &note_out_, sizeof note_out_, peer_);
+        },
+        "inject");
   }
   void sleep_until_received();
 
@@ -371,7 +385,8 @@ std::string Side::open(const char* provider, std::string_view family) {
   hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   // shm takes its own process for its address; with a node both sides would have the same.
   const char* node = std::strcmp(provider, "shm") == 0 ? nullptr : "127.0.0.1";
-  const int found = fi_getinfo(FI_VERSION(1, 17), node, nullptr, node != nullptr ? FI_SOURCE : 0, hints, &info_);
+  const int found =
+      fi_getinfo(FI_VERSION(1, 17), node, nullptr, node != nullptr ? FI_SOURCE : 0, hints, &info_);
   fi_freeinfo(hints);
   if (found != 0) return std::string("fi_getinfo: ") + fi_strerror(-found);
   MUST(fi_fabric(info_->fabric_attr, &fabric_, nullptr));
@@ -416,10 +431,10 @@ std::string Side::open(const char* provider, std::string_view family) {
 }
 
 void Side::close() {
-  for (fid* f : {in_mr_ ? &in_mr_->fid : nullptr, out_mr_ ? &out_mr_->fid : nullptr, ep_ ? &ep_->fid : nullptr,
-                 received_ ? &received_->fid : nullptr, sent_ ? &sent_->fid : nullptr,
-                 av_ ? &av_->fid : nullptr, domain_ ? &domain_->fid : nullptr,
-                 fabric_ ? &fabric_->fid : nullptr}) {
+  for (fid* f :
+       {in_mr_ ? &in_mr_->fid : nullptr, out_mr_ ? &out_mr_->fid : nullptr, ep_ ? &ep_->fid : nullptr,
+        received_ ? &received_->fid : nullptr, sent_ ? &sent_->fid : nullptr, av_ ? &av_->fid : nullptr,
+        domain_ ? &domain_->fid : nullptr, fabric_ ? &fabric_->fid : nullptr}) {
     if (f != nullptr) (void)fi_close(f);
   }
   if (info_ != nullptr) fi_freeinfo(info_);
@@ -510,10 +525,12 @@ double Side::fetch_add(const Order& order) {
     std::uint64_t first = 0;
     const double began = now();
     for (std::uint64_t i = 0; i < order.times; ++i) {
-      post([&] {
-        return fi_fetch_atomic(ep_, one, 1, desc_, found, desc_, peer_, remote_.address, remote_.key, FI_UINT64,
-                               FI_SUM, &sends_[0]);
-      }, "fetch-and-add");
+      post(
+          [&] {
+            return fi_fetch_atomic(ep_, one, 1, desc_, found, desc_, peer_, remote_.address, remote_.key,
+                                   FI_UINT64, FI_SUM, &sends_[0]);
+          },
+          "fetch-and-add");
       wait(sent_, 1, "a fetch-and-add");
       if (i == 0) first = *found;
       if (*found != first + i) give_up("fetch-and-add", "wrong result");
@@ -705,10 +722,10 @@ void Side::serve() {
 Figure Side::measure(Kind kind, std::size_t bytes, double ms) {
   if (kind == Kind::kIdle) {
     const double us = run({kind, bytes, 1}) * 1e6;
-    return {us, us, 0};
+    return {us, us};
   }
-  const bool windows = kind == Kind::kTaggedWindow || kind == Kind::kWriteWindow || kind == Kind::kReadWindow ||
-                       kind == Kind::kWriteInject;
+  const bool windows = kind == Kind::kTaggedWindow || kind == Kind::kWriteWindow ||
+                       kind == Kind::kReadWindow || kind == Kind::kWriteInject;
   const std::uint64_t unit = windows ? kWindow : 8;
   const std::uint64_t few = bytes <= 65536 ? 2 * kWindow : unit;
   (void)run({kind, bytes, 0});
@@ -723,10 +740,10 @@ Figure Side::measure(Kind kind, std::size_t bytes, double ms) {
     if (now() > until) break;
   }
   (void)run({kind, bytes, 0});
-  const auto dropped = static_cast<int>(disturbed.size());
+  const auto count = static_cast<int>(calm.size()), dropped = static_cast<int>(disturbed.size());
   auto& kept = calm.empty() ? disturbed : calm;
   std::sort(kept.begin(), kept.end());
-  return {kept.front(), kept[kept.size() / 2], dropped};
+  return {kept.front(), kept[kept.size() / 2], count, dropped};
 }
 
 void pin(int core) {
@@ -751,7 +768,7 @@ int be_client(Side& side, const Channel& channel, std::string_view family, pid_t
       give_up("order", line);
     }
     const Figure figure = side.measure(entry->kind, bytes, ms);
-    std::printf("%.5f %.5f %d\n", figure.minimum, figure.median, figure.dropped);
+    std::printf("%.5f %.5f %d %d\n", figure.minimum, figure.median, figure.kept, figure.dropped);
     std::fflush(stdout);
   }
   const Order end;

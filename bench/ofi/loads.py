@@ -66,8 +66,8 @@ class Pair:
             self.process.stdin.flush()
         except OSError:
             pass  # line() says why
-        low, median, dropped = self.line(60).split()
-        return float(low), float(median), int(dropped)
+        low, median, kept, dropped = self.line(60).split()
+        return float(low), float(median), int(kept), int(dropped)
 
     def end(self):
         """In good order, where it can."""
@@ -151,18 +151,20 @@ def mpi(row, session, options, number, failed):
     if "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
         raise Skip("mpirun is not Open MPI's")
     figures = {}
-    environment = {**options.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                   "TMPDIR": str(session.directory)}
+    environment = {**options.environment, "TMPDIR": str(session.directory),
+                   "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     for column in in_turns(row.columns, number):
         try:
-            text, _ = session.run(mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none",
-                                  "-x", "FI_PROVIDER_PATH", *MPI[column].split(), options.mpi_load, options.ms,
-                                  *session.cores, limit=120, environment=environment)
+            text, _ = session.run(
+                mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none", "-x", "FI_PROVIDER_PATH",
+                *MPI[column].split(), options.mpi_load, options.ms, *session.cores,
+                limit=120, environment=environment)
         except Failed as reason:
             failed[f"mpi, {column}"] = str(reason)
             continue
-        for kind, size, *figure in re.findall(r"^(latency|window) (\d+) ([\d.]+) ([\d.]+) (\d+)$", text, re.M):
-            figures.setdefault((kind, int(size)), {})[column] = (float(figure[0]), float(figure[1]), int(figure[2]))
+        for line in re.findall(r"^(?:latency|window) \d+ [\d.]+ [\d.]+ \d+ \d+$", text, re.M):
+            kind, size, low, median, *slices = line.split()
+            figures.setdefault((kind, int(size)), {})[column] = float(low), float(median), *map(int, slices)
     return figures
 
 
@@ -183,11 +185,13 @@ def fabtest(session, options, provider, kind, size):
         common += ["-S", str(size)] + (["-e", "rdm"] if words[0] == "fi_rma_bw" else [])
         pattern = r"^\d\S*\s+(?:\S+\s+){4}([\d.]+)\s"
     port = session.port()
-    server = session.start(*common, "-B", port, "-s", "127.0.0.1", core=0, stdin=subprocess.DEVNULL,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, environment=options.environment)
+    nothing = subprocess.DEVNULL
+    server = session.start(*common, "-B", port, "-s", "127.0.0.1", core=0, stdin=nothing, stdout=nothing,
+                           stderr=nothing, environment=options.environment)
     try:
         time.sleep(0.3)  # it says nothing when it is there
-        text, _ = session.run(*common, "-P", port, "127.0.0.1", core=1, limit=20, environment=options.environment)
+        text, _ = session.run(*common, "-P", port, "127.0.0.1", core=1, limit=20,
+                              environment=options.environment)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(5)
     finally:
@@ -208,7 +212,7 @@ def fabtests(row, session, options, number, failed):
             for attempt in (1, 2, 3):  # a client that comes before its server fails
                 try:
                     us = fabtest(session, options, provider, point.kind, point.bytes)
-                    at[provider] = (us, us, 0)
+                    at[provider] = (us, us, 1, 0)
                     break
                 except Failed as reason:
                     if attempt == 3:

@@ -1,12 +1,12 @@
-// What `clan bench ofi` has Open MPI run: two ranks, latency and bandwidth by plain MPI_Send and MPI_Recv, for
-// whichever transport mpirun was told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN DROPPED" (us) for
-// each size.
+// What `clan bench ofi` has Open MPI run: two ranks, latency and bandwidth by plain MPI_Send and MPI_Recv,
+// for whichever transport mpirun was told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED"
+// (us) for each size.
 //
 //   mpirun -np 2 ... clan-mpi-load MS CORE_A CORE_B
 //
-// latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. Every message carries
-// its number (of a window: the window's) at front, middle and back, which its receiver checks; one message
-// before and one after each measurement is checked byte by byte.
+// latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. Every message
+// carries its number (of a window: the window's) at front, middle and back, which its receiver checks; one
+// message before and one after each measurement is checked byte by byte.
 #include <mpi.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -27,6 +27,7 @@ constexpr int kMostBytes = 4194304;
 struct Figure {
   double minimum = 0;
   double median = 0;
+  int kept = 0;
   int dropped = 0;
 };
 
@@ -67,10 +68,10 @@ class Rank {
       MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
     verify(bytes);
-    const auto dropped = static_cast<int>(disturbed.size());
+    const auto count = static_cast<int>(calm.size()), dropped = static_cast<int>(disturbed.size());
     auto& kept = calm.empty() ? disturbed : calm;
     std::sort(kept.begin(), kept.end());
-    return {kept.front(), kept[kept.size() / 2], dropped};
+    return {kept.front(), kept[kept.size() / 2], count, dropped};
   }
 
  private:
@@ -85,7 +86,9 @@ class Rank {
     if (in_[0] != s || in_[bytes / 2] != s || in_[bytes - 1] != s) give_up("wrong data");
   }
 
-  double run(bool window, int bytes, int times) { return window ? windows(bytes, times) : ping_pong(bytes, times); }
+  double run(bool window, int bytes, int times) {
+    return window ? windows(bytes, times) : ping_pong(bytes, times);
+  }
 
   double ping_pong(int bytes, int times) {
     MPI_Barrier(MPI_COMM_WORLD);
@@ -156,7 +159,8 @@ int main(int argc, char** argv) {
     for (const int bytes : kSizes) {
       const Figure f = me.measure(window, bytes, std::atof(argv[1]));
       if (rank != 0) continue;
-      std::printf("%s %d %.5f %.5f %d\n", window ? "window" : "latency", bytes, f.minimum, f.median, f.dropped);
+      std::printf("%s %d %.5f %.5f %d %d\n", window ? "window" : "latency", bytes, f.minimum, f.median,
+                  f.kept, f.dropped);
     }
   }
   MPI_Finalize();

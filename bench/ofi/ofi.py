@@ -48,8 +48,8 @@ def programs_of_fabtests(text):
 
 def parse():
     parser = argparse.ArgumentParser(
-        prog="clan bench ofi", description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by libfabric's "
-        "public interface, and Open MPI over CLAN beside its own transports: all in turns.")
+        prog="clan bench ofi", description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by "
+        "libfabric's public interface, and Open MPI over CLAN beside its own transports: all in turns.")
     parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
     parser.add_argument("--only", metavar="NAME,...", help="only these rows")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 25 ms instead of 5 of 50")
@@ -107,7 +107,8 @@ def run_row(row, options, results):
     for what, why in failed.items():
         # A provider that has not got something is no failure.
         (results.missing if why.startswith("unavailable") else results.failed)[what] = why
-    print(f"{row.name}: {row.text} ({time.monotonic() - began:.0f} s)\n{described.table(row, lines)}", flush=True)
+    took = time.monotonic() - began
+    print(f"{row.name}: {row.text} ({took:.0f} s)\n{described.table(row, lines)}", flush=True)
 
 
 def main():

@@ -37,7 +37,8 @@ class Row:
     text: str
     columns: list             # CLAN's is the first
     points: list
-    round: object             # (row, session, options, number of the round) -> {(kind, bytes): {column: figure}}
+    round: object             # (row, session, options, round's number, failed) ->
+                              # {(kind, bytes): {column: figure}}
 
 
 @dataclass
@@ -84,33 +85,41 @@ ROWS = [
         [Point("wake-up", 8, "wake-up by FI_WAIT_FD, one way", {"eventfd": 1}),
          Point("idle", 8, "CPU time of 2 s of waiting (us)", most=200, once=True)], loads.waits),
     Row("mpi", "Open MPI: mtl ofi over CLAN beside its own transports", ["clan", "vader", "btl tcp"],
-        [Point("latency", n, f"MPI latency {size(n)}", {"vader": 1 / 1.3, **({"btl tcp": 20} if n == 8 else {})})
-         for n in SIZES]
+        [Point("latency", n, f"MPI latency {size(n)}",
+               {"vader": 1 / 1.3, **({"btl tcp": 20} if n == 8 else {})}) for n in SIZES]
         + [Point("window", n, f"MPI bandwidth {size(n)}, 64 under way", {"vader": 1 / 1.3}) for n in SIZES],
         loads.mpi),
 ]
 
 FABTESTS = Row(
     "fabtests", "the same by the programs of fabtests (--fabtests DIR)", ["clan", SHM],
-    ping_pong("fi_rdm_tagged_pingpong", "fi_rdm_tagged_pingpong") + ping_pong("fi_rdm_pingpong", "fi_rdm_pingpong")
+    ping_pong("fi_rdm_tagged_pingpong", "fi_rdm_tagged_pingpong")
+    + ping_pong("fi_rdm_pingpong", "fi_rdm_pingpong")
     + [Point("fi_rdm_tagged_bw", n, f"fi_rdm_tagged_bw {size(n)}", {SHM: 1.2}) for n in (4 * KB, 64 * KB, MB)]
-    + memory("fi_rma_bw -o write", "fi_rma_bw -o write {}") + memory("fi_rma_bw -o read", "fi_rma_bw -o read {}")
+    + memory("fi_rma_bw -o write", "fi_rma_bw -o write {}")
+    + memory("fi_rma_bw -o read", "fi_rma_bw -o read {}")
     + [Point(f"fi_rdm_atomic -o {op} -z uint64", 8, f"fi_rdm_atomic -o {op} -z uint64", {SHM: 3})
        for op in ("sum", "read", "cswap")], loads.fabtests)
 
 
 def judge(row, point, rounds):
-    """The line of a point. `rounds`: of each round, column: (minimum, median, slices dropped)."""
+    """The line of a point. `rounds`: of each round, column: (minimum, median, slices kept, dropped)."""
     samples = {c: [r[c] for r in rounds if c in r] for c in row.columns}
-    figures = {c: (min(f[0] for f in s), statistics.median(f[1] for f in s)) for c, s in samples.items() if s}
+    all_dropped = {c: sum(f[3] for f in s) for c, s in samples.items()}
+    # A round in which all slices of a column were disturbed counts only if there is no other.
+    rounds = [{c: f for c, f in r.items() if f[2] > 0 or not any(g[2] for g in samples[c])} for r in rounds]
+    calm = {c: [r[c] for r in rounds if c in r] for c in row.columns}
+    figures = {c: (min(f[0] for f in s), statistics.median(f[1] for f in s)) for c, s in calm.items() if s}
+    disturbed = [c for c, s in calm.items() if s and not any(f[2] for f in s)]
     ratios = {}
     for column in row.columns[1:]:
-        pairs = [r[column][1] / r["clan"][1] for r in rounds if column in r and "clan" in r and r["clan"][1] > 0]
-        if pairs:
-            minima = figures[column][0] / figures["clan"][0]
-            ratios[column] = (statistics.median(pairs), min(pairs), max(pairs), minima)
-    line = Line(row.name, point.text, figures, ratios, samples=samples,
-                dropped={c: sum(f[2] for f in s) for c, s in samples.items()})
+        if column not in figures or figures.get("clan", (0, 0))[1] <= 0:
+            continue
+        pairs = [r[column][1] / r["clan"][1] for r in rounds if column in r and "clan" in r]
+        pairs = pairs or [figures[column][1] / figures["clan"][1]]  # never calm in the same round
+        minima = figures[column][0] / figures["clan"][0]
+        ratios[column] = (statistics.median(pairs), min(pairs), max(pairs), minima)
+    line = Line(row.name, point.text, figures, ratios, samples=samples, dropped=all_dropped)
     if point.most is not None:
         line.wanted = f"at most {point.most:g}"
         if "clan" in figures:
@@ -123,6 +132,8 @@ def judge(row, point, rounds):
         line.verdict = "met" if met else "not met"
         if met != by_minima:
             line.verdict += ", by the minima " + ("met" if by_minima else "not")
+        if any(c in disturbed for c in ("clan", *point.bars)):
+            line.verdict += ", disturbed"
     return line
 
 

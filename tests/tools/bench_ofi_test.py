@@ -18,8 +18,8 @@ ROWS = ("tagged", "msg", "rma", "atomic", "wait", "mpi", "fabtests")
 
 
 def run(clan, *words, code=0, **more):
-    done = subprocess.run([clan, "bench", "ofi", *map(str, words)], capture_output=True, text=True, timeout=150,
-                          stdin=subprocess.DEVNULL, **more)
+    done = subprocess.run([clan, "bench", "ofi", *map(str, words)], capture_output=True, text=True,
+                          timeout=150, stdin=subprocess.DEVNULL, **more)
     assert done.returncode == code, done
     return done
 
@@ -77,8 +77,9 @@ def children_of(pid):
 
 def whatever_ends_it_ends_what_it_has_started(clan, number):
     with tempfile.TemporaryDirectory() as top:
-        bench = subprocess.Popen([clan, "bench", "ofi", "--only", "msg", "--ms", "1000"], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top})
+        bench = subprocess.Popen([clan, "bench", "ofi", "--only", "msg", "--ms", "1000"],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 env={**os.environ, "TMPDIR": top})
         deadline = time.monotonic() + 60
         while len(children := children_of(bench.pid)) < 6:
             assert bench.poll() is None and time.monotonic() < deadline, "three pairs were not started"

@@ -71,18 +71,19 @@ int exec_bench(const std::vector<std::string>& arguments) {
   }
   const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
-    fmt::print(
-        stderr,
-        "clan bench: {} is neither beside this program nor in ../lib/clan: it was not built.\n",
-        kRunner);
+    fmt::print(stderr,
+               "clan bench: {} is neither beside this program nor in ../lib/clan: it was not built.\n",
+               kRunner);
     return 127;
   }
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const bool help = first == "help" || first == "-h" || first == "--help";
   const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
   if (help && (apps || ofi)) {  // which the runner does not know
-    if (apps) fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
-    if (ofi) fmt::print("clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
+    if (apps)
+      fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
+    if (ofi)
+      fmt::print("clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
     fmt::print("clan bench ...             the engine beside the kernel:\n\n");
     std::fflush(stdout);
   }
