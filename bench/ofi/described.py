@@ -100,7 +100,7 @@ def markdown(results):
 
     out = ["## libfabric and Open MPI", "",
            f"What `clan bench ofi` measured: {results.how}, all columns in turns. Microseconds per",
-           "operation, minimum / median; beside them how many times as long the others take, round by round:",
+           "operation, minimum / median; beside them how many times as long the others take, turn by turn:",
            "median (smallest..largest; that of the minima). Wanted: at least that many times.", "",
            "```", results.machine_text.rstrip("\n"),
            f"load      {results.machine.get('load_after', '')} at the end", "```"]

@@ -3,8 +3,8 @@
 //
 //   clan-ofi-load PROVIDER FAMILY CORE_A CORE_B
 //
-//   ofi.py ── "tagged 64 50" ──> client, CORE_B ── socketpair: Order ──> server, CORE_A (its child)
-//          <── "0.41 0.43 25 0" (us) ──        <── the provider ──>
+//   ofi.py ── "tagged 64 12" ──> client, CORE_B ── socketpair: Order ──> server, CORE_A (its child)
+//          <── "0.41 0.43 9 0" (us) ──         <── the provider ──>
 //
 // The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart, which are
 // read one entry at a time without pause; messages below the provider's inject size are injected. Every
@@ -45,8 +45,8 @@ namespace {
 
 constexpr std::size_t kMostBytes = 4u << 20;
 constexpr int kWindow = 64;
-constexpr int kSlices = 25;
-constexpr int kMostTimes = 8;     ///< as long as asked for, to get as many slices that nothing disturbed
+constexpr int kSlices = 9;
+constexpr int kMostTimes = 5;     ///< as long as asked for, to get as many slices that nothing disturbed
 constexpr double kPatience = 20;  ///< seconds
 constexpr std::uint64_t kTag = 0x10;
 

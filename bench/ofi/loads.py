@@ -12,6 +12,9 @@ from pathlib import Path
 from processes import Failed, Skip, find
 
 
+TURNS = 4  # of each provider at each point in a round: the cores of a virtual machine move apart any time
+
+
 def in_turns(names, number):
     return list(names) if number % 2 == 0 else list(reversed(names))
 
@@ -95,20 +98,23 @@ def open_pairs(row, providers, session, options, failed):
 
 
 def ask_all(row, found, number, options, failed, asks):
-    """{(kind, bytes): {column: figure}}. `asks`: point -> (column, provider, kind) for each."""
+    """{(kind, bytes): [{column: figure}, ...]}, one for each turn. `asks`: point -> all of (column, provider,
+    kind)."""
     figures = {}
     for point in row.points:
         if point.once and number > 0:
             continue
-        at = figures.setdefault((point.kind, point.bytes), {})
-        for column, provider, kind in in_turns(asks(point), number):
-            if provider not in found:
-                continue
-            try:
-                at[column] = found[provider].ask(kind, point.bytes, options.ms)
-            except Failed as reason:
-                failed[f"{point.text}, {provider}"] = str(reason)
-                found.pop(provider).end()
+        turns = figures.setdefault((point.kind, point.bytes), [])
+        for turn in range(1 if point.once else TURNS):
+            turns.append({})
+            for column, provider, kind in in_turns(asks(point), number + turn):
+                if provider not in found:
+                    continue
+                try:
+                    turns[-1][column] = found[provider].ask(kind, point.bytes, options.ms)
+                except Failed as reason:
+                    failed[f"{point.text}, {provider}"] = str(reason)
+                    found.pop(provider).end()
     return figures
 
 
@@ -157,14 +163,15 @@ def mpi(row, session, options, number, failed):
         try:
             text, _ = session.run(
                 mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none", "-x", "FI_PROVIDER_PATH",
-                *MPI[column].split(), options.mpi_load, options.ms, *session.cores,
+                *MPI[column].split(), options.mpi_load, TURNS * options.ms, *session.cores,
                 limit=120, environment=environment)
         except Failed as reason:
             failed[f"mpi, {column}"] = str(reason)
             continue
         for line in re.findall(r"^(?:latency|window) \d+ [\d.]+ [\d.]+ \d+ \d+$", text, re.M):
             kind, size, low, median, *slices = line.split()
-            figures.setdefault((kind, int(size)), {})[column] = float(low), float(median), *map(int, slices)
+            at = figures.setdefault((kind, int(size)), [{}])[0]
+            at[column] = float(low), float(median), *map(int, slices)
     return figures
 
 
@@ -207,7 +214,8 @@ def fabtest(session, options, provider, kind, size):
 def fabtests(row, session, options, number, failed):
     figures = {}
     for point in row.points:
-        at = figures.setdefault((point.kind, point.bytes), {})
+        at = {}
+        figures[point.kind, point.bytes] = [at]
         for provider in in_turns(row.columns, number):
             for attempt in (1, 2, 3):  # a client that comes before its server fails
                 try:

@@ -20,7 +20,7 @@
 namespace {
 
 constexpr int kWindow = 64;
-constexpr int kSlices = 25, kMostTimes = 8;
+constexpr int kSlices = 27, kMostTimes = 5;
 constexpr int kSizes[] = {1, 8, 64, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304};
 constexpr int kMostBytes = 4194304;
 

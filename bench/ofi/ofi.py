@@ -52,9 +52,9 @@ def parse():
         "libfabric's public interface, and Open MPI over CLAN beside its own transports: all in turns.")
     parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
     parser.add_argument("--only", metavar="NAME,...", help="only these rows")
-    parser.add_argument("--quick", action="store_true", help="3 rounds of 25 ms instead of 5 of 50")
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 6 ms a turn instead of 5 of 12")
     parser.add_argument("--rounds", type=positive, help="how often everything is measured (5)")
-    parser.add_argument("--ms", type=positive, help="length of one measurement (50)")
+    parser.add_argument("--ms", type=positive, help="length of one turn (12)")
     parser.add_argument("--fabtests", type=programs_of_fabtests, metavar="DIR",
                         help="also by the programs of fabtests, which are in DIR")
     parser.add_argument("--cores", type=cores, metavar="A,B",
@@ -72,7 +72,7 @@ def parse():
         parser.error(f'"{unknown[0]}" {why}; `clan bench ofi --list` has all')
     options.rows = [known[name] for name in names]
     options.rounds = options.rounds or (3 if options.quick else 5)
-    options.ms = options.ms or (25 if options.quick else 50)
+    options.ms = options.ms or (6 if options.quick else 12)
     allowed = sorted(os.sched_getaffinity(0))
     options.cores = options.cores or [allowed[0], allowed[min(1, len(allowed) - 1)]]
     options.load, options.mpi_load = HERE / "clan-ofi-load", HERE / "clan-mpi-load"
@@ -129,7 +129,7 @@ def main():
     machine["libfabric"] = described.libfabric_version() or "unknown"
     machine["mpirun"] = described.mpi_version() if shutil.which("mpirun") else "none"
     results = SimpleNamespace(tables=[], failed={}, missing={}, machine=machine,
-                              how=f"{options.rounds} rounds of {options.ms} ms each")
+                              how=f"{options.rounds} rounds of {loads.TURNS} turns of {options.ms} ms")
     results.machine_text = described.machine_text(machine)
     print(results.machine_text, flush=True)
     interrupted = False

@@ -38,7 +38,7 @@ class Row:
     columns: list             # CLAN's is the first
     points: list
     round: object             # (row, session, options, round's number, failed) ->
-                              # {(kind, bytes): {column: figure}}
+                              # {(kind, bytes): [{column: figure}, ...]}
 
 
 @dataclass
@@ -103,10 +103,10 @@ FABTESTS = Row(
 
 
 def judge(row, point, rounds):
-    """The line of a point. `rounds`: of each round, column: (minimum, median, slices kept, dropped)."""
+    """The line of a point. `rounds`: of each turn, column: (minimum, median, slices kept, dropped)."""
     samples = {c: [r[c] for r in rounds if c in r] for c in row.columns}
     all_dropped = {c: sum(f[3] for f in s) for c, s in samples.items()}
-    # A round in which all slices of a column were disturbed counts only if there is no other.
+    # A turn in which all slices of a column were disturbed counts only if there is no other.
     rounds = [{c: f for c, f in r.items() if f[2] > 0 or not any(g[2] for g in samples[c])} for r in rounds]
     calm = {c: [r[c] for r in rounds if c in r] for c in row.columns}
     figures = {c: (min(f[0] for f in s), statistics.median(f[1] for f in s)) for c, s in calm.items() if s}
@@ -142,5 +142,5 @@ def measure(row, session, options, failed):
     rounds = {(p.kind, p.bytes): [] for p in row.points}
     for number in range(options.rounds):
         for at, figures in row.round(row, session, options, number, failed).items():
-            rounds[at].append(figures)
+            rounds[at] += figures
     return [judge(row, p, rounds[p.kind, p.bytes]) for p in row.points]
