@@ -640,13 +640,18 @@ void ContextCore::on_transfer_done(std::uint64_t token, int err, std::uint64_t b
 Result<std::uint32_t> ContextCore::add_queue(EventQueueCore* queue) {
   if (!usable()) return unusable_error();
   std::lock_guard lock(mutex_);
-  for (std::uint32_t i = 0; i < shm::kMaxEventQueues; ++i) {
-    if (queues_[i] != nullptr) continue;
-    queue->set_index(i);
-    queues_[i] = queue;
-    return i;
+  auto free = std::find(queues_.begin(), queues_.end(), nullptr);
+  if (free == queues_.end()) {
+    if (queues_.size() == shm::kMaxEventQueues) {
+      return Error{ENOSPC, "4096 event queues exist in this context already"};
+    }
+    queues_.push_back(nullptr);
+    free = queues_.end() - 1;
   }
-  return Error{ENOSPC, "64 event queues exist in this context already"};
+  const auto index = static_cast<std::uint32_t>(free - queues_.begin());
+  queue->set_index(index);
+  *free = queue;
+  return index;
 }
 
 void ContextCore::remove_queue(std::uint32_t queue) {
@@ -660,6 +665,7 @@ Result<int> ContextCore::queue_fd(std::uint32_t queue) {
   int eventfd;
   {
     std::lock_guard lock(mutex_);
+    if (queue_fds_.size() <= queue) queue_fds_.resize(queue + 1);
     Fd& fd = queue_fds_[queue];
     if (fd) return fd.get();
     auto made = create_eventfd();
@@ -677,7 +683,7 @@ void ContextCore::announce_queue_fds(nic::Link& link) {
   std::vector<std::pair<std::uint32_t, int>> fds;
   {
     std::lock_guard lock(mutex_);
-    for (std::uint32_t i = 0; i < shm::kMaxEventQueues; ++i) {
+    for (std::uint32_t i = 0; i < queue_fds_.size(); ++i) {
       if (queue_fds_[i]) fds.emplace_back(i, queue_fds_[i].get());
     }
   }
@@ -686,7 +692,7 @@ void ContextCore::announce_queue_fds(nic::Link& link) {
 
 void ContextCore::ring(std::uint32_t queue) {
   std::lock_guard lock(mutex_);
-  if (queue < shm::kMaxEventQueues && queues_[queue] != nullptr) queues_[queue]->ring();
+  if (queue < queues_.size() && queues_[queue] != nullptr) queues_[queue]->ring();
 }
 
 void ContextCore::ring_all() {

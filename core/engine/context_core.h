@@ -241,8 +241,8 @@ class ContextCore final : public nic::LinkSink,
   ApertureNames names_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_
   std::unique_ptr<RdmaDriver> rdma_;
-  EventQueueCore* queues_[shm::kMaxEventQueues] = {};
-  Fd queue_fds_[shm::kMaxEventQueues];
+  std::vector<EventQueueCore*> queues_;  ///< by number; null: free
+  std::vector<Fd> queue_fds_;
   bool listens_as_node_ = false;
 };
 

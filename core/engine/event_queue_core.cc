@@ -253,10 +253,15 @@ void EventQueueCore::ring() {
 // or have answered for waking the sleeper and not done it. So every leaf is posted again, and then
 // everyone is woken whatever `sleeping` says.
 void EventQueueCore::rescan() {
+  std::uint32_t words;
+  {
+    std::lock_guard lock(mutex_);
+    words = (used_ + 63) / 64;
+  }
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
     shm::EventQueueMemory& q = *lanes_[i].memory;
-    for (std::uint32_t word = 0; word < shm::kEventsPerQueue / 64; ++word) {
+    for (std::uint32_t word = 0; word < words; ++word) {
       std::uint64_t bits = q.leaf[word].load(std::memory_order_relaxed);  // relaxed: posted again below
       while (bits != 0) {
         auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));

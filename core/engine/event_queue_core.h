@@ -56,7 +56,7 @@ class EventQueueCore {
     std::atomic<std::uint64_t> tag{0};
     std::atomic<std::uint32_t> kind{0};  ///< 0 = not registered
   };
-  static constexpr std::uint32_t kChunk = 1024;
+  static constexpr std::uint32_t kChunk = 256;
   struct Lane {
     shm::EventQueueMemory* memory = nullptr;
     std::uint32_t cursor = 0;

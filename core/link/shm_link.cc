@@ -47,7 +47,7 @@ bool probe_direct_copy(pid_t pid, const shm::NicHeader& header) {
 }  // namespace
 
 ShmLink::ShmLink(ShmPeer peer, nic::Nic& nic, nic::LinkSink& sink, Reactor& reactor, Options options)
-    : peer_(std::move(peer)), nic_(nic), sink_(sink), reactor_(reactor), queue_fds_(shm::kMaxEventQueues) {
+    : peer_(std::move(peer)), nic_(nic), sink_(sink), reactor_(reactor) {
   auto* tables = reinterpret_cast<const shm::NicTables*>(peer_.tables.data());
   image_ = {tables, reinterpret_cast<shm::NicSignals*>(peer_.signals.data()), this};
   settled_.store(!options.accepted, std::memory_order_relaxed);  // relaxed: nobody knows us yet
@@ -725,8 +725,9 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
     }
     case ControlType::kQueueFd: {
       std::lock_guard lock(mutex_);
-      if (message.slot < queue_fds_.size() && datagram.fd_count == 1 &&
+      if (message.slot < shm::kMaxEventQueues && datagram.fd_count == 1 &&
           may_be_eventfd(datagram.fds[0].get())) {
+        if (queue_fds_.size() <= message.slot) queue_fds_.resize(message.slot + 1);
         queue_fds_[message.slot] = std::move(datagram.fds[0]);
       }
       break;

@@ -16,7 +16,8 @@
 // no index or pointer in it. Whatever an owner writes into its NicTables is input to its peers: they
 // mask and bound every field they read.
 //
-// Both segments are sparse: 65536 apertures and tripwires cost nothing until they are used.
+// Both segments are sparse: 65536 apertures and tripwires and 4096 event queues cost nothing until they are
+// used.
 #pragma once
 
 #include <atomic>
@@ -31,11 +32,11 @@ namespace clan::shm {
 
 constexpr std::uint64_t kNicMagic = 0x434c414e4e494331;  // "CLANNIC1"
 /// Raised by any change to a shared layout or to the control messages. Versions refuse each other.
-constexpr std::uint32_t kLayoutVersion = 2;
+constexpr std::uint32_t kLayoutVersion = 3;
 
 constexpr std::uint32_t kMaxApertures = 65536;
 constexpr std::uint32_t kMaxTripwires = 65536;
-constexpr std::uint32_t kMaxEventQueues = 64;
+constexpr std::uint32_t kMaxEventQueues = 4096;
 constexpr std::uint32_t kEventsPerQueue = 65536;
 constexpr std::uint32_t kNoTripwire = 0xffffffff;
 constexpr std::uint32_t kNoEvent = 0xffffffff;

@@ -486,13 +486,21 @@ TEST(EventQueue, LeavesNoEventBehindWhenAConsumerStopsHalfWayThroughAWord) {
   }
 }
 
-TEST(EventQueue, ExistsSixtyFourTimesPerContextAndItsNumberIsUsedAgain) {
+TEST(EventQueue, ExistsFourThousandTimesPerContextAndItsNumberIsUsedAgain) {
   auto context = must(Context::create());
   std::vector<EventQueue> queues;
-  for (int i = 0; i < 64; ++i) queues.push_back(must(EventQueue::create(context)));
+  for (int i = 0; i < 4096; ++i) queues.push_back(must(EventQueue::create(context)));
   EXPECT_ERR(EventQueue::create(context), ENOSPC);
-  queues.pop_back();
-  EXPECT_OK(EventQueue::create(context));
+  queues.erase(queues.begin() + 1000);
+  queues.push_back(must(EventQueue::create(context)));
+  // The first, the last and the one in between are queues like any other.
+  for (EventQueue* queue : {&queues[0], &queues[4094], &queues[4095]}) {
+    const std::uint32_t event = must(queue->add_user(7));
+    queue->post_user(event);
+    Event got[2];
+    ASSERT_EQ(queue->poll(got), 1u);
+    EXPECT_EQ(got[0].tag, 7u);
+  }
 }
 
 TEST(EventQueue, UsedAgainHasNoEventsOfItsPredecessor) {

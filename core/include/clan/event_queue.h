@@ -43,7 +43,7 @@ struct Event {
 
 class CLAN_EXPORT EventQueue {
  public:
-  /// ENOSPC: a context has at most 64 queues; 65536 events in each.
+  /// ENOSPC: a context has at most 4096 queues; 65536 events in each.
   static Result<EventQueue> create(Context& context);
   EventQueue(EventQueue&&) noexcept;
   EventQueue& operator=(EventQueue&&) noexcept;
