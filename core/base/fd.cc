@@ -174,10 +174,11 @@ Result<Fd> listen_abstract(std::string_view name) {
 Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns) {
   auto address = abstract_address(name);
   if (!address) return address.error();
-  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const bool waits = deadline_ns != 0;
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | (waits ? 0 : SOCK_NONBLOCK), 0));
   if (!fd) return errno_error("socket(AF_UNIX)");
   for (;;) {
-    if (deadline_ns != kNoDeadline) {
+    if (waits && deadline_ns != kNoDeadline) {
       // connect() to a listener whose backlog is full waits as long as sending may.
       const std::uint64_t now = monotonic_ns();
       const std::uint64_t left_us = deadline_ns > now ? (deadline_ns - now) / 1000 + 1 : 1;
@@ -188,7 +189,9 @@ Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns) {
       }
     }
     if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0) return fd;
-    if (errno == EAGAIN) return Error{ETIMEDOUT, "the peer accepts nobody: its backlog is full"};
+    if (errno == EAGAIN) {
+      return Error{waits ? ETIMEDOUT : EAGAIN, "the peer accepts nobody: its backlog is full"};
+    }
     if (errno != EINTR) return errno_error("connect(abstract socket)");
   }
 }

@@ -10,8 +10,6 @@
 namespace clan::engine {
 namespace {
 
-constexpr std::uint64_t kAcceptTimeoutNs = 10'000'000'000u;
-
 constexpr std::uint64_t kPrefetchLines = 8;   ///< measured: 16 is no better, 48 does harm
 constexpr std::uint64_t kMostPrefetched = 4;  ///< lines; larger records keep the memory busy by themselves
 
@@ -123,11 +121,10 @@ Status Connection::open_remote(const ConnectRecord& record) {
   return {};
 }
 
-Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextCore> context,
-                                                        std::shared_ptr<nic::Link> link,
-                                                        std::uint32_t remote_endpoint,
-                                                        ConnectionKind kind, Address from,
-                                                        std::uint64_t deadline_ns) {
+Result<std::shared_ptr<Connection>> Connection::ask(std::shared_ptr<ContextCore> context,
+                                                    std::shared_ptr<nic::Link> link,
+                                                    std::uint32_t remote_endpoint, ConnectionKind kind,
+                                                    Address from) {
   nic::Nic* nic = context->lane(link->remote_uid());
   if (nic == nullptr) return Error{EACCES, "policy forbids this user id"};
   std::shared_ptr<Connection> c(new Connection(context, link, *nic));
@@ -143,6 +140,38 @@ Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextC
     c->exposed_ = false;
     return s.error();
   }
+  return c;
+}
+
+Status Connection::answer(std::weak_ptr<AnswerSink> asker) {
+  std::unique_lock lock(mutex_);
+  if (!answer_known_) {
+    asker_ = std::move(asker);
+    return Error{EAGAIN, "the peer has not answered yet"};
+  }
+  const int err = answer_err_;
+  lock.unlock();
+  if (err != 0) {
+    const Error refused = refusal(err);
+    const std::uint32_t endpoint = remote_endpoint_;
+    close();
+    if (refused.err == ECONNREFUSED) context_->forget_service(*link_, endpoint);
+    CLAN_INFO("process %d: %s", static_cast<int>(link_->remote_pid()), refused.message().c_str());
+    return refused;
+  }
+  CLAN_DEBUG("connected to process %d", static_cast<int>(link_->remote_pid()));
+  count(context_->counters().connections_opened);
+  return {};
+}
+
+Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextCore> context,
+                                                        std::shared_ptr<nic::Link> link,
+                                                        std::uint32_t remote_endpoint,
+                                                        ConnectionKind kind, Address from,
+                                                        std::uint64_t deadline_ns) {
+  auto asked = ask(context, std::move(link), remote_endpoint, kind, from);
+  if (!asked) return asked;
+  const std::shared_ptr<Connection>& c = *asked;
   std::unique_lock lock(c->mutex_);
   const std::uint64_t give_up = std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs);
   while (!c->answer_known_) {
@@ -154,17 +183,9 @@ Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextC
     }
     c->answered_.wait_for(lock, std::chrono::nanoseconds(give_up - now));
   }
-  if (c->answer_err_ != 0) {
-    const Error refused = refusal(c->answer_err_);
-    lock.unlock();
-    c->close();
-    if (refused.err == ECONNREFUSED) context->forget_service(*link, remote_endpoint);
-    CLAN_INFO("process %d: %s", static_cast<int>(link->remote_pid()), refused.message().c_str());
-    return refused;
-  }
-  CLAN_DEBUG("connected to process %d", static_cast<int>(link->remote_pid()));
-  count(context->counters().connections_opened);
-  return c;
+  lock.unlock();
+  if (auto s = c->answer({}); !s) return s.error();
+  return asked;
 }
 
 Result<std::shared_ptr<Connection>> Connection::connect_service(std::shared_ptr<ContextCore> context,
@@ -229,6 +250,7 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
     int reason = 0;
     get_payload(message, &reason);
     peer_left(reason != 0 ? ECONNRESET : 0, true);
+    tell_asker();
     return;
   }
   if (message.type == kOobReset) {
@@ -254,6 +276,19 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
     exposed_ = false;  // it keeps nothing of ours
   }
   answered_.notify_all();
+  lock.unlock();
+  tell_asker();
+}
+
+void Connection::tell_asker() {
+  std::shared_ptr<AnswerSink> asker;
+  {
+    std::lock_guard lock(mutex_);
+    if (!answer_known_) return;
+    asker = asker_.lock();
+    asker_.reset();
+  }
+  if (asker) asker->on_answer();
 }
 
 void Connection::on_link_down(const std::shared_ptr<nic::Link>& link) {
@@ -267,6 +302,7 @@ void Connection::on_link_down(const std::shared_ptr<nic::Link>& link) {
     }
   }
   peer_left(ECONNRESET, true);
+  tell_asker();
 }
 
 // --- tear-down -------------------------------------------------------------------------------------

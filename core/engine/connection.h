@@ -98,6 +98,16 @@ class ClosedConnection final : public OobSink {
   std::atomic<bool> released_{false};
 };
 
+/// Who hears that something it has asked for has been answered. Any thread; it holds no lock of ours.
+class AnswerSink {
+ public:
+  virtual ~AnswerSink() = default;
+  virtual void on_answer() = 0;
+};
+
+/// Time for a peer's driver thread to answer kConnect.
+constexpr std::uint64_t kAcceptTimeoutNs = 10'000'000'000u;
+
 class Connection final : public OobSink, public std::enable_shared_from_this<Connection> {
  public:
   /// Client: offers a region to `remote_endpoint` behind `link` and waits for its answer.
@@ -105,6 +115,14 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
                                                      std::shared_ptr<nic::Link> link,
                                                      std::uint32_t remote_endpoint, ConnectionKind kind,
                                                      Address from, std::uint64_t deadline_ns);
+  /// The first half of connect(): asks, and does not wait.
+  static Result<std::shared_ptr<Connection>> ask(std::shared_ptr<ContextCore> context,
+                                                 std::shared_ptr<nic::Link> link,
+                                                 std::uint32_t remote_endpoint, ConnectionKind kind,
+                                                 Address from);
+  /// The second: the connection is open, or why not, and then it is closed. EAGAIN: no answer yet, `asker`
+  /// will hear of it.
+  Status answer(std::weak_ptr<AnswerSink> asker);
   /// The same by the name of a service, whose endpoint may have changed since it was last asked.
   static Result<std::shared_ptr<Connection>> connect_service(std::shared_ptr<ContextCore> context,
                                                              const std::string& service, uid_t uid,
@@ -226,6 +244,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
   void wake_local();
+  void tell_asker();
   int nothing_there();
   int broken();
   std::uint64_t load_credit();
@@ -275,6 +294,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   std::condition_variable answered_;
   bool answer_known_ = false;
   int answer_err_ = 0;
+  std::weak_ptr<AnswerSink> asker_;
   std::atomic<bool> closed_{false};
   bool exposed_ = false;    ///< the peer may know our region
   bool peer_done_ = false;  ///< it does not touch it any more

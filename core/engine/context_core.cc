@@ -378,14 +378,19 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, ui
   auto peer = link::dial(name, owner, node_, doorbell_.get(), [this](uid_t uid) { return lane(uid); },
                          deadline_ns, endpoint);
   if (!peer) return peer.error();
+  return link_with(std::move(*peer));
+}
+
+// A peer has answered our hello.
+Result<std::shared_ptr<nic::Link>> ContextCore::link_with(link::ShmPeer peer) {
   // Somebody else may have linked us with that node in the meantime, or under another name.
   // (A link with ourselves has its other end in the same table, so we always keep the one just made.)
-  if (auto known = peer->node == node_ ? nullptr : find_link(peer->node, peer->credentials.uid)) {
-    lane(peer->credentials.uid)->remove_peer_slot(peer->peer_slot);
+  if (auto known = peer.node == node_ ? nullptr : find_link(peer.node, peer.credentials.uid)) {
+    end_dial(peer);
     return known;
   }
-  nic::Nic* nic = lane(peer->credentials.uid);
-  auto link = std::make_shared<link::ShmLink>(std::move(*peer), *nic, *this, reactor_,
+  nic::Nic* nic = lane(peer.credentials.uid);
+  auto link = std::make_shared<link::ShmLink>(std::move(peer), *nic, *this, reactor_,
                                               link::ShmLink::Options{options_.direct_copy});
   if (auto s = begin(link); !s) return s.error();
   link->confirm();
@@ -393,21 +398,47 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, ui
   return std::static_pointer_cast<nic::Link>(link);
 }
 
+void ContextCore::end_dial(const link::ShmPeer& peer) {
+  lane(peer.credentials.uid)->remove_peer_slot(peer.peer_slot);
+}
+
+std::shared_ptr<nic::Link> ContextCore::known_link(const std::string& service, uid_t uid,
+                                                   std::uint32_t* endpoint) {
+  std::lock_guard lock(mutex_);
+  auto it = known_services_.find(service_name(uid, service));
+  if (it == known_services_.end()) return nullptr;
+  auto link = it->second.link.lock();
+  if (!link || !link->alive()) return nullptr;
+  *endpoint = it->second.endpoint;
+  return link;
+}
+
+Result<link::ShmPeer> ContextCore::begin_dial(const std::string& service, uid_t uid) {
+  auto peer = link::begin_dial(service_name(uid, service), uid, node_, doorbell_.get(),
+                               [this](uid_t peers) { return lane(peers); });
+  if (!peer && peer.error().err == ENAMETOOLONG) return service_name_too_long();
+  return peer;
+}
+
+Result<std::shared_ptr<nic::Link>> ContextCore::dialled(link::ShmPeer peer, const std::string& service,
+                                                        std::uint32_t endpoint) {
+  const uid_t uid = peer.credentials.uid;
+  auto link = link_with(std::move(peer));
+  if (!link) return link;
+  std::lock_guard lock(mutex_);
+  known_services_[service_name(uid, service)] = {*link, endpoint};
+  return link;
+}
+
 Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::string& service, uid_t uid,
                                                                std::uint64_t deadline_ns,
                                                                std::uint32_t* endpoint,
                                                                bool* remembered) {
-  const std::string name = service_name(uid, service);
-  {
-    std::lock_guard lock(mutex_);
-    if (auto it = known_services_.find(name); it != known_services_.end()) {
-      if (auto link = it->second.link.lock(); link && link->alive()) {
-        *endpoint = it->second.endpoint;
-        if (remembered != nullptr) *remembered = true;
-        return link;
-      }
-    }
+  if (auto link = known_link(service, uid, endpoint)) {
+    if (remembered != nullptr) *remembered = true;
+    return link;
   }
+  const std::string name = service_name(uid, service);
   auto link = dial(name, uid, deadline_ns, endpoint);
   if (!link) {
     CLAN_INFO("no link to service \"%s\" of user %u: %s", service.c_str(), static_cast<unsigned>(uid),

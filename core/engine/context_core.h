@@ -126,6 +126,14 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<nic::Link>> link_to_service(const std::string& service, uid_t uid,
                                                      std::uint64_t deadline_ns, std::uint32_t* endpoint,
                                                      bool* remembered = nullptr);
+  /// The link to whoever offers `service`, and the endpoint behind it, if we have asked before. Null: no.
+  std::shared_ptr<nic::Link> known_link(const std::string& service, uid_t uid, std::uint32_t* endpoint);
+  /// The steps of dialling for who does not wait (link::begin_dial, link::finish_dial): asks for a service;
+  /// makes the link when its process has answered; gives it up.
+  Result<link::ShmPeer> begin_dial(const std::string& service, uid_t uid);
+  Result<std::shared_ptr<nic::Link>> dialled(link::ShmPeer peer, const std::string& service,
+                                             std::uint32_t endpoint);
+  void end_dial(const link::ShmPeer& peer);
   /// That endpoint is gone: the next link_to_service() asks the name again. True when it was known.
   bool forget_service(const nic::Link& link, std::uint32_t endpoint);
   /// The link to a node, dialled if need be.
@@ -206,6 +214,7 @@ class ContextCore final : public nic::LinkSink,
   bool help_slowly();
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner, std::uint64_t deadline_ns,
                                           std::uint32_t* endpoint);
+  Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
   std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
   Status begin(const std::shared_ptr<link::ShmLink>& link);
   std::vector<std::shared_ptr<OobSink>> sinks();

@@ -22,9 +22,10 @@ MessageEndpointCore::~MessageEndpointCore() {
     for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
       if (peer->offers[slot].open) take_back(*peer, slot);
     }
-    peer->connection->close();
+    if (peer->attempt) peer->attempt->cancel();
+    if (peer->connection) peer->connection->close();
   }
-  if (user_queue_) user_queue_->remove(user_event_);
+  if (user_queue_ && context_->usable()) user_queue_->remove(user_event_);
 }
 
 Status MessageEndpointCore::start(const std::string& service) {
@@ -79,25 +80,112 @@ Result<PeerIndex> MessageEndpointCore::connect(const std::string& service, uid_t
 
 Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection, bool chosen) {
   auto peer = std::make_unique<Peer>();
-  peer->connection = std::move(connection);
   peer->chosen = chosen;
   peer->index = static_cast<PeerIndex>(peers_.size());
-  auto event = arrivals_->add(EventKind::kMessage, peer->index);
-  if (!event) return event.error();
-  peer->event = *event;
-  if (auto s = peer->connection->bind_shared(arrivals_, *event); !s) {
-    arrivals_->remove(*event);
-    return s.error();
-  }
-  PeerIndex index = peer->index;
+  if (auto s = join(*peer, std::move(connection)); !s) return s.error();
   peers_.push_back(std::move(peer));
-  if (user_queue_) bind_peer(*peers_[index]);
-  return index;
+  return peers_.back()->index;
+}
+
+// The connection is the peer's from now on, and its events come here.
+Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connection) {
+  auto event = arrivals_->add(EventKind::kMessage, peer.index);
+  if (!event) return event.error();
+  if (auto s = connection->bind_shared(arrivals_, *event); !s) {
+    arrivals_->remove(*event);
+    return s;
+  }
+  peer.event = *event;
+  peer.connection = std::move(connection);
+  if (user_queue_) bind_peer(peer);
+  return {};
+}
+
+Result<PeerIndex> MessageEndpointCore::begin_connect(const std::string& service, uid_t uid,
+                                                     std::span<const std::byte> greeting,
+                                                     std::uint64_t deadline_ns) {
+  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(), deadline_ns,
+                                       weak_from_this());
+  if (!attempt) return attempt.error();
+  auto peer = std::make_unique<Peer>();
+  peer->attempt = std::move(*attempt);
+  peer->greeting.assign(greeting.begin(), greeting.end());
+  peer->chosen = true;
+  peer->index = static_cast<PeerIndex>(peers_.size());
+  connecting_.push_back(peer.get());
+  peers_.push_back(std::move(peer));
+  look_at_attempts();
+  return peers_.back()->index;
+}
+
+void MessageEndpointCore::on_answer() {
+  {
+    std::lock_guard lock(mutex_);
+    any_accepted_.store(true, std::memory_order_release);  // PAIR endpoint.accepted: to adopt()
+  }
+  arrivals_->post(adopt_event_);
+  std::lock_guard lock(mutex_);
+  if (user_queue_) user_queue_->post(user_event_);
+}
+
+void MessageEndpointCore::look_at_attempts() {
+  for (std::size_t i = 0; i < connecting_.size();) {
+    Peer& peer = *connecting_[i];
+    look_at_attempt(peer);
+    if (peer.attempt) {
+      ++i;
+    } else {
+      connecting_.erase(connecting_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+void MessageEndpointCore::look_at_attempt(Peer& peer) {
+  auto connection = peer.attempt->result();
+  if (!connection && connection.error().err == EAGAIN) return;
+  peer.attempt.reset();
+  Status joined = connection ? join(peer, *connection) : Status(connection.error());
+  if (joined && !peer.greeting.empty()) {
+    std::byte* room = peer.connection->reserve(peer.greeting.size());
+    if (room != nullptr) {
+      std::memcpy(room, peer.greeting.data(), peer.greeting.size());
+      peer.connection->commit(peer.greeting.size(), RecordType::kMessage);
+    } else {
+      arrivals_->remove(peer.event);
+      peer.connection.reset();
+      joined = Error{EMSGSIZE, "a greeting longer than the peer's ring"};
+    }
+  }
+  std::vector<std::byte>().swap(peer.greeting);
+  if (joined) return;
+  peer.failure = joined.error().err;
+  peer.departed = true;
+  departed_.push_back({peer.index, peer.failure, peer.failure});
+  ++untold_;
+}
+
+// Why find() has none of this number.
+Error MessageEndpointCore::no_peer(PeerIndex index) {
+  if (!context_->usable()) return unusable_error();
+  Peer* peer = find_any(index);
+  if (peer == nullptr) return {EINVAL, "no such peer"};
+  if (peer->attempt) look_at_attempts();
+  if (peer->failure != 0) return {peer->failure, "the peer could not be connected to"};
+  return {EAGAIN, "the peer has not accepted yet"};
+}
+
+Status MessageEndpointCore::await(PeerIndex index, std::uint64_t deadline_ns) {
+  if (find(index) != nullptr) return {};
+  Peer* peer = find_any(index);
+  if (peer != nullptr && peer->attempt && peer->attempt->wait(deadline_ns)) look_at_attempts();
+  if (find(index) != nullptr) return {};
+  const Error error = no_peer(index);
+  return find(index) != nullptr ? Status() : Status(error);
 }
 
 Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
   Peer* peer = find(index);
-  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  if (peer == nullptr) return Error{find_any(index) == nullptr ? EINVAL : ENOTCONN, "not connected to this peer"};
   return peer->connection->remote_address();
 }
 
@@ -135,6 +223,7 @@ void MessageEndpointCore::adopt() {
     fresh.swap(accepted_);
     any_accepted_.store(false, std::memory_order_relaxed);
   }
+  if (!connecting_.empty()) look_at_attempts();
   for (auto& connection : fresh) (void)add_peer(std::move(connection), false);
 }
 
@@ -160,7 +249,7 @@ void MessageEndpointCore::make_cold(Peer& peer) {
 }
 
 void MessageEndpointCore::disconnect(PeerIndex index) {
-  Peer* peer = find(index);
+  Peer* peer = find_any(index);
   if (peer == nullptr) return;
   if (front_.peer == peer) front_ = {};
   for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
@@ -170,8 +259,12 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   peer->fragmenting.clear();
   std::erase(sending_, peer);
   std::erase(hot_, peer);
-  peer->connection->close();
-  arrivals_->remove(peer->event);
+  std::erase(connecting_, peer);
+  if (peer->attempt) peer->attempt->cancel();
+  if (peer->connection) {
+    peer->connection->close();
+    arrivals_->remove(peer->event);
+  }
   peers_[index].reset();
   for (Departure& d : departed_) {
     if (d.peer == index && std::exchange(d.err, 0) != 0) --untold_;
@@ -211,6 +304,7 @@ Status MessageEndpointCore::tell_departure() {
     --untold_;
     if (err == EPIPE) return Error{err, "a peer we had connected to has closed (take_departed() names it)"};
     if (err == ECONNRESET) return Error{err, "a peer died (take_departed() names it)"};
+    if (err != EPROTO) return Error{err, "a peer could not be connected to (take_departed() names it)"};
     return Error{err, "a peer was reset (take_departed() names it)"};
   }
   return {};
@@ -240,7 +334,8 @@ std::size_t MessageEndpointCore::max_eager(PeerIndex to) const {
 
 Result<std::span<std::byte>> MessageEndpointCore::reserve(PeerIndex to, std::size_t bytes) {
   Peer* peer = find(to);
-  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  if (peer == nullptr) [[unlikely]]
+    return no_peer(to);
   Connection& c = *peer->connection;
   if (bytes > c.max_payload()) return Error{EMSGSIZE, "more than max_eager() in one piece"};
   if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
@@ -260,7 +355,7 @@ void MessageEndpointCore::commit(PeerIndex to, std::size_t bytes) {
 Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> header,
                                        std::span<const std::byte> message, std::uint64_t cookie) {
   Peer* peer = find(to);
-  if (peer == nullptr) return Error{EINVAL, "no such peer"};
+  if (peer == nullptr) return no_peer(to);
   if (header.size() > kMaxMessageHeader) return Error{EINVAL, "a header longer than kMaxMessageHeader"};
   Connection& c = *peer->connection;
   const std::size_t eager = std::min<std::size_t>(options_.eager_bytes, c.max_payload());
@@ -418,8 +513,10 @@ std::size_t MessageEndpointCore::poll_sent(std::span<SendCompletion> completions
 
 Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> message,
                                  std::uint64_t deadline_ns) {
+  if (auto s = await(to, deadline_ns); !s) [[unlikely]] {
+    return s.error().err == EAGAIN ? Error{ETIMEDOUT, "the peer has not accepted in time"} : s.error();
+  }
   Peer* peer = find(to);
-  if (peer == nullptr) return Error{EINVAL, "no such peer"};
   Connection& c = *peer->connection;
   for (;;) {
     auto posted = post(to, {}, message, kNoCookie);
@@ -787,7 +884,7 @@ Status MessageEndpointCore::bind(std::shared_ptr<EventQueueCore> queue, std::uin
     user_queue_ = std::move(queue);
   }
   for (auto& peer : peers_) {
-    if (peer) bind_peer(*peer);
+    if (peer && peer->connection) bind_peer(*peer);
   }
   user_queue_->post(user_event_);
   return {};
@@ -819,6 +916,13 @@ Result<PeerIndex> MessageEndpoint::connect(const std::string& service, std::int6
                                            std::int64_t uid) {
   return core_->connect(service, core_->context().owner(uid),
                         deadline_after_ms(timeout_ms));
+}
+Result<PeerIndex> MessageEndpoint::begin_connect(const std::string& service, std::span<const std::byte> greeting,
+                                                 std::int64_t timeout_ms, std::int64_t uid) {
+  return core_->begin_connect(service, core_->context().owner(uid), greeting, deadline_after_ms(timeout_ms));
+}
+Status MessageEndpoint::await(PeerIndex peer, std::int64_t timeout_ms) {
+  return core_->await(peer, deadline_after_ms(timeout_ms));
 }
 Result<Address> MessageEndpoint::peer_address(PeerIndex peer) const { return core_->peer_address(peer); }
 void MessageEndpoint::disconnect(PeerIndex peer) { core_->disconnect(peer); }

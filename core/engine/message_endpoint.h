@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "clan/message.h"
+#include "engine/connect_attempt.h"
 #include "engine/connection.h"
 
 namespace clan::engine {
@@ -29,6 +30,7 @@ struct OfferRecord {
 };
 
 class MessageEndpointCore final : public OobSink,
+                                  public AnswerSink,
                                   public std::enable_shared_from_this<MessageEndpointCore> {
  public:
   MessageEndpointCore(std::shared_ptr<ContextCore> context, const MessageOptions& options)
@@ -42,6 +44,9 @@ class MessageEndpointCore final : public OobSink,
                                  std::uint64_t deadline_ns);
   Result<PeerIndex> connect(const Address& peer, std::uint64_t deadline_ns);
   Result<PeerIndex> connect(const std::string& service, uid_t uid, std::uint64_t deadline_ns);
+  Result<PeerIndex> begin_connect(const std::string& service, uid_t uid, std::span<const std::byte> greeting,
+                                  std::uint64_t deadline_ns);
+  Status await(PeerIndex peer, std::uint64_t deadline_ns);
   Result<Address> peer_address(PeerIndex peer) const;
   void disconnect(PeerIndex peer);
 
@@ -74,6 +79,8 @@ class MessageEndpointCore final : public OobSink,
   // OobSink, driver thread
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
   void on_link_down(const std::shared_ptr<nic::Link>& link) override;
+  // AnswerSink: an attempt of ours has ended
+  void on_answer() override;
 
  private:
   struct Offer {
@@ -87,7 +94,10 @@ class MessageEndpointCore final : public OobSink,
     std::size_t total() const { return header_bytes + message.size(); }
   };
   struct Peer {
-    std::shared_ptr<Connection> connection;
+    std::shared_ptr<Connection> connection;  ///< null: connecting, or that has failed
+    std::shared_ptr<ConnectAttempt> attempt;  ///< while connecting
+    std::vector<std::byte> greeting;          ///< to be sent first
+    int failure = 0;                          ///< why it could not be connected to
     PeerIndex index = 0;
     bool hot = false;
     bool departed = false;
@@ -122,10 +132,17 @@ class MessageEndpointCore final : public OobSink,
 
   static constexpr std::size_t kMaxHot = 8;
 
+  /// A peer that is or was connected.
   Peer* find(PeerIndex index) const {
-    return index < peers_.size() ? peers_[index].get() : nullptr;
+    Peer* peer = find_any(index);
+    return peer != nullptr && peer->connection ? peer : nullptr;
   }
+  Peer* find_any(PeerIndex index) const { return index < peers_.size() ? peers_[index].get() : nullptr; }
+  Error no_peer(PeerIndex index);
   Result<PeerIndex> add_peer(std::shared_ptr<Connection> connection, bool chosen);
+  Status join(Peer& peer, std::shared_ptr<Connection> connection);
+  void look_at_attempts();
+  void look_at_attempt(Peer& peer);
   void adopt();
   void make_hot(Peer& peer);
   void make_cold(Peer& peer);
@@ -156,6 +173,7 @@ class MessageEndpointCore final : public OobSink,
   std::uint32_t endpoint_ = 0;
 
   std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<Peer*> connecting_;
   std::vector<Peer*> hot_;
   std::size_t next_hot_ = 0;
   std::shared_ptr<EventQueueCore> arrivals_;

@@ -101,9 +101,11 @@ void refuse(int socket, NodeId self, int err) {
   (void)send_datagram(socket, std::as_bytes(std::span(&message, 1)), {}, false);
 }
 
-Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
-                     const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
-                     std::uint32_t* endpoint) {
+namespace {
+
+// Connects and says hello. Waits for room in the listener's backlog until the deadline.
+Result<ShmPeer> greet(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns) {
   auto socket = connect_abstract(name, deadline_ns);
   if (!socket && socket.error().err == ECONNREFUSED) {
     return Error{ECONNREFUSED,
@@ -125,35 +127,53 @@ Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbe
   auto slot = nic->add_peer_slot();
   if (!slot) return slot.error();
   peer.peer_slot = *slot;
-  auto finish = [&]() -> Status {
-    // A server that refuses by policy does not wait for our hello; its answer is there all the same.
-    auto sent = send_opening(socket->get(), ControlType::kHello, self, *nic, *slot, 0, doorbell);
-    if (!sent && sent.error().err != EPIPE) return sent;
-    if (auto s = wait_readable(socket->get(), deadline_ns); !s) return s;
-    Opening opening;
-    const ControlMessage& message = opening.message;
-    auto datagram =
-        receive_datagram(socket->get(), std::as_writable_bytes(std::span(&opening, 1)), false);
-    if (!datagram && datagram.error().err == ECONNRESET) {  // said once, before what was sent
-      datagram = receive_datagram(socket->get(), std::as_writable_bytes(std::span(&opening, 1)), false);
-    }
-    if (!datagram) return datagram.error();
-    if (datagram->bytes == 0) return Error{ECONNREFUSED, "the peer closed during the handshake"};
-    if (auto s = check_header(message, datagram->bytes); !s) return s;
-    if (message.type != ControlType::kAccept || message.slot >= shm::kMaxPeers) {
-      return Error{EPROTO, "the peer answered hello with nonsense"};
-    }
-    peer.node = {message.node};
-    peer.my_slot = message.slot;
-    *endpoint = message.endpoint;
-    return map_peer(peer, *datagram);
-  };
-  if (auto s = finish(); !s) {
+  // A server that refuses by policy does not wait for our hello; its answer is there all the same.
+  auto sent = send_opening(socket->get(), ControlType::kHello, self, *nic, *slot, 0, doorbell);
+  if (!sent && sent.error().err != EPIPE) {
     nic->remove_peer_slot(*slot);
-    return s.error();
+    return sent.error();
   }
   peer.socket = std::move(*socket);
   return peer;
+}
+
+}  // namespace
+
+Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                           const std::function<nic::Nic*(uid_t)>& lane) {
+  return greet(name, owner, self, doorbell, lane, 0);
+}
+
+Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint) {
+  Opening opening;
+  const ControlMessage& message = opening.message;
+  const int socket = peer.socket.get();
+  auto datagram = receive_datagram(socket, std::as_writable_bytes(std::span(&opening, 1)), false);
+  if (!datagram && datagram.error().err == ECONNRESET) {  // said once, before what was sent
+    datagram = receive_datagram(socket, std::as_writable_bytes(std::span(&opening, 1)), false);
+  }
+  if (!datagram) return datagram.error();
+  if (datagram->bytes == 0) return Error{ECONNREFUSED, "the peer closed during the handshake"};
+  if (auto s = check_header(message, datagram->bytes); !s) return s;
+  if (message.type != ControlType::kAccept || message.slot >= shm::kMaxPeers) {
+    return Error{EPROTO, "the peer answered hello with nonsense"};
+  }
+  peer.node = {message.node};
+  peer.my_slot = message.slot;
+  *endpoint = message.endpoint;
+  return map_peer(peer, *datagram);
+}
+
+Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                     const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
+                     std::uint32_t* endpoint) {
+  auto peer = greet(name, owner, self, doorbell, lane, deadline_ns);
+  if (!peer) return peer;
+  auto s = wait_readable(peer->socket.get(), deadline_ns);
+  if (s) s = finish_dial(*peer, endpoint);
+  if (s) return peer;
+  lane(peer->credentials.uid)->remove_peer_slot(peer->peer_slot);
+  return s.error();
 }
 
 Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,

@@ -175,6 +175,14 @@ Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbe
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint);
 
+/// The first half of dial(): connects and says hello, and does not wait. EAGAIN: more clients wait to be
+/// accepted than the listener has room for.
+Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                           const std::function<nic::Nic*(uid_t)>& lane);
+/// The second: what the server has answered. EAGAIN: nothing yet. On other errors, and when nobody waits any
+/// more, the slot in the NIC is the caller's to give back.
+Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint);
+
 /// Server: says no to a client, with an errno value.
 void refuse(int socket, NodeId self, int err);
 

@@ -556,6 +556,154 @@ TEST(MessageEndpoint, IsFoundByNameAndAddress) {
   EXPECT_ERR(a.peer_address(99), EINVAL);
 }
 
+// An endpoint in a process of its own, which can be stopped.
+struct Elsewhere {
+  std::string name = unique_name("elsewhere");
+  Gate ready;
+  Process process;
+  Elsewhere() {
+    process = Process::start([this] {
+      auto context = must(Context::create());
+      auto endpoint = must(MessageEndpoint::create(context, name));
+      ready.open();
+      std::byte buffer[64];
+      for (;;) {
+        auto m = endpoint.recv(buffer, 20);
+        if (m.ok()) CHILD_OK(endpoint.send(m->from, std::span(buffer).first(m->size), 5000));
+        PeerIndex gone;
+        while (endpoint.take_departed(&gone)) endpoint.disconnect(gone);
+      }
+      return 0;
+    });
+    EXPECT_TRUE(ready.wait());
+  }
+};
+
+TEST(MessageEndpoint, ConnectsWithoutWaitingForAPeerThatStandsStill) {
+  Elsewhere peer;
+  auto context = must(Context::create());
+  auto endpoint = must(MessageEndpoint::create(context));
+  EXPECT_ERR(endpoint.begin_connect(unique_name("nobody")), ECONNREFUSED);
+  peer.process.stop();
+  const std::uint64_t begun = monotonic_ns();
+  const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello")));
+  EXPECT_ERR(endpoint.post(to, text("early"), 1), EAGAIN);
+  EXPECT_ERR(endpoint.reserve(to, 8), EAGAIN);
+  EXPECT_ERR(endpoint.await(to, 1), EAGAIN);
+  EXPECT_ERR(endpoint.peer_address(to), ENOTCONN);
+  EXPECT_ERR(endpoint.send(to, text("early"), 1), ETIMEDOUT);
+  EXPECT_EQ(endpoint.max_eager(to), 0u);
+  PeerIndex gone;
+  EXPECT_FALSE(endpoint.take_departed(&gone));
+  EXPECT_LT(monotonic_ns() - begun, 2'000'000'000u);
+  peer.process.resume();
+  ASSERT_OK(endpoint.await(to, 10'000));
+  ASSERT_OK(endpoint.send(to, text("then this"), 5000));
+  EXPECT_TRUE(endpoint.peer_address(to).ok());
+  // What was given to begin_connect() came first, and nothing of what was refused.
+  std::byte buffer[64];
+  for (const char* expected : {"hello", "then this"}) {
+    auto m = must(endpoint.recv(buffer, 10'000));
+    EXPECT_EQ(m.from, to);
+    EXPECT_EQ(std::string(reinterpret_cast<char*>(buffer), m.size), expected);
+  }
+}
+
+TEST(MessageEndpoint, TellsWhyAPeerDidNotAccept) {
+  auto context = must(Context::create());
+  auto endpoint = must(MessageEndpoint::create(context));
+  for (const bool dies : {true, false}) {
+    for (const bool linked : {true, false}) {
+      Elsewhere peer;
+      std::optional<MessageEndpoint> first;
+      if (linked) {  // then only the connection is missing
+        first = must(MessageEndpoint::create(context));
+        must(first->connect(peer.name, 5000));
+      }
+      peer.process.stop();
+      const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello"), 300));
+      EXPECT_ERR(endpoint.reserve(to, 8), EAGAIN);
+      if (dies) peer.process.kill();
+      PeerIndex gone = 99;
+      int reason = 0;
+      std::byte buffer[64];
+      EXPECT_TRUE(eventually([&] {
+        (void)endpoint.try_recv(buffer);
+        return endpoint.take_departed(&gone, &reason);
+      }));
+      EXPECT_EQ(gone, to);
+      if (dies) {
+        EXPECT_TRUE(reason == ECONNREFUSED || reason == ECONNRESET) << reason;
+      } else {
+        EXPECT_EQ(reason, ETIMEDOUT);
+      }
+      EXPECT_ERR(endpoint.reserve(to, 8), reason);
+      endpoint.disconnect(to);
+      EXPECT_ERR(endpoint.reserve(to, 8), EINVAL);
+    }
+  }
+}
+
+TEST(MessageEndpoint, SleepersHearWhatBecameOfAnAttempt) {
+  Elsewhere peer;
+  auto context = must(Context::create(with_mode(Mode::kSleep)));
+  auto endpoint = must(MessageEndpoint::create(context));
+  peer.process.stop();
+  must(endpoint.begin_connect(peer.name, text("hello"), 10'000));
+  std::thread wakes([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    peer.process.resume();
+  });
+  // The peer answers the greeting, which can go only when the sleeper hears that it may.
+  std::byte buffer[64];
+  EXPECT_OK(endpoint.recv(buffer, 10'000));
+  wakes.join();
+  peer.process.stop();
+  auto other = must(MessageEndpoint::create(context));
+  must(other.begin_connect(peer.name, {}, 200));
+  EXPECT_ERR(other.recv(buffer, 10'000), ETIMEDOUT);
+  EXPECT_ERR(other.recv(buffer, 20), ETIMEDOUT);
+  PeerIndex gone;
+  EXPECT_TRUE(other.take_departed(&gone));
+}
+
+TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
+  auto context = must(Context::create());
+  Elsewhere peer;
+  {
+    auto warm = must(MessageEndpoint::create(context));
+    must(warm.connect(peer.name, 5000));
+  }
+  EXPECT_TRUE(eventually([&] { return context.counters().apertures == 0; }));
+  const std::size_t before = open_descriptors();
+  peer.process.stop();
+  for (int i = 0; i < 50; ++i) {
+    auto endpoint = must(MessageEndpoint::create(context));
+    const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello")));
+    if (i % 2 == 0) endpoint.disconnect(to);
+  }
+  peer.process.resume();
+  EXPECT_TRUE(eventually([&] { return context.counters().apertures == 0; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; })) << open_descriptors() << " " << before;
+  // Likewise those whose process has yet to be linked with.
+  peer.process.stop();
+  {
+    auto fresh = must(Context::create());
+    for (int i = 0; i < 50; ++i) {
+      auto endpoint = must(MessageEndpoint::create(fresh));
+      const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello")));
+      if (i % 2 == 0) endpoint.disconnect(to);
+    }
+  }
+  peer.process.resume();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; })) << open_descriptors() << " " << before;
+  auto endpoint = must(MessageEndpoint::create(context));
+  const PeerIndex to = must(endpoint.connect(peer.name, 5000));
+  EXPECT_OK(endpoint.send(to, text("still there"), 5000));
+  std::byte buffer[64];
+  EXPECT_OK(endpoint.recv(buffer, 5000));
+}
+
 TEST(MessageEndpoint, BoundsTheMessagesItAccepts) {
   for (Way way : {Way::kOffers, Way::kFragments}) {
     MessageOptions options;
@@ -606,12 +754,11 @@ TEST(MessageEndpoint, ServesAHundredPeersInOrder) {
   auto child = Process::start([&] {
     ContextOptions options;
     options.ring_bytes = 4096;
-    std::vector<Context> contexts;  // an endpoint takes one of the 64 event queues of its context
-    for (int i = 0; i < 4; ++i) contexts.push_back(must(Context::create(options)));
+    auto context = must(Context::create(options));
     std::vector<MessageEndpoint> endpoints;
     std::vector<PeerIndex> to;
     for (std::uint32_t i = 0; i < kPeers; ++i) {
-      endpoints.push_back(must(MessageEndpoint::create(contexts[i % 4])));
+      endpoints.push_back(must(MessageEndpoint::create(context)));
       Result<PeerIndex> connected = Error{};
       CHILD_CHECK(eventually([&] { return (connected = endpoints[i].connect(name, 5000)).ok(); }));
       to.push_back(*connected);

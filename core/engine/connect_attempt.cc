@@ -1,0 +1,196 @@
+#include "engine/connect_attempt.h"
+
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+
+namespace clan::engine {
+
+// Ends the attempt when its time is up.
+class ConnectAttempt::Timer final : public Pollable {
+ public:
+  Timer(std::shared_ptr<ConnectAttempt> attempt, Fd fd) : attempt_(std::move(attempt)), fd_(std::move(fd)) {}
+  int fd() const { return fd_.get(); }
+  void on_ready(std::uint32_t) override { attempt_->expire(); }
+  void abandon_after_fork() override { fd_.reset(); }
+
+ private:
+  const std::shared_ptr<ConnectAttempt> attempt_;
+  Fd fd_;
+};
+
+Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(std::shared_ptr<ContextCore> context,
+                                                              const std::string& service, uid_t uid,
+                                                              ConnectionKind kind, const Address& from,
+                                                              std::uint64_t deadline_ns,
+                                                              std::weak_ptr<AnswerSink> owner) {
+  if (!context->usable()) return unusable_error();
+  std::shared_ptr<ConnectAttempt> attempt(
+      new ConnectAttempt(context, service, uid, kind, from, std::move(owner)));
+  std::lock_guard lock(attempt->mutex_);
+  if (auto s = attempt->start_timer(std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs)); !s) {
+    return s.error();
+  }
+  std::uint32_t endpoint = 0;
+  auto link = context->known_link(service, uid, &endpoint);
+  attempt->remembered_ = link != nullptr;
+  Status begun = link ? attempt->ask(std::move(link), endpoint) : attempt->dial();
+  if (!begun) {
+    attempt->end(begun.error().err);
+    return begun.error();
+  }
+  return attempt;
+}
+
+Status ConnectAttempt::start_timer(std::uint64_t deadline_ns) {
+  Fd fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!fd) return errno_error("timerfd_create");
+  itimerspec when{};
+  when.it_value.tv_sec = static_cast<time_t>(deadline_ns / 1'000'000'000u);
+  when.it_value.tv_nsec = static_cast<long>(deadline_ns % 1'000'000'000u);
+  if (deadline_ns == 0) when.it_value.tv_nsec = 1;
+  if (::timerfd_settime(fd.get(), TFD_TIMER_ABSTIME, &when, nullptr) != 0) {
+    return errno_error("timerfd_settime");
+  }
+  auto timer = std::make_shared<Timer>(shared_from_this(), std::move(fd));
+  if (auto s = context_->reactor().add(timer->fd(), timer); !s) return s;
+  timer_ = std::move(timer);
+  return {};
+}
+
+// The functions from here to tell_owner(): under the mutex.
+
+Status ConnectAttempt::dial() {
+  auto peer = context_->begin_dial(service_, uid_);
+  if (!peer) return peer.error();
+  dialling_ = std::move(*peer);
+  return context_->reactor().add(dialling_->socket.get(), shared_from_this());
+}
+
+Status ConnectAttempt::ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint) {
+  const Address to{link->remote_node(), endpoint, static_cast<std::uint32_t>(uid_)};
+  auto connection = Connection::ask(context_, std::move(link), endpoint, kind_, from_);
+  if (!connection) return connection.error();
+  connection_ = std::move(*connection);
+  connection_->set_remote_address(to);
+  take_answer();
+  return {};
+}
+
+// The answer to kConnect, if it is there.
+void ConnectAttempt::take_answer() {
+  const Status answer = connection_->answer(weak_from_this());
+  if (answer) return end(0);
+  const int err = answer.error().err;
+  if (err == EAGAIN) return;
+  connection_.reset();
+  // A name that we asked for long ago: its owner may have died, or offer another endpoint now.
+  if (std::exchange(remembered_, false) && (err == ECONNREFUSED || err == ECONNRESET)) {
+    if (auto again = dial(); !again) end(again.error().err);
+    return;
+  }
+  end(err);
+}
+
+void ConnectAttempt::hang_up() {
+  if (!dialling_) return;
+  context_->reactor().remove(dialling_->socket.get());
+  context_->end_dial(*dialling_);
+  dialling_.reset();
+}
+
+void ConnectAttempt::end(int err) {
+  hang_up();
+  if (err != 0) connection_.reset();
+  if (timer_) context_->reactor().remove(timer_->fd());
+  timer_.reset();
+  err_ = err;
+  ended_ = true;
+  ended_changed_.notify_all();
+}
+
+void ConnectAttempt::tell_owner() {
+  if (auto owner = owner_.lock()) owner->on_answer();
+}
+
+void ConnectAttempt::on_ready(std::uint32_t) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || !dialling_) return;
+    std::uint32_t endpoint = 0;
+    Status accepted = link::finish_dial(*dialling_, &endpoint);
+    if (!accepted && accepted.error().err == EAGAIN) return;
+    if (accepted) {
+      context_->reactor().remove(dialling_->socket.get());
+      auto link = context_->dialled(std::move(*dialling_), service_, endpoint);
+      dialling_.reset();
+      accepted = link ? ask(std::move(*link), endpoint) : Status(link.error());
+    }
+    if (!accepted) {
+      CLAN_INFO("no link to service \"%s\" of user %u: %s", service_.c_str(), static_cast<unsigned>(uid_),
+                accepted.error().message().c_str());
+      end(accepted.error().err);
+    }
+    if (!ended_) return;
+  }
+  tell_owner();
+}
+
+void ConnectAttempt::on_answer() {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || !connection_) return;
+    take_answer();
+    if (!ended_) return;
+  }
+  tell_owner();
+}
+
+void ConnectAttempt::expire() {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    CLAN_INFO("service \"%s\" of user %u did not answer in time", service_.c_str(),
+              static_cast<unsigned>(uid_));
+    end(ETIMEDOUT);
+  }
+  tell_owner();
+}
+
+void ConnectAttempt::abandon_after_fork() {
+  if (dialling_) dialling_->socket.reset();
+}
+
+Result<std::shared_ptr<Connection>> ConnectAttempt::result() {
+  if (!context_->usable()) return unusable_error();
+  std::lock_guard lock(mutex_);
+  if (!ended_) return Error{EAGAIN, "the peer has not answered yet"};
+  if (err_ != 0) return Error{err_, "the peer could not be connected to"};
+  return connection_;
+}
+
+bool ConnectAttempt::wait(std::uint64_t deadline_ns) {
+  if (!context_->usable()) return false;
+  std::unique_lock lock(mutex_);
+  while (!ended_) {
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline_ns || !context_->usable()) return false;
+    // In slices: the deadline is on another clock than the condition's.
+    const std::uint64_t slice = std::min<std::uint64_t>(deadline_ns - now, 1'000'000'000u);
+    ended_changed_.wait_for(lock, std::chrono::nanoseconds(slice));
+  }
+  return true;
+}
+
+void ConnectAttempt::cancel() {
+  // In a forked child the mutex may be the driver thread's, which is not there.
+  if (!context_->usable()) return;
+  std::lock_guard lock(mutex_);
+  if (!ended_) end(ECANCELED);
+}
+
+}  // namespace clan::engine

@@ -1,0 +1,82 @@
+// ConnectAttempt: a connection to a service that nobody waits for.
+//
+//   dialling ──accept──> asking ──kAccept──> open
+//       └────────────────┴── refused, dead, too late, cancelled ──> failed
+//
+// Dialling is skipped where there is a link with the service's process already. The driver thread takes it
+// from step to step; its owner is told when it has ended, and looks.
+//
+// Thread-safety: everything from any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "engine/connection.h"
+
+namespace clan::engine {
+
+class ConnectAttempt final : public Pollable,
+                             public AnswerSink,
+                             public std::enable_shared_from_this<ConnectAttempt> {
+ public:
+  /// `owner` hears of the end, unless it was there before begin() returned. ECONNREFUSED: nobody offers the
+  /// service; EAGAIN: more ask than the peer has room for.
+  static Result<std::shared_ptr<ConnectAttempt>> begin(std::shared_ptr<ContextCore> context,
+                                                       const std::string& service, uid_t uid,
+                                                       ConnectionKind kind, const Address& from,
+                                                       std::uint64_t deadline_ns,
+                                                       std::weak_ptr<AnswerSink> owner);
+
+  /// EAGAIN: it has not ended.
+  Result<std::shared_ptr<Connection>> result();
+  /// Sleeps until it has ended. False: it has not.
+  bool wait(std::uint64_t deadline_ns);
+  /// It ends without a result, and `owner` does not hear of that.
+  void cancel();
+
+  // Pollable, driver thread: the peer's answer to hello.
+  void on_ready(std::uint32_t events) override;
+  void abandon_after_fork() override;
+  // AnswerSink, driver thread: the connection's.
+  void on_answer() override;
+
+ private:
+  class Timer;
+  ConnectAttempt(std::shared_ptr<ContextCore> context, std::string service, uid_t uid, ConnectionKind kind,
+                 const Address& from, std::weak_ptr<AnswerSink> owner)
+      : context_(std::move(context)),
+        service_(std::move(service)),
+        uid_(uid),
+        kind_(kind),
+        from_(from),
+        owner_(std::move(owner)) {}
+  Status start_timer(std::uint64_t deadline_ns);
+  Status dial();
+  Status ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint);
+  void take_answer();
+  void hang_up();
+  void end(int err);
+  void tell_owner();
+  void expire();
+
+  const std::shared_ptr<ContextCore> context_;
+  const std::string service_;
+  const uid_t uid_;
+  const ConnectionKind kind_;
+  const Address from_;
+  const std::weak_ptr<AnswerSink> owner_;
+
+  std::mutex mutex_;
+  std::condition_variable ended_changed_;
+  bool ended_ = false;
+  int err_ = 0;
+  bool remembered_ = false;               ///< the link was there, and its endpoint may not be any more
+  std::optional<link::ShmPeer> dialling_;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Timer> timer_;
+};
+
+}  // namespace clan::engine
