@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <compare>
 #include <string>
 
 #include "provider.h"
@@ -32,7 +33,7 @@ struct Name {
   std::uint64_t high = 0, low = 0;  ///< the host's address; 0 for our own
   std::uint16_t port = 0;
   bool local() const { return high == 0 && low == 0; }
-  friend bool operator==(const Name&, const Name&) = default;
+  friend auto operator<=>(const Name&, const Name&) = default;
 };
 
 struct NameHash {

@@ -78,6 +78,7 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
   if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_MSG) return -FI_EINVAL;
   auto engine = Context::create();
   if (!engine) return failure(engine.error());
+  ForkMutex::watch_forks();
   auto* made = new (std::nothrow) PassiveEndpoint(std::move(*engine));
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_PEP, context, &ops_};
@@ -351,7 +352,7 @@ void Endpoint::peer_left(Peer& peer, int reason) {
   if (!connected_mode_) return;
   if (&peer == asked_) {
     asked_ = nullptr;
-    fail_connection(FI_ECONNREFUSED, {});
+    fail_connection(reason == ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNREFUSED, {});
   }
   if (&peer != connection_) return;
   connection_ = nullptr;

@@ -67,7 +67,7 @@ class PassiveEndpoint final : public fid_pep, public Source {
   SocketAddress wanted_, address_;
   Eq* eq_ = nullptr;
   Held eq_held_;
-  std::mutex mutex_;  ///< guards what follows
+  ForkMutex mutex_;  ///< guards what follows
   std::optional<MessageEndpoint> messages_;
   std::optional<EventQueue> events_;
   bool listening_ = false;

@@ -58,6 +58,7 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
     FI_WARN(&g_provider, FI_LOG_DOMAIN, "%s\n", engine.error().message().c_str());
     return failure(engine.error());
   }
+  ForkMutex::watch_forks();
   const fi_domain_attr& attr = *info->domain_attr;
   const bool automatic = attr.data_progress == FI_PROGRESS_AUTO;
   auto* made = new (std::nothrow) Domain(std::move(*engine), attr.threading != FI_THREAD_DOMAIN || automatic);

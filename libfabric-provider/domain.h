@@ -98,7 +98,7 @@ class Domain final : public fid_domain, public Source {
   std::deque<Deferred> deferred_;
   bool running_due_ = false;
 
-  std::mutex events_mutex_;  ///< guards the making of events_
+  ForkMutex events_mutex_;  ///< guards the making of events_
   std::optional<EventQueue> events_;
   // FI_PROGRESS_AUTO: a thread that sleeps in events_.
   std::optional<std::thread> progress_;

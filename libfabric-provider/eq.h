@@ -58,10 +58,10 @@ class Eq final : public fid_eq, public Waitable {
   Held fabric_;
   References references_;
   bool writable_ = false;
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::deque<Entry> entries_;
   std::vector<char> last_error_data_;
-  std::mutex sources_mutex_;
+  ForkMutex sources_mutex_;
   std::vector<Source*> sources_;
   WaitPlace wait_;
 };

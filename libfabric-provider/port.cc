@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <clan/clock.h>
+
 #include "atomic_types.h"
 #include "counter.h"
 #include "domain.h"
@@ -14,6 +16,10 @@ namespace clan::ofi {
 namespace {
 
 constexpr std::int64_t kConnectMs = 10'000;
+// A first message waits for the peer's driver thread, under the lock: so not long, and not again for a while
+// once that was in vain. It answers in microseconds unless it is stopped or the machine very busy.
+constexpr std::int64_t kPatienceMs = 50;
+constexpr std::uint64_t kImpatientNs = 1'000'000'000u;
 constexpr int kMostMessages = 64;  ///< taken in one call of progress()
 constexpr std::uint16_t kFirstFreePort = 32768;
 constexpr std::size_t kEagerBytes = 16384;
@@ -167,32 +173,67 @@ fi_addr_t Port::find_address(Peer& peer) {
   return peer.address;
 }
 
+// Who connects introduces itself.
 int Port::connect(Peer& peer) {
   if (!peer.name.local()) return -FI_EHOSTUNREACH;
-  auto index = messages_->connect(service_of(peer.name), kConnectMs);
-  if (!index) {
-    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
-    return failure(index.error());
+  if (peer.pending == kNoPeer) {
+    if (const int err = std::exchange(peer.failure, 0); err != 0) return -err;
+    struct {
+      WireHeader header{.op = Op::kHello};
+      Hello hello;
+    } greeting;
+    greeting.hello.length = address_.length;
+    std::memcpy(&greeting.hello.address, &address_.storage, address_.length);
+    auto index = messages_->begin_connect(service_of(peer.name), bytes_of(greeting), kConnectMs);
+    if (!index) {
+      FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
+      return failure(index.error());
+    }
+    peer.pending = *index;
+    remember(*index, &peer);
+    if (clan::monotonic_ns() >= impatient_until_) {
+      auto s = messages_->await(*index, kPatienceMs);
+      if (!s && s.error().err == EAGAIN) impatient_until_ = clan::monotonic_ns() + kImpatientNs;
+    }
+    // It may be connecting to us as well: see arrived_hello().
+    progress();
+    if (peer.index != kNoPeer) return 0;
+    if (peer.pending == kNoPeer) return peer.failure != 0 ? -std::exchange(peer.failure, 0) : -FI_EAGAIN;
   }
-  struct {
-    WireHeader header{.op = Op::kHello};
-    Hello hello;
-  } message;
-  message.hello.length = address_.length;
-  std::memcpy(&message.hello.address, &address_.storage, address_.length);
-  auto sent = messages_->post(*index, bytes_of(message), 0);
-  if (!sent) {
-    messages_->disconnect(*index);
-    return failure(sent.error());
+  return accepted(peer);
+}
+
+// 0; -FI_EAGAIN: it has yet to accept; or why it never will.
+int Port::accepted(Peer& peer) {
+  const PeerIndex index = peer.pending;
+  if (auto s = messages_->await(index, 0); !s) {
+    if (s.error().err == EAGAIN) return -FI_EAGAIN;
+    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, s.error().message().c_str());
+    departed(index, s.error().err);
+    if (peer.index != kNoPeer) return 0;
+    peer.failure = 0;
+    return failure(s.error());
   }
-  peer.index = *index;
-  if (by_index_.size() <= *index) by_index_.resize(*index + 1);
-  by_index_[*index] = &peer;
-  if (auto where = messages_->peer_address(*index); where.ok()) {
+  peer.pending = kNoPeer;
+  send_by(peer, index);
+  (void)flush(peer);  // introduce() may have been there first
+  return 0;
+}
+
+void Port::send_by(Peer& peer, PeerIndex index) {
+  peer.index = index;
+  if (auto where = messages_->peer_address(index); where.ok()) {
     peer.node = where->node.value;
     peer.uid = where->uid;
   }
-  return 0;
+}
+
+// A connection that it has yet to accept is not wanted any more.
+void Port::give_up(Peer& peer) {
+  const PeerIndex index = std::exchange(peer.pending, kNoPeer);
+  if (index == kNoPeer) return;
+  by_index_[index] = nullptr;
+  messages_->disconnect(index);
 }
 
 void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
@@ -207,18 +248,16 @@ void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
     messages_->disconnect(from);
     return;
   }
+  messages_->drop();
   Peer& peer = peer_named(name_of(address));
   peer.raw = address;
-  if (by_index_.size() <= from) by_index_.resize(from + 1);
-  by_index_[from] = &peer;
-  if (peer.index == kNoPeer) {
-    peer.index = from;
-    if (auto where = messages_->peer_address(from); where.ok()) {
-      peer.node = where->node.value;
-      peer.uid = where->uid;
-    }
-  }
-  messages_->drop();
+  remember(from, &peer);
+  if (peer.index != kNoPeer) return;
+  // Both connect to each other: one of the two connections will do, that of who has the lesser name.
+  if (peer.pending != kNoPeer && !(peer.name < name_of(address_))) return;
+  give_up(peer);
+  send_by(peer, from);
+  (void)flush(peer);
 }
 
 void Port::departed(PeerIndex index, int reason) {
@@ -235,14 +274,25 @@ void Port::departed(PeerIndex index, int reason) {
       Unexpected::destroy(&message);
     });
   }
-  if (peer->index != index) return;
-  peer->index = kNoPeer;
-  abandon(*peer, ECONNRESET);
-  // It may have connected to us while we connected to it, and lives on by that.
-  for (PeerIndex other = 0; other < by_index_.size(); ++other) {
-    if (by_index_[other] == peer) peer->index = other;
+  const bool unaccepted = peer->pending == index;
+  if (!unaccepted && peer->index != index) return;
+  peer->index = unaccepted ? peer->index : kNoPeer;
+  if (unaccepted) {
+    peer->pending = kNoPeer;
+    peer->failure = reason != 0 ? reason : ECONNRESET;
+  } else {
+    abandon(*peer, ECONNRESET);
   }
-  if (peer->index != kNoPeer) return;
+  // It may have connected to us while we connected to it, and lives on by that.
+  for (PeerIndex other = 0; peer->index == kNoPeer && other < by_index_.size(); ++other) {
+    if (by_index_[other] == peer && other != peer->pending) send_by(*peer, other);
+  }
+  if (peer->index != kNoPeer) {
+    peer->failure = 0;
+    (void)flush(*peer);
+    return;
+  }
+  peer->answers.clear();
   for (Endpoint* endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->peer_left(*peer, reason);
   }
@@ -264,18 +314,28 @@ void Port::abandon(Peer& peer, int err) {
 int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
                     Peer** peer) {
   *peer = &peer_named(to);
-  if (int rc = (*peer)->index != kNoPeer ? 0 : connect(**peer); rc != 0) return rc;
-  const ssize_t rc = send_at_once(**peer, header, data, length);
-  return static_cast<int>(rc);
+  Peer& other = **peer;
+  if (int rc = other.index != kNoPeer ? 0 : connect(other); rc != 0) {
+    if (rc != -FI_EAGAIN || other.pending == kNoPeer) return rc;
+    std::vector<std::byte> message(sizeof header + length);
+    std::memcpy(message.data(), &header, sizeof header);
+    if (length > 0) std::memcpy(message.data() + sizeof header, data, length);
+    other.answers.push_back(std::move(message));
+    crowded_.push_back(&other);
+    return 0;
+  }
+  return static_cast<int>(send_at_once(other, header, data, length));
 }
 
 void Port::hang_up(Peer& peer) {
   finish_accesses(peer);
+  give_up(peer);
   const PeerIndex index = std::exchange(peer.index, kNoPeer);
-  if (index == kNoPeer) return;
-  by_index_[index] = nullptr;
-  std::erase_if(held_, [index](const HeldMessage& held) { return held.from == index; });
-  messages_->disconnect(index);
+  if (index != kNoPeer) {
+    by_index_[index] = nullptr;
+    std::erase_if(held_, [index](const HeldMessage& held) { return held.from == index; });
+    messages_->disconnect(index);
+  }
   abandon(peer, ECANCELED);
 }
 
@@ -433,16 +493,18 @@ ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, con
 
 // Something small that must get there, though there be no room now.
 void Port::answer(Peer& peer, const void* message, std::size_t length) {
-  if (peer.index == kNoPeer) return;
+  if (peer.index == kNoPeer && peer.pending == kNoPeer) return;
   const auto* bytes = static_cast<const std::byte*>(message);
   if (peer.answers.empty()) {
-    auto room = messages_->reserve(peer.index, length);
-    if (room.ok()) {
-      std::memcpy(room->data(), bytes, length);
-      messages_->commit(peer.index, length);
-      return;
+    if (peer.index != kNoPeer) {
+      auto room = messages_->reserve(peer.index, length);
+      if (room.ok()) {
+        std::memcpy(room->data(), bytes, length);
+        messages_->commit(peer.index, length);
+        return;
+      }
+      if (room.error().err != EAGAIN) return;  // it has gone, and needs no answer
     }
-    if (room.error().err != EAGAIN) return;  // it has gone, and needs no answer
     crowded_.push_back(&peer);
   }
   peer.answers.emplace_back(bytes, bytes + length);
@@ -450,6 +512,9 @@ void Port::answer(Peer& peer, const void* message, std::size_t length) {
 
 // True when nothing is left.
 bool Port::flush(Peer& peer) {
+  if (peer.index == kNoPeer && peer.pending != kNoPeer && !peer.answers.empty()) {
+    if (const int rc = accepted(peer); rc == -FI_EAGAIN) return false;
+  }
   while (!peer.answers.empty()) {
     const std::vector<std::byte>& message = peer.answers.front();
     auto room = messages_->reserve(peer.index, message.size());

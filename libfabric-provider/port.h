@@ -100,7 +100,9 @@ struct SmallAccesses {
 
 struct Peer {
   Name name;
-  PeerIndex index = kNoPeer;  ///< the connection that we send by
+  PeerIndex index = kNoPeer;    ///< the connection that we send by
+  PeerIndex pending = kNoPeer;  ///< the one that it has yet to accept
+  int failure = 0;              ///< what became of that, for the next who sends
   std::uint64_t node = 0;
   std::uint32_t uid = 0;
   fi_addr_t address = FI_ADDR_NOTAVAIL;  ///< in the address vector, as of `generation`
@@ -186,6 +188,11 @@ class Port {
     return find_address(peer);
   }
 
+  /// Connects if need be. -FI_EAGAIN: the peer has yet to accept; or why it cannot be reached.
+  int ready(Peer& peer) {
+    if (peer.index != kNoPeer) return 0;
+    return connects_ || peer.pending != kNoPeer ? connect(peer) : -FI_ENOTCONN;
+  }
   /// 0; -FI_EAGAIN: no room, read completions; or why the peer cannot be reached.
   ssize_t send(Endpoint& from, Peer& to, const Sending& sending);
   /// The short way for a message that the caller may forget: header and bytes in place.
@@ -244,11 +251,14 @@ class Port {
   Peer& peer_named(const Name& name);
   fi_addr_t find_address(Peer& peer);
   std::uint32_t av_generation() const { return av_ != nullptr ? av_->generation() : 0; }
-  int connect(Peer& peer);
-  int ready(Peer& peer) {
-    if (peer.index != kNoPeer) return 0;
-    return connects_ ? connect(peer) : -FI_ENOTCONN;
+  void remember(PeerIndex index, Peer* peer) {
+    if (by_index_.size() <= index) by_index_.resize(index + 1);
+    by_index_[index] = peer;
   }
+  void send_by(Peer& peer, PeerIndex index);
+  int connect(Peer& peer);
+  int accepted(Peer& peer);
+  void give_up(Peer& peer);
   /// Ends what waits for this peer's answers, and forgets what we know of it.
   void abandon(Peer& peer, int err);
   ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
@@ -319,6 +329,7 @@ class Port {
     std::atomic<AccessWord>* word;
   };
   std::vector<HeldMessage> held_;  ///< messages whose access their initiator is making
+  std::uint64_t impatient_until_ = 0;  ///< no first message waits until then (CLOCK_MONOTONIC)
   bool progressing_ = false;
   bool starving_ = false;  ///< a message waits for memory
   bool connects_ = true;

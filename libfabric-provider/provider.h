@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <new>
 #include <utility>
 
@@ -29,6 +28,8 @@
 #include <rdma/providers/fi_prov.h>
 
 #include <clan/result.h>
+
+#include "fork_mutex.h"
 
 namespace clan::ofi {
 
@@ -93,7 +94,7 @@ class Lock {
   void require() { needed_ = true; }
 
  private:
-  std::mutex mutex_;
+  ForkMutex mutex_;
   bool needed_;
 };
 

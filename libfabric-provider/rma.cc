@@ -56,6 +56,7 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   const Endpoint::Target target = endpoint.target(a.peer);
   Peer* const peer = target.peer;
   if (peer == nullptr) return -target.err;
+  if (const int rc = port.ready(*peer); rc != 0) return rc;
   std::size_t length = 0, local_length = 0;
   for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
   for (std::size_t i = 0; i < a.local_count; ++i) local_length += a.local[i].iov_len;

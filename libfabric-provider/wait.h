@@ -106,7 +106,7 @@ class WaitObject {
   int epoll_ = -1;
   int event_ = -1;
   std::atomic<bool> armed_{false};
-  std::mutex mutex_;  ///< guards the lists
+  ForkMutex mutex_;  ///< guards the lists
   std::vector<Source*> sources_;
   std::vector<Waitable*> waitables_;
   std::mutex bell_mutex_;  ///< guards the making of bell_

@@ -147,6 +147,19 @@ inline bool eventually(const std::function<bool()>& done) {
   return true;
 }
 
+/// Repeats a call while there is no room or the peer has yet to accept us, and makes progress meanwhile. What it
+/// answers in the end; -FI_EAGAIN after 20 seconds.
+inline ssize_t sent(const std::function<ssize_t()>& call, Node& node) {
+  ssize_t rc = -FI_EAGAIN;
+  (void)eventually([&] {
+    if ((rc = call()) != -FI_EAGAIN) return true;
+    fi_cq_tagged_entry nothing;
+    (void)fi_cq_read(node.cq.get(), &nothing, 0);
+    return false;
+  });
+  return rc;
+}
+
 /// Two enabled nodes that know each other.
 struct Two {
   explicit Two(const NodeOptions& options_a = {}, const NodeOptions& options_b = {})
