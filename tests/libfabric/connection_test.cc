@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -343,6 +344,80 @@ TEST(FabricPeers, MayBeThreeHundred) {
   }
   ::close(fds[0]);
   ::close(fds[1]);
+}
+
+// Bytes of /proc/self/status's line.
+long status_kib(const char* line) {
+  std::ifstream status("/proc/self/status");
+  for (std::string l; std::getline(status, l);) {
+    if (l.starts_with(line)) return std::atol(l.c_str() + std::strlen(line));
+  }
+  return 0;
+}
+
+TEST(FabricPeers, MayBeThreeHundredEndpointsOfOneDomain) {
+  constexpr int kEndpoints = 300;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 4 * kEndpoints) {
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4 * kEndpoints);
+    if (::setrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur < 4 * kEndpoints) {
+      GTEST_SKIP() << "too few open files are allowed (ulimit -n)";
+    }
+  }
+  Node hub({.wait = FI_WAIT_FD}), many({.wait = FI_WAIT_FD});
+  hub.enable();
+  many.enable();
+  const long before = status_kib("VmRSS:");
+  std::vector<Object<fid_ep>> endpoints;
+  std::vector<fi_addr_t> to_endpoint;
+  for (int i = 0; i < kEndpoints; ++i) {
+    fid_ep* ep;
+    ASSERT_EQ(fi_endpoint(many.domain.get(), many.info.get(), &ep, nullptr), 0) << i;
+    endpoints.emplace_back(ep);
+    ASSERT_EQ(fi_ep_bind(ep, &many.cq->fid, FI_TRANSMIT | FI_RECV), 0);
+    ASSERT_EQ(fi_ep_bind(ep, &many.av->fid, 0), 0);
+    ASSERT_EQ(fi_enable(ep), 0) << i;
+    std::vector<char> name(64);
+    std::size_t length = name.size();
+    ASSERT_EQ(fi_getname(&ep->fid, name.data(), &length), 0);
+    name.resize(length);
+    to_endpoint.push_back(hub.insert(name));
+  }
+  const fi_addr_t hub_address = many.insert(hub.name());
+  const long made = status_kib("VmRSS:");
+  // Each says its number to the hub, which answers it with the double.
+  std::vector<int> answers(kEndpoints);
+  for (int i = 0; i < kEndpoints; ++i) {
+    ASSERT_EQ(fi_trecv(endpoints[static_cast<std::size_t>(i)].get(), &answers[static_cast<std::size_t>(i)],
+                       sizeof(int), nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr),
+              0);
+    ASSERT_EQ(sent([&] { return fi_tinject(endpoints[static_cast<std::size_t>(i)].get(), &i, sizeof i,
+                                           hub_address, 1); }, many),
+              0);
+  }
+  fi_cq_tagged_entry entry;
+  for (int i = 0; i < kEndpoints; ++i) {
+    int number = -1;
+    fi_addr_t source = FI_ADDR_NOTAVAIL;
+    ASSERT_EQ(fi_trecv(hub.ep.get(), &number, sizeof number, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ASSERT_EQ(fi_cq_sreadfrom(hub.cq.get(), &entry, 1, &source, nullptr, 20'000), 1) << i;
+    ASSERT_TRUE(number >= 0 && number < kEndpoints);
+    EXPECT_EQ(source, to_endpoint[static_cast<std::size_t>(number)]);
+    const int twice = 2 * number;
+    ASSERT_EQ(sent([&] { return fi_tinject(hub.ep.get(), &twice, sizeof twice, source, 2); }, hub), 0);
+  }
+  for (int i = 0; i < kEndpoints; ++i) {
+    ASSERT_EQ(fi_cq_sread(many.cq.get(), &entry, 1, nullptr, 20'000), 1) << i;
+  }
+  for (int i = 0; i < kEndpoints; ++i) EXPECT_EQ(answers[static_cast<std::size_t>(i)], 2 * i);
+  const long connected = status_kib("VmRSS:");
+  const auto each = [](long kib) { return static_cast<int>(kib / kEndpoints); };
+  RecordProperty("kib_per_endpoint", each(made - before));
+  RecordProperty("kib_per_connection_both_sides", each(connected - made));
+  std::printf("resident: %d KiB for an endpoint, %d KiB for a connection, both sides of it\n", each(made - before),
+              each(connected - made));
+  EXPECT_LT(each(connected - before), 256);
 }
 
 TEST(FabricPeers, ThatNeverWereAreRefused) {
