@@ -129,6 +129,50 @@ TEST(FabricConnections, AreMadeWithDataBothWays) {
   EXPECT_EQ(c.client_event.data, "you may");
 }
 
+TEST(FabricConnections, AreAskedForWithoutWaitingForAServerThatStandsStill) {
+  ASSERT_NE(get_info(make_hints(FI_EP_MSG)), nullptr);  // libfabric loads its providers once, before the forks
+  for (const bool dies : {false, true}) {
+    int fds[2];
+    ASSERT_EQ(::pipe(fds), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      Listening server;
+      std::string text = server.service + " ";
+      if (::write(fds[1], text.data(), text.size()) < 0) ::_exit(2);
+      auto request = server.next(50'000);
+      if (request.what != FI_CONNREQ || request.data != "may I") ::_exit(1);
+      server.open_endpoint(request.info.get());
+      MUST(fi_accept(server.ep.get(), "you may", 7));
+      for (;;) ::pause();
+    }
+    char service[16] = {};
+    ASSERT_GT(::read(fds[0], service, sizeof service - 1), 0);
+    ::close(fds[0]);
+    ::close(fds[1]);
+    Side client(std::to_string(std::atoi(service)).c_str());
+    client.open_endpoint(client.info.get());
+    ::kill(child, SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(fi_connect(client.ep.get(), client.info->dest_addr, "may I", 5), 0);
+    EXPECT_EQ(client.next(100).err, FI_EAGAIN);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
+    ::kill(child, dies ? SIGKILL : SIGCONT);
+    auto event = client.next(20'000);
+    if (dies) {
+      EXPECT_EQ(event.err, FI_ECONNREFUSED);
+    } else {
+      EXPECT_EQ(event.what, static_cast<std::uint32_t>(FI_CONNECTED));
+      EXPECT_EQ(event.data, "you may");
+      ::kill(child, SIGKILL);
+      EXPECT_EQ(client.next(20'000).what, static_cast<std::uint32_t>(FI_SHUTDOWN));
+    }
+    ::waitpid(child, &status, 0);
+  }
+}
+
 TEST(FabricConnections, CarryMessagesBothWays) {
   Connected c;
   for (const std::size_t n : {5u, 100'000u}) {

@@ -322,6 +322,78 @@ TEST_P(FabricDeath, EndsWhatWasUnderWayAndThePeerMayComeAgain) {
   EXPECT_TRUE(us.hears(to));
 }
 
+TEST(FabricFailure, APeerMayDieAtAnyMoment) {
+  Survivor us;
+  std::uint16_t port = 0;
+  static std::uint64_t operand = 1, found = 0;
+  unsigned random = 1;
+  for (int round = 0; round < 30; ++round) {
+    Other other(Manner::kEcho, port);
+    port = other.port();
+    const fi_addr_t to = us.node.insert(other.name());
+    random = random * 1103515245 + 12345;
+    const auto delay = std::chrono::microseconds(random % 16384);
+    const int first = static_cast<int>(random >> 20);
+    std::thread killer([&] {
+      std::this_thread::sleep_for(delay);
+      other.kill();
+    });
+    ssize_t rc = 1;
+    const auto end = Clock::now() + std::chrono::seconds(20);
+    for (int i = first; !means_gone(rc) && Clock::now() < end; ++i) {
+      fid_ep* const ep = us.node.ep.get();
+      switch (i % 4) {
+        case 0:
+          rc = us.outcome([&] { return fi_write(ep, large().data(), 1 << 20, nullptr, to, 0, kKey, nullptr); });
+          break;
+        case 1:
+          rc = us.outcome([&] {
+            return fi_fetch_atomic(ep, &operand, 1, nullptr, &found, nullptr, to, 0, kKey, FI_UINT64, FI_SUM,
+                                   nullptr);
+          });
+          break;
+        case 2:
+          rc = us.outcome([&] { return fi_tsend(ep, us.own.data(), us.own.size(), nullptr, to, 3, nullptr); });
+          break;
+        default:
+          // Nobody receives it: its end is that of the peer.
+          rc = us.outcome([&] { return fi_tsend(ep, large().data(), large().size(), nullptr, to, 3, nullptr); });
+      }
+    }
+    killer.join();
+    ASSERT_TRUE(means_gone(rc)) << "round " << round << ": " << rc;
+  }
+  Other again(Manner::kEcho, port);
+  EXPECT_TRUE(us.hears(us.node.insert(again.name())));
+}
+
+TEST(FabricPeers, ThatBeginWithEachOtherAtOnceKeepTheirOrder) {
+  constexpr int kRounds = 60, kMessages = 50;
+  for (int round = 0; round < kRounds; ++round) {
+    Two two;
+    std::atomic<int> ready{0};
+    const auto talk = [&](Node& node, fi_addr_t to) {
+      ++ready;
+      while (ready.load() < 2) {
+      }
+      for (int i = 0; i < kMessages; ++i) {
+        ASSERT_EQ(sent([&] { return fi_tinject(node.ep.get(), &i, sizeof i, to, 1); }, node), 0);
+      }
+      for (int i = 0; i < kMessages; ++i) {
+        int got = -1;
+        ASSERT_EQ(fi_trecv(node.ep.get(), &got, sizeof got, nullptr, to, 1, 0, nullptr), 0);
+        fi_cq_tagged_entry entry;
+        ASSERT_TRUE(eventually([&] { return fi_cq_read(node.cq.get(), &entry, 1) == 1; })) << i;
+        ASSERT_EQ(got, i) << "round " << round;
+      }
+    };
+    std::thread other([&] { talk(two.b, two.to_a); });
+    talk(two.a, two.to_b);
+    other.join();
+    if (HasFatalFailure()) return;
+  }
+}
+
 // --- too little of something -------------------------------------------------------------------------
 
 // Opens everything, sends one message, closes everything. 0, or what the first call that failed has answered.
