@@ -173,8 +173,8 @@ fi_addr_t Port::find_address(Peer& peer) {
   return peer.address;
 }
 
-// Who connects introduces itself.
-int Port::connect(Peer& peer) {
+// Who connects introduces itself. `first`, if any, follows at once; `taken` says whether it does.
+int Port::connect(Peer& peer, std::span<const std::byte> first, bool* taken) {
   if (!peer.name.local()) return -FI_EHOSTUNREACH;
   if (peer.pending == kNoPeer) {
     if (const int err = std::exchange(peer.failure, 0); err != 0) return -err;
@@ -184,12 +184,16 @@ int Port::connect(Peer& peer) {
     } greeting;
     greeting.hello.length = address_.length;
     std::memcpy(&greeting.hello.address, &address_.storage, address_.length);
-    auto index = messages_->begin_connect(service_of(peer.name), bytes_of(greeting), kConnectMs);
+    const std::span<const std::byte> greetings[] = {bytes_of(greeting), first};
+    auto index = messages_->begin_connect(service_of(peer.name),
+                                          std::span(greetings).first(first.empty() ? 1 : 2), kConnectMs);
     if (!index) {
       FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
       return failure(index.error());
     }
+    if (taken != nullptr) *taken = true;
     peer.pending = *index;
+    peer.introduced = !first.empty();
     remember(*index, &peer);
     if (clan::monotonic_ns() >= impatient_until_) {
       auto s = messages_->await(*index, kPatienceMs);
@@ -254,7 +258,7 @@ void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
   remember(from, &peer);
   if (peer.index != kNoPeer) return;
   // Both connect to each other: one of the two connections will do, that of who has the lesser name.
-  if (peer.pending != kNoPeer && !(peer.name < name_of(address_))) return;
+  if (peer.pending != kNoPeer && (peer.introduced || !(peer.name < name_of(address_)))) return;
   give_up(peer);
   send_by(peer, from);
   (void)flush(peer);
@@ -315,16 +319,18 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
                     Peer** peer) {
   *peer = &peer_named(to);
   Peer& other = **peer;
-  if (int rc = other.index != kNoPeer ? 0 : connect(other); rc != 0) {
-    if (rc != -FI_EAGAIN || other.pending == kNoPeer) return rc;
-    std::vector<std::byte> message(sizeof header + length);
-    std::memcpy(message.data(), &header, sizeof header);
-    if (length > 0) std::memcpy(message.data() + sizeof header, data, length);
-    other.answers.push_back(std::move(message));
-    crowded_.push_back(&other);
-    return 0;
-  }
-  return static_cast<int>(send_at_once(other, header, data, length));
+  if (other.index != kNoPeer) return static_cast<int>(send_at_once(other, header, data, length));
+  std::vector<std::byte> message(sizeof header + length);
+  std::memcpy(message.data(), &header, sizeof header);
+  if (length > 0) std::memcpy(message.data() + sizeof header, data, length);
+  bool taken = false;
+  other.failure = 0;
+  const int rc = connect(other, message, &taken);
+  // The driver threads see to it that it gets there, whether or not the program makes progress.
+  if (taken) return rc == -FI_EAGAIN ? 0 : rc;
+  if (rc != 0 && (rc != -FI_EAGAIN || other.pending == kNoPeer)) return rc;
+  answer(other, message.data(), message.size());
+  return 0;
 }
 
 void Port::hang_up(Peer& peer) {

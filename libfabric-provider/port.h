@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -102,6 +103,7 @@ struct Peer {
   Name name;
   PeerIndex index = kNoPeer;    ///< the connection that we send by
   PeerIndex pending = kNoPeer;  ///< the one that it has yet to accept
+  bool introduced = false;      ///< which carries a message of introduce()
   int failure = 0;              ///< what became of that, for the next who sends
   std::uint64_t node = 0;
   std::uint32_t uid = 0;
@@ -256,7 +258,7 @@ class Port {
     by_index_[index] = peer;
   }
   void send_by(Peer& peer, PeerIndex index);
-  int connect(Peer& peer);
+  int connect(Peer& peer, std::span<const std::byte> first = {}, bool* taken = nullptr);
   int accepted(Peer& peer);
   void give_up(Peer& peer);
   /// Ends what waits for this peer's answers, and forgets what we know of it.

@@ -26,11 +26,13 @@ class ConnectAttempt::Timer final : public Pollable {
 Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(std::shared_ptr<ContextCore> context,
                                                               const std::string& service, uid_t uid,
                                                               ConnectionKind kind, const Address& from,
+                                                              std::span<const std::span<const std::byte>> greetings,
                                                               std::uint64_t deadline_ns,
                                                               std::weak_ptr<AnswerSink> owner) {
   if (!context->usable()) return unusable_error();
   std::shared_ptr<ConnectAttempt> attempt(
       new ConnectAttempt(context, service, uid, kind, from, std::move(owner)));
+  for (std::span<const std::byte> g : greetings) attempt->greetings_.emplace_back(g.begin(), g.end());
   std::lock_guard lock(attempt->mutex_);
   if (auto s = attempt->start_timer(std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs)); !s) {
     return s.error();
@@ -84,7 +86,7 @@ Status ConnectAttempt::ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoi
 // The answer to kConnect, if it is there.
 void ConnectAttempt::take_answer() {
   const Status answer = connection_->answer(weak_from_this());
-  if (answer) return end(0);
+  if (answer) return end(greet());
   const int err = answer.error().err;
   if (err == EAGAIN) return;
   connection_.reset();
@@ -94,6 +96,17 @@ void ConnectAttempt::take_answer() {
     return;
   }
   end(err);
+}
+
+// Nobody else has the connection yet, so it is this thread that produces.
+int ConnectAttempt::greet() {
+  for (const auto& greeting : greetings_) {
+    std::byte* room = connection_->reserve(greeting.size());
+    if (room == nullptr) return connection_->peer_gone() ? ECONNRESET : EMSGSIZE;
+    std::copy(greeting.begin(), greeting.end(), room);
+    connection_->commit(greeting.size(), RecordType::kMessage);
+  }
+  return 0;
 }
 
 void ConnectAttempt::hang_up() {

@@ -12,7 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "engine/connection.h"
 
@@ -22,11 +24,12 @@ class ConnectAttempt final : public Pollable,
                              public AnswerSink,
                              public std::enable_shared_from_this<ConnectAttempt> {
  public:
-  /// `owner` hears of the end, unless it was there before begin() returned. ECONNREFUSED: nobody offers the
+  /// `greetings` are the first records of the connection, of the type kMessage. `owner` hears of the end, unless it was there before begin() returned. ECONNREFUSED: nobody offers the
   /// service; EAGAIN: more ask than the peer has room for.
   static Result<std::shared_ptr<ConnectAttempt>> begin(std::shared_ptr<ContextCore> context,
                                                        const std::string& service, uid_t uid,
                                                        ConnectionKind kind, const Address& from,
+                                                       std::span<const std::span<const std::byte>> greetings,
                                                        std::uint64_t deadline_ns,
                                                        std::weak_ptr<AnswerSink> owner);
 
@@ -57,6 +60,7 @@ class ConnectAttempt final : public Pollable,
   Status dial();
   Status ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint);
   void take_answer();
+  int greet();
   void hang_up();
   void end(int err);
   void tell_owner();
@@ -73,7 +77,8 @@ class ConnectAttempt final : public Pollable,
   std::condition_variable ended_changed_;
   bool ended_ = false;
   int err_ = 0;
-  bool remembered_ = false;               ///< the link was there, and its endpoint may not be any more
+  bool remembered_ = false;  ///< the link was there, and its endpoint may not be any more
+  std::vector<std::vector<std::byte>> greetings_;
   std::optional<link::ShmPeer> dialling_;
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Timer> timer_;

@@ -102,14 +102,13 @@ Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connect
 }
 
 Result<PeerIndex> MessageEndpointCore::begin_connect(const std::string& service, uid_t uid,
-                                                     std::span<const std::byte> greeting,
+                                                     std::span<const std::span<const std::byte>> greetings,
                                                      std::uint64_t deadline_ns) {
-  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(), deadline_ns,
-                                       weak_from_this());
+  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(), greetings,
+                                       deadline_ns, weak_from_this());
   if (!attempt) return attempt.error();
   auto peer = std::make_unique<Peer>();
   peer->attempt = std::move(*attempt);
-  peer->greeting.assign(greeting.begin(), greeting.end());
   peer->chosen = true;
   peer->index = static_cast<PeerIndex>(peers_.size());
   connecting_.push_back(peer.get());
@@ -144,19 +143,7 @@ void MessageEndpointCore::look_at_attempt(Peer& peer) {
   auto connection = peer.attempt->result();
   if (!connection && connection.error().err == EAGAIN) return;
   peer.attempt.reset();
-  Status joined = connection ? join(peer, *connection) : Status(connection.error());
-  if (joined && !peer.greeting.empty()) {
-    std::byte* room = peer.connection->reserve(peer.greeting.size());
-    if (room != nullptr) {
-      std::memcpy(room, peer.greeting.data(), peer.greeting.size());
-      peer.connection->commit(peer.greeting.size(), RecordType::kMessage);
-    } else {
-      arrivals_->remove(peer.event);
-      peer.connection.reset();
-      joined = Error{EMSGSIZE, "a greeting longer than the peer's ring"};
-    }
-  }
-  std::vector<std::byte>().swap(peer.greeting);
+  const Status joined = connection ? join(peer, *connection) : Status(connection.error());
   if (joined) return;
   peer.failure = joined.error().err;
   peer.departed = true;
@@ -917,9 +904,10 @@ Result<PeerIndex> MessageEndpoint::connect(const std::string& service, std::int6
   return core_->connect(service, core_->context().owner(uid),
                         deadline_after_ms(timeout_ms));
 }
-Result<PeerIndex> MessageEndpoint::begin_connect(const std::string& service, std::span<const std::byte> greeting,
+Result<PeerIndex> MessageEndpoint::begin_connect(const std::string& service,
+                                                 std::span<const std::span<const std::byte>> greetings,
                                                  std::int64_t timeout_ms, std::int64_t uid) {
-  return core_->begin_connect(service, core_->context().owner(uid), greeting, deadline_after_ms(timeout_ms));
+  return core_->begin_connect(service, core_->context().owner(uid), greetings, deadline_after_ms(timeout_ms));
 }
 Status MessageEndpoint::await(PeerIndex peer, std::int64_t timeout_ms) {
   return core_->await(peer, deadline_after_ms(timeout_ms));

@@ -44,7 +44,8 @@ class MessageEndpointCore final : public OobSink,
                                  std::uint64_t deadline_ns);
   Result<PeerIndex> connect(const Address& peer, std::uint64_t deadline_ns);
   Result<PeerIndex> connect(const std::string& service, uid_t uid, std::uint64_t deadline_ns);
-  Result<PeerIndex> begin_connect(const std::string& service, uid_t uid, std::span<const std::byte> greeting,
+  Result<PeerIndex> begin_connect(const std::string& service, uid_t uid,
+                                  std::span<const std::span<const std::byte>> greetings,
                                   std::uint64_t deadline_ns);
   Status await(PeerIndex peer, std::uint64_t deadline_ns);
   Result<Address> peer_address(PeerIndex peer) const;
@@ -96,7 +97,6 @@ class MessageEndpointCore final : public OobSink,
   struct Peer {
     std::shared_ptr<Connection> connection;  ///< null: connecting, or that has failed
     std::shared_ptr<ConnectAttempt> attempt;  ///< while connecting
-    std::vector<std::byte> greeting;          ///< to be sent first
     int failure = 0;                          ///< why it could not be connected to
     PeerIndex index = 0;
     bool hot = false;

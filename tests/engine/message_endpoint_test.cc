@@ -556,6 +556,8 @@ TEST(MessageEndpoint, IsFoundByNameAndAddress) {
   EXPECT_ERR(a.peer_address(99), EINVAL);
 }
 
+const std::span<const std::byte> kHello[] = {text("hello")};
+
 // An endpoint in a process of its own, which can be stopped.
 struct Elsewhere {
   std::string name = unique_name("elsewhere");
@@ -586,7 +588,7 @@ TEST(MessageEndpoint, ConnectsWithoutWaitingForAPeerThatStandsStill) {
   EXPECT_ERR(endpoint.begin_connect(unique_name("nobody")), ECONNREFUSED);
   peer.process.stop();
   const std::uint64_t begun = monotonic_ns();
-  const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello")));
+  const PeerIndex to = must(endpoint.begin_connect(peer.name, kHello));
   EXPECT_ERR(endpoint.post(to, text("early"), 1), EAGAIN);
   EXPECT_ERR(endpoint.reserve(to, 8), EAGAIN);
   EXPECT_ERR(endpoint.await(to, 1), EAGAIN);
@@ -621,7 +623,7 @@ TEST(MessageEndpoint, TellsWhyAPeerDidNotAccept) {
         must(first->connect(peer.name, 5000));
       }
       peer.process.stop();
-      const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello"), 300));
+      const PeerIndex to = must(endpoint.begin_connect(peer.name, kHello, 300));
       EXPECT_ERR(endpoint.reserve(to, 8), EAGAIN);
       if (dies) peer.process.kill();
       PeerIndex gone = 99;
@@ -649,7 +651,7 @@ TEST(MessageEndpoint, SleepersHearWhatBecameOfAnAttempt) {
   auto context = must(Context::create(with_mode(Mode::kSleep)));
   auto endpoint = must(MessageEndpoint::create(context));
   peer.process.stop();
-  must(endpoint.begin_connect(peer.name, text("hello"), 10'000));
+  must(endpoint.begin_connect(peer.name, kHello, 10'000));
   std::thread wakes([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     peer.process.resume();
@@ -679,7 +681,7 @@ TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
   peer.process.stop();
   for (int i = 0; i < 50; ++i) {
     auto endpoint = must(MessageEndpoint::create(context));
-    const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello")));
+    const PeerIndex to = must(endpoint.begin_connect(peer.name, kHello));
     if (i % 2 == 0) endpoint.disconnect(to);
   }
   peer.process.resume();
@@ -691,7 +693,7 @@ TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
     auto fresh = must(Context::create());
     for (int i = 0; i < 50; ++i) {
       auto endpoint = must(MessageEndpoint::create(fresh));
-      const PeerIndex to = must(endpoint.begin_connect(peer.name, text("hello")));
+      const PeerIndex to = must(endpoint.begin_connect(peer.name, kHello));
       if (i % 2 == 0) endpoint.disconnect(to);
     }
   }
