@@ -7,9 +7,9 @@
 
 #include <netinet/in.h>
 
+#include <compare>
 #include <cstdint>
 #include <functional>
-#include <compare>
 #include <string>
 
 #include "provider.h"

@@ -1,9 +1,9 @@
 #include "port.h"
 
+#include <clan/clock.h>
+
 #include <algorithm>
 #include <cstdlib>
-
-#include <clan/clock.h>
 
 #include "atomic_types.h"
 #include "counter.h"

@@ -7,12 +7,7 @@
 // 256 are errno's, so Error::err is used as it is.
 #pragma once
 
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <new>
-#include <utility>
-
+#include <clan/result.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
@@ -27,7 +22,11 @@
 #include <rdma/providers/fi_log.h>
 #include <rdma/providers/fi_prov.h>
 
-#include <clan/result.h>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
 
 #include "fork_mutex.h"
 

@@ -92,8 +92,8 @@ Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool m
 Result<Fd> listen_abstract(std::string_view name);
 
 /// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room for us
-/// until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever); EAGAIN with a deadline of 0, which does not
-/// wait.
+/// until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever); EAGAIN with a deadline of 0, which does
+/// not wait.
 Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns);
 
 /// Who is at the other end, by the kernel's word.

@@ -23,12 +23,10 @@ class ConnectAttempt::Timer final : public Pollable {
   Fd fd_;
 };
 
-Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(std::shared_ptr<ContextCore> context,
-                                                              const std::string& service, uid_t uid,
-                                                              ConnectionKind kind, const Address& from,
-                                                              std::span<const std::span<const std::byte>> greetings,
-                                                              std::uint64_t deadline_ns,
-                                                              std::weak_ptr<AnswerSink> owner) {
+Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
+    std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid, ConnectionKind kind,
+    const Address& from, std::span<const std::span<const std::byte>> greetings, std::uint64_t deadline_ns,
+    std::weak_ptr<AnswerSink> owner) {
   if (!context->usable()) return unusable_error();
   std::shared_ptr<ConnectAttempt> attempt(
       new ConnectAttempt(context, service, uid, kind, from, std::move(owner)));

@@ -24,8 +24,9 @@ class ConnectAttempt final : public Pollable,
                              public AnswerSink,
                              public std::enable_shared_from_this<ConnectAttempt> {
  public:
-  /// `greetings` are the first records of the connection, of the type kMessage. `owner` hears of the end, unless it was there before begin() returned. ECONNREFUSED: nobody offers the
-  /// service; EAGAIN: more ask than the peer has room for.
+  /// `greetings` are the first records of the connection, of the type kMessage. `owner` hears of the end,
+  /// unless it was there before begin() returned. ECONNREFUSED: nobody offers the service; EAGAIN: more ask
+  /// than the peer has room for.
   static Result<std::shared_ptr<ConnectAttempt>> begin(std::shared_ptr<ContextCore> context,
                                                        const std::string& service, uid_t uid,
                                                        ConnectionKind kind, const Address& from,

@@ -166,9 +166,8 @@ Status Connection::answer(std::weak_ptr<AnswerSink> asker) {
 
 Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextCore> context,
                                                         std::shared_ptr<nic::Link> link,
-                                                        std::uint32_t remote_endpoint,
-                                                        ConnectionKind kind, Address from,
-                                                        std::uint64_t deadline_ns) {
+                                                        std::uint32_t remote_endpoint, ConnectionKind kind,
+                                                        Address from, std::uint64_t deadline_ns) {
   auto asked = ask(context, std::move(link), remote_endpoint, kind, from);
   if (!asked) return asked;
   const std::shared_ptr<Connection>& c = *asked;

@@ -104,8 +104,8 @@ Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connect
 Result<PeerIndex> MessageEndpointCore::begin_connect(const std::string& service, uid_t uid,
                                                      std::span<const std::span<const std::byte>> greetings,
                                                      std::uint64_t deadline_ns) {
-  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(), greetings,
-                                       deadline_ns, weak_from_this());
+  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(),
+                                       greetings, deadline_ns, weak_from_this());
   if (!attempt) return attempt.error();
   auto peer = std::make_unique<Peer>();
   peer->attempt = std::move(*attempt);
@@ -172,7 +172,8 @@ Status MessageEndpointCore::await(PeerIndex index, std::uint64_t deadline_ns) {
 
 Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
   Peer* peer = find(index);
-  if (peer == nullptr) return Error{find_any(index) == nullptr ? EINVAL : ENOTCONN, "not connected to this peer"};
+  if (peer == nullptr)
+    return Error{find_any(index) == nullptr ? EINVAL : ENOTCONN, "not connected to this peer"};
   return peer->connection->remote_address();
 }
 

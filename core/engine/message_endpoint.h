@@ -95,7 +95,7 @@ class MessageEndpointCore final : public OobSink,
     std::size_t total() const { return header_bytes + message.size(); }
   };
   struct Peer {
-    std::shared_ptr<Connection> connection;  ///< null: connecting, or that has failed
+    std::shared_ptr<Connection> connection;   ///< null: connecting, or that has failed
     std::shared_ptr<ConnectAttempt> attempt;  ///< while connecting
     int failure = 0;                          ///< why it could not be connected to
     PeerIndex index = 0;

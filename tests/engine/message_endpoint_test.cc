@@ -686,7 +686,8 @@ TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
   }
   peer.process.resume();
   EXPECT_TRUE(eventually([&] { return context.counters().apertures == 0; }));
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; })) << open_descriptors() << " " << before;
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }))
+      << open_descriptors() << " " << before;
   // Likewise those whose process has yet to be linked with.
   peer.process.stop();
   {
@@ -698,7 +699,8 @@ TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
     }
   }
   peer.process.resume();
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; })) << open_descriptors() << " " << before;
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }))
+      << open_descriptors() << " " << before;
   auto endpoint = must(MessageEndpoint::create(context));
   const PeerIndex to = must(endpoint.connect(peer.name, 5000));
   EXPECT_OK(endpoint.send(to, text("still there"), 5000));

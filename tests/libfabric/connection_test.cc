@@ -130,7 +130,8 @@ TEST(FabricConnections, AreMadeWithDataBothWays) {
 }
 
 TEST(FabricConnections, AreAskedForWithoutWaitingForAServerThatStandsStill) {
-  ASSERT_NE(get_info(make_hints(FI_EP_MSG)), nullptr);  // libfabric loads its providers once, before the forks
+  ASSERT_NE(get_info(make_hints(FI_EP_MSG)),
+            nullptr);  // libfabric loads its providers once, before the forks
   for (const bool dies : {false, true}) {
     int fds[2];
     ASSERT_EQ(::pipe(fds), 0);
@@ -436,8 +437,12 @@ TEST(FabricPeers, MayBeThreeHundredEndpointsOfOneDomain) {
     ASSERT_EQ(fi_trecv(endpoints[static_cast<std::size_t>(i)].get(), &answers[static_cast<std::size_t>(i)],
                        sizeof(int), nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr),
               0);
-    ASSERT_EQ(sent([&] { return fi_tinject(endpoints[static_cast<std::size_t>(i)].get(), &i, sizeof i,
-                                           hub_address, 1); }, many),
+    ASSERT_EQ(sent(
+                  [&] {
+                    return fi_tinject(endpoints[static_cast<std::size_t>(i)].get(), &i, sizeof i, hub_address,
+                                      1);
+                  },
+                  many),
               0);
   }
   fi_cq_tagged_entry entry;
@@ -459,8 +464,8 @@ TEST(FabricPeers, MayBeThreeHundredEndpointsOfOneDomain) {
   const auto each = [](long kib) { return static_cast<int>(kib / kEndpoints); };
   RecordProperty("kib_per_endpoint", each(made - before));
   RecordProperty("kib_per_connection_both_sides", each(connected - made));
-  std::printf("resident: %d KiB for an endpoint, %d KiB for a connection, both sides of it\n", each(made - before),
-              each(connected - made));
+  std::printf("resident: %d KiB for an endpoint, %d KiB for a connection, both sides of it\n",
+              each(made - before), each(connected - made));
   EXPECT_LT(each(connected - before), 256);
 }
 

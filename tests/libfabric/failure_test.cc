@@ -1,5 +1,5 @@
-// Peers that stand still, die and come again, at every step of a conversation; too few descriptors, too little
-// memory; forks; other users.
+// Peers that stand still, die and come again, at every step of a conversation; too few descriptors, too
+// little memory; forks; other users.
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -88,8 +88,8 @@ class Other {
     node.enable();
     std::vector<char> memory(1 << 20);
     fid_mr* mr = nullptr;
-    MUST(fi_mr_reg(node.domain.get(), memory.data(), memory.size(), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey, 0,
-                   &mr, nullptr));
+    MUST(fi_mr_reg(node.domain.get(), memory.data(), memory.size(), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey,
+                   0, &mr, nullptr));
     const auto name = node.name();
     if (::write(to_parent, name.data(), 16) != 16) ::_exit(2);
     while (manner == Manner::kSilent) ::pause();
@@ -218,10 +218,11 @@ struct Step {
 
 // Kills it a little later than now.
 struct Killer {
-  explicit Killer(Other& other) : thread([&other] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    other.kill();
-  }) {}
+  explicit Killer(Other& other)
+      : thread([&other] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          other.kill();
+        }) {}
   ~Killer() { thread.join(); }
   std::thread thread;
 };
@@ -288,8 +289,8 @@ ssize_t with_an_atomic_operation_asked_for(Survivor& us, Other& other, fi_addr_t
   Killer killer(other);
   static std::uint64_t operand = 1, found = 0;
   return us.outcome([&] {
-    return fi_fetch_atomic(us.node.ep.get(), &operand, 1, nullptr, &found, nullptr, to, 0, kKey, FI_UINT64, FI_SUM,
-                           nullptr);
+    return fi_fetch_atomic(us.node.ep.get(), &operand, 1, nullptr, &found, nullptr, to, 0, kKey, FI_UINT64,
+                           FI_SUM, nullptr);
   });
 }
 
@@ -344,7 +345,8 @@ TEST(FabricFailure, APeerMayDieAtAnyMoment) {
       fid_ep* const ep = us.node.ep.get();
       switch (i % 4) {
         case 0:
-          rc = us.outcome([&] { return fi_write(ep, large().data(), 1 << 20, nullptr, to, 0, kKey, nullptr); });
+          rc = us.outcome(
+              [&] { return fi_write(ep, large().data(), 1 << 20, nullptr, to, 0, kKey, nullptr); });
           break;
         case 1:
           rc = us.outcome([&] {
@@ -353,11 +355,13 @@ TEST(FabricFailure, APeerMayDieAtAnyMoment) {
           });
           break;
         case 2:
-          rc = us.outcome([&] { return fi_tsend(ep, us.own.data(), us.own.size(), nullptr, to, 3, nullptr); });
+          rc =
+              us.outcome([&] { return fi_tsend(ep, us.own.data(), us.own.size(), nullptr, to, 3, nullptr); });
           break;
         default:
           // Nobody receives it: its end is that of the peer.
-          rc = us.outcome([&] { return fi_tsend(ep, large().data(), large().size(), nullptr, to, 3, nullptr); });
+          rc = us.outcome(
+              [&] { return fi_tsend(ep, large().data(), large().size(), nullptr, to, 3, nullptr); });
       }
     }
     killer.join();
@@ -459,36 +463,37 @@ TEST(FabricFailure, TooFewDescriptorsAreAnErrorAndLeakNone) {
   Other other(Manner::kEcho);
   const auto name = other.name();
   EXPECT_EQ(in_a_child([&] {
-    (void)whole_life(name);  // what is opened once stays
-    const std::size_t before = entries_of("/proc/self/fd");
-    rlimit usual{};
-    ::getrlimit(RLIMIT_NOFILE, &usual);
-    int failed = 0;
-    bool succeeded = false;
-    for (rlim_t more = 0; more < 60; ++more) {
-      rlimit tight{before + more, usual.rlim_max};
-      ::setrlimit(RLIMIT_NOFILE, &tight);
-      const ssize_t rc = whole_life(name);
-      ::setrlimit(RLIMIT_NOFILE, &usual);
-      if (rc != 0) {
-        ++failed;
-        if (rc != -FI_EMFILE && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA && rc != -ENOBUFS) {
-          std::fprintf(stderr, "with %lu more: %zd\n", static_cast<unsigned long>(more), rc);
-          return 1;
-        }
-        succeeded = false;
-      } else {
-        succeeded = true;
-      }
-      if (entries_of("/proc/self/fd") != before) {
-        std::fprintf(stderr, "with %lu more: %zu descriptors, not %zu\n", static_cast<unsigned long>(more),
-                     entries_of("/proc/self/fd"), before);
-        return 2;
-      }
-    }
-    if (failed < 3 || !succeeded) return 3;
-    return whole_life(name) == 0 ? 0 : 4;
-  }),
+              (void)whole_life(name);  // what is opened once stays
+              const std::size_t before = entries_of("/proc/self/fd");
+              rlimit usual{};
+              ::getrlimit(RLIMIT_NOFILE, &usual);
+              int failed = 0;
+              bool succeeded = false;
+              for (rlim_t more = 0; more < 60; ++more) {
+                rlimit tight{before + more, usual.rlim_max};
+                ::setrlimit(RLIMIT_NOFILE, &tight);
+                const ssize_t rc = whole_life(name);
+                ::setrlimit(RLIMIT_NOFILE, &usual);
+                if (rc != 0) {
+                  ++failed;
+                  if (rc != -FI_EMFILE && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA &&
+                      rc != -ENOBUFS) {
+                    std::fprintf(stderr, "with %lu more: %zd\n", static_cast<unsigned long>(more), rc);
+                    return 1;
+                  }
+                  succeeded = false;
+                } else {
+                  succeeded = true;
+                }
+                if (entries_of("/proc/self/fd") != before) {
+                  std::fprintf(stderr, "with %lu more: %zu descriptors, not %zu\n",
+                               static_cast<unsigned long>(more), entries_of("/proc/self/fd"), before);
+                  return 2;
+                }
+              }
+              if (failed < 3 || !succeeded) return 3;
+              return whole_life(name) == 0 ? 0 : 4;
+            }),
             0);
 }
 
@@ -499,27 +504,27 @@ TEST(FabricFailure, TooLittleMemoryIsAnError) {
   Other other(Manner::kEcho);
   const auto name = other.name();
   EXPECT_EQ(in_a_child([&] {
-    (void)whole_life(name);
-    std::ifstream statm("/proc/self/statm");
-    rlim_t pages = 0;
-    statm >> pages;
-    rlimit usual{};
-    ::getrlimit(RLIMIT_AS, &usual);
-    int failed = 0;
-    for (rlim_t more = 1; more <= 1024; more *= 2) {
-      rlimit tight{pages * 4096 + (more << 20), usual.rlim_max};
-      ::setrlimit(RLIMIT_AS, &tight);
-      const ssize_t rc = whole_life(name);
-      ::setrlimit(RLIMIT_AS, &usual);
-      failed += rc != 0;
-      if (rc != 0 && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA && rc != -ENOBUFS) {
-        std::fprintf(stderr, "with %lu MiB more: %zd\n", static_cast<unsigned long>(more), rc);
-        return 1;
-      }
-    }
-    if (failed == 0) return 3;
-    return whole_life(name) == 0 ? 0 : 4;
-  }),
+              (void)whole_life(name);
+              std::ifstream statm("/proc/self/statm");
+              rlim_t pages = 0;
+              statm >> pages;
+              rlimit usual{};
+              ::getrlimit(RLIMIT_AS, &usual);
+              int failed = 0;
+              for (rlim_t more = 1; more <= 1024; more *= 2) {
+                rlimit tight{pages * 4096 + (more << 20), usual.rlim_max};
+                ::setrlimit(RLIMIT_AS, &tight);
+                const ssize_t rc = whole_life(name);
+                ::setrlimit(RLIMIT_AS, &usual);
+                failed += rc != 0;
+                if (rc != 0 && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA && rc != -ENOBUFS) {
+                  std::fprintf(stderr, "with %lu MiB more: %zd\n", static_cast<unsigned long>(more), rc);
+                  return 1;
+                }
+              }
+              if (failed == 0) return 3;
+              return whole_life(name) == 0 ? 0 : 4;
+            }),
             0);
 }
 
@@ -589,12 +594,13 @@ TEST(FabricFailure, AForkedChildMayTouchWhatItHasInherited) {
 TEST(FabricFailure, ProcessesOfAnotherUserAreNotThere) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
   Other other(Manner::kEcho);
-  EXPECT_EQ(in_a_child([&] {
-    if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
-    Survivor us;
-    return us.outcome([&] { return us.greet(us.node.insert(other.name())); }) == -FI_ECONNREFUSED ? 0 : 2;
-  }),
-            0);
+  EXPECT_EQ(
+      in_a_child([&] {
+        if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
+        Survivor us;
+        return us.outcome([&] { return us.greet(us.node.insert(other.name())); }) == -FI_ECONNREFUSED ? 0 : 2;
+      }),
+      0);
 }
 
 }  // namespace

@@ -147,8 +147,8 @@ inline bool eventually(const std::function<bool()>& done) {
   return true;
 }
 
-/// Repeats a call while there is no room or the peer has yet to accept us, and makes progress meanwhile. What it
-/// answers in the end; -FI_EAGAIN after 20 seconds.
+/// Repeats a call while there is no room or the peer has yet to accept us, and makes progress meanwhile. What
+/// it answers in the end; -FI_EAGAIN after 20 seconds.
 inline ssize_t sent(const std::function<ssize_t()>& call, Node& node) {
   ssize_t rc = -FI_EAGAIN;
   (void)eventually([&] {

@@ -97,15 +97,16 @@ class CLAN_EXPORT MessageEndpoint {
   Result<PeerIndex> connect(const Address& peer, std::int64_t timeout_ms = -1);
   Result<PeerIndex> connect(const std::string& service, std::int64_t timeout_ms = -1,
                             std::int64_t uid = -1);
-  /// Connects without waiting for the peer. Until it has accepted, sends to it answer EAGAIN. `greetings` are the
-  /// first messages that it gets, as soon as it has accepted, whatever the caller does meanwhile. If it does not
-  /// accept, within `timeout_ms` and at most ten seconds, it has departed (take_departed()) with the reason:
-  /// ECONNREFUSED, ETIMEDOUT, EACCES; EMSGSIZE: its ring does not hold the greetings.
-  /// ECONNREFUSED at once: nobody offers the service. EAGAIN: too many ask it at this moment.
+  /// Connects without waiting for the peer. Until it has accepted, sends to it answer EAGAIN. `greetings` are
+  /// the first messages that it gets, as soon as it has accepted, whatever the caller does meanwhile. If it
+  /// does not accept, within `timeout_ms` and at most ten seconds, it has departed (take_departed()) with the
+  /// reason: ECONNREFUSED, ETIMEDOUT, EACCES; EMSGSIZE: its ring does not hold the greetings. ECONNREFUSED at
+  /// once: nobody offers the service. EAGAIN: too many ask it at this moment.
   Result<PeerIndex> begin_connect(const std::string& service,
                                   std::span<const std::span<const std::byte>> greetings = {},
                                   std::int64_t timeout_ms = -1, std::int64_t uid = -1);
-  /// Waits until a peer has accepted. EAGAIN: it has not in that time; else why it never will. Takes no messages meanwhile.
+  /// Waits until a peer has accepted. EAGAIN: it has not in that time; else why it never will. Takes no
+  /// messages meanwhile.
   Status await(PeerIndex peer, std::int64_t timeout_ms = -1);
   /// Where a peer can be connected to (its endpoint). ENOTCONN: it has not accepted.
   Result<Address> peer_address(PeerIndex peer) const;
