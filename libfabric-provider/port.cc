@@ -173,32 +173,40 @@ fi_addr_t Port::find_address(Peer& peer) {
   return peer.address;
 }
 
-// Who connects introduces itself. `first`, if any, follows at once; `taken` says whether it does.
-int Port::connect(Peer& peer, std::span<const std::byte> first, bool* taken) {
+// Asks for a connection. Who connects introduces itself; `first`, if any, follows at once. The driver threads
+// see to it that both get there, whether or not the program makes progress.
+int Port::begin_connect(Peer& peer, std::span<const std::byte> first) {
   if (!peer.name.local()) return -FI_EHOSTUNREACH;
+  struct {
+    WireHeader header{.op = Op::kHello};
+    Hello hello;
+  } greeting;
+  greeting.hello.length = address_.length;
+  std::memcpy(&greeting.hello.address, &address_.storage, address_.length);
+  const std::span<const std::byte> greetings[] = {bytes_of(greeting), first};
+  auto index = messages_->begin_connect(service_of(peer.name),
+                                        std::span(greetings).first(first.empty() ? 1 : 2), kConnectMs);
+  if (!index) {
+    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
+    return failure(index.error());
+  }
+  peer.pending = *index;
+  peer.introduced = !first.empty();
+  remember(*index, &peer);
+  return 0;
+}
+
+void Port::be_patient(Peer& peer) {
+  if (monotonic_ns() < impatient_until_) return;
+  auto s = messages_->await(peer.pending, kPatienceMs);
+  if (!s && s.error().err == EAGAIN) impatient_until_ = monotonic_ns() + kImpatientNs;
+}
+
+int Port::connect(Peer& peer) {
   if (peer.pending == kNoPeer) {
     if (const int err = std::exchange(peer.failure, 0); err != 0) return -err;
-    struct {
-      WireHeader header{.op = Op::kHello};
-      Hello hello;
-    } greeting;
-    greeting.hello.length = address_.length;
-    std::memcpy(&greeting.hello.address, &address_.storage, address_.length);
-    const std::span<const std::byte> greetings[] = {bytes_of(greeting), first};
-    auto index = messages_->begin_connect(service_of(peer.name),
-                                          std::span(greetings).first(first.empty() ? 1 : 2), kConnectMs);
-    if (!index) {
-      FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
-      return failure(index.error());
-    }
-    if (taken != nullptr) *taken = true;
-    peer.pending = *index;
-    peer.introduced = !first.empty();
-    remember(*index, &peer);
-    if (clan::monotonic_ns() >= impatient_until_) {
-      auto s = messages_->await(*index, kPatienceMs);
-      if (!s && s.error().err == EAGAIN) impatient_until_ = clan::monotonic_ns() + kImpatientNs;
-    }
+    if (const int rc = begin_connect(peer, {}); rc != 0) return rc;
+    be_patient(peer);
     // It may be connecting to us as well: see arrived_hello().
     progress();
     if (peer.index != kNoPeer) return 0;
@@ -323,13 +331,14 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
   std::vector<std::byte> message(sizeof header + length);
   std::memcpy(message.data(), &header, sizeof header);
   if (length > 0) std::memcpy(message.data() + sizeof header, data, length);
-  bool taken = false;
+  // No progress here: our caller has yet to note whom it has asked.
   other.failure = 0;
-  const int rc = connect(other, message, &taken);
-  // The driver threads see to it that it gets there, whether or not the program makes progress.
-  if (taken) return rc == -FI_EAGAIN ? 0 : rc;
-  if (rc != 0 && (rc != -FI_EAGAIN || other.pending == kNoPeer)) return rc;
-  answer(other, message.data(), message.size());
+  if (other.pending != kNoPeer) {
+    answer(other, message.data(), message.size());
+    return 0;
+  }
+  if (const int rc = begin_connect(other, message); rc != 0) return rc;
+  be_patient(other);
   return 0;
 }
 

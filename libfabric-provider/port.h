@@ -258,7 +258,9 @@ class Port {
     by_index_[index] = peer;
   }
   void send_by(Peer& peer, PeerIndex index);
-  int connect(Peer& peer, std::span<const std::byte> first = {}, bool* taken = nullptr);
+  int begin_connect(Peer& peer, std::span<const std::byte> first);
+  void be_patient(Peer& peer);
+  int connect(Peer& peer);
   int accepted(Peer& peer);
   void give_up(Peer& peer);
   /// Ends what waits for this peer's answers, and forgets what we know of it.

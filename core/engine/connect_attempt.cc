@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "clan/clock.h"
 #include "clan/log.h"
@@ -58,7 +59,7 @@ Status ConnectAttempt::start_timer(std::uint64_t deadline_ns) {
   }
   auto timer = std::make_shared<Timer>(shared_from_this(), std::move(fd));
   if (auto s = context_->reactor().add(timer->fd(), timer); !s) return s;
-  timer_ = std::move(timer);
+  timer_ = timer->fd();
   return {};
 }
 
@@ -116,9 +117,8 @@ void ConnectAttempt::hang_up() {
 
 void ConnectAttempt::end(int err) {
   hang_up();
-  if (err != 0) connection_.reset();
-  if (timer_) context_->reactor().remove(timer_->fd());
-  timer_.reset();
+  if (err != 0 || let_go_) connection_.reset();
+  if (timer_ >= 0) context_->reactor().remove(std::exchange(timer_, -1));
   err_ = err;
   ended_ = true;
   ended_changed_.notify_all();
@@ -202,6 +202,12 @@ void ConnectAttempt::cancel() {
   if (!context_->usable()) return;
   std::lock_guard lock(mutex_);
   if (!ended_) end(ECANCELED);
+}
+
+void ConnectAttempt::let_go() {
+  if (!context_->usable()) return;
+  std::lock_guard lock(mutex_);
+  let_go_ = true;
 }
 
 }  // namespace clan::engine

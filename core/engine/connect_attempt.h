@@ -40,6 +40,8 @@ class ConnectAttempt final : public Pollable,
   bool wait(std::uint64_t deadline_ns);
   /// It ends without a result, and `owner` does not hear of that.
   void cancel();
+  /// The same, but the greetings go if the peer accepts in time; then the connection is closed.
+  void let_go();
 
   // Pollable, driver thread: the peer's answer to hello.
   void on_ready(std::uint32_t events) override;
@@ -82,7 +84,8 @@ class ConnectAttempt final : public Pollable,
   std::vector<std::vector<std::byte>> greetings_;
   std::optional<link::ShmPeer> dialling_;
   std::shared_ptr<Connection> connection_;
-  std::shared_ptr<Timer> timer_;
+  int timer_ = -1;       ///< its descriptor; the reactor holds it, and it us
+  bool let_go_ = false;  ///< nobody asks for the result
 };
 
 }  // namespace clan::engine

@@ -248,7 +248,7 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   std::erase(sending_, peer);
   std::erase(hot_, peer);
   std::erase(connecting_, peer);
-  if (peer->attempt) peer->attempt->cancel();
+  if (peer->attempt) peer->attempt->let_go();
   if (peer->connection) {
     peer->connection->close();
     arrivals_->remove(peer->event);

@@ -571,7 +571,7 @@ struct Elsewhere {
       std::byte buffer[64];
       for (;;) {
         auto m = endpoint.recv(buffer, 20);
-        if (m.ok()) CHILD_OK(endpoint.send(m->from, std::span(buffer).first(m->size), 5000));
+        if (m.ok()) (void)endpoint.send(m->from, std::span(buffer).first(m->size), 5000);  // it may have left
         PeerIndex gone;
         while (endpoint.take_departed(&gone)) endpoint.disconnect(gone);
       }
@@ -697,6 +697,24 @@ TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
       const PeerIndex to = must(endpoint.begin_connect(peer.name, kHello));
       if (i % 2 == 0) endpoint.disconnect(to);
     }
+  }
+  peer.process.resume();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }))
+      << open_descriptors() << " " << before;
+  // And those that outlive their context.
+  peer.process.stop();
+  for (const bool linked : {false, true}) {
+    std::optional<Context> mortal = must(Context::create());
+    auto endpoint = must(MessageEndpoint::create(*mortal));
+    if (linked) {
+      peer.process.resume();
+      must(endpoint.connect(peer.name, 5000));
+      peer.process.stop();
+    }
+    const PeerIndex to = must(endpoint.begin_connect(peer.name, kHello));
+    mortal.reset();
+    EXPECT_ERR(endpoint.reserve(to, 8), ESHUTDOWN);
+    EXPECT_ERR(endpoint.await(to, 10), ESHUTDOWN);
   }
   peer.process.resume();
   EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }))

@@ -174,6 +174,22 @@ TEST(FabricConnections, AreAskedForWithoutWaitingForAServerThatStandsStill) {
   }
 }
 
+TEST(FabricConnections, AreHeardOfThoughTheServerLeavesAtOnce) {
+  for (int i = 0; i < 20; ++i) {
+    Listening server;
+    Side client(server.service.c_str());
+    client.open_endpoint(client.info.get());
+    ASSERT_EQ(fi_connect(client.ep.get(), client.info->dest_addr, nullptr, 0), 0);
+    auto request = server.next();
+    ASSERT_EQ(request.what, static_cast<std::uint32_t>(FI_CONNREQ));
+    server.open_endpoint(request.info.get());
+    ASSERT_EQ(fi_accept(server.ep.get(), nullptr, 0), 0);
+    ASSERT_EQ(fi_shutdown(server.ep.get(), 0), 0);
+    EXPECT_EQ(client.next().what, static_cast<std::uint32_t>(FI_CONNECTED));
+    EXPECT_EQ(client.next().what, static_cast<std::uint32_t>(FI_SHUTDOWN));
+  }
+}
+
 TEST(FabricConnections, CarryMessagesBothWays) {
   Connected c;
   for (const std::size_t n : {5u, 100'000u}) {
