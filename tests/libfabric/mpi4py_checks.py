@@ -1,4 +1,4 @@
-"""MPI from Python: objects of any size, buffers, windows; with the word tcp, TCP connections beside the messages.
+"""MPI from Python: objects of any size, buffers, windows; with the word tcp, TCP connections besides.
 
     mpirun -n RANKS python3 mpi4py_checks.py [tcp]
 """
@@ -6,6 +6,7 @@
 import hashlib
 import socket
 import sys
+import time
 from array import array
 
 from mpi4py import MPI
@@ -85,6 +86,7 @@ def tcp():
                             left -= len(part)
                         assert WORLD.recv(tag=k) == k
                         peer.sendall(b"+")
+                    time.sleep(0.3)  # for who looks at our maps
                     peer.sendall(digest.digest())
                     peer.recv(1)
     else:
