@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -52,18 +53,13 @@ def find(program, package):
 
 def descendants(root):
     """Process ids below `root`."""
-    children = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            stat = Path("/proc", entry, "stat").read_text()
-            children.setdefault(int(stat[stat.rindex(")") + 2:].split()[1]), []).append(int(entry))
     found, left = [], [root]
     while left:
-        more = children.get(left.pop(), [])
-        found += more
-        left += more
+        for children in Path("/proc", str(left.pop()), "task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                more = [int(pid) for pid in children.read_text().split()]
+                found += more
+                left += more
     return found
 
 
@@ -76,7 +72,9 @@ class Watch(threading.Thread):
         self.over = threading.Event()
 
     def run(self):
-        while not self.over.wait(0.02):
+        begin = time.monotonic()
+        # Often at first: some are short. Not for long: looking takes the processor from those looked at.
+        while not self.over.wait(0.02 if time.monotonic() < begin + 2 else 0.2):
             for pid in descendants(os.getpid()):
                 with contextlib.suppress(OSError):
                     maps = Path(f"/proc/{pid}/maps").read_text()
