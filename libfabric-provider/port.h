@@ -86,6 +86,8 @@ struct SmallAccesses {
   std::uint64_t since = 0;   ///< monotonic ns at the first of them that looked at the clock, 0: none
   std::uint32_t direct = 0;  ///< accesses still to be made by ourselves, as the peer has not been polling
   std::uint32_t next_direct = 0;
+  std::uint32_t turn = 0;
+  bool listed = false;  ///< in Port::accessing_
 
   bool empty() const { return first == end; }
   bool full() const { return end - first == kMost; }

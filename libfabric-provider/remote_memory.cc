@@ -20,8 +20,9 @@ namespace {
 
 constexpr std::int64_t kLookUpMs = 10'000;
 constexpr std::uint32_t kLooksPerClock = 16;
-constexpr std::uint64_t kPatienceNs = 4'000;  ///< two of the system calls that it would be otherwise
-constexpr std::uint32_t kFirstDirect = 16, kMostDirect = 1024;  ///< as often as nobody polls there, doubled
+constexpr std::uint32_t kTurnsPerProgress = 8;
+constexpr std::uint64_t kPatienceNs = 10'000;  ///< a few of the system calls that it would be otherwise
+constexpr std::uint32_t kFirstDirect = 8, kMostDirect = 256;  ///< as often as nobody polls there, doubled
 constexpr std::uint32_t kUnshared = 64;                         ///< and where somebody sleeps
 
 }  // namespace
@@ -164,12 +165,14 @@ int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_
 // --- small accesses, at the initiator --------------------------------------------------------------
 
 int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
-  if (int rc = ready(to); rc != 0) return rc;
   if (!to.accesses) {
     to.accesses.reset(new (std::nothrow) SmallAccesses);
     if (!to.accesses) return -FI_EOPNOTSUPP;
   }
   SmallAccesses& accesses = *to.accesses;
+  // Who makes many without reading a queue keeps peers waiting that do the same.
+  if (accesses.direct > 0 || ++accesses.turn % kTurnsPerProgress == 0) progress();
+  if (int rc = ready(to); rc != 0) return rc;
   if (accesses.direct > 0) {
     --accesses.direct;
     return -FI_EOPNOTSUPP;
@@ -207,7 +210,8 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   auto* word = reinterpret_cast<std::atomic<AccessWord>*>(at + sizeof header);
   word->store(kAccessWaiting, std::memory_order_relaxed);  // relaxed: commit() publishes it
   at += sizeof header + sizeof(AccessWord);
-  SmallAccess& access = accesses.empty() ? (accessing_.push_back(&to), accesses.push()) : accesses.push();
+  if (!std::exchange(accesses.listed, true)) accessing_.push_back(&to);
+  SmallAccess& access = accesses.push();
   if (t.write) {
     if (t.data != nullptr) std::memcpy(at, t.data, sizeof *t.data);
     gather(at + extra, t.local, t.local_count);
@@ -300,7 +304,10 @@ bool Port::look_after_accesses() {
   bool moved = false;
   std::erase_if(accessing_, [&](Peer* peer) {
     SmallAccesses& accesses = *peer->accesses;
-    if (accesses.empty()) return true;
+    if (accesses.empty()) {
+      accesses.listed = false;
+      return true;
+    }
     if (reap(*peer)) {
       moved = true;
     } else if (++accesses.looks % kLooksPerClock == 0) {
@@ -312,7 +319,7 @@ bool Port::look_after_accesses() {
         moved = true;
       }
     }
-    return accesses.empty();
+    return false;
   });
   return moved;
 }
@@ -320,8 +327,9 @@ bool Port::look_after_accesses() {
 bool Port::finish_accesses(Peer& peer) { return !peer.accesses || take_back(peer); }
 
 bool Port::finish_accesses() {
-  std::erase_if(accessing_, [this](Peer* peer) { return take_back(*peer); });
-  return accessing_.empty();
+  bool all = true;
+  for (Peer* peer : accessing_) all = take_back(*peer) && all;
+  return all;
 }
 
 // --- small accesses, at the target -----------------------------------------------------------------
