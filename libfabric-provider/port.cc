@@ -464,6 +464,8 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
     body = operation.gathered;
   }
   const std::uint64_t cookie = reinterpret_cast<std::uint64_t>(&operation);
+  // Nobody waits for an answer yet: should the peer be found to have gone, it is our caller who hears of it.
+  const bool answered = std::exchange(operation.waits_for_answer, false);
   auto posted = messages_->post(to.index, header, body, cookie);
   if (!posted) {
     progress();
@@ -476,6 +478,7 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
       return rc != 0 ? rc : failure(posted.error());
     }
   }
+  operation.waits_for_answer = answered;
   operation.waits_for_copy = !*posted;
   if (operation.waits_for_copy) ++posted_sends_;
   settle(operation);

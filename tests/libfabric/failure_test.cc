@@ -323,6 +323,47 @@ TEST_P(FabricDeath, EndsWhatWasUnderWayAndThePeerMayComeAgain) {
   EXPECT_TRUE(us.hears(to));
 }
 
+// A send that finds out by itself that its peer has gone must have failed once, not twice.
+TEST(FabricFailure, ASendToAPeerThatHasGoneFailsOnce) {
+  Other lively(Manner::kEcho);
+  Survivor us;
+  const fi_addr_t to_lively = us.node.insert(lively.name());
+  ASSERT_TRUE(us.hears(to_lively));
+  char operand[10'000] = {};
+  for (const bool atomic : {false, true}) {
+    Other dead(Manner::kSilent);
+    const fi_addr_t to_dead = us.node.insert(dead.name());
+    ASSERT_EQ(sent([&] { return us.greet(to_dead); }, us.node), 0);
+    dead.kill();
+    ::usleep(200'000);  // the engine hears of it, and we do not ask
+    iovec iov{us.own.data(), us.own.size()};
+    fi_msg_tagged msg{};
+    msg.msg_iov = &iov;
+    msg.iov_count = 1;
+    msg.addr = to_dead;
+    msg.tag = 1;
+    const ssize_t rc = atomic ? fi_atomic(us.node.ep.get(), operand, sizeof operand, nullptr, to_dead, 0, kKey,
+                                          FI_UINT8, FI_SUM, nullptr)
+                              : fi_tsendmsg(us.node.ep.get(), &msg, FI_DELIVERY_COMPLETE);
+    EXPECT_TRUE(means_gone(rc)) << rc;
+    fi_cq_tagged_entry entry;
+    EXPECT_EQ(fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 100), -FI_EAGAIN);
+    fi_cq_err_entry error{};
+    (void)fi_cq_readerr(us.node.cq.get(), &error, 0);
+    // Two that are under way together are two.
+    int contexts[2];
+    msg.addr = to_lively;
+    for (int& context : contexts) {
+      msg.context = &context;
+      ASSERT_EQ(sent([&] { return fi_tsendmsg(us.node.ep.get(), &msg, FI_DELIVERY_COMPLETE); }, us.node), 0);
+    }
+    for (int& context : contexts) {
+      ASSERT_EQ(fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 20'000), 1);
+      EXPECT_EQ(entry.op_context, &context);
+    }
+  }
+}
+
 TEST(FabricFailure, APeerMayDieAtAnyMoment) {
   Survivor us;
   std::uint16_t port = 0;
