@@ -275,6 +275,7 @@ void Port::make_ourselves(Peer& peer, SmallAccess& access) {
   }
   // PAIR ofi.access: the target goes on to what is behind it
   access.word->store(rc == 0 ? kAccessDone : kAccessFailed, std::memory_order_release);
+  messages_->nudge(peer.index);  // it may have held the message and gone to sleep
   finish(operation, -rc);
 }
 

@@ -577,6 +577,10 @@ void Connection::answer_offer(int word, std::uint32_t bit) {
   notify(kRegionOffers, 2 * sizeof(std::uint64_t));
 }
 
+void Connection::nudge() {
+  if (may_write()) notify(kRegionOffers, 2 * sizeof(std::uint64_t));
+}
+
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
   auto ready = [this] { return read_ready(); };
   for (;;) {

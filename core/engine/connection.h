@@ -221,6 +221,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// Sets a bit in the peer's offer line. Precondition: the peer's memory is mapped.
   void answer_offer(int word, std::uint32_t bit);
   bool mapped() const { return remote_.mapped != nullptr; }
+  /// Wakes whoever sleeps there until we write, as if we had. Precondition: mapped().
+  void nudge();
   nic::Nic& nic() { return nic_; }
   /// Sleeps until the peer writes our control or offer line, unless `ready()`. For message endpoints.
   template <typename Ready>

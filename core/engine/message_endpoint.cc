@@ -778,6 +778,11 @@ void MessageEndpointCore::resume(PeerIndex index) {
   arrivals_->post(peer->event);  // it may have become cold meanwhile
 }
 
+void MessageEndpointCore::nudge(PeerIndex to) {
+  Peer* peer = find(to);
+  if (peer != nullptr && peer->connection->mapped()) peer->connection->nudge();
+}
+
 bool MessageEndpointCore::has_gone(PeerIndex index) const {
   Peer* peer = find(index);
   return peer == nullptr || peer->connection->peer_gone();
@@ -954,6 +959,7 @@ bool MessageEndpoint::has_left(PeerIndex to, std::uint64_t mark) const { return 
 std::atomic<std::uint64_t>* MessageEndpoint::shared_word(std::size_t offset) { return core_->shared_word(offset); }
 void MessageEndpoint::hold() { core_->hold(); }
 void MessageEndpoint::resume(PeerIndex peer) { core_->resume(peer); }
+void MessageEndpoint::nudge(PeerIndex to) { core_->nudge(to); }
 bool MessageEndpoint::has_gone(PeerIndex peer) const { return core_->has_gone(peer); }
 bool MessageEndpoint::take_departed(PeerIndex* peer, int* reason) {
   return core_->take_departed(peer, reason);

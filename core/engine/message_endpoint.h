@@ -73,6 +73,7 @@ class MessageEndpointCore final : public OobSink,
   std::atomic<std::uint64_t>* shared_word(std::size_t offset);
   void hold();
   void resume(PeerIndex peer);
+  void nudge(PeerIndex to);
   bool has_gone(PeerIndex peer) const;
   bool take_departed(PeerIndex* peer, int* reason);
   Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);

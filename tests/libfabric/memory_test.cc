@@ -281,6 +281,38 @@ TEST(FabricRma, IsThereBeforeAMessageThatWasSentAfterIt) {
   EXPECT_EQ(wrong.load(), 0u);
 }
 
+// Its target leaves it to us, and sleeps meanwhile.
+TEST(FabricRma, ThatIsRefusedHoldsUpNothingBehindIt) {
+  for (const fi_progress progress : {FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO}) {
+    Two two({}, {.wait = FI_WAIT_FD, .progress = progress});
+    char got[8] = {};
+    ASSERT_EQ(fi_trecv(two.b.ep.get(), got, sizeof got, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ssize_t n = 0;
+    std::thread target([&] {
+      fi_cq_tagged_entry entry;
+      n = fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 5'000);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it sleeps
+    Node& a = two.a;
+    const auto write = [&] { return fi_write(a.ep.get(), "12345678", 8, nullptr, two.to_b, 0, 99, nullptr); };
+    ASSERT_EQ(sent(write, a), 0);
+    ASSERT_EQ(sent([&] { return fi_tinject(a.ep.get(), "12345678", 8, two.to_b, 1); }, a), 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it has refused, and sleeps again
+    fi_cq_tagged_entry entry;
+    fi_cq_err_entry error{};
+    ssize_t rc = 0;
+    EXPECT_TRUE(eventually([&] { return (rc = fi_cq_read(a.cq.get(), &entry, 1)) != -FI_EAGAIN; }));
+    EXPECT_EQ(rc, -FI_EAVAIL);
+    EXPECT_EQ(fi_cq_readerr(a.cq.get(), &error, 0), 1);
+    EXPECT_EQ(error.err, FI_ENOKEY);
+    const auto asked = std::chrono::steady_clock::now();
+    target.join();
+    EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds(4));
+    EXPECT_EQ(n, 1);
+    EXPECT_EQ(std::memcmp(got, "12345678", 8), 0);
+  }
+}
+
 TEST(FabricRma, WithDataIsToldOnceWhoeverMakesIt) {
   constexpr std::uint64_t kWrites = 3000;
   Two two;

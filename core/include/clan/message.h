@@ -173,6 +173,8 @@ class CLAN_EXPORT MessageEndpoint {
   void hold();
   /// Precondition: hold() was called for this peer. Its departure is not told in between.
   void resume(PeerIndex peer);
+  /// Sender: has changed bytes of a message that the peer may be holding. Wakes who sleeps there.
+  void nudge(PeerIndex to);
   /// The peer has closed or died; what it had sent may be there still.
   bool has_gone(PeerIndex peer) const;
 
