@@ -332,7 +332,10 @@ ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending
   --body.count;
   body.length -= sizeof(AtomicRequest);
   const ssize_t rc = post(operation, head, body);
-  if (rc == 0) ++to.atomics;
+  if (rc == 0) {
+    ++to.atomics;
+    ++to.atomics_sent;
+  }
   return rc;
 }
 

@@ -192,7 +192,7 @@ bool Domain::arm() {
       if (has_deferred()) run_due();
       // Nobody will say that the peer has made them.
       bool quiet = true;
-      for (Port* port : ports_) quiet = port->finish_accesses() && quiet;
+      for (Port* port : ports_) quiet = port->finish_accesses() != Port::Left::kTheirs && quiet;
       if (!quiet) continue;
     }
     if (events_->arm_fd()) return true;

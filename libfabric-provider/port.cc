@@ -506,6 +506,7 @@ ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, con
   gather(room->data() + sizeof header, sending.iov, sending.count);
   messages_->commit(to.index, total);
   ++to.atomics;
+  ++to.atomics_sent;
   return 0;
 }
 

@@ -75,6 +75,7 @@ struct SmallAccess {
   std::uint64_t address = 0;
   std::byte* bytes = nullptr;  ///< of a write: in the message; null: a read
   std::size_t length = 0;
+  std::uint64_t atomics = 0;  ///< atomic operations that had been sent to the peer before
 };
 
 /// Those of one peer, in the order sent.
@@ -114,6 +115,7 @@ struct Peer {
   SocketAddress raw;                           ///< as it has introduced itself
   std::deque<std::vector<std::byte>> answers;  ///< of ours, that found no room
   std::uint32_t atomics = 0;                   ///< without an answer so far
+  std::uint64_t atomics_sent = 0;              ///< ever; answers come in their order
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
   std::unique_ptr<SmallAccesses> accesses;  ///< null: there have been none
 };
@@ -216,10 +218,15 @@ class Port {
   /// A write or read of up to kMostSmallAccess bytes as a message, which needs no system call where the peer
   /// polls. 0; -FI_EAGAIN: no room; -FI_EOPNOTSUPP: better made by access().
   int start_small_access(Endpoint& from, Peer& to, const SmallTransfer& transfer);
-  /// All small accesses to this peer have been made when it returns true; false: one is in the peer's hands.
-  bool finish_accesses(Peer& peer);
-  /// The same for all peers.
-  bool finish_accesses();
+  /// Small accesses to a peer that are left when those that can be have been made.
+  enum class Left {
+    kNone,
+    kBehindAtomics,  ///< the peer has yet to answer atomic operations that came first
+    kTheirs,         ///< the peer is making one, and will not say when it has
+  };
+  Left finish_accesses(Peer& peer);
+  /// Of all peers, the last that is true of any.
+  Left finish_accesses();
   /// Copies between local memory and a region of a peer, and is done when it returns. 0 or -FI_...
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
@@ -278,7 +285,7 @@ class Port {
   void answer(Peer& peer, const void* message, std::size_t length);
   void acknowledge(Peer& peer, const WireHeader& header);
   bool reap(Peer& peer);
-  bool take_back(Peer& peer);
+  Left take_back(Peer& peer);
   void make_ourselves(Peer& peer, SmallAccess& access);
   bool look_after_accesses();
   RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);

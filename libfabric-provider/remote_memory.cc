@@ -230,6 +230,7 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   access.key = t.key;
   access.address = t.address;
   access.length = t.length;
+  access.atomics = to.atomics_sent;
   return 0;
 }
 
@@ -279,13 +280,14 @@ void Port::make_ourselves(Peer& peer, SmallAccess& access) {
   finish(operation, -rc);
 }
 
-// Makes what the peer has not come to. True when nothing is left.
-bool Port::take_back(Peer& peer) {
+// Makes what the peer has not come to. What waits for atomic operations must not overtake them.
+Port::Left Port::take_back(Peer& peer) {
   SmallAccesses& accesses = *peer.accesses;
   for (;;) {
     reap(peer);
-    if (accesses.empty()) return true;
+    if (accesses.empty()) return Left::kNone;
     SmallAccess& a = accesses.front();
+    if (peer.atomics_sent - peer.atomics < a.atomics) return Left::kBehindAtomics;
     AccessWord waiting = kAccessWaiting;
     // PAIR ofi.access: one of the two sides takes it
     if (a.word->compare_exchange_strong(waiting, kAccessOurs, std::memory_order_acq_rel)) {
@@ -295,8 +297,8 @@ bool Port::take_back(Peer& peer) {
       accesses.direct = accesses.next_direct;
       make_ourselves(peer, a);
       accesses.pop();
-    } else if (waiting == kAccessTheirs) {
-      return false;
+    } else if (waiting == kAccessTheirs || waiting == kAccessOurs) {
+      return Left::kTheirs;  // "ours" is for us to say: the peer writes nonsense, and is not waited for here
     }
   }
 }
@@ -325,12 +327,12 @@ bool Port::look_after_accesses() {
   return moved;
 }
 
-bool Port::finish_accesses(Peer& peer) { return !peer.accesses || take_back(peer); }
+Port::Left Port::finish_accesses(Peer& peer) { return peer.accesses ? take_back(peer) : Left::kNone; }
 
-bool Port::finish_accesses() {
-  bool all = true;
-  for (Peer* peer : accessing_) all = take_back(*peer) && all;
-  return all;
+Port::Left Port::finish_accesses() {
+  Left left = Left::kNone;
+  for (Peer* peer : accessing_) left = std::max(left, take_back(*peer));
+  return left;
 }
 
 // --- small accesses, at the target -----------------------------------------------------------------

@@ -406,6 +406,33 @@ int until_accepted(Two& two, F&& call) {
   return static_cast<int>(rc);
 }
 
+// FI_ORDER_WAW and its like hold between atomic operations and others.
+TEST(FabricAtomics, ThatCameFirstAreNotOvertakenByASmallWrite) {
+  Two two;
+  std::uint64_t value = 0;
+  const auto mr = expose(two.b, &value, sizeof value, 1);
+  const std::uint64_t one = 1, hundred = 100;
+  Node& a = two.a;
+  const auto add = [&] {
+    return fi_atomic(a.ep.get(), &one, 1, nullptr, two.to_b, 0, 1, FI_UINT64, FI_SUM, nullptr);
+  };
+  ASSERT_EQ(sent(add, a), 0);
+  ASSERT_EQ(sent([&] { return fi_write(a.ep.get(), &hundred, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
+  // The target does not poll, so we would rather write by ourselves.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  fi_cq_tagged_entry entry;
+  while (std::chrono::steady_clock::now() < end) ASSERT_EQ(fi_cq_read(a.cq.get(), &entry, 1), -FI_EAGAIN);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(two.completes(a, &entry));
+  EXPECT_EQ(value, 100u);
+  // One that was there before needs nobody's help.
+  ASSERT_EQ(sent([&] { return fi_write(a.ep.get(), &one, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
+  ASSERT_EQ(sent(add, a), 0);
+  EXPECT_TRUE(eventually([&] { return fi_cq_read(a.cq.get(), &entry, 1) == 1; }));
+  EXPECT_EQ(entry.flags, FI_RMA | FI_WRITE);
+  ASSERT_TRUE(two.completes(a, &entry));
+  EXPECT_EQ(value, 2u);
+}
+
 TEST(FabricLongAtomics, WorkOnAnyNumberOfValues) {
   Two two;
   std::size_t most = 0;
