@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <csignal>
+#include <system_error>
 
 #include "atomic_types.h"
 #include "av.h"
@@ -84,7 +86,10 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
     }
     made->stop_event_ = *stop;
     made->progress_owner_ = ::getpid();
-    made->progress_.emplace([made] { made->run_progress(); });
+    if (!made->start_progress()) {
+      delete made;
+      return -FI_EAGAIN;
+    }
   }
   *domain = made;
   return 0;
@@ -213,6 +218,20 @@ void Domain::run_progress() {
       if (has_deferred()) run_due();
     }
   }
+}
+
+// False: no thread is to be had.
+bool Domain::start_progress() {
+  // Signals are the program's own threads' business.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    progress_.emplace([this] { run_progress(); });
+  } catch (const std::system_error&) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return progress_.has_value();
 }
 
 void Domain::stop_progress() {

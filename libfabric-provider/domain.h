@@ -76,6 +76,7 @@ class Domain final : public fid_domain, public Source {
   static int query_atomic(fid_domain* domain, fi_datatype type, fi_op op, fi_atomic_attr* attr,
                           std::uint64_t flags);
   int need_events();
+  bool start_progress();
   void run_progress();
   void stop_progress();
   static fi_ops ops_;
