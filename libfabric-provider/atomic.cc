@@ -129,6 +129,10 @@ ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
   if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
   const auto copy = [](const Vector& v) { return std::vector<fi_ioc>(v.ioc, v.ioc + v.count); };
   deferred.endpoint = &endpoint;
+  const bool reads = a.kind != AtomicKind::kWrite;
+  deferred.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
+  deferred.context = a.context;
+  deferred.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
   deferred.start = [&endpoint, kept = a, operands = copy(a.operands), comparands = copy(a.comparands),
                     results = copy(a.results),
                     targets = std::vector<fi_rma_ioc>(a.targets, a.targets + a.target_count)]() {

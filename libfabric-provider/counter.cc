@@ -53,6 +53,10 @@ int Counter::open(fid_domain* id, fi_cntr_attr* attr, fid_cntr** counter, void* 
 int Counter::close(fid_t id) {
   auto& counter = object_of<Counter>(id);
   if (counter.references_.any()) return -FI_EBUSY;
+  {
+    std::lock_guard lock(counter.domain_.lock());
+    counter.domain_.forget(counter);
+  }
   delete &counter;
   return 0;
 }
@@ -114,6 +118,7 @@ int Counter::add_errors(fid_cntr* id, std::uint64_t value) {
   std::lock_guard lock(counter.domain_.lock());
   counter.errors_.fetch_add(value);
   counter.changed();
+  counter.domain_.run_due();
   return 0;
 }
 
@@ -122,6 +127,7 @@ int Counter::set_errors(fid_cntr* id, std::uint64_t value) {
   std::lock_guard lock(counter.domain_.lock());
   counter.errors_.store(value);
   counter.changed();
+  counter.domain_.run_due();
   return 0;
 }
 

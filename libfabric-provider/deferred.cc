@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "counter.h"
+#include "cq.h"
 #include "domain.h"
 #include "endpoint.h"
 
@@ -81,6 +82,11 @@ Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
 
 }  // namespace
 
+// Deferred work counts failures as well (fi_trigger(3)).
+bool Deferred::due() const {
+  return trigger->value() + (work != nullptr ? trigger->errors() : 0) >= threshold;
+}
+
 int queue_work(Domain& domain, const fi_deferred_work& work) {
   if (work.triggering_cntr == nullptr) return -FI_EINVAL;
   auto* const counter =
@@ -89,11 +95,14 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
   d.trigger = static_cast<Counter*>(work.triggering_cntr);
   d.threshold = work.threshold;
   d.work = &work;
+  d.counter = counter;
   switch (work.op_type) {
     case FI_OP_SEND:
     case FI_OP_RECV: {
       const fi_op_msg& op = *work.op.msg;
       d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = (work.op_type == FI_OP_SEND ? FI_SEND : FI_RECV) | FI_MSG;
       d.start = message_work(work.op_type == FI_OP_SEND ? start_send : start_receive, *d.endpoint,
                              ReceiveQueue::kUntagged, as_tagged(op.msg), op.flags, counter);
       break;
@@ -102,6 +111,8 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
     case FI_OP_TRECV: {
       const fi_op_tagged& op = *work.op.tagged;
       d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = (work.op_type == FI_OP_TSEND ? FI_SEND : FI_RECV) | FI_TAGGED;
       d.start = message_work(work.op_type == FI_OP_TSEND ? start_send : start_receive, *d.endpoint,
                              ReceiveQueue::kTagged, op.msg, op.flags, counter);
       break;
@@ -110,24 +121,32 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
     case FI_OP_WRITE: {
       const fi_op_rma& op = *work.op.rma;
       d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_RMA | (work.op_type == FI_OP_WRITE ? FI_WRITE : FI_READ);
       d.start = memory_work(*d.endpoint, work.op_type == FI_OP_WRITE, op, counter);
       break;
     }
     case FI_OP_ATOMIC: {
       const fi_op_atomic& op = *work.op.atomic;
       d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_ATOMIC | FI_WRITE;
       d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, nullptr, nullptr, op.flags, counter);
       break;
     }
     case FI_OP_FETCH_ATOMIC: {
       const fi_op_fetch_atomic& op = *work.op.fetch_atomic;
       d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_ATOMIC | FI_READ;
       d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags, counter);
       break;
     }
     case FI_OP_COMPARE_ATOMIC: {
       const fi_op_compare_atomic& op = *work.op.compare_atomic;
       d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_ATOMIC | FI_READ;
       d.start =
           atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
       break;
@@ -135,6 +154,7 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
     case FI_OP_CNTR_SET:
     case FI_OP_CNTR_ADD: {
       auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
+      d.counter = target;
       d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET,
                  counter]() -> ssize_t {
         set ? target->set_value(value) : target->add_value(value);
@@ -162,7 +182,7 @@ void Domain::run_due() {
   for (bool again = true; again;) {
     again = false;
     for (auto it = deferred_.begin(); it != deferred_.end(); ++it) {
-      if (it->trigger->value() < it->threshold) continue;
+      if (!it->due()) continue;
       Deferred due = std::move(*it);
       deferred_.erase(it);
       const ssize_t rc = due.start();
@@ -171,8 +191,14 @@ void Domain::run_due() {
         running_due_ = false;
         return;
       }
-      if (rc != 0)
+      if (rc != 0) {
         FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n", fi_strerror(static_cast<int>(-rc)));
+        if (due.counter != nullptr) due.counter->count_error();
+        Cq* cq = nullptr;
+        if (due.endpoint != nullptr)
+          cq = (due.flags & FI_RECV) != 0 ? due.endpoint->receive_cq() : due.endpoint->send_cq();
+        if (cq != nullptr) cq->write_error({.context = due.context, .flags = due.flags}, static_cast<int>(-rc));
+      }
       again = true;
       break;
     }
@@ -182,6 +208,11 @@ void Domain::run_due() {
 
 void Domain::forget(const Endpoint& endpoint) {
   std::erase_if(deferred_, [&](const Deferred& d) { return d.endpoint == &endpoint; });
+}
+
+// What waits for it will not come to pass.
+void Domain::forget(const Counter& counter) {
+  std::erase_if(deferred_, [&](const Deferred& d) { return d.trigger == &counter || d.counter == &counter; });
 }
 
 int Domain::control(fid_t id, int command, void* argument) {

@@ -25,6 +25,11 @@ struct Deferred {
   const void* work = nullptr;    ///< the fi_deferred_work, by which it can be cancelled
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
+  // Who hears of it when it cannot be started.
+  Counter* counter = nullptr;
+  void* context = nullptr;
+  std::uint64_t flags = 0;  ///< of the completion
+  bool due() const;
 };
 
 /// What a call with FI_TRIGGER names in its context. False: nothing that we know.

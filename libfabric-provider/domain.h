@@ -61,6 +61,7 @@ class Domain final : public fid_domain, public Source {
   bool has_deferred() const { return !deferred_.empty(); }
   void run_due();
   void forget(const Endpoint& endpoint);
+  void forget(const Counter& counter);
 
   // Source
   void make_progress() override;

@@ -100,6 +100,9 @@ ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_a
   Deferred deferred;
   if (!trigger_of(context, &deferred)) return -FI_EINVAL;
   deferred.endpoint = &endpoint;
+  deferred.counter = endpoint.counter(Endpoint::kSends);
+  deferred.context = context;
+  deferred.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
   deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label, context,
                     flags, data = label.data != nullptr ? *label.data : 0]() {
     Label again = kept;

@@ -116,6 +116,9 @@ ssize_t access_later(Endpoint& endpoint, const Access& a) {
   Deferred deferred;
   if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
   deferred.endpoint = &endpoint;
+  deferred.counter = endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
+  deferred.context = a.context;
+  deferred.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
   deferred.start = [&endpoint, kept = a, local = std::vector<iovec>(a.local, a.local + a.local_count),
                     remote = std::vector<fi_rma_iov>(a.remote, a.remote + a.remote_count),
                     data = a.data != nullptr ? *a.data : 0]() {

@@ -1,6 +1,7 @@
 // Waiting, counters, poll sets and event queues, and address vectors.
 #include <poll.h>
 #include <pthread.h>
+#include <rdma/fi_trigger.h>
 
 #include <atomic>
 #include <thread>
@@ -297,6 +298,56 @@ TEST(FabricCounters, CountBothSidesOfAMessage) {
   EXPECT_EQ(fi_cntr_read(received), 15u);
   a.ep.reset();
   b.ep.reset();
+}
+
+// Work that cannot be started is an error of its counter, and of its queue; who waits for either goes on.
+TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
+  Two two;
+  const auto open = [&] {
+    fid_cntr* c = nullptr;
+    MUST(fi_cntr_open(two.a.domain.get(), nullptr, &c, nullptr));
+    return Object<fid_cntr>(c);
+  };
+  auto trigger = open(), done = open(), after = open(), never = open();
+  sockaddr_in nobody{};
+  nobody.sin_family = AF_INET;
+  nobody.sin_port = htons(1);
+  nobody.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* raw = reinterpret_cast<const char*>(&nobody);
+  int context = 0;
+  char byte = 0;
+  iovec iov{&byte, 1};
+  fi_op_msg send{};
+  send.ep = two.a.ep.get();
+  send.msg.msg_iov = &iov;
+  send.msg.iov_count = 1;
+  send.msg.addr = two.a.insert({raw, raw + sizeof nobody});
+  send.msg.context = &context;
+  fi_deferred_work first{};
+  first.threshold = 1;
+  first.triggering_cntr = trigger.get();
+  first.completion_cntr = done.get();
+  first.op_type = FI_OP_SEND;
+  first.op.msg = &send;
+  fi_op_cntr add{after.get(), 5};
+  fi_deferred_work second{};
+  second.threshold = 1;
+  second.triggering_cntr = done.get();
+  second.op_type = FI_OP_CNTR_ADD;
+  second.op.cntr = &add;
+  fi_deferred_work third = second;  // its trigger is closed before it comes to that
+  third.triggering_cntr = never.get();
+  for (fi_deferred_work* work : {&first, &second, &third})
+    MUST(fi_control(&two.a.domain->fid, FI_QUEUE_WORK, work));
+  never.reset();
+  ASSERT_EQ(fi_cntr_add(trigger.get(), 1), 0);
+  EXPECT_TRUE(eventually([&] { return fi_cntr_readerr(done.get()) == 1; }));
+  EXPECT_EQ(fi_cntr_read(done.get()), 0u);
+  EXPECT_EQ(fi_cntr_read(after.get()), 5u);
+  fi_cq_err_entry error{};
+  ASSERT_EQ(fi_cq_readerr(two.a.cq.get(), &error, 0), 1);
+  EXPECT_EQ(error.err, FI_ECONNREFUSED);
+  EXPECT_EQ(error.op_context, &context);
 }
 
 TEST(FabricPollSets, NameTheQueuesWithSomethingToRead) {
