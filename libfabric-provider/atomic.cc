@@ -114,6 +114,9 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
     sending.completion = !a.silent && endpoint.sends_complete(a.flags);
     sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   }
+  if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
+    if (const int rc = endpoint.port().fence(*target.peer); rc != 0) return rc;
+  }
   if (is_short) [[likely]] {
     return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
   }

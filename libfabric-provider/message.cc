@@ -82,6 +82,9 @@ ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_add
   if (sending.inject && sending.length > kInjectBytes) return -FI_EMSGSIZE;
   sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0 && !endpoint.datagrams();
   sending.counter = ending.counter;
+  if ((flags & FI_FENCE) != 0) [[unlikely]] {
+    if (const int rc = endpoint.port().fence(*target.peer); rc != 0) return rc;
+  }
   const ssize_t rc = endpoint.port().send(endpoint, *target.peer, sending);
   if (rc == 0 || !lost(endpoint, rc)) [[likely]]
     return rc;

@@ -404,6 +404,17 @@ void Port::finish(Operation& operation, int err) {
   }
 }
 
+// Seldom asked for, so nobody keeps account of it.
+int Port::fence(Peer& peer) {
+  const auto busy = [&](const auto& operation) { return operation->live && operation->peer == &peer; };
+  for (int attempt = 0; std::any_of(operations_.begin(), operations_.end(), busy); ++attempt) {
+    if (attempt > 0) return -FI_EAGAIN;
+    progress();
+    finish_accesses(peer);
+  }
+  return 0;
+}
+
 // --- sending ---------------------------------------------------------------------------------------
 
 ssize_t Port::send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {

@@ -199,6 +199,8 @@ class Port {
     if (peer.index != kNoPeer) return 0;
     return connects_ || peer.pending != kNoPeer ? connect(peer) : -FI_ENOTCONN;
   }
+  /// FI_FENCE: 0 when all that we have started with this peer has completed, else -FI_EAGAIN.
+  int fence(Peer& peer);
   /// 0; -FI_EAGAIN: no room, read completions; or why the peer cannot be reached.
   ssize_t send(Endpoint& from, Peer& to, const Sending& sending);
   /// The short way for a message that the caller may forget: header and bytes in place.

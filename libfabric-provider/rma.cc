@@ -57,6 +57,9 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   Peer* const peer = target.peer;
   if (peer == nullptr) return -target.err;
   if (const int rc = port.ready(*peer); rc != 0) return rc;
+  if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
+    if (const int rc = port.fence(*peer); rc != 0) return rc;
+  }
   std::size_t length = 0, local_length = 0;
   for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
   for (std::size_t i = 0; i < a.local_count; ++i) local_length += a.local[i].iov_len;

@@ -313,6 +313,41 @@ TEST(FabricRma, ThatIsRefusedHoldsUpNothingBehindIt) {
   }
 }
 
+// A message that nobody has asked for yet is one of the operations before.
+TEST(FabricRma, BehindAFenceWaitsForWhatWasStartedBefore) {
+  Two two;
+  char memory[8] = {}, local[8] = "fenced";
+  const auto mr = expose(two.b, memory, sizeof memory, 1);
+  const auto large = pattern(1 << 20, 3);
+  std::vector<char> got(large.size());
+  Node& a = two.a;
+  const auto send = [&] {
+    return fi_tsend(a.ep.get(), large.data(), large.size(), nullptr, two.to_b, 1, nullptr);
+  };
+  ASSERT_EQ(sent(send, a), 0);
+  const iovec iov{local, sizeof local};
+  const fi_rma_iov remote{0, sizeof local, 1};
+  fi_msg_rma msg{};
+  msg.msg_iov = &iov;
+  msg.iov_count = 1;
+  msg.addr = two.to_b;
+  msg.rma_iov = &remote;
+  msg.rma_iov_count = 1;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(fi_writemsg(a.ep.get(), &msg, FI_FENCE | FI_COMPLETION), -FI_EAGAIN);
+    two.idle(1);
+  }
+  EXPECT_STREQ(memory, "");
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(two.completes(a, &entry));
+  EXPECT_EQ(entry.flags, FI_SEND | FI_TAGGED);
+  ASSERT_EQ(fi_writemsg(a.ep.get(), &msg, FI_FENCE | FI_COMPLETION), 0);
+  ASSERT_TRUE(two.completes(a, &entry));
+  EXPECT_STREQ(memory, "fenced");
+  EXPECT_EQ(got, large);
+}
+
 TEST(FabricRma, WithDataIsToldOnceWhoeverMakesIt) {
   constexpr std::uint64_t kWrites = 3000;
   Two two;
