@@ -183,7 +183,9 @@ int PassiveEndpoint::reject(fid_pep* id, fid_t handle, const void* data, std::si
   std::lock_guard lock(pep.mutex_);
   auto sent = pep.messages_->post(request->index, std::as_bytes(std::span(&header, 1)),
                                   {static_cast<const std::byte*>(data), length}, 0);
-  return sent ? 0 : failure(sent.error());
+  if (sent) return 0;
+  if (sent.error().err == EAGAIN) (void)request.release();  // our caller has it still, and tries again
+  return failure(sent.error());
 }
 
 void PassiveEndpoint::make_progress() {
@@ -325,11 +327,13 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   if (endpoint.request_ == nullptr || length > kMostConnectionData) return -FI_EINVAL;
   if (endpoint.eq_ == nullptr) return -FI_ENOEQ;
   if (int rc = endpoint.enable(); rc != 0) return rc;
-  const auto request = std::move(endpoint.request_);
-  const WireHeader header{.op = Op::kAccept, .tag = request->attempt};
+  const ConnectionRequest& request = *endpoint.request_;
+  const WireHeader header{.op = Op::kAccept, .tag = request.attempt};
   const auto own = data_of(data, length);
   Peer* client = nullptr;
-  const int rc = endpoint.port_->introduce(name_of(request->client), header, own.data(), own.size(), &client);
+  const int rc = endpoint.port_->introduce(name_of(request.client), header, own.data(), own.size(), &client);
+  if (rc == -FI_EAGAIN) return rc;  // too many ask it at this moment: the request is there still
+  endpoint.request_.reset();
   if (rc != 0) return rc;
   endpoint.connection_ = client;
   endpoint.tell(FI_CONNECTED, {});

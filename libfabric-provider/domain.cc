@@ -21,6 +21,11 @@
 #include "shared_context.h"
 
 namespace clan::ofi {
+namespace {
+
+constexpr int kMostTurns = 64;  ///< of progress before a sleep: others want the lock
+
+}  // namespace
 
 fi_ops Domain::ops_ = {
     .size = sizeof(fi_ops),
@@ -190,11 +195,12 @@ bool Domain::arm() {
       while (events_->poll(taken) == std::size(taken)) {
       }
       bool moved = true;
-      while (moved) {
+      for (int turn = 0; moved && turn < kMostTurns; ++turn) {
         moved = false;
         for (Port* port : ports_) moved = port->progress() || moved;
       }
       if (has_deferred()) run_due();
+      if (moved) return false;  // there is more, and our caller may want to read what has come
       // Nobody will say that the peer has made them.
       bool quiet = true;
       for (Port* port : ports_) quiet = port->finish_accesses() != Port::Left::kTheirs && quiet;
