@@ -16,7 +16,11 @@ class ConnectAttempt::Timer final : public Pollable {
  public:
   Timer(std::shared_ptr<ConnectAttempt> attempt, Fd fd) : attempt_(std::move(attempt)), fd_(std::move(fd)) {}
   int fd() const { return fd_.get(); }
-  void on_ready(std::uint32_t) override { attempt_->expire(); }
+  void on_ready(std::uint32_t) override {
+    // The event may be of a descriptor that had this number before.
+    std::uint64_t times;
+    if (::read(fd_.get(), &times, sizeof times) == sizeof times) attempt_->expire();
+  }
   void abandon_after_fork() override { fd_.reset(); }
 
  private:
