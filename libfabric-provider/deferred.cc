@@ -197,7 +197,8 @@ void Domain::run_due() {
         Cq* cq = nullptr;
         if (due.endpoint != nullptr)
           cq = (due.flags & FI_RECV) != 0 ? due.endpoint->receive_cq() : due.endpoint->send_cq();
-        if (cq != nullptr) cq->write_error({.context = due.context, .flags = due.flags}, static_cast<int>(-rc));
+        const Completion completion{.context = due.context, .flags = due.flags};
+        if (cq != nullptr) cq->write_error(completion, static_cast<int>(-rc));
       }
       again = true;
       break;

@@ -342,9 +342,10 @@ TEST(FabricFailure, ASendToAPeerThatHasGoneFailsOnce) {
     msg.iov_count = 1;
     msg.addr = to_dead;
     msg.tag = 1;
-    const ssize_t rc = atomic ? fi_atomic(us.node.ep.get(), operand, sizeof operand, nullptr, to_dead, 0, kKey,
-                                          FI_UINT8, FI_SUM, nullptr)
-                              : fi_tsendmsg(us.node.ep.get(), &msg, FI_DELIVERY_COMPLETE);
+    fid_ep* const ep = us.node.ep.get();
+    const ssize_t rc =
+        atomic ? fi_atomic(ep, operand, sizeof operand, nullptr, to_dead, 0, kKey, FI_UINT8, FI_SUM, nullptr)
+               : fi_tsendmsg(ep, &msg, FI_DELIVERY_COMPLETE);
     EXPECT_TRUE(means_gone(rc)) << rc;
     fi_cq_tagged_entry entry;
     EXPECT_EQ(fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 100), -FI_EAGAIN);
