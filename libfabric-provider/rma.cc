@@ -85,7 +85,10 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
     if (rc != -FI_EOPNOTSUPP) return rc;
   }
   // Small accesses and atomic operations on their way come first, and so do notices that found no room.
-  if (port.finish_accesses(*peer) != Port::Left::kNone) return -FI_EAGAIN;
+  if (port.finish_accesses(*peer) != Port::Left::kNone) {
+    port.progress();
+    if (port.finish_accesses(*peer) != Port::Left::kNone) return -FI_EAGAIN;
+  }
   if (peer->atomics > 0 || !peer->answers.empty()) {
     port.progress();
     if (peer->atomics > 0 || !peer->answers.empty()) return -FI_EAGAIN;

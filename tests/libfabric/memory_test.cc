@@ -466,6 +466,18 @@ TEST(FabricAtomics, ThatCameFirstAreNotOvertakenByASmallWrite) {
   EXPECT_EQ(entry.flags, FI_RMA | FI_WRITE);
   ASSERT_TRUE(two.completes(a, &entry));
   EXPECT_EQ(value, 2u);
+  // A large one comes after both, though its caller reads no queue.
+  const std::vector<char> large(20'000, 'l');
+  std::vector<char> there(large.size());
+  const auto there_mr = expose(two.b, there.data(), there.size(), 2);
+  ASSERT_EQ(sent(add, a), 0);
+  ASSERT_EQ(sent([&] { return fi_write(a.ep.get(), &hundred, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
+  EXPECT_TRUE(eventually([&] {
+    (void)fi_cq_read(two.b.cq.get(), &entry, 0);
+    return fi_write(a.ep.get(), large.data(), large.size(), nullptr, two.to_b, 0, 2, nullptr) == 0;
+  }));
+  EXPECT_EQ(value, 100u);
+  EXPECT_EQ(there, large);
 }
 
 TEST(FabricLongAtomics, WorkOnAnyNumberOfValues) {
