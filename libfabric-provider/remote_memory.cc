@@ -19,6 +19,7 @@ namespace clan::ofi {
 namespace {
 
 constexpr std::int64_t kLookUpMs = 10'000;
+constexpr std::size_t kMostRegions = 4096;  ///< of one peer, remembered
 constexpr std::uint32_t kLooksPerClock = 16;
 constexpr std::uint32_t kTurnsPerProgress = 8;
 constexpr std::uint64_t kPatienceNs = 10'000;  ///< a few of the system calls that it would be otherwise
@@ -48,6 +49,9 @@ RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
     *rc = import_pieces(peer, note.pieces, &region);
     if (*rc != 0) return nullptr;
   }
+  // Keys that the peer gives but once (FI_MR_PROV_KEY) would be kept for ever. One that is still in use is
+  // looked up again.
+  if (peer.regions.size() >= kMostRegions) peer.regions.erase(peer.regions.begin());
   auto [it, added] = peer.regions.emplace(key, std::move(region));
   return &it->second;
 }
