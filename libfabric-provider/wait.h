@@ -109,7 +109,7 @@ class WaitObject {
   ForkMutex mutex_;  ///< guards the lists
   std::vector<Source*> sources_;
   std::vector<Waitable*> waitables_;
-  std::mutex bell_mutex_;  ///< guards the making of bell_
+  ForkMutex bell_mutex_;  ///< guards the making of bell_
   std::unique_ptr<Bell> bell_;
 };
 
