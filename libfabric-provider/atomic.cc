@@ -325,7 +325,7 @@ ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending
                                 std::size_t result_count) {
   if (int rc = ready(to); rc != 0) return rc;
   Operation& operation = make_operation(&from, to, sending);
-  operation.waits_for_answer = true;
+  operation.answer = Op::kAtomicReply;
   operation.result_count = static_cast<std::uint32_t>(result_count);
   std::copy(results, results + result_count, operation.results);
   WireHeader header = sending.header;
@@ -338,7 +338,7 @@ ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending
   ++body.iov;
   --body.count;
   body.length -= sizeof(AtomicRequest);
-  const ssize_t rc = post(operation, head, body);
+  const ssize_t rc = post(operation, head, body, true);
   if (rc == 0) {
     ++to.atomics;
     ++to.atomics_sent;

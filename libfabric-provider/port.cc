@@ -366,6 +366,7 @@ Operation& Port::make_operation(Endpoint* owner, Peer& peer, const Sending& send
   free_operations_ = operation.next;
   operation.next = nullptr;
   operation.live = true;
+  ++operation.generation;
   operation.waits_for_copy = operation.waits_for_answer = false;
   operation.err = 0;
   operation.owner = owner;
@@ -460,12 +461,13 @@ ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
   header.id = operation.id;
   if (sending.delivery) {
     header.flags |= kWantsAck;
-    operation.waits_for_answer = true;
+    operation.answer = Op::kAck;
   }
-  return post(operation, bytes_of(header), sending);
+  return post(operation, bytes_of(header), sending, sending.delivery);
 }
 
-ssize_t Port::post(Operation& operation, std::span<const std::byte> header, const Sending& sending) {
+ssize_t Port::post(Operation& operation, std::span<const std::byte> header, const Sending& sending,
+                   bool waits_for_answer) {
   Peer& to = *operation.peer;
   std::span<const std::byte> body(
       sending.count > 0 ? static_cast<const std::byte*>(sending.iov[0].iov_base) : nullptr, sending.length);
@@ -491,6 +493,7 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
   }
   operation.waits_for_answer = answered;
   operation.waits_for_copy = !*posted;
+  operation.waits_for_answer = waits_for_answer;  // not before: neither answers nor a departure have ended it
   if (operation.waits_for_copy) ++posted_sends_;
   settle(operation);
   return 0;
@@ -509,6 +512,7 @@ ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, con
   }
   Operation& operation = make_operation(&from, to, sending);
   operation.waits_for_answer = true;
+  operation.answer = Op::kAtomicReply;
   operation.result_count = static_cast<std::uint32_t>(result_count);
   std::copy(results, results + result_count, operation.results);
   WireHeader header = sending.header;
@@ -810,6 +814,7 @@ void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const 
   if (header.id >= operations_.size()) return;
   Operation& operation = *operations_[header.id];
   if (!operation.live || !operation.waits_for_answer || operation.peer != &peer) return;
+  if (header.op != operation.answer) return;
   if (header.op == Op::kGetReply) {
     if (bytes.size() != operation.results[0].iov_len) return;
     if (operation.owner != nullptr) std::memcpy(operation.results[0].iov_base, bytes.data(), bytes.size());

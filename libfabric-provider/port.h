@@ -52,7 +52,9 @@ struct Operation {
   std::uint32_t id = 0;  ///< its place in Port::operations_
   bool live = false;
   bool waits_for_copy = false;    ///< the engine will say that the peer has copied the message
-  bool waits_for_answer = false;  ///< kAck or kAtomicReply
+  bool waits_for_answer = false;
+  Op answer = Op::kAck;          ///< which: kAck, kAtomicReply, kGetReply; kPut: none, its AccessWord says it
+  std::uint64_t generation = 0;  ///< counts the operations that this has been
   int err = 0;
   Endpoint* owner = nullptr;
   Peer* peer = nullptr;
@@ -71,6 +73,7 @@ struct SmallAccess {
   std::atomic<AccessWord>* word = nullptr;  ///< in the message
   std::uint64_t mark = 0;  ///< when that has been passed the message is gone, and the access made
   Operation* operation = nullptr;
+  std::uint64_t generation = 0;  ///< of the operation: with another one this has ended, by kGetReply
   std::uint64_t key = 0;
   std::uint64_t address = 0;
   std::byte* bytes = nullptr;  ///< of a write: in the message; null: a read
@@ -282,7 +285,8 @@ class Port {
   void settle(Operation& operation);
   /// Hands a message of ours to the engine, as an operation that has been made. 0, or why not: it is none
   /// then.
-  ssize_t post(Operation& operation, std::span<const std::byte> header, const Sending& body);
+  ssize_t post(Operation& operation, std::span<const std::byte> header, const Sending& body,
+               bool waits_for_answer);
   bool flush(Peer& peer);
   void answer(Peer& peer, const void* message, std::size_t length);
   void acknowledge(Peer& peer, const WireHeader& header);

@@ -202,6 +202,7 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   sending.counter = t.counter;
   Operation& operation = make_operation(&from, to, sending);
   operation.waits_for_answer = true;
+  operation.answer = t.write ? Op::kPut : Op::kGetReply;
   WireHeader header;
   header.op = t.write ? Op::kPut : Op::kGet;
   header.flags = t.data != nullptr ? kHasData : 0;
@@ -231,6 +232,7 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   access.word = word;
   access.mark = messages_->sent_mark(to.index);
   access.operation = &operation;
+  access.generation = operation.generation;
   access.key = t.key;
   access.address = t.address;
   access.length = t.length;
@@ -253,14 +255,13 @@ bool Port::reap(Peer& peer) {
   while (!accesses.empty()) {
     SmallAccess& a = accesses.front();
     const AccessWord now = all ? kAccessDone : state(a);
-    if (now == kAccessRefused) {
-      make_ourselves(peer, a);
-    } else if (now == kAccessDone || now >= kAccessFailed) {
+    if (now == kAccessWaiting || now == kAccessTheirs) break;
+    if (now == kAccessDone) {
       // A read is complete when its bytes have come.
       if (a.bytes != nullptr) finish(*a.operation, 0);
       accesses.next_direct = 0;
     } else {
-      break;
+      make_ourselves(peer, a);  // refused, or what no target writes
     }
     accesses.pop();
     moved = true;
@@ -271,17 +272,18 @@ bool Port::reap(Peer& peer) {
 // The access is ours: it is made here and now.
 void Port::make_ourselves(Peer& peer, SmallAccess& access) {
   Operation& operation = *access.operation;
+  const bool waits = operation.live && operation.generation == access.generation;  // no answer has ended it
   int rc = 0;
-  if (access.bytes != nullptr) {
+  if (waits && access.bytes != nullptr) {
     rc = this->access(peer, true, access.key, access.address, access.bytes, access.length);
-  } else if (operation.owner != nullptr) {
+  } else if (waits && operation.owner != nullptr) {
     rc = this->access(peer, false, access.key, access.address,
                       static_cast<std::byte*>(operation.results[0].iov_base), access.length);
   }
   // PAIR ofi.access: the target goes on to what is behind it
   access.word->store(rc == 0 ? kAccessDone : kAccessFailed, std::memory_order_release);
   messages_->nudge(peer.index);  // it may have held the message and gone to sleep
-  finish(operation, -rc);
+  if (waits) finish(operation, -rc);
 }
 
 // Makes what the peer has not come to. What waits for atomic operations must not overtake them.
