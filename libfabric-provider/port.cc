@@ -621,7 +621,7 @@ bool Port::arrived(const IncomingMessage& message) {
     messages_->drop();
     return true;
   }
-  if (header.op == Op::kHello) {
+  if (header.op == Op::kHello && peer == nullptr) {
     arrived_hello(message.from, head);
     return true;
   }
