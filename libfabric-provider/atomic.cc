@@ -360,9 +360,6 @@ struct LongRequest {
   std::uint64_t head = 0;   ///< bytes of the body before the operands
 };
 
-// Reads parts of a message's body. 0 or an errno.
-using ReadBody = std::function<int(std::uint64_t offset, std::byte* to, std::size_t length)>;
-
 int read_request(const WireHeader& header, const AtomicRequest& request, std::uint64_t body_bytes,
                  const ReadBody& read, LongRequest* r) {
   r->type = static_cast<fi_datatype>(request.type);
@@ -391,8 +388,7 @@ int read_request(const WireHeader& header, const AtomicRequest& request, std::ui
 }  // namespace
 
 int Port::execute_long_atomic(Peer& peer, const WireHeader& header, const AtomicRequest& request,
-                              std::uint64_t body_bytes,
-                              const std::function<int(std::uint64_t, std::byte*, std::size_t)>& read) {
+                              std::uint64_t body_bytes, const ReadBody& read) {
   LongRequest r;
   if (int err = read_request(header, request, body_bytes, read, &r); err != 0) return err;
   // All of it can be done, or nothing is.

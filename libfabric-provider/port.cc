@@ -386,11 +386,15 @@ void Port::settle(Operation& operation) {
   finish(operation, operation.err);
 }
 
-void Port::finish(Operation& operation, int err) {
+void Port::release(Operation& operation) {
   operation.live = false;
   if (operation.gathered.capacity() > 65536) std::vector<std::byte>().swap(operation.gathered);
   operation.next = free_operations_;
   free_operations_ = &operation;
+}
+
+void Port::finish(Operation& operation, int err) {
+  release(operation);
   if (operation.owner == nullptr) return;
   if (err != 0) {
     if (operation.counter != nullptr) operation.counter->count_error();
@@ -477,23 +481,19 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
     body = operation.gathered;
   }
   const std::uint64_t cookie = reinterpret_cast<std::uint64_t>(&operation);
-  // Nobody waits for an answer yet: should the peer be found to have gone, it is our caller who hears of it.
-  const bool answered = std::exchange(operation.waits_for_answer, false);
   auto posted = messages_->post(to.index, header, body, cookie);
   if (!posted) {
     progress();
     const int rc = ready(to);
     if (rc == 0) posted = messages_->post(to.index, header, body, cookie);
     if (!posted) {
-      operation.live = false;
-      operation.next = free_operations_;
-      free_operations_ = &operation;
+      release(operation);
       return rc != 0 ? rc : failure(posted.error());
     }
   }
-  operation.waits_for_answer = answered;
   operation.waits_for_copy = !*posted;
-  operation.waits_for_answer = waits_for_answer;  // not before: neither answers nor a departure have ended it
+  // Not before: should the peer be found to have gone, it is our caller who hears of it.
+  operation.waits_for_answer = waits_for_answer;
   if (operation.waits_for_copy) ++posted_sends_;
   settle(operation);
   return 0;

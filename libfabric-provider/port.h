@@ -160,6 +160,9 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted);
 Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
                                   const MessageOptions& options, SocketAddress* taken);
 
+/// Reads parts of what follows an AtomicRequest. 0 or an errno.
+using ReadBody = std::function<int(std::uint64_t offset, std::byte* to, std::size_t length)>;
+
 class Port {
  public:
   explicit Port(Domain& domain) : domain_(domain) {}
@@ -282,6 +285,7 @@ class Port {
   ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
   Operation& make_operation(Endpoint* owner, Peer& peer, const Sending& sending);
   void finish(Operation& operation, int err);
+  void release(Operation& operation);
   void settle(Operation& operation);
   /// Hands a message of ours to the engine, as an operation that has been made. 0, or why not: it is none
   /// then.
@@ -317,10 +321,9 @@ class Port {
   void arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
                            const IncomingMessage& incoming);
-  /// `read`: parts of what follows the request. 0 or FI_...
+  /// 0 or FI_...
   int execute_long_atomic(Peer& peer, const WireHeader& header, const AtomicRequest& request,
-                          std::uint64_t body_bytes,
-                          const std::function<int(std::uint64_t, std::byte*, std::size_t)>& read);
+                          std::uint64_t body_bytes, const ReadBody& read);
   void departed(PeerIndex index, int reason);
   /// Copies to a receive and completes it. `bytes` or `aside`.
   void complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,

@@ -5,14 +5,13 @@ See table.py for what is run and what is wanted, bench/README.md for how to read
 
 import argparse
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import arguments
 import idle
 import processes
 import report
@@ -41,23 +40,6 @@ def print_list():
         print(f"{name:<{width}}  {text}")
 
 
-def cores(text):
-    allowed = os.sched_getaffinity(0)
-    try:
-        wanted = [int(word) for word in text.split(",")]
-    except ValueError:
-        wanted = []
-    if len(wanted) != 2 or set(wanted) - allowed:
-        raise argparse.ArgumentTypeError(f'"{text}" is not two of the cores {sorted(allowed)}, as in 0,1')
-    return wanted
-
-
-def positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number, at least 1')
-    return int(text)
-
-
 def parse():
     parser = argparse.ArgumentParser(
         prog="clan bench apps", description="redis, nginx, memcached, PostgreSQL, iperf3 and sockperf, "
@@ -65,9 +47,9 @@ def parse():
     parser.add_argument("--list", action="store_true", help="what is run, and what is wanted of it")
     parser.add_argument("--only", metavar="NAME,...", help="only these rows")
     parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s each")
-    parser.add_argument("--pairs", type=positive, help="pairs of runs per row (5)")
-    parser.add_argument("--seconds", type=positive, help="length of one run (2)")
-    parser.add_argument("--cores", type=cores, metavar="A,B",
+    parser.add_argument("--pairs", type=arguments.positive, help="pairs of runs per row (5)")
+    parser.add_argument("--seconds", type=arguments.positive, help="length of one run (2)")
+    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
                         help="the server's core and the client's (default: the first two allowed)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
                         help="directory for apps.md, apps.json and apps.svg")
@@ -78,8 +60,7 @@ def parse():
         parser.error(f"there is no row \"{unknown[0]}\"; `clan bench apps --list` has all")
     options.pairs = options.pairs or (3 if options.quick else 5)
     options.seconds = options.seconds or (1 if options.quick else 2)
-    allowed = sorted(os.sched_getaffinity(0))
-    options.cores = options.cores or [allowed[0], allowed[min(1, len(allowed) - 1)]]
+    options.cores = options.cores or arguments.first_cores()
     options.clan = options.clan or HERE.parent.parent.parent / "bin" / "clan"
     return options
 
@@ -118,9 +99,7 @@ def main():
     if options.list:
         print_list()
         return 0
-    # As ^C: everything that was started ends.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
+    arguments.end_as_by_interrupt()
     try:
         options.redirection = sockmap.Redirection()
         kernels_own = "a column of its own"

@@ -337,6 +337,8 @@ class Side {
   }
   void sleep_until_received();
 
+  template <typename Send, typename Wait>
+  double back_and_forth(const Order& order, const char* what, Send&& send, Wait&& wait);
   double ping_pong(const Order& order);
   double window(const Order& order);
   double access_window(const Order& order);
@@ -440,7 +442,9 @@ void Side::close() {
   if (info_ != nullptr) fi_freeinfo(info_);
 }
 
-double Side::ping_pong(const Order& order) {
+// Messages to and fro, sent and waited for as the caller says.
+template <typename Send, typename Wait>
+double Side::back_and_forth(const Order& order, const char* what, Send&& send, Wait&& wait) {
   const std::size_t bytes = order.bytes;
   meet([&] { post_receive(bytes); });
   const double began = now();
@@ -449,8 +453,8 @@ double Side::ping_pong(const Order& order) {
       stamp(out_, bytes, i);
       send(bytes);
     }
-    wait(received_, 1, "a message");
-    if (!stamped(in_, bytes, i)) give_up("ping-pong", "wrong data");
+    wait();
+    if (!stamped(in_, bytes, i)) give_up(what, "wrong data");
     if (i + 1 < order.times) post_receive(bytes);
     if (!client_) {
       stamp(out_, bytes, i);
@@ -458,6 +462,12 @@ double Side::ping_pong(const Order& order) {
     }
   }
   return (now() - began) / 2;
+}
+
+double Side::ping_pong(const Order& order) {
+  return back_and_forth(
+      order, "ping-pong", [this](std::size_t bytes) { send(bytes); },
+      [this] { wait(received_, 1, "a message"); });
 }
 
 // The sender may be early, as in programs: messages that find no receive are part of it.
@@ -571,23 +581,8 @@ double Side::idle() {
 }
 
 double Side::wake_up(const Order& order) {
-  const std::size_t bytes = order.bytes;
-  meet([&] { post_receive(bytes); });
-  const double began = now();
-  for (std::uint64_t i = 0; i < order.times; ++i) {
-    if (client_) {
-      stamp(out_, bytes, i);
-      inject(bytes);
-    }
-    sleep_until_received();
-    if (!stamped(in_, bytes, i)) give_up("wake-up", "wrong data");
-    if (i + 1 < order.times) post_receive(bytes);
-    if (!client_) {
-      stamp(out_, bytes, i);
-      inject(bytes);
-    }
-  }
-  return (now() - began) / 2;
+  return back_and_forth(
+      order, "wake-up", [this](std::size_t bytes) { inject(bytes); }, [this] { sleep_until_received(); });
 }
 
 double Side::eventfd(const Order& order) {

@@ -7,12 +7,12 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import arguments
 import described
 import loads
 import processes
@@ -20,23 +20,6 @@ import report
 import rows
 
 HERE = Path(__file__).resolve().parent
-
-
-def cores(text):
-    allowed = os.sched_getaffinity(0)
-    try:
-        wanted = [int(word) for word in text.split(",")]
-    except ValueError:
-        wanted = []
-    if len(wanted) != 2 or set(wanted) - allowed:
-        raise argparse.ArgumentTypeError(f'"{text}" is not two of the cores {sorted(allowed)}, as in 0,1')
-    return wanted
-
-
-def positive(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number, at least 1')
-    return int(text)
 
 
 def programs_of_fabtests(text):
@@ -53,11 +36,11 @@ def parse():
     parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
     parser.add_argument("--only", metavar="NAME,...", help="only these rows")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 6 ms a turn instead of 5 of 12")
-    parser.add_argument("--rounds", type=positive, help="how often everything is measured (5)")
-    parser.add_argument("--ms", type=positive, help="length of one turn (12)")
+    parser.add_argument("--rounds", type=arguments.positive, help="how often everything is measured (5)")
+    parser.add_argument("--ms", type=arguments.positive, help="length of one turn (12)")
     parser.add_argument("--fabtests", type=programs_of_fabtests, metavar="DIR",
                         help="also by the programs of fabtests, which are in DIR")
-    parser.add_argument("--cores", type=cores, metavar="A,B",
+    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
                         help="the server's core and the client's (default: the first two allowed)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for ofi.md and ofi.json")
     parser.add_argument("--provider-path", type=Path, help=argparse.SUPPRESS)
@@ -73,8 +56,7 @@ def parse():
     options.rows = [known[name] for name in names]
     options.rounds = options.rounds or (3 if options.quick else 5)
     options.ms = options.ms or (6 if options.quick else 12)
-    allowed = sorted(os.sched_getaffinity(0))
-    options.cores = options.cores or [allowed[0], allowed[min(1, len(allowed) - 1)]]
+    options.cores = options.cores or arguments.first_cores()
     options.load, options.mpi_load = HERE / "clan-ofi-load", HERE / "clan-mpi-load"
     options.provider_path = options.provider_path or HERE.parent.parent / "libfabric"
     options.environment = {"FI_PROVIDER_PATH": str(options.provider_path)}
@@ -122,9 +104,7 @@ def main():
     # What is measured is what this program says, not what a shell is set to.
     for name in [n for n in os.environ if n.startswith(("FI_", "OMPI_"))]:
         del os.environ[name]
-    # As ^C: everything that was started ends.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGHUP, lambda *_: sys.exit(128 + signal.SIGHUP))
+    arguments.end_as_by_interrupt()
     machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
     machine["libfabric"] = described.libfabric_version() or "unknown"
     machine["mpirun"] = described.mpi_version() if shutil.which("mpirun") else "none"
