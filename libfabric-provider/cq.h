@@ -16,6 +16,7 @@ namespace clan::ofi {
 
 class Domain;
 
+/// Begins as fi_cq_tagged_entry.
 struct Completion {
   void* context = nullptr;
   std::uint64_t flags = 0;

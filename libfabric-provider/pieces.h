@@ -1,6 +1,7 @@
 // Bytes in pieces: what the parts of the data path that move them share.
 #pragma once
 
+#include <clan/copy.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ bool take_front(std::span<const std::byte>& bytes, T* value) {
 
 inline void gather(std::byte* to, const iovec* iov, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    if (iov[i].iov_len > 0) std::memcpy(to, iov[i].iov_base, iov[i].iov_len);
+    copy_short(to, iov[i].iov_base, iov[i].iov_len);
     to += iov[i].iov_len;
   }
 }

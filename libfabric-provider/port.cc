@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kConnectMs = 10'000;
 // A first message waits for the peer's driver thread, under the lock: so not long, and not again for a while
 // once that was in vain. It answers in microseconds unless it is stopped or the machine very busy.
-constexpr std::int64_t kPatienceMs = 50;
+constexpr std::int64_t kPatienceMs = 200;
 constexpr std::uint64_t kImpatientNs = 1'000'000'000u;
 constexpr int kMostMessages = 64;  ///< taken in one call of progress()
 constexpr std::uint16_t kFirstFreePort = 32768;
@@ -425,15 +425,10 @@ int Port::fence(Peer& peer) {
 ssize_t Port::send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
   if (int rc = ready(to); rc != 0) return rc;
   for (int attempt = 0;; ++attempt) {
-    auto room = messages_->reserve(to.index, sizeof header + length);
-    if (room.ok()) {
-      std::memcpy(room->data(), &header, sizeof header);
-      if (length > 0) std::memcpy(room->data() + sizeof header, bytes, length);
-      messages_->commit(to.index, sizeof header + length);
-      return 0;
-    }
+    const Status sent = send_whole(to, header, bytes, length);
+    if (sent.ok()) return 0;
     // Of a peer that has gone progress() hears, and the next attempt connects anew.
-    if (room.error().err != EAGAIN && attempt > 0) return failure(room.error());
+    if (sent.error().err != EAGAIN && attempt > 0) return failure(sent.error());
     if (attempt > 0) return -FI_EAGAIN;
     progress();
     if (int rc = ready(to); rc != 0) return rc;
@@ -571,8 +566,7 @@ void Port::acknowledge(Peer& peer, const WireHeader& header) {
 
 // --- receiving -------------------------------------------------------------------------------------
 
-bool Port::progress(const Cq* until) {
-  if (!messages_ || progressing_) return false;
+bool Port::make_progress(const Cq* until) {
   progressing_ = true;
   bool moved = false;
   if (!held_.empty()) [[unlikely]]
@@ -728,7 +722,7 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
   int err = 0;
   if (aside == nullptr) {
     if (posted.pieces == 1) [[likely]] {
-      if (n > 0) std::memcpy(static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used, bytes, n);
+      copy_short(static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used, bytes, n);
     } else {
       for_each_piece(posted.iov, posted.pieces, posted.used, n,
                      [&](std::span<std::byte> piece, std::size_t at) {

@@ -25,6 +25,7 @@
 #include "av.h"
 #include "cq.h"
 #include "matching.h"
+#include "pieces.h"
 #include "memory_region.h"
 #include "provider.h"
 #include "wire.h"
@@ -185,7 +186,7 @@ class Port {
   void forget(const Endpoint& endpoint);
 
   /// True when something has been done. Takes no more messages when there is something in `until`.
-  bool progress(const Cq* until = nullptr);
+  bool progress(const Cq* until = nullptr) { return !idle() && make_progress(until); }
 
   /// The peer of an address, known or new; null: there is no such address.
   Peer* peer(fi_addr_t address) {
@@ -212,13 +213,8 @@ class Port {
   /// The short way for a message that the caller may forget: header and bytes in place.
   ssize_t send_at_once(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
     if (to.index != kNoPeer) [[likely]] {
-      auto room = messages_->reserve(to.index, sizeof header + length);
-      if (room.ok()) [[likely]] {
-        std::memcpy(room->data(), &header, sizeof header);
-        if (length > 0) std::memcpy(room->data() + sizeof header, bytes, length);
-        messages_->commit(to.index, sizeof header + length);
+      if (send_whole(to, header, bytes, length).ok()) [[likely]]
         return 0;
-      }
     }
     return send_after_progress(to, header, bytes, length);
   }
@@ -266,6 +262,12 @@ class Port {
 
  private:
   enum class Taken { kNo, kDropped, kWaits };
+  /// Nothing is there to be done. Most looks find that, and half of one is in every latency.
+  bool idle() const {
+    return !messages_ || progressing_ ||
+           (posted_sends_ == 0 && held_.empty() && accessing_.empty() && crowded_.empty() && messages_->quiet());
+  }
+  bool make_progress(const Cq* until);
   Peer* peer_slowly(fi_addr_t address);
   Peer& peer_named(const Name& name);
   fi_addr_t find_address(Peer& peer);
@@ -282,6 +284,9 @@ class Port {
   void give_up(Peer& peer);
   /// Ends what waits for this peer's answers, and forgets what we know of it.
   void abandon(Peer& peer, int err);
+  Status send_whole(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
+    return messages_->try_send(to.index, bytes_of(header), {static_cast<const std::byte*>(bytes), length});
+  }
   ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
   Operation& make_operation(Endpoint* owner, Peer& peer, const Sending& sending);
   void finish(Operation& operation, int err);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/futex.h"
+#include "clan/copy.h"
 #include "clan/log.h"
 
 namespace clan::engine {
@@ -461,15 +462,17 @@ std::uint64_t Connection::load_credit() {
 }
 
 std::byte* Connection::reserve(std::uint64_t payload) {
-  int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot_);
-  if (rc > 0) {
-    return remote_.mapped != nullptr
-               ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
-               : staging_.data();
+  const int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot_);
+  if (rc <= 0) [[unlikely]] {
+    no_room(rc);
+    return nullptr;
   }
+  return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_) : staging_.data();
+}
+
+void Connection::no_room(int rc) {
   if (rc < 0) reset_hostile("impossible credit");
   want_room_.store(true, std::memory_order_relaxed);  // relaxed: see bind_shared
-  return nullptr;
 }
 
 bool Connection::writable(std::uint64_t payload) {
@@ -493,27 +496,55 @@ void Connection::notify(std::uint64_t offset, std::uint64_t length) {
   (void)link_->after_access(remote_, offset, length, nic::AccessKind::kWrite);
 }
 
+// Publishes a planned record, in the peer's mapped memory.
+[[gnu::always_inline]] inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
+  std::byte* const ring = remote_.mapped + kRegionRing;
+  shm::ring_publish(out_geometry_, ring, slot, head);
+  shm::ring_advance(out_geometry_, producer_, slot);
+  notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
+  // A busy producer of small records meets one line after the other in the consumer's cache. Ask for
+  // those of a later record now; never for lines that have not been read yet.
+  const std::uint64_t ahead = producer_.tail + kPrefetchLines;
+  if (slot.lines <= kMostPrefetched && ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
+    for (std::uint64_t i = 0; i < slot.lines; ++i) {
+      prefetch_for_write(ring + out_geometry_.index(ahead + i) * kCacheLine);
+    }
+  }
+}
+
+namespace {
+shm::RingHead head_of(std::uint64_t payload, RecordType type) {
+  return shm::RingHead::make(static_cast<std::uint32_t>(payload), static_cast<std::uint8_t>(type),
+                             current_cpu_tag());
+}
+}  // namespace
+
+bool Connection::append(std::span<const std::byte> first, std::span<const std::byte> second,
+                        RecordType type) {
+  const std::uint64_t payload = first.size() + second.size();
+  shm::RingSlot slot;
+  const int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
+  if (rc <= 0) [[unlikely]] {
+    no_room(rc);
+    return false;
+  }
+  std::byte* const room = shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot);
+  copy_short(room, first.data(), first.size());
+  copy_short(room + first.size(), second.data(), second.size());
+  if (may_write()) [[likely]]
+    publish(slot, head_of(payload, type));
+  return true;
+}
+
 void Connection::commit(std::uint64_t payload, RecordType type) {
   if (!may_write()) return;
   slot_.lines = shm::lines_for(payload);  // the caller may have needed less than it reserved
-  const auto head = shm::RingHead::make(static_cast<std::uint32_t>(payload),
-                                        static_cast<std::uint8_t>(type), current_cpu_tag());
-  const std::uint64_t at = kRegionRing + out_geometry_.index(slot_.position) * kCacheLine;
-  if (remote_.mapped != nullptr) {
-    shm::ring_publish(out_geometry_, remote_.mapped + kRegionRing, slot_, head);
-    shm::ring_advance(out_geometry_, producer_, slot_);
-    notify(at, kCacheLine);
-    // A busy producer of small records meets one line after the other in the consumer's cache. Ask for
-    // those of a later record now; never for lines that have not been read yet.
-    const std::uint64_t ahead = producer_.tail + kPrefetchLines;
-    if (slot_.lines <= kMostPrefetched &&
-        ahead + slot_.lines - producer_.consumed < out_geometry_.lines) {
-      for (std::uint64_t i = 0; i < slot_.lines; ++i) {
-        prefetch_for_write(remote_.mapped + kRegionRing + out_geometry_.index(ahead + i) * kCacheLine);
-      }
-    }
+  const auto head = head_of(payload, type);
+  if (mapped()) {
+    publish(slot_, head);
     return;
   }
+  const std::uint64_t at = kRegionRing + out_geometry_.index(slot_.position) * kCacheLine;
   // The same stores as packets: the payload in any order, then terminator, head and skip in order.
   if (payload > 0) {
     (void)link_->put(remote_, at + shm::kRingHeadBytes, std::span(staging_).first(payload),

@@ -145,6 +145,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
   void commit(std::uint64_t payload, RecordType type);
+  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and it fits max_payload().
+  bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type);
   /// True when a record of `payload` bytes fits now.
   bool writable(std::uint64_t payload);
   Status wait_writable(std::uint64_t payload, std::uint64_t deadline_ns);
@@ -252,6 +254,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   std::uint64_t load_credit();
   void put_ordered(std::uint64_t offset, std::uint64_t word);
   void notify(std::uint64_t offset, std::uint64_t length);
+  void publish(const shm::RingSlot& slot, shm::RingHead head);
+  void no_room(int rc);
   template <typename Ready>
   Status sleep_on(std::uint32_t tripwire, Waiter& waiter, std::uint64_t deadline_ns,
                   Ready&& ready);

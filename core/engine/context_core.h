@@ -149,10 +149,11 @@ class ContextCore final : public nic::LinkSink,
   std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
   /// Lends this thread to peers that have announced large copies. One load when there are none.
-  bool help() {
+  bool help() { return wants_help() && help_slowly(); }
+  /// A glance at whether there is something to help with.
+  bool wants_help() const {
     // relaxed: a hint; link->help() acquires
-    if (own_lane_->image().signals->help_wanted.load(std::memory_order_relaxed) == 0) return false;
-    return help_slowly();
+    return own_lane_->image().signals->help_wanted.load(std::memory_order_relaxed) != 0;
   }
 
   // Endpoints.

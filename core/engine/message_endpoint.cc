@@ -340,6 +340,27 @@ void MessageEndpointCore::commit(PeerIndex to, std::size_t bytes) {
   if (Peer* peer = find(to)) peer->connection->commit(bytes, RecordType::kMessage);
 }
 
+Status MessageEndpointCore::try_send(PeerIndex to, std::span<const std::byte> header,
+                                     std::span<const std::byte> message) {
+  Peer* peer = find(to);
+  if (peer == nullptr) [[unlikely]]
+    return no_peer(to);
+  Connection& c = *peer->connection;
+  const std::size_t total = header.size() + message.size();
+  if (c.peer_gone() || !peer->fragmenting.empty() || !c.mapped() || total > c.max_payload()) [[unlikely]] {
+    auto room = reserve(to, total);
+    if (!room) return room.error();
+    if (!header.empty()) std::memcpy(room->data(), header.data(), header.size());
+    if (!message.empty()) std::memcpy(room->data() + header.size(), message.data(), message.size());
+    c.commit(total, RecordType::kMessage);
+    return {};
+  }
+  if (!context_->usable()) [[unlikely]]
+    return unusable_error();
+  if (!c.append(header, message, RecordType::kMessage)) return Error{EAGAIN, "no room to send"};
+  return {};
+}
+
 Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> header,
                                        std::span<const std::byte> message, std::uint64_t cookie) {
   Peer* peer = find(to);
@@ -349,11 +370,7 @@ Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> 
   const std::size_t eager = std::min<std::size_t>(options_.eager_bytes, c.max_payload());
   const std::size_t total = header.size() + message.size();
   if (total <= eager || message.empty()) {
-    auto room = reserve(to, total);
-    if (!room) return room.error();
-    if (!header.empty()) std::memcpy(room->data(), header.data(), header.size());
-    if (!message.empty()) std::memcpy(room->data() + header.size(), message.data(), message.size());
-    c.commit(total, RecordType::kMessage);
+    if (auto sent = try_send(to, header, message); !sent) return sent.error();
     return true;
   }
   if (total > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
@@ -633,6 +650,16 @@ void MessageEndpointCore::take_arrivals() {
   }
 }
 
+bool MessageEndpointCore::quiet() const {
+  for (const Peer* peer : hot_) {
+    if (peer->connection->readable() || peer->connection->peer_gone()) return false;
+  }
+  if (front_.peer != nullptr || !sending_.empty() || !sent_.empty() || !departed_.empty()) return false;
+  // relaxed: a glance; adopt() acquires
+  return !any_accepted_.load(std::memory_order_relaxed) && !arrivals_->pending() && context_->usable() &&
+         !context_->wants_help();
+}
+
 Result<IncomingMessage> MessageEndpointCore::peek() {
   if (!context_->usable()) return unusable_error();
   if (!find_front()) {
@@ -708,7 +735,13 @@ Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
   return Error{EAGAIN, "the sender offered memory that cannot be read"};
 }
 
-void MessageEndpointCore::drop() { (void)take({}); }
+void MessageEndpointCore::drop() {
+  if (front_.peer != nullptr && !front_.assembled && !front_.offered) [[likely]] {
+    std::exchange(front_.peer, nullptr)->connection->consume(front_.record);
+    return;
+  }
+  (void)take({});
+}
 
 Result<SetAside> MessageEndpointCore::set_aside() {
   if (front_.peer == nullptr || !front_.offered) {
@@ -939,6 +972,11 @@ Result<std::span<std::byte>> MessageEndpoint::reserve(PeerIndex to, std::size_t 
 }
 void MessageEndpoint::commit(PeerIndex to, std::size_t bytes) { core_->commit(to, bytes); }
 std::size_t MessageEndpoint::max_eager(PeerIndex to) const { return core_->max_eager(to); }
+Status MessageEndpoint::try_send(PeerIndex to, std::span<const std::byte> header,
+                                 std::span<const std::byte> message) {
+  return core_->try_send(to, header, message);
+}
+bool MessageEndpoint::quiet() const { return core_->quiet(); }
 Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
   return core_->try_recv(buffer);
 }

@@ -58,6 +58,8 @@ class MessageEndpointCore final : public OobSink,
   Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
   void commit(PeerIndex to, std::size_t bytes);
   std::size_t max_eager(PeerIndex to) const;
+  Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message);
+  bool quiet() const;
 
   Result<IncomingMessage> peek();
   Result<MessageInfo> take(std::span<std::byte> buffer);

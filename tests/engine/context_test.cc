@@ -234,13 +234,14 @@ TEST(Context, CreatedAndDestroyedOverAndOverLeavesNothingBehind) {
     ASSERT_OK(pair.client.send(text("x")));
     EXPECT_EQ(receive_text(pair.server), "x");
   };
+  const std::size_t files = files_in_dev_shm();
   for (int i = 0; i < 5; ++i) round();
   const std::size_t descriptors = open_descriptors();
   const std::size_t mappings = mapping_count();
   for (int i = 0; i < 50; ++i) round();
   EXPECT_LE(open_descriptors(), descriptors);
   EXPECT_LE(mapping_count(), mappings + 8);
-  EXPECT_EQ(files_in_dev_shm(), 0u);
+  EXPECT_LE(files_in_dev_shm(), files);
 }
 
 TEST(Context, SaysWhatToDoAboutAServiceThatIsMissingOrTaken) {

@@ -406,6 +406,77 @@ TEST_P(Messages, TellAnEventQueueOfTheEnd) {
   EXPECT_EQ(gone, b);
 }
 
+TEST_P(Messages, OfTwoPartsAreSentWholeOrNotAtAll) {
+  EndpointPair p(GetParam());
+  const std::size_t most = p.b->max_eager(p.to_a);
+  std::vector<std::byte> buffer(most);
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{24}, most / 2, most}) {
+    for (const std::size_t front : {std::size_t{0}, n / 3, n}) {
+      const auto bytes = pattern(n, n);
+      const auto deadline = deadline_after_ms(20'000);  // for what has been read to be known here
+      Status sent;
+      do {
+        sent = p.b->try_send(p.to_a, std::span(bytes).first(front), std::span(bytes).subspan(front));
+      } while (!sent && sent.error().err == EAGAIN && monotonic_ns() < deadline);
+      ASSERT_OK(sent);
+      auto m = p.a->recv(buffer, 30'000);
+      ASSERT_OK(m);
+      ASSERT_EQ(m->size, n);
+      ASSERT_TRUE(is_pattern({buffer.data(), n}, n, 0));
+    }
+  }
+  const auto bytes = pattern(most, 1);
+  EXPECT_ERR(p.b->try_send(p.to_a, std::span(bytes).first(1), bytes), EMSGSIZE);
+  EXPECT_ERR(p.b->try_send(p.to_a + 1, bytes, {}), EINVAL);
+  int sent = 0;
+  Status last;
+  while ((last = p.b->try_send(p.to_a, bytes, {})).ok()) ASSERT_LT(++sent, 100);
+  EXPECT_ERR(last, EAGAIN);
+  for (int i = 0; i < sent; ++i) {
+    auto m = p.a->recv(buffer, 30'000);
+    ASSERT_OK(m);
+    ASSERT_TRUE(m->size == most && is_pattern({buffer.data(), most}, 1, 0)) << i;
+  }
+  EXPECT_ERR(p.a->try_recv(buffer), EAGAIN);
+}
+
+TEST_P(Messages, EndAQuietThatLastsWhileThereIsNothingToDo) {
+  EndpointPair p(GetParam());
+  std::vector<std::byte> buffer(3 << 20);
+  const auto until = [](MessageEndpoint& e, bool quiet) {
+    const auto deadline = deadline_after_ms(20'000);
+    while (e.quiet() != quiet && monotonic_ns() < deadline) (void)e.peek();
+    return e.quiet() == quiet;
+  };
+  // The first message of a peer that has just come, and of one that is known.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(until(*p.b, true));
+    ASSERT_OK(p.b->send(p.to_a, pattern(8, 1), 10'000));
+    const auto deadline = deadline_after_ms(20'000);
+    while (p.a->quiet() && monotonic_ns() < deadline) std::this_thread::yield();
+    EXPECT_FALSE(p.a->quiet());
+    ASSERT_OK(p.a->recv(buffer, 10'000));
+    EXPECT_TRUE(until(*p.a, true));
+  }
+  // A large one on its way, and its completion.
+  const auto large = pattern(3 << 20, 2);
+  ASSERT_OK(p.b->post(p.to_a, large, 7));
+  EXPECT_FALSE(p.b->quiet());
+  std::thread receiver([&] { ASSERT_OK(p.a->recv(buffer, 30'000)); });
+  SendCompletion c;
+  while (p.b->poll_sent({&c, 1}) == 0) EXPECT_FALSE(p.b->quiet());
+  receiver.join();
+  EXPECT_TRUE(until(*p.b, true));
+  // A departure, until it has been told.
+  p.b.reset();
+  EXPECT_TRUE(until(*p.a, false));
+  EXPECT_ERR(p.a->peek(), EAGAIN);
+  EXPECT_FALSE(p.a->quiet());
+  PeerIndex gone;
+  EXPECT_TRUE(p.a->take_departed(&gone));
+  EXPECT_TRUE(until(*p.a, true));
+}
+
 TEST_P(Messages, EventQueueHearsOfCompletedSends) {
   EndpointPair p(GetParam());
   auto events = must(EventQueue::create(p.context_b));

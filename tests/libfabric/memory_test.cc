@@ -804,9 +804,11 @@ TYPED_TEST(FabricAtomicTypes, GiveWhatTheProcessorWouldHaveGiven) {
     EXPECT_EQ(attr.size, sizeof(T));
     T target = start, found = 0;
     const auto mr = expose(two.b, &target, sizeof target, 4);
-    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), &c.operand, 1, nullptr, &found, nullptr, two.to_b, 0, 4,
-                              TypeParam::kType, c.op, nullptr),
-              0);
+    const auto call = [&] {
+      return fi_fetch_atomic(two.a.ep.get(), &c.operand, 1, nullptr, &found, nullptr, two.to_b, 0, 4,
+                             TypeParam::kType, c.op, nullptr);
+    };
+    ASSERT_EQ(sent(call, two.a), 0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(found, start) << c.op;

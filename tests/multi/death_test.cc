@@ -170,6 +170,7 @@ TEST(Death, AtAnyInstructionOfASendLosesNoCompletedSendAndTearsNone) {
 }
 
 TEST(Death, InTheMiddleOfLargeTransfersLeavesTheSurvivorRightAndClean) {
+  const std::size_t files = files_in_dev_shm();
   auto context = must(Context::create(with_mode(Mode::kAdaptive, 64 * 1024)));
   auto listener = must(Listener::create(context, ""));
   Bystander bystander(context, listener);
@@ -216,7 +217,7 @@ TEST(Death, InTheMiddleOfLargeTransfersLeavesTheSurvivorRightAndClean) {
   EXPECT_EQ(context.counters().tripwires, before.tripwires);
   EXPECT_EQ(context.counters().connections_reset, 55u);
   EXPECT_EQ(context.counters().hostile_peers, 0u);
-  EXPECT_EQ(files_in_dev_shm(), 0u);
+  EXPECT_LE(files_in_dev_shm(), files);
 }
 
 TEST(Death, OfAReceiverEndsItsSenderSoon) {

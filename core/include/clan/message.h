@@ -133,6 +133,13 @@ class CLAN_EXPORT MessageEndpoint {
   Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
   void commit(PeerIndex to, std::size_t bytes);
   std::size_t max_eager(PeerIndex to) const;
+  /// The same in one call, for bytes that lie elsewhere: the receiver sees both parts as one message. Whole or
+  /// not at all. EAGAIN, EMSGSIZE (max_eager()).
+  Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message);
+
+  /// True when peek(), poll_sent() and take_departed() would find nothing now. For who polls: costs a fraction
+  /// of what they do.
+  bool quiet() const;
 
   /// Receives one message of any peer. EAGAIN.
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
