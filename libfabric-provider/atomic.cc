@@ -6,7 +6,6 @@
 // steps.
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #include "atomic_types.h"
@@ -14,6 +13,7 @@
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
+#include "pieces.h"
 
 namespace clan::ofi {
 namespace {
@@ -323,6 +323,11 @@ ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& m
 
 ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
                                 std::size_t result_count) {
+  std::size_t owed = 0;
+  for (std::size_t i = 0; i < result_count; ++i) owed += results[i].iov_len;
+  const bool is_barrier = owed > kMostAtOnce;
+  owed = is_barrier ? kAnswerCost : owed + kAnswerCost;
+  if (!may_ask(to, owed)) return -FI_EAGAIN;
   if (int rc = ready(to); rc != 0) return rc;
   Operation& operation = make_operation(&from, to, sending);
   operation.answer = Op::kAtomicReply;
@@ -340,137 +345,158 @@ ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending
   body.length -= sizeof(AtomicRequest);
   const ssize_t rc = post(operation, head, body, true);
   if (rc == 0) {
+    charge(operation, owed, is_barrier);
     ++to.atomics;
     ++to.atomics_sent;
   }
   return rc;
 }
 
-namespace {
-
-/// A request of kLongAtomic as the owner of the memory has it before it.
-struct LongRequest {
-  fi_datatype type;
-  fi_op op;
-  AtomicKind kind;
-  std::size_t size = 0;  ///< of a value
-  AtomicTarget targets[kIovLimit];
-  std::size_t target_count = 1;
-  std::uint64_t count = 0;  ///< values of all targets
-  std::uint64_t head = 0;   ///< bytes of the body before the operands
-};
-
-int read_request(const WireHeader& header, const AtomicRequest& request, std::uint64_t body_bytes,
-                 const ReadBody& read, LongRequest* r) {
-  r->type = static_cast<fi_datatype>(request.type);
-  r->op = static_cast<fi_op>(request.op);
-  r->kind = static_cast<AtomicKind>(request.kind);
-  r->size = atomic_size(r->type);
-  if (r->size == 0 || request.kind > static_cast<std::uint8_t>(AtomicKind::kCompare) ||
-      !atomic_valid(r->type, r->op, r->kind) || request.count > kIovLimit) {
-    return FI_EINVAL;
+int Port::read_body(const LongAtomic& work, std::uint64_t offset, std::byte* to, std::size_t length) {
+  if (work.aside) {
+    auto s = messages_->copy(*work.aside, offset, {to, length});
+    return s ? 0 : s.error().err;
   }
-  r->targets[0] = {request.address, header.data, header.tag};
-  if (request.count > 0) {
-    r->target_count = request.count;
-    r->head = r->target_count * sizeof *r->targets;
-    if (body_bytes < r->head) return FI_EINVAL;
-    if (int err = read(0, reinterpret_cast<std::byte*>(r->targets), r->head); err != 0) return err;
-  }
-  const std::uint64_t most = kMostAtomicBytes / r->size;
-  for (std::size_t i = 0; i < r->target_count; ++i) {
-    if (r->targets[i].count > most - r->count) return FI_EINVAL;
-    r->count += r->targets[i].count;
-  }
-  return body_bytes == r->head + r->count * r->size * atomic_operands(r->op, r->kind) ? 0 : FI_EINVAL;
+  std::memcpy(to, work.body.data() + offset, length);
+  return 0;
 }
 
-}  // namespace
-
-int Port::execute_long_atomic(Peer& peer, const WireHeader& header, const AtomicRequest& request,
-                              std::uint64_t body_bytes, const ReadBody& read) {
-  LongRequest r;
-  if (int err = read_request(header, request, body_bytes, read, &r); err != 0) return err;
-  // All of it can be done, or nothing is.
-  MemoryRegion* regions[kIovLimit] = {};
-  for (std::size_t i = 0; i < r.target_count; ++i) {
-    regions[i] = domain_.find_region(r.targets[i].key);
-    if (regions[i] == nullptr) return FI_ENOKEY;
-    if (!regions[i]->allows(r.targets[i].address, r.targets[i].count * r.size, atomic_access(r.op, r.kind)))
+// What is asked for, and whether all of it can be done.
+int Port::check(LongAtomic& work, const WireHeader& header, const AtomicRequest& request) {
+  work.type = static_cast<fi_datatype>(request.type);
+  work.op = static_cast<fi_op>(request.op);
+  work.kind = static_cast<AtomicKind>(request.kind);
+  work.size = atomic_size(work.type);
+  if (work.size == 0 || request.kind > static_cast<std::uint8_t>(AtomicKind::kCompare) ||
+      !atomic_valid(work.type, work.op, work.kind) || request.count > kIovLimit) {
+    return FI_EINVAL;
+  }
+  work.targets[0] = {request.address, header.data, header.tag};
+  if (request.count > 0) {
+    work.target_count = request.count;
+    work.head = work.target_count * sizeof *work.targets;
+    if (work.body_bytes() < work.head) return FI_EINVAL;
+    if (int err = read_body(work, 0, reinterpret_cast<std::byte*>(work.targets), work.head); err != 0)
+      return err;
+  }
+  const std::uint64_t most = kMostAtomicBytes / work.size;
+  for (std::size_t i = 0; i < work.target_count; ++i) {
+    if (work.targets[i].count > most - work.count) return FI_EINVAL;
+    work.count += work.targets[i].count;
+  }
+  if (work.body_bytes() != work.head + work.count * work.size * atomic_operands(work.op, work.kind))
+    return FI_EINVAL;
+  for (std::size_t i = 0; i < work.target_count; ++i) {
+    const MemoryRegion* region = domain_.find_region(work.targets[i].key);
+    if (region == nullptr) return FI_ENOKEY;
+    if (!region->allows(work.targets[i].address, work.targets[i].count * work.size,
+                        atomic_access(work.op, work.kind)))
       return FI_EACCES;
   }
-  struct {
-    WireHeader header{.op = Op::kAtomicReply, .flags = kMore};
-    AtomicReply reply;
-    std::byte results[kShortAtomicBytes];
-  } message;
-  message.header.id = header.id;
-  std::byte operands[kShortAtomicBytes], comparands[kShortAtomicBytes];
-  const std::size_t brought = atomic_operands(r.op, r.kind);
-  const bool fetches = r.kind != AtomicKind::kWrite;
-  const std::size_t step = kShortAtomicBytes / r.size;
-  std::uint64_t done = 0;  // values, of all targets
-  for (std::size_t i = 0; i < r.target_count; ++i) {
-    for (std::uint64_t at = 0; at < r.targets[i].count;) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(step, r.targets[i].count - at));
-      const std::size_t bytes = n * r.size;
-      const std::uint64_t from = r.head + done * r.size;
-      if (brought > 0) {
-        if (int err = read(from, operands, bytes); err != 0) return err;
-      }
-      if (brought > 1) {
-        if (int err = read(from + r.count * r.size, comparands, bytes); err != 0) return err;
-      }
-      const int err = apply_atomic(*regions[i], r.targets[i].address + at * r.size, r.type, r.op, r.kind,
-                                   operands, comparands, fetches ? message.results : nullptr, n);
-      if (err != 0) return err;
-      if (fetches) {
-        message.header.tag = done * r.size;
-        answer(peer, &message, offsetof(decltype(message), results) + bytes);
-      }
-      at += n;
-      done += n;
-    }
-    regions[i]->note_access(r.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
-  }
-  Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
-  if (endpoint != nullptr) endpoint->note_access(r.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
   return 0;
+}
+
+// The next values of one target, and their results. The region is looked for each time: between two steps its
+// owner may have closed it.
+int Port::step(Peer& peer, LongAtomic& work) {
+  const AtomicTarget& target = work.targets[work.target];
+  MemoryRegion* region = domain_.find_region(target.key);
+  if (region == nullptr) return FI_ENOKEY;
+  if (work.at < target.count) {
+    struct {
+      WireHeader header{.op = Op::kAtomicReply, .flags = kMore};
+      AtomicReply reply;
+      std::byte results[kShortAtomicBytes];
+    } message;
+    message.header.id = work.id;
+    std::byte operands[kShortAtomicBytes], comparands[kShortAtomicBytes];
+    const std::size_t brought = atomic_operands(work.op, work.kind);
+    const bool fetches = work.kind != AtomicKind::kWrite;
+    const auto n = static_cast<std::size_t>(
+        std::min<std::uint64_t>(kShortAtomicBytes / work.size, target.count - work.at));
+    const std::size_t bytes = n * work.size;
+    const std::uint64_t from = work.head + work.done * work.size;
+    if (brought > 0) {
+      if (int err = read_body(work, from, operands, bytes); err != 0) return err;
+    }
+    if (brought > 1) {
+      if (int err = read_body(work, from + work.count * work.size, comparands, bytes); err != 0) return err;
+    }
+    const int err = apply_atomic(*region, target.address + work.at * work.size, work.type, work.op, work.kind,
+                                 operands, comparands, fetches ? message.results : nullptr, n);
+    if (err != 0) return err;
+    if (fetches) {
+      message.header.tag = work.done * work.size;
+      answer(peer, &message, offsetof(decltype(message), results) + bytes);
+    }
+    work.at += n;
+    work.done += n;
+  }
+  if (work.at == target.count) {
+    region->note_access(work.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
+    ++work.target;
+    work.at = 0;
+  }
+  return 0;
+}
+
+void Port::conclude(Peer& peer, LongAtomic& work, int err) {
+  if (work.aside) messages_->finish(*work.aside);
+  Endpoint* endpoint = work.context < endpoints_.size() ? endpoints_[work.context] : nullptr;
+  if (err == 0 && endpoint != nullptr)
+    endpoint->note_access(work.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
+  struct {
+    WireHeader header{.op = Op::kAtomicReply};
+    AtomicReply reply;
+  } last;
+  last.header.id = work.id;
+  last.reply.err = err;
+  answer(peer, &last, sizeof last);
+}
+
+// True when nothing is left to be done.
+bool Port::carry_on(Peer& peer) {
+  while (peer.long_atomic && peer.answers.empty()) {
+    LongAtomic& work = *peer.long_atomic;
+    const int err = step(peer, work);
+    if (err == 0 && !work.finished()) continue;
+    conclude(peer, work, err);
+    peer.long_atomic.reset();
+  }
+  return peer.answers.empty();
 }
 
 void Port::arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
                                const IncomingMessage& incoming) {
   AtomicRequest request;
-  if (bytes.size() < sizeof request) {
+  if (!take_front(bytes, &request)) {
     messages_->drop();
     return;
   }
-  std::memcpy(&request, bytes.data(), sizeof request);
-  struct {
-    WireHeader header{.op = Op::kAtomicReply};
-    AtomicReply reply;
-  } last;
-  last.header.id = header.id;
+  LongAtomic work;
+  work.id = header.id;
+  work.context = header.context;
   if (incoming.offered) {
-    const std::uint64_t body_bytes = incoming.size;
     auto aside = messages_->set_aside();
     if (!aside) return messages_->drop();
-    last.reply.err = execute_long_atomic(peer, header, request, body_bytes,
-                                         [&](std::uint64_t offset, std::byte* to, std::size_t length) {
-                                           auto s = messages_->copy(*aside, offset, {to, length});
-                                           return s ? 0 : s.error().err;
-                                         });
-    messages_->finish(*aside);
+    work.aside = *aside;
   } else {
-    const auto body = bytes.subspan(sizeof request);
-    last.reply.err = execute_long_atomic(peer, header, request, body.size(),
-                                         [&](std::uint64_t offset, std::byte* to, std::size_t length) {
-                                           std::memcpy(to, body.data() + offset, length);
-                                           return 0;
-                                         });
-    messages_->drop();
+    work.body = bytes;
   }
-  answer(peer, &last, sizeof last);
+  int err = check(work, header, request);
+  const bool many = err == 0 && work.result_bytes() > kMostAtOnce;
+  if (!many) {
+    while (err == 0 && !work.finished()) err = step(peer, work);
+    conclude(peer, work, err);
+  } else {
+    if (!work.aside) {
+      work.kept.assign(work.body.begin(), work.body.end());
+      work.body = work.kept;
+    }
+    peer.long_atomic = std::make_unique<LongAtomic>(std::move(work));
+  }
+  if (!incoming.offered) messages_->drop();
+  if (many && !carry_on(peer)) note_crowded(peer);
 }
 
 // --- carrying out ----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "atomic_types.h"
 #include "counter.h"
 #include "domain.h"
 #include "endpoint.h"
@@ -196,6 +195,19 @@ int Port::begin_connect(Peer& peer, std::span<const std::byte> first) {
   return 0;
 }
 
+int Port::ready_slowly(Peer& peer) {
+  if (peer.barriers > 0) {
+    progress();
+    if (peer.barriers > 0) return -FI_EAGAIN;
+  }
+  return connected(peer);
+}
+
+int Port::connected(Peer& peer) {
+  if (peer.index != kNoPeer) return 0;
+  return connects_ || peer.pending != kNoPeer ? connect(peer) : -FI_ENOTCONN;
+}
+
 void Port::be_patient(Peer& peer) {
   if (monotonic_ns() < impatient_until_) return;
   auto s = messages_->await(peer.pending, kPatienceMs);
@@ -233,7 +245,7 @@ int Port::accepted(Peer& peer) {
 }
 
 void Port::send_by(Peer& peer, PeerIndex index) {
-  peer.index = index;
+  peer.send_by(index);
   if (auto where = messages_->peer_address(index); where.ok()) {
     peer.node = where->node.value;
     peer.uid = where->uid;
@@ -288,11 +300,11 @@ void Port::departed(PeerIndex index, int reason) {
   }
   const bool unaccepted = peer->pending == index;
   if (!unaccepted && peer->index != index) return;
-  peer->index = unaccepted ? peer->index : kNoPeer;
   if (unaccepted) {
     peer->pending = kNoPeer;
     peer->failure = reason != 0 ? reason : ECONNRESET;
   } else {
+    peer->send_by(kNoPeer);
     abandon(*peer, ECONNRESET);
   }
   // It may have connected to us while we connected to it, and lives on by that.
@@ -304,14 +316,14 @@ void Port::departed(PeerIndex index, int reason) {
     (void)flush(*peer);
     return;
   }
-  peer->answers.clear();
+  peer->forget_answers();
   for (Endpoint* endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->peer_left(*peer, reason);
   }
 }
 
 void Port::abandon(Peer& peer, int err) {
-  peer.answers.clear();
+  peer.forget_answers();
   peer.regions.clear();
   if (peer.accesses) peer.accesses->first = peer.accesses->end;  // their operations end below
   peer.atomics = 0;
@@ -345,7 +357,8 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
 void Port::hang_up(Peer& peer) {
   finish_accesses(peer);
   give_up(peer);
-  const PeerIndex index = std::exchange(peer.index, kNoPeer);
+  const PeerIndex index = peer.index;
+  peer.send_by(kNoPeer);
   if (index != kNoPeer) {
     by_index_[index] = nullptr;
     std::erase_if(held_, [index](const HeldMessage& held) { return held.from == index; });
@@ -380,6 +393,25 @@ Operation& Port::make_operation(Endpoint* owner, Peer& peer, const Sending& send
   return operation;
 }
 
+// Whether a peer may be asked for so much more.
+bool Port::may_ask(Peer& peer, std::size_t bytes) {
+  if (peer.owed + bytes <= kMostOwed) [[likely]]
+    return true;
+  progress();
+  return peer.owed + bytes <= kMostOwed;
+}
+
+// An operation that has been sent: its answer brings so much.
+void Port::charge(Operation& operation, std::size_t bytes, bool is_barrier) {
+  Peer& peer = *operation.peer;
+  operation.owed = bytes;
+  peer.owed += bytes;
+  if (!is_barrier) return;
+  operation.is_barrier = true;
+  ++peer.barriers;
+  peer.send_by(peer.index);
+}
+
 // One of the things that an operation waits for has come.
 void Port::settle(Operation& operation) {
   if (operation.waits_for_copy || operation.waits_for_answer) return;
@@ -388,6 +420,11 @@ void Port::settle(Operation& operation) {
 
 void Port::release(Operation& operation) {
   operation.live = false;
+  if (operation.owed != 0) {
+    Peer& peer = *operation.peer;
+    peer.owed -= std::exchange(operation.owed, 0);
+    if (std::exchange(operation.is_barrier, false) && --peer.barriers == 0) peer.send_by(peer.index);
+  }
   if (operation.gathered.capacity() > 65536) std::vector<std::byte>().swap(operation.gathered);
   operation.next = free_operations_;
   free_operations_ = &operation;
@@ -455,6 +492,7 @@ ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
       if (int rc = ready(to); rc != 0) return rc;
     }
   }
+  if (sending.delivery && !may_ask(to, kAnswerCost)) return -FI_EAGAIN;
   Operation& operation = make_operation(&from, to, sending);
   WireHeader header = sending.header;
   header.id = operation.id;
@@ -462,7 +500,9 @@ ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
     header.flags |= kWantsAck;
     operation.answer = Op::kAck;
   }
-  return post(operation, bytes_of(header), sending, sending.delivery);
+  const ssize_t rc = post(operation, bytes_of(header), sending, sending.delivery);
+  if (rc == 0 && sending.delivery) charge(operation, kAnswerCost, false);
+  return rc;
 }
 
 ssize_t Port::post(Operation& operation, std::span<const std::byte> header, const Sending& sending,
@@ -496,6 +536,9 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
 
 ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
                            std::size_t result_count) {
+  std::size_t owed = kAnswerCost;
+  for (std::size_t i = 0; i < result_count; ++i) owed += results[i].iov_len;
+  if (!may_ask(to, owed)) return -FI_EAGAIN;
   if (int rc = ready(to); rc != 0) return rc;
   const std::size_t total = sizeof(WireHeader) + sending.length;
   auto room = messages_->reserve(to.index, total);
@@ -515,6 +558,7 @@ ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, con
   std::memcpy(room->data(), &header, sizeof header);
   gather(room->data() + sizeof header, sending.iov, sending.count);
   messages_->commit(to.index, total);
+  charge(operation, owed, false);
   ++to.atomics;
   ++to.atomics_sent;
   return 0;
@@ -534,9 +578,14 @@ void Port::answer(Peer& peer, const void* message, std::size_t length) {
       }
       if (room.error().err != EAGAIN) return;  // it has gone, and needs no answer
     }
-    crowded_.push_back(&peer);
+    note_crowded(peer);
   }
   peer.answers.emplace_back(bytes, bytes + length);
+  peer.answer_bytes += length + kAnswerCost;
+}
+
+void Port::note_crowded(Peer& peer) {
+  if (!std::exchange(peer.crowded, true)) crowded_.push_back(&peer);
 }
 
 // True when nothing is left.
@@ -549,14 +598,15 @@ bool Port::flush(Peer& peer) {
     auto room = messages_->reserve(peer.index, message.size());
     if (!room) {
       if (room.error().err == EAGAIN) return false;
-      peer.answers.clear();
+      peer.forget_answers();
       break;
     }
     std::memcpy(room->data(), message.data(), message.size());
     messages_->commit(peer.index, message.size());
+    peer.answer_bytes -= message.size() + kAnswerCost;
     peer.answers.pop_front();
   }
-  return true;
+  return carry_on(peer);
 }
 
 void Port::acknowledge(Peer& peer, const WireHeader& header) {
@@ -596,7 +646,12 @@ bool Port::make_progress(const Cq* until) {
     }
   }
   if (!accessing_.empty()) moved = look_after_accesses() || moved;
-  if (!crowded_.empty()) std::erase_if(crowded_, [this](Peer* peer) { return flush(*peer); });
+  if (!crowded_.empty()) {
+    std::erase_if(crowded_, [this](Peer* peer) {
+      peer->crowded = !flush(*peer);
+      return !peer->crowded;
+    });
+  }
   PeerIndex gone;
   int reason;
   while (messages_->take_departed(&gone, &reason)) {
@@ -621,6 +676,11 @@ bool Port::arrived(const IncomingMessage& message) {
   }
   if (peer == nullptr) {
     messages_->drop();
+    return true;
+  }
+  if (!crowded_.empty() && must_wait(message.from, *peer, header)) [[unlikely]] {
+    messages_->hold();
+    held_.push_back({message.from, nullptr});
     return true;
   }
   if (header.op == Op::kMessage || header.op == Op::kTagged) {
@@ -650,6 +710,21 @@ bool Port::arrived(const IncomingMessage& message) {
   messages_->drop();
   if (leaves != nullptr) hang_up(*leaves);
   return true;
+}
+
+// Whether a request has to wait as its peer does not take the answers to others. Not where it has gone: then
+// there is no more to come.
+bool Port::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header) {
+  bool waits = peer.answer_bytes > kMostKept;
+  switch (header.op) {
+    case Op::kMessage:
+    case Op::kTagged: waits = waits && (header.flags & kWantsAck) != 0; break;
+    case Op::kLongAtomic: waits = waits || peer.long_atomic != nullptr; break;
+    case Op::kGet:
+    case Op::kAtomic: break;
+    default: return false;
+  }
+  return waits && !messages_->has_gone(from);
 }
 
 // kNo: the message is still in front, and may go. kWaits: it must not, for there is no memory to keep it.

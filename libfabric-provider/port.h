@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "address.h"
+#include "atomic_types.h"
 #include "av.h"
 #include "cq.h"
 #include "matching.h"
@@ -52,7 +52,7 @@ struct Operation {
   Operation* previous = nullptr;
   std::uint32_t id = 0;  ///< its place in Port::operations_
   bool live = false;
-  bool waits_for_copy = false;    ///< the engine will say that the peer has copied the message
+  bool waits_for_copy = false;  ///< the engine will say that the peer has copied the message
   bool waits_for_answer = false;
   Op answer = Op::kAck;          ///< which: kAck, kAtomicReply, kGetReply; kPut: none, its AccessWord says it
   std::uint64_t generation = 0;  ///< counts the operations that this has been
@@ -64,6 +64,8 @@ struct Operation {
   bool completion = false;  ///< there is to be one
   Counter* counter = nullptr;
   std::vector<std::byte> gathered;  ///< a message that was in pieces
+  std::uint64_t owed = 0;           ///< part of Peer::owed
+  bool is_barrier = false;          ///< one of Peer::barriers
   // An atomic operation: where its results go.
   iovec results[kIovLimit] = {};
   std::uint32_t result_count = 0;
@@ -106,9 +108,38 @@ struct SmallAccesses {
   }
 };
 
+/// A request of Op::kLongAtomic, and how far we are with it.
+struct LongAtomic {
+  std::uint32_t id = 0;
+  std::uint16_t context = 0;
+  fi_datatype type = FI_UINT64;
+  fi_op op = FI_SUM;
+  AtomicKind kind = AtomicKind::kWrite;
+  std::size_t size = 0;  ///< of a value
+  AtomicTarget targets[kIovLimit];
+  std::size_t target_count = 1;
+  std::uint64_t count = 0;  ///< values of all targets
+  std::uint64_t head = 0;   ///< bytes of the body before the operands
+  // The body: with the sender, or here.
+  std::optional<SetAside> aside;
+  std::span<const std::byte> body;
+  std::vector<std::byte> kept;  ///< what `body` shows, where it must outlive its message
+
+  std::size_t target = 0;  ///< at work on this one
+  std::uint64_t at = 0;    ///< values of that one done
+  std::uint64_t done = 0;  ///< of all
+
+  std::uint64_t body_bytes() const { return aside ? aside->size() : body.size(); }
+  std::uint64_t result_bytes() const { return kind == AtomicKind::kWrite ? 0 : count * size; }
+  bool finished() const { return target == target_count; }
+};
+
 struct Peer {
   Name name;
   PeerIndex index = kNoPeer;    ///< the connection that we send by
+  PeerIndex open = kNoPeer;     ///< the same, while there are no barriers
+  std::uint32_t barriers = 0;   ///< operations of ours under way that nothing may overtake
+  std::uint64_t owed = 0;       ///< answers that it owes us, in bytes: see kMostOwed
   PeerIndex pending = kNoPeer;  ///< the one that it has yet to accept
   bool introduced = false;      ///< which carries a message of introduce()
   int failure = 0;              ///< what became of that, for the next who sends
@@ -118,10 +149,23 @@ struct Peer {
   std::uint32_t generation = 0;
   SocketAddress raw;                           ///< as it has introduced itself
   std::deque<std::vector<std::byte>> answers;  ///< of ours, that found no room
+  std::size_t answer_bytes = 0;                ///< in them, and what keeping them costs
+  std::unique_ptr<LongAtomic> long_atomic;     ///< of it, that waits for room for its results
+  bool crowded = false;                        ///< in Port::crowded_
   std::uint32_t atomics = 0;                   ///< without an answer so far
   std::uint64_t atomics_sent = 0;              ///< ever; answers come in their order
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
   std::unique_ptr<SmallAccesses> accesses;  ///< null: there have been none
+
+  void send_by(PeerIndex connection) {
+    index = connection;
+    open = barriers == 0 ? index : kNoPeer;
+  }
+  void forget_answers() {
+    answers.clear();
+    answer_bytes = 0;
+    long_atomic.reset();
+  }
 };
 
 /// One message to send.
@@ -161,9 +205,6 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted);
 Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
                                   const MessageOptions& options, SocketAddress* taken);
 
-/// Reads parts of what follows an AtomicRequest. 0 or an errno.
-using ReadBody = std::function<int(std::uint64_t offset, std::byte* to, std::size_t length)>;
-
 class Port {
  public:
   explicit Port(Domain& domain) : domain_(domain) {}
@@ -201,18 +242,16 @@ class Port {
     return find_address(peer);
   }
 
-  /// Connects if need be. -FI_EAGAIN: the peer has yet to accept; or why it cannot be reached.
-  int ready(Peer& peer) {
-    if (peer.index != kNoPeer) return 0;
-    return connects_ || peer.pending != kNoPeer ? connect(peer) : -FI_ENOTCONN;
-  }
+  /// Whether something may be started with a peer; connects if need be. -FI_EAGAIN: the peer has yet to
+  /// accept, or has something to do for us that nothing may overtake; or why it cannot be reached.
+  int ready(Peer& peer) { return peer.open != kNoPeer ? 0 : ready_slowly(peer); }
   /// FI_FENCE: 0 when all that we have started with this peer has completed, else -FI_EAGAIN.
   int fence(Peer& peer);
   /// 0; -FI_EAGAIN: no room, read completions; or why the peer cannot be reached.
   ssize_t send(Endpoint& from, Peer& to, const Sending& sending);
   /// The short way for a message that the caller may forget: header and bytes in place.
   ssize_t send_at_once(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
-    if (to.index != kNoPeer) [[likely]] {
+    if (to.open != kNoPeer) [[likely]] {
       if (send_whole(to, header, bytes, length).ok()) [[likely]]
         return 0;
     }
@@ -276,6 +315,10 @@ class Port {
     if (by_index_.size() <= index) by_index_.resize(index + 1);
     by_index_[index] = peer;
   }
+  int ready_slowly(Peer& peer);
+  int connected(Peer& peer);
+  bool may_ask(Peer& peer, std::size_t bytes);
+  void charge(Operation& operation, std::size_t bytes, bool is_barrier);
   void send_by(Peer& peer, PeerIndex index);
   int begin_connect(Peer& peer, std::span<const std::byte> first);
   void be_patient(Peer& peer);
@@ -298,6 +341,7 @@ class Port {
                bool waits_for_answer);
   bool flush(Peer& peer);
   void answer(Peer& peer, const void* message, std::size_t length);
+  void note_crowded(Peer& peer);
   void acknowledge(Peer& peer, const WireHeader& header);
   bool reap(Peer& peer);
   Left take_back(Peer& peer);
@@ -323,12 +367,16 @@ class Port {
   void note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
                    const std::uint64_t* data);
   void resume_held();
+  bool must_wait(PeerIndex from, const Peer& peer, const WireHeader& header);
   void arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
                            const IncomingMessage& incoming);
-  /// 0 or FI_...
-  int execute_long_atomic(Peer& peer, const WireHeader& header, const AtomicRequest& request,
-                          std::uint64_t body_bytes, const ReadBody& read);
+  // Each 0 or FI_...
+  int read_body(const LongAtomic& work, std::uint64_t offset, std::byte* to, std::size_t length);
+  int check(LongAtomic& work, const WireHeader& header, const AtomicRequest& request);
+  int step(Peer& peer, LongAtomic& work);
+  void conclude(Peer& peer, LongAtomic& work, int err);
+  bool carry_on(Peer& peer);
   void departed(PeerIndex index, int reason);
   /// Copies to a receive and completes it. `bytes` or `aside`.
   void complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
@@ -353,9 +401,10 @@ class Port {
   std::vector<Peer*> accessing_;  ///< peers with small accesses that are not known to have been made
   struct HeldMessage {
     PeerIndex from;
-    std::atomic<AccessWord>* word;
+    std::atomic<AccessWord>*
+        word;  ///< of an access that its initiator is making; null: answers are in the way
   };
-  std::vector<HeldMessage> held_;  ///< messages whose access their initiator is making
+  std::vector<HeldMessage> held_;
   std::uint64_t impatient_until_ = 0;  ///< no first message waits until then (CLOCK_MONOTONIC)
   bool progressing_ = false;
   bool starving_ = false;  ///< a message waits for memory

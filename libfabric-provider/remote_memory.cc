@@ -24,7 +24,7 @@ constexpr std::uint32_t kLooksPerClock = 16;
 constexpr std::uint32_t kTurnsPerProgress = 8;
 constexpr std::uint64_t kPatienceNs = 10'000;  ///< a few of the system calls that it would be otherwise
 constexpr std::uint32_t kFirstDirect = 8, kMostDirect = 256;  ///< as often as nobody polls there, doubled
-constexpr std::uint32_t kUnshared = 64;                         ///< and where somebody sleeps
+constexpr std::uint32_t kUnshared = 64;                       ///< and where somebody sleeps
 
 }  // namespace
 
@@ -114,7 +114,7 @@ Status Port::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset,
 
 int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
                  std::size_t length) {
-  if (int rc = ready(peer); rc != 0) return rc;
+  if (int rc = connected(peer); rc != 0) return rc;
   if (length == 0) return 0;
   for (int attempt = 0;; ++attempt) {
     int rc = 0;
@@ -148,7 +148,7 @@ bool Port::owner_listens(Peer& peer, std::uint64_t key) {
 
 int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
                      std::uint64_t length, const std::uint64_t* data) {
-  if (int rc = ready(peer); rc != 0) return rc;
+  if (int rc = connected(peer); rc != 0) return rc;
   struct {
     WireHeader header{.op = Op::kRmaDone};
     RmaNotice notice;
@@ -187,6 +187,7 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   const std::size_t extra = t.data != nullptr ? sizeof *t.data : 0;
   const std::size_t body = t.write ? extra + t.length : sizeof(GetRequest);
   const std::size_t total = sizeof(WireHeader) + sizeof(AccessWord) + body;
+  if (!t.write && !may_ask(to, t.length + kAnswerCost)) return -FI_EAGAIN;
   if (accesses.full()) progress();
   Result<std::span<std::byte>> room = Error{EAGAIN, ""};
   if (!accesses.full()) room = messages_->reserve(to.index, total);
@@ -227,6 +228,7 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
     access.bytes = nullptr;
     operation.results[0] = t.local[0];
     operation.result_count = 1;
+    charge(operation, t.length + kAnswerCost, false);
   }
   messages_->commit(to.index, total);
   access.word = word;
@@ -399,9 +401,15 @@ bool Port::serve_access(Peer& peer, const WireHeader& header, std::span<const st
 
 void Port::resume_held() {
   std::erase_if(held_, [this](const HeldMessage& held) {
-    // PAIR ofi.access: sees what the initiator has done
-    const AccessWord state = held.word->load(std::memory_order_acquire);
-    const bool waits = state == kAccessOurs || state == kAccessRefused;
+    bool waits = false;
+    if (held.word == nullptr) {
+      const Peer* peer = by_index_[held.from];
+      waits = peer != nullptr && (peer->answer_bytes > kMostKept / 2 || peer->long_atomic != nullptr);
+    } else {
+      // PAIR ofi.access: sees what the initiator has done
+      const AccessWord state = held.word->load(std::memory_order_acquire);
+      waits = state == kAccessOurs || state == kAccessRefused;
+    }
     if (waits && !messages_->has_gone(held.from)) return false;
     messages_->resume(held.from);
     return true;

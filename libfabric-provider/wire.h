@@ -108,4 +108,16 @@ struct AtomicReply {
   std::uint32_t reserved = 0;
 };
 
+// Answers (kAck, kGetReply, kAtomicReply) that find no room are kept by who owes them. So nobody asks a peer
+// for more than kMostOwed at a time, and whose answers are more than that, by far, is not listened to until
+// it takes some: answers are always taken, so two that ask each other for much wait for nothing but
+// themselves.
+constexpr std::size_t kMostOwed = std::size_t{2} << 20;
+constexpr std::size_t kMostKept = 2 * kMostOwed;
+/// What an answer counts for beside the bytes that it brings.
+constexpr std::size_t kAnswerCost = 64;
+/// A kLongAtomic with more results than that is answered as far as there is room, while its initiator sends
+/// nothing but answers to that peer: so it is not overtaken.
+constexpr std::size_t kMostAtOnce = std::size_t{256} << 10;
+
 }  // namespace clan::ofi

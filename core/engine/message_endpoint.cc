@@ -561,8 +561,16 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
 // Is there a message of this peer? Fills front_.
 bool MessageEndpointCore::look_at(Peer& peer) {
   Connection& c = *peer.connection;
-  if (peer.held) [[unlikely]]
-    return false;
+  if (peer.held != Peer::Held::kNo) [[unlikely]] {
+    if (peer.held == Peer::Held::kYes) return false;
+    // A message of fragments that was held: it is not in the ring any more.
+    peer.held = Peer::Held::kNo;
+    front_ = {};
+    front_.peer = &peer;
+    front_.assembled = true;
+    front_.size = peer.assembly.size();
+    return true;
+  }
   for (;;) {
     shm::RingRecord& record = front_.record;  // in place: a copy would stall on store forwarding
     int rc = c.peek(&record);
@@ -801,13 +809,13 @@ std::atomic<std::uint64_t>* MessageEndpointCore::shared_word(std::size_t offset)
 }
 
 void MessageEndpointCore::hold() {
-  if (Peer* peer = std::exchange(front_.peer, nullptr)) peer->held = true;
+  if (Peer* peer = std::exchange(front_.peer, nullptr)) peer->held = Peer::Held::kYes;
 }
 
 void MessageEndpointCore::resume(PeerIndex index) {
   Peer* peer = find(index);
   if (peer == nullptr) return;
-  peer->held = false;
+  peer->held = peer->assembled ? Peer::Held::kShowAgain : Peer::Held::kNo;
   arrivals_->post(peer->event);  // it may have become cold meanwhile
 }
 

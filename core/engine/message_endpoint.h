@@ -104,7 +104,8 @@ class MessageEndpointCore final : public OobSink,
     PeerIndex index = 0;
     bool hot = false;
     bool departed = false;
-    bool held = false;  ///< by hold(): nothing of it is looked at
+    enum class Held : std::uint8_t { kNo, kYes, kShowAgain };
+    Held held = Held::kNo;  ///< kYes: by hold(), nothing of it is looked at
     bool chosen = false;  ///< we connected to it, it did not connect to us
     std::uint32_t event = 0;
     std::vector<Offer> offers;  ///< 64 when the first is made

@@ -607,6 +607,32 @@ TEST(MessageEndpoint, LetsBothSidesWorkOnAMessageThatHasNotBeenDropped) {
   EXPECT_EQ(departed, from);
 }
 
+TEST(MessageEndpoint, ShowsAMessageOfFragmentsAgainThatWasHeld) {
+  EndpointPair p(Way::kFragments);
+  const std::vector<std::byte> large(100'000, std::byte{5});
+  auto posted = p.b->post(p.to_a, large, 1);
+  ASSERT_OK(posted);
+  const auto deadline = deadline_after_ms(20'000);
+  SendCompletion done;
+  auto m = p.a->peek();
+  for (; !m && monotonic_ns() < deadline; m = p.a->peek()) (void)p.b->poll_sent(std::span(&done, 1));
+  ASSERT_OK(m);
+  ASSERT_EQ(m->bytes.size(), large.size());
+  const PeerIndex from = m->from;
+  ASSERT_OK(p.b->send(p.to_a, text("behind it"), 10'000));
+  p.a->hold();
+  EXPECT_ERR(p.a->peek(), EAGAIN);
+  p.a->resume(from);
+  std::vector<std::byte> buffer(large.size());
+  auto first = p.a->recv(buffer, 10'000);
+  ASSERT_OK(first);
+  EXPECT_EQ(first->size, large.size());
+  EXPECT_EQ(buffer, large);
+  auto second = p.a->recv(buffer, 10'000);
+  ASSERT_OK(second);
+  EXPECT_EQ(second->size, 9u);
+}
+
 TEST(MessageEndpoint, IsFoundByNameAndAddress) {
   auto context_a = must(Context::create());
   auto context_b = must(Context::create());

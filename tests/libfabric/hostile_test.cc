@@ -4,6 +4,7 @@
 // end to each operation, and his processor.
 #include <clan/context.h>
 #include <clan/message.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -487,6 +488,113 @@ TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
   }));
   EXPECT_EQ(victim.ends[1], 1);
   EXPECT_EQ(victim.well, 0);
+}
+
+// --- who asks for much and reads nothing -------------------------------------------------------------
+
+std::size_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long pages = 0, resident = 0;
+  if (file == nullptr || std::fscanf(file, "%lu %lu", &pages, &resident) != 2) std::abort();
+  std::fclose(file);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+struct Greed {
+  const char* what;
+  Op op;
+  Op answer;
+};
+
+class FabricHostileGreed : public testing::TestWithParam<Greed> {
+ protected:
+  void SetUp() override { ::alarm(60); }
+  void TearDown() override { ::alarm(0); }
+};
+
+INSTANTIATE_TEST_SUITE_P(, FabricHostileGreed,
+                         testing::Values(Greed{"bytes", Op::kGet, Op::kGetReply},
+                                         Greed{"values", Op::kAtomic, Op::kAtomicReply},
+                                         Greed{"many_values", Op::kLongAtomic, Op::kAtomicReply},
+                                         Greed{"acknowledgements", Op::kTagged, Op::kAck}),
+                         [](const auto& it) { return it.param.what; });
+
+TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
+  const Greed greed = GetParam();
+  constexpr std::size_t kLong = 8 << 20;
+  Victim victim;
+  Hostile& hostile = victim.hostile;
+  Two two;
+  const fi_addr_t to_b = victim.insert(two.b.name());
+  (void)two.b.insert(victim.name());
+  std::vector<std::uint64_t> memory(kLong / 8, 0x1111);
+  fid_mr* mr = nullptr;
+  ASSERT_EQ(fi_mr_reg(victim.domain.get(), memory.data(), kLong, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0,
+                      &mr, nullptr),
+            0);
+  Object<fid_mr> region(mr);
+  char in[8] = {};
+  fi_cq_tagged_entry entry;
+  ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "hello", 8, to_b, 8); }), 0);
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
+  ASSERT_TRUE(two.completes(two.b, &entry));
+  ASSERT_TRUE(hostile.connect(victim.port));
+  ASSERT_TRUE(hostile.introduce(hostile.port()));
+  Bytes message;
+  append(message, WireHeader{.op = greed.op,
+                             .flags = greed.op == Op::kTagged ? kWantsAck : std::uint8_t{0},
+                             .tag = 5,
+                             .data = greed.op == Op::kLongAtomic ? kLong / 8 : 0});
+  AtomicRequest request{0, greed.op == Op::kAtomic ? 1024u : 0u, FI_UINT64, FI_ATOMIC_READ, 1, 0};
+  if (greed.op == Op::kGet) append(message, kAccessWaiting);
+  if (greed.op == Op::kGet) append(message, GetRequest{8192});
+  if (greed.op == Op::kAtomic || greed.op == Op::kLongAtomic) append(message, request);
+  // As many as are taken, up to what would be much to keep.
+  const std::size_t most = greed.op == Op::kTagged ? 1'000'000 : greed.op == Op::kLongAtomic ? 50 : 50'000;
+  ::malloc_trim(0);  // what others have used would be used again
+  const std::size_t before = resident_bytes();
+  std::size_t asked = 0, posted = 0;
+  for (int in_vain = 0; asked < most && in_vain < 200;) {
+    auto room = hostile.messages().reserve(0, message.size());
+    if (room) {
+      std::memcpy(room->data(), message.data(), message.size());
+      hostile.messages().commit(0, message.size());
+      ++asked;
+      in_vain = 0;
+      if (asked % 16 != 0) continue;
+    } else {
+      ASSERT_EQ(room.error().err, EAGAIN);
+      ++in_vain;
+    }
+    // The program receives what comes.
+    for (; greed.op == Op::kTagged && posted < asked; ++posted) {
+      ASSERT_EQ(fi_trecv(victim.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 5, 0, Victim::number(1)), 0);
+    }
+    victim.work();
+  }
+  victim.idle();
+  EXPECT_LT(resident_bytes() - before, std::size_t{32} << 20) << asked << " asked";
+  // Others are.
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
+  ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "honest!", 8, to_b, 8); }), 0);
+  ASSERT_TRUE(two.completes(two.b, &entry));
+  EXPECT_STREQ(in, "honest!");
+  // And it gets all of them in the end.
+  std::size_t answers = 0;
+  EXPECT_TRUE(eventually([&] {
+    for (; greed.op == Op::kTagged && posted < asked; ++posted)
+      (void)fi_trecv(victim.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 5, 0, Victim::number(1));
+    victim.work();
+    while (auto answer = hostile.messages().peek()) {
+      WireHeader header;
+      std::memcpy(&header, answer->bytes.data(), sizeof header);
+      if (header.op == greed.answer && (header.flags & kMore) == 0) ++answers;
+      hostile.messages().drop();
+    }
+    return answers >= asked;
+  })) << answers
+      << " of " << asked;
+  EXPECT_EQ(answers, asked);
 }
 
 // --- everything --------------------------------------------------------------------------------------

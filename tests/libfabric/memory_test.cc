@@ -574,6 +574,137 @@ TEST(FabricLongAtomics, KeepTheirPlaceAmongShortOnes) {
   EXPECT_EQ(target[kValues - 1], 10u * (kRounds - 1) + 1);
 }
 
+// Two programs that ask each other for more than their rings and what is kept for them hold, and read
+// completions only when they are told to.
+TEST(FabricFlood, OfReadsInBothDirectionsEnds) {
+  Two two;
+  constexpr std::size_t kReads = 3000, kBytes = 8192, kPlaces = 64;
+  struct Side {
+    Node& node;
+    fi_addr_t to;
+    std::vector<char> memory = pattern(kBytes * kPlaces, 1);
+    std::vector<char> places = std::vector<char>(kBytes * kPlaces);
+    std::size_t started = 0, done = 0;
+    Object<fid_mr> mr = expose(node, memory.data(), memory.size(), 3);
+  };
+  Side sides[] = {{two.a, two.to_b}, {two.b, two.to_a}};
+  EXPECT_TRUE(eventually([&] {
+    for (Side& side : sides) {
+      ssize_t rc = 0;
+      while (side.started < kReads && rc == 0) {
+        const std::size_t at = side.started % kPlaces * kBytes;
+        rc = fi_read(side.node.ep.get(), side.places.data() + at, kBytes, nullptr, side.to, at, 3, nullptr);
+        if (rc == 0) ++side.started;
+      }
+      EXPECT_TRUE(rc == 0 || rc == -FI_EAGAIN) << rc;
+      fi_cq_tagged_entry entries[16];
+      const ssize_t n = fi_cq_read(side.node.cq.get(), entries, 16);
+      EXPECT_TRUE(n > 0 || n == -FI_EAGAIN) << n;
+      if (n > 0) side.done += static_cast<std::size_t>(n);
+    }
+    return sides[0].done >= kReads && sides[1].done >= kReads;
+  })) << sides[0].done
+      << " and " << sides[1].done;
+  for (const Side& side : sides) {
+    EXPECT_EQ(side.done, kReads);
+    EXPECT_EQ(side.places, side.memory);
+  }
+}
+
+TEST(FabricFlood, OfSendsWithDeliveryInBothDirectionsEnds) {
+  Two two;
+  constexpr std::size_t kSends = 30'000;
+  struct Side {
+    Node& node;
+    fi_addr_t to;
+    std::size_t started = 0, posted = 0, done = 0, received = 0;
+  };
+  Side sides[] = {{two.a, two.to_b}, {two.b, two.to_a}};
+  EXPECT_TRUE(eventually([&] {
+    for (Side& side : sides) {
+      const fi_msg msg{nullptr, nullptr, 0, side.to, nullptr, 0};
+      ssize_t rc = 0;
+      while (side.started < kSends && rc == 0) {
+        rc = fi_sendmsg(side.node.ep.get(), &msg, FI_DELIVERY_COMPLETE);
+        if (rc == 0) ++side.started;
+      }
+      EXPECT_TRUE(rc == 0 || rc == -FI_EAGAIN) << rc;
+      // Nobody receives before it has sent all.
+      if (side.started == kSends && side.posted < kSends) {
+        for (int i = 0; i < 100; ++i, ++side.posted)
+          EXPECT_EQ(fi_recv(side.node.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+      }
+      fi_cq_tagged_entry entries[64];
+      const ssize_t n = fi_cq_read(side.node.cq.get(), entries, 64);
+      EXPECT_TRUE(n > 0 || n == -FI_EAGAIN) << n;
+      for (ssize_t i = 0; i < n; ++i) ++((entries[i].flags & FI_RECV) != 0 ? side.received : side.done);
+    }
+    return sides[0].done + sides[0].received >= 2 * kSends && sides[1].done + sides[1].received >= 2 * kSends;
+  })) << sides[0].done
+      << ", " << sides[1].done;
+  for (const Side& side : sides) {
+    EXPECT_EQ(side.done, kSends);
+    EXPECT_EQ(side.received, kSends);
+  }
+}
+
+TEST(FabricLongAtomics, OfBothSidesAreNotOvertaken) {
+  Two two;
+  constexpr std::size_t kCount = 1 << 20;
+  struct Side {
+    Node& node;
+    fi_addr_t to;
+    std::vector<std::uint64_t> memory = std::vector<std::uint64_t>(kCount, 5);
+    std::vector<std::uint64_t> operands = std::vector<std::uint64_t>(kCount, 1);
+    std::vector<std::uint64_t> found = std::vector<std::uint64_t>(kCount);
+    std::vector<std::uint64_t> after = std::vector<std::uint64_t>(8);
+    std::uint64_t operand = 1, single = 0;
+    char word[8] = {};
+    int next = 0, completions = 0, messages = 0;
+    Object<fid_mr> mr = expose(node, memory.data(), memory.size() * 8, 4);
+  };
+  Side sides[] = {{two.a, two.to_b}, {two.b, two.to_a}};
+  for (Side& side : sides)
+    ASSERT_EQ(fi_recv(side.node.ep.get(), side.word, sizeof side.word, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  // Behind the first: a message, a read of the last values, another operation on the last one.
+  const auto start = [&](Side& s) -> ssize_t {
+    fid_ep* const ep = s.node.ep.get();
+    switch (s.next) {
+      case 0:
+        return fi_fetch_atomic(ep, s.operands.data(), kCount, nullptr, s.found.data(), nullptr, s.to, 0, 4,
+                               FI_UINT64, FI_SUM, nullptr);
+      case 1: return fi_inject(ep, "behind!", 8, s.to);
+      case 2: return fi_read(ep, s.after.data(), 64, nullptr, s.to, (kCount - 8) * 8, 4, nullptr);
+      case 3:
+        return fi_fetch_atomic(ep, &s.operand, 1, nullptr, &s.single, nullptr, s.to, (kCount - 1) * 8, 4,
+                               FI_UINT64, FI_SUM, nullptr);
+      default:
+        return fi_fetch_atomic(ep, nullptr, kCount, nullptr, s.found.data(), nullptr, s.to, 0, 4, FI_UINT64,
+                               FI_ATOMIC_READ, nullptr);
+    }
+  };
+  EXPECT_TRUE(eventually([&] {
+    for (Side& side : sides) {
+      while (side.next < 5 && start(side) == 0) ++side.next;
+      fi_cq_tagged_entry entry;
+      if (fi_cq_read(side.node.cq.get(), &entry, 1) != 1) continue;
+      ++side.completions;
+      if ((entry.flags & FI_RECV) == 0) continue;
+      ++side.messages;
+      EXPECT_EQ(side.memory[kCount - 2], 6u);  // what the message was sent after
+    }
+    return sides[0].completions == 5 && sides[1].completions == 5;
+  }));
+  for (const Side& side : sides) {
+    EXPECT_EQ(side.messages, 1);
+    EXPECT_STREQ(side.word, "behind!");
+    EXPECT_EQ(side.after[0], 6u);
+    EXPECT_EQ(side.single, 6u);
+    EXPECT_EQ(side.found[0], 6u);
+    EXPECT_EQ(side.found[kCount - 1], 7u);
+  }
+}
+
 TEST(FabricLongAtomics, HaveSeveralTargets) {
   Two two;
   std::vector<std::uint64_t> first(50'000), second(50'000);
