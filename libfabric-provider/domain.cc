@@ -24,6 +24,8 @@ namespace clan::ofi {
 namespace {
 
 constexpr int kMostTurns = 64;  ///< of progress before a sleep: others want the lock
+// Between looks at what a peer is doing for us without telling when it has.
+constexpr std::uint32_t kFirstLookMs = 1, kLastLookMs = 32;
 
 }  // namespace
 
@@ -60,6 +62,9 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
     options.ring_bytes =
         static_cast<std::uint32_t>(std::bit_ceil(std::clamp<std::size_t>(ring_bytes, 65536, 64u << 20)));
   }
+  int direct_copy = 1;
+  if (fi_param_get_bool(&g_provider, "direct_copy", &direct_copy) == 0)
+    options.direct_copy = direct_copy != 0;
   auto engine = Context::create(options);
   if (!engine) {
     FI_WARN(&g_provider, FI_LOG_DOMAIN, "%s\n", engine.error().message().c_str());
@@ -185,10 +190,11 @@ Result<int> Domain::descriptor() {
   return events_->fd();
 }
 
-bool Domain::arm() {
+bool Domain::arm(std::uint32_t* look_again_ms) {
   // With a thread that makes progress nothing has to be heard of here: the thread signals.
   if (progress_) return true;
   for (int attempt = 0; attempt < 3; ++attempt) {
+    std::uint32_t soon = 0;
     {
       std::lock_guard lock(lock_);
       Event taken[16];
@@ -201,20 +207,28 @@ bool Domain::arm() {
       }
       if (has_deferred()) run_due();
       if (moved) return false;  // there is more, and our caller may want to read what has come
-      // Nobody will say that the peer has made them.
+      // Nobody will say that the peer has made them. It may be done at any moment, or stopped for long.
       bool quiet = true;
-      for (Port* port : ports_) quiet = port->finish_accesses() != Port::Left::kTheirs && quiet;
-      if (!quiet) continue;
+      for (Port* port : ports_) {
+        quiet = port->finish_accesses() != Port::Left::kTheirs && !port->copies_slowly() && quiet;
+      }
+      if (!quiet && attempt == 0) continue;
+      look_again_ms_ = quiet ? kFirstLookMs : std::min(look_again_ms_ * 2, kLastLookMs);
+      if (!quiet) soon = look_again_ms_;
     }
-    if (events_->arm_fd()) return true;
+    if (events_->arm_fd()) {
+      if (soon != 0) *look_again_ms = std::min(*look_again_ms, soon);
+      return true;
+    }
   }
   return false;
 }
 
 void Domain::run_progress() {
   Event events[16];
+  std::int64_t timeout_ms = -1;
   while (!stopping_.load()) {
-    auto n = events_->wait(events);
+    auto n = events_->wait(events, timeout_ms);
     if (!n && n.error().err == ESHUTDOWN) return;  // a forked child has no such thread; the context has ended
     bool moved = true;
     while (moved && !stopping_.load()) {
@@ -222,8 +236,14 @@ void Domain::run_progress() {
       std::lock_guard lock(lock_);
       for (Port* port : ports_) moved = port->progress() || moved;
       if (has_deferred()) run_due();
+      const bool slow = std::any_of(ports_.begin(), ports_.end(), [](Port* p) { return p->copies_slowly(); });
+      timeout_ms = slow ? kLastLookMs : -1;
     }
   }
+}
+
+void Domain::look_soon() {
+  if (progress_) events_->post_user(stop_event_);
 }
 
 // False: no thread is to be had.

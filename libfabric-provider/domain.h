@@ -1,6 +1,9 @@
 // fi_domain(): one engine context, and everything that is reached through it.
 #pragma once
 
+#include <clan/context.h>
+#include <clan/event_queue.h>
+
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -8,9 +11,6 @@
 #include <thread>
 #include <unordered_map>
 #include <vector>
-
-#include <clan/context.h>
-#include <clan/event_queue.h>
 
 #include "deferred.h"
 #include "provider.h"
@@ -66,7 +66,9 @@ class Domain final : public fid_domain, public Source {
   // Source
   void make_progress() override;
   Result<int> descriptor() override;
-  bool arm() override;
+  bool arm(std::uint32_t* look_again_ms) override;
+  /// A port copies slowly: with FI_PROGRESS_AUTO its thread is to look now and then.
+  void look_soon();
 
  private:
   Domain(Context context, bool locks) : context_(std::move(context)), lock_(locks) {}
@@ -99,6 +101,8 @@ class Domain final : public fid_domain, public Source {
   std::uint64_t next_key_ = 1;
   std::deque<Deferred> deferred_;
   bool running_due_ = false;
+
+  std::uint32_t look_again_ms_ = 1;  ///< what arm() has said last
 
   ForkMutex events_mutex_;  ///< guards the making of events_
   std::optional<EventQueue> events_;

@@ -131,6 +131,16 @@ void Port::forget(const Endpoint& endpoint) {
   for (auto& operation : operations_) {
     if (operation->live && operation->owner == &endpoint) operation->owner = nullptr;
   }
+  // Its memory is its program's again.
+  for (Peer* peer : slow_) {
+    if (!peer->slow) continue;
+    Operation* operation = peer->slow->operation;
+    if (operation == nullptr) operation = peer->accesses->front().operation;
+    if (operation->owner != nullptr) continue;
+    const bool is_front = peer->slow->operation == nullptr;
+    peer->slow.reset();
+    if (!is_front) finish(*operation, ECANCELED);
+  }
 }
 
 void Port::detach(Endpoint& endpoint, unsigned context) {
@@ -326,6 +336,7 @@ void Port::abandon(Peer& peer, int err) {
   peer.forget_answers();
   peer.regions.clear();
   if (peer.accesses) peer.accesses->first = peer.accesses->end;  // their operations end below
+  peer.slow.reset();
   peer.atomics = 0;
   for (auto& operation : operations_) {
     if (!operation->live || operation->peer != &peer || !operation->waits_for_answer) continue;
@@ -646,6 +657,8 @@ bool Port::make_progress(const Cq* until) {
     }
   }
   if (!accessing_.empty()) moved = look_after_accesses() || moved;
+  if (!slow_.empty()) [[unlikely]]
+    moved = look_after_slow() || moved;
   if (!crowded_.empty()) {
     std::erase_if(crowded_, [this](Peer* peer) {
       peer->crowded = !flush(*peer);

@@ -134,6 +134,21 @@ struct LongAtomic {
   bool finished() const { return target == target_count; }
 };
 
+/// Accesses to a peer's memory that its driver thread makes, where the kernel does not let us, and that have
+/// not ended while we waited. One operation, or the small access in front.
+struct SlowCopies {
+  std::optional<RdmaQueue> queue;  ///< which ends them when it goes
+  std::size_t left = 0;
+  int err = 0;
+  Operation* operation = nullptr;  ///< null: the small access in front
+  // What its owner is to be told in the end: Op::kRmaDone.
+  bool tells_owner = false;
+  bool write = false;
+  std::uint16_t context = 0;
+  std::uint64_t key = 0, address = 0, length = 0;
+  std::optional<std::uint64_t> data;
+};
+
 struct Peer {
   Name name;
   PeerIndex index = kNoPeer;    ///< the connection that we send by
@@ -156,6 +171,9 @@ struct Peer {
   std::uint64_t atomics_sent = 0;              ///< ever; answers come in their order
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
   std::unique_ptr<SmallAccesses> accesses;  ///< null: there have been none
+  std::unique_ptr<SlowCopies> slow;
+  // Its driver thread has not answered: not asked again before that time, and then not for twice as long.
+  std::uint64_t silent_until = 0, silence = 0;
 
   void send_by(PeerIndex connection) {
     index = connection;
@@ -270,9 +288,19 @@ class Port {
   Left finish_accesses(Peer& peer);
   /// Of all peers, the last that is true of any.
   Left finish_accesses();
-  /// Copies between local memory and a region of a peer, and is done when it returns. 0 or -FI_...
+  /// Copies between local memory and a region of a peer. 0 or -FI_...; -FI_EAGAIN: nothing has been done, the
+  /// peer does not say where its region is. Where the kernel does not let us copy this only begins:
+  /// end_access() comes next.
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
+  bool has_begun_access() const { return copying_ > 0; }
+  /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS: go_on_later().
+  int end_access();
+  /// What access() has begun is an operation from now on, which nothing overtakes. `copies`: what is known of
+  /// it.
+  void go_on_later(Endpoint& from, Peer& peer, const Sending& sending, SlowCopies copies,
+                   std::vector<std::byte> bytes);
+  bool copies_slowly() const { return !slow_.empty(); }
   /// Tells the owner of a region of an access. `data`: remote CQ data.
   int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
                  std::uint64_t length, const std::uint64_t* data);
@@ -345,9 +373,14 @@ class Port {
   void acknowledge(Peer& peer, const WireHeader& header);
   bool reap(Peer& peer);
   Left take_back(Peer& peer);
-  void make_ourselves(Peer& peer, SmallAccess& access);
+  bool make_ourselves(Peer& peer, SmallAccess& access);
+  void end_ours(Peer& peer, SmallAccess& access, int rc);
+  void keep_slow(Peer& peer, SlowCopies copies);
+  bool look_after_slow();
+  void end_slow(Peer& peer);
   bool look_after_accesses();
   RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);
+  int is_silent(Peer& peer);
   int import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region);
   Status copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
               std::size_t length);
@@ -386,6 +419,8 @@ class Port {
   Domain& domain_;
   std::optional<MessageEndpoint> messages_;
   std::optional<RdmaQueue> rdma_;
+  std::size_t copying_ = 0;  ///< requests in it
+  int copies_err_ = 0;       ///< of those that ended before -FI_EINPROGRESS
   SocketAddress address_;
   Av* av_ = nullptr;
   std::vector<Endpoint*> endpoints_;  ///< by receive context
@@ -398,6 +433,7 @@ class Port {
   Operation* free_operations_ = nullptr;
   std::size_t posted_sends_ = 0;  ///< that the engine has yet to complete
   std::vector<Peer*> crowded_;    ///< peers with something that found no room
+  std::vector<Peer*> slow_;       ///< peers with SlowCopies, and those that had some just now
   std::vector<Peer*> accessing_;  ///< peers with small accesses that are not known to have been made
   struct HeldMessage {
     PeerIndex from;

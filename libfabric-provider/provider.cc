@@ -27,5 +27,9 @@ extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini(void)
       &g_provider, "eager_bytes", FI_PARAM_SIZE_T,
       "Messages up to this size go through the ring; longer ones are copied once, from the sender's "
       "memory to the receiver's. (default: 16384)");
+  fi_param_define(
+      &g_provider, "direct_copy", FI_PARAM_BOOL,
+      "Copy between the memory of processes by process_vm_readv and its like, where the kernel permits it. "
+      "(default: yes)");
   return &g_provider;
 }

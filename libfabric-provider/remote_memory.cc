@@ -18,7 +18,11 @@
 namespace clan::ofi {
 namespace {
 
-constexpr std::int64_t kLookUpMs = 10'000;
+// A peer's driver thread is waited for under the lock: not long, and not again for a while once that was in
+// vain.
+constexpr std::int64_t kPatienceMs = 100;
+constexpr std::uint64_t kFirstSilenceNs = 100'000'000, kLastSilenceNs = 3'200'000'000u;
+constexpr std::uint32_t kMostCopies = 512;  ///< requests of one access
 constexpr std::size_t kMostRegions = 4096;  ///< of one peer, remembered
 constexpr std::uint32_t kLooksPerClock = 16;
 constexpr std::uint32_t kTurnsPerProgress = 8;
@@ -30,16 +34,23 @@ constexpr std::uint32_t kUnshared = 64;                       ///< and where som
 
 RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
   if (auto it = peer.regions.find(key); it != peer.regions.end()) return &it->second;
-  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kLookUpMs,
+  if (peer.silence != 0 && monotonic_ns() < peer.silent_until) {
+    *rc = -FI_EAGAIN;
+    return nullptr;
+  }
+  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kPatienceMs,
                                        static_cast<std::int64_t>(peer.uid));
   if (!found) {
     *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
+    if (found.error().err == ETIMEDOUT) *rc = is_silent(peer);
     return nullptr;
   }
-  auto aperture = RemoteAperture::import(domain_.context(), found->cookie, kLookUpMs,
-                                         static_cast<std::int64_t>(peer.uid));
+  peer.silence = 0;
+  // A region is its owner's own memory, so there is nothing to wait for.
+  auto aperture =
+      RemoteAperture::import(domain_.context(), found->cookie, 0, static_cast<std::int64_t>(peer.uid));
   if (!aperture) {
-    *rc = failure(aperture.error());
+    *rc = aperture.error().err == EAGAIN ? -FI_EINVAL : failure(aperture.error());
     return nullptr;
   }
   RegionNote note;
@@ -51,9 +62,15 @@ RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
   }
   // Keys that the peer gives but once (FI_MR_PROV_KEY) would be kept for ever. One that is still in use is
   // looked up again.
-  if (peer.regions.size() >= kMostRegions) peer.regions.erase(peer.regions.begin());
+  if (peer.regions.size() >= kMostRegions && !has_begun_access()) peer.regions.erase(peer.regions.begin());
   auto [it, added] = peer.regions.emplace(key, std::move(region));
   return &it->second;
+}
+
+int Port::is_silent(Peer& peer) {
+  peer.silence = std::clamp(peer.silence * 2, kFirstSilenceNs, kLastSilenceNs);
+  peer.silent_until = monotonic_ns() + peer.silence;
+  return -FI_EAGAIN;
 }
 
 int Port::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
@@ -63,9 +80,19 @@ int Port::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
       !s) {
     return s.error().err == ESTALE ? -FI_ENOKEY : failure(s.error());
   }
+  if (has_begun_access()) {
+    const int rc = end_access();
+    if (rc == -FI_EINPROGRESS) {
+      rdma_.reset();  // the table is ours again
+      copying_ = 0;
+      return is_silent(peer);
+    }
+    if (rc != 0) return rc;
+  }
   for (std::uint32_t i = 0; i < count; ++i) {
-    auto piece = RemoteAperture::import(domain_.context(), table[i].cookie, kLookUpMs,
-                                        static_cast<std::int64_t>(peer.uid));
+    auto piece =
+        RemoteAperture::import(domain_.context(), table[i].cookie, 0, static_cast<std::int64_t>(peer.uid));
+    if (!piece && piece.error().err == EAGAIN) return -FI_EINVAL;
     if (!piece) return piece.error().err == ESTALE ? -FI_ENOKEY : failure(piece.error());
     if (piece->size() != table[i].length) return -FI_EINVAL;
     region->pieces.push_back(std::move(*piece));
@@ -73,26 +100,126 @@ int Port::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
   return 0;
 }
 
-// One copy, done when this returns.
+// One copy, done when this returns, or a request to the peer's driver thread.
 Status Port::copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
                   std::size_t length) {
   Status status = write ? aperture.write(offset, local, length) : aperture.read(offset, local, length);
   if (status || status.error().err != EOPNOTSUPP) [[likely]]
     return status;
   // The kernel does not let us copy: the peer's driver thread does.
+  if (auto s = aperture.check(); !s) return s;
   if (!rdma_) {
-    auto queue = RdmaQueue::create(domain_.context(), 4);
+    auto queue = RdmaQueue::create(domain_.context(), kMostCopies);
     if (!queue) return queue.error();
     rdma_.emplace(std::move(*queue));
   }
   status =
       write ? rdma_->write(aperture, offset, local, length) : rdma_->read(aperture, offset, local, length);
-  RdmaCompletion done;
-  Result<std::size_t> waited = Error{EINTR, ""};
-  while (status && !waited && waited.error().err == EINTR) waited = rdma_->wait(std::span(&done, 1));
-  if (status && !waited) status = waited.error();
-  if (status && done.status != 0) status = Error{done.status, "an RDMA request failed"};
+  if (status) ++copying_;
   return status;
+}
+
+namespace {
+
+// Why an access that had begun has failed.
+int failure_of(int err) {
+  switch (err) {
+    case 0: return 0;
+    case ESTALE: return -FI_ENOKEY;
+    case ERANGE: return -FI_EINVAL;
+    default: return failure(Error{err, "an RDMA request failed"});
+  }
+}
+
+// Takes the completions that there are. True when there is none to come.
+bool take_copies(RdmaQueue& queue, std::size_t* left, int* err) {
+  RdmaCompletion done[16];
+  while (*left > 0) {
+    const std::size_t n = queue.poll(done);
+    if (n == 0) return false;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (*err == 0) *err = done[i].status;
+    }
+    *left -= n;
+  }
+  return true;
+}
+
+}  // namespace
+
+int Port::end_access() {
+  if (copying_ == 0) return 0;
+  const std::uint64_t deadline = deadline_after_ms(kPatienceMs);
+  int err = 0;
+  while (copying_ > 0) {
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline) {
+      if (take_copies(*rdma_, &copying_, &err)) break;
+      copies_err_ = err;
+      return -FI_EINPROGRESS;
+    }
+    RdmaCompletion done;
+    const auto left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
+    auto waited = rdma_->wait(std::span(&done, 1), left);
+    if (waited) {
+      --copying_;
+      if (err == 0) err = done.status;
+    } else if (waited.error().err != EINTR && waited.error().err != ETIMEDOUT) {
+      rdma_.reset();
+      copying_ = 0;
+      return failure(waited.error());
+    }
+  }
+  return failure_of(err);
+}
+
+void Port::go_on_later(Endpoint& from, Peer& peer, const Sending& sending, SlowCopies copies,
+                       std::vector<std::byte> bytes) {
+  Operation& operation = make_operation(&from, peer, sending);
+  operation.waits_for_answer = true;
+  operation.answer = Op::kPut;
+  operation.gathered = std::move(bytes);
+  charge(operation, 1, true);
+  copies.operation = &operation;
+  keep_slow(peer, std::move(copies));
+}
+
+void Port::keep_slow(Peer& peer, SlowCopies copies) {
+  if (copies.err == 0) copies.err = copies_err_;
+  peer.slow = std::make_unique<SlowCopies>(std::move(copies));
+  peer.slow->queue = std::move(*rdma_);
+  peer.slow->left = std::exchange(copying_, 0);
+  rdma_.reset();
+  slow_.push_back(&peer);
+  domain_.look_soon();
+}
+
+bool Port::look_after_slow() {
+  bool moved = false;
+  std::erase_if(slow_, [&](Peer* peer) {
+    if (peer->slow && !take_copies(*peer->slow->queue, &peer->slow->left, &peer->slow->err)) return false;
+    if (peer->slow) end_slow(*peer);
+    moved = true;
+    return true;
+  });
+  return moved;
+}
+
+void Port::end_slow(Peer& peer) {
+  const std::unique_ptr<SlowCopies> slow = std::move(peer.slow);
+  const int rc = failure_of(slow->err);
+  if (slow->operation == nullptr) {
+    end_ours(peer, peer.accesses->front(), rc);
+    peer.accesses->pop();
+    return;
+  }
+  if (rc == 0 && slow->tells_owner) {
+    (void)tell_owner(peer, slow->context, slow->write, slow->key, slow->address, slow->length,
+                     slow->data ? &*slow->data : nullptr);
+  }
+  slow->operation->waits_for_answer = false;
+  slow->operation->err = -rc;
+  settle(*slow->operation);
 }
 
 Status Port::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
@@ -245,6 +372,8 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
 // Takes the accesses that the peer has made from the list. True when there were any.
 bool Port::reap(Peer& peer) {
   SmallAccesses& accesses = *peer.accesses;
+  if (peer.slow) [[unlikely]]
+    return false;  // the one in front is being made
   const auto state = [&](const SmallAccess& a) {
     if (messages_->has_left(peer.index, a.mark)) return kAccessDone;
     // PAIR ofi.access: sees what the target has done with its memory before it said so
@@ -262,8 +391,9 @@ bool Port::reap(Peer& peer) {
       // A read is complete when its bytes have come.
       if (a.bytes != nullptr) finish(*a.operation, 0);
       accesses.next_direct = 0;
-    } else {
-      make_ourselves(peer, a);  // refused, or what no target writes
+    } else {                                                  // refused, or what no target writes
+      a.word->store(kAccessOurs, std::memory_order_relaxed);  // relaxed: to the target it is the same
+      if (!make_ourselves(peer, a)) break;
     }
     accesses.pop();
     moved = true;
@@ -271,8 +401,8 @@ bool Port::reap(Peer& peer) {
   return moved;
 }
 
-// The access is ours: it is made here and now.
-void Port::make_ourselves(Peer& peer, SmallAccess& access) {
+// The access is ours: it is made here and now. False: as soon as the peer's driver thread answers.
+bool Port::make_ourselves(Peer& peer, SmallAccess& access) {
   Operation& operation = *access.operation;
   const bool waits = operation.live && operation.generation == access.generation;  // no answer has ended it
   int rc = 0;
@@ -282,6 +412,25 @@ void Port::make_ourselves(Peer& peer, SmallAccess& access) {
     rc = this->access(peer, false, access.key, access.address,
                       static_cast<std::byte*>(operation.results[0].iov_base), access.length);
   }
+  if (has_begun_access()) {
+    const int ended = end_access();
+    if (ended == -FI_EINPROGRESS) {
+      SlowCopies copies;
+      copies.err = -rc;
+      keep_slow(peer, std::move(copies));
+      return false;
+    }
+    if (rc == 0) rc = ended;
+  } else if (rc == -FI_EAGAIN) {
+    return false;
+  }
+  end_ours(peer, access, rc);
+  return true;
+}
+
+void Port::end_ours(Peer& peer, SmallAccess& access, int rc) {
+  Operation& operation = *access.operation;
+  const bool waits = operation.live && operation.generation == access.generation;
   // PAIR ofi.access: the target goes on to what is behind it
   access.word->store(rc == 0 ? kAccessDone : kAccessFailed, std::memory_order_release);
   messages_->nudge(peer.index);  // it may have held the message and gone to sleep
@@ -303,10 +452,10 @@ Port::Left Port::take_back(Peer& peer) {
         accesses.next_direct = std::max(kFirstDirect, accesses.next_direct * 2);
       }
       accesses.direct = accesses.next_direct;
-      make_ourselves(peer, a);
+      if (!make_ourselves(peer, a)) return Left::kTheirs;
       accesses.pop();
     } else if (waiting == kAccessTheirs || waiting == kAccessOurs) {
-      return Left::kTheirs;  // "ours" is for us to say: the peer writes nonsense, and is not waited for here
+      return Left::kTheirs;  // ours: its driver thread has yet to answer, or the peer writes nonsense
     }
   }
 }
@@ -326,8 +475,9 @@ bool Port::look_after_accesses() {
       if (accesses.since == 0) {
         accesses.since = now;
       } else if (now - accesses.since > kPatienceNs) {
+        const std::uint64_t first = accesses.first;
         take_back(*peer);
-        moved = true;
+        moved = accesses.first != first || moved;
       }
     }
     return false;

@@ -7,6 +7,7 @@
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
+#include "pieces.h"
 
 namespace clan::ofi {
 namespace {
@@ -93,10 +94,44 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
     port.progress();
     if (peer->atomics > 0 || !peer->answers.empty()) return -FI_EAGAIN;
   }
-  const int rc = copy(port, *peer, a);
+  const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
+  const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
+  // Bytes that are the caller's again when we return must last as long as the copy.
+  Access lasting = a;
+  std::vector<std::byte> bytes;
+  iovec piece;
+  if (a.write && (a.silent || (a.flags & FI_INJECT) != 0)) {
+    bytes.resize(local_length);
+    gather(bytes.data(), a.local, a.local_count);
+    piece = {bytes.data(), bytes.size()};
+    lasting.local = &piece;
+    lasting.local_count = 1;
+  }
+  int rc = copy(port, *peer, lasting);
+  if (port.has_begun_access()) [[unlikely]] {
+    const int ended = port.end_access();
+    if (ended == -FI_EINPROGRESS) {
+      SlowCopies copies;
+      copies.err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
+      copies.tells_owner = a.data != nullptr || (length > 0 && port.owner_listens(*peer, key));
+      copies.write = a.write;
+      copies.context = target.context;
+      copies.key = key;
+      copies.address = address;
+      copies.length = length;
+      if (a.data != nullptr) copies.data = *a.data;
+      Sending sending;
+      sending.context = a.context;
+      sending.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
+      sending.completion = wants_completion;
+      sending.counter = counter;
+      port.go_on_later(endpoint, *peer, sending, std::move(copies), std::move(bytes));
+      return 0;
+    }
+    if (rc == 0) rc = ended;
+  }
+  if (rc == -FI_EAGAIN) return rc;
   if (rc == 0) {
-    const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
-    const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
     if (a.data != nullptr || (length > 0 && port.owner_listens(*peer, key))) {
       if (int told = port.tell_owner(*peer, target.context, a.write, key, address, length, a.data); told != 0)
         return told;

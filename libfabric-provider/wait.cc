@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,11 @@
 #include "fabric.h"
 
 namespace clan::ofi {
+namespace {
+
+constexpr std::uint32_t kNever = ~std::uint32_t{0};
+
+}  // namespace
 
 // --- Bell ------------------------------------------------------------------------------------------
 
@@ -97,6 +103,7 @@ int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
 
 WaitObject::~WaitObject() {
   bell_.reset();
+  if (timer_ >= 0) ::close(timer_);
   if (event_ >= 0) ::close(event_);
   if (epoll_ >= 0) ::close(epoll_);
 }
@@ -183,8 +190,28 @@ bool WaitObject::prepare() {
   armed_.store(true, std::memory_order_seq_cst);
   std::lock_guard lock(mutex_);
   bool quiet = true;
-  for (Source* source : sources_) quiet = source->arm() && quiet;
+  std::uint32_t look_again_ms = kNever;
+  for (Source* source : sources_) quiet = source->arm(&look_again_ms) && quiet;
+  if (timer_set_ || look_again_ms != kNever) quiet = set_timer(look_again_ms) && quiet;
   return !any_pending() && quiet;
+}
+
+// False: there is no timer to be had, so nobody may sleep.
+bool WaitObject::set_timer(std::uint32_t ms) {
+  if (timer_ < 0) {
+    timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (timer_ < 0 || ::epoll_ctl(epoll_, EPOLL_CTL_ADD, timer_, &event) != 0) {
+      if (timer_ >= 0) ::close(std::exchange(timer_, -1));
+      return false;
+    }
+  }
+  // Setting it also takes back that it has expired.
+  timer_set_ = ms != kNever;
+  itimerspec when{};
+  if (timer_set_) when.it_value = {ms / 1000, static_cast<long>(ms % 1000) * 1'000'000};
+  return ::timerfd_settime(timer_, 0, &when, nullptr) == 0;
 }
 
 int WaitObject::sleep(std::int64_t timeout_ms) {

@@ -37,8 +37,9 @@ class Source {
   virtual void make_progress() = 0;
   /// Readable when there may be progress to make after arm().
   virtual Result<int> descriptor() = 0;
-  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more.
-  virtual bool arm() = 0;
+  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more. Who has
+  /// to be called again though the descriptor says nothing makes `look_again_ms` as small as that.
+  virtual bool arm(std::uint32_t* look_again_ms) = 0;
 };
 
 /// Something that can be waited for: a queue or a counter.
@@ -101,12 +102,15 @@ class WaitObject {
   WaitObject() = default;
   bool any_pending();
   int face(fi_mutex_cond* face);
+  bool set_timer(std::uint32_t ms);
 
   fi_wait_obj kind_ = FI_WAIT_FD;
   int epoll_ = -1;
   int event_ = -1;
+  int timer_ = -1;          ///< for sources that must be called again; made when there is one
+  bool timer_set_ = false;  ///< under mutex_
   std::atomic<bool> armed_{false};
-  ForkMutex mutex_;  ///< guards the lists
+  ForkMutex mutex_;  ///< guards the lists and the timer
   std::vector<Source*> sources_;
   std::vector<Waitable*> waitables_;
   ForkMutex bell_mutex_;  ///< guards the making of bell_

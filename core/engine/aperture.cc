@@ -64,8 +64,9 @@ Status ApertureCore::set_name(std::uint64_t name, std::span<const std::byte> not
 }
 
 Result<std::shared_ptr<RemoteApertureCore>> RemoteApertureCore::import(
-    std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link, const RdmaCookie& cookie) {
-  auto handle = link->import(cookie, true);
+    std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link, const RdmaCookie& cookie,
+    bool may_wait) {
+  auto handle = link->import(cookie, may_wait);
   if (!handle) return handle.error();
   return std::shared_ptr<RemoteApertureCore>(
       new RemoteApertureCore(std::move(context), std::move(link), *handle));
@@ -239,7 +240,7 @@ Result<RemoteAperture> RemoteAperture::import(const std::shared_ptr<engine::Cont
   const uid_t owner = context->owner(uid);
   auto link = context->link_to_node(cookie.node, owner, deadline_after_ms(timeout_ms));
   if (!link) return link.error();
-  auto core = engine::RemoteApertureCore::import(context, std::move(*link), cookie);
+  auto core = engine::RemoteApertureCore::import(context, std::move(*link), cookie, timeout_ms != 0);
   if (!core) return core.error();
   return RemoteAperture(std::move(*core));
 }

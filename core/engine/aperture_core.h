@@ -45,7 +45,7 @@ class RemoteApertureCore {
  public:
   static Result<std::shared_ptr<RemoteApertureCore>> import(std::shared_ptr<ContextCore> context,
                                                             std::shared_ptr<nic::Link> link,
-                                                            const RdmaCookie& cookie);
+                                                            const RdmaCookie& cookie, bool may_wait);
   ~RemoteApertureCore();
 
   const nic::RemoteHandle& handle() const { return handle_; }

@@ -206,6 +206,148 @@ TEST(FabricFailure, AFirstMessageToAPeerThatNeverGoesOnIsGivenUp) {
   EXPECT_TRUE(us.hears(to));
 }
 
+// --- peers whose memory is to be accessed, and that stand still --------------------------------------
+
+// With process_vm_readv and its like, and without.
+class FabricStill : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    ::alarm(60);
+    ::setenv("FI_CLAN_DIRECT_COPY", GetParam() ? "1" : "0", 1);
+  }
+  void TearDown() override {
+    ::unsetenv("FI_CLAN_DIRECT_COPY");
+    ::alarm(0);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, FabricStill, testing::Bool(),
+                         [](const auto& it) { return it.param ? "copied_by_us" : "copied_by_them"; });
+
+// Whoever is spoken to meanwhile hears nothing of it.
+void expect_conversation(Survivor& us, fi_addr_t with) {
+  for (int i = 0; i < 20; ++i) {
+    const auto before = Clock::now();
+    ASSERT_TRUE(us.hears(with));
+    ASSERT_LT(Clock::now() - before, std::chrono::seconds(2));
+  }
+}
+
+struct Transfer {
+  Survivor& us;
+  fi_addr_t to;
+  std::vector<char> data;
+  std::atomic<bool> given{false};
+  std::atomic<ssize_t> rc{-FI_EAGAIN};
+  std::thread thread;
+
+  // Begins a write, and tries until that has been possible.
+  Transfer(Survivor& survivor, fi_addr_t peer, std::size_t bytes)
+      : us(survivor), to(peer), data(pattern(bytes, 5)), thread([this] {
+          const auto call = [this] {
+            return fi_write(us.node.ep.get(), data.data(), data.size(), nullptr, to, 0, kKey, this);
+          };
+          ssize_t rc_now;
+          while ((rc_now = call()) == -FI_EAGAIN && !given.load()) std::this_thread::yield();
+          rc = rc_now;
+        }) {}
+  // How it ends. 1: well.
+  ssize_t end() {
+    thread.join();
+    if (rc != 0) return rc;
+    fi_cq_tagged_entry entry{};
+    fi_cq_err_entry error{};
+    const ssize_t n = fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 20'000);
+    EXPECT_TRUE(n != 1 || entry.op_context == this);
+    if (n != -FI_EAVAIL) return n;
+    EXPECT_EQ(fi_cq_readerr(us.node.cq.get(), &error, 0), 1);
+    EXPECT_EQ(error.op_context, this);
+    return -error.err;
+  }
+};
+
+ssize_t read_back(Survivor& us, fi_addr_t from, std::vector<char>* data) {
+  return us.outcome(
+      [&] { return fi_read(us.node.ep.get(), data->data(), data->size(), nullptr, from, 0, kKey, nullptr); });
+}
+
+TEST_P(FabricStill, AFirstAccessHoldsUpNobodyAndIsMadeInTheEnd) {
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{500'000}}) {
+    Other still(Manner::kSilent), lively(Manner::kEcho);
+    Survivor us;
+    const fi_addr_t to_still = us.node.insert(still.name()), to_lively = us.node.insert(lively.name());
+    ASSERT_TRUE(us.hears(to_lively));
+    ASSERT_EQ(sent([&] { return us.greet(to_still); }, us.node), 0);
+    still.stop();
+    Transfer transfer(us, to_still, bytes);
+    expect_conversation(us, to_lively);
+    still.resume();
+    ASSERT_EQ(transfer.end(), 1);
+    std::vector<char> back(bytes);
+    ASSERT_EQ(read_back(us, to_still, &back), 1);
+    EXPECT_EQ(back, transfer.data);
+  }
+}
+
+TEST_P(FabricStill, AnAccessHoldsUpNobodyAndIsMadeInTheEnd) {
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{500'000}}) {
+    Other still(Manner::kSilent), lively(Manner::kEcho);
+    Survivor us;
+    const fi_addr_t to_still = us.node.insert(still.name()), to_lively = us.node.insert(lively.name());
+    ASSERT_TRUE(us.hears(to_lively));
+    std::vector<char> back(bytes);
+    ASSERT_EQ(read_back(us, to_still, &back), 1);
+    still.stop();
+    Transfer transfer(us, to_still, bytes);
+    if (!GetParam()) {
+      expect_conversation(us, to_lively);
+      // Nothing overtakes it, and it costs nothing to wait for it.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      EXPECT_TRUE(bytes == 64 || us.greet(to_still) == -FI_EAGAIN);
+      fi_cq_tagged_entry entry;
+      rusage before, after;
+      ::getrusage(RUSAGE_SELF, &before);
+      transfer.given = true;
+      EXPECT_EQ(fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 500), -FI_EAGAIN);
+      ::getrusage(RUSAGE_SELF, &after);
+      const auto used = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1'000'000 +
+                        after.ru_utime.tv_usec - before.ru_utime.tv_usec +
+                        (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1'000'000 +
+                        after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+      EXPECT_LT(used, 150'000);
+    }
+    still.resume();
+    ASSERT_EQ(transfer.end(), 1);
+    ASSERT_EQ(read_back(us, to_still, &back), 1);
+    EXPECT_EQ(back, transfer.data);
+  }
+}
+
+TEST_P(FabricStill, AnAccessEndsWithItsPeer) {
+  for (const bool is_first : {true, false}) {
+    for (const std::size_t bytes : {std::size_t{64}, std::size_t{500'000}}) {
+      Other still(Manner::kSilent);
+      Survivor us;
+      const fi_addr_t to = us.node.insert(still.name());
+      std::vector<char> back(bytes);
+      if (is_first) {
+        ASSERT_EQ(sent([&] { return us.greet(to); }, us.node), 0);
+      } else {
+        ASSERT_EQ(read_back(us, to, &back), 1);
+      }
+      still.stop();
+      Transfer transfer(us, to, bytes);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      still.kill();
+      const ssize_t rc = transfer.end();
+      if (GetParam() && !is_first) {
+        EXPECT_EQ(rc, 1);  // we have made it while it stood still
+      } else {
+        EXPECT_TRUE(means_gone(rc)) << rc;
+      }
+    }
+  }
+}
+
 // --- peers that die ----------------------------------------------------------------------------------
 
 class FabricDeath : public testing::TestWithParam<int> {};

@@ -5,6 +5,7 @@
 #include <clan/context.h>
 #include <clan/message.h>
 #include <malloc.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -422,6 +423,62 @@ TEST_F(FabricHostile, AnAccessThatIsNeverMadeEndsWithWhoWasToMakeIt) {
     return victim.ends[1] == 1 && (!ours || victim.ends[2] == 1);
   }));
   EXPECT_EQ(victim.well, 0);
+}
+
+// It has taken the access, and stops there.
+TEST_F(FabricHostile, AnAccessThatItsTargetIsAtForLongLetsUsSleep) {
+  for (const bool by_descriptor : {false, true}) {
+    Victim victim({.wait = FI_WAIT_FD});
+    char buffer[64] = {};
+    std::atomic<std::uint64_t>* word = nullptr;
+    for (std::size_t n = 1; word == nullptr && n < 100; ++n) {
+      victim.ends.clear();
+      ASSERT_EQ(victim.attempt([&] {
+        return fi_write(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0, 5,
+                        Victim::number(1));
+      }),
+                0);
+      victim.work();
+      if (victim.ends[1] > 0) continue;  // tried by a system call
+      ASSERT_TRUE(victim.hostile.look([&](const WireHeader&, const IncomingMessage&) {
+        std::uint64_t waiting = kAccessWaiting;
+        word = victim.hostile.word();
+        if (word != nullptr && !word->compare_exchange_strong(waiting, kAccessTheirs)) word = nullptr;
+      }));
+      if (word == nullptr) victim.hostile.messages().drop();
+      victim.idle(word == nullptr ? 500 : 0);
+    }
+    ASSERT_NE(word, nullptr);
+    const auto sleep = [&](int ms) -> ssize_t {
+      fi_cq_tagged_entry entry{};
+      if (!by_descriptor) return fi_cq_sread(victim.cq.get(), &entry, 1, nullptr, ms);
+      int fd = -1;
+      EXPECT_EQ(fi_control(&victim.cq->fid, FI_GETWAIT, &fd), 0);
+      fid_t const ids[] = {&victim.cq->fid};
+      const auto end = Clock::now() + std::chrono::milliseconds(ms);
+      while (Clock::now() < end) {
+        const ssize_t n = fi_cq_read(victim.cq.get(), &entry, 1);
+        if (n != -FI_EAGAIN) return n;
+        pollfd wait{fd, POLLIN, 0};
+        if (fi_trywait(victim.fabric.get(), const_cast<fid_t*>(ids), 1) == 0) (void)::poll(&wait, 1, ms);
+      }
+      return -FI_EAGAIN;
+    };
+    rusage before, after;
+    ::getrusage(RUSAGE_SELF, &before);
+    EXPECT_EQ(sleep(700), -FI_EAGAIN);
+    ::getrusage(RUSAGE_SELF, &after);
+    EXPECT_LT(cpu_seconds(after) - cpu_seconds(before), 0.2);
+    // It goes on, and tells nobody.
+    std::thread target([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      word->store(kAccessDone);
+    });
+    const auto begun = Clock::now();
+    EXPECT_EQ(sleep(10'000), 1);
+    EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+    target.join();
+  }
 }
 
 TEST_F(FabricHostile, AnOperationThatCouldNotBeStartedHasNoEnd) {

@@ -90,7 +90,8 @@ class CLAN_EXPORT Aperture {
 class CLAN_EXPORT RemoteAperture {
  public:
   /// Redeems a cookie. `uid` is the owner's (-1: our own). ESTALE, EACCES (wrong key), ECONNREFUSED (the
-  /// node is gone), ETIMEDOUT.
+  /// node is gone), ETIMEDOUT. With a timeout of 0 the owner is not asked for anything: EAGAIN where its memory
+  /// is to be mapped and is not yet, which is never so with the owner's own memory.
   static Result<RemoteAperture> import(Context& context, const RdmaCookie& cookie,
                                        std::int64_t timeout_ms = -1, std::int64_t uid = -1);
   /// The same for the other classes of the engine.
