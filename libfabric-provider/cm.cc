@@ -266,6 +266,7 @@ bool PassiveEndpoint::arm(std::uint32_t*) {
     progress();
     if (events_->arm_fd()) return true;
   }
+  events_->ring_fd();
   return false;
 }
 

@@ -135,11 +135,18 @@ int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
   auto& counter = *static_cast<Counter*>(id);
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   const std::uint64_t errors_before = counter.errors_.load();
+  const auto enough = [&] {
+    return counter.value_.load() >= threshold || counter.errors_.load() != errors_before;
+  };
   const auto reached = [&] {
     std::lock_guard lock(counter.domain_.lock());
     counter.progress();
     counter.seen_value_.store(counter.value_.load());
-    return counter.value_.load() >= threshold || counter.errors_.load() != errors_before;
+    return enough();
+  };
+  const auto look = [&] {
+    std::lock_guard lock(counter.domain_.lock());
+    return enough();
   };
   WaitObject* object = counter.wait_.object();
   for (;;) {
@@ -147,18 +154,13 @@ int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
       if (counter.value_.load() >= threshold) return 0;
       return -FI_EAVAIL;
     }
-    std::int64_t left = -1;
-    if (deadline != kNoDeadline) {
-      const std::uint64_t now = monotonic_ns();
-      if (now >= deadline) return -FI_ETIMEDOUT;
-      left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
-    }
+    const std::int64_t left = sleep_ms(deadline);
+    if (left == 0) return -FI_ETIMEDOUT;
     if (object == nullptr) {
       sched_yield();
       continue;
     }
-    if (!object->prepare()) continue;
-    if (int rc = object->sleep(left); rc == -FI_EINTR) return rc;
+    if (int rc = object->sleep_unless(look, left); rc == -FI_EINTR) return rc;
     counter.waiter_.slept();
   }
 }

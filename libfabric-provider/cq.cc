@@ -217,30 +217,28 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   ssize_t got = -FI_EAGAIN;
+  const auto enough = [&] { return !errors_.empty() || tail_ - head_ >= threshold; };
   const auto ready = [&] {
     std::lock_guard lock(domain_.lock());
     progress();
-    if (!errors_.empty() || tail_ - head_ >= threshold) got = take(buffer, count, source);
-    return got != -FI_EAGAIN || signalled_.load(std::memory_order_relaxed);  // relaxed: looked at again below
+    if (enough()) got = take(buffer, count, source);
+    return got != -FI_EAGAIN || signalled_.load();
   };
   for (;;) {
     if (waiter_.spin(ready, 0, deadline)) {
       if (got != -FI_EAGAIN) return got;
       if (signalled_.exchange(false)) return -FI_ECANCELED;
     }
-    std::int64_t left = -1;
-    if (deadline != kNoDeadline) {
-      const std::uint64_t now = monotonic_ns();
-      if (now >= deadline) {
-        std::lock_guard lock(domain_.lock());
-        return take(buffer, count, source);  // what there is, though it be less than the threshold
-      }
-      left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
+    const std::int64_t left = sleep_ms(deadline);
+    if (left == 0) {
+      std::lock_guard lock(domain_.lock());
+      return take(buffer, count, source);  // what there is, though it be less than the threshold
     }
-    // Entries below the threshold do not make a sleep impossible, but nobody would wake us for the rest
-    // while the object is ready: look again soon.
-    if (!object->prepare()) continue;
-    if (int rc = object->sleep(left); rc == -FI_EINTR) return rc;
+    const auto look = [&] {
+      std::lock_guard lock(domain_.lock());
+      return enough() || signalled_.load();
+    };
+    if (int rc = object->sleep_unless(look, left); rc == -FI_EINTR) return rc;
     waiter_.slept();
   }
 }
@@ -258,7 +256,7 @@ int Cq::signal(fid_cq* id) {
   auto& cq = *static_cast<Cq*>(id);
   if (cq.wait_.object() == nullptr) return -FI_ENOSYS;
   cq.signalled_.store(true);
-  cq.wait_.object()->wake();
+  cq.wait_.signal();
   return 0;
 }
 

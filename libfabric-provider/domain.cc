@@ -206,7 +206,7 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
         for (Port* port : ports_) moved = port->progress() || moved;
       }
       if (has_deferred()) run_due();
-      if (moved) return false;  // there is more, and our caller may want to read what has come
+      if (moved) break;  // there is more, and our caller may want to read what has come
       // Nobody will say that the peer has made them. It may be done at any moment, or stopped for long.
       bool quiet = true;
       for (Port* port : ports_) {
@@ -221,6 +221,8 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
       return true;
     }
   }
+  // The descriptor has been emptied perhaps, and our caller may take one entry and go.
+  events_->ring_fd();
   return false;
 }
 

@@ -169,14 +169,9 @@ ssize_t Eq::sread(fid_eq* id, std::uint32_t* event, void* buffer, std::size_t le
   for (;;) {
     const ssize_t n = read(id, event, buffer, length, flags);
     if (n != -FI_EAGAIN) return n;
-    std::int64_t left = -1;
-    if (deadline != kNoDeadline) {
-      const std::uint64_t now = monotonic_ns();
-      if (now >= deadline) return -FI_EAGAIN;
-      left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
-    }
-    if (!object->prepare()) continue;
-    if (int rc = object->sleep(left); rc == -FI_EINTR) return rc;
+    const std::int64_t left = sleep_ms(deadline);
+    if (left == 0) return -FI_EAGAIN;
+    if (int rc = object->sleep_unless([&] { return eq.pending(); }, left); rc == -FI_EINTR) return rc;
   }
 }
 

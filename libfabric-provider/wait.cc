@@ -2,6 +2,7 @@
 
 #include <clan/clock.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -19,7 +20,29 @@ namespace {
 
 constexpr std::uint32_t kNever = ~std::uint32_t{0};
 
+int watch(int epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0 ? -errno : 0;
+}
+
+void fill(int event) {
+  const std::uint64_t one = 1;
+  (void)!::write(event, &one, sizeof one);  // full: it is readable already
+}
+
+void empty(int event) {
+  std::uint64_t count;
+  (void)!::read(event, &count, sizeof count);
+}
+
 }  // namespace
+
+std::int64_t sleep_ms(std::uint64_t deadline_ns) {
+  if (deadline_ns == kNoDeadline) return -1;
+  const std::uint64_t now = monotonic_ns();
+  return now >= deadline_ns ? 0 : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
+}
 
 // --- Bell ------------------------------------------------------------------------------------------
 
@@ -53,8 +76,7 @@ Bell::~Bell() {
   if (thread_ && ::getpid() != owner_) {
     thread_->detach();  // a forked child has no such thread
   } else if (thread_) {
-    const std::uint64_t one = 1;
-    (void)!::write(stop_, &one, sizeof one);
+    fill(stop_);
     thread_->join();
   }
   if (stop_ >= 0) ::close(stop_);
@@ -90,22 +112,19 @@ int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
   std::unique_ptr<WaitObject> object(new (std::nothrow) WaitObject);
   if (object == nullptr) return -FI_ENOMEM;
   object->kind_ = kind;
-  object->epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
-  if (object->epoll_ < 0) return -errno;
+  object->sources_epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (object->sources_epoll_ < 0) return -errno;
   object->event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (object->event_ < 0) return -errno;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  if (::epoll_ctl(object->epoll_, EPOLL_CTL_ADD, object->event_, &event) != 0) return -errno;
   *made = std::move(object);
   return 0;
 }
 
 WaitObject::~WaitObject() {
   bell_.reset();
-  if (timer_ >= 0) ::close(timer_);
-  if (event_ >= 0) ::close(event_);
-  if (epoll_ >= 0) ::close(epoll_);
+  for (const int fd : {shown_epoll_, shown_event_, timer_, event_, sources_epoll_}) {
+    if (fd >= 0) ::close(fd);
+  }
 }
 
 int WaitObject::control(int command, void* argument) {
@@ -113,27 +132,51 @@ int WaitObject::control(int command, void* argument) {
     *static_cast<fi_wait_obj*>(argument) = kind_;
     return 0;
   }
-  if (command != FI_GETWAIT) return -FI_ENOSYS;
+  if (command != FI_GETWAIT || kind_ == FI_WAIT_YIELD) return -FI_ENOSYS;
+  if (int rc = show(); rc != 0) return rc;
   switch (kind_) {
-    case FI_WAIT_FD: *static_cast<int*>(argument) = epoll_; return 0;
+    case FI_WAIT_FD: *static_cast<int*>(argument) = shown_epoll_; return 0;
     case FI_WAIT_MUTEX_COND: return face(static_cast<fi_mutex_cond*>(argument));
     case FI_WAIT_POLLFD: {
       auto& pollfds = *static_cast<fi_wait_pollfd*>(argument);
       const std::size_t room = std::exchange(pollfds.nfds, 1);
       pollfds.change_index = 1;  // it is the same one for ever
       if (room < 1) return -FI_ETOOSMALL;
-      pollfds.fd[0] = {epoll_, POLLIN, 0};
+      pollfds.fd[0] = {shown_epoll_, POLLIN, 0};
       return 0;
     }
-    default: return -FI_ENOSYS;  // FI_WAIT_YIELD: there is nothing to show
+    default: return -FI_ENOSYS;
   }
+}
+
+// Makes what a program can sleep on by itself.
+int WaitObject::show() {
+  std::lock_guard lock(mutex_);
+  if (shown_.load()) return 0;
+  if (shown_epoll_ < 0) shown_epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (shown_epoll_ < 0) return -errno;
+  if (shown_event_ < 0) {
+    shown_event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (shown_event_ < 0) return -errno;
+    if (int rc = watch(shown_epoll_, shown_event_); rc != 0) return rc;
+  }
+  for (Source* source : sources_) {
+    auto fd = source->descriptor();
+    if (!fd) return failure(fd.error());
+    if (int rc = watch(shown_epoll_, *fd); rc != 0 && rc != -EEXIST) return rc;
+  }
+  if (timer_ >= 0) {
+    if (int rc = watch(shown_epoll_, timer_); rc != 0 && rc != -EEXIST) return rc;
+  }
+  shown_.store(true);
+  return 0;
 }
 
 // The thread is for programs that sleep on the condition themselves: who never asks has none.
 int WaitObject::face(fi_mutex_cond* face) {
   std::lock_guard lock(bell_mutex_);
   if (bell_ == nullptr) {
-    auto bell = Bell::create(epoll_);
+    auto bell = Bell::create(shown_epoll_);
     if (!bell) return failure(bell.error());
     bell_ = std::move(*bell);
   }
@@ -146,9 +189,11 @@ int WaitObject::add_source(Source& source) {
   if (std::find(sources_.begin(), sources_.end(), &source) == sources_.end()) {
     auto fd = source.descriptor();
     if (!fd) return failure(fd.error());
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, *fd, &event) != 0) return -errno;
+    if (int rc = watch(sources_epoll_, *fd); rc != 0) return rc;
+    if (int rc = shown_.load() ? watch(shown_epoll_, *fd) : 0; rc != 0) {
+      ::epoll_ctl(sources_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
+      return rc;
+    }
   }
   sources_.push_back(&source);
   return 0;
@@ -160,7 +205,10 @@ void WaitObject::remove_source(Source& source) {
   if (it == sources_.end()) return;
   sources_.erase(it);
   if (std::find(sources_.begin(), sources_.end(), &source) != sources_.end()) return;
-  if (auto fd = source.descriptor(); fd.ok()) ::epoll_ctl(epoll_, EPOLL_CTL_DEL, *fd, nullptr);
+  auto fd = source.descriptor();
+  if (!fd) return;
+  ::epoll_ctl(sources_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
+  if (shown_epoll_ >= 0) ::epoll_ctl(shown_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
 }
 
 void WaitObject::add(Waitable& waitable) {
@@ -174,36 +222,69 @@ void WaitObject::remove(Waitable& waitable) {
 }
 
 void WaitObject::wake() {
-  armed_.store(false, std::memory_order_relaxed);  // relaxed: a wake-up too many does no harm
-  const std::uint64_t one = 1;
-  (void)!::write(event_, &one, sizeof one);  // full: it is readable already
+  // PAIR ofi.wait.armed: whoever has set it has been counted among the sleepers before
+  if (!armed_.exchange(false, std::memory_order_seq_cst)) return;  // another wakes them
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) fill(event_);
+  if (shown_.load()) fill(shown_event_);
 }
 
-bool WaitObject::any_pending() {
+bool WaitObject::pending_locked() {
   return std::any_of(waitables_.begin(), waitables_.end(), [](Waitable* w) { return w->pending(); });
 }
 
-bool WaitObject::prepare() {
-  std::uint64_t count;
-  (void)!::read(event_, &count, sizeof count);
-  // PAIR ofi.wait.armed: the looks at the queues come after
-  armed_.store(true, std::memory_order_seq_cst);
+bool WaitObject::any_pending() {
   std::lock_guard lock(mutex_);
+  return pending_locked();
+}
+
+bool WaitObject::arm_sources() {
   bool quiet = true;
   std::uint32_t look_again_ms = kNever;
   for (Source* source : sources_) quiet = source->arm(&look_again_ms) && quiet;
   if (timer_set_ || look_again_ms != kNever) quiet = set_timer(look_again_ms) && quiet;
-  return !any_pending() && quiet;
+  return quiet;
+}
+
+bool WaitObject::prepare() {
+  std::lock_guard lock(mutex_);
+  if (pending_locked()) return false;
+  if (shown_.load()) empty(shown_event_);
+  // PAIR ofi.wait.armed: the looks at the queues come after
+  armed_.store(true, std::memory_order_seq_cst);
+  const bool quiet = arm_sources();
+  if (!pending_locked()) return quiet;
+  // Others may sleep on the descriptor already, and what is there may have come before we have emptied it.
+  if (shown_.load()) fill(shown_event_);
+  return false;
+}
+
+// True: we count as asleep, and whoever changes something from now on wakes us.
+bool WaitObject::lie_down() {
+  {
+    std::lock_guard lock(mutex_);
+    if (sleepers_.load() == 0) {
+      if (full_.exchange(false)) empty(event_);
+    }
+    if (!full_.load()) {
+      sleepers_.fetch_add(1);
+      // PAIR ofi.wait.armed: the looks at the queues come after
+      armed_.store(true, std::memory_order_seq_cst);
+      if (arm_sources()) return true;
+      sleepers_.fetch_sub(1);
+      return false;
+    }
+  }
+  ::sched_yield();  // those that it has woken are about to leave
+  return false;
 }
 
 // False: there is no timer to be had, so nobody may sleep.
 bool WaitObject::set_timer(std::uint32_t ms) {
   if (timer_ < 0) {
     timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (timer_ < 0 || ::epoll_ctl(epoll_, EPOLL_CTL_ADD, timer_, &event) != 0) {
-      if (timer_ >= 0) ::close(std::exchange(timer_, -1));
+    if (timer_ < 0) return false;
+    if (watch(sources_epoll_, timer_) != 0 || (shown_.load() && watch(shown_epoll_, timer_) != 0)) {
+      ::close(std::exchange(timer_, -1));
       return false;
     }
   }
@@ -215,11 +296,14 @@ bool WaitObject::set_timer(std::uint32_t ms) {
 }
 
 int WaitObject::sleep(std::int64_t timeout_ms) {
-  pollfd fd{epoll_, POLLIN, 0};
+  pollfd fds[] = {{event_, POLLIN, 0}, {sources_epoll_, POLLIN, 0}};
   constexpr std::int64_t kMost = 1'000'000'000;
-  const int rc = ::poll(&fd, 1, timeout_ms < 0 ? -1 : static_cast<int>(std::min(timeout_ms, kMost)));
+  int rc = ::poll(fds, std::size(fds), timeout_ms < 0 ? -1 : static_cast<int>(std::min(timeout_ms, kMost)));
+  if (rc < 0) rc = -errno;
+  if (rc > 0 && fds[0].revents != 0) full_.store(true);
+  sleepers_.fetch_sub(1);
   if (rc > 0) return 0;
-  return rc == 0 ? -FI_ETIMEDOUT : -errno;
+  return rc == 0 ? -FI_ETIMEDOUT : rc;
 }
 
 // --- WaitSet ---------------------------------------------------------------------------------------
@@ -263,14 +347,10 @@ int WaitSet::control(fid_t id, int command, void* argument) {
 int WaitSet::wait(fid_wait* id, int timeout_ms) {
   WaitObject& object = *static_cast<WaitSet*>(id)->object_;
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
-  while (object.prepare()) {
-    std::int64_t left = -1;
-    if (deadline != kNoDeadline) {
-      const std::uint64_t now = monotonic_ns();
-      if (now >= deadline) return -FI_ETIMEDOUT;
-      left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
-    }
-    if (int rc = object.sleep(left); rc != 0) return rc;
+  const auto ready = [&] { return object.any_pending(); };
+  for (std::int64_t left = sleep_ms(deadline); !ready(); left = sleep_ms(deadline)) {
+    if (int rc = object.sleep_unless(ready, left); rc == -FI_EINTR) return rc;
+    if (left == 0 && !ready()) return -FI_ETIMEDOUT;
   }
   return 0;
 }

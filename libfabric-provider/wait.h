@@ -1,20 +1,24 @@
 // Waiting: what fi_cq_sread(), FI_GETWAIT, fi_trywait() and wait sets are made of.
 //
-// A WaitObject is an epoll descriptor over an eventfd of its own and the descriptors of its Sources.
 // Something becomes ready in one of two ways. Either a source hears from the network: its descriptor becomes
 // readable, and whoever wakes makes progress. Or another thread has made progress already and puts an entry
 // into a queue that somebody is about to sleep on: it calls signal().
 //
 //   sleeper                              who fills its queue
-//     prepare(): armed_ = true             put the entry (under the queue's lock)
+//     armed_ = true                        put the entry (under the queue's lock)
 //     sources: progress, arm               signal(): armed_ was true? write the eventfd
 //     queue still empty? sleep
 //
 // Either the sleeper sees the entry or the other sees armed_.
 //
-// FI_WAIT_MUTEX_COND: who has asked for the mutex and the condition has also got a Bell, a thread that sleeps
-// on the descriptor and signals the condition. fi_wait() and fi_cq_sread() sleep on the descriptor
-// themselves.
+// Calls that sleep (sleep_unless()) may be many, and each waits for something of its own: one is woken by
+// every change, though another has slept and woken in between. So their eventfd is emptied only while none of
+// them sleeps: when it is known to be full, who comes waits until those that it has woken have left.
+//
+// Programs that sleep by themselves (prepare(), by fi_trywait) have a descriptor to do so on, once they have
+// asked for it: an epoll over an eventfd of its own and the sources. It is readable as long as there is
+// something in a queue that a sleeper has been promised to hear of. FI_WAIT_MUTEX_COND: a Bell, a thread that
+// sleeps on that descriptor and signals the condition.
 #pragma once
 
 #include <pthread.h>
@@ -37,8 +41,9 @@ class Source {
   virtual void make_progress() = 0;
   /// Readable when there may be progress to make after arm().
   virtual Result<int> descriptor() = 0;
-  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more. Who has
-  /// to be called again though the descriptor says nothing makes `look_again_ms` as small as that.
+  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more; then
+  /// others that sleep on it have been woken, as whoever calls may not come again. Who has to be called again
+  /// though the descriptor says nothing makes `look_again_ms` as small as that.
   virtual bool arm(std::uint32_t* look_again_ms) = 0;
 };
 
@@ -91,31 +96,54 @@ class WaitObject {
     // PAIR ofi.wait.armed: the caller has filled a queue before
     if (armed_.load(std::memory_order_seq_cst)) wake();
   }
-  /// Wakes sleepers, now or when they come.
-  void wake();
-  /// Before a sleep. False: there is something already.
+  /// fi_trywait(). False: there is something already.
   bool prepare();
-  /// Sleeps. 0, or -FI_ETIMEDOUT, -FI_EINTR.
-  int sleep(std::int64_t timeout_ms);
+  /// Whether any of the waitables is pending.
+  bool any_pending();
+  /// Makes progress, and sleeps until something may have changed, but not if `ready()`: it is asked when
+  /// whoever makes it true would wake us. 0: look again; -FI_ETIMEDOUT, -FI_EINTR.
+  template <typename Ready>
+  int sleep_unless(Ready&& ready, std::int64_t timeout_ms) {
+    if (!lie_down()) return 0;
+    if (ready()) {
+      sleepers_.fetch_sub(1);
+      return 0;
+    }
+    return sleep(timeout_ms);
+  }
 
  private:
   WaitObject() = default;
-  bool any_pending();
+  void wake();
+  bool lie_down();
+  int sleep(std::int64_t timeout_ms);
+  bool arm_sources();
+  bool pending_locked();
+  int show();
   int face(fi_mutex_cond* face);
   bool set_timer(std::uint32_t ms);
 
   fi_wait_obj kind_ = FI_WAIT_FD;
-  int epoll_ = -1;
-  int event_ = -1;
+  int sources_epoll_ = -1;
+  int event_ = -1;          ///< of sleep_unless()
   int timer_ = -1;          ///< for sources that must be called again; made when there is one
   bool timer_set_ = false;  ///< under mutex_
   std::atomic<bool> armed_{false};
-  ForkMutex mutex_;  ///< guards the lists and the timer
+  std::atomic<int> sleepers_{0};   ///< in sleep_unless(), from lie_down() on; more only under the mutex
+  std::atomic<bool> full_{false};  ///< a sleeper has seen event_ to be so
+  // What a program sleeps on by itself, once it has asked for it.
+  std::atomic<bool> shown_{false};
+  int shown_epoll_ = -1;
+  int shown_event_ = -1;
+  ForkMutex mutex_;  ///< guards the lists, the timer, and who may empty an eventfd
   std::vector<Source*> sources_;
   std::vector<Waitable*> waitables_;
   ForkMutex bell_mutex_;  ///< guards the making of bell_
   std::unique_ptr<Bell> bell_;
 };
+
+/// Milliseconds until then for a sleep: -1, no end; 0, it is over.
+std::int64_t sleep_ms(std::uint64_t deadline_ns);
 
 /// fi_wait_open()
 class WaitSet final : public fid_wait {

@@ -304,5 +304,6 @@ void EventQueue::remove_user(std::uint32_t event) { core_->remove(event); }
 
 Result<int> EventQueue::fd() { return core_->fd(); }
 bool EventQueue::arm_fd() { return core_->arm_fd(); }
+void EventQueue::ring_fd() { core_->ring(); }
 
 }  // namespace clan

@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/fi_trigger.h>
+#include <time.h>
 
 #include <atomic>
 #include <thread>
@@ -249,6 +250,217 @@ TEST(FabricWaits, OnAConditionEndForEventsCountersAndSets) {
     EXPECT_TRUE(sleep_on(face, node.fabric.get(), c.object, 10'000));
     other.join();
   }
+}
+
+// Several threads that sleep on one thing. In each round something comes for every one of them, and who has
+// got his does not come back before all have: nobody else would wake those that were missed. `take` is called
+// until it is true; `give` with the number of what to give.
+void sleep_together(int rounds, const std::function<bool(int sleeper, int round)>& take,
+                    const std::function<void(int sleeper, int round)>& give) {
+  constexpr int kSleepers = 4;
+  std::atomic<int> taken{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kSleepers; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < rounds && !stop.load(); ++round) {
+        while (!stop.load() && !take(i, round)) {
+        }
+        ++taken;
+        while (!stop.load() && taken.load() < (round + 1) * kSleepers) std::this_thread::yield();
+      }
+    });
+  }
+  for (int round = 0; round < rounds && !stop.load(); ++round) {
+    // Now and then they have had the time to fall asleep.
+    if (round % 16 == 0) std::this_thread::sleep_for(milliseconds(2));
+    for (int i = 0; i < kSleepers; ++i) give(i, round);
+    const auto end = Clock::now() + std::chrono::seconds(10);
+    while (taken.load() < (round + 1) * kSleepers) {
+      if (Clock::now() > end) {
+        ADD_FAILURE() << "round " << round << ": " << taken.load() - round * kSleepers << " have got theirs";
+        stop.store(true);
+        break;
+      }
+      std::this_thread::yield();
+    }
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(FabricWaits, OfManyThreadsEndForEachOfManyMessages) {
+  Two two(kWaits, kWaits);
+  char buffer[8];
+  sleep_together(
+      2500,
+      [&](int, int) {
+        fi_cq_tagged_entry entry;
+        return fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 15'000) == 1;
+      },
+      [&](int, int) {
+        ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+        ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
+      });
+}
+
+TEST(FabricWaits, OfManyThreadsEndWhenTheirCounterIsWhereEachWantsIt) {
+  Node node;
+  fi_cntr_attr attr{};
+  attr.wait_obj = FI_WAIT_FD;
+  fid_cntr* counter = nullptr;
+  MUST(fi_cntr_open(node.domain.get(), &attr, &counter, nullptr));
+  Object<fid_cntr> held(counter);
+  sleep_together(
+      2500,
+      [&](int i, int round) {
+        return fi_cntr_wait(counter, static_cast<std::uint64_t>(round * 4 + i + 1), 15'000) == 0;
+      },
+      [&](int, int) { ASSERT_EQ(fi_cntr_add(counter, 1), 0); });
+}
+
+TEST(FabricWaits, OfManyThreadsEndForEachOfManyEvents) {
+  Node node;
+  fi_eq_attr attr{};
+  attr.flags = FI_WRITE;
+  attr.wait_obj = FI_WAIT_FD;
+  fid_eq* eq = nullptr;
+  MUST(fi_eq_open(node.fabric.get(), &attr, &eq, nullptr));
+  Object<fid_eq> held(eq);
+  fi_eq_entry entry{};
+  sleep_together(
+      2500,
+      [&](int, int) {
+        fi_eq_entry mine;
+        std::uint32_t event;
+        return fi_eq_sread(eq, &event, &mine, sizeof mine, 15'000, 0) > 0;
+      },
+      [&](int, int) { ASSERT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); });
+}
+
+// Two of them on the descriptor, two in a call of the queue's.
+TEST(FabricWaits, OfAllKindsAtOnceMissNothing) {
+  Two two(kWaits, kWaits);
+  int fd = -1;
+  ASSERT_EQ(fi_control(&two.b.cq->fid, FI_GETWAIT, &fd), 0);
+  fid* fids[] = {&two.b.cq->fid};
+  char buffer[8];
+  sleep_together(
+      1000,
+      [&](int i, int) {
+        fi_cq_tagged_entry entry;
+        if (i > 1) return fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 15'000) == 1;
+        if (fi_trywait(two.b.fabric.get(), fids, 1) == 0) {
+          pollfd p{fd, POLLIN, 0};
+          (void)::poll(&p, 1, 15'000);
+        }
+        return fi_cq_read(two.b.cq.get(), &entry, 1) == 1;
+      },
+      [&](int, int) {
+        ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+        ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
+      });
+}
+
+TEST(FabricWaits, OfManyThreadsInASetEndForEachOfManyEntries) {
+  Node node;
+  fi_wait_attr wait_attr{FI_WAIT_FD, 0};
+  fid_wait* set = nullptr;
+  MUST(fi_wait_open(node.fabric.get(), &wait_attr, &set));
+  Object<fid_wait> held_set(set);
+  fi_eq_attr attr{};
+  attr.flags = FI_WRITE;
+  attr.wait_obj = FI_WAIT_SET;
+  attr.wait_set = set;
+  fid_eq* eq = nullptr;
+  MUST(fi_eq_open(node.fabric.get(), &attr, &eq, nullptr));
+  Object<fid_eq> held(eq);
+  fi_eq_entry entry{};
+  sleep_together(
+      2500,
+      [&](int, int) {
+        fi_eq_entry mine;
+        std::uint32_t event;
+        return fi_wait(set, 15'000) == 0 && fi_eq_read(eq, &event, &mine, sizeof mine, 0) > 0;
+      },
+      [&](int, int) { ASSERT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); });
+}
+
+double thread_seconds() {
+  timespec spent;
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+  return static_cast<double>(spent.tv_sec) + static_cast<double>(spent.tv_nsec) / 1e9;
+}
+
+TEST(FabricWaits, OfManyThreadsSleepWhileNothingComes) {
+  Two two(kWaits, kWaits);
+  char buffer[8];
+  std::vector<std::thread> threads;
+  std::atomic<int> found{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      fi_cq_tagged_entry entry;
+      const auto start = Clock::now();
+      const double before = thread_seconds();
+      if (fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 500) == 1) {
+        ++found;
+        return;
+      }
+      EXPECT_GE(Clock::now() - start, milliseconds(499));
+      EXPECT_LT(thread_seconds() - before, 0.1);
+    });
+  }
+  std::this_thread::sleep_for(milliseconds(100));
+  // All are woken, one has it, the others have yet to sleep for the rest of their time.
+  ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(found.load(), 1);
+}
+
+TEST(FabricWaits, ForMoreThanIsThereSleep) {
+  Two two;
+  fi_cq_attr attr{};
+  attr.format = FI_CQ_FORMAT_TAGGED;
+  attr.wait_obj = FI_WAIT_FD;
+  attr.wait_cond = FI_CQ_COND_THRESHOLD;
+  fid_cq* cq = nullptr;
+  MUST(fi_cq_open(two.b.domain.get(), &attr, &cq, nullptr));
+  Object<fid_cq> held(cq);
+  Node c;
+  fid_ep* ep = nullptr;
+  MUST(fi_endpoint(two.b.domain.get(), c.info.get(), &ep, nullptr));
+  Object<fid_ep> held_ep(ep);
+  MUST(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+  MUST(fi_ep_bind(ep, &two.b.av->fid, 0));
+  MUST(fi_enable(ep));
+  std::vector<char> name(64);
+  std::size_t length = name.size();
+  MUST(fi_getname(&ep->fid, name.data(), &length));
+  name.resize(length);
+  const fi_addr_t to = two.a.insert(name);
+  char buffer[8];
+  const auto send = [&] {
+    ASSERT_EQ(fi_recv(ep, buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, to); }, two.a), 0);
+  };
+  const auto at_least = [](std::uintptr_t n) { return reinterpret_cast<const void*>(n); };
+  send();
+  send();
+  fi_cq_tagged_entry entries[4];
+  const double before = thread_seconds();
+  const auto start = Clock::now();
+  // What there is, when the time is over.
+  EXPECT_EQ(fi_cq_sread(cq, entries, 4, at_least(3), 500), 2);
+  EXPECT_GE(Clock::now() - start, milliseconds(499));
+  EXPECT_LT(thread_seconds() - before, 0.1);
+  send();
+  send();
+  std::thread sender([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    send();
+  });
+  EXPECT_EQ(fi_cq_sread(cq, entries, 4, at_least(3), 10'000), 3);
+  sender.join();
 }
 
 TEST(FabricProgress, IsMadeByAThreadWhereProgramsWantThat) {
