@@ -313,7 +313,7 @@ int Endpoint::connect(fid_ep* id, const void* address, const void* data, std::si
   const WireHeader header{.op = Op::kConnect, .tag = endpoint.attempt_};
   const auto own = data_of(data, length);
   Peer* asked = nullptr;
-  const int rc = endpoint.port_->introduce(name_of(to), header, own.data(), own.size(), &asked);
+  const int rc = endpoint.port_->introduce(name_of(to), header, own.data(), own.size(), false, &asked);
   if (rc != 0) {
     endpoint.fail_connection(-rc, {});
   } else {
@@ -332,7 +332,8 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   const WireHeader header{.op = Op::kAccept, .tag = request.attempt};
   const auto own = data_of(data, length);
   Peer* client = nullptr;
-  const int rc = endpoint.port_->introduce(name_of(request.client), header, own.data(), own.size(), &client);
+  const int rc =
+      endpoint.port_->introduce(name_of(request.client), header, own.data(), own.size(), true, &client);
   if (rc == -FI_EAGAIN) return rc;  // too many ask it at this moment: the request is there still
   endpoint.request_.reset();
   if (rc != 0) return rc;
@@ -341,11 +342,11 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   return 0;
 }
 
-Peer* Endpoint::answered(Peer& peer, const WireHeader& header, std::span<const std::byte> data) {
-  if (!connected_mode_ || asked_ == nullptr || header.tag != attempt_) return nullptr;
+Peer* Endpoint::answered(Peer* peer, const WireHeader& header, std::span<const std::byte> data) {
+  if (!waits_for(header.tag)) return nullptr;
   Peer* const asked = std::exchange(asked_, nullptr);
-  if (header.op == Op::kAccept) {
-    connection_ = &peer;
+  if (peer != nullptr) {
+    connection_ = peer;
     tell(FI_CONNECTED, data);
   } else {
     fail_connection(FI_ECONNREFUSED, data);

@@ -72,8 +72,12 @@ class Endpoint final : public fid_ep {
   void note_access(std::uint64_t flags);
 
   // What a message endpoint hears from its port.
-  /// The answer has come. The peer to hang up on, if there is one.
-  Peer* answered(Peer& peer, const WireHeader& header, std::span<const std::byte> data);
+  /// The passive endpoint that it has asked for a connection, while it waits for the answer.
+  Peer* asked() const { return asked_; }
+  bool waits_for(std::uint64_t attempt) const { return asked_ != nullptr && attempt == attempt_; }
+  /// The answer has come: the peer of the connection, or null. Whom to hang up on; null: it is not the
+  /// answer.
+  Peer* answered(Peer* peer, const WireHeader& header, std::span<const std::byte> data);
   /// `reason`: 0, it closed in order, or an errno.
   void peer_left(Peer& peer, int reason);
 

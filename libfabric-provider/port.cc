@@ -22,6 +22,7 @@ constexpr std::uint64_t kImpatientNs = 1'000'000'000u;
 constexpr int kMostMessages = 64;  ///< taken in one call of progress()
 constexpr std::uint16_t kFirstFreePort = 32768;
 constexpr std::size_t kEagerBytes = 16384;
+constexpr std::size_t kMostStrangers = 16;  ///< who have introduced themselves, and not said why
 constexpr std::size_t kMostEager = 1u << 20;
 
 MessageOptions message_options() {
@@ -63,6 +64,9 @@ void PortList::progress(const Cq* until) {
 
 Port::~Port() {
   if (messages_) finish_accesses();
+  if (turned_away_ > 0)
+    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %llu messages of strangers\n", address_.port(),
+            static_cast<unsigned long long>(turned_away_));
   while (Unexpected* message = homeless_.first()) {
     homeless_.remove(*message);
     Unexpected::destroy(message);
@@ -270,11 +274,23 @@ void Port::give_up(Peer& peer) {
   messages_->disconnect(index);
 }
 
-void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
+namespace {
+
+// Not valid(): it speaks another version, or none.
+SocketAddress introduced_as(std::span<const std::byte> bytes) {
   Hello hello;
-  SocketAddress address;
-  if (take_front(bytes, &hello) && hello.version == kWireVersion && hello.length <= sizeof hello.address) {
-    address = read_address(&hello.address, hello.length);
+  if (!take_front(bytes, &hello) || hello.version != kWireVersion || hello.length > sizeof hello.address)
+    return {};
+  return read_address(&hello.address, hello.length);
+}
+
+}  // namespace
+
+void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
+  SocketAddress address = introduced_as(bytes);
+  if (address.valid() && name_of(address) == name_of(address_)) {
+    auto node = messages_->peer_address(from);
+    if (!node || node->node != messages_->address().node) address = {};  // nobody else has our name
   }
   if (!address.valid()) {
     FI_WARN(&g_provider, FI_LOG_EP_CTRL, "a peer that speaks another version, or none, was refused\n");
@@ -294,9 +310,75 @@ void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
   (void)flush(peer);
 }
 
+// The passive endpoint that we wait for, if it is that.
+Peer* Port::asked_by(PeerIndex index) const {
+  Peer* const asked = !endpoints_.empty() && endpoints_[0] != nullptr ? endpoints_[0]->asked() : nullptr;
+  return asked != nullptr && (index == asked->pending || index == asked->index) ? asked : nullptr;
+}
+
+void Port::turn_away(PeerIndex stranger) {
+  std::erase_if(strangers_, [stranger](const Stranger& s) { return s.index == stranger; });
+  messages_->disconnect(stranger);
+}
+
+// A message of who is no peer of ours, or not yet. A message endpoint has one peer, by the connection that it
+// has made or been granted; nobody else is heard, by whatever name.
+void Port::arrived_from_stranger(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes) {
+  if (connects_) {
+    if (header.op == Op::kHello) return arrived_hello(from, bytes);
+    return messages_->drop();
+  }
+  Endpoint* const endpoint = !endpoints_.empty() ? endpoints_[0] : nullptr;
+  const bool waits = endpoint != nullptr && endpoint->asked() != nullptr;
+  const bool from_asked = waits && asked_by(from) != nullptr;
+  Peer* leaves = nullptr;
+  if (from_asked && header.op == Op::kReject) leaves = endpoint->answered(nullptr, header, bytes);
+  if (leaves != nullptr) {
+    messages_->drop();
+    return hang_up(*leaves);
+  }
+  if (waits && !from_asked && header.op == Op::kAccept && arrived_acceptance(from, header, bytes)) return;
+  if (waits && !from_asked && header.op == Op::kHello && strangers_.size() < kMostStrangers) {
+    const bool known = std::any_of(strangers_.begin(), strangers_.end(),
+                                   [from](const Stranger& s) { return s.index == from; });
+    const SocketAddress raw = introduced_as(bytes);
+    if (!known && raw.valid()) {
+      messages_->drop();
+      strangers_.push_back({from, raw});
+      return;
+    }
+  }
+  messages_->drop();
+  ++turned_away_;
+  if (!from_asked) turn_away(from);
+}
+
+// False: it is not the one that we wait for.
+bool Port::arrived_acceptance(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes) {
+  Endpoint& endpoint = *endpoints_[0];
+  const auto stranger = std::find_if(strangers_.begin(), strangers_.end(),
+                                     [from](const Stranger& s) { return s.index == from; });
+  if (stranger == strangers_.end() || !endpoint.waits_for(header.tag)) return false;
+  if (name_of(stranger->raw) == endpoint.asked()->name) return false;
+  Peer& peer = peer_named(name_of(stranger->raw));
+  Peer* const leaves = endpoint.answered(&peer, header, bytes);
+  messages_->drop();
+  peer.raw = stranger->raw;
+  strangers_.erase(stranger);
+  remember(from, &peer);
+  send_by(peer, from);
+  hang_up(*leaves);
+  while (!strangers_.empty()) turn_away(strangers_.back().index);
+  return true;
+}
+
 void Port::departed(PeerIndex index, int reason) {
   Peer* peer = index < by_index_.size() ? by_index_[index] : nullptr;
   messages_->disconnect(index);
+  if (peer == nullptr && !connects_) {
+    std::erase_if(strangers_, [index](const Stranger& s) { return s.index == index; });
+    peer = asked_by(index);
+  }
   if (peer == nullptr) return;
   by_index_[index] = nullptr;
   // What it had offered cannot be had any more.
@@ -346,7 +428,7 @@ void Port::abandon(Peer& peer, int err) {
   }
 }
 
-int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
+int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, bool hear,
                     Peer** peer) {
   *peer = &peer_named(to);
   Peer& other = **peer;
@@ -361,6 +443,7 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
     return 0;
   }
   if (const int rc = begin_connect(other, message); rc != 0) return rc;
+  if (!hear) by_index_[other.pending] = nullptr;
   be_patient(other);
   return 0;
 }
@@ -683,12 +766,8 @@ bool Port::arrived(const IncomingMessage& message) {
     messages_->drop();
     return true;
   }
-  if (header.op == Op::kHello && peer == nullptr) {
-    arrived_hello(message.from, head);
-    return true;
-  }
   if (peer == nullptr) {
-    messages_->drop();
+    arrived_from_stranger(message.from, header, head);
     return true;
   }
   if (!crowded_.empty() && must_wait(message.from, *peer, header)) [[unlikely]] {
@@ -701,7 +780,6 @@ bool Port::arrived(const IncomingMessage& message) {
     if (taken == Taken::kNo) messages_->drop();
     return taken != Taken::kWaits;
   }
-  Peer* leaves = nullptr;
   switch (header.op) {
     case Op::kAck:
     case Op::kAtomicReply:
@@ -713,15 +791,9 @@ bool Port::arrived(const IncomingMessage& message) {
       break;
     case Op::kAtomic: arrived_atomic(*peer, header, head); break;
     case Op::kLongAtomic: arrived_long_atomic(*peer, header, head, message); return true;
-    case Op::kAccept:
-    case Op::kReject:
-      if (!endpoints_.empty() && endpoints_[0] != nullptr)
-        leaves = endpoints_[0]->answered(*peer, header, head);
-      break;
     default: break;
   }
   messages_->drop();
-  if (leaves != nullptr) hang_up(*leaves);
   return true;
 }
 

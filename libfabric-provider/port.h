@@ -310,8 +310,10 @@ class Port {
   // Message endpoints.
   /// From now on only introduce() connects.
   void only_introduce() { connects_ = false; }
-  /// Connects to whoever has this name, and says what.
-  int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, Peer** peer);
+  /// Connects to whoever has this name, and says what. `hear`: to what it says we listen from now on; else to
+  /// its answer alone, while the endpoint waits for that.
+  int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, bool hear,
+                Peer** peer);
   void hang_up(Peer& peer);
 
   /// Sends an atomic operation off. Its operands have been gathered behind the request.
@@ -390,6 +392,10 @@ class Port {
   /// False: it must wait, and is still in front.
   bool arrived(const IncomingMessage& message);
   void arrived_hello(PeerIndex from, std::span<const std::byte> bytes);
+  void arrived_from_stranger(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes);
+  bool arrived_acceptance(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes);
+  void turn_away(PeerIndex stranger);
+  Peer* asked_by(PeerIndex index) const;
   Taken arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message);
   void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
@@ -442,6 +448,13 @@ class Port {
   };
   std::vector<HeldMessage> held_;
   std::uint64_t impatient_until_ = 0;  ///< no first message waits until then (CLOCK_MONOTONIC)
+  // A message endpoint that has asked for a connection: those who may be about to grant it.
+  struct Stranger {
+    PeerIndex index;
+    SocketAddress raw;
+  };
+  std::vector<Stranger> strangers_;
+  std::uint64_t turned_away_ = 0;  ///< messages of those with whom a message endpoint is not connected
   bool progressing_ = false;
   bool starving_ = false;  ///< a message waits for memory
   bool connects_ = true;

@@ -833,6 +833,167 @@ TEST_F(FabricHostile, EveryOperationEndsOnceWhateverItsPeerAnswers) {
 
 // --- connections -------------------------------------------------------------------------------------
 
+/// A message endpoint that hostile peers are about to connect with, or to talk into.
+class Connecting {
+ public:
+  explicit Connecting(fi_info* with) {
+    MUST(fi_fabric(with->fabric_attr, &out.fabric, nullptr));
+    fabric.reset(out.fabric);
+    fi_eq_attr eq_attr{};
+    eq_attr.wait_obj = FI_WAIT_FD;
+    MUST(fi_eq_open(fabric.get(), &eq_attr, &out.eq, nullptr));
+    eq.reset(out.eq);
+    MUST(fi_domain(fabric.get(), with, &out.domain, nullptr));
+    domain.reset(out.domain);
+    fi_cq_attr cq_attr{};
+    cq_attr.format = FI_CQ_FORMAT_TAGGED;
+    MUST(fi_cq_open(domain.get(), &cq_attr, &out.cq, nullptr));
+    cq.reset(out.cq);
+    MUST(fi_endpoint(domain.get(), with, &out.ep, nullptr));
+    ep.reset(out.ep);
+    MUST(fi_ep_bind(ep.get(), &eq->fid, 0));
+    MUST(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
+    MUST(fi_enable(ep.get()));
+    MUST(fi_mr_reg(domain.get(), memory, sizeof memory, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 5, 0, &out.mr,
+                   nullptr));
+    mr.reset(out.mr);
+  }
+  /// The next event, or -1.
+  int event(int timeout_ms = 0) {
+    std::uint32_t what = 0;
+    fi_eq_cm_entry entry[128];
+    const ssize_t n = fi_eq_sread(eq.get(), &what, entry, sizeof entry, timeout_ms, 0);
+    if (n != -FI_EAVAIL) return n < 0 ? -1 : static_cast<int>(what);
+    fi_eq_err_entry error{};
+    (void)fi_eq_readerr(eq.get(), &error, 0);
+    return -1000 - error.err;
+  }
+  /// Completions that there are, after some time. At most one receive each.
+  int received(int times = 300) {
+    int n = 0;
+    for (int i = 0; i < times; ++i) {
+      fi_cq_tagged_entry entry;
+      n += fi_cq_read(cq.get(), &entry, 1) == 1;
+    }
+    return n;
+  }
+  void post() {
+    ASSERT_EQ(fi_recv(ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(fi_trecv(ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 0, ~0ull, nullptr), 0);
+  }
+
+  struct {
+    fid_fabric* fabric;
+    fid_eq* eq;
+    fid_domain* domain;
+    fid_cq* cq;
+    fid_ep* ep;
+    fid_mr* mr;
+  } out{};
+  std::uint64_t memory[64] = {};
+  char buffer[64] = {};
+  Object<fid_fabric> fabric;
+  Object<fid_eq> eq;
+  Object<fid_domain> domain;
+  Object<fid_cq> cq;
+  Object<fid_mr> mr;
+  Object<fid_ep> ep;
+};
+
+// What a stranger tries, once it is let in. It may be cut off in the middle.
+void try_everything(Hostile& hostile) {
+  for (const Op op : {Op::kMessage, Op::kTagged, Op::kAck, Op::kRmaDone, Op::kReject, Op::kConnect,
+                      Op::kAccept, Op::kMessage})
+    if (!hostile.say({.op = op, .tag = 5}, Bytes(16))) return;
+  Bytes put;
+  append(put, kAccessWaiting);
+  put.resize(16, std::byte{1});
+  if (!hostile.say({.op = Op::kPut, .tag = 5}, put)) return;
+  Bytes add;
+  append(add, AtomicRequest{.count = 1, .type = FI_UINT64, .op = FI_SUM});
+  append(add, std::uint64_t{7});
+  (void)hostile.say({.op = Op::kAtomic, .tag = 5}, add);
+}
+
+TEST_F(FabricHostile, AMessageEndpointHearsItsConnectionAlone) {
+  Hostile passive, granter, stranger, impostor;
+  Info info = get_info(make_hints(FI_EP_MSG), "127.0.0.1", std::to_string(passive.port()).c_str());
+  ASSERT_NE(info, nullptr);
+  Connecting victim(info.get());
+  victim.post();
+  for (Hostile* h : {&passive, &granter, &stranger, &impostor}) {
+    h->work = [&] {
+      EXPECT_EQ(victim.received(1), 0);
+      EXPECT_EQ(victim.event(), -1);
+    };
+  }
+  std::vector<char> name(16);
+  std::size_t length = name.size();
+  MUST(fi_getname(&victim.ep->fid, name.data(), &length));
+  const std::uint16_t port = port_of(name);
+  const auto intrude = [&](Hostile& who, std::uint16_t as) {
+    if (who.connect(port) && who.introduce(as)) try_everything(who);
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(victim.received(10), 0);
+    EXPECT_EQ(victim.event(), -1);
+    EXPECT_EQ(victim.memory[0], 0u);
+  };
+  // Nobody has been asked yet.
+  intrude(stranger, stranger.port());
+  ASSERT_EQ(fi_connect(victim.ep.get(), info->dest_addr, nullptr, 0), 0);
+  std::uint64_t attempt = 0;
+  ASSERT_TRUE(passive.look([&](const WireHeader& header, const IncomingMessage&) {
+    EXPECT_EQ(header.op, Op::kConnect);
+    attempt = header.tag;
+  }));
+  passive.take_all();
+  // Who is asked may say yes or no, and nothing else; others not even that.
+  try_everything(passive);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(victim.received(10), 0);
+  intrude(stranger, stranger.port());
+  intrude(stranger, passive.port());
+  ASSERT_TRUE(impostor.connect(port));
+  ASSERT_TRUE(impostor.introduce(granter.port()));  // is there first, with the name of who will be it
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(victim.received(10), 0);
+  ASSERT_TRUE(granter.connect(port));
+  ASSERT_TRUE(granter.introduce(granter.port()));
+  ASSERT_TRUE(granter.say({.op = Op::kAccept, .tag = attempt}));
+  EXPECT_TRUE(eventually([&] {
+    victim.received(1);
+    return victim.event() == FI_CONNECTED;
+  }));
+  try_everything(impostor);
+  intrude(stranger, stranger.port());
+  intrude(stranger, granter.port());
+  intrude(passive, passive.port());
+  ASSERT_EQ(fi_inject(victim.ep.get(), "for the granter", 16, FI_ADDR_UNSPEC), 0);
+  granter.work = [&] { victim.received(1); };
+  ASSERT_TRUE(granter.look([](const WireHeader& header, const IncomingMessage& message) {
+    EXPECT_EQ(header.op, Op::kMessage);
+    EXPECT_EQ(message.size, sizeof header + 16);
+  }));
+  ASSERT_TRUE(granter.say({.op = Op::kMessage}, Bytes(16)));
+  ASSERT_TRUE(granter.say({.op = Op::kTagged}, Bytes(16)));
+  int received = 0;
+  EXPECT_TRUE(eventually([&] { return (received += victim.received(10)) == 2; }));
+}
+
+TEST_F(FabricHostile, AnEndpointIsToldItsOwnNameByItselfAlone) {
+  Victim victim;
+  Hostile& hostile = victim.hostile;
+  ASSERT_TRUE(hostile.connect(victim.port));
+  ASSERT_TRUE(hostile.introduce(victim.port));
+  victim.idle();
+  const fi_addr_t to_self = victim.insert(victim.name());
+  char in[16] = {};
+  ASSERT_EQ(fi_recv(victim.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, Victim::number(1)), 0);
+  ASSERT_EQ(victim.attempt([&] { return fi_inject(victim.ep.get(), "for myself", 11, to_self); }), 0);
+  EXPECT_TRUE(eventually([&] {
+    victim.work();
+    return victim.ends[1] == 1;
+  }));
+  EXPECT_STREQ(in, "for myself");
+}
+
 TEST_F(FabricHostile, APassiveEndpointHearsOfThoseAloneWhoAskForAConnection) {
   Info hints = make_hints(FI_EP_MSG);
   Info info = get_info(hints, "127.0.0.1", "0", FI_SOURCE);
