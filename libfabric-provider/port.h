@@ -334,7 +334,8 @@ class Port {
   /// Nothing is there to be done. Most looks find that, and half of one is in every latency.
   bool idle() const {
     return !messages_ || progressing_ ||
-           (posted_sends_ == 0 && held_.empty() && accessing_.empty() && crowded_.empty() && messages_->quiet());
+           (posted_sends_ == 0 && held_.empty() && accessing_.empty() && slow_.empty() && crowded_.empty() &&
+            messages_->quiet());
   }
   bool make_progress(const Cq* until);
   Peer* peer_slowly(fi_addr_t address);
