@@ -86,6 +86,7 @@ struct Posted {
   std::size_t length = 0;   ///< room, all of it
   std::size_t used = 0;     ///< FI_MULTI_RECV: by earlier messages
   std::size_t least = 0;    ///< FI_MULTI_RECV: with less room it is given back
+  bool claims = false;      ///< for one message that was claimed, and for no other
   bool deferred = false;    ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
   Counter* counter = nullptr;
   std::uint32_t pieces = 0;

@@ -259,6 +259,7 @@ ssize_t take_claimed(Endpoint& endpoint, const iovec* iov, std::size_t count, co
     return 0;
   }
   Posted* posted = make_receive(endpoint, iov, count, wanted, nullptr, context, flags);
+  posted->claims = true;
   queue.posted(kTagged).push_back(*posted);
   message->to->port().deliver(*message, *posted, queue, kTagged);
   return 0;

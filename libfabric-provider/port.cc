@@ -895,8 +895,13 @@ void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& he
                      if (err != 0) return;
                      if (auto s = messages_->copy(*aside, at, piece); !s) err = s.error().err;
                    });
-    if (err == ESTALE) return;  // its sender took it back: as if it had never been
-    messages_->finish(*aside, err == 0);
+    // Its sender took it back: as if it had never been.
+    if (err == ESTALE && !posted.claims) return;
+    if (err == ESTALE) {
+      err = ECONNRESET;
+    } else {
+      messages_->finish(*aside, err == 0);
+    }
   }
   if ((header.flags & kWantsAck) != 0) acknowledge(from, header);
 

@@ -654,6 +654,84 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
   EXPECT_EQ(answers, asked);
 }
 
+// --- offers that are taken back ----------------------------------------------------------------------
+
+// The sender of a message that has been claimed goes while it is received. That ends once, and no other
+// message comes to its place.
+TEST_F(FabricHostile, AClaimedMessageThatIsTakenBackEndsItsReceive) {
+  Victim victim;
+  Two two;
+  const fi_addr_t to_b = two.a.insert(victim.name());
+  (void)two.a.insert(two.b.name());
+  std::vector<std::byte> offered(100'000);
+  std::vector<char> in(offered.size());
+  int broken = 0, whole = 0, gone = 0;
+  for (int i = 0; i < 150; ++i) {
+    victim.ends.clear();
+    auto hostile = std::make_unique<Hostile>();
+    hostile->work = [&] { victim.work(); };
+    ASSERT_TRUE(hostile->connect(victim.port));
+    ASSERT_TRUE(hostile->introduce(hostile->port()));
+    Bytes header;
+    append(header, WireHeader{.op = Op::kTagged, .tag = 9});
+    ASSERT_TRUE(hostile->messages().post(0, header, offered, 1).ok());
+    fi_msg_tagged msg{};
+    msg.addr = FI_ADDR_UNSPEC;
+    msg.tag = 9;
+    msg.context = Victim::number(1);
+    ASSERT_TRUE(eventually([&] {
+      if (fi_trecvmsg(victim.ep.get(), &msg, FI_PEEK | FI_CLAIM) != 0) return false;
+      fi_cq_tagged_entry entry;
+      if (fi_cq_read(victim.cq.get(), &entry, 1) == 1) return true;
+      fi_cq_err_entry error{};
+      EXPECT_EQ(fi_cq_readerr(victim.cq.get(), &error, 0), 1);
+      return false;
+    }));
+    std::atomic<bool> begun{false};
+    std::thread leaver([&] {
+      begun = true;
+      hostile->messages().disconnect(0);
+    });
+    while (!begun) {
+    }
+    const auto moment = Clock::now() + std::chrono::nanoseconds(i * 100);
+    while (Clock::now() < moment) {
+    }
+    iovec iov{in.data(), in.size()};
+    msg.msg_iov = &iov;
+    msg.iov_count = 1;
+    const ssize_t rc = fi_trecvmsg(victim.ep.get(), &msg, FI_CLAIM);
+    leaver.join();
+    fi_cq_tagged_entry entry;
+    fi_cq_err_entry error{};
+    const ssize_t n = fi_cq_read(victim.cq.get(), &entry, 1);
+    if (rc != 0) {
+      EXPECT_EQ(rc, -FI_EINVAL);  // it had gone with its sender
+      ++gone;
+    } else if (n == -FI_EAVAIL) {
+      EXPECT_EQ(fi_cq_readerr(victim.cq.get(), &error, 0), 1);
+      EXPECT_EQ(error.op_context, Victim::number(1));
+      ++broken;
+    } else {
+      ASSERT_EQ(n, 1) << i;
+      EXPECT_EQ(entry.op_context, Victim::number(1));
+      ++whole;
+    }
+    // Another of that tag is not for it.
+    ASSERT_EQ(sent([&] { return fi_tinject(two.a.ep.get(), "another", 8, to_b, 9); }, two.a), 0);
+    victim.idle(50);
+    EXPECT_EQ(fi_cq_read(victim.cq.get(), &entry, 1), -FI_EAGAIN);
+    ASSERT_EQ(
+        fi_trecv(victim.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC, 9, 0, Victim::number(2)), 0);
+    ASSERT_TRUE(eventually([&] {
+      victim.work();
+      return victim.ends[2] == 1;
+    }));
+    EXPECT_STREQ(in.data(), "another");
+  }
+  EXPECT_EQ(broken + whole + gone, 150);
+}
+
 // --- everything --------------------------------------------------------------------------------------
 
 TEST_F(FabricHostile, NonsenseOfEveryKindIsTakenOutOfTheWay) {
