@@ -163,7 +163,10 @@ std::uint64_t Domain::free_key() {
 // --- progress --------------------------------------------------------------------------------------
 
 void Domain::progress_all() {
-  for (Port* port : ports_) port->progress();
+  for (Port* port : ports_) {
+    port->tidy();
+    port->progress();
+  }
   if (has_deferred()) run_due();
 }
 

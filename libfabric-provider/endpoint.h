@@ -78,6 +78,12 @@ class Endpoint final : public fid_ep {
   /// The answer has come: the peer of the connection, or null. Whom to hang up on; null: it is not the
   /// answer.
   Peer* answered(Peer* peer, const WireHeader& header, std::span<const std::byte> data);
+  /// Marks those that it knows.
+  void want_peers() const {
+    for (Peer* peer : {connection_, asked_}) {
+      if (peer != nullptr) peer->wanted = true;
+    }
+  }
   /// `reason`: 0, it closed in order, or an errno.
   void peer_left(Peer& peer, int reason);
 

@@ -39,6 +39,15 @@ class List {
     (last_ != nullptr ? last_->next : first_) = &element;
     last_ = &element;
   }
+  /// Calls f(list, element), which may remove it.
+  template <typename F>
+  void for_each(F&& f) {
+    for (T* element = first_; element != nullptr;) {
+      T* const next = element->next;
+      f(*this, *element);
+      element = next;
+    }
+  }
   void remove(T& element) {
     --size_;
     (element.previous != nullptr ? element.previous->next : first_) = element.next;
@@ -162,13 +171,7 @@ class ReceiveQueue {
 
   template <typename F>
   void for_each_unexpected(F&& f) {
-    for (List<Unexpected>* list : {&unexpected_[0], &unexpected_[1], &claimed_}) {
-      for (Unexpected* u = list->first(); u != nullptr;) {
-        Unexpected* next = u->next;
-        f(*list, *u);
-        u = next;
-      }
-    }
+    for (List<Unexpected>* list : {&unexpected_[0], &unexpected_[1], &claimed_}) list->for_each(f);
   }
 
  private:

@@ -55,6 +55,7 @@ void PortList::remove(Port& port) {
 
 void PortList::progress(const Cq* until) {
   for (const auto& [port, times] : ports_) {
+    port->tidy();
     port->progress(until);
     if (until != nullptr && !until->empty()) return;
   }
@@ -270,7 +271,7 @@ void Port::send_by(Peer& peer, PeerIndex index) {
 void Port::give_up(Peer& peer) {
   const PeerIndex index = std::exchange(peer.pending, kNoPeer);
   if (index == kNoPeer) return;
-  by_index_[index] = nullptr;
+  forget_connection(index);
   messages_->disconnect(index);
 }
 
@@ -380,16 +381,17 @@ void Port::departed(PeerIndex index, int reason) {
     peer = asked_by(index);
   }
   if (peer == nullptr) return;
-  by_index_[index] = nullptr;
+  forget_connection(index);
   // What it had offered cannot be had any more.
+  const auto forget_offer = [&](List<Unexpected>& list, Unexpected& message) {
+    if (message.from != peer || !message.offered || message.aside.from != index) return;
+    list.remove(message);
+    Unexpected::destroy(&message);
+  };
   for (Endpoint* endpoint : endpoints_) {
-    if (endpoint == nullptr) continue;
-    endpoint->receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
-      if (message.from != peer || !message.offered || message.aside.from != index) return;
-      list.remove(message);
-      Unexpected::destroy(&message);
-    });
+    if (endpoint != nullptr) endpoint->receives().for_each_unexpected(forget_offer);
   }
+  homeless_.for_each(forget_offer);
   const bool unaccepted = peer->pending == index;
   if (!unaccepted && peer->index != index) return;
   if (unaccepted) {
@@ -400,7 +402,8 @@ void Port::departed(PeerIndex index, int reason) {
     abandon(*peer, ECONNRESET);
   }
   // It may have connected to us while we connected to it, and lives on by that.
-  for (PeerIndex other = 0; peer->index == kNoPeer && other < by_index_.size(); ++other) {
+  const bool others = peer->connections > (peer->pending != kNoPeer ? 1u : 0u);
+  for (PeerIndex other = 0; others && peer->index == kNoPeer && other < by_index_.size(); ++other) {
     if (by_index_[other] == peer && other != peer->pending) send_by(*peer, other);
   }
   if (peer->index != kNoPeer) {
@@ -426,6 +429,37 @@ void Port::abandon(Peer& peer, int err) {
     operation->err = err;
     settle(*operation);
   }
+}
+
+// An endpoint that meets many peers, one after the other, does not remember them all.
+void Port::forget_peers() {
+  for (auto& [name, peer] : peers_) {
+    // `failure`: the next who sends is to hear of it.
+    peer->wanted = peer->connections > 0 || peer->pending != kNoPeer || peer->failure != 0 || peer->crowded ||
+                   (peer->accesses && peer->accesses->listed);
+  }
+  const auto wants_sender = [](List<Unexpected>&, Unexpected& message) { message.from->wanted = true; };
+  homeless_.for_each(wants_sender);
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    endpoint->want_peers();
+    ReceiveQueue& queue = endpoint->receives();
+    queue.for_each_unexpected(wants_sender);
+    for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged}) {
+      for (Posted* posted = queue.posted(kind).first(); posted != nullptr; posted = posted->next) {
+        if (posted->from != nullptr) posted->from->wanted = true;
+      }
+    }
+  }
+  for (const auto& operation : operations_) {
+    if (operation->live) operation->peer->wanted = true;
+  }
+  for (Peer* peer : slow_) peer->wanted = true;
+  for (Peer*& peer : by_address_) {
+    if (peer != nullptr && !peer->wanted) peer = nullptr;
+  }
+  std::erase_if(peers_, [](const auto& entry) { return !entry.second->wanted; });
+  most_peers_ = 2 * peers_.size() + kFewPeers;
 }
 
 int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, bool hear,
@@ -454,7 +488,7 @@ void Port::hang_up(Peer& peer) {
   const PeerIndex index = peer.index;
   peer.send_by(kNoPeer);
   if (index != kNoPeer) {
-    by_index_[index] = nullptr;
+    forget_connection(index);
     std::erase_if(held_, [index](const HeldMessage& held) { return held.from == index; });
     messages_->disconnect(index);
   }
@@ -824,6 +858,7 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
     posted =
         kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
   }
+  if (endpoint == nullptr && header.context >= receive_contexts_) return Taken::kNo;  // there will be none
   List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : homeless_;
   Unexpected* kept = nullptr;
   if (posted == nullptr) {

@@ -25,8 +25,8 @@
 #include "av.h"
 #include "cq.h"
 #include "matching.h"
-#include "pieces.h"
 #include "memory_region.h"
+#include "pieces.h"
 #include "provider.h"
 #include "wire.h"
 
@@ -37,6 +37,7 @@ class Domain;
 
 inline constexpr PeerIndex kNoPeer = ~PeerIndex{0};
 inline constexpr std::size_t kMostSmallAccess = 8192;
+inline constexpr std::size_t kFewPeers = 64;  ///< that are remembered, though they have gone
 
 /// A peer's region that we have looked up.
 struct RemoteRegion {
@@ -151,13 +152,15 @@ struct SlowCopies {
 
 struct Peer {
   Name name;
-  PeerIndex index = kNoPeer;    ///< the connection that we send by
-  PeerIndex open = kNoPeer;     ///< the same, while there are no barriers
-  std::uint32_t barriers = 0;   ///< operations of ours under way that nothing may overtake
-  std::uint64_t owed = 0;       ///< answers that it owes us, in bytes: see kMostOwed
-  PeerIndex pending = kNoPeer;  ///< the one that it has yet to accept
-  bool introduced = false;      ///< which carries a message of introduce()
-  int failure = 0;              ///< what became of that, for the next who sends
+  PeerIndex index = kNoPeer;      ///< the connection that we send by
+  PeerIndex open = kNoPeer;       ///< the same, while there are no barriers
+  std::uint32_t barriers = 0;     ///< operations of ours under way that nothing may overtake
+  std::uint64_t owed = 0;         ///< answers that it owes us, in bytes: see kMostOwed
+  PeerIndex pending = kNoPeer;    ///< the one that it has yet to accept
+  std::uint32_t connections = 0;  ///< by either side, those two among them
+  mutable bool wanted = false;    ///< by forget_peers(): somebody refers to it
+  bool introduced = false;        ///< which carries a message of introduce()
+  int failure = 0;                ///< what became of that, for the next who sends
   std::uint64_t node = 0;
   std::uint32_t uid = 0;
   fi_addr_t address = FI_ADDR_NOTAVAIL;  ///< in the address vector, as of `generation`
@@ -246,6 +249,13 @@ class Port {
 
   /// True when something has been done. Takes no more messages when there is something in `until`.
   bool progress(const Cq* until = nullptr) { return !idle() && make_progress(until); }
+  /// Forgets peers that have gone, where there are many. Not within a call that knows one.
+  void tidy() {
+    if (peers_.size() > most_peers_) [[unlikely]]
+      forget_peers();
+  }
+  /// Of a scalable endpoint: messages may be for that many receive contexts.
+  void set_receive_contexts(std::size_t count) { receive_contexts_ = count; }
 
   /// The peer of an address, known or new; null: there is no such address.
   Peer* peer(fi_addr_t address) {
@@ -345,7 +355,12 @@ class Port {
   void remember(PeerIndex index, Peer* peer) {
     if (by_index_.size() <= index) by_index_.resize(index + 1);
     by_index_[index] = peer;
+    ++peer->connections;
   }
+  void forget_connection(PeerIndex index) {
+    if (Peer* peer = std::exchange(by_index_[index], nullptr)) --peer->connections;
+  }
+  void forget_peers();
   int ready_slowly(Peer& peer);
   int connected(Peer& peer);
   bool may_ask(Peer& peer, std::size_t bytes);
@@ -448,7 +463,9 @@ class Port {
         word;  ///< of an access that its initiator is making; null: answers are in the way
   };
   std::vector<HeldMessage> held_;
-  std::uint64_t impatient_until_ = 0;  ///< no first message waits until then (CLOCK_MONOTONIC)
+  std::uint64_t impatient_until_ = 0;   ///< no first message waits until then (CLOCK_MONOTONIC)
+  std::size_t most_peers_ = kFewPeers;  ///< with more it is time for forget_peers()
+  std::size_t receive_contexts_ = 1;
   // A message endpoint that has asked for a connection: those who may be about to grant it.
   struct Stranger {
     PeerIndex index;

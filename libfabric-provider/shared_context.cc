@@ -172,6 +172,7 @@ int ScalableEndpoint::open(fid_domain* id, fi_info* info, fid_ep** ep, void* con
     return -FI_ENOMEM;
   }
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
+  made->port_->set_receive_contexts(info->ep_attr->rx_ctx_cnt);
   *ep = made;
   return 0;
 }

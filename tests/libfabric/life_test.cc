@@ -1,5 +1,6 @@
 // What objects cost and leave behind, and several threads at one endpoint.
 #include <dirent.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,8 +11,8 @@
 #include "libfabric/node.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// LeakSanitizer's tracer faults now and then among the threads that libfabric's other providers have left. What may
-// leak (descriptors, threads, mappings, memory) the tests count themselves.
+// LeakSanitizer's tracer faults now and then among the threads that libfabric's other providers have left.
+// What may leak (descriptors, threads, mappings, memory) the tests count themselves.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
 #endif
@@ -50,6 +51,85 @@ TEST(FabricLife, LeavesNoDescriptorsBehind) {
     exchange_something(two);
   }
   EXPECT_EQ(open_descriptors(), before);
+}
+
+std::size_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long pages = 0, resident = 0;
+  if (file == nullptr || std::fscanf(file, "%lu %lu", &pages, &resident) != 2) std::abort();
+  std::fclose(file);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Each says something, is answered, has its memory written and read, leaves a message unread, and goes.
+TEST(FabricLife, AnEndpointThatMeetsManyPeersDoesNotGrow) {
+  constexpr int kFew = 300, kMany = 1200;
+  Node server;
+  server.enable();
+  const std::vector<char> name = server.name();
+  std::size_t few_bytes = 0;
+  int few_descriptors = 0, met = 0;
+  fi_addr_t first = FI_ADDR_NOTAVAIL;
+  char stays[8] = {};
+  for (; met < kMany; ++met) {
+    if (met == kFew) {
+      ::malloc_trim(0);
+      few_bytes = resident_bytes();
+      few_descriptors = open_descriptors();
+    }
+    Node peer;
+    peer.enable();
+    const fi_addr_t to_server = peer.insert(name);
+    fi_addr_t to_peer = server.insert(peer.name());
+    char in[8] = {}, out[8] = {}, memory[64] = {}, written[64] = "memory";
+    fid_mr* mr = nullptr;
+    MUST(fi_mr_reg(peer.domain.get(), memory, sizeof memory, FI_REMOTE_WRITE, 0, 5, 0, &mr, nullptr));
+    Object<fid_mr> region(mr);
+    MUST(fi_trecv(server.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
+    MUST(fi_trecv(peer.ep.get(), out, sizeof out, nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr));
+    ASSERT_EQ(sent([&] { return fi_tinject(peer.ep.get(), "hello", 6, to_server, 1); }, peer), 0);
+    int heard = 0;
+    const auto hear = [&] {
+      fi_cq_tagged_entry entry;
+      for (Node* node : {&server, &peer}) {
+        if (fi_cq_read(node->cq.get(), &entry, 1) == 1) ++heard;
+      }
+    };
+    ASSERT_TRUE(eventually([&] {
+      hear();
+      return heard == 1;
+    }));
+    EXPECT_STREQ(in, "hello");
+    ASSERT_EQ(sent([&] { return fi_tinject(server.ep.get(), "answer", 7, to_peer, 2); }, server), 0);
+    ASSERT_EQ(
+        sent([&] { return fi_write(server.ep.get(), written, 64, nullptr, to_peer, 0, 5, nullptr); }, server),
+        0);
+    ASSERT_TRUE(eventually([&] {
+      hear();
+      return heard == 3;
+    }));
+    EXPECT_STREQ(out, "answer");
+    EXPECT_STREQ(memory, "memory");
+    // The first one's last words are read when all have gone.
+    if (met == 0) {
+      ASSERT_EQ(sent([&] { return fi_tinject(peer.ep.get(), "unread", 7, to_server, 3); }, peer), 0);
+      for (int i = 0; i < 200; ++i) hear();
+    }
+    if (met == 0) {
+      first = to_peer;
+    } else {
+      ASSERT_EQ(fi_av_remove(server.av.get(), &to_peer, 1, 0), 0);
+    }
+  }
+  ::malloc_trim(0);
+  EXPECT_LT(resident_bytes(), few_bytes + (std::size_t{2} << 20)) << "from " << few_bytes;
+  EXPECT_LE(open_descriptors(), few_descriptors + 4);
+  fi_cq_tagged_entry entry{};
+  fi_addr_t source = 0;
+  ASSERT_EQ(fi_trecv(server.ep.get(), stays, sizeof stays, nullptr, FI_ADDR_UNSPEC, 3, 0, nullptr), 0);
+  ASSERT_EQ(fi_cq_readfrom(server.cq.get(), &entry, 1, &source), 1);
+  EXPECT_STREQ(stays, "unread");
+  EXPECT_EQ(source, first);
 }
 
 TEST(FabricLife, SleepsWithoutTheProcessor) {
