@@ -182,6 +182,7 @@ void RdmaDriver::answer_doorbells() {
 bool RdmaDriver::slice() {
   answer_doorbells();
   auto progress = scheduler_->run(kSharedChunk);
+  runnable_ = !progress.idle;
   const bool idle = progress.idle && progress.deferred == 0;
   idle_.store(idle, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
   return !progress.idle && progress.bytes + progress.completions > 0;
@@ -234,8 +235,9 @@ void RdmaDriver::run_in_background() {
   }
   if (!run(kInlineBytes, [] { return false; })) return;  // somebody else is at it and will kick if need be
   auto lock = enter();
-  const bool again = !idle() &&
-                     (rung() || scheduler_->deferred_queues() > 0 || scheduler_->outstanding_chunks() == 0);
+  // Not for queues that wait: for a page, which has kicked us already, or for a link, whose next completion will. That
+  // may be long in coming, when the peer is stopped.
+  const bool again = rung() || runnable_;
   lock.unlock();
   // Other descriptors of the driver thread get their turn in between.
   if (again) kick();

@@ -79,6 +79,7 @@ class RdmaDriver final : public nic::RdmaMover {
   // What move_now() did. relaxed: counters
   std::atomic<std::uint64_t> now_requests_{0}, now_bytes_{0};
   std::atomic<bool> idle_{true};
+  bool runnable_ = false;  ///< under mutex_: at the end of the last slice a queue had something to do at once
   std::unique_ptr<nic::RdmaScheduler> scheduler_;
   struct Remote {
     RemoteApertureCore* core = nullptr;
