@@ -477,7 +477,7 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
     return 0;
   }
   if (const int rc = begin_connect(other, message); rc != 0) return rc;
-  if (!hear) by_index_[other.pending] = nullptr;
+  if (!hear) forget_connection(other.pending);
   be_patient(other);
   return 0;
 }
