@@ -116,6 +116,11 @@ void declare(CLI::App& app, CommandLine& line) {
   app.allow_extras();  // after the questions, which take none: what nobody knows ends up in app.remaining()
 }
 
+// What `clan` runs by itself.
+constexpr const char* kElsewhere =
+    "`clan bench apps` measures redis, nginx and others under `clan run`, `clan bench ofi` the libfabric provider\n"
+    "and Open MPI over it: see their --help.\n";
+
 /// Says what of the command line is not understood. The exit code.
 int complain_about(const CLI::App& app, const std::string& word) {
   if (word.starts_with("-")) {
@@ -126,16 +131,14 @@ int complain_about(const CLI::App& app, const std::string& word) {
   for (const CLI::App* question : app.get_subcommands({})) {
     fmt::print(stderr, " {}", question->get_name());
   }
-  fmt::print(stderr, ".\n`clan bench help` says what each asks.\n");
+  fmt::print(stderr, ".\n`clan bench help` says what each asks.\n{}", kElsewhere);
   return 2;
 }
 
 int help(const CLI::App& app) {
   fmt::print("{}\n`clan bench quick` is the one to begin with: a minute, CLAN beside TCP and UNIX sockets.\n",
              app.get_formatter()->make_help(&app, "clan bench", CLI::AppFormatMode::Normal));
-#ifdef CLAN_PRELOAD
-  fmt::print("`clan bench apps` measures redis, nginx and others under `clan run`: see its --help.\n");
-#endif
+  fmt::print("{}", kElsewhere);
   return 0;
 }
 

@@ -28,6 +28,11 @@ def mpi_version():
     return (lines_of(["mpirun", "--version"]) or ["unknown"])[0]
 
 
+LEGEND = """\
+Microseconds per operation, minimum / median; beside them how many times as long the others take, turn by
+turn: median (smallest..largest; that of the minima). Wanted: at least that many times."""
+
+
 def machine_text(machine):
     lines = [f"machine   {machine['cpu']} · {machine['cores']} cores · governor {machine['governor']}",
              f"system    {machine['kernel']} · load {machine['load']}",
@@ -99,9 +104,7 @@ def markdown(results):
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
     out = ["## libfabric and Open MPI", "",
-           f"What `clan bench ofi` measured: {results.how}, all columns in turns. Microseconds per",
-           "operation, minimum / median; beside them how many times as long the others take, turn by turn:",
-           "median (smallest..largest; that of the minima). Wanted: at least that many times.", "",
+           f"What `clan bench ofi` measured: {results.how}, all columns in turns.", LEGEND, "",
            "```", results.machine_text.rstrip("\n"),
            f"load      {results.machine.get('load_after', '')} at the end", "```"]
     for row, lines in results.tables:

@@ -4,6 +4,7 @@ See rows.py for what is measured and what is wanted of it, README.md for how to 
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -29,12 +30,30 @@ def programs_of_fabtests(text):
     raise argparse.ArgumentTypeError(f'"{text}" has no fi_rdm_pingpong')
 
 
+def chosen(text, known):
+    """The rows that `--only TEXT` names: whole groups, or lines of them. Lines have commas in their names."""
+    lines = {point.text: (row, point) for row in known.values() for point in row.points}
+    words, rows_ = text.split(","), {}
+    while words:
+        for n in range(len(words), 0, -1):
+            name = ",".join(words[:n]).strip()
+            if name in known or name in lines:
+                break
+        else:
+            raise KeyError(words[0].strip())
+        row, *points = (known[name], *known[name].points) if name in known else lines[name]
+        rows_.setdefault(row.name, []).extend(p for p in points if p not in rows_[row.name])
+        words = words[n:]
+    return [dataclasses.replace(known[name], points=points) for name, points in rows_.items()]
+
+
 def parse():
     parser = argparse.ArgumentParser(
         prog="clan bench ofi", description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by "
         "libfabric's public interface, and Open MPI over CLAN beside its own transports: all in turns.")
     parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
-    parser.add_argument("--only", metavar="NAME,...", help="only these rows")
+    parser.add_argument("--only", metavar="NAME,...",
+                        help="only these groups (tagged) or lines (\"fetch-and-add 8 B\") of --list")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 6 ms a turn instead of 5 of 12")
     parser.add_argument("--rounds", type=arguments.positive, help="how often everything is measured (5)")
     parser.add_argument("--ms", type=arguments.positive, help="length of one turn (12)")
@@ -47,13 +66,14 @@ def parse():
     parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
     options = parser.parse_args()
     known = {row.name: row for row in rows.ROWS}
-    if options.fabtests or (options.list and not options.only):
+    if options.fabtests or (options.list and options.only is None):
         known[rows.FABTESTS.name] = rows.FABTESTS
-    names = options.only.split(",") if options.only else list(known)
-    if unknown := [name for name in names if name not in known]:
-        why = "needs --fabtests" if unknown[0] == rows.FABTESTS.name else "is not a row"
-        parser.error(f'"{unknown[0]}" {why}; `clan bench ofi --list` has all')
-    options.rows = [known[name] for name in names]
+    try:
+        options.rows = list(known.values()) if options.only is None else chosen(options.only, known)
+    except KeyError as unknown:
+        name = unknown.args[0]
+        why = "needs --fabtests" if name == rows.FABTESTS.name else "is no group and no line of one"
+        parser.error(f'"{name}" {why}; `clan bench ofi --list` has all')
     options.rounds = options.rounds or (3 if options.quick else 5)
     options.ms = options.ms or (6 if options.quick else 12)
     options.cores = options.cores or arguments.first_cores()
@@ -111,7 +131,7 @@ def main():
     results = SimpleNamespace(tables=[], failed={}, missing={}, machine=machine,
                               how=f"{options.rounds} rounds of {loads.TURNS} turns of {options.ms} ms")
     results.machine_text = described.machine_text(machine)
-    print(results.machine_text, flush=True)
+    print(f"{results.machine_text}\n{described.LEGEND}\n", flush=True)
     interrupted = False
     try:
         for row in options.rows:

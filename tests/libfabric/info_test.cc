@@ -62,6 +62,21 @@ TEST(FabricInfo, GivesPrimaryCapabilitiesOnlyToWhoAsks) {
   EXPECT_NE(tagged->caps & FI_RECV, 0u);
 }
 
+TEST(FabricInfo, MakesErrorsOfUnknownSendersOnlyForWhoAsks) {
+  for (const fi_ep_type type : {FI_EP_RDM, FI_EP_DGRAM}) {
+    Info hints = make_hints(type);
+    hints->caps = 0;
+    Info info = get_info(hints);
+    ASSERT_NE(info, nullptr);
+    EXPECT_EQ(info->caps & (FI_SOURCE | FI_SOURCE_ERR), FI_SOURCE);
+    EXPECT_EQ(info->rx_attr->caps & FI_SOURCE_ERR, 0u);
+    hints->caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR;
+    info = get_info(hints);
+    ASSERT_NE(info, nullptr);
+    EXPECT_NE(info->caps & FI_SOURCE_ERR, 0u);
+  }
+}
+
 TEST(FabricInfo, EchoesWhatProgramsAskForWithinItsMeans) {
   Info hints = make_hints();
   hints->domain_attr->threading = FI_THREAD_DOMAIN;

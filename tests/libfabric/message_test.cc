@@ -169,8 +169,26 @@ TEST(FabricMessages, CarryDataAndTellTheirSource) {
   EXPECT_EQ(source, two.to_a);
 }
 
-TEST(FabricMessages, OfUnknownSendersNameTheirAddress) {
-  Node a, b;
+TEST(FabricMessages, OfUnknownSendersNameTheirAddressToWhoAsks) {
+  Node a;
+  {
+    // Who does not ask gets the message, of nobody known.
+    Two two;
+    Node stranger;
+    stranger.enable();
+    const fi_addr_t to = stranger.insert(two.b.name());
+    char buffer[8];
+    ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(sent([&] { return fi_inject(stranger.ep.get(), "x", 1, to); }, stranger), 0);
+    fi_cq_tagged_entry entry;
+    fi_addr_t source = 0;
+    ASSERT_TRUE(eventually([&] { return fi_cq_readfrom(two.b.cq.get(), &entry, 1, &source) == 1; }));
+    EXPECT_EQ(source, FI_ADDR_NOTAVAIL);
+    EXPECT_EQ(buffer[0], 'x');
+  }
+  NodeOptions options;
+  options.caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR;
+  Node b(options);
   a.enable();
   b.enable();
   const fi_addr_t to_b = a.insert(b.name());

@@ -32,9 +32,20 @@ def the_list_names_all_rows_and_what_is_wanted(clan):
 
 
 def an_unknown_row_and_a_wrong_core_are_refused(clan):
-    for words in (["--only", "bogus"], ["--only", "fabtests"], ["--cores", "0,7777"], ["--rounds", "0"],
-                  ["--fabtests", "/nowhere"], ["bogus"]):
-        assert words[-1] in run(clan, *words, code=2).stderr, words
+    for words in (["--only", "bogus"], ["--only", ""], ["--only", "tagged,3 B"], ["--only", "fabtests"],
+                  ["--cores", "0,7777"], ["--rounds", "0"], ["--fabtests", "/nowhere"], ["bogus"]):
+        assert words[-1].split(",")[-1] in run(clan, *words, code=2).stderr, words
+
+
+def single_lines_can_be_named(clan):
+    names = "tagged 4 KB, 64 under way,fetch-and-add 8 B,wait,tagged ping-pong 8 B"
+    said = run(clan, "--list", "--only", names).stdout
+    lines = [line.split("  ")[1] for line in said.splitlines() if line.startswith("  ")]
+    assert lines[:3] == ["tagged 4 KB, 64 under way", "tagged ping-pong 8 B", "fetch-and-add 8 B"], said
+    assert "wake-up by FI_WAIT_FD, one way" in lines and len(lines) == 5, said
+    said = run(clan, "--only", "tagged ping-pong 8 B", "--rounds", 1, "--ms", 5).stdout
+    assert "Microseconds per operation" in said and "tagged ping-pong 8 B" in said, said
+    assert "tagged ping-pong 64 B" not in said, said
 
 
 def what_is_measured_is_written(clan):
@@ -101,6 +112,7 @@ def main():
     clan = sys.argv[1]
     the_list_names_all_rows_and_what_is_wanted(clan)
     an_unknown_row_and_a_wrong_core_are_refused(clan)
+    single_lines_can_be_named(clan)
     a_provider_that_is_not_there_is_named(clan)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         whatever_ends_it_ends_what_it_has_started(clan, number)
