@@ -549,14 +549,6 @@ TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
 
 // --- who asks for much and reads nothing -------------------------------------------------------------
 
-std::size_t resident_bytes() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  unsigned long pages = 0, resident = 0;
-  if (file == nullptr || std::fscanf(file, "%lu %lu", &pages, &resident) != 2) std::abort();
-  std::fclose(file);
-  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
 struct Greed {
   const char* what;
   Op op;
@@ -592,7 +584,7 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
   Object<fid_mr> region(mr);
   char in[8] = {};
   fi_cq_tagged_entry entry;
-  ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "hello", 8, to_b, 8); }), 0);
+  ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "hello!!", 8, to_b, 8); }), 0);
   ASSERT_EQ(fi_trecv(two.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
   ASSERT_TRUE(two.completes(two.b, &entry));
   ASSERT_TRUE(hostile.connect(victim.port));
@@ -630,7 +622,8 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
     victim.work();
   }
   victim.idle();
-  EXPECT_LT(resident_bytes() - before, std::size_t{32} << 20) << asked << " asked";
+  const std::size_t kept = resident_bytes() - before;
+  EXPECT_TRUE(!kCountsMemory || kept < std::size_t{32} << 20) << kept << " bytes, " << asked << " asked";
   // Others are.
   ASSERT_EQ(fi_trecv(two.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
   ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "honest!", 8, to_b, 8); }), 0);

@@ -14,6 +14,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -206,6 +207,20 @@ struct Two {
   Node a, b;
   fi_addr_t to_a = 0, to_b = 0;
 };
+
+/// Memory that this process has. Sanitizers keep more of it than they are asked for.
+inline std::size_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long pages = 0, resident = 0;
+  if (file == nullptr || std::fscanf(file, "%lu %lu", &pages, &resident) != 2) std::abort();
+  std::fclose(file);
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kCountsMemory = false;
+#else
+inline constexpr bool kCountsMemory = true;
+#endif
 
 inline std::vector<char> pattern(std::size_t bytes, unsigned seed) {
   std::vector<char> data(bytes);
