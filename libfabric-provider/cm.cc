@@ -63,13 +63,45 @@ int ConnectionRequest::close(fid_t id) {
   return 0;
 }
 
-void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, fi_info* info,
-                            std::span<const std::byte> data) {
+namespace {
+
+constexpr int kMostTaken = 64;  ///< messages to a passive endpoint that are taken in one go
+
+/// A request that the program has not read: the fi_info with the handle in it.
+class UnreadRequest final : public Eq::Request {
+ public:
+  UnreadRequest(fi_info* info, std::shared_ptr<std::atomic<std::size_t>> unread)
+      : info_(info), unread_(std::move(unread)) {
+    unread_->fetch_add(1);
+  }
+  ~UnreadRequest() override {
+    unread_->fetch_sub(1);
+    if (info_ == nullptr) return;
+    if (info_->handle != nullptr) fi_close(info_->handle);
+    fi_freeinfo(info_);
+  }
+  void take() override { info_ = nullptr; }
+  fi_info* info() const { return info_; }
+
+ private:
+  fi_info* info_;
+  std::shared_ptr<std::atomic<std::size_t>> unread_;
+};
+
+void write_event(Eq& eq, std::uint32_t event, fid_t object, std::unique_ptr<UnreadRequest> request,
+                 std::span<const std::byte> data) {
+  fi_info* const info = request != nullptr ? request->info() : nullptr;
   std::vector<std::byte> bytes(sizeof(fi_eq_cm_entry) + data.size());
   std::memcpy(bytes.data() + offsetof(fi_eq_cm_entry, fid), &object, sizeof object);
   std::memcpy(bytes.data() + offsetof(fi_eq_cm_entry, info), &info, sizeof info);
   std::copy(data.begin(), data.end(), bytes.begin() + sizeof(fi_eq_cm_entry));
-  eq.write(event, bytes.data(), bytes.size());
+  eq.write(event, bytes.data(), bytes.size(), std::move(request));
+}
+
+}  // namespace
+
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, std::span<const std::byte> data) {
+  write_event(eq, event, object, nullptr, data);
 }
 
 // --- PassiveEndpoint -------------------------------------------------------------------------------
@@ -87,6 +119,7 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
   made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
   made->info_ = fi_dupinfo(info);
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
+  made->unread_ = std::make_shared<std::atomic<std::size_t>>(0);
   if (made->info_ == nullptr) {
     delete made;
     return -FI_ENOMEM;
@@ -118,7 +151,15 @@ int PassiveEndpoint::bind(fid_t id, fid_t to, std::uint64_t) {
   return 0;
 }
 
-int PassiveEndpoint::control(fid_t, int command, void*) { return command == FI_BACKLOG ? 0 : -FI_ENOSYS; }
+int PassiveEndpoint::control(fid_t id, int command, void* argument) {
+  if (command != FI_BACKLOG) return -FI_ENOSYS;
+  auto& pep = object_of<PassiveEndpoint>(id);
+  const int wanted = argument != nullptr ? *static_cast<const int*>(argument) : 0;
+  if (wanted < 0) return -FI_EINVAL;
+  std::lock_guard lock(pep.mutex_);
+  pep.backlog_ = std::clamp<std::size_t>(static_cast<std::size_t>(wanted), 1, kMostBacklog);
+  return 0;
+}
 
 int PassiveEndpoint::getopt(fid_t, int level, int name, void* value, std::size_t* length) {
   if (level != FI_OPT_ENDPOINT || name != FI_OPT_CM_DATA_SIZE) return -FI_ENOPROTOOPT;
@@ -178,7 +219,9 @@ int PassiveEndpoint::listen(fid_pep* id) {
 int PassiveEndpoint::reject(fid_pep* id, fid_t handle, const void* data, std::size_t length) {
   auto& pep = *static_cast<PassiveEndpoint*>(id);
   std::unique_ptr<ConnectionRequest> request(connection_request(handle));
-  if (request == nullptr || length > kMostConnectionData) return -FI_EINVAL;
+  if (request != nullptr && (request->passive != &pep || length > kMostConnectionData))
+    (void)request.release();  // our caller's still
+  if (request == nullptr) return -FI_EINVAL;
   const WireHeader header{.op = Op::kReject, .tag = request->attempt};
   std::lock_guard lock(pep.mutex_);
   auto sent = pep.messages_->post(request->index, std::as_bytes(std::span(&header, 1)),
@@ -193,8 +236,10 @@ void PassiveEndpoint::make_progress() {
   progress();
 }
 
-void PassiveEndpoint::progress() {
-  for (;;) {
+// True: there is more perhaps.
+bool PassiveEndpoint::progress() {
+  int taken = 0;
+  for (; taken < kMostTaken; ++taken) {
     auto message = messages_->peek();
     if (!message) break;
     WireHeader header;
@@ -203,37 +248,63 @@ void PassiveEndpoint::progress() {
       continue;
     }
     std::memcpy(&header, message->bytes.data(), sizeof header);
-    asked(message->from, header, message->bytes.subspan(sizeof header));
+    const PeerIndex from = message->from;
+    const bool welcome = asked(from, header, message->bytes.subspan(sizeof header));
     messages_->drop();
+    if (!welcome) {  // it hears that as a refusal
+      leaves(from);
+      messages_->disconnect(from);
+    }
   }
   PeerIndex gone;
   while (messages_->take_departed(&gone)) {
-    clients_.erase(gone);
+    leaves(gone);
     messages_->disconnect(gone);
   }
+  return taken == kMostTaken;
 }
 
-void PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data) {
+void PassiveEndpoint::leaves(PeerIndex index) {
+  auto client = clients_.find(index);
+  if (client == clients_.end()) return;
+  if (!client->second.asked) --silent_;
+  clients_.erase(client);
+}
+
+// False: it is refused, and the connection with it ends.
+bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data) {
+  auto client = clients_.find(from);
   if (header.op == Op::kHello) {
     Hello hello;
-    if (data.size() < sizeof hello) return;
+    if (client != clients_.end() || data.size() < sizeof hello) return true;
     std::memcpy(&hello, data.data(), sizeof hello);
-    if (hello.version != kWireVersion || hello.length > sizeof hello.address) return;
-    const SocketAddress client = read_address(&hello.address, hello.length);
-    if (client.valid()) clients_[from] = client;
-    return;
+    if (hello.version != kWireVersion || hello.length > sizeof hello.address) return true;
+    const SocketAddress address = read_address(&hello.address, hello.length);
+    if (!address.valid()) return true;
+    if (silent_ >= kMostSilent) return false;
+    clients_[from].address = address;
+    ++silent_;
+    return true;
   }
-  auto client = clients_.find(from);
-  if (header.op != Op::kConnect || client == clients_.end()) return;
-  if (data.size() > kMostConnectionData) return;
+  if (header.op != Op::kConnect || client == clients_.end() || client->second.asked) return true;
+  if (data.size() > kMostConnectionData) return true;
+  if (unread_->load() >= backlog_) return false;
+  client->second.asked = true;
+  --silent_;
+  return ask_program(client->second.address, from, header, data);
+}
+
+bool PassiveEndpoint::ask_program(const SocketAddress& client, PeerIndex from, const WireHeader& header,
+                                  std::span<const std::byte> data) {
   fi_info* info = fi_dupinfo(info_);
   auto* request = new (std::nothrow) ConnectionRequest;
   if (info == nullptr || request == nullptr) {
     fi_freeinfo(info);
     delete request;
-    return;
+    return false;
   }
-  request->client = client->second;
+  request->client = client;
+  request->passive = this;
   request->attempt = header.tag;
   request->index = from;
   const auto put = [](const SocketAddress& address, void** to, std::size_t* length) {
@@ -247,7 +318,8 @@ void PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<
   put(address_, &info->src_addr, &info->src_addrlen);
   put(request->client, &info->dest_addr, &info->dest_addrlen);
   info->handle = request;
-  write_connection_event(*eq_, FI_CONNREQ, &fid, info, data);
+  write_event(*eq_, FI_CONNREQ, &fid, std::make_unique<UnreadRequest>(info, unread_), data);
+  return true;
 }
 
 SocketAddress PassiveEndpoint::address() {
@@ -263,7 +335,7 @@ bool PassiveEndpoint::arm(std::uint32_t*) {
     Event taken[4];
     while (events_->poll(taken) == std::size(taken)) {
     }
-    progress();
+    if (progress()) break;
     if (events_->arm_fd()) return true;
   }
   events_->ring_fd();
@@ -281,7 +353,7 @@ std::span<const std::byte> data_of(const void* data, std::size_t length) {
 }  // namespace
 
 void Endpoint::tell(std::uint32_t event, std::span<const std::byte> data) {
-  if (eq_ != nullptr) write_connection_event(*eq_, event, &fid, nullptr, data);
+  if (eq_ != nullptr) write_connection_event(*eq_, event, &fid, data);
 }
 
 void Endpoint::fail_connection(int err, std::span<const std::byte> data) {
@@ -314,6 +386,7 @@ int Endpoint::connect(fid_ep* id, const void* address, const void* data, std::si
   const auto own = data_of(data, length);
   Peer* asked = nullptr;
   const int rc = endpoint.port_->introduce(name_of(to), header, own.data(), own.size(), false, &asked);
+  if (rc == -FI_EAGAIN) return rc;  // too many ask at this moment
   if (rc != 0) {
     endpoint.fail_connection(-rc, {});
   } else {
@@ -377,8 +450,9 @@ void Endpoint::flush_receives() {
       completion.context = posted->context;
       completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
       receives_->posted(kind).remove(*posted);
+      if (Counter* counter = posted->deferred ? posted->counter : this->counter(kReceives))
+        counter->count_error();
       receives_->free_posted(*posted);
-      if (Counter* counter = this->counter(kReceives)) counter->count_error();
       if (receive_cq_ != nullptr) receive_cq_->write_error(completion, FI_ECANCELED);
     }
   }

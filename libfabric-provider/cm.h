@@ -11,13 +11,14 @@
 // FI_SHUTDOWN.
 #pragma once
 
+#include <clan/event_queue.h>
+#include <clan/message.h>
+
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
-
-#include <clan/event_queue.h>
-#include <clan/message.h>
 
 #include "address.h"
 #include "provider.h"
@@ -33,6 +34,9 @@ class Fabric;
 class PassiveEndpoint final : public fid_pep, public Source {
  public:
   using Face = fid_pep;
+  static constexpr std::size_t kBacklog = 1024;  ///< where FI_BACKLOG has not said another
+  static constexpr std::size_t kMostBacklog = 65536;
+  static constexpr std::size_t kMostSilent = 1024;  ///< clients that have introduced themselves, no more
   static int open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context);
 
   /// Its name, taken now if it has none yet. Not valid() where it cannot be had.
@@ -47,8 +51,11 @@ class PassiveEndpoint final : public fid_pep, public Source {
   explicit PassiveEndpoint(Context context) : context_(std::move(context)) {}
   ~PassiveEndpoint() override;
   int start();
-  void progress();
-  void asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data);
+  bool progress();
+  bool asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data);
+  bool ask_program(const SocketAddress& client, PeerIndex from, const WireHeader& header,
+                   std::span<const std::byte> data);
+  void leaves(PeerIndex index);
   static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
   static int control(fid_t id, int command, void* argument);
@@ -71,7 +78,14 @@ class PassiveEndpoint final : public fid_pep, public Source {
   std::optional<MessageEndpoint> messages_;
   std::optional<EventQueue> events_;
   bool listening_ = false;
-  std::unordered_map<PeerIndex, SocketAddress> clients_;
+  struct Client {
+    SocketAddress address;
+    bool asked = false;  ///< which it does once
+  };
+  std::unordered_map<PeerIndex, Client> clients_;
+  std::size_t silent_ = 0;  ///< clients that have not asked
+  std::size_t backlog_ = kBacklog;
+  std::shared_ptr<std::atomic<std::size_t>> unread_;  ///< requests that the program has not read
 };
 
 /// Who wants to connect: fi_info::handle of a FI_CONNREQ.
@@ -82,6 +96,7 @@ class ConnectionRequest final : public fid {
 
   SocketAddress client;
   std::uint64_t attempt = 0;
+  const PassiveEndpoint* passive = nullptr;
   PeerIndex index = 0;  ///< at the passive endpoint
 
  private:
@@ -95,7 +110,6 @@ inline ConnectionRequest* connection_request(fid_t handle) {
 }
 
 /// Writes an event of the connection manager, with the program's data behind it.
-void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, fi_info* info,
-                            std::span<const std::byte> data);
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, std::span<const std::byte> data);
 
 }  // namespace clan::ofi

@@ -55,7 +55,7 @@ int Counter::close(fid_t id) {
   if (counter.references_.any()) return -FI_EBUSY;
   {
     std::lock_guard lock(counter.domain_.lock());
-    counter.domain_.forget(counter);
+    if (counter.domain_.uses(counter)) return -FI_EBUSY;
   }
   delete &counter;
   return 0;

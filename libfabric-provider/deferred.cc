@@ -154,7 +154,7 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
     case FI_OP_CNTR_SET:
     case FI_OP_CNTR_ADD: {
       auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
-      d.counter = target;
+      d.changes = target;
       d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET,
                  counter]() -> ssize_t {
         set ? target->set_value(value) : target->add_value(value);
@@ -211,9 +211,10 @@ void Domain::forget(const Endpoint& endpoint) {
   std::erase_if(deferred_, [&](const Deferred& d) { return d.endpoint == &endpoint; });
 }
 
-// What waits for it will not come to pass.
-void Domain::forget(const Counter& counter) {
-  std::erase_if(deferred_, [&](const Deferred& d) { return d.trigger == &counter || d.counter == &counter; });
+bool Domain::uses(const Counter& counter) const {
+  return std::any_of(deferred_.begin(), deferred_.end(),
+                     [&](const Deferred& d) { return d.uses(counter); }) ||
+         std::any_of(ports_.begin(), ports_.end(), [&](const Port* port) { return port->uses(counter); });
 }
 
 int Domain::control(fid_t id, int command, void* argument) {

@@ -25,11 +25,15 @@ struct Deferred {
   const void* work = nullptr;    ///< the fi_deferred_work, by which it can be cancelled
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
+  Counter* changes = nullptr;  ///< the counter that it adds to or sets
   // Who hears of it when it cannot be started.
   Counter* counter = nullptr;
   void* context = nullptr;
   std::uint64_t flags = 0;  ///< of the completion
   bool due() const;
+  bool uses(const Counter& which) const {
+    return trigger == &which || changes == &which || counter == &which;
+  }
 };
 
 /// What a call with FI_TRIGGER names in its context. False: nothing that we know.

@@ -178,10 +178,11 @@ void Domain::make_progress() {
 int Domain::need_events() {
   std::lock_guard lock(lock_);
   std::lock_guard events(events_mutex_);
-  if (events_) return 0;
-  auto queue = EventQueue::create(context_);
-  if (!queue) return failure(queue.error());
-  events_.emplace(std::move(*queue));
+  if (!events_) {
+    auto queue = EventQueue::create(context_);
+    if (!queue) return failure(queue.error());
+    events_.emplace(std::move(*queue));
+  }
   for (Port* port : ports_) {
     if (int rc = port->register_with(*events_); rc != 0) return rc;
   }

@@ -61,7 +61,8 @@ class Domain final : public fid_domain, public Source {
   bool has_deferred() const { return !deferred_.empty(); }
   void run_due();
   void forget(const Endpoint& endpoint);
-  void forget(const Counter& counter);
+  /// Whether deferred work, waiting or started, will change the counter or is started by it.
+  bool uses(const Counter& counter) const;
 
   // Source
   void make_progress() override;

@@ -195,8 +195,8 @@ int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
     case FI_CLASS_CNTR: return endpoint.bind_counter(object_of<Counter>(to), flags);
     case FI_CLASS_AV:
       if (endpoint.av_ != nullptr) return -FI_EINVAL;
+      if (&object_of<Av>(to).domain() != &endpoint.domain_) return -FI_EINVAL;
       endpoint.av_ = &object_of<Av>(to);
-      if (&endpoint.av_->domain() != &endpoint.domain_) return -FI_EINVAL;
       endpoint.av_held_ = Held(endpoint.av_->references());
       endpoint.port_->set_av(endpoint.av_);
       return 0;
@@ -316,8 +316,9 @@ ssize_t Endpoint::cancel(fid_t id, void* context) {
       completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
       completion.tag = posted->tag;
       queue.posted(kind).remove(*posted);
+      if (Counter* counter = posted->deferred ? posted->counter : endpoint.counter(kReceives))
+        counter->count_error();
       queue.free_posted(*posted);
-      if (Counter* counter = endpoint.counter(kReceives)) counter->count_error();
       if (endpoint.receive_cq_ != nullptr) endpoint.receive_cq_->write_error(completion, FI_ECANCELED);
       return 0;
     }

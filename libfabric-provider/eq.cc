@@ -58,11 +58,11 @@ int Eq::control(fid_t id, int command, void* argument) {
   return object_of<Eq>(id).wait_.control(command, argument);
 }
 
-void Eq::write(std::uint32_t event, const void* entry, std::size_t length) {
+void Eq::write(std::uint32_t event, const void* entry, std::size_t length, std::unique_ptr<Request> request) {
   const auto* bytes = static_cast<const char*>(entry);
   {
     std::lock_guard lock(mutex_);
-    entries_.push_back({false, event, {bytes, bytes + length}, {}});
+    entries_.push_back({false, event, {bytes, bytes + length}, {}, std::move(request)});
   }
   wait_.signal();
 }
@@ -71,7 +71,7 @@ void Eq::write_error(const fi_eq_err_entry& error) {
   const auto* data = static_cast<const char*>(error.err_data);
   {
     std::lock_guard lock(mutex_);
-    entries_.push_back({true, 0, {data, data + (data != nullptr ? error.err_data_size : 0)}, error});
+    entries_.push_back({true, 0, {data, data + (data != nullptr ? error.err_data_size : 0)}, error, {}});
   }
   wait_.signal();
 }
@@ -121,7 +121,9 @@ ssize_t Eq::take(std::uint32_t* event, void* buffer, std::size_t length, std::ui
   const std::size_t n = std::min(length, entry.bytes.size());
   if (event != nullptr) *event = entry.event;
   if (n > 0) std::memcpy(buffer, entry.bytes.data(), n);
-  if ((flags & FI_PEEK) == 0) entries_.pop_front();
+  if ((flags & FI_PEEK) != 0) return static_cast<ssize_t>(n);
+  if (entry.request != nullptr) entries_.front().request->take();
+  entries_.pop_front();
   return static_cast<ssize_t>(n);
 }
 

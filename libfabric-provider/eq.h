@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "provider.h"
@@ -18,8 +19,16 @@ class Eq final : public fid_eq, public Waitable {
   References& references() { return references_; }
   WaitObject* wait_object() const { return wait_.object(); }
 
+  /// What an entry of FI_CONNREQ points to, until the program has got it.
+  class Request {
+   public:
+    virtual ~Request() = default;
+    virtual void take() = 0;
+  };
+
   /// Any thread.
-  void write(std::uint32_t event, const void* entry, std::size_t length);
+  void write(std::uint32_t event, const void* entry, std::size_t length,
+             std::unique_ptr<Request> request = {});
   /// Data that the entry points to is copied.
   void write_error(const fi_eq_err_entry& error);
   /// Those who make events when they progress.
@@ -37,6 +46,7 @@ class Eq final : public fid_eq, public Waitable {
     std::uint32_t event = 0;
     std::vector<char> bytes;
     fi_eq_err_entry failure{};
+    std::unique_ptr<Request> request;  ///< FI_CONNREQ: the program's, once it has read it
   };
   Eq() = default;
   void make_progress();

@@ -107,11 +107,16 @@ int Port::start(const SocketAddress& wanted) {
   auto taken = take_name(domain_.context(), wanted, message_options(), &address_);
   if (!taken) return failure(taken.error());
   messages_.emplace(std::move(*taken));
-  return domain_.add_port(*this);
+  const int rc = domain_.add_port(*this);
+  if (rc != 0) messages_.reset();  // it may be tried again
+  return rc;
 }
 
+// More than once does no harm.
 int Port::register_with(EventQueue& events) {
+  if (registered_) return 0;
   if (auto s = messages_->register_with(events, 0); !s) return failure(s.error());
+  registered_ = true;
   return 0;
 }
 
@@ -130,6 +135,21 @@ void Port::attach(Endpoint& endpoint, unsigned context) {
     }
     message = next;
   }
+}
+
+bool Port::uses(const Counter& counter) const {
+  const auto counts = [&](const auto& operation) {
+    return operation->live && operation->owner != nullptr && operation->counter == &counter;
+  };
+  if (std::any_of(operations_.begin(), operations_.end(), counts)) return true;
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged}) {
+      for (const Posted* p = endpoint->receives().posted(kind).first(); p != nullptr; p = p->next)
+        if (p->deferred && p->counter == &counter) return true;
+    }
+  }
+  return false;
 }
 
 void Port::forget(const Endpoint& endpoint) {

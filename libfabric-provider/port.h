@@ -244,6 +244,8 @@ class Port {
   /// From now on messages for this receive context are `endpoint`'s; those that have come already too.
   void attach(Endpoint& endpoint, unsigned context);
   void detach(Endpoint& endpoint, unsigned context);
+  /// Whether something that is under way counts by this counter.
+  bool uses(const Counter& counter) const;
   /// What an endpoint has under way will not be heard of again.
   void forget(const Endpoint& endpoint);
 
@@ -473,6 +475,7 @@ class Port {
   };
   std::vector<Stranger> strangers_;
   std::uint64_t turned_away_ = 0;  ///< messages of those with whom a message endpoint is not connected
+  bool registered_ = false;        ///< with the domain's event queue
   bool progressing_ = false;
   bool starving_ = false;  ///< a message waits for memory
   bool connects_ = true;

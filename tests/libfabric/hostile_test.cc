@@ -1065,26 +1065,116 @@ TEST_F(FabricHostile, AnEndpointIsToldItsOwnNameByItselfAlone) {
   EXPECT_STREQ(in, "for myself");
 }
 
+/// A passive endpoint, and where it tells of requests.
+struct Listener {
+  Listener() {
+    info = get_info(make_hints(FI_EP_MSG), "127.0.0.1", "0", FI_SOURCE);
+    if (!info) MUST(-FI_ENODATA);
+    fid_fabric* f;
+    MUST(fi_fabric(info->fabric_attr, &f, nullptr));
+    fabric.reset(f);
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    fid_eq* e;
+    MUST(fi_eq_open(f, &attr, &e, nullptr));
+    eq.reset(e);
+    fid_pep* p;
+    MUST(fi_passive_ep(f, info.get(), &p, nullptr));
+    pep.reset(p);
+    MUST(fi_pep_bind(p, &e->fid, 0));
+    MUST(fi_listen(p));
+    name.resize(16);
+    std::size_t length = name.size();
+    MUST(fi_getname(&p->fid, name.data(), &length));
+  }
+  /// Reads a request, if there is one within some time, and rejects it.
+  bool reject_one(int timeout_ms) {
+    std::uint32_t event;
+    fi_eq_cm_entry entry[128];
+    const ssize_t n = fi_eq_sread(eq.get(), &event, entry, sizeof entry, timeout_ms, 0);
+    if (n <= 0 || event != FI_CONNREQ) return false;
+    EXPECT_EQ(fi_reject(pep.get(), entry[0].info->handle, nullptr, 0), 0);
+    fi_freeinfo(entry[0].info);
+    return true;
+  }
+  Info info;
+  Object<fid_fabric> fabric;
+  Object<fid_eq> eq;
+  Object<fid_pep> pep;
+  std::vector<char> name;
+};
+
+TEST_F(FabricHostile, APassiveEndpointKeepsAsManyRequestsAsItsBacklogSays) {
+  Listener listener;
+  int backlog = 4;
+  ASSERT_EQ(fi_control(&listener.pep->fid, FI_BACKLOG, &backlog), 0);
+  std::uint32_t event;
+  fi_eq_cm_entry entry[128];
+  const auto work = [&] { (void)fi_eq_read(listener.eq.get(), &event, entry, sizeof entry, FI_PEEK); };
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::unique_ptr<Hostile>> crowd;
+    for (int i = 0; i < 10; ++i) {
+      crowd.push_back(std::make_unique<Hostile>());
+      Hostile& hostile = *crowd.back();
+      hostile.work = work;
+      ASSERT_TRUE(hostile.connect(port_of(listener.name)));
+      ASSERT_TRUE(hostile.introduce(hostile.port()));
+      // More than once does not help.
+      for (int n = 0; n < 20; ++n)
+        if (!hostile.say({.op = Op::kConnect}, Bytes(kMostConnectionData))) break;
+    }
+    std::size_t refused = 0;
+    EXPECT_TRUE(eventually([&] {
+      work();
+      PeerIndex gone;
+      for (auto& hostile : crowd) {
+        (void)hostile->messages().peek();
+        while (hostile->messages().take_departed(&gone)) ++refused;
+      }
+      return refused >= 6;
+    }));
+    // Room for others as soon as the program has read them.
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(listener.reject_one(5'000)) << i;
+    EXPECT_FALSE(listener.reject_one(50));
+    EXPECT_EQ(refused, 6u);
+  }
+}
+
+std::size_t heap_bytes() { return ::mallinfo2().uordblks; }
+
+TEST_F(FabricHostile, RequestsThatNobodyHasReadGoWithTheirPassiveEndpoint) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's heap is another";
+#endif
+  const auto life = [](bool asks) {
+    Hostile hostile;
+    Listener listener;
+    std::uint32_t event;
+    fi_eq_cm_entry entry[128];
+    ASSERT_TRUE(hostile.connect(port_of(listener.name)));
+    ASSERT_TRUE(hostile.introduce(hostile.port()));
+    ASSERT_TRUE(hostile.say({.op = asks ? Op::kConnect : Op::kAck}, Bytes(kMostConnectionData)));
+    for (int i = 0; asks && i < 100; ++i) {
+      if (fi_eq_sread(listener.eq.get(), &event, entry, sizeof entry, 100, FI_PEEK) > 0) return;
+    }
+    ASSERT_FALSE(asks);
+  };
+  std::size_t grown[2] = {};
+  for (int i = 0; i < 3; ++i) life(i % 2 == 0);
+  for (const bool asks : {false, true}) {
+    const std::size_t before = heap_bytes();
+    for (int i = 0; i < 40; ++i) life(asks);
+    const std::size_t after = heap_bytes();
+    grown[asks] = after > before ? after - before : 0;
+  }
+  EXPECT_LT(grown[true], grown[false] + 40 * sizeof(fi_info));
+}
+
 TEST_F(FabricHostile, APassiveEndpointHearsOfThoseAloneWhoAskForAConnection) {
-  Info hints = make_hints(FI_EP_MSG);
-  Info info = get_info(hints, "127.0.0.1", "0", FI_SOURCE);
-  ASSERT_NE(info, nullptr);
-  fid_fabric* f;
-  MUST(fi_fabric(info->fabric_attr, &f, nullptr));
-  Object<fid_fabric> fabric(f);
-  fi_eq_attr attr{};
-  attr.wait_obj = FI_WAIT_FD;
-  fid_eq* e;
-  MUST(fi_eq_open(f, &attr, &e, nullptr));
-  Object<fid_eq> eq(e);
-  fid_pep* p;
-  MUST(fi_passive_ep(f, info.get(), &p, nullptr));
-  Object<fid_pep> pep(p);
-  MUST(fi_pep_bind(p, &e->fid, 0));
-  MUST(fi_listen(p));
-  std::vector<char> name(16);
-  std::size_t length = name.size();
-  MUST(fi_getname(&p->fid, name.data(), &length));
+  Listener listener;
+  fid_eq* const e = listener.eq.get();
+  fid_pep* const p = listener.pep.get();
+  const auto& name = listener.name;
   std::mt19937_64 random(3);
   std::vector<std::byte> offered(40'000);
   for (int peer = 0; peer < 2; ++peer) {

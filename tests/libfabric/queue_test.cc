@@ -547,10 +547,12 @@ TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
   second.triggering_cntr = done.get();
   second.op_type = FI_OP_CNTR_ADD;
   second.op.cntr = &add;
-  fi_deferred_work third = second;  // its trigger is closed before it comes to that
+  fi_deferred_work third = second;  // it never comes to that
   third.triggering_cntr = never.get();
   for (fi_deferred_work* work : {&first, &second, &third})
     MUST(fi_control(&two.a.domain->fid, FI_QUEUE_WORK, work));
+  for (auto* used : {&trigger, &done, &after, &never}) EXPECT_EQ(fi_close(&(*used)->fid), -FI_EBUSY);
+  ASSERT_EQ(fi_control(&two.a.domain->fid, FI_CANCEL_WORK, &third), 0);
   never.reset();
   ASSERT_EQ(fi_cntr_add(trigger.get(), 1), 0);
   EXPECT_TRUE(eventually([&] { return fi_cntr_readerr(done.get()) == 1; }));
@@ -560,6 +562,64 @@ TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
   ASSERT_EQ(fi_cq_readerr(two.a.cq.get(), &error, 0), 1);
   EXPECT_EQ(error.err, FI_ECONNREFUSED);
   EXPECT_EQ(error.op_context, &context);
+}
+
+// Started work keeps its counter, which is bound to nothing, until it is done.
+TEST(FabricDeferredWork, ThatIsUnderWayKeepsItsCounter) {
+  Two two;
+  fid_cntr* c = nullptr;
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  Object<fid_cntr> received(c);
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  Object<fid_cntr> sent_well(c);
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  Object<fid_cntr> trigger(c);
+  char in[8] = {};
+  iovec iov{in, sizeof in};
+  fi_op_msg operation{};
+  operation.ep = two.b.ep.get();
+  operation.msg.msg_iov = &iov;
+  operation.msg.iov_count = 1;
+  operation.msg.addr = FI_ADDR_UNSPEC;
+  fi_deferred_work work{};
+  work.triggering_cntr = trigger.get();
+  work.completion_cntr = received.get();
+  work.op_type = FI_OP_RECV;
+  work.op.msg = &operation;
+  fi_op_msg other = operation;
+  other.msg.addr = two.to_a;
+  other.flags = FI_DELIVERY_COMPLETE;
+  fi_deferred_work answer = work;
+  answer.completion_cntr = sent_well.get();
+  answer.op_type = FI_OP_SEND;
+  answer.op.msg = &other;
+  MUST(fi_control(&two.b.domain->fid, FI_QUEUE_WORK, &work));
+  MUST(fi_control(&two.b.domain->fid, FI_QUEUE_WORK, &answer));
+  EXPECT_TRUE(eventually([&] {  // it has been sent: its trigger is free again
+    two.idle(1);
+    return fi_close(&trigger->fid) == 0;
+  }));
+  (void)trigger.release();
+  EXPECT_EQ(fi_close(&received->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&sent_well->fid), -FI_EBUSY);
+  char taken[8];
+  ASSERT_EQ(fi_recv(two.a.ep.get(), taken, sizeof taken, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
+  EXPECT_TRUE(eventually([&] {
+    two.idle(1);
+    return fi_cntr_read(received.get()) == 1 && fi_cntr_read(sent_well.get()) == 1;
+  }));
+  received.reset();
+  // Nor does a cancelled one, whose counter hears of that.
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  trigger.reset(c);
+  work.triggering_cntr = trigger.get();
+  work.completion_cntr = sent_well.get();
+  operation.msg.context = &work;
+  MUST(fi_control(&two.b.domain->fid, FI_QUEUE_WORK, &work));
+  EXPECT_EQ(fi_close(&sent_well->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_cancel(&two.b.ep->fid, &work), 0);
+  EXPECT_EQ(fi_cntr_readerr(sent_well.get()), 1u);
 }
 
 TEST(FabricPollSets, NameTheQueuesWithSomethingToRead) {
