@@ -530,19 +530,19 @@ int apply_atomic(const MemoryRegion& region, std::uint64_t address, fi_datatype 
 
 fi_ops_atomic g_atomic_ops = {
     .size = sizeof(fi_ops_atomic),
-    .write = atomic_write,
-    .writev = atomic_writev,
-    .writemsg = atomic_writemsg,
-    .inject = atomic_inject,
-    .readwrite = atomic_readwrite,
-    .readwritev = atomic_readwritev,
-    .readwritemsg = atomic_readwritemsg,
-    .compwrite = atomic_compwrite,
-    .compwritev = atomic_compwritev,
-    .compwritemsg = atomic_compwritemsg,
-    .writevalid = valid<AtomicKind::kWrite>,
-    .readwritevalid = valid<AtomicKind::kFetch>,
-    .compwritevalid = valid<AtomicKind::kCompare>,
+    .write = guarded<atomic_write>,
+    .writev = guarded<atomic_writev>,
+    .writemsg = guarded<atomic_writemsg>,
+    .inject = guarded<atomic_inject>,
+    .readwrite = guarded<atomic_readwrite>,
+    .readwritev = guarded<atomic_readwritev>,
+    .readwritemsg = guarded<atomic_readwritemsg>,
+    .compwrite = guarded<atomic_compwrite>,
+    .compwritev = guarded<atomic_compwritev>,
+    .compwritemsg = guarded<atomic_compwritemsg>,
+    .writevalid = guarded<valid<AtomicKind::kWrite>>,
+    .readwritevalid = guarded<valid<AtomicKind::kFetch>>,
+    .compwritevalid = guarded<valid<AtomicKind::kCompare>>,
 };
 
 }  // namespace clan::ofi

@@ -14,7 +14,7 @@ namespace clan::ofi {
 fi_ops Av::ops_ = {
     .size = sizeof(fi_ops),
     .close = Av::close,
-    .bind = Av::bind,
+    .bind = guarded<Av::bind>,
     .control = not_supported,
     .ops_open = not_supported,
     .tostr = not_supported,
@@ -23,11 +23,11 @@ fi_ops Av::ops_ = {
 
 fi_ops_av Av::av_ops_ = {
     .size = sizeof(fi_ops_av),
-    .insert = Av::insert,
-    .insertsvc = Av::insert_service,
-    .insertsym = Av::insert_symmetric,
-    .remove = Av::remove,
-    .lookup = Av::lookup,
+    .insert = guarded<Av::insert>,
+    .insertsvc = guarded<Av::insert_service>,
+    .insertsym = guarded<Av::insert_symmetric>,
+    .remove = guarded<Av::remove>,
+    .lookup = guarded<Av::lookup>,
     .straddr = Av::to_string,
     .av_set = not_supported,
 };
@@ -61,7 +61,12 @@ int Av::open(fid_domain* id, fi_av_attr* attr, fid_av** av, void* context) {
   if (attr->type == FI_AV_UNSPEC) {
     attr->type = domain.av_type() == FI_AV_UNSPEC ? FI_AV_TABLE : domain.av_type();
   }
-  made->entries_.reserve(std::min<std::size_t>(attr->count, 65536));
+  try {
+    made->entries_.reserve(std::min<std::size_t>(attr->count, 65536));
+  } catch (const std::bad_alloc&) {
+    delete made;
+    return -FI_ENOMEM;
+  }
   *av = made;
   return 0;
 }
@@ -81,25 +86,32 @@ int Av::bind(fid_t id, fid_t to, std::uint64_t) {
   return 0;
 }
 
-int Av::insert_one(const SocketAddress& address, fi_addr_t* index) {
+int Av::insert_one(const SocketAddress& address, fi_addr_t* index) try {
   if (shared_ != nullptr) {
     if (shared_->read_only()) return FI_EACCES;
     return -shared_->insert(address, index);
   }
-  *index = entries_.size();
-  if (!free_.empty()) {
-    *index = free_.back();
-    free_.pop_back();
-  }
-  put(*index, address);
+  const fi_addr_t at = free_.empty() ? entries_.size() : free_.back();
+  put(at, address);
+  if (!free_.empty()) free_.pop_back();
+  *index = at;
   own_generation_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
   return 0;
+} catch (const std::bad_alloc&) {
+  return FI_ENOMEM;
 }
 
 void Av::put(fi_addr_t index, const SocketAddress& address) {
-  if (entries_.size() <= index) entries_.resize(index + 1);
-  entries_[index] = {name_of(address), address, true};
-  by_name_.try_emplace(entries_[index].name, index);
+  const Name name = name_of(address);
+  by_name_.try_emplace(name, index);
+  try {
+    if (free_.capacity() <= index) free_.reserve(2 * index + 16);  // its removal needs no memory
+    if (entries_.size() <= index) entries_.resize(index + 1);
+  } catch (const std::bad_alloc&) {
+    if (auto it = by_name_.find(name); it->second == index) by_name_.erase(it);
+    throw;
+  }
+  entries_[index] = {name, address, true};
 }
 
 void Av::take_out(fi_addr_t index) {
@@ -107,12 +119,12 @@ void Av::take_out(fi_addr_t index) {
   entries_[index].used = false;
   auto it = by_name_.find(name);
   if (it == by_name_.end() || it->second != index) return;
-  by_name_.erase(it);
   for (fi_addr_t other = 0; other < entries_.size(); ++other) {
     if (!entries_[other].used || !(entries_[other].name == name)) continue;
-    by_name_[name] = other;
-    break;
+    it->second = other;
+    return;
   }
+  by_name_.erase(it);
 }
 
 void Av::follow_slowly() {

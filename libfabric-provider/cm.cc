@@ -15,8 +15,8 @@ namespace clan::ofi {
 fi_ops PassiveEndpoint::ops_ = {
     .size = sizeof(fi_ops),
     .close = PassiveEndpoint::close,
-    .bind = PassiveEndpoint::bind,
-    .control = PassiveEndpoint::control,
+    .bind = guarded<PassiveEndpoint::bind>,
+    .control = guarded<PassiveEndpoint::control>,
     .ops_open = not_supported,
     .tostr = not_supported,
     .ops_set = not_supported,
@@ -25,7 +25,7 @@ fi_ops PassiveEndpoint::ops_ = {
 fi_ops_ep PassiveEndpoint::endpoint_ops_ = {
     .size = sizeof(fi_ops_ep),
     .cancel = not_supported,
-    .getopt = PassiveEndpoint::getopt,
+    .getopt = guarded<PassiveEndpoint::getopt>,
     .setopt = not_supported,
     .tx_ctx = not_supported,
     .rx_ctx = not_supported,
@@ -35,13 +35,13 @@ fi_ops_ep PassiveEndpoint::endpoint_ops_ = {
 
 fi_ops_cm PassiveEndpoint::connection_ops_ = {
     .size = sizeof(fi_ops_cm),
-    .setname = PassiveEndpoint::set_name,
-    .getname = PassiveEndpoint::get_name,
+    .setname = guarded<PassiveEndpoint::set_name>,
+    .getname = guarded<PassiveEndpoint::get_name>,
     .getpeer = not_supported,
     .connect = not_supported,
-    .listen = PassiveEndpoint::listen,
+    .listen = guarded<PassiveEndpoint::listen>,
     .accept = not_supported,
-    .reject = PassiveEndpoint::reject,
+    .reject = guarded<PassiveEndpoint::reject>,
     .shutdown = not_supported,
     .join = not_supported,
 };
@@ -95,13 +95,15 @@ void write_event(Eq& eq, std::uint32_t event, fid_t object, std::unique_ptr<Unre
   std::memcpy(bytes.data() + offsetof(fi_eq_cm_entry, fid), &object, sizeof object);
   std::memcpy(bytes.data() + offsetof(fi_eq_cm_entry, info), &info, sizeof info);
   std::copy(data.begin(), data.end(), bytes.begin() + sizeof(fi_eq_cm_entry));
-  eq.write(event, bytes.data(), bytes.size(), std::move(request));
+  eq.try_write(event, bytes.data(), bytes.size(), std::move(request));
 }
 
 }  // namespace
 
-void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, std::span<const std::byte> data) {
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, std::span<const std::byte> data) try {
   write_event(eq, event, object, nullptr, data);
+} catch (const std::bad_alloc&) {
+  eq.lose();
 }
 
 // --- PassiveEndpoint -------------------------------------------------------------------------------
@@ -111,6 +113,7 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
   auto engine = Context::create();
   if (!engine) return failure(engine.error());
   ForkMutex::watch_forks();
+  auto unread = std::make_shared<std::atomic<std::size_t>>(0);
   auto* made = new (std::nothrow) PassiveEndpoint(std::move(*engine));
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_PEP, context, &ops_};
@@ -119,7 +122,7 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
   made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
   made->info_ = fi_dupinfo(info);
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
-  made->unread_ = std::make_shared<std::atomic<std::size_t>>(0);
+  made->unread_ = std::move(unread);
   if (made->info_ == nullptr) {
     delete made;
     return -FI_ENOMEM;
@@ -218,17 +221,15 @@ int PassiveEndpoint::listen(fid_pep* id) {
 
 int PassiveEndpoint::reject(fid_pep* id, fid_t handle, const void* data, std::size_t length) {
   auto& pep = *static_cast<PassiveEndpoint*>(id);
-  std::unique_ptr<ConnectionRequest> request(connection_request(handle));
-  if (request != nullptr && (request->passive != &pep || length > kMostConnectionData))
-    (void)request.release();  // our caller's still
-  if (request == nullptr) return -FI_EINVAL;
+  ConnectionRequest* const request = connection_request(handle);
+  if (request == nullptr || request->passive != &pep || length > kMostConnectionData) return -FI_EINVAL;
   const WireHeader header{.op = Op::kReject, .tag = request->attempt};
   std::lock_guard lock(pep.mutex_);
   auto sent = pep.messages_->post(request->index, std::as_bytes(std::span(&header, 1)),
                                   {static_cast<const std::byte*>(data), length}, 0);
-  if (sent) return 0;
-  if (sent.error().err == EAGAIN) (void)request.release();  // our caller has it still, and tries again
-  return failure(sent.error());
+  if (!sent && sent.error().err == EAGAIN) return -FI_EAGAIN;  // our caller has it still, and tries again
+  delete request;
+  return sent ? 0 : failure(sent.error());
 }
 
 void PassiveEndpoint::make_progress() {
@@ -249,7 +250,12 @@ bool PassiveEndpoint::progress() {
     }
     std::memcpy(&header, message->bytes.data(), sizeof header);
     const PeerIndex from = message->from;
-    const bool welcome = asked(from, header, message->bytes.subspan(sizeof header));
+    bool welcome = false;
+    try {
+      welcome = asked(from, header, message->bytes.subspan(sizeof header));
+    } catch (const std::bad_alloc&) {
+      FI_WARN(&g_provider, FI_LOG_EP_CTRL, "no memory for a client\n");
+    }
     messages_->drop();
     if (!welcome) {  // it hears that as a refusal
       leaves(from);
@@ -297,12 +303,16 @@ bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<
 bool PassiveEndpoint::ask_program(const SocketAddress& client, PeerIndex from, const WireHeader& header,
                                   std::span<const std::byte> data) {
   fi_info* info = fi_dupinfo(info_);
-  auto* request = new (std::nothrow) ConnectionRequest;
-  if (info == nullptr || request == nullptr) {
+  if (info == nullptr) return false;
+  info->handle = nullptr;
+  std::unique_ptr<UnreadRequest> unread(new (std::nothrow) UnreadRequest(info, unread_));
+  if (unread == nullptr) {
     fi_freeinfo(info);
-    delete request;
     return false;
   }
+  auto* request = new (std::nothrow) ConnectionRequest;
+  if (request == nullptr) return false;
+  info->handle = request;
   request->client = client;
   request->passive = this;
   request->attempt = header.tag;
@@ -317,8 +327,7 @@ bool PassiveEndpoint::ask_program(const SocketAddress& client, PeerIndex from, c
   };
   put(address_, &info->src_addr, &info->src_addrlen);
   put(request->client, &info->dest_addr, &info->dest_addrlen);
-  info->handle = request;
-  write_event(*eq_, FI_CONNREQ, &fid, std::make_unique<UnreadRequest>(info, unread_), data);
+  write_event(*eq_, FI_CONNREQ, &fid, std::move(unread), data);
   return true;
 }
 

@@ -79,15 +79,25 @@ int Cq::control(fid_t id, int command, void* argument) {
   return object_of<Cq>(id).wait_.control(command, argument);
 }
 
-void Cq::grow() {
+void Cq::lose(const char* what) {
+  if (!std::exchange(overrun_, true)) FI_WARN(&g_provider, FI_LOG_CQ, "no memory for %s\n", what);
+  wait_.signal();
+}
+
+// False: there is no memory.
+bool Cq::grow() try {
   std::vector<Completion> larger(ring_.size() * 2);
   for (std::uint64_t i = head_; i != tail_; ++i)
     larger[i & (larger.size() - 1)] = ring_[i & (ring_.size() - 1)];
   ring_.swap(larger);
+  return true;
+} catch (const std::bad_alloc&) {
+  lose("completions");
+  return false;
 }
 
 void Cq::write_error(const Completion& completion, int err, std::size_t olen, const void* raw,
-                     std::size_t raw_bytes) {
+                     std::size_t raw_bytes) try {
   ErrorEntry error;
   error.position = tail_;
   error.entry.op_context = completion.context;
@@ -103,6 +113,8 @@ void Cq::write_error(const Completion& completion, int err, std::size_t olen, co
     error.data.assign(static_cast<const char*>(raw), static_cast<const char*>(raw) + raw_bytes);
   errors_.push_back(std::move(error));
   wait_.signal();
+} catch (const std::bad_alloc&) {
+  lose("errors");
 }
 
 void Cq::progress() {
@@ -113,7 +125,7 @@ void Cq::progress() {
 
 bool Cq::pending() {
   std::lock_guard lock(domain_.lock());
-  return !empty() || signalled_.load();
+  return !empty() || overrun_ || signalled_.load();
 }
 
 namespace {
@@ -148,7 +160,7 @@ ssize_t Cq::take(void* buffer, std::size_t count, fi_addr_t* source) {
     end = errors_.front().position;
     if (end == head_) return -FI_EAVAIL;
   }
-  if (end == head_) return -FI_EAGAIN;
+  if (end == head_) return overrun_ ? -FI_EOVERRUN : -FI_EAGAIN;
   const std::size_t n = std::min<std::size_t>(count, end - head_);
   auto* out = static_cast<char*>(buffer);
   for (std::size_t i = 0; i < n; ++i) {
@@ -168,6 +180,8 @@ ssize_t Cq::read_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* so
       cq.empty_reads_ = 0;
       return count == 0 ? 0 : cq.take(buffer, count, source);
     }
+    if (cq.overrun_) [[unlikely]]
+      return -FI_EOVERRUN;
     if (++cq.empty_reads_ % kEmptyReads != 0 || count == 0) return -FI_EAGAIN;
   }
   // Who polls in vain may be keeping the peer from the processor.
@@ -217,7 +231,7 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   ssize_t got = -FI_EAGAIN;
-  const auto enough = [&] { return !errors_.empty() || tail_ - head_ >= threshold; };
+  const auto enough = [&] { return !errors_.empty() || tail_ - head_ >= threshold || overrun_; };
   const auto ready = [&] {
     std::lock_guard lock(domain_.lock());
     progress();

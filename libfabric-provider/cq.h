@@ -36,10 +36,10 @@ class Cq final : public fid_cq, public Waitable {
   WaitObject* wait_object() const { return wait_.object(); }
   Domain& domain() { return domain_; }
 
-  // Under the domain's lock.
+  // Under the domain's lock. Where there is no memory the entry is lost, and the queue says so.
   void write(const Completion& completion) {
-    if (tail_ - head_ == ring_.size()) [[unlikely]]
-      grow();
+    if (tail_ - head_ == ring_.size() && !grow()) [[unlikely]]
+      return;
     ring_[tail_++ & (ring_.size() - 1)] = completion;
     wait_.signal();
   }
@@ -50,6 +50,8 @@ class Cq final : public fid_cq, public Waitable {
   PortList& ports() { return ports_; }
   void progress();
   bool empty() const { return head_ == tail_ && errors_.empty(); }
+  /// Entries have been lost, for want of memory: -FI_EOVERRUN behind those that are there.
+  bool overrun() const { return overrun_; }
 
   // Waitable
   bool pending() override;
@@ -61,7 +63,8 @@ class Cq final : public fid_cq, public Waitable {
     std::vector<char> data;
   };
   Cq(Domain& domain, std::size_t size);
-  void grow();
+  bool grow();
+  void lose(const char* what);
   ssize_t take(void* buffer, std::size_t count, fi_addr_t* source);
   ssize_t wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, const void* cond, int timeout_ms);
   static ssize_t read(fid_cq* cq, void* buffer, std::size_t count);
@@ -89,6 +92,7 @@ class Cq final : public fid_cq, public Waitable {
   std::vector<char> last_error_data_;
   PortList ports_;
   unsigned empty_reads_ = 0;  ///< in a row
+  bool overrun_ = false;
   std::atomic<bool> signalled_{false};
   WaitPlace wait_;
   Waiter waiter_;

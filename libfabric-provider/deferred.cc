@@ -183,11 +183,17 @@ void Domain::run_due() {
     again = false;
     for (auto it = deferred_.begin(); it != deferred_.end(); ++it) {
       if (!it->due()) continue;
-      Deferred due = std::move(*it);
-      deferred_.erase(it);
-      const ssize_t rc = due.start();
+      std::list<Deferred> taken;
+      taken.splice(taken.end(), deferred_, it);
+      Deferred& due = taken.front();
+      ssize_t rc;
+      try {
+        rc = due.start();
+      } catch (const std::bad_alloc&) {
+        rc = -FI_ENOMEM;
+      }
       if (rc == -FI_EAGAIN) {
-        deferred_.push_front(std::move(due));
+        deferred_.splice(deferred_.begin(), taken);
         running_due_ = false;
         return;
       }

@@ -1,5 +1,6 @@
 #include "domain.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,8 +33,8 @@ constexpr std::uint32_t kFirstLookMs = 1, kLastLookMs = 32;
 fi_ops Domain::ops_ = {
     .size = sizeof(fi_ops),
     .close = Domain::close,
-    .bind = Domain::bind,
-    .control = Domain::control,
+    .bind = guarded<Domain::bind>,
+    .control = guarded<Domain::control>,
     .ops_open = not_supported,
     .tostr = not_supported,
     .ops_set = not_supported,
@@ -41,15 +42,15 @@ fi_ops Domain::ops_ = {
 
 fi_ops_domain Domain::domain_ops_ = {
     .size = sizeof(fi_ops_domain),
-    .av_open = Av::open,
-    .cq_open = Cq::open,
-    .endpoint = Domain::endpoint,
-    .scalable_ep = ScalableEndpoint::open,
-    .cntr_open = Counter::open,
-    .poll_open = PollSet::open,
-    .stx_ctx = SharedTransmit::open,
-    .srx_ctx = SharedReceive::open,
-    .query_atomic = Domain::query_atomic,
+    .av_open = guarded<Av::open>,
+    .cq_open = guarded<Cq::open>,
+    .endpoint = guarded<Domain::endpoint>,
+    .scalable_ep = guarded<ScalableEndpoint::open>,
+    .cntr_open = guarded<Counter::open>,
+    .poll_open = guarded<PollSet::open>,
+    .stx_ctx = guarded<SharedTransmit::open>,
+    .srx_ctx = guarded<SharedReceive::open>,
+    .query_atomic = guarded<Domain::query_atomic>,
     .query_collective = not_supported,
     .endpoint2 = not_supported,
 };
@@ -84,25 +85,27 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
   made->mr_mode_ = mr_bits(attr.mr_mode);
   made->rma_events_ = (info->caps & FI_RMA_EVENT) != 0;
   made->av_type_ = attr.av_type;
-  if (automatic) {
-    if (int rc = made->need_events(); rc != 0) {
-      delete made;
-      return rc;
-    }
-    auto stop = made->events_->add_user(0);
-    if (!stop) {
-      delete made;
-      return failure(stop.error());
-    }
-    made->stop_event_ = *stop;
-    made->progress_owner_ = ::getpid();
-    if (!made->start_progress()) {
-      delete made;
-      return -FI_EAGAIN;
-    }
+  int rc = 0;
+  try {
+    if (automatic) rc = made->progress_alone();
+  } catch (const std::bad_alloc&) {
+    rc = -FI_ENOMEM;
+  }
+  if (rc != 0) {
+    delete made;
+    return rc;
   }
   *domain = made;
   return 0;
+}
+
+int Domain::progress_alone() {
+  if (int rc = need_events(); rc != 0) return rc;
+  auto stop = events_->add_user(0);
+  if (!stop) return failure(stop.error());
+  stop_event_ = *stop;
+  progress_owner_ = ::getpid();
+  return start_progress() ? 0 : -FI_EAGAIN;
 }
 
 Domain::~Domain() { stop_progress(); }
@@ -234,7 +237,12 @@ void Domain::run_progress() {
   Event events[16];
   std::int64_t timeout_ms = -1;
   while (!stopping_.load()) {
-    auto n = events_->wait(events, timeout_ms);
+    Result<std::size_t> n = Error{ENOMEM, ""};
+    try {
+      n = events_->wait(events, timeout_ms);
+    } catch (const std::bad_alloc&) {
+      ::sched_yield();
+    }
     if (!n && n.error().err == ESHUTDOWN) return;  // a forked child has no such thread; the context has ended
     bool moved = true;
     while (moved && !stopping_.load()) {

@@ -5,7 +5,7 @@
 #include <clan/event_queue.h>
 
 #include <atomic>
-#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -80,6 +80,7 @@ class Domain final : public fid_domain, public Source {
   static int query_atomic(fid_domain* domain, fi_datatype type, fi_op op, fi_atomic_attr* attr,
                           std::uint64_t flags);
   int need_events();
+  int progress_alone();
   bool start_progress();
   void run_progress();
   void stop_progress();
@@ -100,7 +101,7 @@ class Domain final : public fid_domain, public Source {
   std::vector<Port*> ports_;
   std::unordered_map<std::uint64_t, MemoryRegion*> regions_;
   std::uint64_t next_key_ = 1;
-  std::deque<Deferred> deferred_;
+  std::list<Deferred> deferred_;
   bool running_due_ = false;
 
   std::uint32_t look_again_ms_ = 1;  ///< what arm() has said last

@@ -13,8 +13,8 @@ namespace clan::ofi {
 fi_ops Endpoint::ops_ = {
     .size = sizeof(fi_ops),
     .close = Endpoint::close,
-    .bind = Endpoint::bind,
-    .control = Endpoint::control,
+    .bind = guarded<Endpoint::bind>,
+    .control = guarded<Endpoint::control>,
     .ops_open = not_supported,
     .tostr = not_supported,
     .ops_set = not_supported,
@@ -22,9 +22,9 @@ fi_ops Endpoint::ops_ = {
 
 fi_ops_ep Endpoint::endpoint_ops_ = {
     .size = sizeof(fi_ops_ep),
-    .cancel = Endpoint::cancel,
-    .getopt = Endpoint::getopt,
-    .setopt = Endpoint::setopt,
+    .cancel = guarded<Endpoint::cancel>,
+    .getopt = guarded<Endpoint::getopt>,
+    .setopt = guarded<Endpoint::setopt>,
     .tx_ctx = not_supported,
     .rx_ctx = not_supported,
     .rx_size_left = not_supported,
@@ -33,14 +33,14 @@ fi_ops_ep Endpoint::endpoint_ops_ = {
 
 fi_ops_cm Endpoint::connection_ops_ = {
     .size = sizeof(fi_ops_cm),
-    .setname = Endpoint::set_name,
-    .getname = Endpoint::get_name,
-    .getpeer = Endpoint::get_peer,
-    .connect = Endpoint::connect,
+    .setname = guarded<Endpoint::set_name>,
+    .getname = guarded<Endpoint::get_name>,
+    .getpeer = guarded<Endpoint::get_peer>,
+    .connect = guarded<Endpoint::connect>,
     .listen = not_supported,
-    .accept = Endpoint::accept,
+    .accept = guarded<Endpoint::accept>,
     .reject = not_supported,
-    .shutdown = Endpoint::shutdown,
+    .shutdown = guarded<Endpoint::shutdown>,
     .join = not_supported,
 };
 

@@ -14,7 +14,7 @@ fi_ops Eq::ops_ = {
     .size = sizeof(fi_ops),
     .close = Eq::close,
     .bind = not_supported,
-    .control = Eq::control,
+    .control = guarded<Eq::control>,
     .ops_open = not_supported,
     .tostr = not_supported,
     .ops_set = not_supported,
@@ -23,8 +23,8 @@ fi_ops Eq::ops_ = {
 fi_ops_eq Eq::eq_ops_ = {
     .size = sizeof(fi_ops_eq),
     .read = Eq::read,
-    .readerr = Eq::read_error,
-    .write = Eq::user_write,
+    .readerr = guarded<Eq::read_error>,
+    .write = guarded<Eq::user_write>,
     .sread = Eq::sread,
     .strerror = Eq::error_text,
 };
@@ -58,7 +58,8 @@ int Eq::control(fid_t id, int command, void* argument) {
   return object_of<Eq>(id).wait_.control(command, argument);
 }
 
-void Eq::write(std::uint32_t event, const void* entry, std::size_t length, std::unique_ptr<Request> request) {
+void Eq::try_write(std::uint32_t event, const void* entry, std::size_t length,
+                   std::unique_ptr<Request> request) {
   const auto* bytes = static_cast<const char*>(entry);
   {
     std::lock_guard lock(mutex_);
@@ -67,11 +68,28 @@ void Eq::write(std::uint32_t event, const void* entry, std::size_t length, std::
   wait_.signal();
 }
 
-void Eq::write_error(const fi_eq_err_entry& error) {
+void Eq::write(std::uint32_t event, const void* entry, std::size_t length) noexcept try {
+  try_write(event, entry, length);
+} catch (const std::bad_alloc&) {
+  lose();
+}
+
+void Eq::write_error(const fi_eq_err_entry& error) noexcept try {
   const auto* data = static_cast<const char*>(error.err_data);
   {
     std::lock_guard lock(mutex_);
     entries_.push_back({true, 0, {data, data + (data != nullptr ? error.err_data_size : 0)}, error, {}});
+  }
+  wait_.signal();
+} catch (const std::bad_alloc&) {
+  lose();
+}
+
+void Eq::lose() noexcept {
+  FI_WARN(&g_provider, FI_LOG_EQ, "no memory for an event\n");
+  {
+    std::lock_guard lock(mutex_);
+    overrun_ = true;
   }
   wait_.signal();
 }
@@ -104,7 +122,7 @@ void Eq::forget(fid_t object) {
 
 bool Eq::pending() {
   std::lock_guard lock(mutex_);
-  return !entries_.empty();
+  return !entries_.empty() || overrun_;
 }
 
 void Eq::make_progress() {
@@ -114,7 +132,7 @@ void Eq::make_progress() {
 
 ssize_t Eq::take(std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) {
   std::lock_guard lock(mutex_);
-  if (entries_.empty()) return -FI_EAGAIN;
+  if (entries_.empty()) return overrun_ ? -FI_EOVERRUN : -FI_EAGAIN;
   const Entry& entry = entries_.front();
   if (entry.error) return -FI_EAVAIL;
   if (length < entry.bytes.size() && length < sizeof(fi_eq_cm_entry)) return -FI_ETOOSMALL;
@@ -158,7 +176,7 @@ ssize_t Eq::user_write(fid_eq* id, std::uint32_t event, const void* buffer, std:
                        std::uint64_t) {
   auto& eq = *static_cast<Eq*>(id);
   if (!eq.writable_) return -FI_EINVAL;
-  eq.write(event, buffer, length);
+  eq.try_write(event, buffer, length);
   return static_cast<ssize_t>(length);
 }
 

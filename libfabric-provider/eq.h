@@ -26,11 +26,15 @@ class Eq final : public fid_eq, public Waitable {
     virtual void take() = 0;
   };
 
-  /// Any thread.
-  void write(std::uint32_t event, const void* entry, std::size_t length,
-             std::unique_ptr<Request> request = {});
+  // Any thread. Where there is no memory the event is lost, and the queue says so.
+  void write(std::uint32_t event, const void* entry, std::size_t length) noexcept;
+  /// Where there is no memory: std::bad_alloc, and nothing has been written.
+  void try_write(std::uint32_t event, const void* entry, std::size_t length,
+                 std::unique_ptr<Request> request = {});
   /// Data that the entry points to is copied.
-  void write_error(const fi_eq_err_entry& error);
+  void write_error(const fi_eq_err_entry& error) noexcept;
+  /// An event has been lost.
+  void lose() noexcept;
   /// Those who make events when they progress.
   int add_source(Source& source);
   void remove_source(Source& source);
@@ -70,6 +74,7 @@ class Eq final : public fid_eq, public Waitable {
   bool writable_ = false;
   ForkMutex mutex_;
   std::deque<Entry> entries_;
+  bool overrun_ = false;
   std::vector<char> last_error_data_;
   ForkMutex sources_mutex_;
   std::vector<Source*> sources_;

@@ -23,11 +23,11 @@ fi_ops Fabric::ops_ = {
 
 fi_ops_fabric Fabric::fabric_ops_ = {
     .size = sizeof(fi_ops_fabric),
-    .domain = Domain::open,
-    .passive_ep = PassiveEndpoint::open,
-    .eq_open = Eq::open,
-    .wait_open = WaitSet::open,
-    .trywait = Fabric::trywait,
+    .domain = guarded<Domain::open>,
+    .passive_ep = guarded<PassiveEndpoint::open>,
+    .eq_open = guarded<Eq::open>,
+    .wait_open = guarded<WaitSet::open>,
+    .trywait = guarded<Fabric::trywait>,
     .domain2 = not_supported,
 };
 

@@ -10,8 +10,8 @@ namespace clan::ofi {
 fi_ops MemoryRegion::ops_ = {
     .size = sizeof(fi_ops),
     .close = MemoryRegion::close,
-    .bind = MemoryRegion::bind,
-    .control = MemoryRegion::control,
+    .bind = guarded<MemoryRegion::bind>,
+    .control = guarded<MemoryRegion::control>,
     .ops_open = not_supported,
     .tostr = not_supported,
     .ops_set = not_supported,
@@ -19,9 +19,9 @@ fi_ops MemoryRegion::ops_ = {
 
 fi_ops_mr MemoryRegion::register_ops = {
     .size = sizeof(fi_ops_mr),
-    .reg = MemoryRegion::reg,
-    .regv = MemoryRegion::regv,
-    .regattr = MemoryRegion::regattr,
+    .reg = guarded<MemoryRegion::reg>,
+    .regv = guarded<MemoryRegion::regv>,
+    .regattr = guarded<MemoryRegion::regattr>,
 };
 
 MemoryRegion::~MemoryRegion() {
@@ -47,21 +47,13 @@ int MemoryRegion::open(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fi
   made->fid = {FI_CLASS_MR, attr->context, &ops_};
   made->domain_held_ = Held(domain.references());
   made->mem_desc = made;
-  for (const iovec& piece : std::span(attr->mr_iov, attr->iov_count)) {
-    made->pieces_.emplace_back(static_cast<std::byte*>(piece.iov_base), piece.iov_len);
-    made->size_ += piece.iov_len;
+  int rc;
+  try {
+    rc = made->set_up(*attr);
+  } catch (const std::bad_alloc&) {
+    rc = -FI_ENOMEM;
   }
-  made->access_ = attr->access;
-  {
-    std::lock_guard lock(domain.lock());
-    made->key = (domain.mr_mode() & FI_MR_PROV_KEY) != 0 ? domain.free_key() : attr->requested_key;
-    if (!domain.add_region(made->key, *made)) {
-      delete made;
-      return -FI_ENOKEY;
-    }
-    made->listed_ = true;
-  }
-  if (int rc = made->expose(); rc != 0) {
+  if (rc != 0) {
     delete made;
     return rc;
   }
@@ -71,6 +63,21 @@ int MemoryRegion::open(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fi
     eq->write(FI_MR_COMPLETE, &entry, sizeof entry);
   }
   return 0;
+}
+
+int MemoryRegion::set_up(const fi_mr_attr& attr) {
+  for (const iovec& piece : std::span(attr.mr_iov, attr.iov_count)) {
+    pieces_.emplace_back(static_cast<std::byte*>(piece.iov_base), piece.iov_len);
+    size_ += piece.iov_len;
+  }
+  access_ = attr.access;
+  {
+    std::lock_guard lock(domain_.lock());
+    key = (domain_.mr_mode() & FI_MR_PROV_KEY) != 0 ? domain_.free_key() : attr.requested_key;
+    if (!domain_.add_region(key, *this)) return -FI_ENOKEY;
+    listed_ = true;
+  }
+  return expose();
 }
 
 // Only what peers may reach has an aperture.

@@ -56,6 +56,7 @@ class MemoryRegion final : public fid_mr {
   static int regv(fid_t id, const iovec* iov, std::size_t count, std::uint64_t access, std::uint64_t offset,
                   std::uint64_t key, std::uint64_t flags, fid_mr** region, void* context);
   static int regattr(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** region);
+  int set_up(const fi_mr_attr& attr);
   int expose();
   static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);

@@ -21,8 +21,8 @@ fi_ops PollSet::ops_ = {
 fi_ops_poll PollSet::poll_ops_ = {
     .size = sizeof(fi_ops_poll),
     .poll = PollSet::poll,
-    .poll_add = PollSet::add,
-    .poll_del = PollSet::remove,
+    .poll_add = guarded<PollSet::add>,
+    .poll_del = guarded<PollSet::remove>,
 };
 
 int PollSet::open(fid_domain* id, fi_poll_attr* attr, fid_poll** set) {
@@ -78,7 +78,7 @@ int PollSet::poll(fid_poll* id, void** contexts, int count) {
     if (member.object->fclass == FI_CLASS_CQ) {
       auto& cq = object_of<Cq>(member.object);
       cq.progress();
-      ready = !cq.empty();
+      ready = !cq.empty() || cq.overrun();
     } else {
       auto& counter = object_of<Counter>(member.object);
       counter.progress();

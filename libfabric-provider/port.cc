@@ -180,12 +180,12 @@ void Port::detach(Endpoint& endpoint, unsigned context) {
 // --- peers -----------------------------------------------------------------------------------------
 
 Peer& Port::peer_named(const Name& name) {
-  std::unique_ptr<Peer>& peer = peers_[name];
-  if (!peer) {
-    peer = std::make_unique<Peer>();
-    peer->name = name;
-  }
-  return *peer;
+  if (auto known = peers_.find(name); known != peers_.end()) return *known->second;
+  // What we owe a peer must not fail for want of memory to remember that.
+  if (crowded_.capacity() <= peers_.size()) crowded_.reserve(2 * peers_.size() + 8);
+  auto peer = std::make_unique<Peer>();
+  peer->name = name;
+  return *peers_.try_emplace(name, std::move(peer)).first->second;
 }
 
 Peer* Port::peer_slowly(fi_addr_t address) {
@@ -224,9 +224,14 @@ int Port::begin_connect(Peer& peer, std::span<const std::byte> first) {
     FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
     return failure(index.error());
   }
+  try {
+    remember(*index, &peer);
+  } catch (const std::bad_alloc&) {
+    messages_->disconnect(*index);
+    throw;
+  }
   peer.pending = *index;
   peer.introduced = !first.empty();
-  remember(*index, &peer);
   return 0;
 }
 
@@ -438,6 +443,7 @@ void Port::departed(PeerIndex index, int reason) {
 }
 
 void Port::abandon(Peer& peer, int err) {
+  peer.doomed = false;
   peer.forget_answers();
   peer.regions.clear();
   if (peer.accesses) peer.accesses->first = peer.accesses->end;  // their operations end below
@@ -659,7 +665,12 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
   std::span<const std::byte> body(
       sending.count > 0 ? static_cast<const std::byte*>(sending.iov[0].iov_base) : nullptr, sending.length);
   if (sending.count > 1 || sending.inject) {
-    operation.gathered.resize(sending.length);
+    try {
+      operation.gathered.resize(sending.length);
+    } catch (const std::bad_alloc&) {
+      release(operation);
+      throw;
+    }
     gather(operation.gathered.data(), sending.iov, sending.count);
     body = operation.gathered;
   }
@@ -726,10 +737,14 @@ void Port::answer(Peer& peer, const void* message, std::size_t length) {
       }
       if (room.error().err != EAGAIN) return;  // it has gone, and needs no answer
     }
-    note_crowded(peer);
   }
-  peer.answers.emplace_back(bytes, bytes + length);
-  peer.answer_bytes += length + kAnswerCost;
+  note_crowded(peer);
+  try {
+    peer.answers.emplace_back(bytes, bytes + length);
+    peer.answer_bytes += length + kAnswerCost;
+  } catch (const std::bad_alloc&) {
+    peer.doomed = any_doomed_ = true;
+  }
 }
 
 void Port::note_crowded(Peer& peer) {
@@ -766,16 +781,53 @@ void Port::acknowledge(Peer& peer, const WireHeader& header) {
 
 bool Port::make_progress(const Cq* until) {
   progressing_ = true;
+  bool moved = true;
+  try {
+    moved = work_off(until);
+  } catch (const std::bad_alloc&) {
+    // Half of something has been done. What of it was a peer's we do not do again: it hears that we are gone.
+    break_with(taking_);
+  }
+  if (any_doomed_) [[unlikely]]
+    break_with_doomed();
+  progressing_ = false;
+  return moved;
+}
+
+void Port::break_with(PeerIndex index) {
+  FI_WARN(&g_provider, FI_LOG_EP_DATA, "port %u: no memory for what a peer wants\n", address_.port());
+  if (index == kNoPeer) return;
+  try {
+    std::erase_if(held_, [index](const HeldMessage& held) { return held.from == index; });
+    departed(index, ENOMEM);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void Port::break_with_doomed() {
+  any_doomed_ = false;
+  for (PeerIndex index = 0; index < by_index_.size(); ++index) {
+    Peer* const peer = by_index_[index];
+    if (peer == nullptr || !peer->doomed || (peer->index != index && peer->pending != index)) continue;
+    peer->doomed = false;
+    break_with(index);
+  }
+}
+
+bool Port::work_off(const Cq* until) {
   bool moved = false;
+  taking_ = kNoPeer;
   if (!held_.empty()) [[unlikely]]
     resume_held();
   for (int i = 0; i < kMostMessages; ++i) {
     auto message = messages_->peek();
     if (!message) break;
+    taking_ = message->from;
     if (!arrived(*message)) break;
     moved = true;
     if (until != nullptr && !until->empty()) break;
   }
+  taking_ = kNoPeer;
   if (posted_sends_ > 0) {
     SendCompletion done[16];
     for (std::size_t n = std::size(done); n == std::size(done);) {

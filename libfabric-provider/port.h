@@ -170,6 +170,7 @@ struct Peer {
   std::size_t answer_bytes = 0;                ///< in them, and what keeping them costs
   std::unique_ptr<LongAtomic> long_atomic;     ///< of it, that waits for room for its results
   bool crowded = false;                        ///< in Port::crowded_
+  bool doomed = false;  ///< what we owe it has been lost for want of memory: the connection must end
   std::uint32_t atomics = 0;                   ///< without an answer so far
   std::uint64_t atomics_sent = 0;              ///< ever; answers come in their order
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
@@ -350,6 +351,9 @@ class Port {
             messages_->quiet());
   }
   bool make_progress(const Cq* until);
+  [[gnu::always_inline]] inline bool work_off(const Cq* until);
+  void break_with(PeerIndex index);
+  void break_with_doomed();
   Peer* peer_slowly(fi_addr_t address);
   Peer& peer_named(const Name& name);
   fi_addr_t find_address(Peer& peer);
@@ -475,6 +479,8 @@ class Port {
   };
   std::vector<Stranger> strangers_;
   std::uint64_t turned_away_ = 0;  ///< messages of those with whom a message endpoint is not connected
+  PeerIndex taking_ = kNoPeer;     ///< whose message is being taken
+  bool any_doomed_ = false;
   bool registered_ = false;        ///< with the domain's event queue
   bool progressing_ = false;
   bool starving_ = false;  ///< a message waits for memory

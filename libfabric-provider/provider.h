@@ -43,6 +43,22 @@ R not_supported(Arguments...) {
   return static_cast<R>(-FI_ENOSYS);
 }
 
+template <auto F>
+struct Guarded;
+template <typename R, typename... Arguments, R (*F)(Arguments...)>
+struct Guarded<F> {
+  static R call(Arguments... arguments) {
+    try {
+      return F(arguments...);
+    } catch (const std::bad_alloc&) {
+      return static_cast<R>(-FI_ENOMEM);
+    }
+  }
+};
+/// A function of a table that may find no memory: then it answers -FI_ENOMEM.
+template <auto F>
+inline constexpr auto guarded = &Guarded<F>::call;
+
 /// The object behind what libfabric hands us. Object::Face is the structure it derives from.
 template <typename Object>
 Object& object_of(fid_t id) {

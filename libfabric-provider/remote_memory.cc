@@ -328,6 +328,8 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   sending.flags = FI_RMA | (t.write ? FI_WRITE : FI_READ);
   sending.completion = t.completion;
   sending.counter = t.counter;
+  if (!accesses.listed) accessing_.push_back(&to);
+  accesses.listed = true;
   Operation& operation = make_operation(&from, to, sending);
   operation.waits_for_answer = true;
   operation.answer = t.write ? Op::kPut : Op::kGetReply;
@@ -343,7 +345,6 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   auto* word = reinterpret_cast<std::atomic<AccessWord>*>(at + sizeof header);
   word->store(kAccessWaiting, std::memory_order_relaxed);  // relaxed: commit() publishes it
   at += sizeof header + sizeof(AccessWord);
-  if (!std::exchange(accesses.listed, true)) accessing_.push_back(&to);
   SmallAccess& access = accesses.push();
   if (t.write) {
     if (t.data != nullptr) std::memcpy(at, t.data, sizeof *t.data);
@@ -511,8 +512,8 @@ Port::Taken Port::arrived_access(PeerIndex from, Peer& peer, const WireHeader& h
     word->store(state, std::memory_order_release);
   }
   if ((state == kAccessOurs || state == kAccessRefused) && !messages_->has_gone(from)) {
-    messages_->hold();
     held_.push_back({from, word});
+    messages_->hold();
     return Taken::kDropped;
   }
   if (state != kAccessDone) return Taken::kNo;

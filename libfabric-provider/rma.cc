@@ -279,15 +279,15 @@ ssize_t start_access(Endpoint& endpoint, bool write, const fi_msg_rma& msg, std:
 
 fi_ops_rma g_rma_ops = {
     .size = sizeof(fi_ops_rma),
-    .read = rma_read,
-    .readv = rma_readv,
-    .readmsg = rma_readmsg,
-    .write = rma_write,
-    .writev = rma_writev,
-    .writemsg = rma_writemsg,
-    .inject = rma_inject,
-    .writedata = rma_writedata,
-    .injectdata = rma_injectdata,
+    .read = guarded<rma_read>,
+    .readv = guarded<rma_readv>,
+    .readmsg = guarded<rma_readmsg>,
+    .write = guarded<rma_write>,
+    .writev = guarded<rma_writev>,
+    .writemsg = guarded<rma_writemsg>,
+    .inject = guarded<rma_inject>,
+    .writedata = guarded<rma_writedata>,
+    .injectdata = guarded<rma_injectdata>,
 };
 
 }  // namespace clan::ofi

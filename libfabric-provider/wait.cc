@@ -186,6 +186,7 @@ int WaitObject::face(fi_mutex_cond* face) {
 
 int WaitObject::add_source(Source& source) {
   std::lock_guard lock(mutex_);
+  sources_.reserve(sources_.size() + 1);
   if (std::find(sources_.begin(), sources_.end(), &source) == sources_.end()) {
     auto fd = source.descriptor();
     if (!fd) return failure(fd.error());
@@ -269,7 +270,12 @@ bool WaitObject::lie_down() {
       sleepers_.fetch_add(1);
       // PAIR ofi.wait.armed: the looks at the queues come after
       armed_.store(true, std::memory_order_seq_cst);
-      if (arm_sources()) return true;
+      bool quiet = false;
+      try {
+        quiet = arm_sources();
+      } catch (const std::bad_alloc&) {
+      }
+      if (quiet) return true;
       sleepers_.fetch_sub(1);
       return false;
     }
@@ -357,7 +363,7 @@ int WaitSet::wait(fid_wait* id, int timeout_ms) {
 
 // --- WaitPlace -------------------------------------------------------------------------------------
 
-int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source) {
+int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source) try {
   if (kind == FI_WAIT_NONE) return 0;
   if (kind == FI_WAIT_SET) {
     if (set == nullptr) return -FI_EINVAL;
@@ -373,6 +379,8 @@ int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* so
   const int rc = source != nullptr ? object_->add_source(*source) : 0;
   if (rc == 0) source_ = source;
   return rc;
+} catch (const std::bad_alloc&) {
+  return -FI_ENOMEM;
 }
 
 WaitPlace::~WaitPlace() {

@@ -29,6 +29,7 @@ MessageEndpointCore::~MessageEndpointCore() {
 }
 
 Status MessageEndpointCore::start(const std::string& service) {
+  hot_.reserve(kMaxHot);  // an event that has been taken must not be lost for want of memory
   auto queue = EventQueueCore::create(context_);
   if (!queue) return queue.error();
   arrivals_ = *queue;
@@ -111,8 +112,9 @@ Result<PeerIndex> MessageEndpointCore::begin_connect(const std::string& service,
   peer->attempt = std::move(*attempt);
   peer->chosen = true;
   peer->index = static_cast<PeerIndex>(peers_.size());
-  connecting_.push_back(peer.get());
+  connecting_.reserve(connecting_.size() + 1);  // before anything is changed
   peers_.push_back(std::move(peer));
+  connecting_.push_back(peers_.back().get());
   look_at_attempts();
   return peers_.back()->index;
 }
@@ -143,7 +145,13 @@ void MessageEndpointCore::look_at_attempt(Peer& peer) {
   auto connection = peer.attempt->result();
   if (!connection && connection.error().err == EAGAIN) return;
   peer.attempt.reset();
-  const Status joined = connection ? join(peer, *connection) : Status(connection.error());
+  Status joined = connection.ok() ? Status() : Status(connection.error());
+  try {
+    if (joined) joined = join(peer, *connection);
+  } catch (const std::bad_alloc&) {
+    peer.connection.reset();
+    joined = Error{ENOMEM, "no memory for a connection"};
+  }
   if (joined) return;
   peer.failure = joined.error().err;
   peer.departed = true;
