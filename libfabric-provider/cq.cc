@@ -154,7 +154,7 @@ char* put_entry(char* out, const Completion& completion, fi_cq_format format) {
 }  // namespace
 
 // Under the lock.
-ssize_t Cq::take(void* buffer, std::size_t count, fi_addr_t* source) {
+[[gnu::always_inline]] inline ssize_t Cq::take(void* buffer, std::size_t count, fi_addr_t* source) {
   std::uint64_t end = tail_;
   if (!errors_.empty()) {
     end = errors_.front().position;

@@ -921,7 +921,8 @@ bool Port::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header)
 // kNo: the message is still in front, and may go. kWaits: it must not, for there is no memory to keep it.
 // Then all that comes after it waits too, and so do the senders when their rings are full; a receive that
 // fits it, or memory, ends that.
-Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, const IncomingMessage& message) {
+[[gnu::always_inline]] inline Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header,
+                                                                    const IncomingMessage& message) {
   Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
   const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
   Posted* posted = nullptr;
@@ -981,9 +982,11 @@ Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header, cons
   return Taken::kNo;
 }
 
-void Port::complete_receive(Endpoint& endpoint, Peer& from, const WireHeader& header, std::size_t size,
-                            const std::byte* bytes, const SetAside* aside, Posted& posted,
-                            ReceiveQueue& queue, ReceiveQueue::Kind kind) {
+[[gnu::always_inline]] inline void Port::complete_receive(Endpoint& endpoint, Peer& from,
+                                                          const WireHeader& header, std::size_t size,
+                                                          const std::byte* bytes, const SetAside* aside,
+                                                          Posted& posted, ReceiveQueue& queue,
+                                                          ReceiveQueue::Kind kind) {
   const std::size_t room = posted.length - posted.used;
   const std::size_t n = std::min(size, room);
   int err = 0;

@@ -5,23 +5,10 @@
 #include <cstring>
 
 #include "base/futex.h"
-#include "clan/copy.h"
 #include "clan/log.h"
 
 namespace clan::engine {
 namespace {
-
-constexpr std::uint64_t kPrefetchLines = 8;   ///< measured: 16 is no better, 48 does harm
-constexpr std::uint64_t kMostPrefetched = 4;  ///< lines; larger records keep the memory busy by themselves
-
-// Asks for a cache line in order to write it; returns at once.
-inline void prefetch_for_write(const void* line) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
 
 template <typename T>
 void put_payload(OobMessage& message, const T& value) {
@@ -486,54 +473,8 @@ void Connection::put_ordered(std::uint64_t offset, std::uint64_t word) {
   (void)link_->put(remote_, offset, std::as_bytes(std::span(&word, 1)), nic::PutOrder::kAfterEarlier);
 }
 
-void Connection::notify(std::uint64_t offset, std::uint64_t length) {
-  if (remote_.light_fence) {
-    if (nic::armed_chunks_after_store<shm::AsymmetricFence>(*remote_.armed) == 0) return;
-  } else {
-    shm::AsymmetricFence::full();
-    if (remote_.armed->load(std::memory_order_relaxed) == 0) return;  // relaxed: after the full fence
-  }
+void Connection::notify_armed(std::uint64_t offset, std::uint64_t length) {
   (void)link_->after_access(remote_, offset, length, nic::AccessKind::kWrite);
-}
-
-// Publishes a planned record, in the peer's mapped memory.
-[[gnu::always_inline]] inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
-  std::byte* const ring = remote_.mapped + kRegionRing;
-  shm::ring_publish(out_geometry_, ring, slot, head);
-  shm::ring_advance(out_geometry_, producer_, slot);
-  notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
-  // A busy producer of small records meets one line after the other in the consumer's cache. Ask for
-  // those of a later record now; never for lines that have not been read yet.
-  const std::uint64_t ahead = producer_.tail + kPrefetchLines;
-  if (slot.lines <= kMostPrefetched && ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
-    for (std::uint64_t i = 0; i < slot.lines; ++i) {
-      prefetch_for_write(ring + out_geometry_.index(ahead + i) * kCacheLine);
-    }
-  }
-}
-
-namespace {
-shm::RingHead head_of(std::uint64_t payload, RecordType type) {
-  return shm::RingHead::make(static_cast<std::uint32_t>(payload), static_cast<std::uint8_t>(type),
-                             current_cpu_tag());
-}
-}  // namespace
-
-bool Connection::append(std::span<const std::byte> first, std::span<const std::byte> second,
-                        RecordType type) {
-  const std::uint64_t payload = first.size() + second.size();
-  shm::RingSlot slot;
-  const int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
-  if (rc <= 0) [[unlikely]] {
-    no_room(rc);
-    return false;
-  }
-  std::byte* const room = shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot);
-  copy_short(room, first.data(), first.size());
-  copy_short(room + first.size(), second.data(), second.size());
-  if (may_write()) [[likely]]
-    publish(slot, head_of(payload, type));
-  return true;
 }
 
 void Connection::commit(std::uint64_t payload, RecordType type) {

@@ -567,21 +567,36 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
 // --- receiving -------------------------------------------------------------------------------------
 
 // Is there a message of this peer? Fills front_.
-bool MessageEndpointCore::look_at(Peer& peer) {
-  Connection& c = *peer.connection;
-  if (peer.held != Peer::Held::kNo) [[unlikely]] {
-    if (peer.held == Peer::Held::kYes) return false;
-    // A message of fragments that was held: it is not in the ring any more.
-    peer.held = Peer::Held::kNo;
-    front_ = {};
+[[gnu::always_inline]] inline bool MessageEndpointCore::look_at(Peer& peer) {
+  if (peer.held != Peer::Held::kNo) [[unlikely]]
+    return show_held(peer);
+  shm::RingRecord& record = front_.record;  // in place: a copy would stall on store forwarding
+  const int rc = peer.connection->peek(&record);
+  if (rc > 0 && record.head.type() == static_cast<std::uint8_t>(RecordType::kMessage)) [[likely]] {
     front_.peer = &peer;
-    front_.assembled = true;
-    front_.size = peer.assembly.size();
+    front_.size = record.head.length();
+    front_.assembled = front_.offered = false;
     return true;
   }
-  for (;;) {
-    shm::RingRecord& record = front_.record;  // in place: a copy would stall on store forwarding
-    int rc = c.peek(&record);
+  return look_closely(peer, rc);
+}
+
+bool MessageEndpointCore::show_held(Peer& peer) {
+  if (peer.held == Peer::Held::kYes) return false;
+  // A message of fragments that was held: it is not in the ring any more.
+  peer.held = Peer::Held::kNo;
+  front_ = {};
+  front_.peer = &peer;
+  front_.assembled = true;
+  front_.size = peer.assembly.size();
+  return true;
+}
+
+// `rc`: what peek() has said of the record in front_.
+bool MessageEndpointCore::look_closely(Peer& peer, int rc) {
+  Connection& c = *peer.connection;
+  for (;; rc = c.peek(&front_.record)) {
+    const shm::RingRecord& record = front_.record;
     if (rc <= 0) {
       if (rc < 0 || (c.peer_gone() && !c.readable())) depart(peer);
       return false;

@@ -151,6 +151,8 @@ class MessageEndpointCore final : public OobSink,
   void make_hot(Peer& peer);
   void make_cold(Peer& peer);
   bool look_at(Peer& peer);
+  bool show_held(Peer& peer);
+  bool look_closely(Peer& peer, int rc);
   bool find_front();
   void take_arrivals();
   void fail_sends(Peer& peer);
