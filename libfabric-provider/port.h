@@ -382,6 +382,7 @@ class Port {
   Status send_whole(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
     return messages_->try_send(to.index, bytes_of(header), {static_cast<const std::byte*>(bytes), length});
   }
+  Status send_pieces(Peer& to, const Sending& sending);
   ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
   Operation& make_operation(Endpoint* owner, Peer& peer, const Sending& sending);
   void finish(Operation& operation, int err);
@@ -465,8 +466,7 @@ class Port {
   std::vector<Peer*> accessing_;  ///< peers with small accesses that are not known to have been made
   struct HeldMessage {
     PeerIndex from;
-    std::atomic<AccessWord>*
-        word;  ///< of an access that its initiator is making; null: answers are in the way
+    std::atomic<AccessWord>* word;  ///< of an access that its initiator makes; null: answers are in the way
   };
   std::vector<HeldMessage> held_;
   std::uint64_t impatient_until_ = 0;   ///< no first message waits until then (CLOCK_MONOTONIC)

@@ -392,7 +392,8 @@ bool Port::reap(Peer& peer) {
       // A read is complete when its bytes have come.
       if (a.bytes != nullptr) finish(*a.operation, 0);
       accesses.next_direct = 0;
-    } else {                                                  // refused, or what no target writes
+    } else {
+      // Refused, or what no target writes.
       a.word->store(kAccessOurs, std::memory_order_relaxed);  // relaxed: to the target it is the same
       if (!make_ourselves(peer, a)) break;
     }
