@@ -602,8 +602,8 @@ bool Port::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header)
       return Taken::kNo;
     }
     if (posted != nullptr) {
-      complete_receive(*endpoint, peer, header, message.size, nullptr, &*aside, *posted, endpoint->receives(),
-                       kind);
+      complete_receive(*endpoint, peer, header, message.size, message.bytes.data(), &*aside, *posted,
+                       endpoint->receives(), kind);
       return Taken::kDropped;
     }
     kept->to = endpoint;
