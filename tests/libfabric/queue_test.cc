@@ -318,23 +318,35 @@ TEST(FabricWaits, OfManyThreadsEndWhenTheirCounterIsWhereEachWantsIt) {
       [&](int, int) { ASSERT_EQ(fi_cntr_add(counter, 1), 0); });
 }
 
+// An event queue that a program writes to.
+struct EventsOfPrograms {
+  EventsOfPrograms(Node& node, fi_wait_obj wait, fid_wait* set = nullptr) {
+    fi_eq_attr attr{};
+    attr.flags = FI_WRITE;
+    attr.wait_obj = wait;
+    attr.wait_set = set;
+    fid_eq* opened = nullptr;
+    MUST(fi_eq_open(node.fabric.get(), &attr, &opened, nullptr));
+    eq.reset(opened);
+  }
+  void write() const {
+    const fi_eq_entry entry{};
+    ASSERT_GT(fi_eq_write(eq.get(), FI_NOTIFY, &entry, sizeof entry, 0), 0);
+  }
+  Object<fid_eq> eq;
+};
+
 TEST(FabricWaits, OfManyThreadsEndForEachOfManyEvents) {
   Node node;
-  fi_eq_attr attr{};
-  attr.flags = FI_WRITE;
-  attr.wait_obj = FI_WAIT_FD;
-  fid_eq* eq = nullptr;
-  MUST(fi_eq_open(node.fabric.get(), &attr, &eq, nullptr));
-  Object<fid_eq> held(eq);
-  fi_eq_entry entry{};
+  const EventsOfPrograms events(node, FI_WAIT_FD);
   sleep_together(
       2500,
       [&](int, int) {
         fi_eq_entry mine;
         std::uint32_t event;
-        return fi_eq_sread(eq, &event, &mine, sizeof mine, 15'000, 0) > 0;
+        return fi_eq_sread(events.eq.get(), &event, &mine, sizeof mine, 15'000, 0) > 0;
       },
-      [&](int, int) { ASSERT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); });
+      [&](int, int) { events.write(); });
 }
 
 // Two of them on the descriptor, two in a call of the queue's.
@@ -367,22 +379,15 @@ TEST(FabricWaits, OfManyThreadsInASetEndForEachOfManyEntries) {
   fid_wait* set = nullptr;
   MUST(fi_wait_open(node.fabric.get(), &wait_attr, &set));
   Object<fid_wait> held_set(set);
-  fi_eq_attr attr{};
-  attr.flags = FI_WRITE;
-  attr.wait_obj = FI_WAIT_SET;
-  attr.wait_set = set;
-  fid_eq* eq = nullptr;
-  MUST(fi_eq_open(node.fabric.get(), &attr, &eq, nullptr));
-  Object<fid_eq> held(eq);
-  fi_eq_entry entry{};
+  const EventsOfPrograms events(node, FI_WAIT_SET, set);
   sleep_together(
       2500,
       [&](int, int) {
         fi_eq_entry mine;
         std::uint32_t event;
-        return fi_wait(set, 15'000) == 0 && fi_eq_read(eq, &event, &mine, sizeof mine, 0) > 0;
+        return fi_wait(set, 15'000) == 0 && fi_eq_read(events.eq.get(), &event, &mine, sizeof mine, 0) > 0;
       },
-      [&](int, int) { ASSERT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); });
+      [&](int, int) { events.write(); });
 }
 
 double thread_seconds() {
