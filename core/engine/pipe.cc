@@ -29,6 +29,10 @@ constexpr std::uint8_t kBytesRecord = 1;
 constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
+constexpr std::uint64_t kStampBytes = sizeof(PipeStamp);  ///< in front of each record's bytes
+
+constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;  ///< takes one line
+
 constexpr std::uint32_t kAnybody = 1;   ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
 constexpr int kMostLooks = 64;          ///< at a head that moves
@@ -45,6 +49,7 @@ constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
 struct Thread {
   std::uint32_t id = 0;
   std::atomic<std::uint32_t> locks{0};  ///< that it has, or waits for
+  std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
 };
 // initial-exec: signal handlers read it too
 thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
@@ -351,7 +356,8 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const shm::RingGeometry ring{lines_};
-    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload());
+    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
     // PAIR pipe.credit: the reader has finished with the lines before it
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
     auto p = load(sender);
@@ -360,24 +366,27 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
     while (done.bytes < wanted) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
       shm::RingSlot slot;
-      int rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);  // a line stays for put_last()
-      while (rc == 0 && n > kCacheLine) {                                  // not all of it: then part of it
+      // A line stays for put_last().
+      int rc = shm::ring_reserve(ring, p, kStampBytes + n + kCacheLine, credit, &slot);
+      while (rc == 0 && n > kLeastPiece) {  // not all of it: then part of it
         n /= 2;
-        rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);
+        rc = shm::ring_reserve(ring, p, kStampBytes + n + kCacheLine, credit, &slot);
       }
-      slot.lines = shm::lines_for(n);
+      slot.lines = shm::lines_for(kStampBytes + n);
       if (rc < 0) {
         broke("impossible credit");
         return {0, false, EPROTO};
       }
       if (rc == 0) break;
-      auto copy = [&] { cursor.gather(shm::payload_at(ring, out_, slot), n); };
+      std::byte* payload = shm::payload_at(ring, out_, slot);
+      std::memcpy(payload, &stamp, kStampBytes);
+      auto copy = [&] { cursor.gather(payload + kStampBytes, n); };
       if (!guarded(copy)) {
         done.err = EFAULT;
         break;
       }
       shm::ring_publish(ring, out_, slot,
-                        shm::RingHead::make(static_cast<std::uint32_t>(n), kBytesRecord, cpu));
+                        shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
       shm::ring_advance(ring, p, slot);
       done.bytes += n;
     }
@@ -403,12 +412,14 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     auto p = load(sender);
     shm::RingSlot slot;
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
-    const int rc = shm::ring_reserve(ring, p, 0, credit, &slot);
+    const int rc = shm::ring_reserve(ring, p, kStampBytes, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
       return {0, false, EPROTO};
     }
-    shm::ring_publish(ring, out_, slot, shm::RingHead::make(0, type, current_cpu_tag()));
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
+    std::memcpy(shm::payload_at(ring, out_, slot), &stamp, kStampBytes);
+    shm::ring_publish(ring, out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
     shm::ring_advance(ring, p, slot);
     store(sender, p);
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
@@ -420,6 +431,8 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
 
 Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
 Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
+
+void Pipe::wrote_past_pipes() { t_thread.past_pipes = order_stamp(); }
 
 bool Pipe::writable() const {
   const auto& sender = page_->ends[end_].sender;
@@ -475,6 +488,17 @@ PipeFront Pipe::front() const {
   return PipeFront::kBytes;  // somebody is reading them, one after the other
 }
 
+PipeStamp Pipe::front_stamp() const {
+  const shm::RingGeometry ring{lines_};
+  shm::RingConsumer c{page_->ends[end_].receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  PipeStamp stamp;
+  if (shm::ring_peek(ring, c, in_, &record) > 0 && record.head.length() >= kStampBytes) {
+    std::memcpy(&stamp, record.payload, kStampBytes);
+  }
+  return stamp;
+}
+
 bool Pipe::seems_empty() const {
   const shm::RingGeometry ring{lines_};
   const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
@@ -501,13 +525,14 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     int rc = 0;
     while (done.bytes < wanted && (rc = shm::ring_peek(ring, c, in_, &record)) > 0) {
       if (record.head.type() != kBytesRecord) break;
-      const std::uint64_t length = record.head.length();
-      if (offset > length || length == 0) {  // nobody sends an empty one, and a ring full of them has no end
+      const std::uint64_t length = record.head.length() - kStampBytes;
+      // Nobody sends an empty one, and a ring full of them has no end.
+      if (record.head.length() <= kStampBytes || offset > length) {
         rc = -1;
         break;
       }
       const std::uint64_t n = std::min<std::uint64_t>(length - offset, wanted - done.bytes);
-      auto copy = [&] { cursor.scatter(record.payload + offset, n); };
+      auto copy = [&] { cursor.scatter(record.payload + kStampBytes + offset, n); };
       if (!guarded(copy)) {
         done.err = EFAULT;
         break;
@@ -558,7 +583,7 @@ std::uint64_t Pipe::readable_bytes() const {
   for (std::uint64_t records = 0;
        records < lines_ && shm::ring_peek(ring, c, in_, &record) > 0 && record.head.type() == kBytesRecord;
        ++records) {
-    bytes += record.head.length();
+    bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
     c.head += record.lines;
   }
   return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));

@@ -7,11 +7,11 @@
 //   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times, then sleep.
 //   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair always, for
 //      those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to be woken for our last
-//      message takes a wake-up longer; then only one wait in 32 finds out whether it spins by now.
+//      message takes a wake-up longer; then only one wait in 64 finds out whether it spins by now.
 //   4. a thread that finds that it has been off the processor, between two looks or in a yield, has run beside
 //      somebody who computes. A thread that spins beside one loses the preference that the scheduler gives to
 //      those who sleep, and yields for a whole slice of time. So it neither spins nor yields for a while, wherever
-//      it waits: 64 times as long as it was away, and longer if it is so again.
+//      it waits: four times as long as it was away, and four times longer each time it is so again.
 //   5. sleep until the tripwire, event queue or doorbell wakes us.
 //
 // A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps what
@@ -28,13 +28,14 @@
 #include <clan/cpu.h>
 #include <clan/clock.h>
 #include <clan/context.h>
+#include <clan/preemption.h>
 
 namespace clan {
 
 /// What a thread knows of others that want its processor. Written and read by that thread only.
 class Contention {
  public:
-  static constexpr std::uint64_t kGapNs = 100'000;  ///< interrupts and short work of others take less
+  static constexpr std::uint64_t kGapNs = 1'000'000;  ///< interrupts and short work of others take less
 
   /// The thread should not spin now.
   bool lasts(std::uint64_t now_ns) { return until_ns_ != 0 && now_ns < until_ns_; }
@@ -42,14 +43,14 @@ class Contention {
   /// Between two looks `gap_ns` have gone by.
   void note_gap(std::uint64_t now_ns, std::uint64_t gap_ns) {
     if (gap_ns < kGapNs) return;
-    const bool again = until_ns_ != 0 && now_ns - until_ns_ < 4 * pause_ns_;
-    const std::uint64_t pause_ns = std::max(kPausesOfGap * gap_ns, again ? 2 * pause_ns_ : 0);
+    const bool again = until_ns_ != 0 && now_ns - until_ns_ < 2 * pause_ns_;
+    const std::uint64_t pause_ns = std::max(kGapsOfPause * gap_ns, again ? kGapsOfPause * pause_ns_ : 0);
     pause_ns_ = std::min(pause_ns, kMaxPauseNs);
     until_ns_ = now_ns + pause_ns_;
   }
 
  private:
-  static constexpr std::uint64_t kPausesOfGap = 64;
+  static constexpr std::uint64_t kGapsOfPause = 4;
   static constexpr std::uint64_t kMaxPauseNs = 2'000'000'000;
   std::uint64_t until_ns_ = 0, pause_ns_ = 0;
 };
@@ -120,9 +121,9 @@ class Waiter {
 
  private:
   static constexpr int kFirstBurst = 256;
-  static constexpr int kBurst = 16;
+  static constexpr int kBurst = 32;
   static constexpr int kSameCoreYields = 6;
-  static constexpr std::uint32_t kTryEvery = 32;
+  static constexpr std::uint32_t kTryEvery = 64;
   static constexpr std::uint64_t kBurstNs = 500;
   static constexpr std::uint64_t kShortNs = 10'000;  ///< spinning costs no more time of the processor than sleeping
   static constexpr std::uint64_t kAwakeNs = 3'000;   ///< a peer that is awake often answers within that
@@ -133,12 +134,12 @@ class Waiter {
   std::uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }  // relaxed: as above
   // A wait has taken so long.
   void expect(std::uint64_t ns) {
-    const std::uint64_t next = (3 * expected_ns() + std::min(ns, 20 * max_ns())) / 4;
+    const std::uint64_t next = (3 * expected_ns() + std::min(ns, 4 * max_ns())) / 4;
     expected_ns_.store(next, std::memory_order_relaxed);  // relaxed: a guess
   }
 
   std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
-    if (expected <= kShortNs) return std::min(max_ns(), std::max(2 * expected, kShortNs / 2));
+    if (expected <= kShortNs) return 2 * max_ns();  // one that takes longer is an exception
     if (peer_slept) return 0;
     return expected <= max_ns() ? max_ns() : std::min(max_ns(), kAwakeNs);
   }
@@ -146,10 +147,10 @@ class Waiter {
   std::uint64_t next_budget(bool peer_slept) {
     const std::uint64_t expected = expected_ns();
     const std::uint64_t budget = budget_for(expected, peer_slept);
-    if (budget == max_ns() || expected > 4 * max_ns()) return budget;
+    if (budget >= max_ns() || expected > 3 * max_ns()) return budget;
     const std::uint32_t turn = turns_.load(std::memory_order_relaxed) + 1;  // relaxed: a guess
     turns_.store(turn, std::memory_order_relaxed);                          // relaxed: as above
-    return expected > kShortNs && turn % kTryEvery == 0 ? max_ns() : budget;
+    return turn % kTryEvery == 0 ? 2 * max_ns() : budget;
   }
 
   template <typename Ready, typename Look>
@@ -186,6 +187,7 @@ class Waiter {
 
   template <typename Ready, typename Look>
   bool spin_for(Ready&& ready, Look&& look, std::uint64_t start, std::uint64_t end) {
+    PreemptionWatch preemption;
     for (std::uint64_t now = start; now < end;) {
       bool there = false;
       for (int i = 0; i < kBurst && !there; ++i) {
@@ -194,12 +196,13 @@ class Waiter {
       }
       if (!there) there = look();
       const std::uint64_t before = std::exchange(now, monotonic_ns());
-      t_contention.note_gap(now, now - before);
+      const bool away = now - before >= Contention::kGapNs && preemption.happened();
+      if (away) t_contention.note_gap(now, now - before);
       if (there) {
         expect(now - start);
         return true;
       }
-      if (now - before >= Contention::kGapNs) return ready();
+      if (away) return ready();
     }
     return ready();
   }
