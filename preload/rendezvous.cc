@@ -150,6 +150,8 @@ void begin_sharing(int fd, Socket& s, bool counted) {
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
+  s.pipe.keep_wanted(false);
   moved(s);
 }
 

@@ -155,6 +155,7 @@ struct Socket {
   struct Counter {
     std::atomic<std::uint64_t> told{0}, changed_ns{0};
   } told_sent, told_acked, told_received;
+  std::atomic<bool> rang{false};       ///< the other end slept when something was last sent to it
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   std::uint64_t last_fork = 0;       ///< which it has been counted for; under the lock of fork

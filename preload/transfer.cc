@@ -815,7 +815,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     if (!leaves && s.drained.load(std::memory_order_acquire) && s.receive_wait) {
       auto there = [&] { return !s.pipe.seems_empty() || since.handled(); };
       const Disturbed here;
-      if (s.receive_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
+      const Awaited peer{s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)};
+      if (s.receive_wait->spin(there, peer) && !since.handled()) continue;
     }
     {
       Sleeper sleeper(s, true, false);
@@ -830,7 +831,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
       }
     }
-    look_at_kernel(fd, s);
+    // Where recv() slept there was a byte to be seen, and an end is behind it.
+    const bool only_bell = got == 0 && until() == kNoDeadline && s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
+                           !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
+                           (state_of(s.theirs()) & kLeaving) == 0;
+    if (only_bell) {
+      drop_doorbells(fd, s);
+    } else {
+      look_at_kernel(fd, s);
+    }
     if (s.receive_wait) s.receive_wait->slept();
   }
 }
@@ -942,7 +951,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     }
     if ((state_of(s.theirs()) & kLeaving) != 0) {
       look_at_kernel(fd, s);
-    } else if (check_due(s)) {
+    } else if (!s.rang.load(std::memory_order_relaxed) && check_due(s)) {  // else the doorbell tells
       // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see any more.
       KeepErrno keep;
       pollfd p{fd, POLLRDHUP, 0};
@@ -979,7 +988,12 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (!ending.wait()) return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
       continue;
     }
-    if (must_ring(s, done)) ring_doorbell(fd, s);
+    const bool rings = must_ring(s, done);
+    if (rings) {
+      ring_doorbell(fd, s);
+      if (s.kernel_error.load() && sent == 0) continue;  // nobody is there who could read it
+    }
+    if (s.rang.load(std::memory_order_relaxed) != rings) s.rang.store(rings, std::memory_order_relaxed);
     sent += done.bytes;
     if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (sent == wanted) return static_cast<ssize_t>(sent);
