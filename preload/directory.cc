@@ -217,7 +217,10 @@ bool allowed_peer(int rendezvous, uid_t* uid) {
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   *uid = credentials.uid;
   if (config().allows_uid(credentials.uid)) return true;
-  CLAN_INFO("an end in CLAN_DIR belongs to user %u, which CLAN_UIDS does not name; refused", credentials.uid);
+  CLAN_INFO("an end in CLAN_DIR belongs to user %u, %s; refused", credentials.uid,
+            config().is_anybody(credentials.uid)
+                ? "which stands for every user that is not in this user namespace"
+                : "which CLAN_UIDS does not name");
   return false;
 }
 

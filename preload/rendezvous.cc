@@ -97,7 +97,9 @@ bool trusted(int rendezvous, const Route& route) {
     return false;
   }
   if (!config().allows_uid(owner)) {
-    CLAN_INFO("the other end belongs to user %u, which CLAN_UIDS does not name; it stays on TCP", owner);
+    CLAN_INFO("the other end belongs to user %u, %s; it stays on TCP", owner,
+              config().is_anybody(owner) ? "which stands for every user that is not in this user namespace"
+                                         : "which CLAN_UIDS does not name");
     return false;
   }
   return true;

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Connections of processes that are shut in as services are: user namespaces, filters of system calls.
+
+    services.py LIBRARY CLAN [TEST...]
+
+The two ends of a connection are actors, Python that does what the test tells it (containers.py), each started by
+the commands that shut it in. Exit code 77 when all that was asked for was skipped.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import containers
+import programs
+from containers import exchange, moved
+
+CLAN = None
+FIRST_USER, SECOND_USER = 1000, 1234
+
+
+class Place:
+    """How an actor is started."""
+
+    def __init__(self, *enter):
+        self.enter = list(enter)
+
+
+def as_user(uid):
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+
+class Services(containers.World):
+    """No containers: all in one network namespace, and without CLAN_DIR."""
+
+    def __enter__(self):
+        return self
+
+    def talk(self, places=((), ()), settings=({}, {}), rounds=20):
+        """A connection, used; the actors and what the log says."""
+        self.log.unlink(missing_ok=True)
+        sides = [{"directory": False, "log": "info", **more} for more in settings]
+        ends = self.pair("127.0.0.1", [Place(*place) for place in places], *sides)
+        exchange(*ends, rounds)
+        return ends
+
+    def said(self):
+        return self.log.read_text() if self.log.exists() else ""
+
+    def expect(self, expected, what, *ends):
+        programs.require(expected(*ends), f"{what}: not {expected.__name__}: {self.said()}")
+        for end in ends:
+            end("close")
+
+
+def on_tcp(*actors):
+    """No byte went by shared memory."""
+    return all(a("pipes")[1] == 0 for a in actors)
+
+
+def only_root():
+    if os.geteuid() != 0:
+        raise programs.Skip("only root becomes other users")
+
+
+# --- users -------------------------------------------------------------------------------------------
+
+def nobody_in_a_user_namespace_is_our_own_user(world):
+    """Where no user is mapped, all read as 65534, and so do we."""
+    only_root()
+    first, second = as_user(FIRST_USER), as_user(SECOND_USER)
+    shut_in = [*first, "unshare", "--user"]
+    for places in (shut_in, second), (second, shut_in), (shut_in, as_user(65534)), (shut_in, first), (first, shut_in):
+        for uids in None, "65534,1000,1234,0":
+            settings = {"CLAN_UIDS": uids} if uids else {}
+            ends = world.talk(places, (settings, settings))
+            world.expect(on_tcp, f"{places}, CLAN_UIDS={uids}", *ends)
+
+
+def users_that_a_user_namespace_has_are_told_apart(world):
+    only_root()
+    mapped = [*as_user(FIRST_USER), "unshare", "--user", "--map-root-user"]
+    # Inside, 1000 is 0; a user who is not mapped reads as 65534, for whom CLAN_UIDS stands as little.
+    inside, outside = {"CLAN_UIDS": "0,65534"}, {"CLAN_UIDS": "0,1000"}
+    for places, settings, expected in (((mapped, as_user(FIRST_USER)), (inside, outside), moved),
+                                       ((as_user(FIRST_USER), mapped), (outside, inside), moved),
+                                       ((mapped, as_user(SECOND_USER)), (inside, outside), on_tcp),
+                                       ((as_user(SECOND_USER), mapped), (outside, inside), on_tcp)):
+        ends = world.talk(places, settings)
+        world.expect(expected, f"{places}", *ends)
+
+
+def nobody_is_a_user_where_every_user_is_mapped(world):
+    only_root()
+    nobody = as_user(65534)
+    world.expect(moved, "nobody", *world.talk((nobody, nobody)))
+    named = {"CLAN_UIDS": "65534"}
+    world.expect(moved, "nobody by CLAN_UIDS", *world.talk((nobody, ()), ({"CLAN_UIDS": "0"}, named)))
+
+
+TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace_has_are_told_apart,
+         nobody_is_a_user_where_every_user_is_mapped)
+
+
+def main():
+    global CLAN  # pylint: disable=global-statement
+    # Where any user may read them.
+    top = Path(tempfile.mkdtemp(prefix="clan-services-"))
+    top.chmod(0o755)
+    (top / "lib").mkdir()
+    (top / "bin").mkdir()
+    containers.LIBRARY = shutil.copy(sys.argv[1], top / "lib")
+    CLAN = shutil.copy(sys.argv[2], top / "bin")
+    containers.HERE = Path(shutil.copy(containers.HERE, top))
+    shutil.copy(programs.HERE / "programs.py", top)
+    failed = passed = 0
+    try:
+        for test in TESTS:
+            name = re.sub("_", " ", test.__name__)
+            if sys.argv[3:] and not any(word in test.__name__ for word in sys.argv[3:]):
+                continue
+            start = time.monotonic()
+            with Services() as world:
+                try:
+                    test(world)
+                    passed += 1
+                    print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
+                except programs.Skip as skip:
+                    print(f"{name}: skipped, {skip}", flush=True)
+                except (programs.Wrong, OSError, ValueError, subprocess.SubprocessError) as wrong:
+                    failed += 1
+                    print(f"{name}: {type(wrong).__name__}: {wrong}", flush=True)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    return 1 if failed else 0 if passed else programs.SKIPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
