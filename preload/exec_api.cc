@@ -15,6 +15,7 @@
 #include "af_clan.h"
 #include "process.h"
 #include "real.h"
+#include "sandbox.h"
 #include "socket.h"
 
 using namespace clan::preload;
@@ -230,6 +231,7 @@ namespace clan::preload {
 void take_over_connections() {
   const char* text = std::getenv(kInherited);
   if (text == nullptr) return;
+  note_fork(false);  // whoever moved them had the filter of system calls, if there is one
   const char* const all = text;
   int fd, memfd, end, used;
   for (; std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3; text += used) {

@@ -34,6 +34,7 @@
 #include "config.h"
 #include "epoll.h"
 #include "own_descriptors.h"
+#include "sandbox.h"
 #include "shared_pages.h"
 #include "signals.h"
 #include "uring.h"
@@ -202,36 +203,10 @@ void stay(Socket& s) {
 
 namespace {
 
-// A filter of system calls from before this program began may refuse some that the program does not make, but
-// a connection that has moved needs. What they say of no descriptor tells.
-bool calls_are_allowed() {
-  static std::atomic<int> answer{-1};
-  int known = answer.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
-  if (known < 0) {
-    msghdr none{};
-    char byte = 0;
-    int n = 0;
-    socklen_t size = sizeof n;
-    auto reaches_kernel = [](long rc) { return rc < 0 && errno == EBADF; };
-    known = reaches_kernel(sys::call(SYS_sendmsg, -1, &none, 0)) &&
-            reaches_kernel(sys::call(SYS_recvmsg, -1, &none, 0)) &&
-            reaches_kernel(sys::send(-1, &byte, 1, 0)) && reaches_kernel(sys::recv(-1, &byte, 1, 0)) &&
-            reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
-            reaches_kernel(sys::getsockopt(-1, SOL_SOCKET, SO_ERROR, &n, &size)) &&
-            reaches_kernel(sys::setsockopt(-1, SOL_SOCKET, SO_RCVLOWAT, &n, size)) &&
-            sys::poll(nullptr, 0, 0) == 0;
-    if (known == 0) {
-      CLAN_INFO("a filter of system calls is in the way of shared memory; connections stay on TCP");
-    }
-    answer.store(known, std::memory_order_relaxed);
-  }
-  return known != 0;
-}
-
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
-  if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
   int listener =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -348,7 +323,7 @@ void look_for_taker(int fd, Socket& s) {
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
-  if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
   const int rendezvous =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -565,7 +540,7 @@ void adopt_passed(int fd, int through, bool peeked) {
   Held s = hold(fd);
   Route route;
   if (!s || !route_of(fd, &route)) return;
-  const bool may_move = takes_part && fd > STDERR_FILENO && calls_are_allowed();
+  const bool may_move = takes_part && fd > STDERR_FILENO && permits_moving();
   if (may_move && claim_passed(fd, *s, through, peeked)) return;
   int end = 0;
   const std::uint64_t cookie = cookie_of(fd);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Connections of processes that are shut in as services are: user namespaces, filters of system calls.
+"""Connections of processes that are shut in as services are: user namespaces, filters of system calls that kill.
 
     services.py LIBRARY CLAN [TEST...]
 
@@ -13,15 +13,37 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import containers
 import programs
-from containers import exchange, moved
+from containers import Told, exchange, moved
 
 CLAN = None
 FIRST_USER, SECOND_USER = 1000, 1234
+
+
+class Actor(containers.Actor):
+    """Does what services do, too."""
+
+    def thread(self):
+        """One that stays."""
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+    def fork(self):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    def child(self):
+        """Another program, which has the connection."""
+        os.set_inheritable(self.socket.fileno(), True)
+        pid = os.posix_spawn("/bin/true", ["true"], {})
+        os.waitpid(pid, 0)
+        os.set_inheritable(self.socket.fileno(), False)
 
 
 class Place:
@@ -103,12 +125,96 @@ def nobody_is_a_user_where_every_user_is_mapped(world):
     world.expect(moved, "nobody by CLAN_UIDS", *world.talk((nobody, ()), ({"CLAN_UIDS": "0"}, named)))
 
 
+# --- filters of system calls -------------------------------------------------------------------------
+
+def filtered(kind, *calls):
+    if os.uname().machine != "x86_64" or not (programs.HERE / "filter.py").exists():
+        raise programs.Skip("the filters are made for x86-64")
+    return [programs.PYTHON, "-B", str(programs.HERE / "filter.py"), kind, ",".join(calls)]
+
+
+def has_ended(actor):
+    return actor.process.poll() is not None
+
+
+def use(world, places, evidence, preload, child, expected=None, said=""):
+    """A connection between them, one of whom has a filter: nobody dies of it."""
+    world.log.unlink(missing_ok=True)
+    sides = {"directory": False, "log": "info", "preload": preload}
+    ends = [Told(world, Place(*place), **sides) for place in places]
+    shut_in = ends[0 if places[0] else 1]
+    if evidence:
+        shut_in(evidence)
+    server, client = ends
+    port = server("listen", "127.0.0.1")
+    server.tell("accept")
+    client("connect", "127.0.0.1", port, None)
+    server.hear()
+    exchange(server, client, 20)
+    if preload:
+        programs.require(said in world.said(), f"not said: {said}: {world.said()}")
+        programs.require(expected(server, client), f"not {expected.__name__}: {world.said()}")
+    if child:  # what goes back when a program is executed
+        shut_in("child")
+        exchange(server, client, 5)
+    for end in ends:
+        end("close")
+        end.process.stdin.close()
+        programs.require(end.process.wait(10) == 0, f"exit code {end.process.returncode}")
+
+
+def try_filter(world, command, evidence, expected, said, child=True):
+    """Of the server, then of the client; and that it is not in the program's own way."""
+    for places in (command, ()), ((), command):
+        for preload in False, True:
+            try:
+                use(world, places, evidence, preload, child, expected, said)
+            except programs.Wrong as wrong:
+                raise programs.Wrong(f"{places}, {evidence}, preload {preload}: {wrong} {world.said()}") from wrong
+
+
+def filters_that_kill_for_what_the_library_calls(world):
+    for call in ("memfd_create", "ftruncate", "ppoll", "sendmsg", "recvmsg", "eventfd2", "madvise",
+                 "tgkill", "rt_tgsigqueueinfo", "wait4"):
+        evidence = "thread" if call == "wait4" else "fork"
+        try_filter(world, filtered("deny", call), evidence, on_tcp, f"{call} does not pass", child=call != "wait4")
+
+
+def a_filter_is_not_tried_before_the_program_has_made_a_process(world):
+    makers = filtered("deny", "clone", "clone3", "fork", "vfork")
+    try_filter(world, makers, None, on_tcp, "cannot be tried before", child=False)
+    try_filter(world, filtered("deny", "memfd_create"), None, on_tcp, "cannot be tried before")
+
+
+def filters_that_let_everything_pass_that_is_needed(world):
+    try_filter(world, filtered("deny", "reboot"), "fork", moved, "lets pass")
+    try_filter(world, filtered("deny", "reboot"), "thread", moved, "lets pass")
+
+
+def systemds_set_of_calls_for_services(world):
+    if shutil.which("systemd-analyze") is None:
+        raise programs.Skip("systemd-analyze is not installed")
+    with_one_more = filtered("allow", "@system-service", "pidfd_getfd")
+    try_filter(world, with_one_more, "thread", moved, "lets pass")
+    try_filter(world, with_one_more, None, on_tcp, "cannot be tried before")
+    try_filter(world, filtered("allow", "@system-service"), "thread", on_tcp, "pidfd_getfd does not pass")
+    try_filter(world, filtered("allow", "@system-service"), None, on_tcp, "cannot be tried before")
+    narrow = ("@basic-io", "@file-system", "@io-event", "@network-io", "@process", "@signal", "ioctl", "madvise", "mremap",
+              "sysinfo")
+    try_filter(world, filtered("allow", *narrow), "thread", on_tcp, "memfd_create does not pass")
+
+
 TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace_has_are_told_apart,
-         nobody_is_a_user_where_every_user_is_mapped)
+         nobody_is_a_user_where_every_user_is_mapped, filters_that_kill_for_what_the_library_calls,
+         a_filter_is_not_tried_before_the_program_has_made_a_process,
+         filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services)
 
 
 def main():
     global CLAN  # pylint: disable=global-statement
+    if sys.argv[1:] == ["--actor"]:
+        Actor().run()
+        return 0
     # Where any user may read them.
     top = Path(tempfile.mkdtemp(prefix="clan-services-"))
     top.chmod(0o755)
@@ -116,8 +222,9 @@ def main():
     (top / "bin").mkdir()
     containers.LIBRARY = shutil.copy(sys.argv[1], top / "lib")
     CLAN = shutil.copy(sys.argv[2], top / "bin")
-    containers.HERE = Path(shutil.copy(containers.HERE, top))
-    shutil.copy(programs.HERE / "programs.py", top)
+    for name in "containers.py", "programs.py":
+        shutil.copy(programs.HERE / name, top)
+    containers.HERE = Path(shutil.copy(__file__, top))
     failed = passed = 0
     try:
         for test in TESTS:
