@@ -201,6 +201,7 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted || !after.known) {
       return Verdict::kOther;
     }
+    if (theirs.inode == 0) return Verdict::kOther;  // closed meanwhile: nobody owns it, and uid is not one
     if (theirs.uid != peer) {
       CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer, theirs.uid);
       return Verdict::kOther;

@@ -92,6 +92,7 @@ bool trusted(int rendezvous, const Route& route) {
     CLAN_INFO("the kernel does not say who owns the other end of a connection; it stays on TCP");
     return false;
   }
+  if (found.inode == 0) return false;  // closed meanwhile: nobody owns it, and uid is not one
   const uid_t owner = found.uid;
   if (owner != credentials.uid) {
     CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);

@@ -10,6 +10,8 @@ the commands that shut it in. Exit code 77 when all that was asked for was skipp
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -125,6 +127,48 @@ def nobody_is_a_user_where_every_user_is_mapped(world):
     world.expect(moved, "nobody by CLAN_UIDS", *world.talk((nobody, ()), ({"CLAN_UIDS": "0"}, named)))
 
 
+def offer_of(client, server, user):
+    """Somebody of that user who has the name of the client's offer."""
+    at = [f"::ffff:{address}/{port}" for address, port in (client.getsockname(), server)]
+    pid = os.fork()
+    if pid:
+        time.sleep(0.3)
+        return pid
+    try:
+        client.close()
+        os.setuid(user)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("\0clan1/" + "/".join(at))
+            listener.listen()
+            time.sleep(5)
+    finally:
+        os._exit(0)
+
+
+def a_peer_that_has_closed_is_no_attack(world):
+    """The kernel names no owner of a socket that is closed; of one that is open it does."""
+    only_root()
+    for closes in True, False:
+        world.log.unlink(missing_ok=True)
+        server = Told(world, Place(), directory=False, log="info")
+        port = server("listen", "127.0.0.1")
+        server.tell("accept")
+        client = socket.create_connection(("127.0.0.1", port))
+        server.hear()
+        offering = offer_of(client, ("127.0.0.1", port), SECOND_USER)
+        client.sendall(bytes(i % 251 for i in range(251)))
+        if closes:
+            client.shutdown(socket.SHUT_WR)
+            client.close()
+        for _ in range(12):
+            server("receive_slowly")
+        os.kill(offering, signal.SIGKILL)
+        os.waitpid(offering, 0)
+        client.close()
+        warned = f"user {SECOND_USER} offered shared memory for a connection of user 0; refused" in world.said()
+        programs.require(warned != closes, f"closes: {closes}, and said: {world.said()}")
+
+
 # --- filters of system calls -------------------------------------------------------------------------
 
 def filtered(kind, *calls):
@@ -205,7 +249,8 @@ def systemds_set_of_calls_for_services(world):
 
 
 TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace_has_are_told_apart,
-         nobody_is_a_user_where_every_user_is_mapped, filters_that_kill_for_what_the_library_calls,
+         nobody_is_a_user_where_every_user_is_mapped, a_peer_that_has_closed_is_no_attack,
+         filters_that_kill_for_what_the_library_calls,
          a_filter_is_not_tried_before_the_program_has_made_a_process,
          filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services)
 
