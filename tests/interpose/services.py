@@ -248,11 +248,42 @@ def systemds_set_of_calls_for_services(world):
     try_filter(world, filtered("allow", *narrow), "thread", on_tcp, "memfd_create does not pass")
 
 
+# --- programs of another C library -------------------------------------------------------------------
+
+def programs_linked_with_musl_start(world):
+    """As the command itself, and as children of one under CLAN, by each way there is; the warning when asked for."""
+    if shutil.which("musl-gcc") is None:
+        raise programs.Skip("musl-gcc is not installed")
+    source, program = world.top / "musl.c", world.top / "musl-program"
+    source.write_text('#include <stdlib.h>\n#include <stdio.h>\nint main(void) {'
+                      ' const char *p = getenv("LD_PRELOAD"); puts(p ? p : "none"); return 4; }\n')
+    subprocess.run(["musl-gcc", "-o", program, source], check=True)
+    script = world.top / "script"
+    script.write_text(f"#!{program}\n")
+    script.chmod(0o755)
+    ways = ("os.execv(p, [p])", "os.execvp('musl-program', ['x'])", "os.execve(p, [p], dict(os.environ))",
+            "os.execv(s, [s])", "os.execve(os.open(p, os.O_RDONLY), [p], os.environ)",
+            "sys.exit(os.waitpid(os.posix_spawn(p, [p], os.environ), 0)[1] >> 8)",
+            "sys.exit(os.waitpid(os.posix_spawnp('musl-program', [p], os.environ), 0)[1] >> 8)",
+            "sys.exit(os.system(p) >> 8)", "sys.exit(subprocess.call(p))")
+    for way in ways:
+        for preload in None, containers.LIBRARY:
+            env = {**os.environ, "PATH": f"{world.top}:{os.environ['PATH']}", "CLAN_LOG": "warn"}
+            if preload:
+                env["LD_PRELOAD"] = preload
+            code = f"import os, subprocess, sys\np, s = {str(program)!r}, {str(script)!r}\n{way}"
+            done = subprocess.run([programs.PYTHON, "-c", code], capture_output=True, text=True, timeout=30, env=env)
+            warnings = done.stderr.count("is linked with musl")
+            programs.require((done.returncode, done.stdout, warnings) == (4, "none\n", 1 if preload else 0),
+                             f"{way}: {done}")
+
+
 TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace_has_are_told_apart,
          nobody_is_a_user_where_every_user_is_mapped, a_peer_that_has_closed_is_no_attack,
          filters_that_kill_for_what_the_library_calls,
          a_filter_is_not_tried_before_the_program_has_made_a_process,
-         filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services)
+         filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services,
+         programs_linked_with_musl_start)
 
 
 def main():
