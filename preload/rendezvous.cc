@@ -89,7 +89,8 @@ bool trusted(int rendezvous, const Route& route) {
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   SockDiag::Found found;
   if (!owner_of_other_end(route, &found)) {
-    CLAN_INFO("the kernel does not say who owns the other end of a connection; it stays on TCP");
+    CLAN_INFO("the kernel does not say who owns the other end of a connection%s; it stays on TCP",
+              SockDiag::can_tell() ? "" : " (it takes AF_NETLINK, or /proc/self/net/tcp)");
     return false;
   }
   if (found.inode == 0) return false;  // closed meanwhile: nobody owns it, and uid is not one
@@ -179,6 +180,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     return false;
   }
   introduce(fd, s, route);
+  s.offered_ns = monotonic_ns();
   // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
@@ -209,6 +211,11 @@ void offer(int fd, Socket& s) {
   if (!route_of(fd, &route)) return;  // not connected yet
   if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
+  if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
+    CLAN_INFO("the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
+              "/proc/self/net/tcp); it stays on TCP");
+    return stay(s);
+  }
   int listener =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(s);
@@ -421,6 +428,14 @@ std::uint32_t inode_of_other_end(int fd) {
   Route route;
   SockDiag::Found owner;
   return route_of(fd, &route) && owner_of_other_end(route, &owner) ? owner.inode : 0;
+}
+
+bool has_waited_for_peer(Socket& s) {
+  constexpr std::uint32_t kMostCalls = 4096, kCalls = 16;
+  constexpr std::uint64_t kMostNs = 900'000'000;
+  const std::uint32_t calls = s.offer_calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (calls >= kMostCalls) return true;
+  return calls >= kCalls && calls % 8 == 0 && monotonic_ns() - s.offered_ns > kMostNs;
 }
 
 void before_send(int fd, Socket& s) {

@@ -2,11 +2,13 @@
 """Runs a command with a filter of system calls (seccomp) that kills, as systemd's SystemCallFilter= does.
 
     filter.py deny|allow CALL,… COMMAND [ARGUMENT]…
+    filter.py families FAMILY,… COMMAND [ARGUMENT]…     refuses sockets of these (numbers), as RestrictAddressFamilies=
 
 x86-64 only. `allow` adds what systemd always allows, by `systemd-analyze syscall-filter`; sets are written @NAME.
 """
 
 import ctypes
+import errno
 import os
 import re
 import struct
@@ -17,7 +19,8 @@ from pathlib import Path
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, MODE_FILTER = 22, 38, 2
 KILL_PROCESS, ALLOW, ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
-LOAD_NUMBER, EQUAL, RETURN = 0x20, 0x15, 0x06
+LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
+FIRST_ARGUMENT = 16  # where in struct seccomp_data
 
 
 def numbers():
@@ -38,11 +41,20 @@ def expand(names):
     return found
 
 
+def families(refused):
+    code = [(LOAD, 0, 0, 0), (EQUAL, 0, 1 + 2 * len(refused), numbers()["socket"]), (LOAD, 0, 0, FIRST_ARGUMENT)]
+    for family in refused:
+        code += [(EQUAL, 0, 1, int(family)), (RETURN, 0, 0, ERRNO | errno.EAFNOSUPPORT)]
+    return code + [(RETURN, 0, 0, ALLOW)]
+
+
 def program(kind, calls):
+    if kind == "families":
+        return families(calls)
     known = numbers()
     listed = [known[name] for name in sorted(calls) if name in known]
     yes, no = (KILL_PROCESS, ALLOW) if kind == "deny" else (ALLOW, KILL_PROCESS)
-    code = [(LOAD_NUMBER, 0, 0, 0)]
+    code = [(LOAD, 0, 0, 0)]
     for number in listed:
         code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, yes)]
     return code + [(RETURN, 0, 0, no)]

@@ -15,7 +15,7 @@ import sys
 
 ALLOWED = set("""
     malloc calloc realloc free
-    memcpy memmove memset memcmp memmem strlen strnlen strcmp strncmp strchr strstr strspn strcspn strdup strtol
+    memcpy memmove memset memcmp memchr memmem strlen strnlen strcmp strncmp strchr strstr strspn strcspn strdup strtol strtoul
     snprintf vsnprintf sprintf vasprintf __vasprintf_chk __isoc99_sscanf inet_ntop strerror gettext
     getenv unsetenv environ sigaddset sigfillset sched_getcpu
     dlsym dl_iterate_phdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask

@@ -248,6 +248,70 @@ def systemds_set_of_calls_for_services(world):
     try_filter(world, filtered("allow", *narrow), "thread", on_tcp, "memfd_create does not pass")
 
 
+# --- without sock_diag -------------------------------------------------------------------------------
+
+NO_NETLINK = "families", str(int(socket.AF_NETLINK))
+
+
+def without_netlink_the_table_of_connections_tells_the_peer(world):
+    """As of Debian's redis-server.service and memcached.service; IPv4, IPv6 and both; as strict about users."""
+    only_root()
+    shut_in = filtered(*NO_NETLINK)
+    both = {"CLAN_UIDS": f"0,{SECOND_USER}"}
+    for places, settings, expected in (((shut_in, ()), ({}, {}), moved), (((), shut_in), ({}, {}), moved),
+                                       ((shut_in, shut_in), ({}, {}), moved),
+                                       ((shut_in, as_user(SECOND_USER)), ({}, {}), on_tcp),
+                                       ((as_user(SECOND_USER), shut_in), ({}, {}), on_tcp),
+                                       ((shut_in, as_user(SECOND_USER)), (both, both), moved)):
+        for address in "127.0.0.1", "::1", "::ffff:127.0.0.1":
+            ends = [Told(world, Place(*place), directory=False, log="info", **more)
+                    for place, more in zip(places, settings)]
+            for end, place in zip(ends, places):
+                if place:
+                    end("thread")
+            server, client = ends
+            port = server("listen", address)
+            server.tell("accept")
+            client("connect", address, port, None)
+            server.hear()
+            exchange(server, client, 20)
+            world.expect(expected, f"{places}, {settings}, {address}", *ends)
+
+
+def what_is_in_the_place_of_the_table_is_not_believed(world):
+    """Neither sock_diag nor procfs: nothing moves, nobody keeps anything of a try, and what is missing is said."""
+    only_root()
+    forged = world.top / "tcp"
+    forged.write_text(Path("/proc/self/net/tcp").read_text())
+    cover = f"mount -t tmpfs none /proc; mkdir -p /proc/self/net; cp {forged} /proc/self/net"
+    blind = ["unshare", "--mount", "sh", "-ec", f'{cover}; exec "$@"', "sh", *filtered(*NO_NETLINK)]
+    for places in (blind, ()), ((), blind):
+        world.log.unlink(missing_ok=True)
+        ends = [Told(world, Place(*place), directory=False, log="info") for place in places]
+        shut_in, other = ends if places[0] else reversed(ends)
+        shut_in("fork")
+        server, client = ends
+        port = server("listen", "127.0.0.1")
+        server.tell("accept")
+        client("connect", "127.0.0.1", port, None)
+        server.hear()
+        before = other("descriptors")
+        exchange(server, client, 150)  # until an offer is given up
+        programs.require(other("pipes") == [0, 0], f"{places}: moved: {world.said()}")
+        programs.require(other("descriptors") == before, f"{places}: descriptors are left")
+        programs.require("it takes AF_NETLINK, or /proc/self/net/tcp" in world.said(), f"not said: {world.said()}")
+
+
+def a_pipe_that_the_other_end_refuses_is_given_up(world):
+    """The server lets the client in, and the client not the server: within a second of use the descriptor is gone."""
+    only_root()
+    server, client = world.talk(((), as_user(SECOND_USER)), ({"CLAN_UIDS": f"0,{SECOND_USER}"}, {}), rounds=10)
+    programs.require(server("pipes")[0] == 1, f"no pipe to be refused: {world.said()}")
+    time.sleep(1)
+    exchange(server, client, 15)
+    programs.require(server("pipes") == [0, 0], f"the server keeps {server('pipes')}")
+
+
 # --- programs of another C library -------------------------------------------------------------------
 
 def programs_linked_with_musl_start(world):
@@ -283,6 +347,8 @@ TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace
          filters_that_kill_for_what_the_library_calls,
          a_filter_is_not_tried_before_the_program_has_made_a_process,
          filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services,
+         without_netlink_the_table_of_connections_tells_the_peer,
+         what_is_in_the_place_of_the_table_is_not_believed, a_pipe_that_the_other_end_refuses_is_given_up,
          programs_linked_with_musl_start)
 
 
