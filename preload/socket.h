@@ -290,6 +290,10 @@ bool proc_is_ours();
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);
 
+/// Of a socket in whose pipe the other end has not come yet: it will not any more, and without a pipe calls cost
+/// less. Counts the call.
+bool has_waited_for_peer(Socket& s);
+
 // --- going back (going_back.cc) ----------------------------------------------------------------------
 
 /// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to

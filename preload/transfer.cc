@@ -689,9 +689,7 @@ namespace {
 // The other end took our pipe, or was about to, and has not come into it since. It will not any more after
 // so many calls of ours that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s) {
-  constexpr std::uint32_t kMostCalls = 4096;
-  if ((state_of(s.theirs()) & socket_face::kAttached) != 0) return;
-  if (s.offer_calls.fetch_add(1, std::memory_order_relaxed) >= kMostCalls) (void)leave_alone(fd, s);
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s)) (void)leave_alone(fd, s);
 }
 
 }  // namespace
