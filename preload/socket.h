@@ -289,6 +289,15 @@ bool proc_is_ours();
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);
 
+// --- as much as TCP (buffers.cc) ---------------------------------------------------------------------
+
+/// Of the rings of a pipe that is made here.
+std::uint32_t ring_bytes();
+/// The address space of this process is limited, and a pipe that somebody else has made takes much of it.
+bool too_large_here(const Pipe& pipe);
+/// What the pipe of a socket takes, by the socket's buffers: when it moves, and when they are set.
+void limit_as_tcp(int fd, Socket& s);
+
 // --- going back (going_back.cc) ----------------------------------------------------------------------
 
 /// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to

@@ -873,6 +873,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
   SinceEntry since;
   const std::size_t wanted = total(buffers, count);
   const bool may_wait = (flags & MSG_DONTWAIT) == 0;
+  // A send that may wait for a reader that reads need not fill all that TCP would take.
+  PipeRoom room = PipeRoom::kWindow;
   std::size_t sent = 0;
   int nap_ms = 1;
   Patience ending(fd, s);
@@ -963,10 +965,10 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     }
     Pipe::Done done;
     if (sent == 0) {
-      done = s.pipe.send(buffers, count);
+      done = s.pipe.send(buffers, count, room);
     } else {
       Part part(buffers, count, sent);
-      done = s.pipe.send(part.buffers, part.count);
+      done = s.pipe.send(part.buffers, part.count, room);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
       if ((state_of(s.mine()) & kGone) != 0) continue;
@@ -983,9 +985,14 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     sent += done.bytes;
     if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (sent == wanted) return static_cast<ssize_t>(sent);
+    const bool waits = may_wait && !is_nonblocking(fd, s);
+    if (room == PipeRoom::kWindow && !waits) {
+      room = PipeRoom::kWhole;
+      continue;
+    }
     if (done.bytes > 0) continue;
     s.full.fetch_add(1, std::memory_order_relaxed);
-    if (!may_wait || is_nonblocking(fd, s)) {
+    if (!waits) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       look_at_kernel(fd, s);
       if (s.kernel_end.load() || s.kernel_error.load()) continue;
@@ -993,15 +1000,15 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       return -1;
     }
     if (s.send_wait) {
-      auto room = [&] { return s.pipe.writable() || since.handled(); };
+      auto there = [&] { return s.pipe.writable(room) || since.handled(); };
       const Disturbed here;
-      if (s.send_wait->spin(room, s.pipe.peer_cpu()) && !since.handled()) continue;
+      if (s.send_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
     }
     const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
     // Whoever sleeps here for the peer's bytes needs the doorbells.
     const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
     std::optional<Sleeper> sleeper(std::in_place, s, false, true);
-    if (!s.pipe.want_room()) continue;
+    if (!s.pipe.want_room(room)) continue;
     s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
     // this return at once, so then only a short nap is taken.
@@ -1012,15 +1019,16 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       p.events = 0;
       most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
     }
+    if (room == PipeRoom::kWindow) most = 1;
     const int timeout = time_left_ms(deadline, most);
     if (timeout == 0) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       errno = EAGAIN;
       return -1;
     }
-    if (sleep_in_send(&p, timeout, since) < 0 && !goes_on(sent, deadline, since)) {
-      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    }
+    const int woken = sleep_in_send(&p, timeout, since);
+    if (woken < 0 && !goes_on(sent, deadline, since)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (woken == 0) room = PipeRoom::kWhole;  // it does not read
     sleeper.reset();
     if (!still_names(fd, s)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     look_at_kernel(fd, s);

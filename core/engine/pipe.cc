@@ -19,8 +19,8 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/system_call.h"
+#include "engine/pipe_ring.h"
 #include "shm/asymmetric_fence.h"
-#include "shm/ring.h"
 
 namespace clan {
 namespace {
@@ -29,8 +29,12 @@ constexpr std::uint8_t kBytesRecord = 1;
 constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
-constexpr std::uint32_t kAnybody = 1;   ///< of `waiting`; no thread of a program has this id but init's
-constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
+constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
+constexpr std::uint32_t kWindowWanted = 2;  ///< of a sender's `waiting`: room in the window will do
+constexpr std::uint64_t kFewestLines = 1024;   ///< a limit lets through, unless the ring is small
+constexpr std::uint64_t kPublishLines = 1024;  ///< that have been read, at most, before the writer is told
+constexpr std::uint64_t kFirstReceiveBuffer = 128 * 1024;  ///< of one that grows
+constexpr std::uint64_t kMostLimit = std::uint64_t{1} << 32;
 constexpr int kMostLooks = 64;          ///< at a head that moves
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeNap = 64;
@@ -313,16 +317,33 @@ void Pipe::broke(const char* what) const {
 
 namespace {
 
-shm::RingProducer load(const PipePage::Sender& s) {
+PipeProducer load(const PipePage::Sender& s) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
-  return {s.tail.load(relaxed), s.consumed.load(relaxed), s.next_rewind.load(relaxed)};
+  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed), s.look_at.load(relaxed),
+          s.skip_at.load(relaxed), s.jump_at.load(relaxed), s.jump_gap.load(relaxed)};
 }
 
-void store(PipePage::Sender& s, const shm::RingProducer& p) {
+void store(PipePage::Sender& s, const PipeProducer& p) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   s.tail.store(p.tail, relaxed);
+  s.bound.store(p.bound, relaxed);
   s.consumed.store(p.consumed, relaxed);
-  s.next_rewind.store(p.next_rewind, relaxed);
+  s.look_at.store(p.look_at, relaxed);
+  s.skip_at.store(p.skip_at, relaxed);
+  s.jump_at.store(p.jump_at, relaxed);
+  s.jump_gap.store(p.jump_gap, relaxed);
+}
+
+// After a record that was planned by reserve() has been published.
+void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const PipeSlot& slot,
+             std::uint64_t most) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  ring.advance(p, slot);
+  p.bound = ring.next_bound(p, most);
+  // Until we are here again.
+  const std::uint64_t touched = std::min(std::max(ring.index(p.tail) + 1, p.bound), ring.lines);
+  if (touched > s.touched.load(relaxed)) s.touched.store(touched, relaxed);
+  store(s, p);
 }
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
@@ -339,7 +360,46 @@ bool take_waiting(std::atomic<std::uint32_t>& waiting) {
 
 }  // namespace
 
-Pipe::Done Pipe::send(const iovec* buffers, int count) {
+void Pipe::set_limits(std::uint64_t sends, std::uint64_t receives, bool grows) {
+  auto& mine = page_->ends[end_];
+  auto relaxed = std::memory_order_relaxed;  // one number each, which the other end bounds
+  mine.sender.limit.store(std::min(sends, kMostLimit), relaxed);
+  mine.receiver.limit.store(std::min(receives, kMostLimit) << 1 | (grows ? 1 : 0), relaxed);
+}
+
+// That an end may send and the other one not have read.
+std::uint64_t Pipe::most_lines(int end, PipeRoom room) const {
+  auto relaxed = std::memory_order_relaxed;
+  const std::uint64_t sends = page_->ends[end].sender.limit.load(relaxed);
+  const std::uint64_t word = page_->ends[1 - end].receiver.limit.load(relaxed);
+  std::uint64_t receives = std::min(word >> 1, kMostLimit);
+  if ((word & 1) != 0) receives = std::min(receives, std::max(sends / 4, kFirstReceiveBuffer));
+  const std::uint64_t whole = lines_ - lines_ / 8;
+  std::uint64_t most = whole;
+  if (sends != 0) {
+    most = std::clamp((std::min(sends, kMostLimit) + receives) / kCacheLine,
+                      std::min(kFewestLines, lines_ / 2), whole);
+  }
+  return room == PipeRoom::kWhole ? most : std::min(most, kPipeWindow / kCacheLine);
+}
+
+// Plans a record of `n` bytes, or of fewer. 1 = planned, 0 = no room, -1 = broken.
+int Pipe::plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
+               PipeSlot* slot) const {
+  auto& peer = page_->ends[1 - end_].receiver;
+  // PAIR pipe.credit: the reader has finished with the lines before it
+  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
+  int rc = ring.reserve(p, *n + kCacheLine, most + 1, credit, slot);  // a line stays for put_last()
+  while (rc == 0 && *n > kCacheLine) {                                // not all of it: then part of it
+    *n /= 2;
+    rc = ring.reserve(p, *n + kCacheLine, most + 1, credit, slot);
+  }
+  slot->lines = shm::lines_for(*n);
+  if (rc < 0) broke("impossible credit");
+  return rc;
+}
+
+Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   Done done;
   auto& sender = page_->ends[end_].sender;
   auto& peer = page_->ends[1 - end_].receiver;
@@ -350,38 +410,37 @@ Pipe::Done Pipe::send(const iovec* buffers, int count) {
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    const shm::RingGeometry ring{lines_};
+    const PipeRing ring{lines_};
     const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload());
-    // PAIR pipe.credit: the reader has finished with the lines before it
-    auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
-    auto p = load(sender);
     const std::uint16_t cpu = current_cpu_tag();
     Cursor cursor(buffers, count);
     while (done.bytes < wanted) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
-      shm::RingSlot slot;
-      int rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);  // a line stays for put_last()
-      while (rc == 0 && n > kCacheLine) {                                  // not all of it: then part of it
-        n /= 2;
-        rc = shm::ring_reserve(ring, p, n + kCacheLine, credit, &slot);
+      const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);  // under the lock, as is the bound
+      PipeSlot slot{tail, tail, shm::lines_for(n), 0};
+      PipeProducer p;
+      std::uint64_t most = 0;
+      const bool goes_on = ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
+      if (!goes_on) [[unlikely]] {
+        p = load(sender);
+        most = most_lines(end_, room);
+        const int rc = plan(ring, p, most, &n, &slot);
+        if (rc < 0) return {0, false, EPROTO};
+        if (rc == 0) break;
       }
-      slot.lines = shm::lines_for(n);
-      if (rc < 0) {
-        broke("impossible credit");
-        return {0, false, EPROTO};
-      }
-      if (rc == 0) break;
-      auto copy = [&] { cursor.gather(shm::payload_at(ring, out_, slot), n); };
+      auto copy = [&] { cursor.gather(ring.payload_at(out_, slot), n); };
       if (!guarded(copy)) {
         done.err = EFAULT;
         break;
       }
-      shm::ring_publish(ring, out_, slot,
-                        shm::RingHead::make(static_cast<std::uint32_t>(n), kBytesRecord, cpu));
-      shm::ring_advance(ring, p, slot);
+      ring.publish(out_, slot, shm::RingHead::make(static_cast<std::uint32_t>(n), kBytesRecord, cpu));
+      if (goes_on) {
+        sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
+      } else {
+        advance(ring, sender, p, slot, most);
+      }
       done.bytes += n;
     }
-    store(sender, p);
     if (done.bytes == 0) return done;
     add(sender.bytes, done.bytes);
     add(sender.messages, 1);
@@ -399,18 +458,17 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    const shm::RingGeometry ring{lines_};
+    const PipeRing ring{lines_};
     auto p = load(sender);
-    shm::RingSlot slot;
+    PipeSlot slot;
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
-    const int rc = shm::ring_reserve(ring, p, 0, credit, &slot);
+    const int rc = ring.reserve(p, 0, lines_, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
       return {0, false, EPROTO};
     }
-    shm::ring_publish(ring, out_, slot, shm::RingHead::make(0, type, current_cpu_tag()));
-    shm::ring_advance(ring, p, slot);
-    store(sender, p);
+    ring.publish(out_, slot, shm::RingHead::make(0, type, current_cpu_tag()));
+    advance(ring, sender, p, slot, lines_);
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
     done.bytes = 1;
   }
@@ -421,17 +479,36 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
 Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
 Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
 
-bool Pipe::writable() const {
-  const auto& sender = page_->ends[end_].sender;
-  const auto& peer = page_->ends[1 - end_].receiver;
-  const shm::RingGeometry ring{lines_};
-  if (broken()) return true;  // the call that is made then says why
-  // Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
-  auto p = load(sender);
-  shm::RingSlot slot;
-  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
+// Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
+bool Pipe::has_room(int end, PipeRoom room) const {
+  const auto& peer = page_->ends[1 - end].receiver;
+  const PipeRing ring{lines_};
+  auto p = load(page_->ends[end].sender);
+  PipeSlot slot;
+  const std::uint64_t most = most_lines(end, room);
+  // PAIR pipe.credit
+  const std::uint64_t seen = peer.credit.load(std::memory_order_acquire);
+  if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
   // Not at the first free line: whoever is woken for room should find some.
-  return shm::ring_reserve(ring, p, ring.lines / kRoomPart * kCacheLine, credit, &slot) != 0;
+  const std::uint64_t used = ring.used(p);
+  const bool within = used <= (room == PipeRoom::kWhole ? most - most / 3 : most - most / 8) || used > lines_;
+  return within && ring.reserve(p, kCacheLine, lines_, [&] { return p.consumed; }, &slot) != 0;
+}
+
+// After lines have been given back: does the sender sleep until there are as many as there are now?
+bool Pipe::must_ring_for_room(bool drained) const {
+  auto& waiting = page_->ends[1 - end_].sender.waiting;
+  store_load_fence();
+  // PAIR pipe.waiting: Dekker with want_room(); sees the cursors of the sender that waits
+  const std::uint32_t now = waiting.load(std::memory_order_acquire);
+  if (now == 0) return false;
+  const PipeRoom room = now == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole;
+  if (!drained && !has_room(1 - end_, room)) return false;  // we are going to give back more
+  return waiting.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+bool Pipe::writable(PipeRoom room) const {
+  return broken() || has_room(end_, room);  // broken: the call that is made then says why
 }
 
 std::uint64_t Pipe::unread_by_peer() const {
@@ -441,12 +518,16 @@ std::uint64_t Pipe::unread_by_peer() const {
   return unread > bytes_ ? 0 : unread;  // the peer's word
 }
 
-bool Pipe::want_room() {
+bool Pipe::want_room(PipeRoom room) {
   auto& waiting = page_->ends[end_].sender.waiting;
-  // PAIR pipe.waiting: Dekker with take_waiting()
-  if (waiting.load(std::memory_order_relaxed) == 0) waiting.store(1, std::memory_order_seq_cst);
+  const std::uint32_t mine = room == PipeRoom::kWhole ? kAnybody : kWindowWanted;
+  const std::uint32_t now = waiting.load(std::memory_order_relaxed);
+  // PAIR pipe.waiting: Dekker with must_ring_for_room()
+  if (now != mine && now != kAnybody) {
+    waiting.store(now == 0 ? mine : kAnybody, std::memory_order_seq_cst);
+  }
   store_load_fence();
-  return !writable();
+  return !writable(room);
 }
 
 // --- receiving -------------------------------------------------------------------------------------
@@ -455,7 +536,7 @@ PipeFront Pipe::front() const {
   if (broken()) return PipeFront::kBroken;
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head
   // that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
@@ -463,7 +544,7 @@ PipeFront Pipe::front() const {
     const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
     shm::RingConsumer c{head, 0};
     shm::RingRecord record;
-    const int rc = shm::ring_peek(ring, c, in_, &record);  // its loads are acquire: the next one comes after
+    const int rc = ring.peek(c, in_, &record);  // its loads are acquire: the next one comes after
     if (receiver.head.load(std::memory_order_acquire) != head) continue;
     if (rc == 0) return PipeFront::kNothing;
     if (rc > 0 && record.head.type() == kBytesRecord) return PipeFront::kBytes;
@@ -476,7 +557,7 @@ PipeFront Pipe::front() const {
 }
 
 bool Pipe::seems_empty() const {
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
   // relaxed: a glance
   return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 && !broken();
@@ -485,21 +566,25 @@ bool Pipe::seems_empty() const {
 Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   Done done;
   auto& receiver = page_->ends[end_].receiver;
-  auto& peer = page_->ends[1 - end_].sender;
   const std::size_t wanted = total(buffers, count);
-  bool published = false;
+  bool published = false, drained = false;
   {
     Locked lock(*this, receiver.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     auto relaxed = std::memory_order_relaxed;  // under the lock
-    const shm::RingGeometry ring{lines_};
+    const PipeRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
     std::uint64_t offset = receiver.offset.load(relaxed);
     Cursor cursor(buffers, count);
     shm::RingRecord record;
+    // Enough lines that the writer is told, a part of those it waits for.
+    auto enough = [&](std::uint64_t lines) {
+      return lines >= std::min(kFewestLines / 8, lines_ / 16) &&
+             lines >= std::min(kPublishLines, most_lines(1 - end_, PipeRoom::kWhole) / 8);
+    };
     int rc = 0;
-    while (done.bytes < wanted && (rc = shm::ring_peek(ring, c, in_, &record)) > 0) {
+    while (done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
       if (record.head.type() != kBytesRecord) break;
       const std::uint64_t length = record.head.length();
       if (offset > length || length == 0) {  // nobody sends an empty one, and a ring full of them has no end
@@ -518,7 +603,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       if (offset == length) {
         offset = 0;
         c.head += record.lines;
-        if (!peek && shm::ring_should_publish(ring, c)) {
+        if (!peek && enough(c.head - c.published)) {
           c.published = c.head;
           receiver.head.store(c.head,
                               std::memory_order_release);  // PAIR pipe.front: before it is written over
@@ -533,8 +618,11 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       return {0, false, EPROTO};
     }
     if (peek) return done;
+    const bool ahead = c.head - c.published >= ring.keep_up();
+    // Whoever asks for as many bytes as there are does not see that these were all.
+    drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
     receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
-    if (rc == 0 && shm::ring_should_publish_empty(c)) {
+    if (drained && ahead) {
       c.published = c.head;
       receiver.credit.store(c.head, std::memory_order_release);  // PAIR pipe.credit
       published = true;
@@ -543,20 +631,20 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     receiver.offset.store(offset, relaxed);
     add(receiver.bytes, done.bytes);
   }
-  if (published) done.must_ring = take_waiting(peer.waiting);
+  if (published) done.must_ring = must_ring_for_room(drained);
   return done;
 }
 
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   Locked lock(*this, page_->ends[end_].receiver.lock);
   if (lock.err() != 0 || broken()) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   std::uint64_t bytes = 0;
   for (std::uint64_t records = 0;
-       records < lines_ && shm::ring_peek(ring, c, in_, &record) > 0 && record.head.type() == kBytesRecord;
+       records < lines_ && ring.peek(c, in_, &record) > 0 && record.head.type() == kBytesRecord;
        ++records) {
     bytes += record.head.length();
     c.head += record.lines;

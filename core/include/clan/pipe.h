@@ -8,6 +8,9 @@
 //      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each)
 //      ring 1     written by end 1, read by end 0
 //
+// A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up, its first
+// page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
+//
 // Pipes neither sleep nor wake anybody: who owns the sockets does, with `must_ring` below.
 //
 // Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(), want_room())
@@ -50,7 +53,7 @@ enum class PipeFront {
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
-  static constexpr std::uint32_t kVersion = 2;  ///< of this page, with what faces mean by their words
+  static constexpr std::uint32_t kVersion = 3;  ///< of this page, with what faces mean by their words
 
   /// Written by the creator before anyone else sees it.
   struct Head {
@@ -64,16 +67,23 @@ struct PipePage {
   };
   /// Written by this end when it sends; `waiting` also by the other end, which clears it.
   struct alignas(64) Sender {
-    std::atomic<std::uint64_t> tail;  ///< cursors of shm::RingProducer
+    std::atomic<std::uint64_t> tail;  ///< cursors of PipeProducer
+    std::atomic<std::uint64_t> bound;
     std::atomic<std::uint64_t> consumed;
-    std::atomic<std::uint64_t> next_rewind;
     std::atomic<std::uint64_t> bytes;     ///< sent
     std::atomic<std::uint64_t> messages;  ///< calls that sent something
+    std::atomic<std::uint64_t> look_at;   ///< more of PipeProducer
+    std::atomic<std::uint64_t> skip_at;
     std::atomic<std::uint32_t> lock;
-    std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left
-    std::uint64_t pad[2];
+    std::atomic<std::uint32_t> ended;                ///< 1: half-closed, 2: left
+    alignas(64) std::atomic<std::uint64_t> touched;  ///< lines of the ring, from line 0 on, that may have memory
+    std::atomic<std::uint64_t> jump_at;              ///< and the rest
+    std::atomic<std::uint64_t> jump_gap;
+    std::uint64_t pad1[5];
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
-    std::uint32_t pad1[15];
+    std::uint32_t pad2;
+    std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
+    std::uint64_t pad3[6];
   };
   /// Written by this end when it receives; `waiting` as above.
   struct alignas(64) Receiver {
@@ -86,7 +96,9 @@ struct PipePage {
     alignas(64) std::atomic<std::uint64_t> credit;  ///< lines consumed, for the sender
     std::uint64_t pad1[7];
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there are bytes; see want_data()
-    std::uint32_t pad2[15];
+    std::uint32_t pad2;
+    std::atomic<std::uint64_t> limit;  ///< bytes << 1, bit 0: grows with the sender's. 0: none
+    std::uint64_t pad3[6];
   };
   /// The owner's of the socket, for what it has to share with its other end. Not looked at here.
   struct alignas(64) Face {
@@ -102,6 +114,17 @@ struct PipePage {
   End ends[2];
 };
 static_assert(sizeof(PipePage) <= 4096);
+
+struct PipeRing;
+struct PipeProducer;
+struct PipeSlot;
+
+/// How much of its room a send takes before it says that there is none.
+enum class PipeRoom {
+  kWindow,  ///< what serves a reader that keeps reading: at most kPipeWindow bytes
+  kWhole,   ///< all that TCP would take, see Pipe::set_limits()
+};
+constexpr std::uint64_t kPipeWindow = 512 * 1024;
 
 class CLAN_EXPORT Pipe {
  public:
@@ -149,19 +172,25 @@ class CLAN_EXPORT Pipe {
     int err = 0;
   };
 
+  /// What this end's socket would buffer, in bytes, of what it sends and of what it receives. `grows`: as TCP
+  /// does when nobody has set SO_RCVBUF, the latter is a part of what the other end buffers. A send stops at the sum
+  /// of what its end and the other one say; without limits, when the ring is full. At least 64 KiB (or half a
+  /// smaller ring), at most 7/8 of the ring.
+  void set_limits(std::uint64_t sends, std::uint64_t receives, bool grows);
+
   // --- sending ------------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
-  Done send(const iovec* buffers, int count);
+  Done send(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
   /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room for it.
   Done end_sending();
   /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
   Done leave();
-  /// True when there is room worth waking up for.
-  bool writable() const;
+  /// True when there is room worth waking up for: as for TCP, a third of what there may be.
+  bool writable(PipeRoom room = PipeRoom::kWhole) const;
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
   /// Asks to be rung for room. False: there is room now.
-  bool want_room();
+  bool want_room(PipeRoom room = PipeRoom::kWhole);
 
   // --- receiving ----------------------------------------------------------------------------------
   PipeFront front() const;
@@ -186,6 +215,10 @@ class CLAN_EXPORT Pipe {
   class Locked;
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
+  int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n, PipeSlot* slot) const;
+  std::uint64_t most_lines(int end, PipeRoom room) const;
+  bool has_room(int end, PipeRoom room) const;
+  bool must_ring_for_room(bool drained) const;
   int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
   bool broken() const {
