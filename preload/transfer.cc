@@ -548,6 +548,8 @@ bool interrupts(SinceEntry& since, std::uint64_t deadline) {
   return false;
 }
 
+bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
+
 // Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and cancellation
 // are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after a signal;
 // nor does the kernel begin one anew that has a time-out. 0, or -1 with errno.
@@ -558,10 +560,15 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
     return -1;
   }
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-  if (more || deadline != kNoDeadline) {
+  // Memory that cannot be released yet is so by a call that wakes up for it.
+  const std::int64_t release_ns = release_memory();
+  if (more || deadline != kNoDeadline || release_ns >= 0) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    const int rc = real().poll(&p, 1, time_left_ms(deadline, -1));
+    const int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
+    const int rc = real().poll(&p, 1, time_left_ms(deadline, most));
+    if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
     if (rc == 0) errno = EAGAIN;
+    if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would
     return rc > 0 && still_names(fd, s) ? 0 : -1;
   }
   char byte;
@@ -754,6 +761,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         done = s.pipe.receive(part.buffers, part.count, peek);
       }
       if (must_ring(s, done)) ring_doorbell(fd, s);
+      if (s.pipe.is_large()) [[unlikely]]
+        owe_memory(fd, s, s.pipe.seems_empty());
       got += done.bytes;
       if (failed(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (got > 0 && got >= target) {
@@ -861,6 +870,7 @@ bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
 // Sleeps in poll(), until the send's descriptor says something, but not without looking at what has run.
 int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
   const Disturbed here;
+  (void)release_memory();
   if (!since.handled()) return real().poll(p, 1, timeout_ms);
   errno = EINTR;
   return -1;
@@ -982,6 +992,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       continue;
     }
     if (must_ring(s, done)) ring_doorbell(fd, s);
+    if (s.pipe.is_large()) [[unlikely]]
+      owe_memory(fd, s, false);
     sent += done.bytes;
     if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (sent == wanted) return static_cast<ssize_t>(sent);

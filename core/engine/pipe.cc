@@ -45,6 +45,10 @@ constexpr std::uint64_t kUnseenPatienceNs = 500'000'000;
 /// What a nap counts for at most, so that the time in which we were stopped, as the owner then was, does not.
 constexpr std::uint64_t kMostOfANapNs = 100'000'000;
 constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
+/// With the thread's id in a lock: it releases memory, perhaps of the other end's ring.
+constexpr std::uint32_t kReleases = 1u << 31;
+constexpr std::uint64_t kReleasePatienceNs = 2'000'000;  ///< of a sender, that then has no room
+constexpr std::uint64_t kSmallLines = 4096 / kCacheLine;
 
 struct Thread {
   std::uint32_t id = 0;
@@ -139,7 +143,7 @@ class Cursor {
 // kLockPatienceNs, whatever the word says: nobody keeps a lock for longer than a copy takes.
 class Pipe::Locked {
  public:
-  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
+  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word, bool may_give_up = false) : word_(word) {
     const std::uint32_t me = thread_id();
     // Counted before the word is ours and until it is not: a handler has to find both.
     const std::uint32_t outer = t_thread.locks.load(std::memory_order_relaxed);
@@ -149,7 +153,7 @@ class Pipe::Locked {
     // PAIR pipe.lock: sees the cursors the last owner left
     if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed))
         [[unlikely]] {
-      err_ = pipe.wait_for_lock(word_, me, outer > 0);
+      err_ = pipe.wait_for_lock(word_, me, outer > 0, may_give_up);
     }
   }
   ~Locked() {
@@ -168,7 +172,9 @@ class Pipe::Locked {
 };
 
 // 0: the lock is ours. `in_handler`: this thread was in a call already, so its own id may well be its own.
-int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const {
+// `may_give_up`: EBUSY, if memory is being released and that does not end, as its thread has been stopped.
+int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler,
+                        bool may_give_up) const {
   const int saved_errno = errno;
   std::uint64_t last = 0, waited = 0, unseen = 0;
   int err = 0;
@@ -199,14 +205,18 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
       const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
       last = now;
       waited += step;
-      const bool seen = owner <= kMostThreadId && owner != me && sys::exists(static_cast<pid_t>(owner));
+      const bool releases = (owner & kReleases) != 0;
+      const std::uint32_t thread = owner & ~kReleases;
+      const bool seen = thread <= kMostThreadId && owner != me && sys::exists(static_cast<pid_t>(thread));
       unseen = seen ? 0 : unseen + step;
-      if (owner > kMostThreadId || unseen > kUnseenPatienceNs) {
+      if (thread > kMostThreadId || unseen > (releases ? 4 : 1) * kUnseenPatienceNs) {
         broke("the owner of a lock has died");
         err = EPROTO;
       } else if (waited > kLockPatienceNs) {
         broke("a lock that is not let go");
         err = EPROTO;
+      } else if (may_give_up && releases && seen && waited > kReleasePatienceNs) {
+        err = EBUSY;
       }
     }
   }
@@ -240,6 +250,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   return *this;
 }
@@ -406,7 +417,8 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   const std::size_t wanted = total(buffers, count);
   if (wanted == 0) return done;
   {
-    Locked lock(*this, sender.lock);
+    Locked lock(*this, sender.lock, true);
+    if (lock.err() == EBUSY) return done;  // no room for now
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
@@ -438,6 +450,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
         sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
       } else {
         advance(ring, sender, p, slot, most);
+        if (sender.touched.load(std::memory_order_relaxed) > kSmallLines) note_large();
       }
       done.bytes += n;
     }
@@ -600,6 +613,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       peer_cpu_.store(record.head.cpu(), std::memory_order_relaxed);  // relaxed: a hint
       done.bytes += n;
       offset += n;
+      if (ring.index(c.head) + record.lines > kSmallLines) note_large();
       if (offset == length) {
         offset = 0;
         c.head += record.lines;
@@ -651,6 +665,58 @@ std::uint64_t Pipe::readable_bytes() const {
   }
   return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
 }
+
+// --- memory ----------------------------------------------------------------------------------------
+
+bool Pipe::release() {
+  large_.store(false, std::memory_order_relaxed);
+  const bool mine = release(end_), theirs = release(1 - end_);
+  if (mine && theirs) return true;
+  note_large();
+  return false;
+}
+
+// Of the ring that `end` writes. When its reader has read all there is, nobody looks at any line but the one at
+// the tail, which holds a zero, and under the sender's lock nobody writes. A line without memory reads as zero.
+bool Pipe::release(int end) {
+  auto& sender = page_->ends[end].sender;
+  auto relaxed = std::memory_order_relaxed;
+  const std::uint64_t glance = sender.touched.load(relaxed);
+  if (glance <= kSmallLines || sender.released_at.load(relaxed) == sender.tail.load(relaxed)) return true;
+  // Counted as all locks are, for handlers.
+  const std::uint32_t outer = t_thread.locks.load(relaxed), me = thread_id();
+  t_thread.locks.store(outer + 1, relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  std::uint32_t owner = 0;
+  // PAIR pipe.lock: sees the cursors the last owner left
+  bool done = sender.lock.compare_exchange_strong(owner, me | kReleases, std::memory_order_acquire, relaxed);
+  if (done) {
+    const std::uint64_t tail = sender.tail.load(relaxed);
+    // PAIR pipe.front: if it has passed them all, it has read them all
+    const std::uint64_t head = page_->ends[1 - end].receiver.head.load(std::memory_order_acquire);
+    if (head == tail && !broken()) {
+      const std::size_t ring = lines_ * kCacheLine, keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
+      const std::size_t touched = std::min(sender.touched.load(relaxed), lines_) * kCacheLine;
+      std::byte* memory = (end == end_ ? out_ : in_);
+      const std::size_t behind = std::min(round_to_pages(touched), ring);
+      sender.bound.store(0, relaxed);  // whatever it writes next it notes
+      sender.touched.store((keeps + kPageSize) / kCacheLine, relaxed);
+      sender.released_at.store(tail, relaxed);
+      if (keeps > 0) ::madvise(memory, keeps, MADV_REMOVE);
+      if (behind > keeps + kPageSize) {
+        ::madvise(memory + keeps + kPageSize, behind - keeps - kPageSize, MADV_REMOVE);
+      }
+    } else {
+      done = false;
+    }
+    sender.lock.store(0, std::memory_order_release);  // PAIR pipe.lock: publishes the cursors
+  }
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t_thread.locks.store(outer, relaxed);
+  return done;
+}
+
+// --- waiting for bytes -----------------------------------------------------------------------------
 
 // The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a
 // thread that has done with waiting does not take back another's wish.

@@ -263,6 +263,77 @@ TEST(Pipe, HasAllItsRoomWhereverItsReaderStands) {
   }
 }
 
+TEST(Pipe, ReleasesItsMemoryWhenAllHasBeenRead) {
+  for (const std::size_t much : {5000, 100'000, 3'000'000}) {
+    for (const bool by_reader : {false, true}) {
+      Pair p(kLargeRing);
+      EXPECT_FALSE(p.a.is_large());
+      const auto bytes = pattern(much, 0);
+      EXPECT_EQ(put(p.a, bytes).bytes, much);
+      EXPECT_TRUE(p.a.is_large());
+      EXPECT_EQ(get(p.b, much / 2), pattern(much / 2, 0));
+      EXPECT_TRUE(p.b.is_large());
+      Pipe& who = by_reader ? p.b : p.a;
+      EXPECT_FALSE(who.release());  // not now
+      EXPECT_TRUE(who.is_large());
+      EXPECT_EQ(get(p.b, much), pattern(much - much / 2, much / 2));
+      EXPECT_TRUE(who.release());
+      EXPECT_FALSE(who.is_large());
+      EXPECT_LE(memory_of(p.a), 3 * 4096u);
+      EXPECT_EQ(p.b.front(), PipeFront::kNothing);
+      for (std::uint64_t i = 0; i < 300; ++i) {  // and goes on as before
+        ASSERT_EQ(put(p.a, pattern(i * 70 + 1, i)).bytes, i * 70 + 1);
+        ASSERT_EQ(get(p.b, i * 70 + 1), pattern(i * 70 + 1, i));
+        ASSERT_EQ(put(p.b, pattern(i + 1, i)).bytes, i + 1);
+        ASSERT_EQ(get(p.a, 65536), pattern(i + 1, i));
+        if (i % 7 == 0) (void)who.release();
+      }
+      EXPECT_TRUE(who.release());
+      EXPECT_LE(memory_of(p.a), 3 * 4096u);
+    }
+  }
+}
+
+TEST(Pipe, ReleasesMemoryWhileASenderSends) {
+  Pair p(kLargeRing);
+  constexpr std::size_t kTotal = 60u << 20;
+  std::atomic<bool> over{false};
+  std::vector<std::thread> releasing;
+  for (Pipe* who : {&p.a, &p.b}) {
+    releasing.emplace_back([&, who] {
+      while (!over) {
+        (void)who->release();
+        ::usleep(50);
+      }
+    });
+  }
+  std::thread sender([&] {
+    for (std::uint64_t sent = 0; sent < kTotal;) {
+      const auto bytes = pattern(1 + sent % 50000, sent);
+      std::size_t done = 0;
+      while (done < bytes.size()) {
+        const std::size_t n = put(p.a, bytes, done).bytes;
+        if (n == 0) sched_yield();
+        done += n;
+      }
+      sent += bytes.size();
+    }
+    while (p.a.end_sending().bytes == 0) sched_yield();
+  });
+  std::uint64_t got = 0;
+  for (;;) {
+    const auto bytes = get(p.b, 1 + got % 70000);
+    if (bytes.empty() && p.b.front() == PipeFront::kEnd) break;
+    if (bytes.empty()) sched_yield();
+    ASSERT_EQ(bytes, pattern(bytes.size(), got));
+    got += bytes.size();
+  }
+  over = true;
+  sender.join();
+  for (auto& thread : releasing) thread.join();
+  EXPECT_GE(got, kTotal);
+}
+
 TEST(Pipe, BreaksOnHopsThatLeadNowhere) {
   constexpr std::uint64_t kTag = std::uint64_t{0xc1} << 56, kSkip = std::uint64_t{0xff} << 32,
                           kJump = std::uint64_t{0xfe} << 32;
@@ -495,6 +566,19 @@ TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
   over = true;
   writer.join();
   for (const double seconds : took) EXPECT_LT(seconds, kAtLast);
+}
+
+TEST(Pipe, HasNoRoomWhileMemoryIsReleasedByAThreadThatWasStopped) {
+  Pair p(kLargeRing);
+  Bystander stopped(true);
+  sending_lock(p.a).store(stopped.id() | 1u << 31);
+  const auto done = put(p.a, {'x'});
+  EXPECT_EQ(done.err, 0);
+  EXPECT_EQ(done.bytes, 0u);
+  sending_lock(p.a).store(0);
+  EXPECT_EQ(put(p.a, {'x'}).bytes, 1u);
+  sending_lock(p.b).store(0x3fffffffu | 1u << 31);  // no thread
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(put(p.b, {'x'}).err, EPROTO); }), kSoon);
 }
 
 TEST(Pipe, IsNotMendedByThePeerOnceItHasBroken) {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <map>
 
 #include "connection.h"
 
@@ -95,6 +96,77 @@ TEST(Buffers, AreWritableAgainWhenAPartIsFree) {
   EXPECT_GE(::send(pair.near, std::string(60'000, 'z').data(), 60'000, MSG_DONTWAIT), 60'000);
   reader.join();
   EXPECT_EQ(get(pair.far, 60'000), std::string(60'000, 'z'));
+}
+
+// --- memory ------------------------------------------------------------------------------------------
+
+// Of all connections of this process that have moved.
+std::uint64_t memory_of_pipes() {
+  std::map<ino_t, std::uint64_t> bytes;  // both ends are here
+  for (const int fd : pipes()) {
+    struct stat st {};
+    if (::fstat(fd, &st) == 0) bytes[st.st_ino] = static_cast<std::uint64_t>(st.st_blocks) * 512;
+  }
+  std::uint64_t sum = 0;
+  for (const auto& [inode, of_one] : bytes) sum += of_one;
+  return sum;
+}
+
+void carry(int from, int to, std::size_t bytes) {
+  const std::string out(bytes, 'm');
+  Thread writer([&] { EXPECT_EQ(::write(from, out.data(), out.size()), static_cast<ssize_t>(out.size())); });
+  EXPECT_EQ(get(to, bytes), out);
+  writer.join();
+}
+
+TEST(Memory, OfAConnectionThatCarriesShortMessagesIsLittle) {
+  Pair pair;
+  pair.talk(3000);
+  EXPECT_LE(memory_of_pipes(), 32 * 1024u);
+}
+
+// By a thread that sleeps in poll, however short the time since the last release.
+TEST(Memory, ComesBackInSilence) {
+  Pair pair;
+  pollfd p{pair.near, POLLIN, 0};
+  for (const std::size_t bytes : {3'000'000, 40'000, 3'000'000, 700'000}) {
+    carry(pair.near, pair.far, bytes);
+    carry(pair.far, pair.near, bytes);
+    EXPECT_EQ(::poll(&p, 1, 0), 0);
+  }
+  EXPECT_EQ(::poll(&p, 1, 4000), 0);
+  EXPECT_LE(memory_of_pipes(), 16 * 1024u);
+  carry(pair.near, pair.far, 100'000);
+}
+
+// The other end's thread sleeps in a blocking read, and this one does nothing at all.
+TEST(Memory, ComesBackThroughEitherEnd) {
+  Pair pair;
+  Thread reader([&] { EXPECT_EQ(get(pair.far, 3'000'000 + 500'000 + 1).size(), 3'500'001u); });
+  for (const std::size_t bytes : {3'000'000, 500'000}) {
+    const std::string out(bytes, 'm');
+    EXPECT_EQ(::write(pair.near, out.data(), out.size()), static_cast<ssize_t>(out.size()));
+  }
+  EXPECT_TRUE(reader.falls_asleep());
+  ::usleep(3'500'000);
+  EXPECT_LE(memory_of_pipes(), 16 * 1024u);
+  put(pair.near, "!");
+  reader.join();
+}
+
+// A timer that the program has set still comes when it should, and a handler still ends the wait.
+TEST(Memory, ThatIsOwedDoesNotChangeHowLongACallWaits) {
+  Pair pair;
+  for (int i = 0; i < 2; ++i) carry(pair.near, pair.far, 300'000);
+  pollfd p{pair.near, POLLIN, 0};
+  timespec before{}, after{};
+  ::clock_gettime(CLOCK_MONOTONIC, &before);
+  EXPECT_EQ(::poll(&p, 1, 1500), 0);
+  ::clock_gettime(CLOCK_MONOTONIC, &after);
+  const double seconds = static_cast<double>(after.tv_sec - before.tv_sec) +
+                         static_cast<double>(after.tv_nsec - before.tv_nsec) / 1e9;
+  EXPECT_GE(seconds, 1.499);
+  EXPECT_LT(seconds, 4);
 }
 
 }  // namespace

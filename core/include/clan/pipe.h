@@ -79,7 +79,8 @@ struct PipePage {
     alignas(64) std::atomic<std::uint64_t> touched;  ///< lines of the ring, from line 0 on, that may have memory
     std::atomic<std::uint64_t> jump_at;              ///< and the rest
     std::atomic<std::uint64_t> jump_gap;
-    std::uint64_t pad1[5];
+    std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
+    std::uint64_t pad1[4];
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
     std::uint32_t pad2;
     std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
@@ -207,6 +208,14 @@ class CLAN_EXPORT Pipe {
   /// Asks to be rung for bytes, and for room too, in the name of anybody; only the other end takes that back.
   /// For who is about to take away a wake-up that others may sleep for, or will not look again by himself.
   void keep_wanted(bool room);
+  // --- memory -------------------------------------------------------------------------------------
+  /// More of the rings has been touched, since the last release(), than a page of each. A glance.
+  bool is_large() const { return large_.load(std::memory_order_relaxed); }
+  /// Gives memory of both rings back to the kernel, but for a page of each, where all has been read. Takes the
+  /// locks of both senders, without waiting for them; a sender that comes meanwhile waits. False: a ring had
+  /// unread bytes in it, or a sender was at it.
+  bool release();
+
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
   std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint
 
@@ -218,8 +227,13 @@ class CLAN_EXPORT Pipe {
   int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n, PipeSlot* slot) const;
   std::uint64_t most_lines(int end, PipeRoom room) const;
   bool has_room(int end, PipeRoom room) const;
+  bool release(int end);
+  void note_large() {
+    if (!large_.load(std::memory_order_relaxed)) large_.store(true, std::memory_order_relaxed);
+  }
   bool must_ring_for_room(bool drained) const;
-  int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const;
+  int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler,
+                    bool may_give_up) const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
   bool broken() const {
     if (page_->head.broken.load(std::memory_order_relaxed) != 0) {
@@ -239,6 +253,7 @@ class CLAN_EXPORT Pipe {
   std::byte* in_ = nullptr;
   mutable std::atomic<std::uint16_t> peer_cpu_{0};
   mutable std::atomic<bool> broken_{false};
+  std::atomic<bool> large_{false};
 };
 
 }  // namespace clan
