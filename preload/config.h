@@ -19,7 +19,6 @@ constexpr std::size_t kOfferName = 22;
 /// What was asked for, and what became of it.
 struct Config : Settings {
   std::atomic<bool> disabled{false};
-  std::uint32_t ring_bytes = 512 * 1024;
 
   /// Whether a connection with these ports may leave the kernel.
   bool allows_ports(std::uint16_t local, std::uint16_t remote) const;

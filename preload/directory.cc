@@ -295,7 +295,7 @@ void go_on_as_client(int fd, Socket& s) {
   if (!route_of(fd, &route)) return stay(s);
   if (look_through_window(fd, s, route) != Verdict::kSame) return;
   if (!s.pipe) {
-    auto pipe = Pipe::create(socket_face::kMemfdName, config().ring_bytes, 0);
+    auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 0);
     if (!pipe) return stay(s);
     s.pipe = std::move(*pipe);
     if (!move_high(s.pipe)) return stay(s);

@@ -1584,7 +1584,9 @@ CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeo
   return clan::preload::wait_for_events(
       epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
       [epfd](epoll_event* to, int n, std::int64_t ns) {
-        return real().epoll_wait(epfd, to, n, ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000));
+        return clan::preload::sleep_releasing(ns, [&](std::int64_t left) {
+          return real().epoll_wait(epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000));
+        });
       });
 }
 
@@ -1592,8 +1594,10 @@ CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int time
   return clan::preload::wait_for_events(
       epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
       [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
-        return real().epoll_pwait(epfd, to, n, ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000),
-                                  mask);
+        return clan::preload::sleep_releasing(ns, [&](std::int64_t left) {
+          return real().epoll_pwait(epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000),
+                                    mask);
+        });
       });
 }
 
@@ -1602,8 +1606,10 @@ CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const t
   std::int64_t ns;
   if (!clan::preload::nanoseconds(timeout, &ns)) return -1;
   return clan::preload::wait_for_events(
-      epfd, events, most, ns, [epfd, mask](epoll_event* to, int n, std::int64_t left) {
-        const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);
-        return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+      epfd, events, most, ns, [epfd, mask](epoll_event* to, int n, std::int64_t all) {
+        return clan::preload::sleep_releasing(all, [&](std::int64_t left) {
+          const timespec ts = clan::preload::as_timespec(left < 0 ? 0 : left);
+          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+        });
       });
 }

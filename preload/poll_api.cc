@@ -299,9 +299,11 @@ int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
 }
 
 int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t* mask) {
-  return do_poll(fds, count, timeout_ns, [mask](pollfd* of, nfds_t n, std::int64_t left) {
-    const timespec ts = as_timespec(left);
-    return real().ppoll(of, n, left < 0 ? nullptr : &ts, mask);
+  return do_poll(fds, count, timeout_ns, [mask](pollfd* of, nfds_t n, std::int64_t all) {
+    return sleep_releasing(all, [&](std::int64_t left) {
+      const timespec ts = as_timespec(left);
+      return real().ppoll(of, n, left < 0 ? nullptr : &ts, mask);
+    });
   });
 }
 
@@ -366,7 +368,10 @@ bool any_socket(int n, const fd_set* in, const fd_set* out) {
 CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
   if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
   return do_poll(fds, count, timeout < 0 ? kForEver : timeout * std::int64_t{1'000'000},
-                 [](pollfd* of, nfds_t n, std::int64_t ns) { return real().poll(of, n, milliseconds(ns)); });
+                 [](pollfd* of, nfds_t n, std::int64_t ns) {
+                   return clan::preload::sleep_releasing(
+                       ns, [&](std::int64_t left) { return real().poll(of, n, milliseconds(left)); });
+                 });
 }
 
 CLAN_INTERPOSE int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {

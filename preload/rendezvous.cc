@@ -152,6 +152,7 @@ void begin_sharing(int fd, Socket& s, bool counted) {
     s.low_water = low_water;
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
+  limit_as_tcp(fd, s);
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
@@ -320,6 +321,7 @@ void look_for_taker(int fd, Socket& s) {
     CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
     return stay(s);
   }
+  if (too_large_here(*pipe)) return stay(s);
   s.pipe = std::move(*pipe);
   if (!move_high(s.pipe)) {
     if (s.inherited.load(std::memory_order_relaxed)) return stay(s);  // others could not follow
@@ -341,7 +343,7 @@ void look_for_offer(int fd, Socket& s) {
   sockaddr_un name{};
   const socklen_t size = name_of(route.remote, route.local, &name);
   if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
-    auto pipe = trusted(rendezvous, route) ? Pipe::create(socket_face::kMemfdName, config().ring_bytes, 1)
+    auto pipe = trusted(rendezvous, route) ? Pipe::create(socket_face::kMemfdName, ring_bytes(), 1)
                                            : Result<Pipe>(Error{EACCES, "not trusted"});
     if (pipe) {
       s.pipe = std::move(*pipe);

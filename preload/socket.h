@@ -28,6 +28,7 @@
 #include "clan/socket_face.h"
 #include "clan/wait.h"
 #include "real.h"
+#include "signals.h"
 
 namespace clan::preload {
 
@@ -156,6 +157,10 @@ struct Socket {
     std::atomic<std::uint64_t> told{0}, changed_ns{0};
   } told_sent, told_acked, told_received;
   std::atomic<bool> rang{false};       ///< the other end slept when something was last sent to it
+  /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the way.
+  std::atomic<bool> owes_memory{false};
+  std::atomic<std::uint64_t> released_ns{0};
+  std::atomic<int> release_looks{0};
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   std::uint64_t last_fork = 0;       ///< which it has been counted for; under the lock of fork
@@ -294,6 +299,27 @@ std::uint32_t inode_of_other_end(int fd);
 /// less. Counts the call.
 bool has_waited_for_peer(Socket& s);
 
+// --- as much as TCP (buffers.cc) ---------------------------------------------------------------------
+
+/// Of the rings of a pipe that is made here.
+std::uint32_t ring_bytes();
+/// The address space of this process is limited, and a pipe that somebody else has made takes much of it.
+bool too_large_here(const Pipe& pipe);
+/// What the pipe of a socket takes, by the socket's buffers: when it moves, and when they are set.
+void limit_as_tcp(int fd, Socket& s);
+
+// --- memory (memory.cc) ------------------------------------------------------------------------------
+
+/// The pipe is_large(): it is released now or when a thread sleeps. `empty`: a receive has left nothing there.
+void owe_memory(int fd, Socket& s, bool empty);
+/// Before a thread sleeps: what can be released. Nanoseconds until it is to be called again, -1: nothing is left.
+std::int64_t release_memory();
+
+/// `sleep(ns)` is the kernel's wait for so long, -1 for ever, which returns 0 when that is over and which a signal
+/// handler ends whatever its flags. Wakes up for memory that could not be released before.
+template <typename Sleep>
+int sleep_releasing(std::int64_t ns, Sleep&& sleep);
+
 // --- going back (going_back.cc) ----------------------------------------------------------------------
 
 /// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to
@@ -385,6 +411,21 @@ inline bool nothing_new(const Socket& s) {
   return plain && s.pipe.seems_empty() &&
          (s.theirs().words[socket_face::kState].load(std::memory_order_acquire) & kOnItsWay) ==
              0;  // PAIR face.state
+}
+
+template <typename Sleep>
+int sleep_releasing(std::int64_t ns, Sleep&& sleep) {
+  const SinceEntry since;
+  for (;;) {
+    const std::int64_t next = ns == 0 ? -1 : release_memory();
+    if (next < 0 || (ns >= 0 && ns <= next)) return sleep(ns);
+    if (const int n = sleep(next); n != 0) return n;
+    if (ns >= 0) ns -= next;
+    if (since.handled()) {
+      errno = EINTR;
+      return -1;
+    }
+  }
 }
 
 /// Mends what the kernel has answered to TCP_INFO, if the connection has moved. tcp_info.cc

@@ -360,5 +360,11 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
       if (keeps_low_water(*s)) return 0;
     }
   }
-  return real().setsockopt(fd, level, name, value, size);
+  const int rc = real().setsockopt(fd, level, name, value, size);
+  constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
+  constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
+  if (rc == 0 && level == SOL_SOCKET && std::ranges::find(kOfBuffers, name) != std::end(kOfBuffers)) {
+    if (Held s = hold_current(fd); s && s->shared()) limit_as_tcp(fd, *s);
+  }
+  return rc;
 }

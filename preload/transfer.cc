@@ -548,9 +548,12 @@ bool interrupts(SinceEntry& since, std::uint64_t deadline) {
   return false;
 }
 
+bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
+
 // Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and cancellation
 // are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after a signal;
-// nor does the kernel begin one anew that has a time-out. 0, or -1 with errno.
+// nor does the kernel begin one anew that has a time-out. 1: there is a byte; 0: something is to be looked at; or -1
+// with errno.
 int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since) {
   const Disturbed here;
   if (interrupts(since, deadline)) {
@@ -558,17 +561,22 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
     return -1;
   }
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-  if (more || deadline != kNoDeadline) {
+  // Memory that cannot be released yet is so by a call that wakes up for it.
+  const std::int64_t release_ns = release_memory();
+  if (more || deadline != kNoDeadline || release_ns >= 0) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    const int rc = real().poll(&p, 1, time_left_ms(deadline, -1));
+    const int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
+    const int rc = real().poll(&p, 1, time_left_ms(deadline, most));
+    if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
     if (rc == 0) errno = EAGAIN;
+    if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would
     return rc > 0 && still_names(fd, s) ? 0 : -1;
   }
   char byte;
   const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
   if (n < 0 && (errno == EINTR || errno == EAGAIN || closed_under_us())) return -1;
   if (n <= 0) note_end(s, n);
-  return still_names(fd, s) ? 0 : -1;
+  return still_names(fd, s) ? n > 0 : -1;
 }
 
 }  // namespace
@@ -726,7 +734,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (n == 0) return static_cast<ssize_t>(got);
       if (n > 0) {
         got += static_cast<std::size_t>(n);
-      } else if (sleep_for_bytes(fd, s, true, deadline, since) != 0) {
+      } else if (sleep_for_bytes(fd, s, true, deadline, since) < 0) {
         return got > 0 ? static_cast<ssize_t>(got) : -1;
       }
       continue;
@@ -752,6 +760,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         done = s.pipe.receive(part.buffers, part.count, peek);
       }
       if (must_ring(s, done)) ring_doorbell(fd, s);
+      if (s.pipe.is_large()) [[unlikely]]
+        owe_memory(fd, s, s.pipe.seems_empty());
       got += done.bytes;
       if (failed(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (got > 0 && got >= target) {
@@ -816,10 +826,11 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       const Awaited peer{s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)};
       if (s.receive_wait->spin(there, peer) && !since.handled()) continue;
     }
+    int woken = 0;
     {
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (sleep_for_bytes(fd, s, got > 0, until(), since) != 0) {
+      if (woken = sleep_for_bytes(fd, s, got > 0, until(), since); woken < 0) {
         if (got > 0 || errno != EBADF || reads_tcp(s)) return got > 0 ? static_cast<ssize_t>(got) : -1;
         // The kernel would give to a call what it began to wait for before its descriptor was closed.
         const Pipe::Done last = s.pipe.receive(buffers, count, peek);
@@ -829,8 +840,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
       }
     }
-    // Where recv() slept there was a byte to be seen, and an end is behind it.
-    const bool only_bell = got == 0 && until() == kNoDeadline && s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
+    // There was a byte to be seen: an end is behind it.
+    const bool only_bell = woken > 0 && s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
                            !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
                            (state_of(s.theirs()) & kLeaving) == 0;
     if (only_bell) {
@@ -868,6 +879,7 @@ bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
 // Sleeps in poll(), until the send's descriptor says something, but not without looking at what has run.
 int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
   const Disturbed here;
+  (void)release_memory();
   if (!since.handled()) return real().poll(p, 1, timeout_ms);
   errno = EINTR;
   return -1;
@@ -880,6 +892,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
   SinceEntry since;
   const std::size_t wanted = total(buffers, count);
   const bool may_wait = (flags & MSG_DONTWAIT) == 0;
+  // A send that may wait for a reader that reads need not fill all that TCP would take.
+  PipeRoom room = PipeRoom::kWindow;
   std::size_t sent = 0;
   int nap_ms = 1;
   Patience ending(fd, s);
@@ -970,10 +984,10 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     }
     Pipe::Done done;
     if (sent == 0) {
-      done = s.pipe.send(buffers, count);
+      done = s.pipe.send(buffers, count, room);
     } else {
       Part part(buffers, count, sent);
-      done = s.pipe.send(part.buffers, part.count);
+      done = s.pipe.send(part.buffers, part.count, room);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
       if ((state_of(s.mine()) & kGone) != 0) continue;
@@ -992,12 +1006,19 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (s.kernel_error.load() && sent == 0) continue;  // nobody is there who could read it
     }
     if (s.rang.load(std::memory_order_relaxed) != rings) s.rang.store(rings, std::memory_order_relaxed);
+    if (s.pipe.is_large()) [[unlikely]]
+      owe_memory(fd, s, false);
     sent += done.bytes;
     if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (sent == wanted) return static_cast<ssize_t>(sent);
+    const bool waits = may_wait && !is_nonblocking(fd, s);
+    if (room == PipeRoom::kWindow && !waits) {
+      room = PipeRoom::kWhole;
+      continue;
+    }
     if (done.bytes > 0) continue;
     s.full.fetch_add(1, std::memory_order_relaxed);
-    if (!may_wait || is_nonblocking(fd, s)) {
+    if (!waits) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       look_at_kernel(fd, s);
       if (s.kernel_end.load() || s.kernel_error.load()) continue;
@@ -1005,15 +1026,15 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       return -1;
     }
     if (s.send_wait) {
-      auto room = [&] { return s.pipe.writable() || since.handled(); };
+      auto there = [&] { return s.pipe.writable(room) || since.handled(); };
       const Disturbed here;
-      if (s.send_wait->spin(room, s.pipe.peer_cpu()) && !since.handled()) continue;
+      if (s.send_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
     }
     const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
     // Whoever sleeps here for the peer's bytes needs the doorbells.
     const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
     std::optional<Sleeper> sleeper(std::in_place, s, false, true);
-    if (!s.pipe.want_room()) continue;
+    if (!s.pipe.want_room(room)) continue;
     s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
     // this return at once, so then only a short nap is taken.
@@ -1024,15 +1045,16 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       p.events = 0;
       most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
     }
+    if (room == PipeRoom::kWindow) most = 1;
     const int timeout = time_left_ms(deadline, most);
     if (timeout == 0) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       errno = EAGAIN;
       return -1;
     }
-    if (sleep_in_send(&p, timeout, since) < 0 && !goes_on(sent, deadline, since)) {
-      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    }
+    const int woken = sleep_in_send(&p, timeout, since);
+    if (woken < 0 && !goes_on(sent, deadline, since)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (woken == 0) room = PipeRoom::kWhole;  // it does not read
     sleeper.reset();
     if (!still_names(fd, s)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     look_at_kernel(fd, s);

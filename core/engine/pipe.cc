@@ -19,8 +19,8 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/system_call.h"
+#include "engine/pipe_ring.h"
 #include "shm/asymmetric_fence.h"
-#include "shm/ring.h"
 
 namespace clan {
 namespace {
@@ -30,11 +30,14 @@ constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
 constexpr std::uint64_t kStampBytes = sizeof(PipeStamp);  ///< in front of each record's bytes
-
 constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;  ///< takes one line
 
-constexpr std::uint32_t kAnybody = 1;   ///< of `waiting`; no thread of a program has this id but init's
-constexpr std::uint64_t kRoomPart = 8;  ///< writable: an eighth of the ring is free
+constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
+constexpr std::uint32_t kWindowWanted = 2;  ///< of a sender's `waiting`: room in the window will do
+constexpr std::uint64_t kFewestLines = 1024;   ///< a limit lets through, unless the ring is small
+constexpr std::uint64_t kPublishLines = 1024;  ///< that have been read, at most, before the writer is told
+constexpr std::uint64_t kFirstReceiveBuffer = 128 * 1024;  ///< of one that grows
+constexpr std::uint64_t kMostLimit = std::uint64_t{1} << 32;
 constexpr int kMostLooks = 64;          ///< at a head that moves
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeNap = 64;
@@ -45,6 +48,10 @@ constexpr std::uint64_t kUnseenPatienceNs = 500'000'000;
 /// What a nap counts for at most, so that the time in which we were stopped, as the owner then was, does not.
 constexpr std::uint64_t kMostOfANapNs = 100'000'000;
 constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
+/// With the thread's id in a lock: it releases memory, perhaps of the other end's ring.
+constexpr std::uint32_t kReleases = 1u << 31;
+constexpr std::uint64_t kReleasePatienceNs = 2'000'000;  ///< of a sender, that then has no room
+constexpr std::uint64_t kSmallLines = 4096 / kCacheLine;
 
 struct Thread {
   std::uint32_t id = 0;
@@ -140,7 +147,7 @@ class Cursor {
 // kLockPatienceNs, whatever the word says: nobody keeps a lock for longer than a copy takes.
 class Pipe::Locked {
  public:
-  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
+  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word, bool may_give_up = false) : word_(word) {
     const std::uint32_t me = thread_id();
     // Counted before the word is ours and until it is not: a handler has to find both.
     const std::uint32_t outer = t_thread.locks.load(std::memory_order_relaxed);
@@ -150,7 +157,7 @@ class Pipe::Locked {
     // PAIR pipe.lock: sees the cursors the last owner left
     if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed))
         [[unlikely]] {
-      err_ = pipe.wait_for_lock(word_, me, outer > 0);
+      err_ = pipe.wait_for_lock(word_, me, outer > 0, may_give_up);
     }
   }
   ~Locked() {
@@ -169,7 +176,9 @@ class Pipe::Locked {
 };
 
 // 0: the lock is ours. `in_handler`: this thread was in a call already, so its own id may well be its own.
-int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const {
+// `may_give_up`: EBUSY, if memory is being released and that does not end, as its thread has been stopped.
+int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler,
+                        bool may_give_up) const {
   const int saved_errno = errno;
   std::uint64_t last = 0, waited = 0, unseen = 0;
   int err = 0;
@@ -200,14 +209,18 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
       const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
       last = now;
       waited += step;
-      const bool seen = owner <= kMostThreadId && owner != me && sys::exists(static_cast<pid_t>(owner));
+      const bool releases = (owner & kReleases) != 0;
+      const std::uint32_t thread = owner & ~kReleases;
+      const bool seen = thread <= kMostThreadId && owner != me && sys::exists(static_cast<pid_t>(thread));
       unseen = seen ? 0 : unseen + step;
-      if (owner > kMostThreadId || unseen > kUnseenPatienceNs) {
+      if (thread > kMostThreadId || unseen > (releases ? 4 : 1) * kUnseenPatienceNs) {
         broke("the owner of a lock has died");
         err = EPROTO;
       } else if (waited > kLockPatienceNs) {
         broke("a lock that is not let go");
         err = EPROTO;
+      } else if (may_give_up && releases && seen && waited > kReleasePatienceNs) {
+        err = EBUSY;
       }
     }
   }
@@ -241,6 +254,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   return *this;
 }
@@ -318,16 +332,33 @@ void Pipe::broke(const char* what) const {
 
 namespace {
 
-shm::RingProducer load(const PipePage::Sender& s) {
+PipeProducer load(const PipePage::Sender& s) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
-  return {s.tail.load(relaxed), s.consumed.load(relaxed), s.next_rewind.load(relaxed)};
+  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed), s.look_at.load(relaxed),
+          s.skip_at.load(relaxed), s.jump_at.load(relaxed), s.jump_gap.load(relaxed)};
 }
 
-void store(PipePage::Sender& s, const shm::RingProducer& p) {
+void store(PipePage::Sender& s, const PipeProducer& p) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   s.tail.store(p.tail, relaxed);
+  s.bound.store(p.bound, relaxed);
   s.consumed.store(p.consumed, relaxed);
-  s.next_rewind.store(p.next_rewind, relaxed);
+  s.look_at.store(p.look_at, relaxed);
+  s.skip_at.store(p.skip_at, relaxed);
+  s.jump_at.store(p.jump_at, relaxed);
+  s.jump_gap.store(p.jump_gap, relaxed);
+}
+
+// After a record that was planned by reserve() has been published.
+void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const PipeSlot& slot,
+             std::uint64_t most) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  ring.advance(p, slot);
+  p.bound = ring.next_bound(p, most);
+  // Until we are here again.
+  const std::uint64_t touched = std::min(std::max(ring.index(p.tail) + 1, p.bound), ring.lines);
+  if (touched > s.touched.load(relaxed)) s.touched.store(touched, relaxed);
+  store(s, p);
 }
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
@@ -344,53 +375,94 @@ bool take_waiting(std::atomic<std::uint32_t>& waiting) {
 
 }  // namespace
 
-Pipe::Done Pipe::send(const iovec* buffers, int count) {
+void Pipe::set_limits(std::uint64_t sends, std::uint64_t receives, bool grows) {
+  auto& mine = page_->ends[end_];
+  auto relaxed = std::memory_order_relaxed;  // one number each, which the other end bounds
+  mine.sender.limit.store(std::min(sends, kMostLimit), relaxed);
+  mine.receiver.limit.store(std::min(receives, kMostLimit) << 1 | (grows ? 1 : 0), relaxed);
+}
+
+// That an end may send and the other one not have read.
+std::uint64_t Pipe::most_lines(int end, PipeRoom room) const {
+  auto relaxed = std::memory_order_relaxed;
+  const std::uint64_t sends = page_->ends[end].sender.limit.load(relaxed);
+  const std::uint64_t word = page_->ends[1 - end].receiver.limit.load(relaxed);
+  std::uint64_t receives = std::min(word >> 1, kMostLimit);
+  if ((word & 1) != 0) receives = std::min(receives, std::max(sends / 4, kFirstReceiveBuffer));
+  const std::uint64_t whole = lines_ - lines_ / 8;
+  std::uint64_t most = whole;
+  if (sends != 0) {
+    most = std::clamp((std::min(sends, kMostLimit) + receives) / kCacheLine,
+                      std::min(kFewestLines, lines_ / 2), whole);
+  }
+  return room == PipeRoom::kWhole ? most : std::min(most, kPipeWindow / kCacheLine);
+}
+
+// Plans a record of `n` bytes, or of fewer. 1 = planned, 0 = no room, -1 = broken.
+int Pipe::plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
+               PipeSlot* slot) const {
+  auto& peer = page_->ends[1 - end_].receiver;
+  // PAIR pipe.credit: the reader has finished with the lines before it
+  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
+  // A line stays for put_last().
+  int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+  while (rc == 0 && *n > kLeastPiece) {  // not all of it: then part of it
+    *n /= 2;
+    rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+  }
+  slot->lines = shm::lines_for(kStampBytes + *n);
+  if (rc < 0) broke("impossible credit");
+  return rc;
+}
+
+Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   Done done;
   auto& sender = page_->ends[end_].sender;
   auto& peer = page_->ends[1 - end_].receiver;
   const std::size_t wanted = total(buffers, count);
   if (wanted == 0) return done;
   {
-    Locked lock(*this, sender.lock);
+    Locked lock(*this, sender.lock, true);
+    if (lock.err() == EBUSY) return done;  // no room for now
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    const shm::RingGeometry ring{lines_};
+    const PipeRing ring{lines_};
     const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
     const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
-    // PAIR pipe.credit: the reader has finished with the lines before it
-    auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
-    auto p = load(sender);
     const std::uint16_t cpu = current_cpu_tag();
     Cursor cursor(buffers, count);
     while (done.bytes < wanted) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
-      shm::RingSlot slot;
-      // A line stays for put_last().
-      int rc = shm::ring_reserve(ring, p, kStampBytes + n + kCacheLine, credit, &slot);
-      while (rc == 0 && n > kLeastPiece) {  // not all of it: then part of it
-        n /= 2;
-        rc = shm::ring_reserve(ring, p, kStampBytes + n + kCacheLine, credit, &slot);
+      const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);  // under the lock, as is the bound
+      PipeSlot slot{tail, tail, shm::lines_for(kStampBytes + n), 0};
+      PipeProducer p;
+      std::uint64_t most = 0;
+      const bool goes_on = ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
+      if (!goes_on) [[unlikely]] {
+        p = load(sender);
+        most = most_lines(end_, room);
+        const int rc = plan(ring, p, most, &n, &slot);
+        if (rc < 0) return {0, false, EPROTO};
+        if (rc == 0) break;
       }
-      slot.lines = shm::lines_for(kStampBytes + n);
-      if (rc < 0) {
-        broke("impossible credit");
-        return {0, false, EPROTO};
-      }
-      if (rc == 0) break;
-      std::byte* payload = shm::payload_at(ring, out_, slot);
+      std::byte* payload = ring.payload_at(out_, slot);
       std::memcpy(payload, &stamp, kStampBytes);
       auto copy = [&] { cursor.gather(payload + kStampBytes, n); };
       if (!guarded(copy)) {
         done.err = EFAULT;
         break;
       }
-      shm::ring_publish(ring, out_, slot,
-                        shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
-      shm::ring_advance(ring, p, slot);
+      ring.publish(out_, slot,
+                   shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
+      if (goes_on) {
+        sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
+      } else {
+        advance(ring, sender, p, slot, most);
+        if (sender.touched.load(std::memory_order_relaxed) > kSmallLines) note_large();
+      }
       done.bytes += n;
     }
-    store(sender, p);
     if (done.bytes == 0) return done;
     add(sender.bytes, done.bytes);
     add(sender.messages, 1);
@@ -408,20 +480,19 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    const shm::RingGeometry ring{lines_};
+    const PipeRing ring{lines_};
     auto p = load(sender);
-    shm::RingSlot slot;
+    PipeSlot slot;
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
-    const int rc = shm::ring_reserve(ring, p, kStampBytes, credit, &slot);
+    const int rc = ring.reserve(p, kStampBytes, lines_, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
       return {0, false, EPROTO};
     }
     const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
-    std::memcpy(shm::payload_at(ring, out_, slot), &stamp, kStampBytes);
-    shm::ring_publish(ring, out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
-    shm::ring_advance(ring, p, slot);
-    store(sender, p);
+    std::memcpy(ring.payload_at(out_, slot), &stamp, kStampBytes);
+    ring.publish(out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
+    advance(ring, sender, p, slot, lines_);
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
     done.bytes = 1;
   }
@@ -434,17 +505,36 @@ Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
 
 void Pipe::wrote_past_pipes() { t_thread.past_pipes = order_stamp(); }
 
-bool Pipe::writable() const {
-  const auto& sender = page_->ends[end_].sender;
-  const auto& peer = page_->ends[1 - end_].receiver;
-  const shm::RingGeometry ring{lines_};
-  if (broken()) return true;  // the call that is made then says why
-  // Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
-  auto p = load(sender);
-  shm::RingSlot slot;
-  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
+// Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
+bool Pipe::has_room(int end, PipeRoom room) const {
+  const auto& peer = page_->ends[1 - end].receiver;
+  const PipeRing ring{lines_};
+  auto p = load(page_->ends[end].sender);
+  PipeSlot slot;
+  const std::uint64_t most = most_lines(end, room);
+  // PAIR pipe.credit
+  const std::uint64_t seen = peer.credit.load(std::memory_order_acquire);
+  if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
   // Not at the first free line: whoever is woken for room should find some.
-  return shm::ring_reserve(ring, p, ring.lines / kRoomPart * kCacheLine, credit, &slot) != 0;
+  const std::uint64_t used = ring.used(p);
+  const bool within = used <= (room == PipeRoom::kWhole ? most - most / 3 : most - most / 8) || used > lines_;
+  return within && ring.reserve(p, kCacheLine, lines_, [&] { return p.consumed; }, &slot) != 0;
+}
+
+// After lines have been given back: does the sender sleep until there are as many as there are now?
+bool Pipe::must_ring_for_room(bool drained) const {
+  auto& waiting = page_->ends[1 - end_].sender.waiting;
+  store_load_fence();
+  // PAIR pipe.waiting: Dekker with want_room(); sees the cursors of the sender that waits
+  const std::uint32_t now = waiting.load(std::memory_order_acquire);
+  if (now == 0) return false;
+  const PipeRoom room = now == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole;
+  if (!drained && !has_room(1 - end_, room)) return false;  // we are going to give back more
+  return waiting.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+bool Pipe::writable(PipeRoom room) const {
+  return broken() || has_room(end_, room);  // broken: the call that is made then says why
 }
 
 std::uint64_t Pipe::unread_by_peer() const {
@@ -454,12 +544,16 @@ std::uint64_t Pipe::unread_by_peer() const {
   return unread > bytes_ ? 0 : unread;  // the peer's word
 }
 
-bool Pipe::want_room() {
+bool Pipe::want_room(PipeRoom room) {
   auto& waiting = page_->ends[end_].sender.waiting;
-  // PAIR pipe.waiting: Dekker with take_waiting()
-  if (waiting.load(std::memory_order_relaxed) == 0) waiting.store(1, std::memory_order_seq_cst);
+  const std::uint32_t mine = room == PipeRoom::kWhole ? kAnybody : kWindowWanted;
+  const std::uint32_t now = waiting.load(std::memory_order_relaxed);
+  // PAIR pipe.waiting: Dekker with must_ring_for_room()
+  if (now != mine && now != kAnybody) {
+    waiting.store(now == 0 ? mine : kAnybody, std::memory_order_seq_cst);
+  }
   store_load_fence();
-  return !writable();
+  return !writable(room);
 }
 
 // --- receiving -------------------------------------------------------------------------------------
@@ -468,7 +562,7 @@ PipeFront Pipe::front() const {
   if (broken()) return PipeFront::kBroken;
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head
   // that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
@@ -476,7 +570,7 @@ PipeFront Pipe::front() const {
     const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
     shm::RingConsumer c{head, 0};
     shm::RingRecord record;
-    const int rc = shm::ring_peek(ring, c, in_, &record);  // its loads are acquire: the next one comes after
+    const int rc = ring.peek(c, in_, &record);  // its loads are acquire: the next one comes after
     if (receiver.head.load(std::memory_order_acquire) != head) continue;
     if (rc == 0) return PipeFront::kNothing;
     if (rc > 0 && record.head.type() == kBytesRecord) return PipeFront::kBytes;
@@ -489,18 +583,18 @@ PipeFront Pipe::front() const {
 }
 
 PipeStamp Pipe::front_stamp() const {
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   shm::RingConsumer c{page_->ends[end_].receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   PipeStamp stamp;
-  if (shm::ring_peek(ring, c, in_, &record) > 0 && record.head.length() >= kStampBytes) {
+  if (ring.peek(c, in_, &record) > 0 && record.head.length() >= kStampBytes) {
     std::memcpy(&stamp, record.payload, kStampBytes);
   }
   return stamp;
 }
 
 bool Pipe::seems_empty() const {
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
   // relaxed: a glance
   return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 && !broken();
@@ -509,21 +603,25 @@ bool Pipe::seems_empty() const {
 Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   Done done;
   auto& receiver = page_->ends[end_].receiver;
-  auto& peer = page_->ends[1 - end_].sender;
   const std::size_t wanted = total(buffers, count);
-  bool published = false;
+  bool published = false, drained = false;
   {
     Locked lock(*this, receiver.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     auto relaxed = std::memory_order_relaxed;  // under the lock
-    const shm::RingGeometry ring{lines_};
+    const PipeRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
     std::uint64_t offset = receiver.offset.load(relaxed);
     Cursor cursor(buffers, count);
     shm::RingRecord record;
+    // Enough lines that the writer is told, a part of those it waits for.
+    auto enough = [&](std::uint64_t lines) {
+      return lines >= std::min(kFewestLines / 8, lines_ / 16) &&
+             lines >= std::min(kPublishLines, most_lines(1 - end_, PipeRoom::kWhole) / 8);
+    };
     int rc = 0;
-    while (done.bytes < wanted && (rc = shm::ring_peek(ring, c, in_, &record)) > 0) {
+    while (done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
       if (record.head.type() != kBytesRecord) break;
       const std::uint64_t length = record.head.length() - kStampBytes;
       // Nobody sends an empty one, and a ring full of them has no end.
@@ -540,10 +638,11 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       peer_cpu_.store(record.head.cpu(), std::memory_order_relaxed);  // relaxed: a hint
       done.bytes += n;
       offset += n;
+      if (ring.index(c.head) + record.lines > kSmallLines) note_large();
       if (offset == length) {
         offset = 0;
         c.head += record.lines;
-        if (!peek && shm::ring_should_publish(ring, c)) {
+        if (!peek && enough(c.head - c.published)) {
           c.published = c.head;
           receiver.head.store(c.head,
                               std::memory_order_release);  // PAIR pipe.front: before it is written over
@@ -558,8 +657,11 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       return {0, false, EPROTO};
     }
     if (peek) return done;
+    const bool ahead = c.head - c.published >= ring.keep_up();
+    // Whoever asks for as many bytes as there are does not see that these were all.
+    drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
     receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
-    if (rc == 0 && shm::ring_should_publish_empty(c)) {
+    if (drained && ahead) {
       c.published = c.head;
       receiver.credit.store(c.head, std::memory_order_release);  // PAIR pipe.credit
       published = true;
@@ -568,26 +670,78 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     receiver.offset.store(offset, relaxed);
     add(receiver.bytes, done.bytes);
   }
-  if (published) done.must_ring = take_waiting(peer.waiting);
+  if (published) done.must_ring = must_ring_for_room(drained);
   return done;
 }
 
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
-  const shm::RingGeometry ring{lines_};
+  const PipeRing ring{lines_};
   Locked lock(*this, page_->ends[end_].receiver.lock);
   if (lock.err() != 0 || broken()) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   std::uint64_t bytes = 0;
   for (std::uint64_t records = 0;
-       records < lines_ && shm::ring_peek(ring, c, in_, &record) > 0 && record.head.type() == kBytesRecord;
+       records < lines_ && ring.peek(c, in_, &record) > 0 && record.head.type() == kBytesRecord;
        ++records) {
     bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
     c.head += record.lines;
   }
   return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
 }
+
+// --- memory ----------------------------------------------------------------------------------------
+
+bool Pipe::release() {
+  large_.store(false, std::memory_order_relaxed);
+  const bool mine = release(end_), theirs = release(1 - end_);
+  if (mine && theirs) return true;
+  note_large();
+  return false;
+}
+
+// Of the ring that `end` writes. When its reader has read all there is, nobody looks at any line but the one at
+// the tail, which holds a zero, and under the sender's lock nobody writes. A line without memory reads as zero.
+bool Pipe::release(int end) {
+  auto& sender = page_->ends[end].sender;
+  auto relaxed = std::memory_order_relaxed;
+  const std::uint64_t glance = sender.touched.load(relaxed);
+  if (glance <= kSmallLines || sender.released_at.load(relaxed) == sender.tail.load(relaxed)) return true;
+  // Counted as all locks are, for handlers.
+  const std::uint32_t outer = t_thread.locks.load(relaxed), me = thread_id();
+  t_thread.locks.store(outer + 1, relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  std::uint32_t owner = 0;
+  // PAIR pipe.lock: sees the cursors the last owner left
+  bool done = sender.lock.compare_exchange_strong(owner, me | kReleases, std::memory_order_acquire, relaxed);
+  if (done) {
+    const std::uint64_t tail = sender.tail.load(relaxed);
+    // PAIR pipe.front: if it has passed them all, it has read them all
+    const std::uint64_t head = page_->ends[1 - end].receiver.head.load(std::memory_order_acquire);
+    if (head == tail && !broken()) {
+      const std::size_t ring = lines_ * kCacheLine, keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
+      const std::size_t touched = std::min(sender.touched.load(relaxed), lines_) * kCacheLine;
+      std::byte* memory = (end == end_ ? out_ : in_);
+      const std::size_t behind = std::min(round_to_pages(touched), ring);
+      sender.bound.store(0, relaxed);  // whatever it writes next it notes
+      sender.touched.store((keeps + kPageSize) / kCacheLine, relaxed);
+      sender.released_at.store(tail, relaxed);
+      if (keeps > 0) ::madvise(memory, keeps, MADV_REMOVE);
+      if (behind > keeps + kPageSize) {
+        ::madvise(memory + keeps + kPageSize, behind - keeps - kPageSize, MADV_REMOVE);
+      }
+    } else {
+      done = false;
+    }
+    sender.lock.store(0, std::memory_order_release);  // PAIR pipe.lock: publishes the cursors
+  }
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t_thread.locks.store(outer, relaxed);
+  return done;
+}
+
+// --- waiting for bytes -----------------------------------------------------------------------------
 
 // The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a
 // thread that has done with waiting does not take back another's wish.

@@ -1377,7 +1377,7 @@ TEST(Exec, WhatHasNotBeenReadComesThoughItsSenderEnds) {
 
 // The other end has come into the pipe and sent nothing there, not even a doorbell: there is nothing to wait for.
 TEST(Exec, AfterAResetByWhoOnlyReadDoesNotWait) {
-  constexpr int kMessages = 25;
+  constexpr int kMessages = 18;  // few enough that it has no room to ring for
   const int listening = listener();
   const pid_t reader = child([&] {
     const int fd = ::accept(listening, nullptr, nullptr);

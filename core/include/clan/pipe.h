@@ -9,6 +9,9 @@
 //                 with a PipeStamp)
 //      ring 1     written by end 1, read by end 0
 //
+// A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up, its first
+// page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
+//
 // Pipes neither sleep nor wake anybody: who owns the sockets does, with `must_ring` below.
 //
 // Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(), want_room())
@@ -83,16 +86,24 @@ struct PipePage {
   };
   /// Written by this end when it sends; `waiting` also by the other end, which clears it.
   struct alignas(64) Sender {
-    std::atomic<std::uint64_t> tail;  ///< cursors of shm::RingProducer
+    std::atomic<std::uint64_t> tail;  ///< cursors of PipeProducer
+    std::atomic<std::uint64_t> bound;
     std::atomic<std::uint64_t> consumed;
-    std::atomic<std::uint64_t> next_rewind;
     std::atomic<std::uint64_t> bytes;     ///< sent
     std::atomic<std::uint64_t> messages;  ///< calls that sent something
+    std::atomic<std::uint64_t> look_at;   ///< more of PipeProducer
+    std::atomic<std::uint64_t> skip_at;
     std::atomic<std::uint32_t> lock;
-    std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left
-    std::uint64_t pad[2];
+    std::atomic<std::uint32_t> ended;                ///< 1: half-closed, 2: left
+    alignas(64) std::atomic<std::uint64_t> touched;  ///< lines of the ring, from line 0 on, that may have memory
+    std::atomic<std::uint64_t> jump_at;              ///< and the rest
+    std::atomic<std::uint64_t> jump_gap;
+    std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
+    std::uint64_t pad1[4];
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
-    std::uint32_t pad1[15];
+    std::uint32_t pad2;
+    std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
+    std::uint64_t pad3[6];
   };
   /// Written by this end when it receives; `waiting` as above.
   struct alignas(64) Receiver {
@@ -105,7 +116,9 @@ struct PipePage {
     alignas(64) std::atomic<std::uint64_t> credit;  ///< lines consumed, for the sender
     std::uint64_t pad1[7];
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there are bytes; see want_data()
-    std::uint32_t pad2[15];
+    std::uint32_t pad2;
+    std::atomic<std::uint64_t> limit;  ///< bytes << 1, bit 0: grows with the sender's. 0: none
+    std::uint64_t pad3[6];
   };
   /// The owner's of the socket, for what it has to share with its other end. Not looked at here.
   struct alignas(64) Face {
@@ -121,6 +134,17 @@ struct PipePage {
   End ends[2];
 };
 static_assert(sizeof(PipePage) <= 4096);
+
+struct PipeRing;
+struct PipeProducer;
+struct PipeSlot;
+
+/// How much of its room a send takes before it says that there is none.
+enum class PipeRoom {
+  kWindow,  ///< what serves a reader that keeps reading: at most kPipeWindow bytes
+  kWhole,   ///< all that TCP would take, see Pipe::set_limits()
+};
+constexpr std::uint64_t kPipeWindow = 512 * 1024;
 
 class CLAN_EXPORT Pipe {
  public:
@@ -168,19 +192,25 @@ class CLAN_EXPORT Pipe {
     int err = 0;
   };
 
+  /// What this end's socket would buffer, in bytes, of what it sends and of what it receives. `grows`: as TCP
+  /// does when nobody has set SO_RCVBUF, the latter is a part of what the other end buffers. A send stops at the sum
+  /// of what its end and the other one say; without limits, when the ring is full. At least 64 KiB (or half a
+  /// smaller ring), at most 7/8 of the ring.
+  void set_limits(std::uint64_t sends, std::uint64_t receives, bool grows);
+
   // --- sending ------------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
-  Done send(const iovec* buffers, int count);
+  Done send(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
   /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room for it.
   Done end_sending();
   /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
   Done leave();
-  /// True when there is room worth waking up for.
-  bool writable() const;
+  /// True when there is room worth waking up for: as for TCP, a third of what there may be.
+  bool writable(PipeRoom room = PipeRoom::kWhole) const;
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
   /// Asks to be rung for room. False: there is room now.
-  bool want_room();
+  bool want_room(PipeRoom room = PipeRoom::kWhole);
 
   /// The calling thread has written by other ways than pipes: see PipeStamp.
   static void wrote_past_pipes();
@@ -202,6 +232,14 @@ class CLAN_EXPORT Pipe {
   /// Asks to be rung for bytes, and for room too, in the name of anybody; only the other end takes that back.
   /// For who is about to take away a wake-up that others may sleep for, or will not look again by himself.
   void keep_wanted(bool room);
+  // --- memory -------------------------------------------------------------------------------------
+  /// More of the rings has been touched, since the last release(), than a page of each. A glance.
+  bool is_large() const { return large_.load(std::memory_order_relaxed); }
+  /// Gives memory of both rings back to the kernel, but for a page of each, where all has been read. Takes the
+  /// locks of both senders, without waiting for them; a sender that comes meanwhile waits. False: a ring had
+  /// unread bytes in it, or a sender was at it.
+  bool release();
+
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
   std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint
 
@@ -210,7 +248,16 @@ class CLAN_EXPORT Pipe {
   class Locked;
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
-  int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler) const;
+  int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n, PipeSlot* slot) const;
+  std::uint64_t most_lines(int end, PipeRoom room) const;
+  bool has_room(int end, PipeRoom room) const;
+  bool release(int end);
+  void note_large() {
+    if (!large_.load(std::memory_order_relaxed)) large_.store(true, std::memory_order_relaxed);
+  }
+  bool must_ring_for_room(bool drained) const;
+  int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler,
+                    bool may_give_up) const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
   bool broken() const {
     if (page_->head.broken.load(std::memory_order_relaxed) != 0) {
@@ -230,6 +277,7 @@ class CLAN_EXPORT Pipe {
   std::byte* in_ = nullptr;
   mutable std::atomic<std::uint16_t> peer_cpu_{0};
   mutable std::atomic<bool> broken_{false};
+  std::atomic<bool> large_{false};
 };
 
 }  // namespace clan
