@@ -13,6 +13,7 @@
 
 #include <clan/export.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,24 +32,26 @@ class PreemptionWatch {
  public:
   PreemptionWatch() { begin(); }
   ~PreemptionWatch() {
-    if (registered()) word() = 0;
+    if (registered()) word().store(0, std::memory_order_relaxed);
   }
   PreemptionWatch(const PreemptionWatch&) = delete;
   PreemptionWatch& operator=(const PreemptionWatch&) = delete;
 
   void begin() {
-    if (registered()) word() = reinterpret_cast<std::uintptr_t>(clan_rseq_never_run);
+    if (registered()) word().store(never_run(), std::memory_order_relaxed);
   }
   /// Since begin(). True, too, where it cannot be known.
   bool happened() const {
-    return !registered() || word() != reinterpret_cast<std::uintptr_t>(clan_rseq_never_run);
+    return !registered() || word().load(std::memory_order_relaxed) != never_run();
   }
 
  private:
   static bool registered() { return __rseq_size != 0; }
-  static volatile std::uint64_t& word() {
+  static std::uint64_t never_run() { return reinterpret_cast<std::uintptr_t>(clan_rseq_never_run); }
+  // relaxed: between the thread and the kernel that returns to it
+  static std::atomic<std::uint64_t>& word() {
     auto* area = reinterpret_cast<std::byte*>(__builtin_thread_pointer()) + __rseq_offset;
-    return *reinterpret_cast<volatile std::uint64_t*>(area + offsetof(struct rseq, rseq_cs));
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(area + offsetof(struct rseq, rseq_cs));
   }
 };
 #else
