@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -39,6 +40,34 @@ char* read_file(const char* path) {
   return nullptr;
 }
 
+// Up to `size` - 1 bytes of a file in /proc, and a 0. Empty if it cannot be read.
+void read_proc(const char* path, char* to, std::size_t size) {
+  to[0] = 0;
+  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return;
+  const long n = sys::call(SYS_read, fd, to, size - 1);
+  to[n > 0 ? n : 0] = 0;
+  sys::close(fd);
+}
+
+// The number that stands for users without one in this user namespace.
+uid_t read_overflow_uid() {
+  char text[32];
+  read_proc("/proc/sys/kernel/overflowuid", text, sizeof text);
+  const long uid = std::strtol(text, nullptr, 10);
+  return uid > 0 ? static_cast<uid_t>(uid) : 65534;
+}
+
+// All users have their numbers here, as where the machine was started.
+bool every_user_is_mapped() {
+  char text[128];
+  read_proc("/proc/self/uid_map", text, sizeof text);
+  unsigned inside = 1, outside = 1, count = 0;
+  int used = 0;
+  return std::sscanf(text, "%u %u %u %n", &inside, &outside, &count, &used) == 3 && text[used] == 0 &&
+         inside == 0 && outside == 0 && count == 0xffff'ffffu;
+}
+
 void read() {
   (void)log_level();  // which complains of a CLAN_LOG that is none, even if there is nothing to log
   const char* path = std::getenv("CLAN_CONFIG");
@@ -54,6 +83,7 @@ void read() {
   };
   (void)take_settings(file, environment, &the_config, say);
   the_config.disabled = the_config.disable || (has_file && file == nullptr);
+  the_config.overflow_uid = read_overflow_uid();
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) {
     the_config.disabled = true;
@@ -67,7 +97,12 @@ bool Config::allows_ports(std::uint16_t local, std::uint16_t remote) const {
   return !excepts(local, remote) && !leaves_out(local, remote);
 }
 
-bool Config::allows_uid(uid_t uid) const { return uid == ::geteuid() || names_uid(uid); }
+// Asked anew each time: a process can go into another user namespace.
+bool Config::is_anybody(uid_t uid) const { return uid == overflow_uid && !every_user_is_mapped(); }
+
+bool Config::allows_uid(uid_t uid) const {
+  return (uid == ::geteuid() || names_uid(uid)) && !is_anybody(uid);
+}
 
 const Config& config() {
   int expected = 0;

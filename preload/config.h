@@ -22,7 +22,12 @@ struct Config : Settings {
 
   /// Whether a connection with these ports may leave the kernel.
   bool allows_ports(std::uint16_t local, std::uint16_t remote) const;
+  /// Whether processes of this user may share memory with us. Never the one by whose number the kernel shows
+  /// every user that is not in our user namespace: nobody knows who that is.
   bool allows_uid(uid_t uid) const;
+  /// The number stands for any user that our user namespace does not have.
+  bool is_anybody(uid_t uid) const;
+  uid_t overflow_uid = 65534;
 };
 
 const Config& config();

@@ -9,6 +9,7 @@
 #include "epoll.h"
 #include "own_descriptors.h"
 #include "signals.h"
+#include "sandbox.h"
 #include "socket.h"
 #include "uring.h"
 
@@ -182,7 +183,7 @@ bool is_the_kernels(int fd) {
 
 void adopt(int fd, bool client, int nonblocking, bool always) {
   KeepErrno keep;
-  if (!always && (config().disabled || rings_alive())) return;
+  if (!always && (config().disabled || rings_alive() || !permits_moving())) return;
   keep_away_from(fd);
   Entry* e = entry(fd, true);
   Socket* s = e != nullptr ? take() : nullptr;

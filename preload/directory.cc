@@ -201,6 +201,7 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted || !after.known) {
       return Verdict::kOther;
     }
+    if (theirs.inode == 0) return Verdict::kOther;  // closed meanwhile: nobody owns it, and uid is not one
     if (theirs.uid != peer) {
       CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer, theirs.uid);
       return Verdict::kOther;
@@ -217,7 +218,10 @@ bool allowed_peer(int rendezvous, uid_t* uid) {
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   *uid = credentials.uid;
   if (config().allows_uid(credentials.uid)) return true;
-  CLAN_INFO("an end in CLAN_DIR belongs to user %u, which CLAN_UIDS does not name; refused", credentials.uid);
+  CLAN_INFO("an end in CLAN_DIR belongs to user %u, %s; refused", credentials.uid,
+            config().is_anybody(credentials.uid)
+                ? "which stands for every user that is not in this user namespace"
+                : "which CLAN_UIDS does not name");
   return false;
 }
 

@@ -12,8 +12,15 @@
 // What a wait costs does not depend on how many sockets have moved. Those that are *watched* are looked at in
 // shared memory each time; there are few, those with recent events. The others are *armed*: their peers ring
 // a doorbell with the next bytes, which the kernel reports, and then they are watched again.
+//
+// What one wait answers is a snapshot: whatever happened before an event that it tells of is told of too, or has
+// been (gather()). Its events stand in the order in which they became ready (event_order.h).
+//
+// A thread may sleep in a set while another one asks for more in it: what is newly asked for is prepared as
+// prepare() does for what was asked for before, and looked at; the kernel then wakes the sleeper (tell_sleepers()).
 #include "epoll.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -24,12 +31,15 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "clan/clock.h"
 #include "clan/wait.h"
+#include "event_order.h"
 #include "real.h"
 #include "shared_pages.h"
 #include "signals.h"
@@ -54,7 +64,10 @@ struct Interest {
   bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
-  std::uint32_t told_in = 0;            ///< Set::round
+  std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
+  std::uint32_t rung_in = 0;            ///< or in which the kernel has told of a doorbell
+  std::uint64_t since = 0;              ///< order_stamp() of when it was asked for, or told of
+  bool listed = false;                  ///< told of, and ready at each look since
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
   std::uint32_t seen_full = 0;
@@ -63,11 +76,12 @@ struct Interest {
   Set* inner = nullptr;
 };
 
-/// A dense array of interests.
+/// A dense array that is never longer than kMost.
+template <typename T>
 struct List {
-  static constexpr std::uint32_t kMost = 1u << 20;
+  static constexpr std::uint32_t kMost = 1u << 21;
   std::uint32_t count = 0, room = 0;
-  Interest** at = nullptr;
+  T* at = nullptr;
   bool reserve(std::uint32_t least);  ///< room for so many
   void release();
 };
@@ -85,8 +99,12 @@ struct Set {
   int refs = 0;                         ///< its descriptors count as one, and threads that come back to it
   Interest* within = nullptr;           ///< as which it is in other sets
   std::atomic<std::uint32_t> moved{0};  ///< of its interests; written under the lock
-  std::uint32_t start = 0;
-  std::uint32_t round = 0;                   ///< of collect()
+  std::uint32_t round = 0;                   ///< of gather()
+  std::uint64_t looked = 0;                  ///< order_stamp() before the kernel was last asked for all it knew
+  std::uint64_t asked_ns = 0;                ///< when it was last asked at all
+  bool kernels_turn = true;                  ///< to be asked although what has moved fills the answer
+  std::atomic<bool> plain{true};             ///< descriptors may be in it of which only the kernel knows
+  std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for who looks without the lock
   std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
   std::atomic<std::uint64_t> now_ns{0};      ///< at the last wait, or nearly
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
@@ -96,8 +114,9 @@ struct Set {
   SetUse* use = nullptr;                     ///< if it has lived through a fork
   std::atomic<bool> taken_back{false};       ///< several use it, and its sockets are on their way to TCP
   std::atomic<std::uint32_t> seen_moves{0};  ///< moves_of_shared() at our last look at what others have moved
-  List interests;                            ///< all
-  List watched;                              ///< moved ones
+  List<Interest*> interests;                 ///< all
+  List<Interest*> watched;                   ///< moved ones
+  List<Found> found;                         ///< of the gather() under way
   std::optional<Waiter> waiter;
 };
 
@@ -111,9 +130,8 @@ namespace {
 
 constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
 constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
-constexpr std::uint64_t kPlainNs = 50'000;              ///< how long plain descriptors may go unasked
+constexpr std::uint64_t kEndsNs = 10'000;  ///< how long the kernel may go unasked where all has moved
 constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
-constexpr std::uint32_t kSliceOfSpin = 4;
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
 
 std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
@@ -176,10 +194,11 @@ void* pages(std::size_t bytes) {
 
 }  // namespace
 
-bool List::reserve(std::uint32_t least) {
+template <typename T>
+bool List<T>::reserve(std::uint32_t least) {
   if (least <= room) return true;
   const std::uint32_t more = std::max(64u, std::bit_ceil(least));
-  auto** bigger = more > kMost ? nullptr : static_cast<Interest**>(pages(more * sizeof(Interest*)));
+  auto* bigger = more > kMost ? nullptr : static_cast<T*>(pages(more * sizeof(T)));
   if (bigger == nullptr) return false;
   std::copy(at, at + count, bigger);
   release();
@@ -188,8 +207,9 @@ bool List::reserve(std::uint32_t least) {
   return true;
 }
 
-void List::release() {
-  if (at != nullptr) sys::munmap(at, room * sizeof(Interest*));
+template <typename T>
+void List<T>::release() {
+  if (at != nullptr) sys::munmap(at, room * sizeof(T));
   at = nullptr;
   room = 0;
 }
@@ -232,6 +252,19 @@ Recycled<Interest> interest_pool;
 Recycled<Set> set_pool;
 Recycled<SetSleep> sleep_pool;
 
+// As far as the kernel says: nothing is in this set.
+bool is_empty(int epfd) {
+  KeepErrno keep;
+  char path[48], text[256];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
+  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  const long n = file >= 0 ? sys::call(SYS_read, file, text, sizeof text - 1) : -1;
+  if (file >= 0) sys::close(file);
+  if (n <= 0) return false;
+  text[n] = 0;
+  return n < static_cast<long>(sizeof text) - 1 && std::strstr(text, "tfd:") == nullptr;
+}
+
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
   Set* set = sets[epfd].load(std::memory_order_relaxed);
@@ -241,6 +274,7 @@ Set* make(int epfd) {
   set->names = set->refs = 1;
   set->epfd = epfd;
   set->waiter.emplace(WaitOptions{});
+  set->plain = !is_empty(epfd);
   set->seen_moves = moves_of_shared() - 1;
   sets[epfd].store(set, std::memory_order_release);
   sets_end = std::max(sets_end.load(), epfd + 1);
@@ -257,7 +291,8 @@ Interest* find(Set& set, const Socket* s, int fd) {
 bool add(Set& set, Interest* i) {
   // Room in both lists, so that watch() cannot fail.
   if (!set.interests.reserve(set.interests.count + 1)) return false;
-  if (!set.watched.reserve(set.interests.room)) return false;
+  if (!set.watched.reserve(set.interests.room) || !set.found.reserve(set.interests.room)) return false;
+  set.changes.fetch_add(1, std::memory_order_relaxed);
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
@@ -268,14 +303,16 @@ bool add(Set& set, Interest* i) {
 void watch(Interest& i) {
   i.heard_ns = i.set->now();
   if (i.watched_at != Interest::kNowhere) return;
-  List& list = i.set->watched;
+  i.set->changes.fetch_add(1, std::memory_order_relaxed);
+  List<Interest*>& list = i.set->watched;
   i.watched_at = list.count;
   list.at[list.count++] = &i;
 }
 
 void unwatch(Interest& i) {
   if (i.watched_at == Interest::kNowhere) return;
-  List& list = i.set->watched;
+  i.set->changes.fetch_add(1, std::memory_order_relaxed);
+  List<Interest*>& list = i.set->watched;
   list.at[i.watched_at] = list.at[--list.count];
   list.at[i.watched_at]->watched_at = i.watched_at;
   i.watched_at = Interest::kNowhere;
@@ -288,6 +325,11 @@ int change(const Set& set, int op, int fd, epoll_event* event) {
     return -1;
   }
   return sys::epoll_ctl(set.epfd, op, fd, event);
+}
+
+// What the kernel has to say, without waiting.
+int ask_kernel(const Set& set, epoll_event* events, int most) {
+  return set.names == 0 ? 0 : sys::epoll_wait(set.epfd, events, most, 0);
 }
 
 // Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has taken it
@@ -326,11 +368,39 @@ void release(Set& set) {
   while (set.interests.count > 0) remove(set.interests.at[0]);
   set.interests.release();
   set.watched.release();
+  set.found.release();
   set_pool.give_back(&set);
+}
+
+// EPOLLONESHOT, and the kernel has told of it already: then it asks for nothing any more.
+bool is_spent(const Interest& i) {
+  char path[48], line[256];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", i.set->epfd);
+  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (file < 0) return false;
+  bool spent = false;
+  std::size_t have = 0;
+  for (long n; (n = sys::call(SYS_read, file, line + have, sizeof line - 1 - have)) > 0;) {
+    have += static_cast<std::size_t>(n);
+    line[have] = 0;
+    char* at = line;
+    for (char* end; (end = std::strchr(at, '\n')) != nullptr; at = end + 1) {
+      int fd = -1;
+      unsigned events = 0;
+      constexpr unsigned kHow = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
+      if (std::sscanf(at, "tfd: %d events: %x", &fd, &events) == 2 && fd == i.fd) spent = (events & ~kHow) == 0;
+    }
+    have = std::strlen(at);
+    std::memmove(line, at, have + 1);
+    if (have == sizeof line - 1) have = 0;
+  }
+  sys::close(file);
+  return spent;
 }
 
 // The kernel watches for doorbells from now on.
 void watch_doorbells(Interest& i) {
+  if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
   epoll_event event{};
   // By edges: each doorbell is one. What level there is, the pipe says.
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
@@ -375,44 +445,59 @@ bool quiet(const Interest& i) {
   return (i.events & EPOLLET) != 0 && i.out_told && i.seen_full == s.full.load(std::memory_order_relaxed);
 }
 
-// The events to report for an interest. Under the lock. `commit`: they are being reported.
-std::uint32_t ready_events(Interest& i, bool look, bool commit) {
-  if (i.fired || !i.moved) return 0;
+constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+
+// What holds for an interest. Under the lock. Nothing has been told of it before told() is called.
+Found look_at(Interest& i, bool look) {
+  Found found;
+  found.interest = &i;
+  if (i.fired || !i.moved) return found;
   if (i.nested) {
-    if (!anything(*i.inner)) return 0;
-    if (commit && (i.events & EPOLLONESHOT) != 0) i.fired = true;
-    return i.events & (EPOLLIN | EPOLLRDNORM);
+    if (anything(*i.inner)) found.event.events = i.events & (EPOLLIN | EPOLLRDNORM);
+    return found;
   }
   Socket& s = *i.socket;
-  if (!look && quiet(i)) return 0;
+  if (!look && quiet(i)) return found;
   const std::uint32_t wanted =
       (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR | EPOLLHUP;
+  const bool by_edges = (i.events & EPOLLET) != 0;
   // Taken first: what comes while we look is an edge of its own.
-  const std::uint64_t stamp = in_stamp(i.fd, s);
+  if (by_edges) found.edge = in_stamp(i.fd, s);
   auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
   if (!s.shared()) {
     watch_kernel(i);
-    return 0;
+    return found;
   }
   if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
   if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
   ready &= wanted;
-  if ((i.events & EPOLLET) != 0) {
-    constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-    if (stamp == i.seen_in) ready &= ~kForReading;
-    const std::uint32_t full = s.full.load(std::memory_order_relaxed);
-    if (i.out_told && full == i.seen_full) ready &= ~(EPOLLOUT | EPOLLWRNORM);
-    if (commit && ready != 0) {
-      if ((ready & kForReading) != 0) i.seen_in = stamp;
-      if ((ready & EPOLLOUT) != 0) {
-        i.out_told = true;
-        i.seen_full = full;
-      }
+  if (by_edges) {
+    if (found.edge == i.seen_in) ready &= ~kForReading;
+    if (i.out_told && s.full.load(std::memory_order_relaxed) == i.seen_full)
+      ready &= ~(EPOLLOUT | EPOLLWRNORM);
+  }
+  found.event.events = ready;
+  return found;
+}
+
+// It is being reported, as the one with this stamp.
+void told(const Found& found, std::uint64_t stamp) {
+  Interest& i = *found.interest;
+  const std::uint32_t ready = found.event.events;
+  i.since = stamp;
+  i.listed = (i.events & EPOLLET) == 0;
+  i.heard_ns = i.set->now();
+  if ((i.events & EPOLLET) != 0 && !i.nested) {
+    if ((ready & kForReading) != 0) i.seen_in = found.edge;
+    if ((ready & EPOLLOUT) != 0) {
+      i.out_told = true;
+      i.seen_full = i.socket->full.load(std::memory_order_relaxed);
     }
   }
-  if (commit && ready != 0 && (i.events & EPOLLONESHOT) != 0) i.fired = true;
-  return ready;
+  if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
 }
+
+bool is_ready(Interest& i) { return look_at(i, false).event.events != 0; }
 
 // A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
 bool waits_for_tcp_room(const Interest& i) {
@@ -438,54 +523,21 @@ void arm(Interest& i) {
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i));
-    if (ready_events(i, false, false) != 0 || !i.moved || t_owed.count > 0) return;
+    if (is_ready(i) || !i.moved || t_owed.count > 0) return;
   }
   unwatch(i);
 }
 
-// Events of moved sockets, without asking the kernel.
-int collect(Set& set, epoll_event* events, int most) {
-  int n = 0;
-  List& list = set.watched;
-  std::uint32_t looks = list.count;
-  if (looks == 0) return 0;
-  std::uint32_t k = set.start % looks;
-  ++set.round;
-  while (looks-- > 0 && n < most && list.count > 0) {
-    if (k >= list.count) k = 0;
-    Interest& i = *list.at[k];
-    if (i.told_in == set.round) {
-      // It has taken the place of one that left the list.
-    } else if (const std::uint32_t ready = ready_events(i, false, true); ready != 0) {
-      events[n].events = ready;
-      events[n].data = i.data;
-      ++n;
-      i.told_in = set.round;
-      i.heard_ns = set.now();
-    } else if (list.count > kWatchedFew && i.watched_at != Interest::kNowhere && quiet_for_long(i)) {
-      arm(i);
-    }
-    if (k < list.count && list.at[k] == &i) ++k;  // else another one has taken its place
-  }
-  set.start = k;  // others first next time
-  return n;
-}
-
-// Looks at no more than `most` that are watched, beginning with `*from`.
-bool anything(Set& set, std::uint32_t* from, std::uint32_t most) {
-  for (; most > 0 && set.watched.count > 0; --most) {
-    if (*from >= set.watched.count) *from = 0;
-    Interest& i = *set.watched.at[*from];
-    if (ready_events(i, false, false) != 0) return true;
-    if (*from < set.watched.count && set.watched.at[*from] == &i) ++*from;  // it may have gone back to TCP
+bool anything(Set& set, std::uint32_t from, std::uint32_t most) {
+  for (; most > 0 && from < set.watched.count; --most) {
+    Interest& i = *set.watched.at[from];
+    if (is_ready(i)) return true;
+    if (from < set.watched.count && set.watched.at[from] == &i) ++from;  // it may have gone back to TCP
   }
   return false;
 }
 
-bool anything(Set& set) {
-  std::uint32_t from = 0;
-  return anything(set, &from, set.watched.count);
-}
+bool anything(Set& set) { return anything(set, 0, set.watched.count); }
 
 // Asks the peers of all that are watched to ring. False: something is there already, or no memory. To be
 // followed by awake(*sleep).
@@ -560,31 +612,78 @@ bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
   return false;
 }
 
-// Turns what the kernel said into what the application is to hear. Answers the number of events kept.
-// `collected`: moved sockets have been reported in this call already, and none may be twice.
-int translate(Set& set, epoll_event* events, int n, bool collected) {
-  int kept = 0;
+// The kernel has told of a socket that has moved.
+void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
+  watch(i);
+  i.rung_in = set.round;
+  Socket& s = *i.socket;
+  // Doorbells may lie there: registered by edges, this set hears of the next one all the same. Others would
+  // not, nor would what the kernel has to say besides.
+  constexpr std::uint64_t kMostLeft = 8;
+  const std::uint64_t rung = s.theirs().words[socket_face::kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t had = s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed);
+  const bool only_bell = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !reads_tcp(s) &&
+                         !s.back_in.load(std::memory_order_acquire) &&
+                         !s.inherited.load(std::memory_order_relaxed) && i.set->within == nullptr &&
+                         (state_of(s.theirs()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
+  if (only_bell && rung - had <= kMostLeft) return;
+  (void)look_at_kernel(i.fd, s);
+}
+
+// Takes in what the kernel has said, `n` events at `events`: answers how many of them are the application's.
+int take_in(Set& set, const epoll_event* events, int n) {
+  const std::uint32_t first = set.found.count;
+  int plain = 0;
+  KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
     if ((events[k].data.u64 & kTagMask) != kTag) {
-      if (!of_doorbells_in_nested(set, events[k])) events[kept++] = events[k];
+      if (of_doorbells_in_nested(set, events[k])) continue;
+      set.found.at[set.found.count++] = order.plain(events[k]);
+      ++plain;
       continue;
     }
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
     Held s = hold(fd);
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
     if (i == nullptr || !i->moved || i->parked) continue;
-    watch(*i);
-    if (collected) {
-      (void)look_at_kernel(fd, *s);
-      continue;
-    }
-    if (const std::uint32_t ready = ready_events(*i, true, true); ready != 0) {
-      events[kept].events = ready;
-      events[kept].data = i->data;
-      ++kept;
-    }
+    note_doorbell(set, *i, events[k].events);
+    const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
+    if (stamp.word != 0) order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
   }
-  return kept;
+  return plain;
+}
+
+// Looks at what is watched and has not been found yet. Answers whether something that it found may have
+// happened after `before`, so that what happened before that may have been missed.
+bool find_ready(Set& set, std::uint64_t before, bool first_look) {
+  bool fresh = false;
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    if (i.found_in != set.round) {
+      Found found = look_at(i, false);
+      if (found.event.events != 0) {
+        const PipeStamp stamp = (found.event.events & EPOLLIN) != 0 && !i.nested && !reads_tcp(*i.socket)
+                                    ? i.socket->pipe.front_stamp()
+                                    : PipeStamp{};
+        found.event.data = i.data;
+        found.since = i.listed ? i.since : later(stamp, i.since);
+        found.past_pipes = stamp;
+        set.found.at[set.found.count++] = found;
+        i.found_in = set.round;
+        const bool known = i.listed || i.rung_in == set.round ||
+                           (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
+        if (!known && !(stamp.word != 0 && PipeStamp::before(stamp.time(), before))) fresh = true;
+      } else {
+        if (first_look) i.listed = false;
+        if (first_look && set.watched.count > kWatchedFew && i.watched_at != Interest::kNowhere &&
+            quiet_for_long(i)) {
+          arm(i);
+        }
+      }
+    }
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;  // else another one has taken its place
+  }
+  return fresh;
 }
 
 // A set in this one may have been told of from here and by the kernel.
@@ -602,6 +701,108 @@ int without_repeated_sets(const Set& set, epoll_event* events, int n) {
     }
   }
   return n;
+}
+
+bool has_plain(const Set& set) {
+  return set.plain.load(std::memory_order_relaxed) || set.use != nullptr || set.moved < set.interests.count;
+}
+
+// The kernel may know what we do not: of plain descriptors always, of sockets that have moved their end.
+bool kernel_is_due(Set& set) {
+  if (!has_plain(set) && set.now() - set.asked_ns < kEndsNs) return false;
+  set.asked_ns = set.now();
+  return true;
+}
+
+// Reports what has been found, no more than `most`. The kernel will not say again what it has said: of these none
+// is left out.
+int report(Set& set, epoll_event* events, int most, std::uint64_t low) {
+  List<Found>& found = set.found;
+  if (found.count > 1) put_in_order(found.at, found.count, low);
+  auto left_out = found.count > static_cast<std::uint32_t>(most) ? found.count - most : 0;
+  if (left_out > 0) set.kernels_turn = false;
+  for (std::uint32_t k = found.count; left_out > 0 && k-- > 0;) {
+    if (found.at[k].interest == nullptr) continue;
+    std::copy(found.at + k + 1, found.at + found.count, found.at + k);
+    --found.count;
+    --left_out;
+  }
+  const std::uint64_t now = order_stamp();
+  for (std::uint32_t k = 0; k < found.count; ++k) {
+    if (found.at[k].interest != nullptr) told(found.at[k], (now + k) & PipeStamp::kTimeMask);
+    events[k] = found.at[k].event;
+  }
+  const int n = static_cast<int>(std::exchange(found.count, 0));
+  return set.nested > 0 ? without_repeated_sets(set, events, n) : n;
+}
+
+// What one wait answers, without sleeping. Under the lock. `told`: so many events stand at `events` that the kernel
+// has answered in this call, asked at `before`; <0: it has not been asked.
+//
+//   1  note the time   2  ask the kernel   3  look at what has moved   4  again, if 3 has found anything newer than 1
+//
+// Whatever happened before something that 3 has found, and 4 has found to be older than 1, happened before 1: so 2
+// and 3 have found it. What the kernel told in 2 may be newer than 1, and so may be what happened before it: that 3
+// finds, as it comes after 2, and then 4 asks the kernel again. A socket for which the kernel has told of a doorbell
+// is no reason to ask again: it was written to before 2 ended, and so was all that was written before.
+//
+// More may be ready than there is room for. Then the kernel is asked for all there is room for in one call, and in the
+// next one not, as long as what has moved fills it: so everybody is told of within two rounds of the set.
+int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before) {
+  ++set.round;
+  set.found.count = 0;
+  const std::uint64_t low = set.looked;
+  if (!set.found.reserve(set.watched.count)) return std::max(told, 0);
+  set.set_now(monotonic_ns());
+  int plain = 0;
+  bool first_look = true;
+  if (told < 0 && !set.kernels_turn) {
+    (void)find_ready(set, order_stamp(), true);
+    first_look = false;
+    if (set.found.count >= static_cast<std::uint32_t>(most)) {
+      const int n = report(set, events, most, low);
+      set.kernels_turn = true;
+      return n;
+    }
+  }
+  for (int turns = 0; turns < 16; ++turns, told = -1) {
+    int room = most - plain;
+    if (told < 0) {
+      before = order_stamp() & PipeStamp::kTimeMask;
+      if (room > 0 && kernel_is_due(set)) {
+        KeepErrno keep;
+        told = ask_kernel(set, events, room);
+      }
+    }
+    if (told > 0) {
+      if (!set.found.reserve(set.found.count + set.watched.count + told)) return told;
+      plain += take_in(set, events, told);
+    }
+    const bool all = told < room;  // else more may wait behind doorbells that took the place
+    if (told >= 0 && all) set.looked = before;
+    const bool fresh = find_ready(set, before, std::exchange(first_look, false));
+    if ((!fresh && all) || plain == most) break;
+  }
+  if (set.found.count == 0) return 0;
+  return report(set, events, most, low);
+}
+
+// A thread may be asleep in the set, or in one that this is in, and has not prepared for what is newly asked of a
+// socket that has moved: does it in its place, and wakes it if there is something already. Under the lock. `look`:
+// false while the socket is just moving; then the sleeper looks itself.
+void tell_sleepers(Interest& i, bool look) {
+  Set& set = *i.set;
+  if (!i.moved || i.parked || i.fired || i.nested) return;
+  if (set.sleepers == 0 && (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0)) return;
+  KeepErrno keep;
+  i.socket->pipe.keep_wanted(wants_room(i));
+  if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
+  if (!i.moved) return;
+  // To be asked for room that is always there makes the kernel tell of it at once, each time it is asked.
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLOUT;
+  event.data.u64 = tag(i);
+  change_to(set, i.fd, &event);
 }
 
 // The kernel's wait, after prepare() if `prepared`. The thread may be cancelled there.
@@ -638,7 +839,9 @@ class InUse {
     if (set_ == nullptr) ++set.refs;
     set_ = &set;
   }
-  void drop() { release(*std::exchange(set_, nullptr)); }
+  void drop() {
+    if (set_ != nullptr) release(*std::exchange(set_, nullptr));
+  }
 
  private:
   Set* set_ = nullptr;
@@ -677,7 +880,7 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
     Socket* socket;
   } some[kSome];
   bool any = false;
-  for (std::uint32_t turns = 0, n = kSome; n == kSome && turns < List::kMost; ++turns) {
+  for (std::uint32_t turns = 0, n = kSome; n == kSome && turns < set.interests.kMost; ++turns) {
     n = 0;
     {
       Guard guard;
@@ -766,15 +969,6 @@ bool changes_shared(int epfd) {
   return true;
 }
 
-// Plain descriptors are asked too when something else holds, but not at the price of a system call every
-// time.
-bool plain_are_due(std::uint64_t now) {
-  thread_local std::uint64_t asked_ns = 0;
-  if (now - asked_ns <= kPlainNs) return false;
-  asked_ns = now;
-  return true;
-}
-
 // A glance without the lock: what is in the set is the kernel's alone.
 bool remembers_nothing(int epfd) {
   const Set* set = find(epfd);
@@ -801,114 +995,233 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, is_ours))) return true;
   Guard guard;
   if (Set* set = find(epfd); set != nullptr) {
-    *n = translate(*set, events, *n, false);
+    *n = gather(*set, events, most, *n, 0);
   } else {
     *n = static_cast<int>(std::remove_if(events, events + *n, is_ours) - events);
   }
   return true;
 }
 
-// `sleep(events, most, timeout_ms)` is the kernel's wait as the application called it.
-template <typename Sleep>
-int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep) {
-  if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
-  const std::uint64_t deadline =
-      timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
-  if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
-    if (n != 0 || timeout_ns == 0 || (deadline != kNoDeadline && monotonic_ns() >= deadline)) return n;
+// What a thread that spins looks at, without the lock: sockets that have moved and have nothing to say.
+class SpinView {
+ public:
+  SpinView() = default;
+  ~SpinView() { clear(); }
+  SpinView(const SpinView&) = delete;
+  SpinView& operator=(const SpinView&) = delete;
+
+  /// Under the lock. False: nothing is there that could be looked at.
+  bool take(const Set& set) {
+    clear();
+    changes_ = set.changes.load(std::memory_order_relaxed);
+    rest_ = set.watched.count > kMost;
+    for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+      const Interest& i = *set.watched.at[k];
+      const bool simple = !i.nested && count_ < kMost && quiet(i);
+      rest_ |= !simple;
+      if (!simple) continue;
+      i.socket->refs.fetch_add(1, std::memory_order_relaxed);
+      sockets_[count_++] = i.socket;
+    }
+    return watches_pipes(set);
   }
-  InUse use;
-  const SinceEntry since;
-  for (;;) {
-    int n = 0;
-    bool moved = false, several = false, looks = false;
+  /// Of some of them, others each time.
+  bool any() {
+    for (std::uint32_t k = std::min(count_, kSome); k > 0; --k) {
+      next_ = next_ + 1 < count_ ? next_ + 1 : 0;
+      if (!nothing_new(*sockets_[next_])) return true;
+    }
+    return false;
+  }
+  /// Others, for which it takes the lock; or what is in the set has changed.
+  bool rest(const Set& set) const { return rest_ || changes_ != set.changes.load(std::memory_order_relaxed); }
+  /// What is known of all their peers.
+  Awaited peers() const {
+    Awaited peers{0, count_ > 0};
+    for (std::uint32_t k = 0; k < count_; ++k) {
+      const std::uint16_t cpu = sockets_[k]->pipe.peer_cpu();
+      peers.cpu = k == 0 || cpu == peers.cpu ? cpu : 0;
+      peers.slept &= sockets_[k]->rang.load(std::memory_order_relaxed);
+    }
+    return peers;
+  }
+
+ private:
+  static constexpr std::uint32_t kMost = 16, kSome = 4;
+  void clear() {
+    while (count_ > 0) (void)Held(sockets_[--count_]);
+  }
+  Socket* sockets_[kMost];
+  std::uint32_t count_ = 0, next_ = 0;
+  std::uint32_t changes_ = 0;
+  bool rest_ = false;
+};
+
+// One epoll_wait() on a set that holds sockets of ours. `sleep(events, most, timeout_ns)` is the kernel's wait as the
+// application called it.
+template <typename Sleep>
+class Wait {
+ public:
+  Wait(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep& sleep)
+      : epfd_(epfd), events_(events), most_(most), waits_(timeout_ns != 0), sleep_(sleep),
+        deadline_(timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {}
+
+  int run() {
+    int told = -1;  // events that the kernel has answered and nobody has seen yet
+    std::uint64_t before = 0;
+    bool interrupted = false;
+    if (!waits_) {
+      // As the application called it: a signal may wait that the mask of the call lets in.
+      before = order_stamp() & PipeStamp::kTimeMask;
+      told = sleep_(events_, most_, 0);
+      interrupted = told < 0 && errno == EINTR;
+      if (told < 0 && !interrupted) return told;
+      told = std::max(told, 0);
+    }
+    for (;;) {
+      int n = 0;
+      switch (look(told, before, &n)) {
+        case Next::kDone: return n;
+        case Next::kGone: return sleep_(events_, most_, left_ns());  // nobody can wait there any more
+        case Next::kAgain: told = -1; continue;
+        case Next::kFollow:
+          if (follow_others(*use_.get())) told = without_moved(*use_.get(), events_, told);
+          continue;
+        case Next::kSleep: break;
+      }
+      if (!waits_) {
+        if (interrupted) errno = EINTR;
+        return interrupted ? -1 : 0;
+      }
+      told = -1;
+      if (spins_ && spin(&told, &before)) continue;
+      if (n = doze(&told, &before); n != kGoOn) return n;
+    }
+  }
+
+ private:
+  enum class Next { kDone, kGone, kAgain, kFollow, kSleep };
+  static constexpr int kGoOn = -2;
+
+  // What there is, without waiting.
+  Next look(int told, std::uint64_t before, int* n) {
+    bool several = false;
     Set* set = nullptr;
-    SetSleep* prepared = nullptr;
     {
       Guard guard;
-      set = use.get() != nullptr ? use.get() : find(epfd);
-      if (set == nullptr || set->names == 0) break;
+      set = use_.get() != nullptr ? use_.get() : find(epfd_);
+      if (set == nullptr || (set->names == 0 && told <= 0)) return Next::kGone;
       several = used_by_several(*set);
-      looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
-      moved = set->moved > 0;
-      if (moved && !looks) n = collect(*set, events, most);
-      if (n > 0) {
-        set->set_now(monotonic_ns());
-      } else {
-        use.take(*set);
-        // A socket of it may move while the thread sleeps.
-        if (!moved && !looks && timeout_ns != 0) (void)prepare(*set, &prepared);
+      const bool looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
+      several_ = several;
+      moved_ = set->moved > 0;
+      if (told > 0 && looks && !several) {  // it may be of doorbells of what another process has moved
+        use_.take(*set);
+        return Next::kFollow;
+      }
+      if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before);
+      if (*n > 0) {
+        use_.drop();
+        return Next::kDone;
+      }
+      use_.take(*set);
+      if (!looks) {
+        spins_ = moved_ && waits_ && view_.take(*set);
+        return Next::kSleep;
       }
     }
-    if (looks) {
-      several ? take_back(*set) : (void)follow_others(*set);
-      continue;
-    }
-    if (n > 0) {
-      if (n == most || !plain_are_due(set->now())) return n;
-      KeepErrno keep;
-      const int more = sys::epoll_wait(epfd, events + n, most - n, 0);
+    several ? take_back(*set) : (void)follow_others(*set);
+    return Next::kAgain;
+  }
+
+  bool spin(int* told, std::uint64_t* before) {
+    Set& set = *use_.get();
+    const bool plain = has_plain(set);
+    bool failed = false;
+    auto ready = [&] { return view_.any() || since_.handled(); };
+    auto beyond = [&] {
+      if (plain && !failed) {
+        *before = order_stamp() & PipeStamp::kTimeMask;
+        KeepErrno keep;
+        *told = sys::epoll_wait(epfd_, events_, most_, 0);
+        if (*told > 0) return true;
+        failed = *told < 0;
+        *told = -1;
+      }
+      if (!view_.rest(set)) return false;
       Guard guard;
-      if (set = find(epfd); set == nullptr) return n;
-      if (more > 0) n += translate(*set, events + n, more, true);
-      return set->nested > 0 ? without_repeated_sets(*set, events, n) : n;
-    }
-    std::int64_t longest = kNoCap;
-    if (timeout_ns != 0 && since.handled()) {
-      Guard guard;
-      awake(prepared);
+      return set.names == 0 || anything(set) || !view_.take(set);
+    };
+    const bool there = set.waiter->spin(ready, view_.peers(), deadline_, beyond);
+    return *told > 0 || (there && !since_.handled());
+  }
+
+  // Sleeps in the kernel. kGoOn, or the answer.
+  int doze(int* told, std::uint64_t* before) {
+    Set& set = *use_.get();
+    if (since_.handled()) {
       errno = EINTR;
       return -1;
     }
-    if (moved && timeout_ns != 0) {
-      // A few at a time: how long a round of spinning takes should not depend on their number.
-      std::uint32_t next = 0;
-      auto there = [&] {
-        if (since.handled()) return true;
-        Guard guard;
-        return anything(*set, &next, kSliceOfSpin);
-      };
-      bool spins = false;
-      {
-        Guard guard;
-        spins = watches_pipes(*set);
-      }
-      if (spins && set->waiter->spin(there, 0, deadline)) continue;
+    SetSleep* prepared = nullptr;
+    std::int64_t longest = kNoCap;
+    {
       Guard guard;
-      if (!prepare(*set, &prepared) || guard.owes()) {
+      if (!prepare(set, &prepared) || guard.owes()) {
         awake(prepared);
-        continue;
+        return kGoOn;
       }
-      for (std::uint32_t k = 0; k < set->watched.count; ++k) {
-        longest = std::min(longest, longest_sleep(*set->watched.at[k]));
+      for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+        longest = std::min(longest, longest_sleep(*set.watched.at[k]));
       }
     }
-    std::int64_t left = -1;
-    if (deadline != kNoDeadline) {
-      const std::uint64_t now = monotonic_ns();
-      set->set_now(now);
-      left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
-    }
-    if (several && moved) longest = std::min(longest, kOthersNs);
+    if (several_ && moved_) longest = std::min(longest, kOthersNs);
+    const std::int64_t left = left_ns();
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
-    n = sleep_prepared(prepared, [&] { return sleep(events, most, nap); });
+    *before = order_stamp() & PipeStamp::kTimeMask;
+    int n = sleep_prepared(prepared, [&] { return sleep_(events_, most_, nap); });
     if (n < 0) return n;
-    const bool over = nap == left && (n == 0 || left == 0);
-    if (moved && prepared != nullptr) set->waiter->slept();
-    if (n > 0 && follow_others(*set)) n = without_moved(*set, events, n);
-    Guard guard;
-    if (n > 0) {
-      set->set_now(monotonic_ns());
-      n = translate(*set, events, n, false);
+    if (moved_ && prepared != nullptr) set.waiter->slept();
+    if (n > 0 || nap != left) {
+      *told = n;
+      return kGoOn;
     }
-    if (n == 0 && over && set->moved > 0) n = collect(*set, events, most);
-    if (n > 0 || over) {
-      use.drop();
-      return n;
+    Guard guard;
+    return gather(set, events_, most_, 0, *before);
+  }
+
+  std::int64_t left_ns() const {
+    if (deadline_ == kNoDeadline) return -1;
+    if (!waits_) return 0;
+    const std::uint64_t now = monotonic_ns();
+    return now >= deadline_ ? 0 : static_cast<std::int64_t>(deadline_ - now);
+  }
+
+  const int epfd_;
+  epoll_event* const events_;
+  const int most_;
+  const bool waits_;
+  Sleep& sleep_;
+  const std::uint64_t deadline_;
+  InUse use_;
+  SpinView view_;
+  const SinceEntry since_;
+  bool several_ = false, moved_ = false, spins_ = false;
+};
+
+template <typename Sleep>
+int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, Sleep&& sleep) {
+  if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
+  const std::uint64_t start = timeout_ns > 0 ? monotonic_ns() : 0;
+  if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
+    if (n != 0 || timeout_ns == 0) return n;
+    if (timeout_ns > 0) {
+      timeout_ns -= static_cast<std::int64_t>(std::min<std::uint64_t>(monotonic_ns() - start, timeout_ns));
+      if (timeout_ns == 0) return 0;
     }
   }
-  // Closed by another thread: nobody can wait there any more.
-  return sleep(events, most, timeout_ns);
+  Wait<Sleep> wait(epfd, events, most, timeout_ns, sleep);
+  return wait.run();
 }
 
 // A set in a set: the kernel has done what was asked, and we answer for what has moved in it.
@@ -933,6 +1246,7 @@ void note_nested(int epfd, int op, int fd, const epoll_event* event) {
     i->moved = true;  // it is asked each time
     ++set->moved;
     ++set->nested;
+    set->plain.store(true, std::memory_order_relaxed);
     i->fd = fd;
     watch(*i);
   }
@@ -948,7 +1262,11 @@ void ask_for(Interest& i, const epoll_event& event) {
   i.fired = false;
   i.out_told = false;
   i.seen_in = ~std::uint64_t{0};
+  i.since = order_stamp() & PipeStamp::kTimeMask;
+  i.listed = false;
   watch(i);
+  i.set->changes.fetch_add(1, std::memory_order_relaxed);
+  tell_sleepers(i, true);
 }
 
 // `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to remember it.
@@ -973,9 +1291,11 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   s.interests = i;
   // Who has gone back to TCP meanwhile sees this, or we see that below.
   s.in_sets.store(true, std::memory_order_seq_cst);
+  i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {
     KeepErrno keep;
     watch_doorbells(*i);
+    tell_sleepers(*i, true);
   }
   return rc;
 }
@@ -1033,6 +1353,14 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
   return 0;
 }
 
+// Something is put into the set of which only the kernel knows.
+void note_plain(int epfd, int op) {
+  Set* set = op == EPOLL_CTL_ADD ? find(epfd) : nullptr;
+  if (set == nullptr || set->plain.load(std::memory_order_relaxed)) return;
+  set->plain.store(true, std::memory_order_relaxed);
+  set->changes.fetch_add(1, std::memory_order_relaxed);
+}
+
 int control(int epfd, int op, int fd, epoll_event* event) {
   if (find(fd) != nullptr) {
     const int rc = real().epoll_ctl(epfd, op, fd, event);
@@ -1040,6 +1368,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
     return rc;
   }
   Held s = hold_current(fd);
+  if (!s || s->stays_on_tcp()) note_plain(epfd, op);
   if (!s && op == EPOLL_CTL_ADD) {
     const int rc = real().epoll_ctl(epfd, op, fd, event);
     // A set in which there is no socket yet. Now that it is in the other one, that cannot be in it.
@@ -1098,7 +1427,10 @@ void sets_forked() {
 
 void moved(Socket& s) {
   Guard guard;
-  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) watch_doorbells(*i);
+  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
+    watch_doorbells(*i);
+    tell_sleepers(*i, false);
+  }
 }
 
 void went_back(Socket& s) {
@@ -1237,10 +1569,14 @@ void duplicate_epoll(int from, int to) {
 }  // namespace clan::preload
 
 using clan::preload::control;
+using clan::preload::note_plain;
 using clan::preload::real;
 
 CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
-  if (clan::preload::no_set_need_know(fd)) return clan::preload::real().epoll_ctl(epfd, op, fd, event);
+  if (clan::preload::no_set_need_know(fd)) {
+    note_plain(epfd, op);
+    return clan::preload::real().epoll_ctl(epfd, op, fd, event);
+  }
   return control(epfd, op, fd, event);
 }
 

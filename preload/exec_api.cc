@@ -11,10 +11,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "af_clan.h"
+#include "clan/log.h"
 #include "process.h"
 #include "real.h"
+#include "sandbox.h"
 #include "socket.h"
 
 using namespace clan::preload;
@@ -72,8 +76,25 @@ bool names_us(char* const* environment) {
   return loads && serves;
 }
 
-// A dynamically linked program of this machine without privileges of its own, or a script for one.
-bool is_loaded_by_linker(const char* path, int depth) {
+enum class Loader {
+  kLoadsUs,   ///< the C library's: a dynamically linked program of this machine without privileges of its own
+  kCannot,    ///< another C library's (musl), which does not start a program behind a library that is not its
+              ///< own
+  kLeavesUs,  ///< there is none, or it takes nothing from LD_PRELOAD
+};
+
+// By the name of a program's interpreter, in its file.
+Loader loader_named(int file, const Elf64_Phdr& part) {
+  char name[512];
+  const std::size_t length =
+      part.p_filesz < sizeof name ? static_cast<std::size_t>(part.p_filesz) : sizeof name - 1;
+  const long n = sys::call(SYS_pread64, file, name, length, part.p_offset);
+  name[n > 0 ? n : 0] = 0;
+  return std::strstr(name, "/ld-musl-") != nullptr ? Loader::kCannot : Loader::kLoadsUs;
+}
+
+// Of a program, or of the one that a script is for.
+Loader loader_of(const char* path, int depth) {
   struct Closed {
     int fd;
     ~Closed() {
@@ -81,33 +102,91 @@ bool is_loaded_by_linker(const char* path, int depth) {
     }
   } file{static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC))};
   struct stat st {};
-  if (file.fd < 0 || sys::fstat(file.fd, &st) != 0 || (st.st_mode & (S_ISUID | S_ISGID)) != 0) return false;
-  if (::fgetxattr(file.fd, "security.capability", nullptr, 0) >= 0) return false;
+  if (file.fd < 0 || sys::fstat(file.fd, &st) != 0 || (st.st_mode & (S_ISUID | S_ISGID)) != 0)
+    return Loader::kLeavesUs;
+  if (::fgetxattr(file.fd, "security.capability", nullptr, 0) >= 0) return Loader::kLeavesUs;
   alignas(8) char head[4096] = {};
   const long n = sys::call(SYS_read, file.fd, head, sizeof head - 1);
   if (n > 2 && head[0] == '#' && head[1] == '!') {
     const char* from = head + 2 + std::strspn(head + 2, " \t");
     const std::size_t length = std::strcspn(from, " \t\n");
     char interpreter[512];
-    if (depth > 3 || length == 0 || length >= sizeof interpreter) return false;
+    if (depth > 3 || length == 0 || length >= sizeof interpreter) return Loader::kLeavesUs;
     std::memcpy(interpreter, from, length);
     interpreter[length] = 0;
-    return is_loaded_by_linker(interpreter, depth + 1);
+    return loader_of(interpreter, depth + 1);
   }
   Elf64_Ehdr elf;
   std::memcpy(&elf, head, sizeof elf);
   if (n < static_cast<long>(sizeof elf) || std::memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 ||
       elf.e_ident[EI_CLASS] != ELFCLASS64) {
-    return false;
+    return Loader::kLeavesUs;
   }
   for (unsigned i = 0; i < elf.e_phnum; ++i) {
     Elf64_Phdr part;
     const std::uint64_t at = elf.e_phoff + std::uint64_t{i} * sizeof part;
-    if (elf.e_phoff > sizeof head || at + sizeof part > static_cast<std::uint64_t>(n)) return false;
+    if (elf.e_phoff > sizeof head || at + sizeof part > static_cast<std::uint64_t>(n))
+      return Loader::kLeavesUs;
     std::memcpy(&part, head + at, sizeof part);
-    if (part.p_type == PT_INTERP) return true;
+    if (part.p_type == PT_INTERP) return loader_named(file.fd, part);
   }
-  return false;
+  return Loader::kLeavesUs;
+}
+
+constexpr char kPreload[] = "LD_PRELOAD=";
+
+bool is_preload(const char* variable) { return std::strncmp(variable, kPreload, sizeof kPreload - 1) == 0; }
+
+// LD_PRELOAD without the library, into `to`, which has as much room. False: nothing else is in it.
+bool without_us(const char* variable, char* to) {
+  char* end = std::strcpy(to, kPreload) + sizeof kPreload - 1;
+  for (const char* at = variable + sizeof kPreload - 1; *at != 0;) {
+    const std::size_t length = std::strcspn(at, ": ");
+    const char* name = at + length;
+    while (name > at && name[-1] != '/') --name;
+    const bool us = std::strncmp(name, "libclan-preload", sizeof "libclan-preload" - 1) == 0;
+    if (length > 0 && !us) {
+      if (end[-1] != '=') *end++ = ':';
+      std::memcpy(end, at, length);
+      end += length;
+    }
+    at += length + (at[length] != 0 ? 1 : 0);
+  }
+  *end = 0;
+  return end[-1] != '=';
+}
+
+// The program cannot start with the library: it gets an environment without it.
+bool must_do_without_us(const char* path, char* const* environment) {
+  bool loads = false;
+  for (char* const* at = environment; at != nullptr && *at != nullptr; ++at) {
+    loads |= is_preload(*at) && std::strstr(*at, "libclan-preload") != nullptr;
+  }
+  KeepErrno keep;
+  if (!loads || loader_of(path, 0) != Loader::kCannot) return false;
+  CLAN_WARN("%s is linked with musl: it will run without CLAN", path);
+  return true;
+}
+
+// `call` with an environment that has `more`, and not the library.
+template <typename Call>
+int call_with(char* const* environment, bool without, std::initializer_list<char*> more, Call&& call) {
+  std::size_t count = 0;
+  while (environment != nullptr && environment[count] != nullptr) ++count;
+  auto** with = static_cast<char**>(alloca((count + more.size() + 1) * sizeof(char*)));
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    with[used++] = environment[i];
+    if (!without || !is_preload(environment[i])) continue;
+    auto* text = static_cast<char*>(alloca(std::strlen(environment[i]) + 1));
+    with[used - 1] = text;
+    if (!without_us(environment[i], text)) --used;
+  }
+  for (char* variable : more) {
+    if (variable != nullptr) with[used++] = variable;
+  }
+  with[used] = nullptr;
+  return call(static_cast<char* const*>(with));
 }
 
 // The file would stay behind. After vfork it is the parent's.
@@ -123,7 +202,7 @@ char* hand_on_connections(const char* path, char* const* environment) {
   for_each_socket([](int, Socket&, void* found) { *static_cast<bool*>(found) = true; }, &any);
   if (!any) return nullptr;
   if (!in_borrowed_memory()) for_each_socket(take_offer_back, nullptr);
-  if (!names_us(environment) || !is_loaded_by_linker(path, 0)) {
+  if (!names_us(environment) || loader_of(path, 0) != Loader::kLoadsUs) {
     for_each_socket(take_back, nullptr);
     return nullptr;
   }
@@ -144,18 +223,27 @@ int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
   char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
   char* connections = hand_on_connections(path, environment);
-  if (names == nullptr && connections == nullptr) return call(environment);
-  std::size_t count = 0;
-  while (environment != nullptr && environment[count] != nullptr) ++count;
-  auto** with = static_cast<char**>(alloca((count + 3) * sizeof(char*)));
-  for (std::size_t i = 0; i < count; ++i) with[i] = environment[i];
-  if (names != nullptr) with[count++] = names;
-  if (connections != nullptr) with[count++] = connections;
-  with[count] = nullptr;
-  const int rc = call(static_cast<char* const*>(with));
+  const bool without = must_do_without_us(path, environment);
+  if (names == nullptr && connections == nullptr && !without) return call(environment);
+  const int rc = call_with(environment, without, {names, connections}, std::forward<Call>(call));
   KeepErrno keep;
   if (connections != nullptr) for_each_socket(take_pipe_back, nullptr);
   return rc;
+}
+
+// What execvp() would execute, as far as it goes without trying.
+const char* find_program(const char* file, char* to, std::size_t size) {
+  const char* path = std::getenv("PATH");
+  if (std::strchr(file, '/') != nullptr || *file == 0) return file;
+  for (const char* at = path != nullptr ? path : "/bin:/usr/bin";; ++at) {
+    const std::size_t length = std::strcspn(at, ":");
+    const int n =
+        std::snprintf(to, size, "%.*s%s%s", static_cast<int>(length), at, length > 0 ? "/" : "", file);
+    const bool fits = n > 0 && static_cast<std::size_t>(n) < size;
+    if (fits && sys::call(SYS_faccessat, AT_FDCWD, to, X_OK) == 0) return to;
+    at += length;
+    if (*at == 0) return file;
+  }
 }
 
 int exec_path(const char* path, char* const* arguments, char* const* environment) {
@@ -230,6 +318,7 @@ namespace clan::preload {
 void take_over_connections() {
   const char* text = std::getenv(kInherited);
   if (text == nullptr) return;
+  note_fork(false);  // whoever moved them had the filter of system calls, if there is one
   const char* const all = text;
   int fd, memfd, end, used;
   for (; std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3; text += used) {
@@ -296,13 +385,21 @@ CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path, const posix_spawn_f
                                const posix_spawnattr_t* attributes, char* const* arguments,
                                char* const* environment) {
   for_each_socket(take_back, nullptr);
-  return real().posix_spawn(pid, path, actions, attributes, arguments, environment);
+  const auto spawn = [&](char* const* with) {
+    return real().posix_spawn(pid, path, actions, attributes, arguments, with);
+  };
+  return must_do_without_us(path, environment) ? call_with(environment, true, {}, spawn) : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                                 const posix_spawnattr_t* attributes, char* const* arguments,
                                 char* const* environment) {
   for_each_socket(take_back, nullptr);
-  return real().posix_spawnp(pid, file, actions, attributes, arguments, environment);
+  const auto spawn = [&](char* const* with) {
+    return real().posix_spawnp(pid, file, actions, attributes, arguments, with);
+  };
+  char found[4096];
+  const bool without = must_do_without_us(find_program(file, found, sizeof found), environment);
+  return without ? call_with(environment, true, {}, spawn) : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int to) {
   leave_pipe(fd, true);  // it will be open in the child, whatever its FD_CLOEXEC

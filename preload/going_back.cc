@@ -39,6 +39,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "epoll.h"
+#include "own_descriptors.h"
 #include "socket.h"
 #include "transfer.h"
 
@@ -740,6 +741,8 @@ bool leave_alone(int fd, Socket& s) {
   KeepErrno keep;
   s.slot.load(std::memory_order_acquire)->pinned.store(1);
   (void)say_leaving(fd, s, true);
+  const bool alone = !s.inherited.load(std::memory_order_relaxed);
+  if (alone && !s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
   s.moving.clear(std::memory_order_release);
   return s.back_in.load(std::memory_order_acquire);
 }

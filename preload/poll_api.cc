@@ -36,7 +36,8 @@ struct Watched {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
       const Held s = hold_current(fds[i].fd);
-      const bool here = (s && s->shared()) || set_moved(fds[i].fd);
+      // A socket of a set may move while we sleep: its peer has to know by then.
+      const bool here = (s && s->shared()) || known_epoll(fds[i].fd);
       any |= static_cast<bool>(s) || here;
       moved += here ? 1 : 0;
     }
@@ -60,7 +61,7 @@ clan::Waiter& waiter() {
 class Asleep {
  public:
   Asleep(int fd, short events) : held_(hold(fd)) {
-    if (!held_ && set_moved(fd)) {
+    if (!held_ && known_epoll(fd)) {
       bool sleeps = true;
       set_ = set_prepare_sleep(fd, &sleeps);
       ready_ = !sleeps;
@@ -151,13 +152,29 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     }
     return n;
   };
+  // The kernel has answered in `copy`. Whatever happened before an event that the call tells of is told of too: so
+  // what has moved is looked at after the kernel, and both again as long as that finds more. `before`: so many have
+  // been found already.
+  auto snapshot = [&](int before, nfds_t plain) {
+    int n = from_pipes(true, true);
+    for (nfds_t turns = 0; n > before && turns < count; ++turns) {
+      before = n;
+      if (plain > 0 && sys::poll(copy, count, 0) < 0) break;
+      n = from_pipes(true, true);
+    }
+    return n;
+  };
   for (;;) {
-    nfds_t plain = 0;
+    nfds_t plain = 0, moved = 0;
+    clan::Awaited peers{0, true};
     for (nfds_t i = 0; i < count; ++i) {
       Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
       copy[i] = fds[i];
       copy[i].revents = 0;
       if (s && s->shared()) {
+        const std::uint16_t cpu = s->pipe.peer_cpu();
+        peers.cpu = moved++ == 0 || cpu == peers.cpu ? cpu : 0;
+        peers.slept &= s->rang.load(std::memory_order_relaxed);
         if ((fds[i].events & POLLPRI) != 0) ++plain;  // urgent data is the kernel's to tell
         copy[i].events = static_cast<short>(POLLIN | POLLRDHUP | (fds[i].events & POLLPRI));
       } else if (fds[i].fd >= 0) {
@@ -165,13 +182,14 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       }
     }
     int n = from_pipes(false, false);
-    if (n > 0 && plain == 0) return n;
     if (n > 0 || timeout_ns == 0) {
       // Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call
       // lets in.
-      const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
-      if (rc < 0) return n > 0 ? n : rc;
-      const int all = from_pipes(true, true);
+      if (n == 0 || plain > 0) {
+        const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
+        if (rc < 0) return n > 0 ? n : rc;
+      }
+      const int all = snapshot(n == 0 || plain > 0 ? 0 : n, plain);
       if (all > 0 || timeout_ns == 0) return all;
       continue;  // another thread has taken it
     }
@@ -188,7 +206,20 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       }
       return false;
     };
-    if (waiter().spin(there, 0, deadline)) continue;
+    bool failed = false;
+    auto beyond = [&] {
+      if (plain == 0 || failed) return false;
+      const int rc = sys::poll(copy, count, 0);
+      failed = rc < 0;
+      return rc > 0 && from_pipes(true, true) > 0;
+    };
+    if (waiter().spin(there, peers, deadline, beyond)) {
+      if (since.handled()) {
+        errno = EINTR;
+        return -1;
+      }
+      continue;
+    }
     bool ready = false, drains = false;
     Many<Asleep> asleep(count);
     for (nfds_t i = 0; i < count && !ready; ++i) {
@@ -231,7 +262,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     const int rc = sleep(copy, count, nap);
     if (rc < 0) return rc;
     waiter().slept();
-    n = from_pipes(true, true);
+    n = snapshot(0, plain);
     if (n > 0) return n;
     if (left >= 0 && clan::monotonic_ns() >= deadline) return 0;
   }

@@ -13,6 +13,7 @@
 #include "epoll.h"
 #include "process.h"
 #include "real.h"
+#include "sandbox.h"
 #include "signals.h"
 #include "socket.h"
 
@@ -38,6 +39,7 @@ void before_fork() {
 
 void after_fork(bool in_child) {
   KeepErrno keep;
+  note_fork(in_child);
   if (in_child) {
     t_signals.thread = 0;
     (void)thread_id();  // not first when it has to ring

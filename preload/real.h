@@ -105,6 +105,8 @@ namespace clan::preload {
   X(sighandler_t, sigset, (int, sighandler_t))                                                       \
   X(int, siginterrupt, (int, int))                                                                   \
   X(void, _exit, (int))                                                                              \
+  X(void*, dlopen, (const char*, int))                                                               \
+  X(void*, dlmopen, (long, const char*, int))                                                        \
   X(long, syscall, (long, ...))                                                                      \
   X(int, execve, (const char*, char* const*, char* const*))                                          \
   X(int, fexecve, (int, char* const*, char* const*))                                                 \

@@ -34,6 +34,7 @@
 #include "config.h"
 #include "epoll.h"
 #include "own_descriptors.h"
+#include "sandbox.h"
 #include "shared_pages.h"
 #include "signals.h"
 #include "uring.h"
@@ -88,16 +89,20 @@ bool trusted(int rendezvous, const Route& route) {
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   SockDiag::Found found;
   if (!owner_of_other_end(route, &found)) {
-    CLAN_INFO("the kernel does not say who owns the other end of a connection; it stays on TCP");
+    CLAN_INFO("the kernel does not say who owns the other end of a connection%s; it stays on TCP",
+              SockDiag::can_tell() ? "" : " (it takes AF_NETLINK, or /proc/self/net/tcp)");
     return false;
   }
+  if (found.inode == 0) return false;  // closed meanwhile: nobody owns it, and uid is not one
   const uid_t owner = found.uid;
   if (owner != credentials.uid) {
     CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);
     return false;
   }
   if (!config().allows_uid(owner)) {
-    CLAN_INFO("the other end belongs to user %u, which CLAN_UIDS does not name; it stays on TCP", owner);
+    CLAN_INFO("the other end belongs to user %u, %s; it stays on TCP", owner,
+              config().is_anybody(owner) ? "which stands for every user that is not in this user namespace"
+                                         : "which CLAN_UIDS does not name");
     return false;
   }
   return true;
@@ -151,6 +156,8 @@ void begin_sharing(int fd, Socket& s, bool counted) {
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
+  s.pipe.keep_wanted(false);
   moved(s);
 }
 
@@ -176,6 +183,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     return false;
   }
   introduce(fd, s, route);
+  s.offered_ns = monotonic_ns();
   // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
@@ -201,37 +209,16 @@ void stay(Socket& s) {
 
 namespace {
 
-// A filter of system calls from before this program began may refuse some that the program does not make, but
-// a connection that has moved needs. What they say of no descriptor tells.
-bool calls_are_allowed() {
-  static std::atomic<int> answer{-1};
-  int known = answer.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
-  if (known < 0) {
-    msghdr none{};
-    char byte = 0;
-    int n = 0;
-    socklen_t size = sizeof n;
-    auto reaches_kernel = [](long rc) { return rc < 0 && errno == EBADF; };
-    known = reaches_kernel(sys::call(SYS_sendmsg, -1, &none, 0)) &&
-            reaches_kernel(sys::call(SYS_recvmsg, -1, &none, 0)) &&
-            reaches_kernel(sys::send(-1, &byte, 1, 0)) && reaches_kernel(sys::recv(-1, &byte, 1, 0)) &&
-            reaches_kernel(sys::ioctl(-1, FIONREAD, &n)) &&
-            reaches_kernel(sys::getsockopt(-1, SOL_SOCKET, SO_ERROR, &n, &size)) &&
-            reaches_kernel(sys::setsockopt(-1, SOL_SOCKET, SO_RCVLOWAT, &n, size)) &&
-            sys::poll(nullptr, 0, 0) == 0;
-    if (known == 0) {
-      CLAN_INFO("a filter of system calls is in the way of shared memory; connections stay on TCP");
-    }
-    answer.store(known, std::memory_order_relaxed);
-  }
-  return known != 0;
-}
-
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
-  if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
+  if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
+    CLAN_INFO("the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
+              "/proc/self/net/tcp); it stays on TCP");
+    return stay(s);
+  }
   int listener =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(s);
@@ -348,7 +335,7 @@ void look_for_taker(int fd, Socket& s) {
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
-  if (!config().allows_ports(route.local.port, route.remote.port) || !calls_are_allowed()) return stay(s);
+  if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
   const int rendezvous =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -445,6 +432,14 @@ std::uint32_t inode_of_other_end(int fd) {
   Route route;
   SockDiag::Found owner;
   return route_of(fd, &route) && owner_of_other_end(route, &owner) ? owner.inode : 0;
+}
+
+bool has_waited_for_peer(Socket& s) {
+  constexpr std::uint32_t kMostCalls = 4096, kCalls = 16;
+  constexpr std::uint64_t kMostNs = 900'000'000;
+  const std::uint32_t calls = s.offer_calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (calls >= kMostCalls) return true;
+  return calls >= kCalls && calls % 8 == 0 && monotonic_ns() - s.offered_ns > kMostNs;
 }
 
 void before_send(int fd, Socket& s) {
@@ -565,7 +560,7 @@ void adopt_passed(int fd, int through, bool peeked) {
   Held s = hold(fd);
   Route route;
   if (!s || !route_of(fd, &route)) return;
-  const bool may_move = takes_part && fd > STDERR_FILENO && calls_are_allowed();
+  const bool may_move = takes_part && fd > STDERR_FILENO && permits_moving();
   if (may_move && claim_passed(fd, *s, through, peeked)) return;
   int end = 0;
   const std::uint64_t cookie = cookie_of(fd);

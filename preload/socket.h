@@ -156,6 +156,7 @@ struct Socket {
   struct Counter {
     std::atomic<std::uint64_t> told{0}, changed_ns{0};
   } told_sent, told_acked, told_received;
+  std::atomic<bool> rang{false};       ///< the other end slept when something was last sent to it
   /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the way.
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
@@ -293,6 +294,10 @@ bool proc_is_ours();
 
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);
+
+/// Of a socket in whose pipe the other end has not come yet: it will not any more, and without a pipe calls cost
+/// less. Counts the call.
+bool has_waited_for_peer(Socket& s);
 
 // --- as much as TCP (buffers.cc) ---------------------------------------------------------------------
 

@@ -552,7 +552,8 @@ bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
 
 // Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and cancellation
 // are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after a signal;
-// nor does the kernel begin one anew that has a time-out. 0, or -1 with errno.
+// nor does the kernel begin one anew that has a time-out. 1: there is a byte; 0: something is to be looked at; or -1
+// with errno.
 int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since) {
   const Disturbed here;
   if (interrupts(since, deadline)) {
@@ -575,7 +576,7 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
   if (n < 0 && (errno == EINTR || errno == EAGAIN || closed_under_us())) return -1;
   if (n <= 0) note_end(s, n);
-  return still_names(fd, s) ? 0 : -1;
+  return still_names(fd, s) ? n > 0 : -1;
 }
 
 }  // namespace
@@ -696,9 +697,7 @@ namespace {
 // The other end took our pipe, or was about to, and has not come into it since. It will not any more after
 // so many calls of ours that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s) {
-  constexpr std::uint32_t kMostCalls = 4096;
-  if ((state_of(s.theirs()) & socket_face::kAttached) != 0) return;
-  if (s.offer_calls.fetch_add(1, std::memory_order_relaxed) >= kMostCalls) (void)leave_alone(fd, s);
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s)) (void)leave_alone(fd, s);
 }
 
 }  // namespace
@@ -735,7 +734,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (n == 0) return static_cast<ssize_t>(got);
       if (n > 0) {
         got += static_cast<std::size_t>(n);
-      } else if (sleep_for_bytes(fd, s, true, deadline, since) != 0) {
+      } else if (sleep_for_bytes(fd, s, true, deadline, since) < 0) {
         return got > 0 ? static_cast<ssize_t>(got) : -1;
       }
       continue;
@@ -824,12 +823,14 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     if (!leaves && s.drained.load(std::memory_order_acquire) && s.receive_wait) {
       auto there = [&] { return !s.pipe.seems_empty() || since.handled(); };
       const Disturbed here;
-      if (s.receive_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
+      const Awaited peer{s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)};
+      if (s.receive_wait->spin(there, peer) && !since.handled()) continue;
     }
+    int woken = 0;
     {
       Sleeper sleeper(s, true, false);
       if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (sleep_for_bytes(fd, s, got > 0, until(), since) != 0) {
+      if (woken = sleep_for_bytes(fd, s, got > 0, until(), since); woken < 0) {
         if (got > 0 || errno != EBADF || reads_tcp(s)) return got > 0 ? static_cast<ssize_t>(got) : -1;
         // The kernel would give to a call what it began to wait for before its descriptor was closed.
         const Pipe::Done last = s.pipe.receive(buffers, count, peek);
@@ -839,7 +840,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
       }
     }
-    look_at_kernel(fd, s);
+    // There was a byte to be seen: an end is behind it.
+    const bool only_bell = woken > 0 && s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
+                           !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
+                           (state_of(s.theirs()) & kLeaving) == 0;
+    if (only_bell) {
+      drop_doorbells(fd, s);
+    } else {
+      look_at_kernel(fd, s);
+    }
     if (s.receive_wait) s.receive_wait->slept();
   }
 }
@@ -954,7 +963,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     }
     if ((state_of(s.theirs()) & kLeaving) != 0) {
       look_at_kernel(fd, s);
-    } else if (check_due(s)) {
+    } else if (!s.rang.load(std::memory_order_relaxed) && check_due(s)) {  // else the doorbell tells
       // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see any more.
       KeepErrno keep;
       pollfd p{fd, POLLRDHUP, 0};
@@ -991,7 +1000,12 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (!ending.wait()) return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
       continue;
     }
-    if (must_ring(s, done)) ring_doorbell(fd, s);
+    const bool rings = must_ring(s, done);
+    if (rings) {
+      ring_doorbell(fd, s);
+      if (s.kernel_error.load() && sent == 0) continue;  // nobody is there who could read it
+    }
+    if (s.rang.load(std::memory_order_relaxed) != rings) s.rang.store(rings, std::memory_order_relaxed);
     if (s.pipe.is_large()) [[unlikely]]
       owe_memory(fd, s, false);
     sent += done.bytes;

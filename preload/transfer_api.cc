@@ -51,11 +51,18 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
   }
 }
 
+template <typename Call>
+ssize_t past_pipes(Call&& call) {
+  const ssize_t n = call();
+  clan::Pipe::wrote_past_pipes();
+  return n;
+}
+
 template <typename Call, typename Moved>
 ssize_t sending(int fd, Call&& call, Moved&& moved) {
-  if (is_the_kernels(fd)) return call();
+  if (is_the_kernels(fd)) return past_pipes(call);
   Held s = hold(fd);
-  if (!s) return call();
+  if (!s) return past_pipes(call);
   if (!s->shared()) before_send(fd, *s);
   UntilOpen until(fd, *s);
   for (;;) {
@@ -63,7 +70,7 @@ ssize_t sending(int fd, Call&& call, Moved&& moved) {
     if (s->shared()) return moved(*s);
     Slot& slot = *s->slot.load(std::memory_order_acquire);
     const Slot::UnderWay counted(slot.sends);
-    if (counted && !s->shared() && !moved_elsewhere(*s)) return call();
+    if (counted && !s->shared() && !moved_elsewhere(*s)) return past_pipes(call);
     (void)until.wait(slot.sends);
   }
 }

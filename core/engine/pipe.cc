@@ -29,6 +29,9 @@ constexpr std::uint8_t kBytesRecord = 1;
 constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
+constexpr std::uint64_t kStampBytes = sizeof(PipeStamp);  ///< in front of each record's bytes
+constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;  ///< takes one line
+
 constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint32_t kWindowWanted = 2;  ///< of a sender's `waiting`: room in the window will do
 constexpr std::uint64_t kFewestLines = 1024;   ///< a limit lets through, unless the ring is small
@@ -53,6 +56,7 @@ constexpr std::uint64_t kSmallLines = 4096 / kCacheLine;
 struct Thread {
   std::uint32_t id = 0;
   std::atomic<std::uint32_t> locks{0};  ///< that it has, or waits for
+  std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
 };
 // initial-exec: signal handlers read it too
 thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
@@ -400,12 +404,13 @@ int Pipe::plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::u
   auto& peer = page_->ends[1 - end_].receiver;
   // PAIR pipe.credit: the reader has finished with the lines before it
   auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
-  int rc = ring.reserve(p, *n + kCacheLine, most + 1, credit, slot);  // a line stays for put_last()
-  while (rc == 0 && *n > kCacheLine) {                                // not all of it: then part of it
+  // A line stays for put_last().
+  int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+  while (rc == 0 && *n > kLeastPiece) {  // not all of it: then part of it
     *n /= 2;
-    rc = ring.reserve(p, *n + kCacheLine, most + 1, credit, slot);
+    rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
   }
-  slot->lines = shm::lines_for(*n);
+  slot->lines = shm::lines_for(kStampBytes + *n);
   if (rc < 0) broke("impossible credit");
   return rc;
 }
@@ -423,13 +428,14 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const PipeRing ring{lines_};
-    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload());
+    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
     const std::uint16_t cpu = current_cpu_tag();
     Cursor cursor(buffers, count);
     while (done.bytes < wanted) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
       const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);  // under the lock, as is the bound
-      PipeSlot slot{tail, tail, shm::lines_for(n), 0};
+      PipeSlot slot{tail, tail, shm::lines_for(kStampBytes + n), 0};
       PipeProducer p;
       std::uint64_t most = 0;
       const bool goes_on = ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
@@ -440,12 +446,15 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
         if (rc < 0) return {0, false, EPROTO};
         if (rc == 0) break;
       }
-      auto copy = [&] { cursor.gather(ring.payload_at(out_, slot), n); };
+      std::byte* payload = ring.payload_at(out_, slot);
+      std::memcpy(payload, &stamp, kStampBytes);
+      auto copy = [&] { cursor.gather(payload + kStampBytes, n); };
       if (!guarded(copy)) {
         done.err = EFAULT;
         break;
       }
-      ring.publish(out_, slot, shm::RingHead::make(static_cast<std::uint32_t>(n), kBytesRecord, cpu));
+      ring.publish(out_, slot,
+                   shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
       if (goes_on) {
         sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
       } else {
@@ -475,12 +484,14 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     auto p = load(sender);
     PipeSlot slot;
     auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
-    const int rc = ring.reserve(p, 0, lines_, credit, &slot);
+    const int rc = ring.reserve(p, kStampBytes, lines_, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
       return {0, false, EPROTO};
     }
-    ring.publish(out_, slot, shm::RingHead::make(0, type, current_cpu_tag()));
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
+    std::memcpy(ring.payload_at(out_, slot), &stamp, kStampBytes);
+    ring.publish(out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
     advance(ring, sender, p, slot, lines_);
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
     done.bytes = 1;
@@ -491,6 +502,8 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
 
 Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
 Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
+
+void Pipe::wrote_past_pipes() { t_thread.past_pipes = order_stamp(); }
 
 // Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
 bool Pipe::has_room(int end, PipeRoom room) const {
@@ -569,6 +582,17 @@ PipeFront Pipe::front() const {
   return PipeFront::kBytes;  // somebody is reading them, one after the other
 }
 
+PipeStamp Pipe::front_stamp() const {
+  const PipeRing ring{lines_};
+  shm::RingConsumer c{page_->ends[end_].receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  PipeStamp stamp;
+  if (ring.peek(c, in_, &record) > 0 && record.head.length() >= kStampBytes) {
+    std::memcpy(&stamp, record.payload, kStampBytes);
+  }
+  return stamp;
+}
+
 bool Pipe::seems_empty() const {
   const PipeRing ring{lines_};
   const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
@@ -599,13 +623,14 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     int rc = 0;
     while (done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
       if (record.head.type() != kBytesRecord) break;
-      const std::uint64_t length = record.head.length();
-      if (offset > length || length == 0) {  // nobody sends an empty one, and a ring full of them has no end
+      const std::uint64_t length = record.head.length() - kStampBytes;
+      // Nobody sends an empty one, and a ring full of them has no end.
+      if (record.head.length() <= kStampBytes || offset > length) {
         rc = -1;
         break;
       }
       const std::uint64_t n = std::min<std::uint64_t>(length - offset, wanted - done.bytes);
-      auto copy = [&] { cursor.scatter(record.payload + offset, n); };
+      auto copy = [&] { cursor.scatter(record.payload + kStampBytes + offset, n); };
       if (!guarded(copy)) {
         done.err = EFAULT;
         break;
@@ -660,7 +685,7 @@ std::uint64_t Pipe::readable_bytes() const {
   for (std::uint64_t records = 0;
        records < lines_ && ring.peek(c, in_, &record) > 0 && record.head.type() == kBytesRecord;
        ++records) {
-    bytes += record.head.length();
+    bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
     c.head += record.lines;
   }
   return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));

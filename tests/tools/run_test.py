@@ -193,6 +193,23 @@ def static_program():
     return header + segment + code
 
 
+def dynamic_program(interpreter, note):
+    """An x86-64 ELF file with PT_INTERP and a note."""
+    code = bytes.fromhex("b83c000000bf060000000f05")
+    at, name = 0x400000, interpreter.encode() + b"\0"
+    size = 64 + 3 * 56
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, at + size, 64, 0, 0, 64, 56,
+                         3, 0, 0, 0)
+    total = size + len(code) + len(name) + len(note)
+
+    def segment(kind, flags, start, length):
+        return struct.pack("<IIQQQQQQ", kind, flags, start, at + start, at + start, length, length, 1)
+    parts = [segment(3, 4, size + len(code), len(name)),
+             struct.pack("<IIQQQQQQ", 1, 5, 0, at, at, total, total, 4096),
+             segment(4, 4, size + len(code) + len(name), len(note))]
+    return header + b"".join(parts) + code + name + note
+
+
 def check_warnings(tree):
     static = tree.top / "static"
     static.write_bytes(static_program())
@@ -201,6 +218,45 @@ def check_warnings(tree):
     assert "statically linked" in done.stderr and "without CLAN" in done.stderr, done
     if os.uname().machine == "x86_64":
         assert done.returncode == 5, done
+
+    for word, said in (("sudo", "sudo ... clan run COMMAND"), ("su", "su ... clan run"), ("pkexec", "without CLAN")):
+        starter = tree.top / word
+        starter.write_text("#!/bin/sh\nexit 3\n")
+        starter.chmod(0o755)
+        done = tree.run(starter, "true")
+        assert done.returncode == 3 and said in done.stderr and done.stderr.count("\n") == 1, done
+    for arguments, warned in ((["-i", "true"], True), (["-", "true"], True), (["-u", "LD_PRELOAD", "true"], True),
+                              (["true"], False), (["A=1", "true", "-i"], False),
+                              (["-u", "HOME", "true"], False)):
+        done = tree.run("env", *arguments)
+        assert ("env -i clan run" in done.stderr) == warned and done.returncode == 0, (arguments, done)
+
+    # By notes and names of interpreters in the file: these begin, and end at once.
+    for name, interpreter, note, said in (
+            ("go", static, b"\4\0\0\0\4\0\0\0\4\0\0\0Go\0\0abcd", "is a Go program"),
+            ("other", static, b"\4\0\0\0\4\0\0\0\4\0\0\0GNU\0abcd", None),
+            ("musl", tree.top / "ld-musl-x86_64.so.1", b"", "is linked with musl")):
+        if interpreter != static:
+            shutil.copy(static, interpreter)
+        program = tree.top / name
+        program.write_bytes(dynamic_program(str(interpreter), note))
+        program.chmod(0o755)
+        script = tree.top / f"{name}.script"
+        script.write_text(f"#! {program} -x\n")
+        script.chmod(0o755)
+        for path in program, script:
+            done = tree.run(path)
+            assert (said in done.stderr) if said else done.stderr == "", done
+            if os.uname().machine == "x86_64":
+                assert done.returncode == 5, done
+    if shutil.which("musl-gcc"):
+        source = tree.top / "musl.c"
+        source.write_text('#include <stdlib.h>\n#include <stdio.h>\nint main(void) {'
+                          ' const char *p = getenv("LD_PRELOAD"); puts(p ? p : "none"); return 4; }\n')
+        program = tree.top / "musl-program"
+        subprocess.run(["musl-gcc", "-o", program, source], check=True)
+        done = tree.run(program)
+        assert (done.returncode, done.stdout) == (4, "none\n") and done.stderr.count("\n") == 1, done
 
     if os.getuid() == 0:
         own = tree.top / "setuid"
@@ -214,6 +270,15 @@ def check_warnings(tree):
         assert tree.run(own).stderr == "", "setuid to oneself"
 
 
+def check_without_proc(tree):
+    """`clan run` finds its library there, too."""
+    if os.getuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        return
+    script = f"umount -l /proc && LD_LIBRARY_PATH={tree.libraries} exec {tree.clan} run env"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and f"LD_PRELOAD={tree.library}\n" in done.stdout and done.stderr == "", done
+
+
 def main():
     with tempfile.TemporaryDirectory() as top:
         tree = Tree(sys.argv[1], top)
@@ -221,6 +286,7 @@ def main():
         check_command(tree)
         check_errors(tree)
         check_warnings(tree)
+        check_without_proc(tree)
         told = tree.run("--help")
         listed = subprocess.run([sys.argv[1], "env"], capture_output=True, text=True, timeout=60).stdout
         for name in ("CLAN_DISABLE", "CLAN_ONLY", "CLAN_EXCEPT", "CLAN_LOG", "CLAN_CONFIG", "CLAN_UIDS",

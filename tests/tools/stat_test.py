@@ -297,12 +297,12 @@ def check_reasons(clan):
         shutil.copy(any_library(), library)
         config = os.path.join(top, "clan.conf")
 
-        def reason(server=None, client=None, users=(None, None), lines="", page=False, **more):
+        def reason(server=None, client=None, users=(None, None), lines="", page=False, client_first="", **more):
             with open(config, "w") as file:
                 file.write(lines)
             one = Program(library, SERVER, server or {}, users[0])
             port = int(one.said)
-            two = Program(library, CLIENT.format(port), client or {}, users[1], **more)
+            two = Program(library, f"{client_first}\n{CLIENT.format(port)}", client or {}, users[1], **more)
             shared = None
             if page:  # as one end makes it, and the other has not taken it
                 shared = SharedPage()
@@ -323,6 +323,11 @@ def check_reasons(clan):
 
         unused = "not used enough yet, or CLAN_LOG=info says why"
         assert reason() == unused
+        filtered = ("import ctypes; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); ctypes.CDLL(None).prctl(22, 2, "
+                    "b'\\1\\0\\0\\0\\0\\0\\0\\0' + ctypes.addressof(b).to_bytes(8, 'little'))")
+        allow_all = "b = __import__('ctypes').create_string_buffer(b'\\6\\0\\0\\0\\0\\0\\xff\\x7f'); " + filtered
+        assert reason(client_first=allow_all) == ("perhaps the filter of system calls (seccomp) of process CLIENT; "
+                                                  "CLAN_LOG=info says which call")
         assert reason({"CLAN_ONLY": "1-65535", "CLAN_DISABLE": "0"}, {"CLAN_EXCEPT": ""}) == unused
         assert reason({"CLAN_ONLY": "1"}) == "CLAN_ONLY of process SERVER"
         assert reason({}, {"CLAN_EXCEPT": "1-65535"}) == "CLAN_EXCEPT of process CLIENT"

@@ -26,14 +26,15 @@ bool has_library(pid_t pid) {
   return false;
 }
 
-std::optional<uid_t> user_of(pid_t pid) {
+void read_status(pid_t pid, ProcessFacts& facts) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
   std::string line;
   while (std::getline(status, line)) {
     uid_t effective = 0;
-    if (std::sscanf(line.c_str(), "Uid: %*u %u", &effective) == 1) return effective;
+    int filter = 0;
+    if (std::sscanf(line.c_str(), "Uid: %*u %u", &effective) == 1) facts.user = effective;
+    if (std::sscanf(line.c_str(), "Seccomp: %d", &filter) == 1) facts.filtered = filter != 0;
   }
-  return std::nullopt;
 }
 
 bool has_small_files(pid_t pid) {
@@ -102,7 +103,7 @@ const ProcessFacts& Processes::of(pid_t pid) {
   if (!fresh) return facts;
   facts.has_library = has_library(pid);
   if (!facts.has_library) return facts;
-  facts.user = user_of(pid);
+  read_status(pid, facts);
   facts.small_files = has_small_files(pid);
   find_settings(pid, facts);
   return facts;

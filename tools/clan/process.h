@@ -14,6 +14,7 @@ struct ProcessFacts {
   std::optional<uid_t> user;         ///< the effective one
   std::optional<Settings> settings;  ///< absent: the environment it began with is not there to be read
   bool misunderstood = false;        ///< something in `settings` was wrong, so that it is disabled
+  bool filtered = false;             ///< a filter of system calls (seccomp) is on it
   bool small_files = false;          ///< its limit of file sizes leaves no room for pipes
 };
 

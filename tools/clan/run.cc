@@ -1,16 +1,13 @@
 // `clan run`: adds the preload library to LD_PRELOAD, or makes libfabric find and take our provider, and
 // becomes the command. Every process that a user starts under CLAN passes here, so there is nothing but the
 // checks and the exec.
-#include <elf.h>
-#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <climits>
-#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -21,6 +18,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "program.h"
 
 namespace clan::tool {
 namespace {
@@ -39,7 +37,11 @@ void complain(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
 /// ../lib from this program, in a build tree and in an installed one.
 std::string library_path() {
   std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {  // no /proc: the name by which the kernel was asked for us
+    const auto* name = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+    self = std::filesystem::canonical(name != nullptr ? name : "", error);
+  }
   if (error) return std::string(kLibrary);
   return self.parent_path().parent_path() / "lib" / kLibrary;
 }
@@ -103,47 +105,6 @@ Command find_command(const std::string& name) {
   return best;
 }
 
-bool has_interpreter(int fd, const Elf64_Ehdr& header) {
-  if (header.e_phentsize != sizeof(Elf64_Phdr)) return false;
-  std::vector<Elf64_Phdr> segments(header.e_phnum);
-  const std::size_t bytes = segments.size() * sizeof(Elf64_Phdr);
-  if (pread(fd, segments.data(), bytes, static_cast<off_t>(header.e_phoff)) != static_cast<ssize_t>(bytes)) {
-    return false;
-  }
-  for (const Elf64_Phdr& segment : segments) {
-    if (segment.p_type == PT_INTERP) return true;
-  }
-  return false;
-}
-
-/// Why the dynamic loader will not load the library into this program; nullptr if it will, and for what
-/// is not an ELF file (a script: its interpreter is one).
-const char* why_not_served(const std::string& path) {
-  struct stat about {};
-  if (stat(path.c_str(), &about) != 0) return nullptr;
-  if (((about.st_mode & S_ISUID) != 0 && about.st_uid != getuid()) ||
-      ((about.st_mode & S_ISGID) != 0 && about.st_gid != getgid())) {
-    return "is setuid or setgid";
-  }
-  if (getuid() != 0 && getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) {
-    return "has file capabilities";
-  }
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return nullptr;  // may be executed, not read
-  const char* why = nullptr;
-  Elf64_Ehdr header{};
-  const ssize_t got = pread(fd, &header, sizeof header, 0);
-  if (got >= EI_NIDENT && std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0) {
-    if (header.e_ident[EI_CLASS] != ELFCLASS64 || got != sizeof header) {
-      why = "is a 32-bit program";
-    } else if (!has_interpreter(fd, header)) {
-      why = "is statically linked";
-    }
-  }
-  close(fd);
-  return why;
-}
-
 /// True if the preload library is there and LD_PRELOAD can name it.
 bool check_library(const std::string& library) {
   if (access(library.c_str(), R_OK) != 0) {
@@ -169,7 +130,8 @@ bool check_provider() {
   return why.empty();
 }
 
-/// False, with a message, if a value cannot be passed on.
+/// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot be passed
+/// on.
 bool set_variables(const RunOptions& options, const std::string& library) {
   const auto set = [](const char* name, const std::string& value) {
     if (!value.empty()) setenv(name, value.c_str(), 1);
@@ -187,7 +149,10 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     }
     set("CLAN_CONFIG", absolute);
   }
-  if (options.tcp) {
+  if (options.tcp && library.empty()) {
+    const std::string list = preload_list("");
+    list.empty() ? (void)unsetenv("LD_PRELOAD") : set("LD_PRELOAD", list.substr(0, list.size() - 1));
+  } else if (options.tcp) {
     set("LD_PRELOAD", preload_list(library));
     set("ASAN_OPTIONS", sanitizer_options());
   }
@@ -238,9 +203,10 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     }
     return absent ? kNotFound : kCannotStart;
   }
-  const char* why = options.tcp ? why_not_served(found.path) : nullptr;
-  if (why != nullptr) complain("warning: {} {}: it will run without CLAN", found.path, why);
-  if (!set_variables(options, library) || !check_settings(options.tcp)) return kUsage;
+  const Obstacle obstacle = options.tcp ? obstacle_of(found.path, command) : Obstacle{};
+  if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
+  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(options.tcp))
+    return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -7,10 +7,9 @@
 //
 // Nothing is written, no process is stopped, no lock of theirs taken. The page is copied with pread() and not
 // mapped: what is in it and how long the file is are the word of processes that may be hostile.
+#include <arpa/inet.h>
 #include <clan/pipe.h>
 #include <clan/socket_face.h>
-
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -181,7 +180,7 @@ void scan_descriptors(pid_t pid, Scan& scan) {
     if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) {
       scan.sockets[inode].insert(pid);
     } else if (target == kPipeLink) {
-      struct stat about{};
+      struct stat about {};
       if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
       auto& file = scan.pipes[{about.st_dev, about.st_ino}];
       file.link = std::move(link);
@@ -283,7 +282,7 @@ PageState read_page(const std::string& link, const std::pair<dev_t, ino_t>& expe
   // The descriptor may have become another file since: O_NONBLOCK for a FIFO, fstat() for all else.
   const int fd = open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return PageState::kNotOne;
-  struct stat about{};
+  struct stat about {};
   const bool same = fstat(fd, &about) == 0 && std::pair(about.st_dev, about.st_ino) == expected;
   const ssize_t got = same ? pread(fd, static_cast<void*>(&page), sizeof page, 0) : -1;
   close(fd);
@@ -401,6 +400,18 @@ const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16
   return nullptr;
 }
 
+/// A filter of system calls may keep this end from moving; only the process knows what it lets pass.
+std::string perhaps_filtered(const EndView& end, Processes& processes) {
+  const auto under = under_clan(end, processes);
+  const bool all = !under.empty() && std::all_of(under.begin(), under.end(),
+                                                 [&](pid_t pid) { return processes.of(pid).filtered; });
+  return all ? fmt::format(
+                   "perhaps the filter of system calls (seccomp) of process {}; CLAN_LOG=info says which "
+                   "call",
+                   under[0])
+             : "";
+}
+
 /// Why a connection will not move; "" if nothing is known that keeps it. What holds for one of several
 /// processes that have the same end does not count: another may move it.
 std::string why_not_moved(const Connection& connection, Processes& processes) {
@@ -448,8 +459,7 @@ std::string why_not_moved(const Connection& connection, Processes& processes) {
 }
 
 /// Local TCP connections with a program under CLAN at one end at least, that are in none of `listed`.
-void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes,
-                 std::vector<Connection>& listed) {
+void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std::vector<Connection>& listed) {
   std::set<TcpPair> known;
   for (const Connection& connection : listed) {
     known.insert({connection.ends[0].address, connection.ends[1].address});
@@ -478,7 +488,10 @@ void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes,
       }
       if (!served) continue;
       connection.why = why_not_moved(connection, processes);
-      // Too few calls, or what only the process knows: a filter of system calls, io_uring, MSG_ZEROCOPY.
+      for (int i = 0; i < 2 && connection.why.empty(); ++i) {
+        connection.why = perhaps_filtered(connection.ends[i], processes);
+      }
+      // Too few calls, or what only the process knows: io_uring, MSG_ZEROCOPY.
       if (connection.why.empty()) connection.why = "not used enough yet, or CLAN_LOG=info says why";
       known.insert(pair.mirrored());
       listed.push_back(connection);
@@ -526,9 +539,8 @@ Look look(const StatOptions& options) {
   std::erase_if(result.connections, [&](const Connection& c) { return !wanted(c, options.pids); });
   for (Connection& connection : result.connections) {
     // The process that was asked for sits at the local end.
-    const bool local = std::any_of(options.pids.begin(), options.pids.end(), [&](pid_t pid) {
-      return connection.ends[0].processes.count(pid) > 0;
-    });
+    const bool local = std::any_of(options.pids.begin(), options.pids.end(),
+                                   [&](pid_t pid) { return connection.ends[0].processes.count(pid) > 0; });
     if (!options.pids.empty() && !local) std::swap(connection.ends[0], connection.ends[1]);
   }
   const auto order = [](const Connection& a, const Connection& b) {
@@ -677,9 +689,9 @@ std::string json_end(const Connection& connection, int which, const std::optiona
   std::string text = fmt::format("{{\"address\": \"{}\", \"port\": {}, \"processes\": [{}]",
                                  to_string(end.address), end.address.port, processes);
   if (connection.in_pipe) {
-    text += fmt::format(
-        ", \"bytes\": {}, \"messages\": {}, \"sleeps\": {}, \"wakeups\": {}, \"tcp_bytes\": {}", end.bytes,
-        end.messages, end.sleeps, end.wakeups, end.tcp_bytes);
+    text +=
+        fmt::format(", \"bytes\": {}, \"messages\": {}, \"sleeps\": {}, \"wakeups\": {}, \"tcp_bytes\": {}",
+                    end.bytes, end.messages, end.sleeps, end.wakeups, end.tcp_bytes);
   }
   if (rate) {
     text += fmt::format(", \"bytes_per_s\": {:.1f}, \"messages_per_s\": {:.1f}", rate->bytes[which],

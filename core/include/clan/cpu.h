@@ -2,6 +2,9 @@
 #pragma once
 
 #include <sched.h>
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <time.h>
+#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +28,22 @@ inline void cpu_pause() {
 inline std::uint16_t current_cpu_tag() {
   int cpu = sched_getcpu();
   return cpu < 0 || cpu >= 0xffff ? 0 : static_cast<std::uint16_t>(cpu + 1);
+}
+
+/// A time that all processors count alike, in units of a few ns, to put events of several threads in order. No
+/// clock: nothing is known of its zero, and it may stand still or jump where the machine sleeps. About 10 ns.
+inline std::uint64_t order_stamp() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc() >> 4;
+#elif defined(__aarch64__)
+  std::uint64_t count;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(count));
+  return count;
+#else
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return (static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(ts.tv_nsec)) >> 2;
+#endif
 }
 
 }  // namespace clan

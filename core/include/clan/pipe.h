@@ -5,7 +5,8 @@
 // counter lies in the memfd, so any process that maps it continues where another stopped.
 //
 //      page 0     head | end 0: sender, receiver, face | end 1: sender, receiver, face
-//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each)
+//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each, which begin
+//                 with a PipeStamp)
 //      ring 1     written by end 1, read by end 0
 //
 // A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up, its first
@@ -48,6 +49,24 @@ enum class PipeFront {
   kEnd,     ///< the writer has half-closed
   kLeave,   ///< the writer goes on elsewhere: see Pipe::leave()
   kBroken,  ///< impossible contents, or a lock that is not let go
+};
+
+/// When a record was put into a pipe, by the word of its writer: for putting in order what several have written.
+///   bits 0..47 order_stamp() | 48..63 how long before that the thread last wrote past pipes, in units of 16
+struct PipeStamp {
+  static constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 48) - 1;
+  static constexpr std::uint64_t kLongAgo = 0xffff;
+  std::uint64_t word = 0;  ///< 0: none
+
+  static PipeStamp make(std::uint64_t now, std::uint64_t past_pipes) {
+    const std::uint64_t ago = (now - past_pipes) >> 4;
+    return {(now & kTimeMask) | (ago < kLongAgo ? ago : kLongAgo) << 48};
+  }
+  std::uint64_t time() const { return word & kTimeMask; }
+  bool wrote_past_pipes() const { return word >> 48 != kLongAgo; }  ///< in the last milliseconds
+  std::uint64_t past_pipes() const { return (time() - ((word >> 48) << 4)) & kTimeMask; }
+  /// Times wrap: those of events that wait to be told of lie close together.
+  static bool before(std::uint64_t a, std::uint64_t b) { return ((a - b) & kTimeMask) > kTimeMask / 2; }
 };
 
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
@@ -193,8 +212,13 @@ class CLAN_EXPORT Pipe {
   /// Asks to be rung for room. False: there is room now.
   bool want_room(PipeRoom room = PipeRoom::kWhole);
 
+  /// The calling thread has written by other ways than pipes: see PipeStamp.
+  static void wrote_past_pipes();
+
   // --- receiving ----------------------------------------------------------------------------------
   PipeFront front() const;
+  /// Of the record in front. Without the lock: of one that is being read at the same time, another's or none.
+  PipeStamp front_stamp() const;
   /// A glance without the lock: front() would answer kNothing, or was about to. Costs a few loads.
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.

@@ -1,16 +1,18 @@
 // The wait policy: who spins, for how long, and who sleeps. One place for all of CLAN.
 //
-// Sleeping and being woken costs about 40 us on an idle core; spinning costs nothing in latency and
-// everything if the peer needs this core to make progress. So a wait goes through phases:
+// To sleep and be woken costs some microseconds of processor time, and 3 to 45 us until an idle core runs again.
+// To spin costs nothing in latency, and everything if somebody else needs this core to make progress. So:
 //
-//   1. spin with pause while it is likely that the answer is on its way. How long is learned: the
-//      budget follows how long past waits took, up to WaitOptions::max_spin_us, and shrinks to almost
-//      nothing when spinning did not help.
-//   2. between bursts of about 2 us offer the core to others (sched_yield). If that takes long, somebody
-//      else had work: more runnable threads than cores, stop spinning soon.
-//   3. the peer was last seen on this very core: it cannot be running. Yield at once, a few times, then
-//      sleep.
-//   4. sleep until the tripwire or event queue wakes us.
+//   1. a first burst of looks, without a clock: most waits of a busy connection end there.
+//   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times, then sleep.
+//   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair always, for
+//      those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to be woken for our last
+//      message takes a wake-up longer; then only one wait in 64 finds out whether it spins by now.
+//   4. a thread that finds that it has been off the processor, between two looks or in a yield, has run beside
+//      somebody who computes. A thread that spins beside one loses the preference that the scheduler gives to
+//      those who sleep, and yields for a whole slice of time. So it neither spins nor yields for a while, wherever
+//      it waits: four times as long as it was away, and four times longer each time it is so again.
+//   5. sleep until the tripwire, event queue or doorbell wakes us.
 //
 // A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps what
 // it learned. Several threads may wait at one place: they share what they learn, roughly.
@@ -21,122 +23,194 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include <clan/cpu.h>
 #include <clan/clock.h>
 #include <clan/context.h>
+#include <clan/preemption.h>
 
 namespace clan {
 
+/// What a thread knows of others that want its processor. Written and read by that thread only.
+class Contention {
+ public:
+  static constexpr std::uint64_t kGapNs = 1'000'000;  ///< interrupts and short work of others take less
+
+  /// The thread should not spin now.
+  bool lasts(std::uint64_t now_ns) { return until_ns_ != 0 && now_ns < until_ns_; }
+  bool known() const { return until_ns_ != 0; }
+  /// Between two looks `gap_ns` have gone by.
+  void note_gap(std::uint64_t now_ns, std::uint64_t gap_ns) {
+    if (gap_ns < kGapNs) return;
+    const bool again = until_ns_ != 0 && now_ns - until_ns_ < 2 * pause_ns_;
+    const std::uint64_t pause_ns = std::max(kGapsOfPause * gap_ns, again ? kGapsOfPause * pause_ns_ : 0);
+    pause_ns_ = std::min(pause_ns, kMaxPauseNs);
+    until_ns_ = now_ns + pause_ns_;
+  }
+
+ private:
+  static constexpr std::uint64_t kGapsOfPause = 4;
+  static constexpr std::uint64_t kMaxPauseNs = 2'000'000'000;
+  std::uint64_t until_ns_ = 0, pause_ns_ = 0;
+};
+inline constinit thread_local Contention t_contention;
+
+/// What is known of the peer that is waited for.
+struct Awaited {
+  std::uint16_t cpu = 0;  ///< its current_cpu_tag() when last heard of, 0 = unknown
+  bool slept = false;     ///< it had to be woken for the last message to it
+};
+
 class Waiter {
  public:
-  explicit Waiter(const WaitOptions& options)
-      : options_(options), budget_ns_(std::uint64_t{options.max_spin_us} * 1000) {}
+  explicit Waiter(const WaitOptions& options) : options_(options) {}
 
   /// Spins until `ready()` (true at once if it is), at most as long as seems worth while. True = ready.
-  /// False = the caller should arm, look again and sleep. `peer_cpu` = current_cpu_tag() of the peer
-  /// when last heard of, 0 = unknown.
-  template <typename Ready>
-  bool spin(Ready&& ready, std::uint16_t peer_cpu, std::uint64_t deadline_ns = kNoDeadline) {
+  /// False = the caller should arm, look again and sleep. `look()` is called about once a microsecond, for what
+  /// costs too much to ask each time; true ends the wait, too.
+  template <typename Ready, typename Look>
+  bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Look&& look) {
     if (options_.mode == WaitOptions::Mode::kSleep) {
       set_start(0);
       return ready();
     }
-    // A short burst without looking at any clock: most waits of a busy connection end here. Without
-    // pause, which takes up to 140 cycles: as much as the cache line that is on its way.
-    for (int i = 0; i < kFirstBurst; ++i) {
-      if (ready()) return true;
+    Contention& contention = t_contention;
+    const bool poll = options_.mode == WaitOptions::Mode::kPoll;
+    if (!poll && contention.known()) [[unlikely]] {
+      const std::uint64_t now = monotonic_ns();
+      if (contention.lasts(now)) {
+        set_start(now);
+        return ready();
+      }
     }
-    set_start(monotonic_ns());
-    if (options_.mode == WaitOptions::Mode::kPoll) return poll(ready, deadline_ns);
-    const bool same_core = peer_cpu != 0 && peer_cpu == current_cpu_tag();
-    if (same_core) return yield_to_peer(ready);
-    return spin_for_budget(ready, deadline_ns);
+    // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way.
+    for (int i = 0; i < kFirstBurst; ++i) {
+      if (ready()) {
+        if (i > 0 && expected_ns() > kBurstNs) expect(kBurstNs);
+        return true;
+      }
+    }
+    const std::uint64_t start = monotonic_ns();
+    set_start(start);
+    if (poll) return this->poll(ready, look, deadline_ns);
+    if (peer.cpu != 0 && peer.cpu == current_cpu_tag()) return yield_to_peer(ready, look, start);
+    const std::uint64_t budget = next_budget(peer.slept);
+    return budget == 0 ? ready() : spin_for(ready, look, start, std::min(deadline_ns, start + budget));
+  }
+  template <typename Ready>
+  bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns = kNoDeadline) {
+    return spin(ready, peer, deadline_ns, [] { return false; });
+  }
+  template <typename Ready>
+  bool spin(Ready&& ready, std::uint16_t peer_cpu, std::uint64_t deadline_ns = kNoDeadline) {
+    return spin(ready, Awaited{peer_cpu, false}, deadline_ns);
   }
 
   /// False: the thread must not sleep, only call spin() again after looking whether all is well.
   bool may_sleep() const { return options_.mode != WaitOptions::Mode::kPoll; }
 
-  /// After a sleep: how long the whole wait took decides whether spinning would have paid.
+  /// After a sleep: how long the whole wait took.
   void slept() {
     const std::uint64_t start = start_ns();
-    if (start == 0) return;
-    const std::uint64_t waited_ns = monotonic_ns() - start;
-    if (waited_ns < 2 * most_ns()) {
-      set_budget(std::min(most_ns(), budget_ns() * 2 + kLeastBudgetNs));
-    } else {
-      set_budget(std::max(kLeastBudgetNs, budget_ns() / 2));
-    }
+    if (start != 0) expect(monotonic_ns() - start);
   }
 
-  std::uint64_t budget_ns() const {
-    return budget_ns_.load(std::memory_order_relaxed);  // relaxed: a guess
-  }
+  /// How long a wait that begins now would spin, if its peer is awake.
+  std::uint64_t budget_ns() const { return budget_for(expected_ns(), false); }
 
  private:
-  std::uint64_t most_ns() const { return std::uint64_t{options_.max_spin_us} * 1000; }
-  std::uint64_t start_ns() const { return start_ns_.load(std::memory_order_relaxed); }  // relaxed: as above
+  static constexpr int kFirstBurst = 256;
+  static constexpr int kBurst = 32;
+  static constexpr int kSameCoreYields = 6;
+  static constexpr std::uint32_t kTryEvery = 64;
+  static constexpr std::uint64_t kBurstNs = 500;
+  static constexpr std::uint64_t kShortNs = 10'000;  ///< spinning costs no more time of the processor than sleeping
+  static constexpr std::uint64_t kAwakeNs = 3'000;   ///< a peer that is awake often answers within that
+
+  std::uint64_t max_ns() const { return std::uint64_t{options_.max_spin_us} * 1000; }
+  std::uint64_t start_ns() const { return start_ns_.load(std::memory_order_relaxed); }  // relaxed: a guess
   void set_start(std::uint64_t ns) { start_ns_.store(ns, std::memory_order_relaxed); }  // relaxed: as above
-  void set_budget(std::uint64_t ns) {
-    budget_ns_.store(ns, std::memory_order_relaxed);  // relaxed: a guess
+  std::uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }  // relaxed: as above
+  // A wait has taken so long.
+  void expect(std::uint64_t ns) {
+    const std::uint64_t next = (3 * expected_ns() + std::min(ns, 4 * max_ns())) / 4;
+    expected_ns_.store(next, std::memory_order_relaxed);  // relaxed: a guess
   }
 
-  static constexpr int kFirstBurst = 256;
-  static constexpr int kBurst = 64;
-  static constexpr int kSameCoreYields = 6;
-  static constexpr std::uint64_t kLeastBudgetNs = 1000;
-  static constexpr std::uint64_t kContendedYieldNs = 5000;
+  std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
+    if (expected <= kShortNs) return 2 * max_ns();  // one that takes longer is an exception
+    if (peer_slept) return 0;
+    return expected <= max_ns() ? max_ns() : std::min(max_ns(), kAwakeNs);
+  }
 
-  template <typename Ready>
-  bool poll(Ready&& ready, std::uint64_t deadline_ns) {
+  std::uint64_t next_budget(bool peer_slept) {
+    const std::uint64_t expected = expected_ns();
+    const std::uint64_t budget = budget_for(expected, peer_slept);
+    if (budget >= max_ns() || expected > 3 * max_ns()) return budget;
+    const std::uint32_t turn = turns_.load(std::memory_order_relaxed) + 1;  // relaxed: a guess
+    turns_.store(turn, std::memory_order_relaxed);                          // relaxed: as above
+    return turn % kTryEvery == 0 ? 2 * max_ns() : budget;
+  }
+
+  template <typename Ready, typename Look>
+  bool poll(Ready&& ready, Look&& look, std::uint64_t deadline_ns) {
     for (unsigned n = 0; n < 64; ++n) {
       for (int i = 0; i < 1024; ++i) {
         if (ready()) return true;
         cpu_pause();
       }
+      if (look()) return true;
       if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) return false;
     }
     sched_yield();
     return ready();
   }
 
-  template <typename Ready>
-  bool yield_to_peer(Ready&& ready) {
+  template <typename Ready, typename Look>
+  bool yield_to_peer(Ready&& ready, Look&& look, std::uint64_t start) {
+    std::uint64_t before = start;
     for (int i = 0; i < kSameCoreYields; ++i) {
       sched_yield();
-      if (ready()) return true;
+      const std::uint64_t now = monotonic_ns();
+      t_contention.note_gap(now, now - before);
+      const bool there = ready();
+      if (there || look()) {
+        expect(now - start);
+        return true;
+      }
+      if (now - before >= Contention::kGapNs) return false;
+      before = now;
     }
     return false;
   }
 
-  template <typename Ready>
-  bool spin_for_budget(Ready&& ready, std::uint64_t deadline_ns) {
-    std::uint64_t now = start_ns();
-    const std::uint64_t end = std::min(deadline_ns, now + budget_ns());
-    while (now < end) {
-      for (int i = 0; i < kBurst; ++i) {
-        if (ready()) {
-          set_budget(std::min(most_ns(), budget_ns() + budget_ns() / 8));
-          return true;
-        }
-        cpu_pause();
+  template <typename Ready, typename Look>
+  bool spin_for(Ready&& ready, Look&& look, std::uint64_t start, std::uint64_t end) {
+    PreemptionWatch preemption;
+    for (std::uint64_t now = start; now < end;) {
+      bool there = false;
+      for (int i = 0; i < kBurst && !there; ++i) {
+        there = ready();
+        if (!there) cpu_pause();
       }
-      const std::uint64_t before = monotonic_ns();
-      sched_yield();
-      now = monotonic_ns();
-      if (now - before > kContendedYieldNs) {
-        // Somebody else used the core in the meantime; perhaps that was our peer.
-        if (ready()) return true;
-        set_budget(std::max(kLeastBudgetNs, budget_ns() / 2));
-        return false;
+      if (!there) there = look();
+      const std::uint64_t before = std::exchange(now, monotonic_ns());
+      const bool away = now - before >= Contention::kGapNs && preemption.happened();
+      if (away) t_contention.note_gap(now, now - before);
+      if (there) {
+        expect(now - start);
+        return true;
       }
+      if (away) return ready();
     }
     return ready();
   }
 
   WaitOptions options_;
-  std::atomic<std::uint64_t> budget_ns_;
+  std::atomic<std::uint64_t> expected_ns_{20'000};  ///< how long a wait takes, by those before
   std::atomic<std::uint64_t> start_ns_{0};  ///< of the wait, once its first burst has not been enough
+  std::atomic<std::uint32_t> turns_{0};     ///< of waits for which spinning does not seem worth while
 };
 
 }  // namespace clan

@@ -1,0 +1,62 @@
+// PreemptionWatch: whether the calling thread has been off its processor, without a system call.
+//
+// A thread that finds that time has gone by between two of its steps has been interrupted, or its machine has stood
+// still (a hypervisor took the processor), or the scheduler has let another thread run. Only the last says that
+// somebody here computes beside it.
+//
+// The kernel tells by the area of restartable sequences that the C library registers for each thread (rseq(2)): when it
+// preempts a thread that is not in the sequence that rseq_cs names, it clears rseq_cs. The sequence named here is
+// never run. A program that uses the area for itself overwrites the word, which reads as preempted.
+//
+// Thread-safety: a watch belongs to the thread that made it. Signal handlers clear the word, too.
+#pragma once
+
+#include <clan/export.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__) && __has_include(<sys/rseq.h>)
+#include <sys/rseq.h>
+#define CLAN_HAS_RSEQ 1
+#endif
+
+namespace clan {
+
+#if defined(CLAN_HAS_RSEQ)
+/// A descriptor of a restartable sequence that is never run (core/base/preemption.cc).
+extern "C" CLAN_EXPORT const std::byte clan_rseq_never_run[];
+
+class PreemptionWatch {
+ public:
+  PreemptionWatch() { begin(); }
+  ~PreemptionWatch() {
+    if (registered()) word() = 0;
+  }
+  PreemptionWatch(const PreemptionWatch&) = delete;
+  PreemptionWatch& operator=(const PreemptionWatch&) = delete;
+
+  void begin() {
+    if (registered()) word() = reinterpret_cast<std::uintptr_t>(clan_rseq_never_run);
+  }
+  /// Since begin(). True, too, where it cannot be known.
+  bool happened() const {
+    return !registered() || word() != reinterpret_cast<std::uintptr_t>(clan_rseq_never_run);
+  }
+
+ private:
+  static bool registered() { return __rseq_size != 0; }
+  static volatile std::uint64_t& word() {
+    auto* area = reinterpret_cast<std::byte*>(__builtin_thread_pointer()) + __rseq_offset;
+    return *reinterpret_cast<volatile std::uint64_t*>(area + offsetof(struct rseq, rseq_cs));
+  }
+};
+#else
+class PreemptionWatch {
+ public:
+  void begin() {}
+  bool happened() const { return true; }
+};
+#endif
+
+}  // namespace clan

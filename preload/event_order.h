@@ -1,0 +1,87 @@
+// The order of the events that one epoll_wait() answers: that in which they became ready, as in the kernel.
+//
+// The kernel keeps a list. A descriptor enters it when it becomes ready, and one that has been told of by level
+// enters it again at that moment, behind those that are still to be told. Sockets that have moved carry the time
+// at which their bytes were written (PipeStamp), so they are put in order among themselves. Of the others the kernel
+// tells only their own order, and that they became ready after it was last asked. Between the two kinds stands:
+//
+//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was rung
+//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor that became ready
+//     since the kernel was last asked is put there.
+//
+// So the writes of one thread are told in their order. Of two threads that know nothing of each other no order is
+// known, nor is there one.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "clan/cpu.h"
+#include "clan/pipe.h"
+
+namespace clan::preload {
+
+struct Interest;
+
+/// A descriptor that is ready, while one answer is put together. Times: order_stamp(), 48 bits.
+struct Found {
+  Interest* interest = nullptr;  ///< none: only the kernel knows of it
+  epoll_event event{};
+  std::uint64_t since = 0;   ///< ready, or told of last
+  std::uint64_t edge = 0;    ///< of a socket: what changes with each edge; else: not ready before this time
+  PipeStamp past_pipes{};    ///< of the record in front
+  std::uint32_t index = 0;   ///< scratch of put_in_order()
+};
+
+/// When bytes became readable: written at `stamp`, asked for since `since`.
+inline std::uint64_t later(PipeStamp stamp, std::uint64_t since) {
+  return stamp.word == 0 || PipeStamp::before(stamp.time(), since) ? since : stamp.time();
+}
+
+/// The times of one answer of the kernel's, taken in from its front to its end.
+class KernelOrder {
+ public:
+  explicit KernelOrder(std::uint64_t now) : now_(now & PipeStamp::kTimeMask) {}
+  /// A plain descriptor: at the latest it was ready when the kernel answered.
+  Found plain(const epoll_event& event) const { return {nullptr, event, now_, floor_, {}, 0}; }
+  /// A doorbell for what was written at `time`. [first, last): what was in front of it.
+  void doorbell(Found* first, Found* last, std::uint64_t time) {
+    for (; first != last; ++first) {
+      if (first->interest == nullptr && PipeStamp::before(time, first->since)) first->since = time - 1;
+    }
+    floor_ = time;
+  }
+
+ private:
+  std::uint64_t now_, floor_ = 0;
+};
+
+/// Puts `count` of them in order. `low`: before that none of the plain ones was ready.
+inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
+  constexpr std::uint64_t kMask = PipeStamp::kTimeMask;
+  for (std::uint32_t k = 0; k < count; ++k) {
+    const PipeStamp stamp = found[k].past_pipes;
+    if (found[k].interest == nullptr || stamp.word == 0 || !stamp.wrote_past_pipes()) continue;
+    const std::uint64_t wrote = stamp.past_pipes();
+    if (PipeStamp::before(wrote, low)) continue;
+    for (std::uint32_t p = 0; p < count; ++p) {
+      Found& plain = found[p];
+      if (plain.interest != nullptr || !PipeStamp::before(wrote, plain.since)) continue;
+      plain.since = plain.edge != 0 && PipeStamp::before(wrote, plain.edge) ? plain.edge : wrote;
+    }
+  }
+  // Ages instead of times, which wrap: they have an order whatever a writer has said.
+  const std::uint64_t now = order_stamp() & kMask;
+  for (std::uint32_t k = 0; k < count; ++k) {
+    const std::uint64_t age = (now - found[k].since) & kMask;
+    found[k].since = age > kMask / 2 ? 0 : age;
+    found[k].index = k;
+  }
+  std::sort(found, found + count, [](const Found& a, const Found& b) {
+    return a.since != b.since ? a.since > b.since : a.index < b.index;
+  });
+}
+
+}  // namespace clan::preload

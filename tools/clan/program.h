@@ -1,0 +1,17 @@
+// What keeps a program from running under CLAN, as far as its file and its arguments say: for `clan run`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace clan::tool {
+
+struct Obstacle {
+  std::string sentence;      ///< for people; empty: none that is known
+  bool cannot_load = false;  ///< the program does not even start with the library in LD_PRELOAD
+};
+
+/// Of the program in the file `path`, or of the one that it is a script for, called as `command`.
+Obstacle obstacle_of(const std::string& path, const std::vector<std::string>& command);
+
+}  // namespace clan::tool
