@@ -86,6 +86,7 @@ void release(Socket* s) {
       s->offer_name.load(std::memory_order_relaxed) != 0) {
     withdraw_offer(*s);
   }
+  discount_pipe(*s);
   s->pipe = Pipe();
   s->receive_wait.reset();
   s->send_wait.reset();

@@ -332,6 +332,7 @@ def check_reasons(clan):
         assert reason({"CLAN_ONLY": "1"}) == "CLAN_ONLY of process SERVER"
         assert reason({}, {"CLAN_EXCEPT": "1-65535"}) == "CLAN_EXCEPT of process CLIENT"
         assert reason({}, {"CLAN_DISABLE": "1"}) == "CLAN_DISABLE of process CLIENT"
+        assert reason({}, {"CLAN_MEMORY": "40K"}) == "the memory for connections (CLAN_MEMORY) of process CLIENT"
         assert reason({"CLAN_ONLY": "http"}) == "a setting that is not understood of process SERVER"
         assert reason({"CLAN_CONFIG": config}, lines="CLAN_ONLY=1\n") == "CLAN_ONLY of process SERVER"
         absent = {"CLAN_CONFIG": config + ".absent", "CLAN_ONLY": "1"}
