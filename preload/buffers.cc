@@ -7,6 +7,8 @@
 #include <cstdlib>
 
 #include "clan/log.h"
+#include "clan/pipe_memory.h"
+#include "config.h"
 #include "socket.h"
 
 namespace clan::preload {
@@ -46,6 +48,18 @@ int option_of(int fd, int name) {
   return sys::getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : 0;
 }
 
+std::atomic<std::uint32_t> pipes_here{0};
+
+std::uint64_t memory_here() {
+  static const std::uint64_t bytes = pipe_memory(config().memory, 0);
+  return bytes;
+}
+
+// Of each ring that has moved here, when all of them are full. A pipe has two.
+std::uint64_t share_of_ring() {
+  return memory_here() / std::max<std::uint64_t>(1, pipes_here.load(std::memory_order_relaxed)) / 2;
+}
+
 bool address_space_is_short() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
@@ -73,8 +87,30 @@ void limit_as_tcp(int fd, Socket& s) {
                                   ? static_cast<std::uint64_t>(option_of(fd, SO_SNDBUF))
                                   : most().sends;
   const bool grows = (locks & kReceiveLock) == 0;
-  s.pipe.set_limits(sends, grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF)),
-                    grows);
+  const std::uint64_t receives =
+      grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF));
+  const std::uint64_t share = share_of_ring();  // sums of both ends' numbers are what counts
+  s.pipe.set_limits(std::min(sends, share / 2), std::min(receives, share / 2), grows);
+}
+
+bool may_have_pipe() {
+  const std::uint64_t pipes = pipes_here.load(std::memory_order_relaxed);
+  if (pipes < memory_here() / kLeastPipeBytes) return true;
+  CLAN_INFO("%llu connections in shared memory are as many as %llu bytes allow (CLAN_MEMORY); one stays on TCP",
+            static_cast<unsigned long long>(pipes), static_cast<unsigned long long>(memory_here()));
+  return false;
+}
+
+void count_pipe(Socket& s) {
+  if (s.pipe_counted.exchange(true)) return;
+  const std::uint32_t pipes = pipes_here.fetch_add(1) + 1;
+  // Half as much for twice as many. While there is enough for all this changes nothing.
+  if (!std::has_single_bit(pipes) || share_of_ring() > most().sends * 2) return;
+  for_each_socket([](int fd, Socket& one, void*) { if (one.shared()) limit_as_tcp(fd, one); }, nullptr);
+}
+
+void discount_pipe(Socket& s) {
+  if (s.pipe_counted.exchange(false)) pipes_here.fetch_sub(1);
 }
 
 }  // namespace clan::preload

@@ -86,6 +86,7 @@ void release(Socket* s) {
       s->offer_name.load(std::memory_order_relaxed) != 0) {
     withdraw_offer(*s);
   }
+  discount_pipe(*s);
   s->pipe = Pipe();
   s->receive_wait.reset();
   s->send_wait.reset();
@@ -102,12 +103,14 @@ void release(Socket* s) {
   for (auto* count : {&s->sends, &s->receives, &s->offer_calls, &s->full}) set(*count, 0);
   for (auto* flag : {&s->drained, &s->kernel_end, &s->kernel_error, &s->error_taken, &s->kernel_says,
                      &s->reset_told, &s->shut_read, &s->back_in, &s->anew, &s->resending, &s->fin_counted,
-                     &s->left_at_exit, &s->left_slot, &s->not_to_follow}) {
+                     &s->left_at_exit, &s->left_slot, &s->not_to_follow, &s->owes_memory}) {
     set(*flag, false);
   }
   set(s->data_sleepers, 0);
   set(s->room_sleepers, 0);
   set(s->checked_ns, 0);
+  set(s->released_ns, 0);
+  set(s->release_looks, 0);
   for (auto* counter : {&s->told_sent, &s->told_acked, &s->told_received}) set(counter->told, 0);
   set(s->low_water, 1);
   set(s->own_slot.sends, 0);

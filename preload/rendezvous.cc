@@ -152,6 +152,7 @@ void begin_sharing(int fd, Socket& s, bool counted) {
     s.low_water = low_water;
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
+  count_pipe(s);
   limit_as_tcp(fd, s);
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
@@ -213,6 +214,7 @@ void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
   if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
+  if (!may_have_pipe()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
   if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
     CLAN_INFO("the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
@@ -336,6 +338,7 @@ void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
   if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
+  if (!may_have_pipe()) return stay(s);
   if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
   const int rendezvous =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

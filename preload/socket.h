@@ -161,6 +161,7 @@ struct Socket {
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
   std::atomic<int> release_looks{0};
+  std::atomic<bool> pipe_counted{false};
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   std::uint64_t last_fork = 0;       ///< which it has been counted for; under the lock of fork
@@ -305,6 +306,11 @@ bool has_waited_for_peer(Socket& s);
 std::uint32_t ring_bytes();
 /// The address space of this process is limited, and a pipe that somebody else has made takes much of it.
 bool too_large_here(const Pipe& pipe);
+/// One more pipe is within what pipes may take of memory.
+bool may_have_pipe();
+/// It has moved here; the Socket is another connection's from now on.
+void count_pipe(Socket& s);
+void discount_pipe(Socket& s);
 /// What the pipe of a socket takes, by the socket's buffers: when it moves, and when they are set.
 void limit_as_tcp(int fd, Socket& s);
 

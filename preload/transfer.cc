@@ -1089,6 +1089,12 @@ void shared_close(int fd, Socket& s, bool others) {
   s.mine().words[kState].fetch_or(socket_face::kClosed | reset, std::memory_order_acq_rel);
   look_at_kernel(fd, s);
   swallow_doorbells(fd, s);  // nobody is left who could sleep for them, and unread they would make a reset
+  // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once, behind all bytes. Not
+  // while a call is under way, which goes on until it returns.
+  if (!unread && !at_once && s.refs.load() == 1 && (state_of(s.mine()) & (kSending | kGone)) == kSending &&
+      (state_of(s.theirs()) & kLeaving) == 0) {
+    (void)s.pipe.end_sending();
+  }
   if (unread) {
     const linger now{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);

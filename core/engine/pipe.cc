@@ -34,7 +34,7 @@ constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampB
 
 constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
 constexpr std::uint32_t kWindowWanted = 2;  ///< of a sender's `waiting`: room in the window will do
-constexpr std::uint64_t kFewestLines = 1024;   ///< a limit lets through, unless the ring is small
+constexpr std::uint64_t kFewestLines = 256;    ///< a limit lets through, unless the ring is small
 constexpr std::uint64_t kPublishLines = 1024;  ///< that have been read, at most, before the writer is told
 constexpr std::uint64_t kFirstReceiveBuffer = 128 * 1024;  ///< of one that grows
 constexpr std::uint64_t kMostLimit = std::uint64_t{1} << 32;
@@ -617,7 +617,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     shm::RingRecord record;
     // Enough lines that the writer is told, a part of those it waits for.
     auto enough = [&](std::uint64_t lines) {
-      return lines >= std::min(kFewestLines / 8, lines_ / 16) &&
+      return lines >= std::min<std::uint64_t>(kFewestLines / 8, lines_ / 16) &&
              lines >= std::min(kPublishLines, most_lines(1 - end_, PipeRoom::kWhole) / 8);
     };
     int rc = 0;

@@ -438,6 +438,57 @@ TEST(End, ClosedWithBytesUnderWayTheyStillArrive) {
   }
 }
 
+// In the pipe, where a peer that polls sees it before the kernel has been asked. What is only one of several
+// holders' close is not, nor what is to be a reset.
+TEST(End, OfTheLastDescriptorIsToldInThePipeBehindTheBytes) {
+  struct Ended {
+    explicit Ended(int fd) : face(face_of(fd)) {}
+    // By the end that has closed.
+    bool operator()() const {
+      const auto* end = reinterpret_cast<const PipePage::End*>(reinterpret_cast<const char*>(face) -
+                                                               offsetof(PipePage::End, face));
+      return end->sender.ended.load() == 1;
+    }
+    PipePage::Face* face;
+  };
+  {
+    Pair pair;
+    const Ended ended(pair.near);
+    const int other = ::dup(pair.near);
+    put(pair.near, "last");
+    pair.close_near();
+    EXPECT_TRUE(!preloaded() || !ended());
+    put(other, "more");
+    ::close(other);
+    EXPECT_TRUE(!preloaded() || ended());
+    EXPECT_NE(poll_one(pair.far, POLLIN, 1000) & POLLIN, 0);
+    EXPECT_EQ(get(pair.far, 8), "lastmore");
+    EXPECT_TRUE(ends(pair.far));
+  }
+  {
+    Pair pair;
+    const Ended ended(pair.near);
+    const pid_t holder = child([&] {
+      ::usleep(200'000);
+      put(pair.near, "by a child");
+      return 0;
+    });
+    pair.close_near();
+    EXPECT_TRUE(!preloaded() || !ended());
+    EXPECT_EQ(get(pair.far, 10), "by a child");
+    EXPECT_EQ(result_of(holder), 0);
+    EXPECT_TRUE(ends(pair.far));
+  }
+  {
+    Pair pair;
+    const Ended ended(pair.near);
+    put(pair.far, "nobody reads this");
+    EXPECT_EQ(poll_one(pair.near, POLLIN, 1000), POLLIN);
+    pair.close_near();
+    EXPECT_TRUE(!preloaded() || !ended());
+  }
+}
+
 TEST(End, ClosedWithUnreadBytesThePeerSeesAReset) {
   Pair pair;
   put(pair.far, "nobody reads this");

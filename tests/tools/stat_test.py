@@ -21,10 +21,10 @@ import tempfile
 import time
 
 MAGIC = 0x31657069702D6E63
-VERSION = 2
+VERSION = 3
 PAGE = 4096
-END = 64, 64 + 448  # offsets of the two ends in the page
-SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 320  # in an end
+END = 64, 64 + 512  # offsets of the two ends in the page
+SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end
 STATE, SWITCH_AT, PROCESS, PORTS, LOCAL, REMOTE, SLEEPS, WAKEUPS = 0, 1, 4, 6, 7, 9, 11, 12
 ATTACHED, SENDING, LEAVING, GONE = 1, 2, 4, 8
 BROKEN = 56  # in the head
@@ -332,6 +332,7 @@ def check_reasons(clan):
         assert reason({"CLAN_ONLY": "1"}) == "CLAN_ONLY of process SERVER"
         assert reason({}, {"CLAN_EXCEPT": "1-65535"}) == "CLAN_EXCEPT of process CLIENT"
         assert reason({}, {"CLAN_DISABLE": "1"}) == "CLAN_DISABLE of process CLIENT"
+        assert reason({}, {"CLAN_MEMORY": "40K"}) == "the memory for connections (CLAN_MEMORY) of process CLIENT"
         assert reason({"CLAN_ONLY": "http"}) == "a setting that is not understood of process SERVER"
         assert reason({"CLAN_CONFIG": config}, lines="CLAN_ONLY=1\n") == "CLAN_ONLY of process SERVER"
         absent = {"CLAN_CONFIG": config + ".absent", "CLAN_ONLY": "1"}

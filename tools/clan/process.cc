@@ -5,11 +5,14 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <string_view>
 
+#include "clan/pipe_memory.h"
+#include "clan/socket_face.h"
 #include "commands.h"
 
 namespace clan::tool {
@@ -49,6 +52,16 @@ bool has_small_files(pid_t pid) {
     return bytes < kFileBytes;
   }
   return false;
+}
+
+bool has_many_pipes(pid_t pid, const ProcessFacts& facts) {
+  std::error_code none;
+  std::uint64_t pipes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid), none)) {
+    const auto link = std::filesystem::read_symlink(entry.path(), none);
+    if (!none && link.native().find(socket_face::kMemfdName) != std::string::npos) ++pipes;
+  }
+  return pipes >= pipe_memory(facts.settings ? facts.settings->memory : 0, pid) / kLeastPipeBytes;
 }
 
 /// The CLAN_* variables a process began with. None if they are not there any more: programs write what `ps`
@@ -106,6 +119,7 @@ const ProcessFacts& Processes::of(pid_t pid) {
   read_status(pid, facts);
   facts.small_files = has_small_files(pid);
   find_settings(pid, facts);
+  facts.many_pipes = has_many_pipes(pid, facts);
   return facts;
 }
 

@@ -16,6 +16,7 @@ struct ProcessFacts {
   bool misunderstood = false;        ///< something in `settings` was wrong, so that it is disabled
   bool filtered = false;             ///< a filter of system calls (seccomp) is on it
   bool small_files = false;          ///< its limit of file sizes leaves no room for pipes
+  bool many_pipes = false;           ///< it has as many as its memory allows, see clan/pipe_memory.h
 };
 
 /// Reads each process when it is first asked for.

@@ -392,6 +392,7 @@ std::vector<pid_t> under_clan(const EndView& end, Processes& processes) {
 /// nothing that is known here.
 const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16_t remote) {
   if (facts.small_files) return "the limit of file sizes (ulimit -f)";
+  if (facts.many_pipes) return "the memory for connections (CLAN_MEMORY)";
   if (!facts.settings) return nullptr;
   if (facts.misunderstood) return "a setting that is not understood";
   if (facts.settings->disable) return "CLAN_DISABLE";

@@ -194,7 +194,7 @@ class CLAN_EXPORT Pipe {
 
   /// What this end's socket would buffer, in bytes, of what it sends and of what it receives. `grows`: as TCP
   /// does when nobody has set SO_RCVBUF, the latter is a part of what the other end buffers. A send stops at the sum
-  /// of what its end and the other one say; without limits, when the ring is full. At least 64 KiB (or half a
+  /// of what its end and the other one say; without limits, when the ring is full. At least 16 KiB (or half a
   /// smaller ring), at most 7/8 of the ring.
   void set_limits(std::uint64_t sends, std::uint64_t receives, bool grows);
 

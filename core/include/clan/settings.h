@@ -40,6 +40,7 @@ struct Settings {
   /// CLAN_DIR.
   static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
   char directory[kMostDirectory + 1] = {};
+  std::uint64_t memory = 0;  ///< CLAN_MEMORY: bytes that the pipes of a process may take, 0: see pipe_memory.h
 
   bool has_directory() const { return directory[0] != 0; }
   bool names_uid(uid_t uid) const {
@@ -58,7 +59,7 @@ struct Settings {
 
 /// What may stand in the environment and in a file.
 inline constexpr const char* kSettingNames[] = {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DIR",
-                                                "CLAN_DISABLE"};
+                                                "CLAN_MEMORY", "CLAN_DISABLE"};
 
 /// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
 constexpr std::uint64_t kFileBytes = 64u << 20;
@@ -148,6 +149,21 @@ inline bool parse_uids(const char* text, Settings* settings, SettingFault* fault
   return settings_detail::each_item(text, "user ids, like 33,113", "number of a user", fault, take);
 }
 
+/// "67108864", "65536K", "64M", "1G". False: `fault` says why.
+inline bool parse_memory(const char* text, std::uint64_t* bytes, SettingFault* fault) {
+  std::uint64_t value = 0;
+  const char* end = settings_detail::number(text, std::uint64_t{1} << 40, &value);
+  const char* units = "KMG";
+  if (end != nullptr && *end != 0) {
+    const char* unit = std::strchr(units, *end);
+    end = unit != nullptr ? end + 1 : nullptr;
+    if (unit != nullptr) value <<= 10 * (unit - units + 1);
+  }
+  if (end != nullptr && *end == 0 && value > 0) return *bytes = value, true;
+  std::snprintf(fault->text, sizeof fault->text, "is not a size, like 64M or 1G");
+  return false;
+}
+
 /// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is set): what
 /// cannot be understood must not accelerate what it meant to leave alone. But without a directory that can be
 /// used, only connections between network namespaces stay.
@@ -172,6 +188,8 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
     while (size > 1 && value[size - 1] == '/') --size;
     std::memcpy(settings->directory, value, size);
     settings->directory[size] = 0;
+  } else if (is("CLAN_MEMORY")) {
+    good = parse_memory(value, &settings->memory, fault);
   } else {
     good = false;
     if (is("CLAN_LOG") || is("CLAN_CONFIG")) {
@@ -180,7 +198,7 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
       std::snprintf(fault->text, sizeof fault->text, "has a space before the equals sign");
     } else {
       std::snprintf(fault->text, sizeof fault->text,
-                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR and CLAN_DISABLE");
+                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, CLAN_MEMORY and CLAN_DISABLE");
     }
   }
   if (!good) settings->disable = true;
