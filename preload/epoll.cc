@@ -630,6 +630,17 @@ void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
   (void)look_at_kernel(i.fd, s);
 }
 
+// The kernel has told of it in this call already, and does again as long as it holds. `end`: of what it told before.
+bool is_known(const Set& set, std::uint32_t end, const epoll_event& event) {
+  for (std::uint32_t k = 0; k < end; ++k) {
+    Found& found = set.found.at[k];
+    if (found.interest != nullptr || found.event.data.u64 != event.data.u64) continue;
+    found.event.events |= event.events;
+    return true;
+  }
+  return false;
+}
+
 // Takes in what the kernel has said, `n` events at `events`: answers how many of them are the application's.
 int take_in(Set& set, const epoll_event* events, int n) {
   const std::uint32_t first = set.found.count;
@@ -637,7 +648,7 @@ int take_in(Set& set, const epoll_event* events, int n) {
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
     if ((events[k].data.u64 & kTagMask) != kTag) {
-      if (of_doorbells_in_nested(set, events[k])) continue;
+      if (of_doorbells_in_nested(set, events[k]) || is_known(set, first, events[k])) continue;
       set.found.at[set.found.count++] = order.plain(events[k]);
       ++plain;
       continue;

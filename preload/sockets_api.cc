@@ -87,7 +87,7 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   // What is known of the other end, and was offered to it, does not hold for the next.
   if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s)) before_disconnect(*s);
   const int rc = real().connect(fd, address, size);
-  Pipe::wrote_past_pipes();
+  clan::Pipe::wrote_past_pipes();
   if (rc != 0 && errno != EINPROGRESS) return rc;
   if (s->shared()) {
     disconnected(fd, *s);

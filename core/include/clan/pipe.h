@@ -59,7 +59,7 @@ struct PipeStamp {
   std::uint64_t word = 0;  ///< 0: none
 
   static PipeStamp make(std::uint64_t now, std::uint64_t past_pipes) {
-    const std::uint64_t ago = (now - past_pipes) >> 4;
+    const std::uint64_t ago = ((now - past_pipes) >> 4) + 1;  // rounded up: it was before
     return {(now & kTimeMask) | (ago < kLongAgo ? ago : kLongAgo) << 48};
   }
   std::uint64_t time() const { return word & kTimeMask; }
