@@ -83,6 +83,8 @@ void read() {
   };
   (void)take_settings(file, environment, &the_config, say);
   the_config.disabled = the_config.disable || (has_file && file == nullptr);
+  if (the_config.disable && !(has_file && file == nullptr))
+    CLAN_INFO("CLAN_DISABLE; connections stay on TCP");
   the_config.overflow_uid = read_overflow_uid();
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) {
@@ -92,10 +94,6 @@ void read() {
 }
 
 }  // namespace
-
-bool Config::allows_ports(std::uint16_t local, std::uint16_t remote) const {
-  return !excepts(local, remote) && !leaves_out(local, remote);
-}
 
 // Asked anew each time: a process can go into another user namespace.
 bool Config::is_anybody(uid_t uid) const { return uid == overflow_uid && !every_user_is_mapped(); }

@@ -20,8 +20,6 @@ constexpr std::size_t kOfferName = 22;
 struct Config : Settings {
   std::atomic<bool> disabled{false};
 
-  /// Whether a connection with these ports may leave the kernel.
-  bool allows_ports(std::uint16_t local, std::uint16_t remote) const;
   /// Whether processes of this user may share memory with us. Never the one by whose number the kernel shows
   /// every user that is not in our user namespace: nobody knows who that is.
   bool allows_uid(uid_t uid) const;

@@ -5,11 +5,12 @@
 
 #include <new>
 
+#include "clan/log.h"
 #include "config.h"
 #include "epoll.h"
 #include "own_descriptors.h"
-#include "signals.h"
 #include "sandbox.h"
+#include "signals.h"
 #include "socket.h"
 #include "uring.h"
 
@@ -195,7 +196,10 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
   s->client = client;
   s->nonblocking = nonblocking;
   // A standard stream of the C library, or of C++, reads and writes past us.
-  if (fd <= STDERR_FILENO) s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
+  if (fd <= STDERR_FILENO) {
+    s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
+    CLAN_INFO("fd %d: it is standard input or output of this process; the connection stays on TCP", fd);
+  }
   s->slot = &s->own_slot;
   s->fds.store(1, std::memory_order_relaxed);
   s->refs.store(1, std::memory_order_release);

@@ -403,7 +403,7 @@ void claim_in_directory(int, Socket& s, const Route& route) {
 void go_on_in_directory(int fd, Socket& s) {
   // The other end does its part at its own calls: often at first, and now and then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (gives_up(s, call)) return stay(s);
+  if (gives_up(s, call)) return stay_because(fd, s, "the other end has not come to CLAN_DIR");
   if (!looks_at(call) && s.window_fd.load() < 0) return;
   s.client ? go_on_as_client(fd, s) : go_on_as_server(fd, s);
 }

@@ -208,17 +208,40 @@ void stay(Socket& s) {
   stayed(s);
 }
 
+void stay_because(int fd, Socket& s, const char* why) {
+  CLAN_INFO("fd %d: %s; the connection stays on TCP", fd, why);
+  stay(s);
+}
+
 namespace {
 
+constexpr char kNoPeer[] = "the other end runs without CLAN, or may not move";
+
+// A setting or a filter keeps it, and is told.
+bool is_kept(int fd, Socket& s, const Route& route) {
+  const std::uint16_t local = route.local.port, remote = route.remote.port;
+  if (config().excepts(local, remote)) {
+    stay_because(fd, s, "CLAN_EXCEPT");
+  } else if (config().leaves_out(local, remote)) {
+    stay_because(fd, s, "CLAN_ONLY");
+  } else if (!permits_moving() || !may_have_pipe()) {  // which say why
+    stay(s);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Not told: connections to other hosts are no matter of ours.
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
-  if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
-  if (!may_have_pipe()) return stay(s);
+  if (is_kept(fd, s, route)) return;
   if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
   if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
-    CLAN_INFO("the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
-              "/proc/self/net/tcp); it stays on TCP");
+    CLAN_INFO(
+        "the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
+        "/proc/self/net/tcp); it stays on TCP");
     return stay(s);
   }
   int listener =
@@ -302,7 +325,7 @@ void look_for_taker(int fd, Socket& s) {
   // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
   // long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay(s);
+  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay_because(fd, s, kNoPeer);
   if (!looks_at(call)) return;
   if (s.pipe) {  // somebody has, but a call was under way
     Route route;
@@ -337,8 +360,7 @@ void look_for_taker(int fd, Socket& s) {
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
-  if (!config().allows_ports(route.local.port, route.remote.port) || !permits_moving()) return stay(s);
-  if (!may_have_pipe()) return stay(s);
+  if (is_kept(fd, s, route)) return;
   if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
   const int rendezvous =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -394,7 +416,11 @@ void consider(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   if (!once || s.state.load() != state) return;
-  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0 || rings_alive()) return stay(s);
+  if (rings_alive()) return stay_because(fd, s, "an io_uring of this process");
+  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) {
+    return stay_because(fd, s,
+                        "a call is under way in another process, or it has been used in a way that is TCP's");
+  }
   if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;  // not yet
   if (state == Socket::State::kOffered) {
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
@@ -404,7 +430,7 @@ void consider(int fd, Socket& s) {
     return;
   }
   const std::uint32_t n = calls(s);
-  if (gives_up(s, n)) return stay(s);
+  if (gives_up(s, n)) return stay_because(fd, s, kNoPeer);
   if (n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook)) look_for_offer(fd, s);
 }
 

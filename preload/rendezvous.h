@@ -33,8 +33,9 @@ inline bool has_waited_long(const Socket& s, std::uint32_t call) {
   return call >= kMostOfferCalls && looks_at(call) && monotonic_ns() - s.offered_ns > kLeastOfferNs;
 }
 
-/// The connection stays on TCP for good.
+/// The connection stays on TCP for good. `why`: for CLAN_LOG=info, as `clan stat --all` has it.
 void stay(Socket& s);
+void stay_because(int fd, Socket& s, const char* why);
 /// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;
 /// later. `counted`: whoever gave us the descriptor has counted us among the holders, or we were
 /// before exec.

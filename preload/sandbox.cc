@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -31,14 +32,16 @@ std::atomic<std::uint32_t> asked{0};
 // --- what is there ------------------------------------------------------------------------------------
 
 struct Status {
-  int filter = -1;  ///< 0: none
+  int filter = -1;   ///< 0: none
+  int filters = -1;  ///< how many, one behind the other
   int threads = 0;
+  int parent = 0;
 };
 
-// Of /proc/self/status, whose list of groups may be long.
-Status read_status() {
+// Of /proc/PID/status, whose list of groups may be long.
+Status read_status(const char* path = "/proc/self/status") {
   Status found;
-  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC));
+  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
   if (fd < 0) return found;
   char text[2049];
   constexpr std::size_t kKept = 64;  // of the piece before, for a line between two
@@ -52,6 +55,8 @@ Status read_status() {
     text[end] = 0;
     number_behind("\nThreads:\t", &found.threads);
     number_behind("\nSeccomp:\t", &found.filter);
+    number_behind("\nSeccomp_filters:\t", &found.filters);
+    number_behind("\nPPid:\t", &found.parent);
     kept = end < kKept ? end : kKept;
     std::memmove(text, text + end - kept, kept);
   }
@@ -144,9 +149,10 @@ constexpr Probe kNeeded[] = {
     {"rt_sigaction", SYS_rt_sigaction, {SIGUSR1, 0, 0, 8}, 0},
     {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, 8}, 0},
     {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
-    // Without these a program that is executed with a connection could only wait for the other end.
-    {"pidfd_open", SYS_pidfd_open, {kNone, 0}, EINVAL},
-    {"pidfd_getfd", SYS_pidfd_getfd, {kNone, kNone, 0}, EBADF},
+    // Where these are refused, as by Docker, a program that is executed with a connection waits for the other
+    // end.
+    {"pidfd_open", SYS_pidfd_open, {kNone, 0}, kAny},
+    {"pidfd_getfd", SYS_pidfd_getfd, {kNone, kNone, 0}, kAny},
 };
 constexpr int kProbes = static_cast<int>(std::size(kNeeded));
 
@@ -228,12 +234,25 @@ bool reach_kernel() {
   return true;
 }
 
+// The parent has as many filters, so they were there when it made this process: not systemd, which has none,
+// but a shell in a container.
+bool made_by_filtered(const Status& own) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%d/status", own.parent);
+  return own.parent > 0 && own.filters > 0 && read_status(path).filters == own.filters;
+}
+
 // Reading it for each of many sockets would cost more than they do.
 bool may_try() {
   if (forked.load(std::memory_order_relaxed)) return true;
   const std::uint32_t time = asked.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(time)) return false;
-  if (read_status().threads > 1) return true;
+  const Status status = read_status();
+  if (status.threads > 1) return true;
+  if (made_by_filtered(status)) {
+    forked.store(true, std::memory_order_relaxed);
+    return true;
+  }
   if (time == 1) {
     CLAN_INFO(
         "a filter of system calls is there, and cannot be tried before the program has made a process or a "

@@ -3,7 +3,8 @@
 //
 // What connections in shared memory need is tried by a child that does nothing else, so that only the child
 // dies. Making a child may be forbidden itself. So it is tried only when the program has made a process or a
-// thread and lives; until then, and where something is refused, the library leaves all sockets alone.
+// thread and lives, or was made under that filter; until then, and where something is refused, the library
+// leaves all sockets alone.
 #pragma once
 
 namespace clan::preload {

@@ -17,6 +17,7 @@ ALLOWED = set("""
     malloc calloc realloc free
     memcpy memmove memset memcmp memchr memmem strlen strnlen strcmp strncmp strchr strstr strspn strcspn strdup strtol strtoul strtoull
     snprintf vsnprintf sprintf vasprintf __vasprintf_chk __isoc99_sscanf inet_ntop strerror gettext
+    atoi htonl htons ntohs __cmsg_nxthdr
     getenv unsetenv environ sigaddset sigfillset sched_getcpu __rseq_offset __rseq_size
     dlsym dl_iterate_phdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask
     __register_atfork __cxa_finalize __errno_location __tls_get_addr __libc_single_threaded

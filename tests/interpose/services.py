@@ -230,6 +230,16 @@ def a_filter_is_not_tried_before_the_program_has_made_a_process(world):
     try_filter(world, filtered("deny", "memfd_create"), None, on_tcp, "cannot be tried before")
 
 
+def a_filter_of_the_parents_has_let_it_make_a_process(world):
+    """As in a container: the shell that starts the program has the filter, too."""
+    started = [*filtered("deny", "reboot"), "sh", "-c", '"$@"; exit $?', "sh"]
+    server, client = world.talk((started, ()))
+    world.expect(moved, "a child of a shell under the filter", server, client)
+    killed = [*filtered("deny", "memfd_create"), "sh", "-c", '"$@"; exit $?', "sh"]
+    server, client = world.talk((killed, ()))
+    world.expect(on_tcp, "likewise, with a call that kills", server, client)
+
+
 def filters_that_let_everything_pass_that_is_needed(world):
     try_filter(world, filtered("deny", "reboot"), "fork", moved, "lets pass")
     try_filter(world, filtered("deny", "reboot"), "thread", moved, "lets pass")
@@ -312,6 +322,20 @@ def a_pipe_that_the_other_end_refuses_is_given_up(world):
     programs.require(server("pipes") == [0, 0], f"the server keeps {server('pipes')}")
 
 
+# --- reasons -----------------------------------------------------------------------------------------
+
+def reasons_are_told_when_they_arise(world):
+    """By CLAN_LOG=info, in the words of `clan stat --all`."""
+    for settings, said in ((({"CLAN_EXCEPT": "1-65535"}, {}), "CLAN_EXCEPT; the connection stays on TCP"),
+                           (({}, {"CLAN_ONLY": "1"}), "CLAN_ONLY; the connection stays on TCP"),
+                           (({}, {"CLAN_DISABLE": "1"}), "CLAN_DISABLE; connections stay on TCP"),
+                           (({"preload": False}, {}), "the other end runs without CLAN"),
+                           (({}, {"preload": False}), "the other end runs without CLAN")):
+        ends = world.talk(((), ()), settings, rounds=200)
+        programs.require(said in world.said(), f"{settings}: {world.said()}")
+        world.expect(on_tcp, f"{settings}", *ends)
+
+
 # --- programs of another C library -------------------------------------------------------------------
 
 def programs_linked_with_musl_start(world):
@@ -346,10 +370,10 @@ TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace
          nobody_is_a_user_where_every_user_is_mapped, a_peer_that_has_closed_is_no_attack,
          filters_that_kill_for_what_the_library_calls,
          a_filter_is_not_tried_before_the_program_has_made_a_process,
-         filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services,
+         a_filter_of_the_parents_has_let_it_make_a_process, filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services,
          without_netlink_the_table_of_connections_tells_the_peer,
          what_is_in_the_place_of_the_table_is_not_believed, a_pipe_that_the_other_end_refuses_is_given_up,
-         programs_linked_with_musl_start)
+         reasons_are_told_when_they_arise, programs_linked_with_musl_start)
 
 
 def main():

@@ -10,6 +10,7 @@ here, byte by byte, as core/include/clan/pipe.h and socket_face.h lay them out.
 import json
 import mmap
 import os
+import re
 import select
 import shutil
 import signal
@@ -141,6 +142,7 @@ def check_connection(clan, family, host):
     one, = clan.connections(port)
     assert (one["path"], one["why"]) == ("shm", ""), one
     local, peer = one["local"], one["peer"]
+    assert local["network"] == peer["network"] == os.stat("/proc/self/ns/net").st_ino, one
     assert (local["address"], local["port"]) == (host, port), one
     assert (peer["address"], peer["port"]) == (host, there[1]), one
     assert pids(local) == {os.getpid(), sharer.pid} and pids(peer) == {client.pid}, one
@@ -262,7 +264,7 @@ def any_library():
 class Program:
     """A process that sees a harmless library of the right name, and takes part in connections."""
 
-    def __init__(self, library, source, environment, user=None, limit=None):
+    def __init__(self, library, source, environment, user=None, limit=None, prefix=()):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("CLAN_")}
         clean.update(environment)
         if library:
@@ -272,7 +274,7 @@ class Program:
         if user:
             source = f"os.setuid({user})\n{source}"
         source = f"import os, resource, socket, sys\n{source}"
-        self.process = subprocess.Popen([sys.executable, "-c", source], env=clean, stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([*prefix, sys.executable, "-c", source], env=clean, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
         self.said = self.process.stdout.readline().strip()
@@ -297,10 +299,10 @@ def check_reasons(clan):
         shutil.copy(any_library(), library)
         config = os.path.join(top, "clan.conf")
 
-        def reason(server=None, client=None, users=(None, None), lines="", page=False, client_first="", **more):
+        def reason(server=None, client=None, users=(None, None), lines="", page=False, client_first="", server_prefix=(), **more):
             with open(config, "w") as file:
                 file.write(lines)
-            one = Program(library, SERVER, server or {}, users[0])
+            one = Program(library, SERVER, server or {}, users[0], prefix=server_prefix)
             port = int(one.said)
             two = Program(library, f"{client_first}\n{CLIENT.format(port)}", client or {}, users[1], **more)
             shared = None
@@ -338,6 +340,8 @@ def check_reasons(clan):
         absent = {"CLAN_CONFIG": config + ".absent", "CLAN_ONLY": "1"}
         assert reason(absent) == unused, "it may have been there"
         assert reason(limit=1 << 20) == "the limit of file sizes (ulimit -f) of process CLIENT"
+        standard = "import os; s = socket.socket; socket.socket = lambda: (os.dup2((t := s()).fileno(), 2), t)[1]"
+        assert reason(client_first=standard) == "it is standard input or output of process CLIENT"
         if os.getuid() != 0:
             return
         other, root = 65534, {"CLAN_UIDS": "0"}
@@ -350,17 +354,57 @@ def check_reasons(clan):
         assert reason(named, root, (None, other)) == unused
         assert reason(named, {}, (None, other), page=True) == users
         assert reason(named, root, (None, other), page=True) == "about to move"
+        shut_in = ["unshare", "--user", "--map-root-user"]
+        if subprocess.run([*shut_in, "true"], capture_output=True).returncode == 0:
+            found = reason({"CLAN_UIDS": "65534"}, root, (None, other), server_prefix=shut_in)
+            assert found == f"user {other} is not in the user namespace of process SERVER", found
 
 
 def check_refused(clan):
-    """Another user's processes are counted, in one line."""
+    """Another user's processes are counted, in one line, if they have connections that are not listed."""
     if os.getuid() != 0:
         return
+    server, client = connected(socket.AF_INET, "127.0.0.1")
     try:
         done = clan.stat("--json", user=65534, group=65534)
+        assert done.stderr.count("could not be looked into") == 1, done
     except PermissionError:
         return  # the build tree is closed to others
-    assert done.stderr.count("could not be looked into") == 1, done
+    finally:
+        client.end()
+        server.close()
+    alone = ["unshare", "--net", "setpriv", "--reuid=65534", "--clear-groups", clan.path, "stat"]
+    done = subprocess.run(alone, capture_output=True, text=True, timeout=60)
+    if "unshare" not in done.stderr:
+        assert (done.returncode, done.stderr) == (0, ""), done
+
+
+def check_prometheus(clan):
+    """Each line is a comment or a sample, of all connections."""
+    page = SharedPage()
+    server, client = connected(socket.AF_INET, "127.0.0.1")
+    here, there = server.getsockname(), server.getpeername()
+    page.describe(0, here, there, socket.AF_INET, os.getpid(), ATTACHED | SENDING)
+    page.describe(1, there, here, socket.AF_INET, client.pid, ATTACHED | SENDING)
+    page.put(0, SENDER_BYTES, 12345)
+    page.put(1, SENDER_MESSAGES, 7)
+    text = clan.stat("--prometheus").stdout
+    sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? \d+')
+    for line in text.splitlines():
+        assert re.match(r"# (HELP|TYPE) clan_[a-z_]+ ", line) or sample.fullmatch(line), line
+    network = os.stat("/proc/self/ns/net").st_ino
+    ends = f'local="127.0.0.1:{here[1]}",peer="127.0.0.1:{there[1]}",network="{network}",command="'
+    back = f'local="127.0.0.1:{there[1]}",peer="127.0.0.1:{here[1]}",network="{network}",command="'
+    assert any(line.startswith(f"clan_sent_bytes_total{{{ends}") and line.endswith(" 12345")
+               for line in text.splitlines()), text
+    assert any(line.startswith(f"clan_messages_total{{{back}") and line.endswith(" 7")
+               for line in text.splitlines()), text
+    count = re.search(r'clan_connections\{path="shm",reason=""\} (\d+)', text)
+    assert count and int(count[1]) >= 1, text
+    assert "--watch" in clan.stat("--prometheus", "--watch", code=2).stderr
+    client.end()
+    server.close()
+    os.close(page.fd)
 
 
 def main():
@@ -376,6 +420,7 @@ def main():
     check_all(clan)
     check_reasons(clan)
     check_refused(clan)
+    check_prometheus(clan)
     return 0
 
 

@@ -69,6 +69,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
 struct StatOptions {
   bool json = false;
   bool all = false;           ///< also local TCP connections of programs under CLAN that have not moved
+  bool prometheus = false;    ///< in Prometheus' text format; with `all`
   bool watch = false;         ///< again and again, with rates
   double interval_s = 1;      ///< between two looks
   std::vector<pid_t> pids;    ///< empty: every process

@@ -44,7 +44,8 @@ class RunFormatter : public CLI::Formatter {
 };
 
 CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code) {
-  auto* run = app.add_subcommand("run", "Run a program with its local TCP connections, or libfabric, over CLAN");
+  auto* run =
+      app.add_subcommand("run", "Run a program with its local TCP connections, or libfabric, over CLAN");
   run->formatter(std::make_shared<RunFormatter>());
   run->prefix_command();  // from the command's name on, everything is the command's
   run->add_option_function<std::string>(
@@ -83,9 +84,8 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a\n"
            "static one and one of another architecture run without CLAN.";
   });
-  run->callback([=, &options, &exit_code] {
-    exit_code = clan::tool::exec_under_clan(options, run->remaining());
-  });
+  run->callback(
+      [=, &options, &exit_code] { exit_code = clan::tool::exec_under_clan(options, run->remaining()); });
   return run;
 }
 
@@ -126,19 +126,25 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
   stat->add_flag("--json", options.json, "An array of objects; with --watch one array per line");
   stat->add_flag("--all", options.all,
                  "Also local TCP connections of programs under CLAN that have not moved, and why");
+  auto* prometheus =
+      stat->add_flag("--prometheus", options.prometheus,
+                     "Prometheus' text format, of all connections, for node_exporter's textfile collector");
   auto* watch = stat->add_option("--watch", options.interval_s,
                                  "Again every so many seconds (1), with rates, until interrupted")
                     ->type_name("[SECONDS]")
                     ->expected(0, 1)
-                    ->check(CLI::Range(0.1, 3600.0));
+                    ->check(CLI::Range(0.1, 3600.0))
+                    ->excludes(prometheus);
   stat->add_option("PID", options.pids, "Only connections of these processes")->check(check_pid);
   stat->footer(
       "A line is a connection. SENT, MESSAGES, SLEEPS and WAKE-UPS are those of the local end, a slash, and\n"
       "those of the other end; bytes that went by TCP before the connection moved are not among them.\n"
+      "NETWORK is the number of the network namespace, as in /proc/PID/ns/net; two if the ends differ.\n"
       "Looking takes nothing from the processes looked at, and needs the right to look into /proc/PID/fd:\n"
       "one's own processes, or all of them as root.");
   stat->callback([=, &options, &exit_code] {
     options.watch = watch->count() > 0;
+    options.all = options.all || options.prometheus;
     exit_code = clan::tool::print_connections(options);
   });
 }
@@ -164,8 +170,7 @@ int main(int argc, char** argv) {
   add_stat(app, stat_options, exit_code);
 #endif
 
-  auto* doctor =
-      app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
+  auto* doctor = app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
   doctor->add_flag("--json")->description("The same as JSON");
   doctor->callback([&] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
 
@@ -176,15 +181,17 @@ int main(int argc, char** argv) {
                   "ofi: what makes libfabric find CLAN, for the shell: eval \"$(clan env ofi)\"")
       ->check(CLI::IsMember({"ofi"}));
   env->callback([&] {
-    if (face.empty()) clan::tool::print_environment();
-    else exit_code = clan::tool::print_ofi_environment();
+    if (face.empty())
+      clan::tool::print_environment();
+    else
+      exit_code = clan::tool::print_ofi_environment();
   });
 #else
   env->callback(clan::tool::print_environment);
 #endif
 
-  auto* bench =
-      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi)");
+  auto* bench = app.add_subcommand(
+      "bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([&] { exit_code = clan::tool::exec_bench(bench->remaining()); });

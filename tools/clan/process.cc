@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
@@ -85,6 +86,13 @@ std::optional<std::map<std::string, std::string>> variables_of(pid_t pid) {
   return variables;
 }
 
+void read_users(pid_t pid, ProcessFacts& facts) {
+  std::ifstream map(fmt::format("/proc/{}/uid_map", pid));
+  for (ProcessFacts::Users users{}; map >> users.inside >> users.outside >> users.count;) {
+    facts.users.push_back(users);
+  }
+}
+
 void find_settings(pid_t pid, ProcessFacts& facts) {
   const auto variables = variables_of(pid);
   if (!variables) return;
@@ -110,6 +118,12 @@ void find_settings(pid_t pid, ProcessFacts& facts) {
 
 }  // namespace
 
+bool ProcessFacts::has_user(uid_t uid) const {
+  return users.empty() || std::any_of(users.begin(), users.end(), [uid](const Users& u) {
+           return uid >= u.outside && uid - u.outside < u.count;
+         });
+}
+
 const ProcessFacts& Processes::of(pid_t pid) {
   const auto [place, fresh] = known_.try_emplace(pid);
   ProcessFacts& facts = place->second;
@@ -117,6 +131,7 @@ const ProcessFacts& Processes::of(pid_t pid) {
   facts.has_library = has_library(pid);
   if (!facts.has_library) return facts;
   read_status(pid, facts);
+  read_users(pid, facts);
   facts.small_files = has_small_files(pid);
   find_settings(pid, facts);
   facts.many_pipes = has_many_pipes(pid, facts);

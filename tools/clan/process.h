@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <vector>
 
 namespace clan::tool {
 
@@ -14,8 +15,13 @@ struct ProcessFacts {
   std::optional<uid_t> user;         ///< the effective one
   std::optional<Settings> settings;  ///< absent: the environment it began with is not there to be read
   bool misunderstood = false;        ///< something in `settings` was wrong, so that it is disabled
-  bool filtered = false;             ///< a filter of system calls (seccomp) is on it
-  bool small_files = false;          ///< its limit of file sizes leaves no room for pipes
+  struct Users {
+    unsigned long inside, outside, count;
+  };
+  std::vector<Users> users;        ///< of its user namespace, as in /proc/PID/uid_map; empty: not known
+  bool has_user(uid_t uid) const;  ///< numbered as here; true when in doubt
+  bool filtered = false;           ///< a filter of system calls (seccomp) is on it
+  bool small_files = false;        ///< its limit of file sizes leaves no room for pipes
   bool many_pipes = false;           ///< it has as many as its memory allows, see clan/pipe_memory.h
 };
 

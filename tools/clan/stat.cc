@@ -7,6 +7,8 @@
 //
 // Nothing is written, no process is stopped, no lock of theirs taken. The page is copied with pread() and not
 // mapped: what is in it and how long the file is are the word of processes that may be hostile.
+#include "stat.h"
+
 #include <arpa/inet.h>
 #include <clan/pipe.h>
 #include <clan/socket_face.h>
@@ -49,22 +51,6 @@ namespace {
 
 // --- addresses ----------------------------------------------------------------------------------------
 
-/// IPv4 as ::ffff:a.b.c.d, so that a connection between an IPv6 and an IPv4 socket has equal ends.
-struct Address {
-  std::array<unsigned char, 16> ip{};
-  std::uint16_t port = 0;
-  auto operator<=>(const Address&) const = default;
-};
-
-struct TcpPair {
-  Address local;
-  Address remote;
-  auto operator<=>(const TcpPair&) const = default;
-  TcpPair mirrored() const { return {remote, local}; }
-};
-
-constexpr std::array<unsigned char, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
 Address make_address(const void* ip, bool v4, std::uint16_t port) {
   Address address;
   address.port = port;
@@ -72,48 +58,6 @@ Address make_address(const void* ip, bool v4, std::uint16_t port) {
   if (v4) std::copy(kMapped.begin(), kMapped.end(), address.ip.begin());
   return address;
 }
-
-std::string to_string(const Address& address) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (std::equal(kMapped.begin(), kMapped.end(), address.ip.begin())) {
-    inet_ntop(AF_INET, address.ip.data() + 12, text, sizeof text);
-    return text;
-  }
-  inet_ntop(AF_INET6, address.ip.data(), text, sizeof text);
-  return text;
-}
-
-std::string with_port(const Address& address) {
-  const std::string ip = to_string(address);
-  const bool v6 = ip.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", v6 ? "[" : "", ip, v6 ? "]" : "", address.port);
-}
-
-// --- what is shown ------------------------------------------------------------------------------------
-
-struct EndView {
-  Address address;
-  std::set<pid_t> processes;
-  std::uint64_t bytes = 0;  // sent by this end, through the pipe
-  std::uint64_t messages = 0;
-  std::uint64_t sleeps = 0;
-  std::uint64_t wakeups = 0;
-  std::uint64_t tcp_bytes = 0;  // sent by TCP before the move
-  std::uint64_t state = 0;
-  std::optional<uid_t> owner;  // of the socket
-};
-
-/// What stays the same from one look to the next: device, inode and time of creation of the memfd.
-using Identity = std::tuple<dev_t, ino_t, std::uint64_t>;
-
-struct Connection {
-  Identity id{};
-  bool in_pipe = false;  // false: a TCP connection that has not moved; it has no counters
-  EndView ends[2];
-  const char* path = "tcp";
-  std::string why;
-  bool about_to_move = false;  // there is a pipe, and nothing has gone through it
-};
 
 // --- what /proc says ----------------------------------------------------------------------------------
 
@@ -125,6 +69,8 @@ struct Scan {
   };
   std::map<std::pair<dev_t, ino_t>, PipeFile> pipes;
   std::map<ino_t, std::set<pid_t>> sockets;
+  std::map<ino_t, std::set<pid_t>> standard;  // sockets that are a standard stream of these
+  std::set<pid_t> rings;                      // processes with an io_uring
   std::set<pid_t> seen;
   std::size_t refused = 0;
 };
@@ -179,6 +125,9 @@ void scan_descriptors(pid_t pid, Scan& scan) {
     ino_t inode = 0;
     if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) {
       scan.sockets[inode].insert(pid);
+      if (std::strlen(entry->d_name) == 1 && entry->d_name[0] <= '2') scan.standard[inode].insert(pid);
+    } else if (target == "anon_inode:[io_uring]") {
+      scan.rings.insert(pid);
     } else if (target == kPipeLink) {
       struct stat about {};
       if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
@@ -254,7 +203,7 @@ class TcpTables {
  public:
   /// The one `pid` is in.
   const TcpTable& of(pid_t pid) {
-    const std::string name_space = read_link(fmt::format("/proc/{}/ns/net", pid));
+    const std::string name_space = name_of(pid);
     const auto [place, fresh] = tables_.try_emplace(name_space);
     if (fresh) {
       read_tcp_table(fmt::format("/proc/{}/net/tcp", pid), place->second);
@@ -262,17 +211,18 @@ class TcpTables {
     }
     return place->second;
   }
+  /// The number of that namespace, 0: not known.
+  static std::uint64_t number_of(pid_t pid) {
+    std::uint64_t number = 0;
+    return std::sscanf(name_of(pid).c_str(), "net:[%lu]", &number) == 1 ? number : 0;
+  }
+  const std::map<std::string, TcpTable>& all() const { return tables_; }
 
  private:
+  static std::string name_of(pid_t pid) { return read_link(fmt::format("/proc/{}/ns/net", pid)); }
+
   std::map<std::string, TcpTable> tables_;
 };
-
-std::string command_name(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/comm", pid));
-  std::string name;
-  std::getline(file, name);
-  return name;
-}
 
 // --- from a page to a connection ----------------------------------------------------------------------
 
@@ -446,6 +396,9 @@ std::string why_not_moved(const Connection& connection, Processes& processes) {
     bool all_changed = true;
     for (const pid_t pid : under[end]) {
       const ProcessFacts& facts = processes.of(pid);
+      if (!facts.has_user(other)) {
+        return fmt::format("user {} is not in the user namespace of process {}", other, pid);
+      }
       const bool same = !facts.user || *facts.user == other;
       all_refuse = all_refuse && !same && facts.settings && !facts.settings->names_uid(other);
       all_changed = all_changed && facts.user && *facts.user != own;
@@ -457,6 +410,22 @@ std::string why_not_moved(const Connection& connection, Processes& processes) {
     }
   }
   return may_be_user ? "perhaps " + users : "";
+}
+
+/// What descriptors tell of an end: all of its processes have an io_uring, or the connection as a standard
+/// stream.
+std::string by_descriptors(const Scan& scan, const EndView& end, ino_t socket, Processes& processes) {
+  const auto under = under_clan(end, processes);
+  const auto all_in = [&](const std::set<pid_t>& pids) {
+    return !under.empty() &&
+           std::all_of(under.begin(), under.end(), [&](pid_t pid) { return pids.count(pid) > 0; });
+  };
+  if (all_in(scan.rings)) return fmt::format("an io_uring of process {}", under[0]);
+  const auto standard = scan.standard.find(socket);
+  if (standard != scan.standard.end() && all_in(standard->second)) {
+    return fmt::format("it is standard input or output of process {}", under[0]);
+  }
+  return "";
 }
 
 /// Local TCP connections with a program under CLAN at one end at least, that are in none of `listed`.
@@ -490,9 +459,12 @@ void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std:
       if (!served) continue;
       connection.why = why_not_moved(connection, processes);
       for (int i = 0; i < 2 && connection.why.empty(); ++i) {
+        connection.why = by_descriptors(scan, connection.ends[i], sockets[i].inode, processes);
+      }
+      for (int i = 0; i < 2 && connection.why.empty(); ++i) {
         connection.why = perhaps_filtered(connection.ends[i], processes);
       }
-      // Too few calls, or what only the process knows: io_uring, MSG_ZEROCOPY.
+      // Too few calls, or what only the process knows: RTLD_DEEPBIND, MSG_ZEROCOPY.
       if (connection.why.empty()) connection.why = "not used enough yet, or CLAN_LOG=info says why";
       known.insert(pair.mirrored());
       listed.push_back(connection);
@@ -502,17 +474,23 @@ void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std:
 
 // --- one look -----------------------------------------------------------------------------------------
 
-struct Look {
-  std::vector<Connection> connections;
-  std::size_t refused = 0;         // processes we may not look at
-  std::size_t other_versions = 0;  // pipes of another CLAN
-  std::vector<pid_t> absent;       // asked for, and not there
-};
-
 bool wanted(const Connection& connection, const std::vector<pid_t>& pids) {
   return pids.empty() || std::any_of(pids.begin(), pids.end(), [&](pid_t pid) {
            return connection.ends[0].processes.count(pid) + connection.ends[1].processes.count(pid) > 0;
          });
+}
+
+/// Local connections that nobody has whom we may look into.
+std::size_t count_unseen(const Scan& scan, const TcpTables& tables) {
+  std::size_t count = 0;
+  for (const auto& [name, table] : tables.all()) {
+    for (const auto& [pair, socket] : table) {
+      const auto other = table.find(pair.mirrored());
+      if (other == table.end() || pair.mirrored() < pair) continue;
+      count += scan.sockets.count(socket.inode) + scan.sockets.count(other->second.inode) == 0 ? 1 : 0;
+    }
+  }
+  return count;
 }
 
 Look look(const StatOptions& options) {
@@ -537,6 +515,15 @@ Look look(const StatOptions& options) {
     result.connections.push_back(std::move(connection));
   }
   if (options.all) add_unmoved(scan, tables, processes, result.connections);
+  for (Connection& connection : result.connections) {
+    for (EndView& end : connection.ends) {
+      if (!end.processes.empty()) end.network = TcpTables::number_of(*end.processes.begin());
+    }
+  }
+  if (scan.refused > 0) {
+    (void)tables.of(getpid());
+    result.unseen = count_unseen(scan, tables);
+  }
   std::erase_if(result.connections, [&](const Connection& c) { return !wanted(c, options.pids); });
   for (Connection& connection : result.connections) {
     // The process that was asked for sits at the local end.
@@ -556,11 +543,6 @@ Look look(const StatOptions& options) {
 }
 
 // --- rates --------------------------------------------------------------------------------------------
-
-struct Rate {
-  double bytes[2] = {0, 0};
-  double messages[2] = {0, 0};
-};
 
 /// What the counters were at the last look, by connection and local address.
 class Rates {
@@ -595,133 +577,13 @@ class Rates {
   std::map<std::pair<Identity, Address>, Counters> current_;
 };
 
-// --- output -------------------------------------------------------------------------------------------
-
-/// 1234567 as "1.2M".
-std::string short_number(double value) {
-  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
-  std::size_t unit = 0;
-  for (; value >= 9999.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{:.0f}", value) : fmt::format("{:.1f}{}", value, kUnits[unit]);
-}
-
-std::string both(double first, double second) { return short_number(first) + "/" + short_number(second); }
-
-/// What a terminal or JSON cannot show as it is becomes '?': a process chooses its name itself.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
-  }
-  return text;
-}
-
-std::string processes_text(const EndView& end) {
-  constexpr std::size_t kShown = 4;
-  std::string text;
-  std::size_t n = 0;
-  for (const pid_t pid : end.processes) {
-    if (n++ == kShown) {
-      text += fmt::format(",+{}", end.processes.size() - kShown);
-      break;
-    }
-    text += fmt::format("{}{}/{}", text.empty() ? "" : ",", pid, printable(command_name(pid)));
-  }
-  return text.empty() ? "?" : text;
-}
-
-using Row = std::vector<std::string>;
-
-Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool watch) {
-  const EndView& a = connection.ends[0];
-  const EndView& b = connection.ends[1];
-  const auto counted = [&](std::uint64_t EndView::*counter) {
-    return connection.in_pipe ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
-  };
-  Row row{with_port(a.address), with_port(b.address),
-          !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
-          counted(&EndView::bytes)};
-  if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");
-  row.push_back(counted(&EndView::messages));
-  if (watch) row.push_back(rate ? both(rate->messages[0], rate->messages[1]) : "-");
-  row.push_back(counted(&EndView::sleeps));
-  row.push_back(counted(&EndView::wakeups));
-  row.push_back(processes_text(a));
-  row.push_back(processes_text(b));
-  return row;
-}
-
-void print_text(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i + 1 < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
-    fmt::print("{}{}\n", line, row.back());
-  }
-}
-
-Row heading(bool watch) {
-  if (!watch) {
-    return {"LOCAL", "PEER", "PATH", "SENT", "MESSAGES", "SLEEPS", "WAKE-UPS", "PROCESS", "PEER'S PROCESS"};
-  }
-  return {"LOCAL",      "PEER",   "PATH",     "SENT",    "SENT/S",        "MESSAGES",
-          "MESSAGES/S", "SLEEPS", "WAKE-UPS", "PROCESS", "PEER'S PROCESS"};
-}
-
-std::string json_string(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : printable(text)) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
-
-std::string json_end(const Connection& connection, int which, const std::optional<Rate>& rate) {
-  const EndView& end = connection.ends[which];
-  std::string processes;
-  for (const pid_t pid : end.processes) {
-    processes += fmt::format("{}{{\"pid\": {}, \"comm\": {}}}", processes.empty() ? "" : ", ", pid,
-                             json_string(command_name(pid)));
-  }
-  std::string text = fmt::format("{{\"address\": \"{}\", \"port\": {}, \"processes\": [{}]",
-                                 to_string(end.address), end.address.port, processes);
-  if (connection.in_pipe) {
-    text +=
-        fmt::format(", \"bytes\": {}, \"messages\": {}, \"sleeps\": {}, \"wakeups\": {}, \"tcp_bytes\": {}",
-                    end.bytes, end.messages, end.sleeps, end.wakeups, end.tcp_bytes);
-  }
-  if (rate) {
-    text += fmt::format(", \"bytes_per_s\": {:.1f}, \"messages_per_s\": {:.1f}", rate->bytes[which],
-                        rate->messages[which]);
-  }
-  return text + "}";
-}
-
-std::string json_object(const Connection& connection, const std::optional<Rate>& rate) {
-  return fmt::format("{{\"local\": {}, \"peer\": {}, \"path\": \"{}\", \"why\": {}}}",
-                     json_end(connection, 0, rate), json_end(connection, 1, rate), connection.path,
-                     json_string(connection.why));
-}
-
-void print_json(const std::vector<std::string>& objects, bool one_line) {
-  fmt::print("[");
-  const char* comma = "";
-  for (const std::string& object : objects) {
-    fmt::print("{}{}", comma, object);
-    comma = one_line ? ", " : ",\n";
-  }
-  fmt::print("]\n");
-}
-
 /// What could not be shown; on stderr, once.
 void mention(const Look& seen) {
-  if (seen.refused > 0) {
-    fmt::print(stderr, "clan stat: {} {} could not be looked into; connections between such are not listed\n",
-               seen.refused, seen.refused == 1 ? "process" : "processes");
+  if (seen.refused > 0 && seen.unseen > 0) {
+    fmt::print(stderr,
+               "clan stat: {} {} could not be looked into, and {} local {} between such; root sees {}\n",
+               seen.refused, seen.refused == 1 ? "process" : "processes", seen.unseen,
+               seen.unseen == 1 ? "connection is" : "connections are", seen.unseen == 1 ? "it" : "them");
   }
   if (seen.other_versions > 0) {
     fmt::print(stderr, "clan stat: {} {} of another version of CLAN\n", seen.other_versions,
@@ -756,6 +618,12 @@ int print_connections(const StatOptions& options) {
     }
     rates.turn();
 
+    if (options.prometheus) {
+      print_prometheus(seen);
+      const bool written = std::fflush(stdout) == 0;
+      mention(seen);
+      return written && seen.absent.empty() ? 0 : 1;
+    }
     if (clear) fmt::print("\033[H\033[2J");
     if (!first && !options.json && !clear) fmt::print("\n");
     if (options.json) {

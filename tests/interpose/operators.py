@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""The examples of docs/operators.md, as far as this machine allows.
+
+    operators.py DOCUMENT CLAN LIBRARY
+
+Shell blocks (sh) are run, with a tree of links in the place of /opt/clan. Drop-ins (ini UNIT) are verified by
+systemd-analyze, and their environment is given to redis-server. Of Docker's files the paths and names are checked.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import programs
+
+FENCE = re.compile(r"^```(\S+) ?([^\n]*)\n(.*?)^```$", re.M | re.S)
+OPT, COLLECTOR = "/opt/clan", "/var/lib/prometheus/node-exporter"
+UNIT = "[Unit]\nDescription=x\n[Service]\nType=simple\nExecStart=/bin/sleep 1\n"
+
+
+def environment_of(drop_in):
+    return dict(line.removeprefix("Environment=").split("=", 1) for line in drop_in.splitlines()
+                if line.startswith("Environment="))
+
+
+def check_shell(text, top):
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], capture_output=True, text=True, timeout=60,
+                          cwd=top, env={k: v for k, v in os.environ.items() if not k.startswith("CLAN_")})
+    programs.require(done.returncode == 0, f"{text}\n{done}")
+
+
+def check_unit(name, text, top):
+    """systemd understands the drop-in: it says nothing of it that it does not say of the unit alone."""
+    if shutil.which("systemd-analyze") is None:
+        return "not verified: no systemd-analyze"
+    units = top / "units"
+    shutil.rmtree(units, ignore_errors=True)
+    (units / f"{name}.d").mkdir(parents=True)
+    (units / name).write_text(UNIT)
+
+    def verify():
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", units / name], capture_output=True, text=True,
+                              timeout=60)
+        return {line for line in done.stderr.splitlines() if str(units) in line or name in line}
+    plain = verify()
+    (units / f"{name}.d/clan.conf").write_text(text)
+    programs.require(verify() <= plain, f"{text}\n{verify()}")
+    (units / f"{name}.d/clan.conf").write_text(text + "NoSuchDirective=1\n")
+    return "verified" if not verify() <= plain else "not verified: systemd-analyze sees nothing wrong here"
+
+
+def check_service(text, library):
+    """redis-server with the drop-in's environment, and a client under CLAN: by shared memory, unless disabled."""
+    variables = environment_of(text)
+    disabled = "CLAN_DISABLE" in variables
+    if disabled:
+        variables["LD_PRELOAD"] = str(library)  # of the other drop-in
+    programs.find("redis-server")
+
+    def talk(run):
+        port = programs.free_port()
+        run.environment.update(variables)
+        run.serve("redis-server", "--port", str(port), "--save", "", port=port, role="nobody")
+        run.environment = {"LC_ALL": "C"}
+        return {"said": "PING" in run.text("redis-benchmark", "-p", port, "-c", "2", "-n", "20000", "-t", "ping", "-q")}
+    said, pipes, _ = programs.attempt(talk, preload=str(library), server=True, client=True, threshold=0)
+    programs.require(said == {"said": True} and (pipes == 0) == disabled, f"{variables}: {pipes} pipes")
+
+
+def check_container(kind, text):
+    programs.require(f"{OPT}/lib/libclan-preload.so" in text and "CLAN_DIR" in text and "/run/clan" in text, text)
+    if kind != "yaml":
+        return
+    try:
+        import yaml  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        return
+    parsed = yaml.safe_load(text)
+    for service in parsed["services"].values():
+        programs.require("clan:/run/clan" in service["volumes"], f"{service}")
+    programs.require(parsed["volumes"]["clan"]["driver_opts"]["o"] == "mode=1777", "the directory is not for all")
+
+
+def main():
+    document, clan, library = Path(sys.argv[1]).read_text(), Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve()
+    blocks = FENCE.findall(document)
+    count = 0
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        shutil.copytree(clan.parent.parent / "lib", top / "clan/lib", symlinks=True,
+                        ignore=lambda _, files: [f for f in files if not f.startswith("libclan")])
+        (top / "clan/bin").mkdir()
+        shutil.copy(clan, top / "clan/bin")
+        (top / "collector").mkdir()
+        for kind, about, text in blocks:
+            here = text.replace(OPT, str(top / "clan")).replace(COLLECTOR, str(top / "collector"))
+            count += 1
+            if kind == "sh":
+                check_shell(here, top)
+            elif kind == "ini":
+                print(about, check_unit(about, text, top))
+                try:
+                    check_service(here, top / "clan/lib" / library.name)
+                except programs.Skip as skip:
+                    print(skip)
+            elif kind in ("dockerfile", "yaml"):
+                check_container(kind, text)
+            else:
+                programs.require(kind == "text", f"what is a block of {kind}?")
+                count -= 1
+    print(f"{count} examples")
+    return 0 if count >= 10 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
