@@ -161,6 +161,7 @@ struct Socket {
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
   std::atomic<int> release_looks{0};
+  std::atomic<std::uint32_t> receives_owing{0};
   std::atomic<bool> pipe_counted{false};
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;

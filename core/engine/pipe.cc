@@ -398,6 +398,17 @@ std::uint64_t Pipe::most_lines(int end, PipeRoom room) const {
   return room == PipeRoom::kWhole ? most : std::min(most, kPipeWindow / kCacheLine);
 }
 
+// The other end has slept or answered since this was last asked: no stream without a pause. Under the lock.
+bool Pipe::is_calm() const {
+  auto& mine = page_->ends[end_];
+  auto relaxed = std::memory_order_relaxed;  // hints
+  const std::uint64_t head = mine.receiver.head.load(relaxed);
+  const bool calm = mine.sender.rang.load(relaxed) != 0 || mine.sender.answered.load(relaxed) != head;
+  mine.sender.rang.store(0, relaxed);
+  mine.sender.answered.store(head, relaxed);
+  return calm;
+}
+
 // Plans a record of `n` bytes, or of fewer. 1 = planned, 0 = no room, -1 = broken.
 int Pipe::plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
                PipeSlot* slot) const {
@@ -441,6 +452,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       const bool goes_on = ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
       if (!goes_on) [[unlikely]] {
         p = load(sender);
+        p.calm = is_calm();
         most = most_lines(end_, room);
         const int rc = plan(ring, p, most, &n, &slot);
         if (rc < 0) return {0, false, EPROTO};
@@ -468,6 +480,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
     add(sender.messages, 1);
   }
   done.must_ring = take_waiting(peer.waiting);
+  if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
 }
 

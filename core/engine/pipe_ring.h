@@ -39,6 +39,7 @@ struct PipeProducer {
   std::uint64_t skip_at = 0;   ///< position of the last skip, 0: none yet
   std::uint64_t jump_at = 0;   ///< of the last jump
   std::uint64_t jump_gap = 0;  ///< lines it leads over, its own among them
+  bool calm = true;            ///< not stored: since the last look the reader has slept, or has answered
 };
 
 /// Where a record goes: the lines to write, found by PipeRing::reserve().
@@ -56,6 +57,8 @@ struct PipeRing {
   std::uint64_t max_payload() const { return shm::RingGeometry{lines}.max_payload(); }
   /// A light connection stays in the first page.
   std::uint64_t first_look() const { return std::min<std::uint64_t>(48, lines / 4); }
+  /// A stream whose reader reads all the time goes on to here, so that the two are not at the same lines.
+  std::uint64_t busy_look() const { return std::min<std::uint64_t>(8192, lines / 4); }
   /// Lines the reader may have read and not published when it finds the ring empty.
   std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
 
@@ -106,7 +109,8 @@ struct PipeRing {
     if (at + k + 2 > (p.look_at != 0 ? p.look_at : first_look())) {
       if (!fresh && !refresh()) return -1;
       if (keeps_up(p, at, k)) return plan(p, k, shm::kRingSkip, lines - at, slot);
-      p.look_at = at + k + std::clamp<std::uint64_t>(at / 2, first_look(), 4096);
+      const std::uint64_t step = std::clamp<std::uint64_t>(at / 2, first_look(), 4096);
+      p.look_at = std::max(at + k + step, p.calm || used(p) <= keep_up() ? 0 : busy_look());
     }
     for (;;) {
       if (int rc = place(p, at, k, fresh, slot); rc != 0) return rc;
@@ -117,7 +121,7 @@ struct PipeRing {
 
   /// Moves the producer past a record that has been written.
   void advance(PipeProducer& p, const PipeSlot& slot) const {
-    if (slot.hop == shm::kRingSkip) p.skip_at = slot.from, p.look_at = 0;
+    if (slot.hop == shm::kRingSkip) p.skip_at = slot.from, p.look_at = p.calm ? 0 : busy_look();
     if (slot.hop == kRingJump) p.jump_at = slot.from, p.jump_gap = slot.position - slot.from;
     p.tail = slot.position + slot.lines;
   }
@@ -173,7 +177,7 @@ struct PipeRing {
   // What has not been read lies just behind us, and before it there is more room than that.
   bool keeps_up(const PipeProducer& p, std::uint64_t at, std::uint64_t k) const {
     return !on_its_way(p, p.skip_at) && !on_its_way(p, p.jump_at) && used(p) * 2 <= at &&
-           k + 1 <= index(p.consumed);
+           k + 1 <= index(p.consumed) && (p.calm || at >= busy_look());
   }
 
   int place(const PipeProducer& p, std::uint64_t at, std::uint64_t k, bool fresh, PipeSlot* slot) const {

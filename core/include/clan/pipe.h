@@ -99,7 +99,9 @@ struct PipePage {
     std::atomic<std::uint64_t> jump_at;              ///< and the rest
     std::atomic<std::uint64_t> jump_gap;
     std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
-    std::uint64_t pad1[4];
+    std::atomic<std::uint64_t> answered;     ///< head of this end's receiver when its sender last looked
+    std::atomic<std::uint64_t> rang;         ///< the reader slept; cleared when this end looks
+    std::uint64_t pad1[2];
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
     std::uint32_t pad2;
     std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
@@ -248,6 +250,7 @@ class CLAN_EXPORT Pipe {
   class Locked;
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
+  bool is_calm() const;
   int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n, PipeSlot* slot) const;
   std::uint64_t most_lines(int end, PipeRoom room) const;
   bool has_room(int end, PipeRoom room) const;
