@@ -51,7 +51,7 @@ class KernelOrder {
     for (; first != last; ++first) {
       if (first->interest == nullptr && PipeStamp::before(time, first->since)) first->since = time - 1;
     }
-    floor_ = time;
+    floor_ = (time + 1) & PipeStamp::kTimeMask;
   }
 
  private:

@@ -15,7 +15,7 @@ import sys
 
 ALLOWED = set("""
     malloc calloc realloc free
-    memcpy memmove memset memcmp memchr memmem strlen strnlen strcmp strncmp strchr strstr strspn strcspn strdup strtol strtoul strtoull
+    memcpy memmove memset memcmp memchr memmem strlen strnlen strcmp strncmp strchr strrchr strstr strspn strcspn strdup strtol strtoul strtoull
     snprintf vsnprintf sprintf vasprintf __vasprintf_chk __isoc99_sscanf inet_ntop strerror gettext
     atoi htonl htons ntohs __cmsg_nxthdr
     getenv unsetenv environ sigaddset sigfillset sched_getcpu __rseq_offset __rseq_size

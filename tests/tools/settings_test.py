@@ -16,7 +16,7 @@ VALUES = {
     "CLAN_EXCEPT": ["22", "22,x"],
     "CLAN_UIDS": ["0", "33,113", "4294967294", "4294967295", "root", "-1", "33;113", "1," * 16 + "1"],
     "CLAN_DISABLE": ["0", "1"],
-    "CLAN_MEMORY": ["1", "64M", "65536K", "1G", "0", "64m", "64MB", "-1", "M", "", "9" * 30],
+    "CLAN_MEMORY": ["1", "64M", "65536K", "1G", "0", "64m", "64MB", "-1", "M", "9" * 30],
     "CLAN_DIR": ["/nonexistent", "relative"],
 }
 LINES = ["", "# CLAN_ONLY=x", "  CLAN_EXCEPT=22 \r", "CLAN_ONYL=80", "CLAN_ONLY", "CLAN_DIR", "CLAN_ONLY = 80",

@@ -93,7 +93,7 @@ inline std::uint64_t group_memory(int pid) {
 inline std::uint64_t pipe_memory(std::uint64_t setting, int pid) {
   if (setting != 0) return setting;
   struct sysinfo about {};
-  const std::uint64_t all = ::sysinfo(&about) == 0 ? std::uint64_t{about.totalram} * about.mem_unit : 1u << 30;
+  const std::uint64_t all = sys::call(SYS_sysinfo, &about) == 0 ? std::uint64_t{about.totalram} * about.mem_unit : 1u << 30;
   return std::min(all / kPipesPart, group_memory(pid) / kPipesPartOfGroup);
 }
 
