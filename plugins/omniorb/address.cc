@@ -1,9 +1,6 @@
 #include "address.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 
@@ -33,7 +30,7 @@ std::int64_t time_to_connect(const omni_time_t& deadline) {
 
 omni::giopAddress* Address::duplicate(const char* host) const {
   Name other = name_;
-  other.host = host;
+  if (!other.host.empty()) other.host = host;
   return new Address(other);
 }
 
@@ -44,10 +41,11 @@ omni::giopActiveConnection* Address::Connect(const omni_time_t& deadline, _CORBA
     timed_out = 1;
     return nullptr;
   }
-  std::string service = service_name(name_.name);
+  if (name_.number == 0) return nullptr;
+  std::string service = service_name(name_.word);
   uid_t uid = name_.uid;
-  if (name_.name.empty()) {
-    const auto socket = find_listening_socket(name_.host, name_.port);
+  if (name_.word.empty()) {
+    const auto socket = find_listening_socket(name_.host, name_.number);
     if (!socket) return nullptr;
     service = port_service_name(socket->port, socket->inode);
     uid = socket->uid;
@@ -57,17 +55,14 @@ omni::giopActiveConnection* Address::Connect(const omni_time_t& deadline, _CORBA
   auto stream = Stream::connect((*node)->context(), service, ms, uid);
   if (!stream) {
     // Nobody has promised that there is CLAN behind a port.
-    const bool expected = name_.name.empty() && stream.error().err == ECONNREFUSED;
+    const bool expected = name_.word.empty() && stream.error().err == ECONNREFUSED;
     CLAN_LOG_AT(expected ? LogLevel::kDebug : LogLevel::kInfo, "%s: %s; trying the object's other addresses",
                 text_.c_str(), stream.error().message().c_str());
     return nullptr;
   }
-  static std::atomic<std::uint32_t> count{0};
-  const std::string mine = std::string(kPrefix) + std::string(kThisHost) + ":client-" + std::to_string(::getpid()) +
-                           "-" + std::to_string(++count);
   auto channel = std::make_shared<Channel>(*node, std::move(*stream), true);
   CLAN_INFO("CORBA calls to process %d go by CLAN (%s)", static_cast<int>(channel->peer().pid), text_.c_str());
-  return new ActiveConnection(*node, std::move(channel), mine, text_);
+  return new ActiveConnection(*node, std::move(channel), passing_address(), text_);
 }
 
 }  // namespace clan::orb

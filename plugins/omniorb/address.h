@@ -14,7 +14,9 @@ class Address final : public omni::giopAddress {
 
   const char* type() const override { return "giop:clan"; }
   const char* address() const override { return text_.c_str(); }
-  const char* host() const override { return name_.host.c_str(); }
+  const char* host() const override {
+    return name_.host.empty() ? kThisHost.data() : name_.host.c_str();
+  }
   omni::giopActiveConnection* Connect(const omni_time_t& deadline, _CORBA_ULong strand_flags,
                                       _CORBA_Boolean& timed_out) const override;
   omni::giopAddress* duplicate() const override { return new Address(name_); }

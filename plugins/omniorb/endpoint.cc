@@ -70,7 +70,7 @@ _CORBA_Boolean Endpoint::Bind() {
   auto watcher = Watcher::create(node_->context());
   if (!watcher) return 0;
   watcher_ = *watcher;
-  auto listener = Listener::create(node_->context(), service_name(name_.name));
+  auto listener = Listener::create(node_->context(), service_name(name_.word));
   if (!listener) {
     CLAN_LOG_AT(LogLevel::kError, "%s: %s", text_.c_str(), listener.error().message().c_str());
     return 0;
@@ -137,10 +137,7 @@ void Endpoint::offer(std::uint16_t port, std::uint64_t inode) {
 
 omni::giopConnection* Endpoint::made(Stream stream) {
   auto channel = std::make_shared<Channel>(node_, std::move(stream), false);
-  static std::atomic<std::uint32_t> count{0};
-  const std::string peers = std::string(kPrefix) + std::string(kThisHost) + ":client-" +
-                            std::to_string(channel->peer().pid) + "-" + std::to_string(++count);
-  auto* connection = new Connection(channel, text_, peers);
+  auto* connection = new Connection(channel, text_, passing_address());
   (void)channel->watch_by(watcher_, connection);  // else it is not selectable: the ORB closes it if it has to be
   CLAN_INFO("CORBA calls of process %d come by CLAN (%s)", static_cast<int>(channel->peer().pid), text_.c_str());
   return connection;

@@ -5,31 +5,34 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
+#include <mutex>
+#include <vector>
 
 namespace clan::orb {
 namespace {
 
-constexpr std::size_t kMostName = 48;
+constexpr std::size_t kMostWord = 48;
+constexpr std::string_view kNumbered = "[::ffff:127.0.0.1]:";
 
 template <typename Number>
-std::optional<Number> number(std::string_view text) {
+std::optional<Number> parse_number(std::string_view text) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   return value;
 }
 
-bool good_name(std::string_view text) {
+bool good_word(std::string_view text) {
   const auto good = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
   };
-  return !text.empty() && text.size() <= kMostName && std::all_of(text.begin(), text.end(), good);
+  return !text.empty() && text.size() <= kMostWord && std::all_of(text.begin(), text.end(), good);
 }
 
-std::string random_name() {
+std::string random_word() {
   std::uint64_t value = 0;
   if (::getrandom(&value, sizeof value, 0) != sizeof value) value = static_cast<std::uint64_t>(::getpid()) << 32;
   char text[20];
@@ -37,51 +40,78 @@ std::string random_name() {
   return text;
 }
 
+/// Names and their numbers in this process. Names are never forgotten: references may be kept for ever.
+struct Numbers {
+  std::mutex mutex;
+  std::vector<Name> names;  ///< by number - 1
+};
+Numbers& numbers() {
+  static Numbers* const numbers = new Numbers;
+  return *numbers;
+}
+
+/// False: as many names as there are numbers.
+bool give_number(Name* name) {
+  std::lock_guard lock(numbers().mutex);
+  auto& names = numbers().names;
+  const auto same = [&](const Name& other) { return other.uid == name->uid && other.word == name->word; };
+  const auto found = std::find_if(names.begin(), names.end(), same);
+  if (found == names.end() && names.size() == 65535) return false;
+  name->number = static_cast<std::uint16_t>(found - names.begin() + 1);
+  if (found == names.end()) names.push_back(*name);
+  return true;
+}
+
 }  // namespace
 
 std::string Name::address() const {
-  const std::string end = name.empty() ? "tcp-" + std::to_string(port) : std::to_string(uid) + "-" + name;
-  const bool ipv6 = host.find(':') != std::string::npos;
-  return std::string(kPrefix) + (ipv6 ? "[" + host + "]" : host) + ":" + end;
+  const std::string end = std::to_string(number);
+  if (host.empty()) return std::string(kPrefix) + std::string(kNumbered) + end;
+  return std::string(kPrefix) + (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" + end;
 }
 
-std::optional<Name> Name::parse(std::string_view text) {
+std::optional<Name> Name::of_text(std::string_view text) {
+  const std::size_t dash = text.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto uid = parse_number<uid_t>(text.substr(0, dash));
+  Name out;
+  out.word = text.substr(dash + 1);
+  if (!uid || !good_word(out.word)) return std::nullopt;
+  out.uid = *uid;
+  if (!give_number(&out)) return std::nullopt;
+  return out;
+}
+
+std::optional<Name> Name::of_address(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-  std::string_view host = text.substr(0, colon), end = text.substr(colon + 1);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const auto value = parse_number<std::uint16_t>(text.substr(colon + 1));
+  if (!value) return std::nullopt;
   Name out;
-  out.host = host;
-  const std::size_t dash = end.find('-');
-  if (dash == std::string_view::npos) return std::nullopt;
-  if (end.substr(0, dash) == "tcp") {
-    const auto port = number<std::uint16_t>(end.substr(dash + 1));
-    if (!port || *port == 0) return std::nullopt;
-    out.port = *port;
-    return out;
+  if (text.substr(0, kNumbered.size()) == kNumbered) {
+    std::lock_guard lock(numbers().mutex);
+    const auto& names = numbers().names;
+    return *value > 0 && *value <= names.size() ? names[*value - 1] : out;
   }
-  const auto uid = number<uid_t>(end.substr(0, dash));
-  if (!uid || !good_name(end.substr(dash + 1))) return std::nullopt;
-  out.uid = *uid;
-  out.name = end.substr(dash + 1);
+  std::string_view where = text.substr(0, colon);
+  if (where.size() > 2 && where.front() == '[' && where.back() == ']') where = where.substr(1, where.size() - 2);
+  out.host = where;
+  out.number = *value;
   return out;
 }
 
 std::optional<Name> Name::of_endpoint(std::string_view text) {
+  while (!text.empty() && text.back() == ':') text.remove_suffix(1);  // as in giop:tcp::
   Name out;
   out.uid = ::geteuid();
-  while (!text.empty() && text.back() == ':') text.remove_suffix(1);  // as in giop:tcp::
-  if (text.empty()) {
-    out.name = random_name();
-    return out;
-  }
-  if (good_name(text)) {
-    out.name = text;
-    return out;
-  }
-  const auto given = parse(text);
-  if (!given || given->name.empty() || given->uid != out.uid) return std::nullopt;
-  return given;
+  out.word = text.empty() ? random_word() : std::string(text);
+  if (!good_word(out.word) || !give_number(&out)) return std::nullopt;
+  return out;
+}
+
+std::string passing_address() {
+  static std::atomic<std::uint32_t> count{0};
+  return std::string(kPrefix) + std::string(kNumbered) + std::to_string(count++ % 65536);
 }
 
 std::uint64_t host_id() {
@@ -100,7 +130,7 @@ std::uint64_t host_id() {
   return id;
 }
 
-std::string service_name(std::string_view name) { return "giop." + std::string(name); }
+std::string service_name(std::string_view word) { return "giop." + std::string(word); }
 
 std::string port_service_name(std::uint16_t port, std::uint64_t inode) {
   return "giop.tcp." + std::to_string(port) + "." + std::to_string(inode);

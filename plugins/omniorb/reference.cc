@@ -36,7 +36,7 @@ void add_component(IIOP::ProfileBody& profile, const Name& name) {
   kVersion >>= stream;
   const CORBA::ULongLong host = host_id();
   host >>= stream;
-  stream.marshalRawString(name.address().c_str() + kPrefix.size());
+  stream.marshalRawString(name.text().c_str());
   IOP::TaggedComponent& component = omniIOR::newIIOPtaggedComponent(profile.components);
   component.tag = kComponentTag;
   stream.setOctetSeq(component.component_data);
@@ -64,7 +64,8 @@ CORBA::Boolean encode(omni::omniInterceptors::encodeIOR_T::info_T& info) {
     for (CORBA::ULong i = 0; i < list.length(); ++i) {
       const std::string_view text(list[i]);
       if (text.substr(0, kPrefix.size()) != kPrefix) continue;
-      if (const auto name = Name::parse(text.substr(kPrefix.size()))) {
+      const auto name = Name::of_address(text.substr(kPrefix.size()));
+      if (name && !name->word.empty()) {
         add_component(info.iiop, *name);
       } else if (!published().names.empty()) {
         add_component(info.iiop, published().names[0]);  // "giop:clan:": the one there is
@@ -108,8 +109,8 @@ bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
       version <<= stream;
       host <<= stream;
       const CORBA::String_var text = stream.unmarshalRawString();
-      const auto name = Name::parse(text.in());
-      if (version == 0 || host != host_id() || !name || name->name.empty()) continue;
+      const auto name = Name::of_text(text.in());
+      if (version == 0 || host != host_id() || !name) continue;
       info.ior.getIORInfo()->addresses().push_back(new Address(*name));
     } catch (...) {
       CLAN_INFO("a reference has a malformed CLAN component; it is ignored");
@@ -122,8 +123,8 @@ CORBA::Boolean decode(omni::omniInterceptors::decodeIOR_T::info_T& info) {
   if (!info.has_iiop_body || add_from_components(info)) return 1;
   Name by_port;
   by_port.host = this_machine(info.iiop.address.host);
-  by_port.port = info.iiop.address.port;
-  if (by_port.host.empty() || by_port.port == 0) return 1;
+  by_port.number = info.iiop.address.port;
+  if (by_port.host.empty() || by_port.number == 0) return 1;
   info.ior.getIORInfo()->addresses().push_back(new Address(by_port));
   return 1;
 }

@@ -2,7 +2,7 @@
 // of others.
 //
 // Component: tag 0x434c414e, an encapsulation:
-//     ulong version (1), ulonglong host id, string address ("127.0.0.1:<uid>-<name>")
+//     ulong version (1), ulonglong host id, string "<uid>-<word>"
 // Later versions add fields behind; readers take what they know.
 #pragma once
 

@@ -29,20 +29,21 @@ class Transport final : public omni::giopTransportImpl {
     return name ? new Endpoint(*name) : nullptr;
   }
   omni::giopAddress* toAddress(const char* param) override {
-    const auto name = Name::parse(param != nullptr ? param : "");
+    const auto name = Name::of_address(param != nullptr ? param : "");
     return name ? new Address(*name) : nullptr;
   }
   /// An address, or nothing: in the list of a POA that is the endpoint there is.
   _CORBA_Boolean isValid(const char* param) override {
-    return param != nullptr && (*param == '\0' || Name::parse(param));
+    return param != nullptr && (*param == '\0' || Name::of_address(param));
   }
 
   // The lists of POAs (`eps`) are read when a reference is made.
   _CORBA_Boolean addToIOR(const char* param, omni::IORPublish* eps) override {
     if (eps != nullptr) return 1;
-    const auto name = Name::parse(param != nullptr ? param : "");
-    if (name) publish_in_references(*name);
-    return name.has_value();
+    const auto name = Name::of_address(param != nullptr ? param : "");
+    if (!name || name->word.empty()) return 0;
+    publish_in_references(*name);
+    return 1;
   }
   const omnivector<const char*>* getInterfaceAddress() override {
     static const omnivector<const char*> none;
@@ -132,7 +133,7 @@ void prepare_rules(transportRules& rules, const char* option) {
 bool allowed(transportRules& rules, const char* option) {
   CORBA::StringSeq actions;
   CORBA::ULong priority;
-  if (rules.match("giop:clan:127.0.0.1:any", actions, priority)) {
+  if (rules.match("giop:clan:127.0.0.1:1", actions, priority)) {
     for (CORBA::ULong i = 0; i < actions.length() && std::strcmp(actions[i], "none") != 0; ++i) {
       if (std::strcmp(actions[i], "clan") == 0) return true;
     }

@@ -89,13 +89,12 @@ TEST(References, OfAPoaWithEndpointsOfItsOwnNameThose) {
   EXPECT_PATH();
 }
 
-TEST(References, OfEndpointsWithANameAreThatName) {
+TEST(References, OfEndpointsWithANameAreFoundAndItIsTakenThen) {
   if (stock()) GTEST_SKIP() << "without CLAN there is no such endpoint";
   const std::string name = "suite." + std::to_string(::getpid());
   Process process = start_server({"-ORBendPoint", "giop:clan:" + name});
   Orb orb;
   Suite::Server_var server = orb.server(process.line());
-  EXPECT_EQ(address_in(server, "giop:clan:"), "giop:clan:127.0.0.1:" + std::to_string(::geteuid()) + "-" + name);
   server->null_call();
   EXPECT_PATH();
   // As with a TCP port that is taken.
