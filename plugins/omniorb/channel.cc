@@ -138,39 +138,49 @@ void Channel::set_selectable(int now, bool data_in_buffer) {
   arm(kWanted);
 }
 
-// Switches events on, if the state still is `from`. What has arrived already posts one.
+// Watches from now on, if the state still is `from`. What has arrived already is told.
 void Channel::arm(std::uint32_t from) {
   std::lock_guard lock(arming_);
   if (!state_.compare_exchange_strong(from, kArming)) return;
-  (void)stream_.resume_events();
+  bool there = false;
+  if (events_on_ && !receiving_.exchange(true)) {
+    there = readable();  // an event for it may have come while nobody watched
+    leave_receiver();
+  } else {
+    (void)stream_.resume_events();  // posts one for it
+    events_on_ = true;
+  }
   std::uint32_t arming = kArming;
-  if (!state_.compare_exchange_strong(arming, kArmed)) stream_.pause_events();  // cleared meanwhile
+  if (state_.compare_exchange_strong(arming, kArmed) && there) watcher_->look_again(id_);
 }
 
 void Channel::clear() {
   if (inherited() || !watcher_) return;
   const std::uint32_t before = state_.exchange(kIdle);
-  if (before == kArming || before == kArmed) {
+  if (before == kArming) {
     std::lock_guard lock(arming_);  // whoever is arming looks at the stream
-    if (before == kArmed) stream_.pause_events();
   }
   while (telling_) ::sched_yield();  // after this the ORB may delete the connection
 }
 
-// An event has come. True: the ORB is to be told; it is not watched any more. An event may also mean that the peer
-// has read what we sent: then it stays armed.
+// An event has come. True: the ORB is to be told, and watches no more. An event may also mean that the peer has read
+// what we sent. Events that tell nothing new, as when a thread reads by itself, are switched off: each costs the peer
+// some of its time.
 bool Channel::take_event() {
   std::lock_guard lock(arming_);
-  if (state_ != kArmed) return false;
-  if (!receiving_.exchange(true)) {
-    const bool there = readable();
+  const std::uint32_t before = state_;
+  bool there = before != kIdle;
+  if (there && !receiving_.exchange(true)) {
+    there = readable();
     leave_receiver();
-    if (!there) return false;
   }
-  std::uint32_t armed = kArmed;
-  if (!state_.compare_exchange_strong(armed, kIdle)) return false;
-  stream_.pause_events();
-  return true;
+  std::uint32_t same = before;
+  if (there && state_.compare_exchange_strong(same, kIdle)) return true;
+  if (before != kArmed && events_on_) {
+    stream_.pause_events();
+    events_on_ = false;
+  }
+  return false;
 }
 
 // --- peek ------------------------------------------------------------------------------------------

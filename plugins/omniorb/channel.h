@@ -7,7 +7,8 @@
 //       ^──────────────────────── clear() ────────────────────────────────┘
 //
 // `wanted` is a flag: in a call of a few microseconds nothing else happens. Armed, the client's next bytes post an
-// event; arming costs a system call, so the Watcher does it for calls that are still running when it looks.
+// event. Switching events on costs a system call, so the Watcher does it for calls that are still running when it
+// looks, and they stay on for as long as they are of use.
 //
 // Thread-safety: as giopConnection asks: one thread sends, one receives; shut_down() from any thread.
 #pragma once
@@ -78,6 +79,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t id_ = 0;  ///< with the watcher
   omni::giopConnection* connection_ = nullptr;
   std::mutex arming_;  ///< held while events are switched on or off
+  bool events_on_ = false;
   std::atomic<std::uint32_t> state_{kIdle};
   std::atomic<std::uint32_t> turn_{0};    ///< counts set_selectable(0)
   std::atomic<bool> listed_{false};       ///< the watcher looks at it at its next tick

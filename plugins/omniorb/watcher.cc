@@ -34,7 +34,7 @@ bool Watcher::wait(Tell told, void* cookie) {
       if (events[i].tag != kPoke) event(events[i].tag, told, cookie);
     }
   }
-  tell_buffered(told, cookie);
+  tell_listed(told, cookie);
   if (ticking_ && monotonic_ns() >= next_tick_ns_) tick();
   return true;
 }
@@ -85,22 +85,26 @@ void Watcher::event(std::uint64_t id, Tell told, void* cookie) {
   channel->telling_ = false;
 }
 
-void Watcher::tell_soon(std::uint64_t id) {
+void Watcher::put(std::vector<std::uint64_t>* list, std::uint64_t id) {
   {
     std::lock_guard lock(mutex_);
-    buffered_.push_back(id);
+    list->push_back(id);
+    any_put_ = true;
   }
   poke();
 }
 
-void Watcher::tell_buffered(Tell told, void* cookie) {
-  std::vector<std::uint64_t> ids;
+void Watcher::tell_listed(Tell told, void* cookie) {
+  if (!any_put_) return;
+  std::vector<std::uint64_t> buffered, again;
   {
     std::lock_guard lock(mutex_);
-    if (buffered_.empty()) return;
-    ids.swap(buffered_);
+    any_put_ = false;
+    buffered.swap(buffered_);
+    again.swap(again_);
   }
-  for (const std::uint64_t id : ids) {
+  for (const std::uint64_t id : again) event(id, told, cookie);
+  for (const std::uint64_t id : buffered) {
     const auto channel = find(id);
     if (!channel) continue;
     channel->telling_ = true;

@@ -40,14 +40,17 @@ class Watcher {
   /// To be looked at, at the next ticks.
   void list(const std::shared_ptr<Channel>& channel);
   /// The ORB itself has bytes of this one: tell it, from the waiting thread.
-  void tell_soon(std::uint64_t id);
+  void tell_soon(std::uint64_t id) { put(&buffered_, id); }
+  /// As if an event had come for this one.
+  void look_again(std::uint64_t id) { put(&again_, id); }
 
  private:
   static constexpr std::uint64_t kPoke = 0;
   std::shared_ptr<Channel> find(std::uint64_t id);
   void event(std::uint64_t id, Tell tell, void* cookie);
+  void put(std::vector<std::uint64_t>* list, std::uint64_t id);
   void tick();
-  void tell_buffered(Tell tell, void* cookie);
+  void tell_listed(Tell tell, void* cookie);
 
   EventQueue queue_;
   std::uint32_t poke_;
@@ -55,7 +58,8 @@ class Watcher {
   std::uint64_t last_id_ = kPoke;
   std::unordered_map<std::uint64_t, std::shared_ptr<Channel>> channels_;
   std::vector<std::shared_ptr<Channel>> listed_;
-  std::vector<std::uint64_t> buffered_;
+  std::vector<std::uint64_t> buffered_, again_;
+  std::atomic<bool> any_put_{false};
   std::atomic<bool> ticking_{false};
   int idle_ticks_ = 0;
   std::uint64_t next_tick_ns_ = 0;
