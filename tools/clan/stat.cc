@@ -43,6 +43,9 @@
 #include <vector>
 
 #include "commands.h"
+#ifdef CLAN_OMNIORB
+#include "orb_traffic.h"
+#endif
 #include "process.h"
 
 namespace clan::tool {
@@ -113,6 +116,7 @@ struct Connection {
   EndView ends[2];
   const char* path = "tcp";
   std::string why;
+  bool corba = false;  // a connection of omniORB's, which has no addresses
   bool about_to_move = false;  // there is a pipe, and nothing has gone through it
 };
 
@@ -126,6 +130,9 @@ struct Scan {
   };
   std::map<std::pair<dev_t, ino_t>, PipeFile> pipes;
   std::map<ino_t, std::set<pid_t>> sockets;
+#ifdef CLAN_OMNIORB
+  std::map<std::pair<dev_t, ino_t>, OrbTable> orb_tables;
+#endif
   std::set<pid_t> seen;
   std::size_t refused = 0;
 };
@@ -187,6 +194,13 @@ void scan_descriptors(pid_t pid, Scan& scan) {
       file.link = std::move(link);
       file.holders.insert(pid);
     }
+#ifdef CLAN_OMNIORB
+    static const std::string kTable = orb_table_link();
+    if (target == kTable) {
+      struct stat about{};
+      if (stat(link.c_str(), &about) == 0) scan.orb_tables[{about.st_dev, about.st_ino}] = {pid, link};
+    }
+#endif
   }
   if (errno == EACCES || errno == EPERM) ++scan.refused;
 }
@@ -495,6 +509,25 @@ struct Look {
   std::vector<pid_t> absent;       // asked for, and not there
 };
 
+#ifdef CLAN_OMNIORB
+Connection describe(const OrbRow& row) {
+  Connection connection;
+  // The same process may have many: the number of the row tells them apart.
+  connection.id = {row.table.first, row.table.second * 65536 + row.number, row.created_ns};
+  connection.in_pipe = connection.corba = true;
+  connection.path = "shm";
+  connection.why = "CORBA";
+  const int mine = row.client ? 0 : 1;
+  connection.ends[mine].processes = {row.pid};
+  connection.ends[1 - mine].processes = {row.peer};
+  for (const int end : {0, 1}) {
+    connection.ends[end].bytes = row.bytes[end == mine ? 0 : 1];
+    connection.ends[end].messages = row.messages[end == mine ? 0 : 1];
+  }
+  return connection;
+}
+#endif
+
 bool wanted(const Connection& connection, const std::vector<pid_t>& pids) {
   return pids.empty() || std::any_of(pids.begin(), pids.end(), [&](pid_t pid) {
            return connection.ends[0].processes.count(pid) + connection.ends[1].processes.count(pid) > 0;
@@ -522,6 +555,9 @@ Look look(const StatOptions& options) {
     }
     result.connections.push_back(std::move(connection));
   }
+#ifdef CLAN_OMNIORB
+  for (const OrbRow& row : read_orb_tables(scan.orb_tables)) result.connections.push_back(describe(row));
+#endif
   if (options.all) add_unmoved(scan, tables, processes, result.connections);
   std::erase_if(result.connections, [&](const Connection& c) { return !wanted(c, options.pids); });
   for (Connection& connection : result.connections) {
@@ -622,9 +658,11 @@ Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool
   const EndView& a = connection.ends[0];
   const EndView& b = connection.ends[1];
   const auto counted = [&](std::uint64_t EndView::*counter) {
-    return connection.in_pipe ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
+    const bool known = connection.in_pipe &&
+                       !(connection.corba && (counter == &EndView::sleeps || counter == &EndView::wakeups));
+    return known ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
   };
-  Row row{with_port(a.address), with_port(b.address),
+  Row row{connection.corba ? "client" : with_port(a.address), connection.corba ? "server" : with_port(b.address),
           !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
           counted(&EndView::bytes)};
   if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");
