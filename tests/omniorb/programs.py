@@ -200,10 +200,10 @@ def names(stage, root_by_clan=True):
     done = stage.run(nameclt, *reference, "bind_new_context", "test")
     by_clan(done.stderr)
     done = stage.run(nameclt, *reference, "list")
-    require("test" in done.stdout, done.stdout)
+    require("test" in done.stdout, f"nameclt list: {done}")
     by_clan(done.stderr)
     # Somebody without CLAN sees the same names.
-    require("test" in stage.run(nameclt, *reference, "list", under=False).stdout, "nameclt without CLAN")
+    require("test" in stage.run(nameclt, *reference, "list", under=False).stdout, "nameclt without CLAN saw another list")
     stage.start(example("echo/eg3_impl"), *reference)
     for _ in range(100):
         listed = stage.run(nameclt, *reference, "list", "test", wrong=True)
@@ -211,7 +211,7 @@ def names(stage, root_by_clan=True):
             break
         time.sleep(0.1)
     done = stage.run(example("echo/eg3_clt"), *reference)
-    require('replied, "Hello!"' in done.stdout, done.stdout)
+    require('replied, "Hello!"' in done.stdout + done.stderr, f"eg3_clt: {done}")
     by_clan(done.stderr)
 
 
@@ -233,9 +233,7 @@ def events(stage):
         time.sleep(0.1)
     _, consumer_out, consumer_err = stage.start(eventc, *reference)
     _, supplier_out, supplier_err = stage.start(events_program, *reference)
-    process = subprocess.run(["true"], check=False)  # both talk through the third process
-    del process
-    time.sleep(1.5)
+    time.sleep(1.5)  # both talk through the third process
     by_clan(consumer_err.read_text(), supplier_err.read_text(), err.read_text())
 
 
@@ -247,7 +245,7 @@ assert d.command_inout("DevDouble", 2.5) == 2.5
 assert d.command_inout("DevString", "a word") == "a word"
 assert list(d.command_inout("DevVarLongArray", list(range(1000)))) == list(range(1000))
 for name in d.get_attribute_list():
-    if name.endswith(("_no_value", "wave")) or name == "throw_exception": continue
+    if name.endswith("wave") or name in ("no_value", "throw_exception"): continue
     a = d.read_attribute(name)
     assert a.has_failed is False, name
 for name, value in (("double_scalar", 1.25), ("long_scalar", 7), ("string_scalar", "x" * 1000)):
@@ -286,13 +284,9 @@ def tango(stage):
 
 def stat(stage):
     """`clan stat` shows the connection, with both processes."""
-    _, out, _ = stage.start(example("echo/eg2_impl"))
-    ior = stage.wait_for(out, r"IOR:\w+").group()
-    script = stage.directory / "hold.gdb"
-    del script
-    server, suite_out, _ = stage.start(Path(stage.programs) / "omniorb-suite-server", "-ORBendPoint", "giop:tcp:127.0.0.1:")
+    server, suite_out, _ = stage.start(stage.programs / "omniorb-suite-server", "-ORBendPoint", "giop:tcp:127.0.0.1:")
     reference = stage.wait_for(suite_out, r"IOR:\w+").group()
-    client, _, client_err = stage.start(Path(stage.programs) / "omniorb-suite-call", reference, "20")
+    client, _, client_err = stage.start(stage.programs / "omniorb-suite-call", reference, "20")
     stage.wait_for(client_err, BY_CLAN)
     time.sleep(0.3)
     stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True, check=False, timeout=30)
@@ -303,13 +297,12 @@ def stat(stage):
     require(row["path"] == "shm" and row["local"]["messages"] >= 1 and row["peer"]["bytes"] > 0, str(row))
     plain = subprocess.run([stage.clan, "stat"], capture_output=True, text=True, check=False, timeout=30)
     require(re.search(rf"client +server +shm \(CORBA\).*{client.pid}/", plain.stdout), plain.stdout)
-    require(ior, "")
 
 
 def refusal(stage):
     """Another version of omniORB: said, and calls go by TCP."""
     server, client = example("echo/eg2_impl"), example("echo/eg2_clt")
-    library = Path(stage.programs).parent / "lib" / "libother-omniorb.so"
+    library = stage.programs.parent / "lib" / "libother-omniorb.so"
     _, out, err = stage.start(server)
     ior = stage.wait_for(out, r"IOR:\w+").group()
     done = stage.run(client, ior, env={"LD_PRELOAD": str(library)})
@@ -372,7 +365,7 @@ def main():
         return 0
     status = 0
     for name in arguments.names:
-        stage = Stage(str(Path(arguments.clan).resolve()), arguments.programs)
+        stage = Stage(str(Path(arguments.clan).resolve()), Path(arguments.programs).resolve())
         try:
             ALL[name](stage)
             print(f"{name}: well")
