@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kRunner = "clan-bench";
 constexpr const char* kApps = "apps/apps.py";
 constexpr const char* kOfi = "ofi/ofi.py";
+constexpr const char* kOrb = "orb/orb.py";
 
 /// The directory this program is in, empty if the kernel does not say.
 std::filesystem::path own_directory() {
@@ -47,7 +48,7 @@ int become(std::vector<std::string> words) {
   return 126;
 }
 
-/// `clan bench apps …`, `clan bench ofi …`: measured by a script, which `switches` may have left out.
+/// `clan bench apps …`, `clan bench ofi …`, `clan bench orb …`: measured by a script, which `switches` may have left out.
 int exec_script(const char* name, const char* switches, const std::vector<std::string>& arguments) {
   const std::string script = find_part(name, R_OK);
   if (script.empty()) {
@@ -69,6 +70,9 @@ int exec_bench(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "ofi") {
     return exec_script(kOfi, "CLAN_LIBFABRIC or CLAN_BENCH", arguments);
   }
+  if (!arguments.empty() && arguments[0] == "orb") {
+    return exec_script(kOrb, "CLAN_OMNIORB or CLAN_BENCH", arguments);
+  }
   const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
     fmt::print(stderr,
@@ -79,11 +83,14 @@ int exec_bench(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const bool help = first == "help" || first == "-h" || first == "--help";
   const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
-  if (help && (apps || ofi)) {  // which the runner does not know
+  const bool orb = !find_part(kOrb, R_OK).empty();
+  if (help && (apps || ofi || orb)) {  // which the runner does not know
     if (apps)
       fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
     if (ofi)
       fmt::print("clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
+    if (orb)
+      fmt::print("clan bench orb [--help]    omniORB calls beside giop:tcp and giop:unix\n");
     fmt::print("clan bench ...             the engine beside the kernel:\n\n");
     std::fflush(stdout);
   }

@@ -50,10 +50,27 @@ struct ProviderState {
 };
 ProviderState look_for_provider();
 
+/// The library that `clan run --with orb` preloads.
+std::string orb_library();
+/// Why the transport for omniORB cannot be preloaded, as a sentence; "" if it can.
+std::string why_no_orb();
+/// The variables by which servers listen on giop:clan: as well; none if the user has decided.
+std::vector<std::pair<std::string, std::string>> orb_variables();
+/// `clan env orb`: prints for sh what makes omniORB programs load the transport. The exit code.
+int print_orb_environment();
+/// Whether this machine's omniORB is the one that the transport was built for; for `clan doctor`.
+struct OrbState {
+  bool found = false;
+  std::string seen;
+  std::string effect;
+};
+OrbState look_for_orb();
+
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {
   bool tcp = true;   ///< the preload library
   bool ofi = false;  ///< the libfabric provider
+  bool orb = false;  ///< the transport for omniORB
   std::string only;
   std::string except;
   std::string log;

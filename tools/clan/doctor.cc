@@ -467,6 +467,13 @@ Finding check_libfabric() {
 }
 #endif
 
+#ifdef CLAN_OMNIORB
+Finding check_omniorb() {
+  const OrbState orb = look_for_orb();
+  return {.name = "omniORB", .state = orb.found ? State::kOk : State::kAbsent, .seen = orb.seen, .effect = orb.effect};
+}
+#endif
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -510,6 +517,9 @@ int doctor(bool json) {
       check_huge_pages(), check_userfaultfd(),
 #ifdef CLAN_LIBFABRIC
       check_libfabric(),
+#endif
+#ifdef CLAN_OMNIORB
+      check_omniorb(),
 #endif
   };
   const bool usable =

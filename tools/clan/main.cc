@@ -29,10 +29,15 @@ std::string check_pid(const std::string& text) {
   return pid ? "" : text.substr(0, 40) + " is not a process id";
 }
 
-/// "" if `text` names faces of CLAN: "tcp", "ofi" or both.
+/// "" if `text` names faces of CLAN, with commas between.
 std::string check_faces(const std::string& text) {
-  const bool known = text == "tcp" || text == "ofi" || text == "tcp,ofi" || text == "ofi,tcp";
-  return known ? "" : text.substr(0, 40) + " is none of tcp, ofi and tcp,ofi";
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string face = text.substr(at, end - at);
+    if (face != "tcp" && face != "ofi" && face != "orb") return text.substr(0, 40) + " is none of tcp, ofi, orb and tcp,ofi";
+    at = end + 1;
+  }
+  return "";
 }
 
 /// CLI11 does not know that a prefix command wants a command.
@@ -53,9 +58,10 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
          [&options](const std::string& faces) {
            options.tcp = faces.find("tcp") != std::string::npos;
            options.ofi = faces.find("ofi") != std::string::npos;
+           options.orb = faces.find("orb") != std::string::npos;
          },
          "What goes over CLAN: local TCP connections (tcp, the default), what the program does by\n"
-         "libfabric, as MPI does (ofi), or both (tcp,ofi)")
+         "libfabric, as MPI does (ofi), calls of omniORB programs (orb), or several (tcp,orb)")
       ->type_name("FACE,...")
       ->check(check_faces);
   run->add_option("--only", options.only, "Only connections with one of these ports (CLAN_ONLY)")
@@ -77,6 +83,8 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider and\n"
            "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, OMPI_MCA_pml,\n"
            "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
+           "With `--with orb` omniORB's programs call each other over CLAN and everybody else by TCP: servers\n"
+           "get an endpoint giop:clan: beside theirs. `--log info` says by which path each connection goes.\n\n"
            "What the library reads from the environment; the options above set it, and the command's\n"
            "children inherit it:\n" +
            clan::tool::environment_help() +
@@ -175,23 +183,30 @@ int main(int argc, char** argv) {
   doctor->callback([&] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
 
   auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
-#ifdef CLAN_LIBFABRIC
   std::string face;
-  env->add_option("FACE", face,
-                  "ofi: what makes libfabric find CLAN, for the shell: eval \"$(clan env ofi)\"")
-      ->check(CLI::IsMember({"ofi"}));
-  env->callback([&] {
-    if (face.empty())
-      clan::tool::print_environment();
-    else
-      exit_code = clan::tool::print_ofi_environment();
-  });
-#else
-  env->callback(clan::tool::print_environment);
+  std::vector<std::string> faces;
+#ifdef CLAN_LIBFABRIC
+  faces.push_back("ofi");
 #endif
+#ifdef CLAN_OMNIORB
+  faces.push_back("orb");
+#endif
+  if (!faces.empty()) {
+    env->add_option("FACE", face, "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
+        ->check(CLI::IsMember(faces));
+  }
+  env->callback([&] {
+    if (face.empty()) clan::tool::print_environment();
+#ifdef CLAN_LIBFABRIC
+    if (face == "ofi") exit_code = clan::tool::print_ofi_environment();
+#endif
+#ifdef CLAN_OMNIORB
+    if (face == "orb") exit_code = clan::tool::print_orb_environment();
+#endif
+  });
 
-  auto* bench = app.add_subcommand(
-      "bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi)");
+  auto* bench =
+      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([&] { exit_code = clan::tool::exec_bench(bench->remaining()); });

@@ -49,6 +49,7 @@ std::string library_path() {
 /// LD_PRELOAD with `library` behind everything else, which some want to come before all others (sanitizers),
 /// and without other copies of it.
 std::string preload_list(const std::string& library) {
+  const std::string_view own = library.empty() ? kLibrary : std::string_view(library).substr(library.rfind('/') + 1);
   std::string list;
   const char* present = std::getenv("LD_PRELOAD");
   std::string_view rest = present != nullptr ? present : "";
@@ -57,7 +58,7 @@ std::string preload_list(const std::string& library) {
     const std::string_view entry = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     const std::string_view name = entry.substr(entry.rfind('/') + 1);
-    if (!entry.empty() && name != kLibrary) list.append(entry).append(":");
+    if (!entry.empty() && name != own) list.append(entry).append(":");
   }
   return list + library;
 }
@@ -130,6 +131,17 @@ bool check_provider() {
   return why.empty();
 }
 
+/// True if programs can load the transport for omniORB.
+bool check_orb() {
+#ifdef CLAN_OMNIORB
+  const std::string why = why_no_orb();
+#else
+  const std::string why = "this CLAN was built without the transport for omniORB (CLAN_OMNIORB)";
+#endif
+  if (!why.empty()) complain("{}", why);
+  return why.empty();
+}
+
 /// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot be passed
 /// on.
 bool set_variables(const RunOptions& options, const std::string& library) {
@@ -156,6 +168,13 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     set("LD_PRELOAD", preload_list(library));
     set("ASAN_OPTIONS", sanitizer_options());
   }
+#ifdef CLAN_OMNIORB
+  if (options.orb && !library.empty()) {
+    setenv("LD_PRELOAD", preload_list(orb_library()).c_str(), 1);
+    set("ASAN_OPTIONS", sanitizer_options());
+    for (const auto& [name, value] : orb_variables()) setenv(name.c_str(), value.c_str(), 1);
+  }
+#endif
 #ifdef CLAN_LIBFABRIC
   if (options.ofi) {
     for (const auto& [name, value] : ofi_variables()) setenv(name.c_str(), value.c_str(), 1);
@@ -185,14 +204,16 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     return kUsage;
   }
 
-  if (!options.tcp &&
-      (options.disable || !options.only.empty() || !options.except.empty() || !options.config.empty())) {
-    complain("--only, --except, --config and --disable are about TCP connections: say --with tcp,ofi");
+  if (!options.tcp && ((options.disable && !options.orb) || !options.only.empty() || !options.except.empty() ||
+                       !options.config.empty())) {
+    complain("--only, --except, --config and --disable are about TCP connections: say --with tcp,{}",
+             options.orb ? "orb" : "ofi");
     return kUsage;
   }
   const std::string library = library_path();
   if (options.tcp && !check_library(library)) return kOurFault;
   if (options.ofi && !check_provider()) return kOurFault;
+  if (options.orb && !check_orb()) return kOurFault;
   const Command found = find_command(name);
   if (found.err != 0) {
     const bool absent = found.err == ENOENT || found.err == ENOTDIR;
@@ -203,10 +224,10 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     }
     return absent ? kNotFound : kCannotStart;
   }
-  const Obstacle obstacle = options.tcp ? obstacle_of(found.path, command) : Obstacle{};
+  const bool preloads = options.tcp || options.orb;
+  const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
   if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
-  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(options.tcp))
-    return kUsage;
+  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(preloads)) return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

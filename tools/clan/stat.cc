@@ -44,6 +44,9 @@
 #include <vector>
 
 #include "commands.h"
+#ifdef CLAN_OMNIORB
+#include "orb_traffic.h"
+#endif
 #include "process.h"
 
 namespace clan::tool {
@@ -71,6 +74,9 @@ struct Scan {
   std::map<ino_t, std::set<pid_t>> sockets;
   std::map<ino_t, std::set<pid_t>> standard;  // sockets that are a standard stream of these
   std::set<pid_t> rings;                      // processes with an io_uring
+#ifdef CLAN_OMNIORB
+  std::map<std::pair<dev_t, ino_t>, OrbTable> orb_tables;
+#endif
   std::set<pid_t> seen;
   std::size_t refused = 0;
 };
@@ -135,6 +141,13 @@ void scan_descriptors(pid_t pid, Scan& scan) {
       file.link = std::move(link);
       file.holders.insert(pid);
     }
+#ifdef CLAN_OMNIORB
+    static const std::string kTable = orb_table_link();
+    if (target == kTable) {
+      struct stat about{};
+      if (stat(link.c_str(), &about) == 0) scan.orb_tables[{about.st_dev, about.st_ino}] = {pid, link};
+    }
+#endif
   }
   if (errno == EACCES || errno == EPERM) ++scan.refused;
 }
@@ -474,6 +487,25 @@ void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std:
 
 // --- one look -----------------------------------------------------------------------------------------
 
+#ifdef CLAN_OMNIORB
+Connection describe(const OrbRow& row) {
+  Connection connection;
+  // The same process may have many: the number of the row tells them apart.
+  connection.id = {row.table.first, row.table.second * 65536 + row.number, row.created_ns};
+  connection.in_pipe = connection.corba = true;
+  connection.path = "shm";
+  connection.why = "CORBA";
+  const int mine = row.client ? 0 : 1;
+  connection.ends[mine].processes = {row.pid};
+  connection.ends[1 - mine].processes = {row.peer};
+  for (const int end : {0, 1}) {
+    connection.ends[end].bytes = row.bytes[end == mine ? 0 : 1];
+    connection.ends[end].messages = row.messages[end == mine ? 0 : 1];
+  }
+  return connection;
+}
+#endif
+
 bool wanted(const Connection& connection, const std::vector<pid_t>& pids) {
   return pids.empty() || std::any_of(pids.begin(), pids.end(), [&](pid_t pid) {
            return connection.ends[0].processes.count(pid) + connection.ends[1].processes.count(pid) > 0;
@@ -514,6 +546,9 @@ Look look(const StatOptions& options) {
     }
     result.connections.push_back(std::move(connection));
   }
+#ifdef CLAN_OMNIORB
+  for (const OrbRow& row : read_orb_tables(scan.orb_tables)) result.connections.push_back(describe(row));
+#endif
   if (options.all) add_unmoved(scan, tables, processes, result.connections);
   for (Connection& connection : result.connections) {
     for (EndView& end : connection.ends) {

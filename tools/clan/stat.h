@@ -53,6 +53,7 @@ struct Connection {
   EndView ends[2];
   const char* path = "tcp";
   std::string why;
+  bool corba = false;          // a connection of omniORB's, which has no addresses
   bool about_to_move = false;  // there is a pipe, and nothing has gone through it
 };
 

@@ -112,9 +112,11 @@ Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool
   const EndView& a = connection.ends[0];
   const EndView& b = connection.ends[1];
   const auto counted = [&](std::uint64_t EndView::*counter) {
-    return connection.in_pipe ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
+    const bool known = connection.in_pipe &&
+                       !(connection.corba && (counter == &EndView::sleeps || counter == &EndView::wakeups));
+    return known ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
   };
-  Row row{with_port(a.address), with_port(b.address),
+  Row row{connection.corba ? "client" : with_port(a.address), connection.corba ? "server" : with_port(b.address),
           !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
           counted(&EndView::bytes)};
   if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");

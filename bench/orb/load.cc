@@ -1,0 +1,211 @@
+// The programs of `clan bench orb`: a server, clients, and what a round trip of this machine costs. Stock programs of
+// omniORB: by which transport they talk is said by options and LD_PRELOAD.
+//
+//     clan-orb-load server [ORB OPTIONS]                prints its reference
+//     clan-orb-load client REF OPERATION BYTES MS       a line of JSON; OPERATION: null, put, get
+//     clan-orb-load idle REF CONNECTIONS                opens them, prints "ready", keeps them until its input ends
+//     clan-orb-load machine CORE CORE                   microseconds: a cache line there and back, a wake-up
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <omniORB4/omniInterceptors.h>
+
+#include "load.hh"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double us_between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double, std::micro>(b - a).count();
+}
+
+class Servant : public POA_Load {
+ public:
+  void null_call() override {}
+  void put(const Load::Bytes&) override {}
+  Load::Bytes* get(CORBA::ULong size) override {
+    auto* out = new Load::Bytes;
+    out->length(size);
+    return out;
+  }
+  void sleep_until(CORBA::ULongLong time) override {
+    std::this_thread::sleep_until(Clock::time_point(std::chrono::milliseconds(time)));
+  }
+};
+
+int serve(int argc, char** argv) {
+  CORBA::ORB_var orb = CORBA::ORB_init(argc, argv);
+  CORBA::Object_var object = orb->resolve_initial_references("RootPOA");
+  PortableServer::POA_var poa = PortableServer::POA::_narrow(object);
+  auto* servant = new Servant;
+  PortableServer::ObjectId_var id = poa->activate_object(servant);
+  Load_var self = servant->_this();
+  PortableServer::POAManager_var manager = poa->the_POAManager();
+  manager->activate();
+  CORBA::String_var text = orb->object_to_string(self);
+  std::cout << text.in() << std::endl;
+  orb->run();
+  return 0;
+}
+
+// --- clients ---------------------------------------------------------------------------------------
+
+std::string path;
+CORBA::Boolean note_path(omni::omniInterceptors::clientOpenConnection_T::info_T& info) {
+  path = info.peeraddress();
+  return 1;
+}
+
+Load_ptr connect(int argc, char** argv, CORBA::ORB_var& orb) {
+  orb = CORBA::ORB_init(argc, argv);
+  omniORB::getInterceptors()->clientOpenConnection.add(note_path);
+  CORBA::Object_var object = orb->string_to_object(argv[2]);
+  return Load::_unchecked_narrow(object);
+}
+
+int client(int argc, char** argv) {
+  CORBA::ORB_var orb;
+  Load_var load = connect(argc, argv, orb);
+  const std::string operation = argv[3];
+  const auto size = static_cast<CORBA::ULong>(std::strtoul(argv[4], nullptr, 10));
+  const double ms = std::atof(argv[5]);
+  Load::Bytes data;
+  data.length(size);
+  const auto call = [&] {
+    if (operation == "put") {
+      load->put(data);
+    } else if (operation == "get") {
+      Load::Bytes_var got = load->get(size);
+    } else {
+      load->null_call();
+    }
+  };
+  for (int i = 0; i < 200; ++i) call();
+  std::vector<float> took;
+  took.reserve(2'000'000);
+  const auto start = Clock::now();
+  auto before = start;
+  while (us_between(start, before) < ms * 1000) {
+    call();
+    const auto now = Clock::now();
+    if (took.size() < took.capacity()) took.push_back(static_cast<float>(us_between(before, now)));
+    before = now;
+  }
+  const double seconds = us_between(start, before) / 1e6;
+  std::sort(took.begin(), took.end());
+  const auto at = [&](double q) { return took[static_cast<std::size_t>(q * static_cast<double>(took.size() - 1))]; };
+  std::printf("{\"path\": \"%s\", \"calls_per_s\": %.1f, \"p50\": %.3f, \"p99\": %.3f}\n", path.c_str(),
+              static_cast<double>(took.size()) / seconds, at(0.5), at(0.99));
+  return 0;
+}
+
+int idle(int argc, char** argv) {
+  CORBA::ORB_var orb;
+  Load_var load = connect(argc, argv, orb);
+  const int connections = std::atoi(argv[3]);
+  const auto until = std::chrono::duration_cast<std::chrono::milliseconds>(
+      (Clock::now() + std::chrono::milliseconds(1000 + 2 * connections)).time_since_epoch());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < connections; ++i) {
+    // All at the same time, so that each needs a connection; one after the other, as giop:unix listens for 5.
+    threads.emplace_back([&] {
+      for (;;) {
+        try {
+          return load->sleep_until(static_cast<CORBA::ULongLong>(until.count()));
+        } catch (const CORBA::TRANSIENT&) {  // more than it listens for
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (auto& thread : threads) thread.join();
+  std::puts("ready");
+  std::fflush(stdout);
+  char c;
+  while (::read(0, &c, 1) > 0) {
+  }
+  return 0;
+}
+
+// --- the machine -----------------------------------------------------------------------------------
+
+void pin(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(core), &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+int machine(int a, int b) {
+  constexpr int kTrips = 200'000, kWakes = 3000;
+  auto* line = static_cast<std::atomic<int>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const int there = ::eventfd(0, 0), back = ::eventfd(0, 0);
+  std::uint64_t word = 1;
+  if (::fork() == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(b);
+    for (int i = 0; i < kTrips; ++i) {
+      while (line->load() != 2 * i + 1) {
+      }
+      line->store(2 * i + 2);
+    }
+    for (int i = 0; i < kWakes; ++i) {
+      if (::read(there, &word, sizeof word) < 0 || ::write(back, &word, sizeof word) < 0) break;
+    }
+    ::_exit(0);
+  }
+  pin(a);
+  auto start = Clock::now();
+  for (int i = 0; i < kTrips; ++i) {
+    line->store(2 * i + 1);
+    while (line->load() != 2 * i + 2) {
+    }
+  }
+  const double trip = us_between(start, Clock::now()) / kTrips;
+  start = Clock::now();
+  for (int i = 0; i < kWakes; ++i) {
+    if (::write(there, &word, sizeof word) < 0 || ::read(back, &word, sizeof word) < 0) break;
+  }
+  const double wake = us_between(start, Clock::now()) / kWakes / 2;
+  ::wait(nullptr);
+  std::printf("{\"cache_line\": %.3f, \"wake_up\": %.2f}\n", trip, wake);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const std::string what = argc > 1 ? argv[1] : "";
+  try {
+    if (what == "server") return serve(argc, argv);
+    if (what == "client" && argc >= 6) return client(argc, argv);
+    if (what == "idle" && argc >= 4) return idle(argc, argv);
+    if (what == "machine" && argc == 4) return machine(std::atoi(argv[2]), std::atoi(argv[3]));
+  } catch (const CORBA::Exception& problem) {
+    std::fprintf(stderr, "clan-orb-load: %s\n", problem._name());
+    return 1;
+  }
+  std::fprintf(stderr, "clan-orb-load: for `clan bench orb`\n");
+  return 2;
+}

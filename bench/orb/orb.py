@@ -1,0 +1,238 @@
+"""`clan bench orb`: omniORB calls over CLAN beside omniORB's own transports, in turns.
+
+Columns: clan; giop:tcp and giop:unix as they are; and giop:tcp under CLAN's interposer. Each figure is the median of
+the rounds; in a round the columns take turns. README.md says how to read it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import arguments
+import report
+
+HERE = Path(__file__).resolve().parent
+LOAD = HERE / "clan-orb-load"
+COLUMNS = ("clan", "tcp", "unix", "tcp+clan")
+PATHS = {"clan": "giop:clan:", "tcp": "giop:tcp:", "unix": "giop:unix:", "tcp+clan": "giop:tcp:"}
+POOL = ("-ORBthreadPerConnectionPolicy", "0")
+IDLE = 1000
+
+
+class Failed(Exception):
+    pass
+
+
+class Turn:
+    """A server by one transport, and clients of it."""
+
+    def __init__(self, column, options, cores, server_options=()):
+        self.column, self.cores = column, cores
+        self.directory = tempfile.mkdtemp(prefix="clan-bench-orb-")
+        lib = options.libraries
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"}
+        preload = {"clan": lib / "libclan-orb.so", "tcp+clan": lib / "libclan-preload.so"}.get(column)
+        if preload:
+            self.environment["LD_PRELOAD"] = str(preload)
+        endpoint = f"giop:unix:{self.directory}/socket" if column == "unix" else "giop:tcp:127.0.0.1:"
+        more = ["-ORBclanEndPoint", "1"] if column == "clan" else []
+        self.running = []
+        self.server = self.start("server", "-ORBendPoint", endpoint, *more, *server_options, core=cores[0])
+        self.reference = self.line(self.server)
+
+    def start(self, *words, core=None):
+        pinned = ["taskset", "-c", str(core)] if core is not None else []
+        process = subprocess.Popen([*pinned, LOAD, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   env=self.environment, text=True)
+        self.running.append(process)
+        return process
+
+    def line(self, process, seconds=60):
+        if not select.select([process.stdout], [], [], seconds)[0]:
+            raise Failed(f"{self.column}: no answer within {seconds} s")
+        text = process.stdout.readline().strip()
+        if not text:
+            raise Failed(f"{self.column}: a program ended: {process.args}")
+        return text
+
+    def clients(self, count, operation="null", size=0, ms=200, core=None):
+        started = [self.start("client", self.reference, operation, size, ms, core=core) for _ in range(count)]
+        results = [json.loads(self.line(client)) for client in started]
+        for client in started:
+            client.wait()
+        for result in results:
+            if not result["path"].startswith(PATHS[self.column]):
+                raise Failed(f"{self.column}: calls went by {result['path']}")
+        return results
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+# --- what is measured: (column, options) -> {figure: number} -----------------------------------------------------------
+
+def null(column, o):
+    with Turn(column, o, o.cores) as turn:
+        r = turn.clients(1, ms=o.ms, core=o.cores[1])[0]
+        return {"null call p50, us": r["p50"], "null call p99, us": r["p99"]}
+
+
+def one_core(column, o):
+    with Turn(column, o, (o.cores[0], o.cores[0])) as turn:
+        out = {"one core p50, us": turn.clients(1, ms=o.ms, core=o.cores[0])[0]["p50"]}
+        spin = subprocess.Popen(["taskset", "-c", str(o.cores[0]), sys.executable, "-c", "while True: pass"])
+        try:
+            out["one core beside a computation, calls/s"] = turn.clients(1, ms=max(o.ms, 500), core=o.cores[0])[0]["calls_per_s"]
+        finally:
+            spin.kill()
+            spin.wait()
+        return out
+
+
+def many(column, o):
+    out = {}
+    for count in (1, 3, 6):
+        with Turn(column, o, (None, None)) as turn:
+            results = turn.clients(count, ms=o.ms)
+            out[f"{count} client{'s' * (count > 1)}, calls/s"] = sum(r["calls_per_s"] for r in results)
+            if count == 3:
+                out["3 clients p99, us"] = statistics.median(r["p99"] for r in results)
+    return out
+
+
+def bulk(column, o):
+    out = {}
+    with Turn(column, o, o.cores) as turn:
+        for size, text in ((65536, "64 KB"), (1_000_000, "1 MB")):
+            for operation in ("put", "get"):
+                out[f"{operation} {text}, us"] = turn.clients(1, operation, size, o.ms, o.cores[1])[0]["p50"]
+    return out
+
+
+def idle(column, o):
+    with Turn(column, o, (None, None), POOL) as turn:
+        before = turn.clients(1, ms=o.ms)[0]["p50"]
+        turn.line(turn.start("idle", turn.reference, IDLE, "-ORBmaxGIOPConnectionPerServer", IDLE + 10))
+        after = turn.clients(1, ms=o.ms)[0]["p50"]
+        pid = turn.server.pid
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+        pss = next(int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                   if line.startswith("Pss:"))
+        return {"null call of a pool p50, us": before, f"beside {IDLE} idle connections, us": after,
+                "the server's threads then": threads, "its memory then, MB": pss / 1024}
+
+
+ROWS = {"null": null, "one_core": one_core, "many": many, "bulk": bulk, "idle": idle}
+
+
+def bars(machine):
+    """figure -> (what is wanted, of the medians by column)"""
+    cheap = machine["wake_up"] <= 20
+    share = 0.5 if cheap else 1
+    limit = 1.5 + 3 * machine["cache_line"]
+    times = 5 if cheap else 15
+    rules = {
+        "null call p50, us": [(f"at most {limit:.2f}", lambda m: m["clan"] <= limit),
+                              (f"tcp / {times}", lambda m: m["clan"] * times <= m["tcp"]),
+                              ("tcp+clan / 1.5", lambda m: m["clan"] * 1.5 <= m["tcp+clan"])],
+        "one core p50, us": [("unix", lambda m: m["clan"] <= m["unix"])],
+        "one core beside a computation, calls/s": [("unix", lambda m: m["clan"] >= m["unix"])],
+        "3 clients p99, us": [("tcp", lambda m: m["clan"] <= m["tcp"])],
+        f"beside {IDLE} idle connections, us": [("that without + 10 %", lambda m: m["clan"] <= 1.1 * m["before"])],
+    }
+    for count, factor in ((1, 8), (3, 4), (6, 3)):
+        wanted = factor * share
+        rules[f"{count} client{'s' * (count > 1)}, calls/s"] = [
+            (f"{wanted:g} x tcp", lambda m, w=wanted: m["clan"] >= w * m["tcp"])]
+    for operation in ("put", "get"):
+        for text in ("64 KB", "1 MB"):
+            rules[f"{operation} {text}, us"] = [("tcp / 4", lambda m: m["clan"] * 4 <= m["tcp"])]
+    return rules
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="clan bench orb", description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--only", metavar="ROW,...", help="only these of: " + ", ".join(ROWS))
+    parser.add_argument("--quick", action="store_true", help="1 round of 60 ms a turn instead of 3 of 300")
+    parser.add_argument("--rounds", type=arguments.positive, help="how often everything is measured (3)")
+    parser.add_argument("--ms", type=arguments.positive, help="length of one turn (300)")
+    parser.add_argument("--cores", type=arguments.cores, metavar="A,B", help="the server's core and the client's")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for orb.json")
+    parser.add_argument("--clan", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.only = options.only.split(",") if options.only else list(ROWS)
+    for name in options.only:
+        if name not in ROWS:
+            parser.error(f'"{name}" is no row; there are {", ".join(ROWS)}')
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.ms = options.ms or (60 if options.quick else 300)
+    options.cores = options.cores or arguments.first_cores()
+    options.libraries = HERE.parent.parent
+    return options
+
+
+def measure(options):
+    figures = {}  # figure -> column -> [numbers]
+    for name in options.only:
+        for _ in range(options.rounds):
+            for column in COLUMNS:
+                for figure, number in ROWS[name](column, options).items():
+                    figures.setdefault(figure, {}).setdefault(column, []).append(number)
+    return {figure: {c: statistics.median(n) for c, n in columns.items()} for figure, columns in figures.items()}
+
+
+def table(medians, machine):
+    rules = bars(machine)
+    lines, missed = ["| | clan | giop:tcp | giop:unix | tcp, interposer | wanted |", "|---|---|---|---|---|---|"], []
+    for figure, columns in medians.items():
+        known = {**columns, "before": medians.get("null call of a pool p50, us", {}).get("clan", 0)}
+        wanted = []
+        for text, holds in rules.get(figure, ()):
+            good = holds(known)
+            wanted.append(text if good else f"**{text}: missed**")
+            missed += [] if good else [f"{figure}: {text}"]
+        cells = " | ".join(report.value(columns[c]) for c in COLUMNS)
+        lines.append(f"| {figure} | {cells} | {', '.join(wanted)} |")
+    return "\n".join(lines), missed
+
+
+def main():
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    build = json.loads((HERE / "build.json").read_text())
+    print(report.machine_text(report.describe_machine(build, options.cores), "not used"), end="")
+    done = subprocess.run([LOAD, "machine", *map(str, options.cores)], capture_output=True, text=True, check=True)
+    machine = json.loads(done.stdout)
+    print(f"machine   cache line there and back {machine['cache_line']:.2f} us, wake-up {machine['wake_up']:.1f} us\n")
+    try:
+        medians = measure(options)
+    except Failed as failed:
+        print(f"clan bench orb: {failed}", file=sys.stderr)
+        return 1
+    text, missed = table(medians, machine)
+    print(text)
+    print(f"\n{len(missed)} of the bars missed" + "".join(f"\n  {m}" for m in missed))
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "orb.json").write_text(json.dumps({"machine": machine, "medians": medians, "missed": missed}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

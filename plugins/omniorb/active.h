@@ -1,0 +1,31 @@
+// ActiveCollection: the connections of clients that carry calls in both directions. A thread of the ORB watches them.
+//
+// Thread-safety: any thread; Monitor() is called by one at a time.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "watcher.h"
+
+namespace clan::orb {
+
+class ActiveCollection final : public omni::giopActiveCollection {
+ public:
+  const char* type() const override { return "giop:clan"; }
+  void Monitor(omni::giopConnection::notifyReadable_t tell, void* cookie) override;
+  _CORBA_Boolean isEmpty() const override;
+  void deactivate() override;
+
+  /// A connection is to be watched. False: it cannot be.
+  bool add(Context& context, Channel& channel, omni::giopConnection* connection);
+  void remove();
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Watcher> watcher_;  ///< made for the first one
+  int count_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace clan::orb

@@ -1,0 +1,139 @@
+#include "name.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdio>
+#include <mutex>
+#include <vector>
+
+namespace clan::orb {
+namespace {
+
+constexpr std::size_t kMostWord = 48;
+constexpr std::string_view kNumbered = "[::ffff:127.0.0.1]:";
+
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+bool good_word(std::string_view text) {
+  const auto good = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
+  };
+  return !text.empty() && text.size() <= kMostWord && std::all_of(text.begin(), text.end(), good);
+}
+
+std::string random_word() {
+  std::uint64_t value = 0;
+  if (::getrandom(&value, sizeof value, 0) != sizeof value) value = static_cast<std::uint64_t>(::getpid()) << 32;
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+/// Names and their numbers in this process. Names are never forgotten: references may be kept for ever.
+struct Numbers {
+  std::mutex mutex;
+  std::vector<Name> names;  ///< by number - 1
+};
+Numbers& numbers() {
+  static Numbers* const numbers = new Numbers;
+  return *numbers;
+}
+
+/// False: as many names as there are numbers.
+bool give_number(Name* name) {
+  std::lock_guard lock(numbers().mutex);
+  auto& names = numbers().names;
+  const auto same = [&](const Name& other) { return other.uid == name->uid && other.word == name->word; };
+  const auto found = std::find_if(names.begin(), names.end(), same);
+  if (found == names.end() && names.size() == 65535) return false;
+  name->number = static_cast<std::uint16_t>(found - names.begin() + 1);
+  if (found == names.end()) names.push_back(*name);
+  return true;
+}
+
+}  // namespace
+
+std::string Name::address() const {
+  const std::string end = std::to_string(number);
+  if (host.empty()) return std::string(kPrefix) + std::string(kNumbered) + end;
+  return std::string(kPrefix) + (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" + end;
+}
+
+std::optional<Name> Name::of_text(std::string_view text) {
+  const std::size_t dash = text.find('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto uid = parse_number<uid_t>(text.substr(0, dash));
+  Name out;
+  out.word = text.substr(dash + 1);
+  if (!uid || !good_word(out.word)) return std::nullopt;
+  out.uid = *uid;
+  if (!give_number(&out)) return std::nullopt;
+  return out;
+}
+
+std::optional<Name> Name::of_address(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  const auto value = parse_number<std::uint16_t>(text.substr(colon + 1));
+  if (!value) return std::nullopt;
+  Name out;
+  if (text.substr(0, kNumbered.size()) == kNumbered) {
+    std::lock_guard lock(numbers().mutex);
+    const auto& names = numbers().names;
+    return *value > 0 && *value <= names.size() ? names[*value - 1] : out;
+  }
+  std::string_view where = text.substr(0, colon);
+  if (where.size() > 2 && where.front() == '[' && where.back() == ']') where = where.substr(1, where.size() - 2);
+  out.host = where;
+  out.number = *value;
+  return out;
+}
+
+std::optional<Name> Name::of_endpoint(std::string_view text) {
+  while (!text.empty() && text.back() == ':') text.remove_suffix(1);  // as in giop:tcp::
+  Name out;
+  out.uid = ::geteuid();
+  out.word = text.empty() ? random_word() : std::string(text);
+  if (!good_word(out.word) || !give_number(&out)) return std::nullopt;
+  return out;
+}
+
+std::string passing_address() {
+  static std::atomic<std::uint32_t> count{0};
+  return std::string(kPrefix) + std::string(kNumbered) + std::to_string(count++ % 65536);
+}
+
+std::uint64_t host_id() {
+  static const std::uint64_t id = [] {
+    char boot[64] = {};
+    if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
+      if (std::fgets(boot, sizeof boot, file) == nullptr) boot[0] = '\0';
+      std::fclose(file);
+    }
+    std::uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a
+    for (const char* c = boot; *c != '\0'; ++c) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100'0000'01b3;
+    struct stat network {};
+    if (::stat("/proc/self/ns/net", &network) == 0) hash = (hash ^ network.st_ino) * 0x100'0000'01b3;
+    return hash;
+  }();
+  return id;
+}
+
+std::string service_name(std::string_view word) { return "giop." + std::string(word); }
+
+std::string port_service_name(std::uint16_t port, std::uint64_t inode) {
+  return "giop.tcp." + std::to_string(port) + "." + std::to_string(inode);
+}
+
+}  // namespace clan::orb

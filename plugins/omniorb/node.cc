@@ -1,0 +1,87 @@
+#include "node.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include <clan/log.h>
+#include <clan/settings.h>
+
+#include "active.h"
+
+namespace clan::orb {
+namespace {
+
+struct Holder {
+  std::mutex mutex;
+  std::shared_ptr<Node> node;
+};
+
+// Never deleted: threads of the ORB may outlive static destructors.
+Holder* holder = new Holder;
+
+/// CLAN_UIDS and CLAN_DISABLE, as everywhere: what cannot be understood keeps all calls off CLAN.
+const Settings& settings() {
+  static const Settings read = [] {
+    Settings settings;
+    for (const char* name : {"CLAN_DISABLE", "CLAN_UIDS"}) {
+      const char* value = std::getenv(name);
+      SettingFault fault;
+      if (value == nullptr || *value == '\0' || take_setting(name, value, &settings, &fault)) continue;
+      CLAN_LOG_AT(LogLevel::kError, "%s=%s %s; CORBA calls go without CLAN", name, value, fault.text);
+    }
+    return settings;
+  }();
+  return read;
+}
+
+Result<Context> make_context() {
+  ContextOptions made;
+  made.wait.max_spin_us = options().spin_us;
+  made.ring_bytes = options().ring_bytes;
+  made.allow_uids.assign(settings().uids, settings().uids + settings().uid_count);
+  return Context::create(made);
+}
+
+}  // namespace
+
+std::atomic<std::uint32_t> Node::generation_{0};
+
+Options& options() {
+  static Options options;
+  return options;
+}
+
+bool disabled() { return settings().disable; }
+
+Node::Node(Context made) : context_(std::move(made)), active_(new ActiveCollection) {}
+Node::~Node() = default;
+
+// The mutex may be held by a thread that does not exist here, and the context belongs to the parent.
+void Node::after_fork_in_child() {
+  generation_.fetch_add(1, std::memory_order_relaxed);  // relaxed: see generation()
+  holder = new Holder;
+}
+
+Result<std::shared_ptr<Node>> Node::get() {
+  static const int watched = ::pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)watched;
+  std::lock_guard lock(holder->mutex);
+  if (holder->node) return holder->node;
+  auto context = make_context();
+  if (!context) {
+    CLAN_WARN("CORBA calls go without CLAN: %s", context.error().message().c_str());
+    return context.error();
+  }
+  holder->node = std::make_shared<Node>(std::move(*context));
+  return holder->node;
+}
+
+void Node::release() {
+  std::shared_ptr<Node> last;  // ends outside the lock
+  std::lock_guard lock(holder->mutex);
+  last.swap(holder->node);
+}
+
+}  // namespace clan::orb

@@ -1,0 +1,24 @@
+// References: our tagged component in the profiles that this process makes, and the addresses that it finds in those
+// of others.
+//
+// Component: tag 0x434c414e, an encapsulation:
+//     ulong version (1), ulonglong host id, string "<uid>-<word>"
+// Later versions add fields behind; readers take what they know.
+#pragma once
+
+#include "name.h"
+#include "omni.h"
+
+namespace clan::orb {
+
+constexpr CORBA::ULong kComponentTag = 0x434c'414e;  ///< "CLAN", private use
+
+/// References made from now on name this endpoint.
+void publish_in_references(const Name& name);
+/// At the end of an ORB.
+void forget_published();
+
+/// Interceptors, with the ORB that begins.
+void install_interceptors();
+
+}  // namespace clan::orb

@@ -1,0 +1,204 @@
+// How omniORB finds us: a transport in its list, a module that is told when an ORB begins and ends, and options.
+// All of it is made when this library is loaded, which must be before ORB_init.
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <clan/log.h>
+
+#include "address.h"
+#include "endpoint.h"
+#include "name.h"
+#include "node.h"
+#include "omni.h"
+#include "reference.h"
+
+namespace clan::orb {
+namespace {
+
+using omni::omniObjAdapter;
+using omni::orbOptions;
+using omni::transportRules;
+
+class Transport final : public omni::giopTransportImpl {
+ public:
+  Transport() : giopTransportImpl("giop:clan") {}
+
+  omni::giopEndpoint* toEndpoint(const char* param) override {
+    const auto name = Name::of_endpoint(param != nullptr ? param : "");
+    return name ? new Endpoint(*name) : nullptr;
+  }
+  omni::giopAddress* toAddress(const char* param) override {
+    const auto name = Name::of_address(param != nullptr ? param : "");
+    return name ? new Address(*name) : nullptr;
+  }
+  /// An address, or nothing: in the list of a POA that is the endpoint there is.
+  _CORBA_Boolean isValid(const char* param) override {
+    return param != nullptr && (*param == '\0' || Name::of_address(param));
+  }
+
+  // The lists of POAs (`eps`) are read when a reference is made.
+  _CORBA_Boolean addToIOR(const char* param, omni::IORPublish* eps) override {
+    if (eps != nullptr) return 1;
+    const auto name = Name::of_address(param != nullptr ? param : "");
+    if (!name || name->word.empty()) return 0;
+    publish_in_references(*name);
+    return 1;
+  }
+  const omnivector<const char*>* getInterfaceAddress() override {
+    static const omnivector<const char*> none;
+    return &none;
+  }
+};
+
+// --- options ---------------------------------------------------------------------------------------
+
+class AddEndpoint final : public orbOptions::Handler {
+ public:
+  AddEndpoint()
+      : Handler("clanEndPoint", "clanEndPoint = 0 or 1 (1: servers listen on giop:clan: beside their endpoints)", 1,
+                "-ORBclanEndPoint < 0 | 1 >") {}
+  void visit(const char* value, orbOptions::Source) override {
+    CORBA::Boolean on;
+    if (!orbOptions::getBoolean(value, on)) {
+      throw orbOptions::BadParam(key(), value, orbOptions::expect_boolean_msg);
+    }
+    options().add_endpoint = on;
+  }
+  void dump(orbOptions::sequenceString& result) override {
+    orbOptions::addKVBoolean(key(), options().add_endpoint, result);
+  }
+};
+
+class SpinTime final : public orbOptions::Handler {
+ public:
+  SpinTime()
+      : Handler("clanSpinTime", "clanSpinTime = microseconds that a waiting thread keeps its processor, at most", 1,
+                "-ORBclanSpinTime < 0 to 1000000 >") {}
+  void visit(const char* value, orbOptions::Source) override {
+    CORBA::ULong us;
+    if (!orbOptions::getULong(value, us) || us > 1'000'000) {
+      throw orbOptions::BadParam(key(), value, "Expect microseconds, at most 1000000");
+    }
+    options().spin_us = us;
+  }
+  void dump(orbOptions::sequenceString& result) override { orbOptions::addKVULong(key(), options().spin_us, result); }
+};
+
+class RingBytes final : public orbOptions::Handler {
+ public:
+  RingBytes()
+      : Handler("clanRingBytes", "clanRingBytes = bytes of a connection's receive buffer, a power of two", 1,
+                "-ORBclanRingBytes < power of two, 4096 to 67108864 >") {}
+  void visit(const char* value, orbOptions::Source) override {
+    CORBA::ULong bytes;
+    if (!orbOptions::getULong(value, bytes) || bytes < 4096 || bytes > 64u << 20 || (bytes & (bytes - 1)) != 0) {
+      throw orbOptions::BadParam(key(), value, "Expect a power of two from 4096 to 67108864");
+    }
+    options().ring_bytes = bytes;
+  }
+  void dump(orbOptions::sequenceString& result) override { orbOptions::addKVULong(key(), options().ring_bytes, result); }
+};
+
+// --- the beginning and the end of an ORB -------------------------------------------------------------
+
+class EveryAddress final : public transportRules::Rule {
+ public:
+  EveryAddress() : Rule("*") {}
+  CORBA::Boolean match(const char*) override { return 1; }
+};
+
+bool was_specified(const char* option) {
+  orbOptions::sequenceString_var given = orbOptions::singleton().dumpSpecified();
+  const std::size_t size = std::strlen(option);
+  for (CORBA::ULong i = 0; i < given->length(); ++i) {
+    const char* text = given[i];
+    if (std::strncmp(text, option, size) == 0 && (text[size] == ' ' || text[size] == '=')) return true;
+  }
+  return false;
+}
+
+/// The ORB's default rules do not know us. Those that somebody has given stay.
+void prepare_rules(transportRules& rules, const char* option) {
+  if (was_specified(option)) return;
+  rules.reset();
+  CORBA::StringSeq actions;
+  actions.length(4);
+  const char* const order[] = {"clan", "unix", "ssl", "tcp"};
+  for (CORBA::ULong i = 0; i < actions.length(); ++i) actions[i] = order[i];
+  rules.addRule(new EveryAddress, actions);
+}
+
+/// False, and said, if rules keep processes of this host from using us.
+bool allowed(transportRules& rules, const char* option) {
+  CORBA::StringSeq actions;
+  CORBA::ULong priority;
+  if (rules.match("giop:clan:127.0.0.1:1", actions, priority)) {
+    for (CORBA::ULong i = 0; i < actions.length() && std::strcmp(actions[i], "none") != 0; ++i) {
+      if (std::strcmp(actions[i], "clan") == 0) return true;
+    }
+  }
+  CLAN_INFO("%s does not name clan: no CORBA call goes by CLAN; \"* clan,unix,ssl,tcp\" would do", option);
+  return false;
+}
+
+void add_endpoint() {
+  auto& endpoints = omniObjAdapter::options.endpoints;
+  const auto add = [&](const char* uri) {
+    auto* endpoint = new omniObjAdapter::Options::EndpointURI;
+    endpoint->uri = uri;
+    endpoint->no_publish = 0;
+    endpoints.push_back(endpoint);
+  };
+  for (auto* endpoint : endpoints) {
+    if (std::strncmp(endpoint->uri, kPrefix.data(), kPrefix.size()) == 0) return;
+  }
+  if (endpoints.empty()) add("giop:tcp::");  // what the ORB does when there are none
+  add("giop:clan:");
+}
+
+class Module final : public omni::omniInitialiser {
+ public:
+  void attach() override {
+    if (disabled()) return;
+    prepare_rules(transportRules::clientRules(), "clientTransportRule");
+    prepare_rules(transportRules::serverRules(), "serverTransportRule");
+    (void)allowed(transportRules::clientRules(), "clientTransportRule");
+    if (options().add_endpoint && allowed(transportRules::serverRules(), "serverTransportRule")) add_endpoint();
+    install_interceptors();
+  }
+  void detach() override {
+    forget_published();
+    Node::release();
+  }
+};
+
+/// Never deleted: the ORB keeps their addresses.
+struct Parts {
+  Transport transport;
+  AddEndpoint add_endpoint;
+  SpinTime spin_time;
+  RingBytes ring_bytes;
+  Module module;
+};
+
+[[gnu::constructor]] void announce() {
+  static bool once = false;
+  if (std::exchange(once, true)) return;
+  const char* version = omniORB::versionString();
+  if (std::strcmp(version, CLAN_OMNIORB_VERSION) != 0) {
+    omniORB::logger log;
+    log << "libomniclanTP4 was built for omniORB " CLAN_OMNIORB_VERSION " and this is " << version
+        << ": calls go without CLAN. Rebuild CLAN with this omniORB's headers.\n";
+    return;
+  }
+  auto* parts = new Parts;
+  auto& registry = orbOptions::singleton();
+  registry.registerHandler(parts->add_endpoint);
+  registry.registerHandler(parts->spin_time);
+  registry.registerHandler(parts->ring_bytes);
+  omni::omniInitialiser::install(&parts->module);
+}
+
+}  // namespace
+}  // namespace clan::orb
