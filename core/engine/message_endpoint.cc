@@ -1045,6 +1045,7 @@ Status MessageEndpoint::sleep(std::int64_t timeout_ms) {
 }
 Result<int> MessageEndpoint::fd() { return core_->fd(); }
 bool MessageEndpoint::arm_fd() { return core_->arm_fd(); }
+void MessageEndpoint::ring_fd() { core_->ring_fd(); }
 Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
   return core_->try_recv(buffer);
 }

@@ -64,6 +64,7 @@ class MessageEndpointCore final : public OobSink,
   Status sleep_unspun(std::uint64_t deadline_ns);
   Result<int> fd() { return arrivals_->fd(); }
   bool arm_fd();
+  void ring_fd() { arrivals_->ring(); }
 
   Result<IncomingMessage> peek();
   Result<MessageInfo> take(std::span<std::byte> buffer);

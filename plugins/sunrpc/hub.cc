@@ -93,7 +93,7 @@ bool Hub::start() {
   xprt_.xp_ops2 = &hub_operations2;
   xprt_.xp_p3 = &extension_;
   xprt_register(&xprt_);
-  (void)endpoint_->arm_fd();
+  endpoint_->ring_fd();
   return true;
 }
 
@@ -239,19 +239,17 @@ void Hub::serve() {
   const std::uint64_t end = monotonic_ns() + kSliceNs;
   for (unsigned n = 1; generation_ == generation() && !exited(); ++n) {
     if (serve_one()) {
-      if (n % kClockEvery == 0 && monotonic_ns() >= end) break;  // the descriptor stays readable
-      continue;
-    }
-    bool idle = false;
-    {
+      if (n % kClockEvery != 0 || monotonic_ns() < end) continue;
+    } else {
       std::lock_guard lock(mutex_);
-      idle = !endpoint_->spin() && endpoint_->arm_fd();
+      if (!endpoint_->spin() && endpoint_->arm_fd()) {
+        count(counters().sleeps);
+        break;
+      }
+      if (monotonic_ns() < end) continue;
     }
-    if (idle) {
-      count(counters().sleeps);
-      break;
-    }
-    if (monotonic_ns() >= end) break;
+    endpoint_->ring_fd();  // others have their turn; then we go on
+    break;
   }
   dispatching_ = false;
 }

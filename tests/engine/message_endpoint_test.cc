@@ -1150,6 +1150,8 @@ TEST_P(Messages, MakeTheDescriptorReadableOnceItIsArmed) {
     EXPECT_EQ(poll(&ready, 1, 10'000), 1);
     ASSERT_TRUE(eventually([&] { return p.a->peek().ok(); }));
     EXPECT_FALSE(p.a->arm_fd());  // while it has not been taken
+    p.a->ring_fd();
+    EXPECT_EQ(poll(&ready, 1, 0), 1);
     p.a->drop();
   }
   while (!p.a->arm_fd()) EXPECT_ERR(p.a->peek(), EAGAIN);

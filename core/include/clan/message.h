@@ -146,8 +146,11 @@ class CLAN_EXPORT MessageEndpoint {
   /// A descriptor that becomes readable when there is something to find, for epoll and friends. Owned by the
   /// endpoint. Unlike an event queue it costs a sender nothing while nobody sleeps.
   Result<int> fd();
-  /// Before sleeping on fd(). False: look first. A descriptor that woke the sleeper stays readable until this.
+  /// Before sleeping on fd(). False: look first; the descriptor may then be readable or not. One that woke the
+  /// sleeper stays readable until this is called.
   bool arm_fd();
+  /// Makes the descriptor readable: for who has to look at others before it looks here again.
+  void ring_fd();
 
   /// True when peek(), poll_sent() and take_departed() would find nothing now. For who polls: costs a fraction
   /// of what they do.
