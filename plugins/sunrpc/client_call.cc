@@ -37,7 +37,7 @@ Client::Outcome Client::lost() {
 Client::Outcome Client::by_clan(const Call& call) {
   error_ = {};
   error_.re_status = RPC_SUCCESS;
-  xid_ += datagram_ ? 1u : ~0u;
+  xid_ = datagram_ ? xid_ + 1 : ntohl(htonl(xid_) - 1);  // as libtirpc counts
   xid_moved_ = true;
   const Outcome sent = send_call(call);
   if (sent != Outcome::kDone || error_.re_status != RPC_SUCCESS || !call.wait) return sent;

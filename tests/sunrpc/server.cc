@@ -21,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "every.h"
@@ -33,6 +34,7 @@ namespace {
 int told = 0;
 long served = 0;
 SVCXPRT* current = nullptr;
+SVCXPRT* other = nullptr;  ///< served before the current one
 
 struct Later {
   SVCXPRT* xprt;
@@ -58,7 +60,7 @@ void answer_later() {
 }
 
 void dispatch(struct svc_req* request, SVCXPRT* xprt) {
-  current = xprt;
+  if (current != xprt) other = std::exchange(current, xprt);
   ++served;
   if (request->rq_vers == EVERY_OLD) {
     every_1(request, xprt);
@@ -185,7 +187,10 @@ int* forked_2_svc(int* value, svc_req* request) {
 
 void* leave_2_svc(int* how, svc_req*) {
   if (*how == SIGKILL || *how == SIGSTOP) raise(*how);
-  if (*how == 1) svc_destroy(current);
+  if (*how == 1 && other != nullptr) {
+    SVCXPRT* const gone = std::exchange(other, nullptr);
+    svc_destroy(gone);
+  }
   if (*how == 2) svc_exit();
   if (*how == 0) std::exit(0);
   return nullptr;

@@ -467,6 +467,16 @@ Finding check_libfabric() {
 }
 #endif
 
+#ifdef CLAN_SUNRPC
+Finding check_sunrpc() {
+  const ProviderState library = look_for_rpc();
+  return {.name = "sunrpc",
+          .state = library.found ? State::kOk : State::kAbsent,
+          .seen = library.seen,
+          .effect = library.effect};
+}
+#endif
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -510,6 +520,9 @@ int doctor(bool json) {
       check_huge_pages(), check_userfaultfd(),
 #ifdef CLAN_LIBFABRIC
       check_libfabric(),
+#endif
+#ifdef CLAN_SUNRPC
+      check_sunrpc(),
 #endif
   };
   const bool usable =

@@ -29,10 +29,27 @@ std::string check_pid(const std::string& text) {
   return pid ? "" : text.substr(0, 40) + " is not a process id";
 }
 
-/// "" if `text` names faces of CLAN: "tcp", "ofi" or both.
+/// True if `list`, words between commas, has this one.
+bool names_face(const std::string& list, const std::string& face) {
+  return ("," + list + ",").find("," + face + ",") != std::string::npos;
+}
+
+/// "" if `text` names faces of CLAN, each once.
 std::string check_faces(const std::string& text) {
-  const bool known = text == "tcp" || text == "ofi" || text == "tcp,ofi" || text == "ofi,tcp";
-  return known ? "" : text.substr(0, 40) + " is none of tcp, ofi and tcp,ofi";
+  const std::vector<std::string> known = {
+      "tcp",
+      "ofi",
+#ifdef CLAN_SUNRPC
+      "rpc",
+#endif
+  };
+  std::size_t length = 0, found = 0;
+  std::string all;
+  for (const std::string& face : known) {
+    all += (all.empty() ? "" : face == known.back() ? " and " : ", ") + face;
+    if (names_face(text, face)) length += face.size() + (found++ > 0 ? 1 : 0);
+  }
+  return found > 0 && length == text.size() ? "" : text.substr(0, 40) + " is none of " + all + ", nor a list of them";
 }
 
 /// CLI11 does not know that a prefix command wants a command.
@@ -50,11 +67,16 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
   run->add_option_function<std::string>(
          "--with",
          [&options](const std::string& faces) {
-           options.tcp = faces.find("tcp") != std::string::npos;
-           options.ofi = faces.find("ofi") != std::string::npos;
+           options.tcp = names_face(faces, "tcp");
+           options.ofi = names_face(faces, "ofi");
+           options.rpc = names_face(faces, "rpc");
          },
          "What goes over CLAN: local TCP connections (tcp, the default), what the program does by\n"
-         "libfabric, as MPI does (ofi), or both (tcp,ofi)")
+         "libfabric, as MPI does (ofi), "
+#ifdef CLAN_SUNRPC
+         "remote calls by libtirpc (rpc), "
+#endif
+         "or several (tcp,ofi)")
       ->type_name("FACE,...")
       ->check(check_faces);
   run->add_option("--only", options.only, "Only connections with one of these ports (CLAN_ONLY)")
@@ -170,14 +192,27 @@ int main(int argc, char** argv) {
   doctor->callback([&] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
 
   auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
-#ifdef CLAN_LIBFABRIC
+#if defined(CLAN_LIBFABRIC) || defined(CLAN_SUNRPC)
   std::string face;
+  std::vector<std::string> faces;
+#ifdef CLAN_LIBFABRIC
+  faces.emplace_back("ofi");
+#endif
+#ifdef CLAN_SUNRPC
+  faces.emplace_back("rpc");
+#endif
   env->add_option("FACE", face,
-                  "ofi: what makes libfabric find CLAN, for the shell: eval \"$(clan env ofi)\"")
-      ->check(CLI::IsMember({"ofi"}));
+                  "ofi: what makes libfabric find CLAN, for the shell: eval \"$(clan env ofi)\"\n"
+                  "rpc: likewise what makes programs of libtirpc load it")
+      ->check(CLI::IsMember(faces));
   env->callback([&] {
     if (face.empty()) clan::tool::print_environment();
-    else exit_code = clan::tool::print_ofi_environment();
+#ifdef CLAN_LIBFABRIC
+    else if (face == "ofi") exit_code = clan::tool::print_ofi_environment();
+#endif
+#ifdef CLAN_SUNRPC
+    else exit_code = clan::tool::print_rpc_environment();
+#endif
   });
 #else
   env->callback(clan::tool::print_environment);

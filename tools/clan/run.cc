@@ -55,7 +55,7 @@ std::string preload_list(const std::string& library) {
     const std::string_view entry = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     const std::string_view name = entry.substr(entry.rfind('/') + 1);
-    if (!entry.empty() && name != kLibrary) list.append(entry).append(":");
+    if (!entry.empty() && name != library.substr(library.rfind('/') + 1)) list.append(entry).append(":");
   }
   return list + library;
 }
@@ -169,6 +169,17 @@ bool check_provider() {
   return why.empty();
 }
 
+/// True if programs can load libclanrpc.
+bool check_rpc() {
+#ifdef CLAN_SUNRPC
+  const std::string why = why_no_rpc();
+#else
+  const std::string why = "this CLAN was built without libclanrpc (CLAN_SUNRPC)";
+#endif
+  if (!why.empty()) complain("{}", why);
+  return why.empty();
+}
+
 /// False, with a message, if a value cannot be passed on.
 bool set_variables(const RunOptions& options, const std::string& library) {
   const auto set = [](const char* name, const std::string& value) {
@@ -191,6 +202,9 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     set("LD_PRELOAD", preload_list(library));
     set("ASAN_OPTIONS", sanitizer_options());
   }
+#ifdef CLAN_SUNRPC
+  if (options.rpc) set("LD_PRELOAD", preload_list(rpc_library()));
+#endif
 #ifdef CLAN_LIBFABRIC
   if (options.ofi) {
     for (const auto& [name, value] : ofi_variables()) setenv(name.c_str(), value.c_str(), 1);
@@ -228,6 +242,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   const std::string library = library_path();
   if (options.tcp && !check_library(library)) return kOurFault;
   if (options.ofi && !check_provider()) return kOurFault;
+  if (options.rpc && !check_rpc()) return kOurFault;
   const Command found = find_command(name);
   if (found.err != 0) {
     const bool absent = found.err == ENOENT || found.err == ENOTDIR;
