@@ -242,7 +242,7 @@ Client::Outcome Client::sleep(const Call& call, SocketReply* socket, bool* done)
       std::uint32_t xid = 0;
       if (message.size() >= 4) std::memcpy(&xid, message.data(), 4);
       if (ntohl(xid) != xid_) return Outcome::kDone;
-      xdrmem_create(&xdrs, message.data(), static_cast<u_int>(message.size()), XDR_DECODE);
+      memory_xdr(&xdrs, std::as_bytes(std::span(message)));
       decode_full(call, &xdrs);
       *done = true;
       return Outcome::kDone;
@@ -279,11 +279,10 @@ bool Client::take_reply(const Call& call, bool* done) {
         OutBuffer copy;
         if (!copy.reserve(bytes.size() + 4)) return false;
         std::memcpy(copy.data, bytes.data(), bytes.size());
-        xdrmem_create(&xdrs, copy.data, static_cast<u_int>(bytes.size()), XDR_DECODE);
+        memory_xdr(&xdrs, {reinterpret_cast<std::byte*>(copy.data), bytes.size()});
         decode_reply(call, head, &xdrs);
       } else {
-        xdrmem_create(&xdrs, reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data())),
-                      static_cast<u_int>(bytes.size()), XDR_DECODE);
+        memory_xdr(&xdrs, bytes);
         decode_reply(call, head, &xdrs);
       }
       endpoint_->drop();

@@ -130,13 +130,12 @@ bool Served::arguments(xdrproc_t proc, void* to) {
   bool good = false;
   switch (where_) {
     case Where::kCopied:
-      xdrmem_create(&xdrs, reinterpret_cast<char*>(copied_), static_cast<u_int>(copied_bytes_), XDR_DECODE);
+      memory_xdr(&xdrs, {copied_, copied_bytes_});
       return decode(&xdrs, proc, to);
     case Where::kInRing:
       if (generation_ != generation()) return false;
       // libtirpc reads each word once and bounds what it reads by its copy: the peer may change them meanwhile.
-      xdrmem_create(&xdrs, reinterpret_cast<char*>(const_cast<std::byte*>(in_ring_.data())),
-                    static_cast<u_int>(in_ring_.size()), XDR_DECODE);
+      memory_xdr(&xdrs, in_ring_);
       good = decode(&xdrs, proc, to);
       break;
     case Where::kRemote: {

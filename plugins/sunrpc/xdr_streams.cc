@@ -66,7 +66,7 @@ RemoteMessage& in(XDR* xdrs) { return *static_cast<RemoteMessage*>(xdrs->x_priva
 bool_t get_long(XDR* xdrs, long* value) {
   std::uint32_t word;
   if (!in(xdrs).get(&word, 4)) return FALSE;
-  *value = static_cast<int32_t>(ntohl(word));
+  *value = static_cast<long>(ntohl(word));  // without its sign, as all streams of libtirpc do
   return TRUE;
 }
 bool_t get_bytes(XDR* xdrs, char* to, u_int bytes) { return static_cast<bool_t>(in(xdrs).get(to, bytes)); }
@@ -101,6 +101,11 @@ void growing_xdr(XDR* xdrs, OutBuffer* buffer) {
   xdrs->x_op = XDR_ENCODE;
   xdrs->x_ops = &kGrowing;
   xdrs->x_private = buffer;
+}
+
+void memory_xdr(XDR* xdrs, std::span<const std::byte> bytes) {
+  xdrmem_create(xdrs, reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data())),
+                static_cast<u_int>(bytes.size()), XDR_DECODE);
 }
 
 void freeing_xdr(XDR* xdrs) {

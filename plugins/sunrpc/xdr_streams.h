@@ -37,6 +37,9 @@ struct OutBuffer {
 /// A stream that encodes at the end of `buffer`. At most 2 GiB. XDR_DESTROY does nothing.
 void growing_xdr(XDR* xdrs, OutBuffer* buffer);
 
+/// Decodes bytes in memory, by libtirpc's xdrmem: each word is read once.
+void memory_xdr(XDR* xdrs, std::span<const std::byte> bytes);
+
 /// What a remote stream reads from.
 class RemoteMessage {
  public:
