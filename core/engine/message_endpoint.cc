@@ -880,9 +880,7 @@ Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::
     auto m = try_recv(buffer);
     if (m.ok() || m.error().err != EAGAIN) return m;
     if (auto s = tell_departure(); !s) return s.error();
-    const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
-    auto ready = [&] { return hot_pending() || arrivals_->pending() || progress_sends(); };
-    if (waiter_.spin(ready, cpu, deadline_ns)) continue;
+    if (spin(deadline_ns)) continue;
     if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
       return Error{ETIMEDOUT, "no message in time"};
     }
@@ -892,8 +890,37 @@ Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::
   }
 }
 
-// Everyone becomes cold, then the endpoint sleeps on its queue.
-Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
+bool MessageEndpointCore::spin(std::uint64_t deadline_ns) {
+  if (std::exchange(armed_fd_, false)) waiter_.slept();
+  const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
+  auto ready = [&] { return hot_pending() || arrivals_->pending() || progress_sends(); };
+  return waiter_.spin(ready, cpu, deadline_ns);
+}
+
+// Something that no event will tell of, as it has been taken already.
+bool MessageEndpointCore::something_told() const {
+  return front_.peer != nullptr || !sent_.empty() || !departed_.empty() || !context_->usable();
+}
+
+Status MessageEndpointCore::sleep_unspun(std::uint64_t deadline_ns) {
+  if (!context_->usable()) return unusable_error();
+  if (something_told() || !waiter_.may_sleep()) return {};
+  auto slept = sleep(deadline_ns);
+  waiter_.slept();
+  if (slept.ok() && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns && !arrivals_->pending()) {
+    return Error{ETIMEDOUT, "no message in time"};
+  }
+  return slept;
+}
+
+bool MessageEndpointCore::arm_fd() {
+  if (something_told() || cool()) return false;
+  armed_fd_ = arrivals_->arm_fd();
+  return armed_fd_;
+}
+
+// Everyone becomes cold. True: sends have moved meanwhile, there is something to look at.
+bool MessageEndpointCore::cool() {
   std::vector<std::uint32_t> tripwires;
   std::vector<Peer*> cooled;
   cooled.swap(hot_);
@@ -910,8 +937,12 @@ Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
   for (Peer* peer : cooled) {
     if (peer->connection->readable() || peer->connection->peer_gone()) arrivals_->post(peer->event);
   }
-  if (progress_sends()) return {};
-  // Offers are answered in a line that the same tripwires cover, so one queue wakes us for all.
+  return progress_sends();
+}
+
+// Offers are answered in a line that the same tripwires cover, so one queue wakes us for all.
+Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
+  if (cool()) return {};
   return arrivals_->wait_only(deadline_ns);
 }
 
@@ -1008,6 +1039,13 @@ Status MessageEndpoint::try_send(PeerIndex to, std::span<const std::byte> header
   return core_->try_send(to, header, message);
 }
 bool MessageEndpoint::quiet() const { return core_->quiet(); }
+bool MessageEndpoint::spin() { return core_->spin(); }
+Status MessageEndpoint::sleep(std::int64_t timeout_ms) {
+  return core_->sleep_unspun(deadline_after_ms(timeout_ms));
+}
+Result<int> MessageEndpoint::fd() { return core_->fd(); }
+bool MessageEndpoint::arm_fd() { return core_->arm_fd(); }
+void MessageEndpoint::ring_fd() { core_->ring_fd(); }
 Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
   return core_->try_recv(buffer);
 }

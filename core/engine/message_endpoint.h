@@ -60,6 +60,11 @@ class MessageEndpointCore final : public OobSink,
   std::size_t max_eager(PeerIndex to) const;
   Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message);
   bool quiet() const;
+  bool spin(std::uint64_t deadline_ns = kNoDeadline);
+  Status sleep_unspun(std::uint64_t deadline_ns);
+  Result<int> fd() { return arrivals_->fd(); }
+  bool arm_fd();
+  void ring_fd() { arrivals_->ring(); }
 
   Result<IncomingMessage> peek();
   Result<MessageInfo> take(std::span<std::byte> buffer);
@@ -170,6 +175,8 @@ class MessageEndpointCore final : public OobSink,
   Status send_error(const Peer& peer) const;
   int copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset, std::span<std::byte> buffer);
   bool hot_pending() const;
+  bool cool();
+  bool something_told() const;
   Status sleep(std::uint64_t deadline_ns);
   void bind_peer(Peer& peer);
 
@@ -193,6 +200,7 @@ class MessageEndpointCore final : public OobSink,
   bool blocking_open_ = false;  ///< send() waits for the large message without a cookie
   int blocking_status_ = 0;     ///< how it ended
   Waiter waiter_;
+  bool armed_fd_ = false;  ///< the next spin() comes after a sleep on fd()
   std::shared_ptr<EventQueueCore> user_queue_;
   std::uint32_t user_event_ = 0;
 

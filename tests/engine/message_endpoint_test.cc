@@ -1,5 +1,6 @@
 #include <clan/message.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <map>
@@ -1114,6 +1115,54 @@ TEST(MessageEndpoint, DisconnectsOnePeerAndKeepsTheOthers) {
   EXPECT_TRUE(eventually([&] { return !p.b->send(p.to_a, text("x"), 100).ok(); }));
   ASSERT_OK(p.a->send(c, text("still here"), 5000));
   ASSERT_OK(third.recv(buffer, 5000));
+}
+
+// Waiting without taking: spin(), then sleep() or the descriptor, then peek().
+TEST_P(Messages, CanBeWaitedForWithoutBeingTaken) {
+  EndpointPair p(GetParam(), Mode::kSleep);
+  EXPECT_TRUE(eventually([&] {  // an end without a reason is allowed
+    EXPECT_ERR(p.a->peek(), EAGAIN);
+    const auto slept = p.a->sleep(20);
+    return !slept.ok() && slept.error().err == ETIMEDOUT;
+  }));
+  EXPECT_FALSE(p.a->spin());
+  for (int i = 0; i < 20; ++i) {
+    std::thread sender([&] { ASSERT_OK(p.b->send(p.to_a, text("four"), 5000)); });
+    auto m = p.a->peek();
+    for (; !m.ok(); m = p.a->peek()) {
+      if (!p.a->spin()) (void)p.a->sleep(10'000);
+    }
+    sender.join();
+    EXPECT_EQ(m->size, 4u);
+    ASSERT_OK(p.a->sleep(10'000));  // there is something, though it has been looked at
+    p.a->drop();
+  }
+}
+
+TEST_P(Messages, MakeTheDescriptorReadableOnceItIsArmed) {
+  EndpointPair p(GetParam());
+  const int fd = must(p.a->fd());
+  for (int i = 0; i < 20; ++i) {
+    while (!p.a->arm_fd()) EXPECT_ERR(p.a->peek(), EAGAIN);
+    pollfd ready{fd, POLLIN, 0};
+    EXPECT_EQ(poll(&ready, 1, 0), 0);
+    ASSERT_OK(p.b->send(p.to_a, text("x"), 5000));
+    EXPECT_EQ(poll(&ready, 1, 10'000), 1);
+    ASSERT_TRUE(eventually([&] { return p.a->peek().ok(); }));
+    EXPECT_FALSE(p.a->arm_fd());  // while it has not been taken
+    p.a->ring_fd();
+    EXPECT_EQ(poll(&ready, 1, 0), 1);
+    p.a->drop();
+  }
+  while (!p.a->arm_fd()) EXPECT_ERR(p.a->peek(), EAGAIN);
+  p.b.reset();
+  pollfd ready{fd, POLLIN, 0};
+  EXPECT_EQ(poll(&ready, 1, 10'000), 1);
+  EXPECT_TRUE(eventually([&] {
+    PeerIndex gone;
+    (void)p.a->peek();
+    return p.a->take_departed(&gone);
+  }));
 }
 
 }  // namespace

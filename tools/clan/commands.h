@@ -65,12 +65,21 @@ struct OrbState {
   std::string effect;
 };
 OrbState look_for_orb();
+/// libclanrpc.so, for LD_PRELOAD; why it cannot be loaded, "" if it can; `clan env rpc`; for `clan doctor`.
+std::string rpc_library();
+std::string why_no_rpc();
+int print_rpc_environment();
+ProviderState look_for_rpc();
+/// A line, or a JSON object, for each process whose remote calls travel over CLAN. No pids: of all.
+std::vector<std::string> remote_call_lines(const std::vector<pid_t>& pids);
+std::vector<std::string> remote_call_objects(const std::vector<pid_t>& pids);
 
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {
   bool tcp = true;   ///< the preload library
   bool ofi = false;  ///< the libfabric provider
   bool orb = false;  ///< the transport for omniORB
+  bool rpc = false;  ///< libclanrpc
   std::string only;
   std::string except;
   std::string log;

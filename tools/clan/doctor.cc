@@ -474,6 +474,16 @@ Finding check_omniorb() {
 }
 #endif
 
+#ifdef CLAN_SUNRPC
+Finding check_sunrpc() {
+  const ProviderState library = look_for_rpc();
+  return {.name = "sunrpc",
+          .state = library.found ? State::kOk : State::kAbsent,
+          .seen = library.seen,
+          .effect = library.effect};
+}
+#endif
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -520,6 +530,9 @@ int doctor(bool json) {
 #endif
 #ifdef CLAN_OMNIORB
       check_omniorb(),
+#endif
+#ifdef CLAN_SUNRPC
+      check_sunrpc(),
 #endif
   };
   const bool usable =

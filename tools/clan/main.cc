@@ -29,15 +29,30 @@ std::string check_pid(const std::string& text) {
   return pid ? "" : text.substr(0, 40) + " is not a process id";
 }
 
-/// "" if `text` names faces of CLAN, with commas between.
+/// True if `list`, words between commas, has this one.
+bool names_face(const std::string& list, const std::string& face) {
+  return ("," + list + ",").find("," + face + ",") != std::string::npos;
+}
+
+/// "" if `text` names faces of CLAN, each once.
 std::string check_faces(const std::string& text) {
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string face = text.substr(at, end - at);
-    if (face != "tcp" && face != "ofi" && face != "orb") return text.substr(0, 40) + " is none of tcp, ofi, orb and tcp,ofi";
-    at = end + 1;
+  const std::vector<std::string> known = {
+      "tcp",
+      "ofi",
+#ifdef CLAN_OMNIORB
+      "orb",
+#endif
+#ifdef CLAN_SUNRPC
+      "rpc",
+#endif
+  };
+  std::size_t length = 0, found = 0;
+  std::string all;
+  for (const std::string& face : known) {
+    all += (all.empty() ? "" : face == known.back() ? " and " : ", ") + face;
+    if (names_face(text, face)) length += face.size() + (found++ > 0 ? 1 : 0);
   }
-  return "";
+  return found > 0 && length == text.size() ? "" : text.substr(0, 40) + " is none of " + all + ", nor a list of them";
 }
 
 /// CLI11 does not know that a prefix command wants a command.
@@ -56,12 +71,20 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
   run->add_option_function<std::string>(
          "--with",
          [&options](const std::string& faces) {
-           options.tcp = faces.find("tcp") != std::string::npos;
-           options.ofi = faces.find("ofi") != std::string::npos;
-           options.orb = faces.find("orb") != std::string::npos;
+           options.tcp = names_face(faces, "tcp");
+           options.ofi = names_face(faces, "ofi");
+           options.orb = names_face(faces, "orb");
+           options.rpc = names_face(faces, "rpc");
          },
          "What goes over CLAN: local TCP connections (tcp, the default), what the program does by\n"
-         "libfabric, as MPI does (ofi), calls of omniORB programs (orb), or several (tcp,orb)")
+         "libfabric, as MPI does (ofi), "
+#ifdef CLAN_OMNIORB
+         "calls of omniORB programs (orb), "
+#endif
+#ifdef CLAN_SUNRPC
+         "remote calls by libtirpc (rpc), "
+#endif
+         "or several (tcp,ofi)")
       ->type_name("FACE,...")
       ->check(check_faces);
   run->add_option("--only", options.only, "Only connections with one of these ports (CLAN_ONLY)")
@@ -191,6 +214,9 @@ int main(int argc, char** argv) {
 #ifdef CLAN_OMNIORB
   faces.push_back("orb");
 #endif
+#ifdef CLAN_SUNRPC
+  faces.push_back("rpc");
+#endif
   if (!faces.empty()) {
     env->add_option("FACE", face, "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
         ->check(CLI::IsMember(faces));
@@ -199,6 +225,9 @@ int main(int argc, char** argv) {
     if (face.empty()) clan::tool::print_environment();
 #ifdef CLAN_LIBFABRIC
     if (face == "ofi") exit_code = clan::tool::print_ofi_environment();
+#endif
+#ifdef CLAN_SUNRPC
+    if (face == "rpc") exit_code = clan::tool::print_rpc_environment();
 #endif
 #ifdef CLAN_OMNIORB
     if (face == "orb") exit_code = clan::tool::print_orb_environment();

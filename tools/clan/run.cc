@@ -142,6 +142,17 @@ bool check_orb() {
   return why.empty();
 }
 
+/// True if programs can load libclanrpc.
+bool check_rpc() {
+#ifdef CLAN_SUNRPC
+  const std::string why = why_no_rpc();
+#else
+  const std::string why = "this CLAN was built without libclanrpc (CLAN_SUNRPC)";
+#endif
+  if (!why.empty()) complain("{}", why);
+  return why.empty();
+}
+
 /// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot be passed
 /// on.
 bool set_variables(const RunOptions& options, const std::string& library) {
@@ -174,6 +185,9 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     set("ASAN_OPTIONS", sanitizer_options());
     for (const auto& [name, value] : orb_variables()) setenv(name.c_str(), value.c_str(), 1);
   }
+#endif
+#ifdef CLAN_SUNRPC
+  if (options.rpc && !library.empty()) set("LD_PRELOAD", preload_list(rpc_library()));
 #endif
 #ifdef CLAN_LIBFABRIC
   if (options.ofi) {
@@ -214,6 +228,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   if (options.tcp && !check_library(library)) return kOurFault;
   if (options.ofi && !check_provider()) return kOurFault;
   if (options.orb && !check_orb()) return kOurFault;
+  if (options.rpc && !check_rpc()) return kOurFault;
   const Command found = find_command(name);
   if (found.err != 0) {
     const bool absent = found.err == ENOENT || found.err == ENOTDIR;
@@ -224,10 +239,11 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     }
     return absent ? kNotFound : kCannotStart;
   }
-  const bool preloads = options.tcp || options.orb;
+  const bool preloads = options.tcp || options.orb || options.rpc;
   const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
   if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
-  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(preloads)) return kUsage;
+  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(options.tcp || options.orb))
+    return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -652,6 +652,11 @@ int print_connections(const StatOptions& options) {
       }
     }
     rates.turn();
+    std::vector<std::string> remote_calls;
+#ifdef CLAN_SUNRPC
+    remote_calls = options.json ? remote_call_objects(options.pids) : remote_call_lines(options.pids);
+    if (options.json) objects.insert(objects.end(), remote_calls.begin(), remote_calls.end());
+#endif
 
     if (options.prometheus) {
       print_prometheus(seen);
@@ -665,6 +670,8 @@ int print_connections(const StatOptions& options) {
       print_json(objects, options.watch);
     } else {
       print_text(rows);
+      if (!remote_calls.empty()) fmt::print("\nREMOTE CALLS\n");
+      for (const std::string& line : remote_calls) fmt::print("{}\n", line);
     }
     const bool written = std::fflush(stdout) == 0;
     if (first) mention(seen);

@@ -137,6 +137,21 @@ class CLAN_EXPORT MessageEndpoint {
   /// not at all. EAGAIN, EMSGSIZE (max_eager()).
   Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message);
 
+  // For who waits by peek() and not by recv(): first spin(), then one of the two ways to sleep, then peek() again.
+  // Spurious ends of all three are possible.
+  /// Looks as long as the context's WaitOptions make worth while. True: there may be something to find.
+  bool spin();
+  /// Sleeps until there may be something to find. ETIMEDOUT, EINTR.
+  Status sleep(std::int64_t timeout_ms = -1);
+  /// A descriptor that becomes readable when there is something to find, for epoll and friends. Owned by the
+  /// endpoint. Unlike an event queue it costs a sender nothing while nobody sleeps.
+  Result<int> fd();
+  /// Before sleeping on fd(). False: look first; the descriptor may then be readable or not. One that woke the
+  /// sleeper stays readable until this is called.
+  bool arm_fd();
+  /// Makes the descriptor readable: for who has to look at others before it looks here again.
+  void ring_fd();
+
   /// True when peek(), poll_sent() and take_departed() would find nothing now. For who polls: costs a fraction
   /// of what they do.
   bool quiet() const;

@@ -1,0 +1,292 @@
+"""`clan bench rpc`: remote calls of libtirpc over CLAN beside its own transports and beside the interposer, and
+clan-rpcgen's stubs, all in turns.
+
+A figure is microseconds per call, the minimum and the median of all turns. A bar is judged by the median of the
+turns' ratios.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import arguments
+import report
+
+HERE = Path(__file__).resolve().parent
+LIBRARIES = HERE.parent.parent
+SIZES = [0, 8, 64, 256, 1440, 3072, 65536, 1 << 20]
+PAPER = [0, 8, 64, 256, 1440, 3072]
+STAGES = ["direct", "reduced", "optimized"]
+
+
+class Failed(Exception):
+    pass
+
+
+class Pair:
+    """A server and a client of one column, asked by lines."""
+
+    def __init__(self, name, program, transport, cores, preload=None, stage=None):
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("CLAN_")}
+        if preload:
+            environment["LD_PRELOAD"] = str(LIBRARIES / preload)
+        if stage:
+            environment["CLAN_RPC_STAGE"] = stage
+        self.name = name
+        self.process = subprocess.Popen([HERE / program, transport, *map(str, cores)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+                                        env=environment)
+        self.line(30)
+
+    def line(self, limit):
+        if not select.select([self.process.stdout], [], [], limit)[0]:
+            raise Failed(f"{self.name}: no answer in {limit} s")
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failed(f"{self.name}: ended: {self.process.stderr.read()[-200:].strip()}")
+        return line
+
+    def ask(self, kind, size, ms):
+        self.process.stdin.write(f"{kind} {size} {ms}\n")
+        self.process.stdin.flush()
+        low, median, *_ = map(float, self.line(60).split())
+        return low, median
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def columns(cores):
+    return {
+        "vRPC": lambda: Pair("vRPC", "clan-rpc-load", "tcp", cores, "libclanrpc.so"),
+        "tcp": lambda: Pair("tcp", "clan-rpc-load", "tcp", cores),
+        "local": lambda: Pair("local", "clan-rpc-load", "local", cores),
+        "udp": lambda: Pair("udp", "clan-rpc-load", "udp", cores),
+        "interposer": lambda: Pair("interposer", "clan-rpc-load", "tcp", cores, "libclan-preload.so"),
+        "ShrimpRPC": lambda: Pair("ShrimpRPC", "clan-shrimp-load", "shrimp", cores),
+    }
+
+
+def can(column, kind, size):
+    if kind == "cacheline":
+        return column == "ShrimpRPC"
+    if column == "ShrimpRPC":
+        return size in PAPER
+    return column != "udp" or size <= 3072
+
+
+def measure(makers, points, options, failed):
+    """{(kind, size): {column: [(low, median), ...]}}: in turns, by pairs that are all there at once."""
+    figures = {point: {} for point in points}
+    for number in range(options.rounds):
+        pairs = {}
+        try:
+            for name, make in makers.items():
+                try:
+                    pairs[name] = make()
+                except (Failed, OSError) as reason:
+                    failed[name] = str(reason)
+            for kind, size in points:
+                order = list(pairs) if number % 2 == 0 else list(reversed(pairs))
+                for name in order:
+                    if not can(name, kind, size):
+                        continue
+                    try:
+                        figures[kind, size].setdefault(name, []).append(pairs[name].ask(kind, size, options.ms))
+                    except (Failed, OSError) as reason:
+                        failed[name] = str(reason)
+                        pairs.pop(name).end()
+        finally:
+            for pair in pairs.values():
+                pair.end()
+    return figures
+
+
+def shown(samples):
+    return f"{min(s[0] for s in samples):.2f} / {statistics.median(s[1] for s in samples):.2f}" if samples else "-"
+
+
+def ratio(figures, point, slow, fast):
+    """How many times as long `slow` takes, the median of the turns; None: not measured."""
+    pairs = list(zip(figures[point].get(slow, []), figures[point].get(fast, [])))
+    return statistics.median(a[1] / b[1] for a, b in pairs) if pairs else None
+
+
+def table(title, figures, names):
+    lines = [f"| {title} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for (kind, size), samples in figures.items():
+        if any(n in samples for n in names) and kind != "cacheline":
+            what = "null" if size == 0 else f"{size} B" if size < 65536 else f"{size >> 10} KB"
+            lines.append(f"| {kind} {what} | " + " | ".join(shown(samples.get(n, [])) for n in names) + " |")
+    return "\n".join(lines)
+
+
+def bars(apart, together, crowd):
+    """(text, figure, wanted, met) of each bar of two cores, of one, and of the crowd."""
+    found = []
+
+    def at_least(text, value, wanted):
+        if value is not None:
+            found.append((text, f"{value:.2f}", f"at least {wanted:g}", value >= wanted))
+
+    line = apart.get(("cacheline", 0), {}).get("ShrimpRPC", [])
+    if line:
+        trip = statistics.median(s[1] for s in line)
+        vrpc = apart["echo", 0].get("vRPC")
+        if vrpc:
+            most, own = 0.3 + 3 * trip, statistics.median(s[1] for s in vrpc)
+            found.append((f"vRPC null, us (cache-line round trip {trip:.3f})", f"{own:.3f}", f"at most {most:.3f}", own <= most))
+        shrimp = apart["echo", 0].get("ShrimpRPC")
+        if shrimp:
+            own = statistics.median(s[1] for s in shrimp) / trip
+            found.append(("ShrimpRPC null in cache-line round trips", f"{own:.2f}", "at most 3", own <= 3))
+    if apart:
+        dear = statistics.median(s[1] for s in apart["echo", 0].get("tcp", [(0, 0)])) > 20
+        at_least("vRPC null against tcp", ratio(apart, ("echo", 0), "tcp", "vRPC"), 40 if dear else 12)
+        at_least("vRPC 3 KB in and out against tcp", ratio(apart, ("echo", 3072), "tcp", "vRPC"), 25 if dear else 8)
+        at_least("vRPC 1 MB in and out against tcp", ratio(apart, ("echo", 1 << 20), "tcp", "vRPC"), 3)
+        at_least("vRPC null against the interposer", ratio(apart, ("echo", 0), "interposer", "vRPC"), 1.5)
+        for size in (0, 8, 64, 256):
+            at_least(f"ShrimpRPC against vRPC, {size} B", ratio(apart, ("echo", size), "vRPC", "ShrimpRPC"), 2)
+    if together:
+        at_least("one core, null, against local", ratio(together, ("echo", 0), "local", "vRPC"), 1)
+    if crowd and "vRPC" in crowd and "tcp" in crowd:
+        at_least("8 clients, calls/s against tcp", statistics.median(crowd["vRPC"]) / statistics.median(crowd["tcp"]), 3)
+    return found
+
+
+def one_crowd(preload, ms):
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    if preload:
+        environment["LD_PRELOAD"] = str(LIBRARIES / preload)
+    done = subprocess.run([HERE / "clan-rpc-load", "tcp", "crowd", "8", str(ms)], env=environment, text=True,
+                          capture_output=True, timeout=60)
+    if done.returncode != 0:
+        raise Failed(done.stderr[-200:].strip())
+    return float(done.stdout)
+
+
+def run_crowd(options, failed):
+    figures = {}
+    for number in range(options.rounds):
+        names = [("vRPC", "libclanrpc.so"), ("tcp", None)]
+        for name, preload in names if number % 2 == 0 else reversed(names):
+            try:
+                figures.setdefault(name, []).append(one_crowd(preload, options.ms * 5))
+            except (Failed, subprocess.TimeoutExpired) as reason:
+                failed[f"8 clients, {name}"] = str(reason)
+    return figures
+
+
+class Computation:
+    """Something that never sleeps, on one core."""
+
+    def __init__(self, core):
+        self.process = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"])
+
+    def __enter__(self):
+        time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def paper(options, failed):
+    """Figures 4 and 6: the three stages of vRPC, and ShrimpRPC, by size."""
+    makers = {f"vRPC {s}": (lambda s=s: Pair(f"vRPC {s}", "clan-rpc-load", "tcp", options.cores, "libclanrpc.so", s))
+              for s in STAGES}
+    makers["SunRPC (tcp)"] = columns(options.cores)["tcp"]
+    makers["ShrimpRPC"] = columns(options.cores)["ShrimpRPC"]
+    return measure(makers, [("echo", n) for n in PAPER], options, failed), list(makers)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="clan bench rpc", description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
+    parser.add_argument("--paper", action="store_true", help="the paper's stages and sizes instead (figures 4 and 6)")
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 9 ms a turn instead of 5 of 18")
+    parser.add_argument("--rounds", type=arguments.positive)
+    parser.add_argument("--ms", type=arguments.positive)
+    parser.add_argument("--cores", type=arguments.cores, metavar="A,B", help="the server's core and the client's")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for rpc.md and rpc.json")
+    parser.add_argument("--clan", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (3 if options.quick else 5)
+    options.ms = options.ms or (9 if options.quick else 18)
+    options.cores = options.cores or arguments.first_cores()
+    return options
+
+
+def main():
+    options = parse()
+    if options.list:
+        print("echo, in and out, 0 B to 1 MB: vRPC beside tcp, local, udp, tcp under the interposer, and ShrimpRPC\n"
+              "the same on one core, idle and beside an endless computation\n8 clients of one server")
+        return 0
+    arguments.end_as_by_interrupt()
+    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
+    text = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, load {machine['load']}, "
+            f"commit {machine['commit']}, {machine['date']}; {options.rounds} rounds of {options.ms} ms",
+            "Microseconds per call, minimum / median."]
+    print("\n".join(text), flush=True)
+    failed, found, results = {}, [], {}
+
+    def say(part):
+        text.append("\n" + part)
+        print("\n" + part, flush=True)
+
+    if options.paper:
+        figures, names = paper(options, failed)
+        say(table("stages of the paper", figures, names))
+        results["paper"] = figures
+    else:
+        two = options.cores[0] != options.cores[1]
+        apart = measure(columns(options.cores), [("cacheline", 0)] + [("echo", n) for n in SIZES], options, failed) if two else {}
+        if two:
+            say(table("two cores", apart, list(columns(options.cores))))
+        one = [options.cores[1]] * 2
+        makers = {n: m for n, m in columns(one).items() if n != "ShrimpRPC"}
+        together = measure(makers, [("echo", n) for n in (0, 256, 3072)], options, failed)
+        say(table("one core", together, list(makers)))
+        with Computation(one[0]):
+            beside = measure({n: makers[n] for n in ("vRPC", "local", "tcp")}, [("echo", 0)], options, failed)
+        say(table("one core, beside a computation", beside, ["vRPC", "local", "tcp"]))
+        crowd = run_crowd(options, failed)
+        if crowd:
+            say("8 clients, calls/s: " + ", ".join(f"{n} {statistics.median(v):.0f}" for n, v in crowd.items()))
+        found = bars(apart, together, crowd)
+        value = ratio(beside, ("echo", 0), "local", "vRPC")
+        if value is not None:
+            found.append(("one core beside a computation, null, against local", f"{value:.2f}", "at least 1", value >= 1))
+        say("\n".join(["| question | figure | wanted | |", "|---|---|---|---|"] +
+                      [f"| {what} | {figure} | {wanted} | {'ok' if met else 'missed'} |" for what, figure, wanted, met in found]))
+        results.update({"two cores": apart, "one core": together, "beside a computation": beside, "8 clients": {("calls/s", 8): crowd}})
+    for name, why in failed.items():
+        print(f"failed: {name}: {why}")
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "rpc.md").write_text("\n".join(text) + "\n")
+        plain = {name: [{"kind": k, "bytes": n, "figures": f} for (k, n), f in figures.items()] for name, figures in results.items()}
+        (options.output / "rpc.json").write_text(json.dumps({"machine": machine, "results": plain, "failed": failed}, indent=1))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main())

@@ -1,0 +1,343 @@
+#include "client.h"
+
+#include <clan/clock.h>
+#include <clan/log.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace clan::rpc {
+namespace {
+
+constexpr int kMostAttempts = 3;
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::uint64_t kAskMs = 200;     ///< for a server's answer to kMeet
+constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to look at CLAN
+
+Client& of(CLIENT* handle) { return *static_cast<Client*>(handle->cl_private); }
+
+enum clnt_stat op_call(CLIENT* handle, rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
+                       timeval timeout) {
+  return of(handle).call(proc, xargs, args, xres, res, timeout);
+}
+void op_abort(CLIENT*) {}
+void op_geterr(CLIENT* handle, rpc_err* error) { of(handle).error(error); }
+bool_t op_freeres(CLIENT*, xdrproc_t xres, void* res) {
+  XDR xdrs;
+  freeing_xdr(&xdrs);
+  return (*xres)(&xdrs, res);
+}
+void op_destroy(CLIENT* handle) { of(handle).destroy(); }
+bool_t op_control(CLIENT* handle, u_int request, void* info) {
+  return static_cast<bool_t>(of(handle).control(request, info));
+}
+CLIENT::clnt_ops operations = {op_call, op_abort, op_geterr, op_freeres, op_destroy, op_control};
+
+// libtirpc's rule.
+bool acceptable(const timeval& t) {
+  return t.tv_sec >= -1 && t.tv_sec <= 100'000'000 && t.tv_usec >= -1 && t.tv_usec <= 1'000'000;
+}
+
+bool is_zero(const timeval& t) { return t.tv_sec == 0 && t.tv_usec == 0; }
+
+std::uint64_t deadline_after(const timeval& t) {
+  const std::int64_t us = std::int64_t{t.tv_sec} * 1'000'000 + t.tv_usec;
+  return us < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(us) * 1000;
+}
+
+timeval until(std::uint64_t deadline) {
+  if (deadline == kNoDeadline) return {100'000'000, 0};
+  const std::uint64_t now = monotonic_ns();
+  const std::uint64_t us = deadline > now ? (deadline - now) / 1000 : 0;
+  return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
+}
+
+const void* this_thread() {
+  static thread_local char mark;
+  return &mark;
+}
+
+}  // namespace
+
+// --- life --------------------------------------------------------------------------------------------
+
+Client::Client(CLIENT* stock, int fd, bool datagram, rpcprog_t prog, rpcvers_t vers)
+    : stock_(stock), fd_(fd), datagram_(datagram), generation_(generation()), prog_(prog), vers_(vers) {
+  handle_.cl_auth = stock->cl_auth;
+  handle_.cl_ops = &operations;
+  handle_.cl_private = this;
+  wait_ = datagram ? timeval{-1, -1} : timeval{0, 0};
+  (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
+}
+
+CLIENT* Client::around(CLIENT* stock, int fd, int socket_type, const netbuf& server, rpcprog_t prog,
+                       rpcvers_t vers) {
+  try {
+    auto* client = new Client(stock, fd, socket_type == SOCK_DGRAM, prog, vers);
+    client->set_server(server);
+    return &client->handle_;
+  } catch (const std::bad_alloc&) {
+    return stock;
+  }
+}
+
+void Client::set_server(const netbuf& server) {
+  server_length_ = std::min<socklen_t>(server.len, sizeof server_);
+  server_ = {};
+  std::memcpy(&server_, server.buf, server_length_);
+  marker_ = marker_name(datagram_ ? SOCK_DGRAM : SOCK_STREAM, reinterpret_cast<sockaddr*>(&server_));
+}
+
+void Client::destroy() {
+  if (generation_ == generation()) {
+    endpoint_.reset();
+  } else if (endpoint_) {
+    after_fork();
+  }
+  CLNT_DESTROY(stock_);
+  // libtirpc has given the handle names of its own, unless they are literals.
+  if (handle_.cl_netid != nullptr && handle_.cl_netid[0] != 0) std::free(handle_.cl_netid);
+  if (handle_.cl_tp != nullptr && handle_.cl_tp[0] != 0) std::free(handle_.cl_tp);
+  delete this;
+}
+
+// The network was the parent's. The socket is shared with it, as ever: over that the child finds its own way.
+void Client::after_fork() {
+  generation_ = generation();
+  leave(State::kFresh);
+  attempts_ = 0;
+  new (&mutex_) std::mutex;  // another thread of the parent may have held it
+}
+
+void Client::leave(State next) {
+  endpoint_.reset();
+  buffers_.clear();
+  known_.known = false;
+  state_ = next;
+}
+
+// --- meeting the server ------------------------------------------------------------------------------
+
+// Whether this call goes over CLAN; meets the server first if it has not been met.
+bool Client::serves(bool wait, timeval timeout) {
+  if (state_ == State::kStock || stock_batched_) return false;
+  const int flavor = handle_.cl_auth->ah_cred.oa_flavor;
+  if (flavor != AUTH_NONE && flavor != AUTH_SYS && flavor != AUTH_SHORT) return false;
+  if (state_ == State::kMet) [[likely]]
+    return true;
+  if (!wait) return false;
+  const std::uint64_t deadline = deadline_after(timeout);
+  if (state_ == State::kFresh) meet(deadline);
+  if (state_ == State::kOffered) {
+    if (waited_) {
+      look_for_welcome();
+    } else {
+      await_welcome(deadline);
+    }
+  }
+  return state_ == State::kMet;
+}
+
+void Client::meet(std::uint64_t deadline) {
+  state_ = State::kStock;
+  if (++attempts_ > kMostAttempts || !marker_is_there(marker_)) return;
+  const auto* address = reinterpret_cast<const sockaddr*>(&server_);
+  if (!is_local(fd_, datagram_ ? SOCK_DGRAM : SOCK_STREAM, address, server_length_)) return;
+  Context* ours = context();
+  MeetResults results;
+  if (ours == nullptr || !ask(deadline, &results)) return;
+  const std::int64_t ms = static_cast<std::int64_t>(kAskMs);
+  MessageOptions options;
+  options.max_message = std::uint64_t{1} << 31;
+  auto endpoint = MessageEndpoint::create(*ours, {}, options);
+  if (!endpoint) return;
+  auto peer = endpoint->connect(results.address, ms);
+  if (!peer) {
+    CLAN_INFO("a server of program %u cannot be linked with: %s", prog_, peer.error().message().c_str());
+    return;
+  }
+  Hello hello;
+  hello.token = results.token;
+  if (!endpoint->try_send(*peer, std::as_bytes(std::span(&hello, 1)), {})) return;
+  endpoint_ = std::move(*endpoint);
+  peer_ = *peer;
+  waited_ = false;
+  state_ = State::kOffered;
+}
+
+// The call goes by the stock handle, without credentials. A server that is busy will answer the program's own
+// call no sooner.
+bool Client::ask(std::uint64_t deadline, MeetResults* results) {
+  MeetArguments arguments;
+  arguments.uid = geteuid();
+  rpcprog_t prog = kProgram;
+  rpcvers_t vers = kVersion;
+  AUTH* const auth = stock_->cl_auth;
+  stock_->cl_auth = authnone_create();
+  (void)CLNT_CONTROL(stock_, CLSET_PROG, &prog);
+  (void)CLNT_CONTROL(stock_, CLSET_VERS, &vers);
+  const timeval timeout = until(std::min(deadline, monotonic_ns() + kAskMs * kMs));
+  enum clnt_stat stat = RPC_TIMEDOUT;
+  if (!is_zero(timeout)) {
+    stat = CLNT_CALL(stock_, kMeet, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments,
+                     as_xdrproc(clan_rpc_xdr_meet_results), results, timeout);
+  }
+  prog = prog_;
+  vers = vers_;
+  (void)CLNT_CONTROL(stock_, CLSET_PROG, &prog);
+  (void)CLNT_CONTROL(stock_, CLSET_VERS, &vers);
+  stock_->cl_auth = auth;
+  (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
+  if (stat == RPC_TIMEDOUT) state_ = State::kFresh;  // ask again at another call
+  return stat == RPC_SUCCESS && results->status == 0;
+}
+
+void Client::await_welcome(std::uint64_t deadline) {
+  waited_ = true;
+  const std::uint64_t end = std::min(deadline, monotonic_ns() + kWelcomeMs * kMs);
+  for (;;) {
+    look_for_welcome();
+    const std::uint64_t now = monotonic_ns();
+    if (state_ != State::kOffered || now >= end) return;
+    if (!endpoint_->spin()) (void)endpoint_->sleep(static_cast<std::int64_t>((end - now) / kMs) + 1);
+  }
+}
+
+void Client::look_for_welcome() {
+  auto message = endpoint_->peek();
+  if (!message) {
+    PeerIndex gone;
+    if (message.error().err != EAGAIN || endpoint_->take_departed(&gone)) leave(State::kFresh);
+    return;
+  }
+  Hello welcome;
+  std::span<const std::byte> bytes = message->bytes;
+  const bool good = take_front(&bytes, &welcome) && welcome.kind == kWelcome && welcome.abi == kAbi;
+  endpoint_->drop();
+  if (!good) return leave(State::kStock);
+  state_ = State::kMet;
+  count(counters().met);
+  CLAN_INFO("calls of program %u version %u go over CLAN (%s)", prog_, vers_, marker_.c_str());
+}
+
+// --- calls -------------------------------------------------------------------------------------------
+
+enum clnt_stat Client::by_stock(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
+                                timeval timeout) {
+  if (std::exchange(xid_moved_, false)) {
+    std::uint32_t next = datagram_ ? xid_ + 1 : xid_ - 1;
+    (void)CLNT_CONTROL(stock_, CLSET_XID, &next);
+  }
+  stock_->cl_auth = handle_.cl_auth;
+  const enum clnt_stat stat = CLNT_CALL(stock_, proc, xargs, args, xres, res, timeout);
+  CLNT_GETERR(stock_, &error_);
+  error_.re_status = stat;
+  (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
+  count(counters().calls_stock);
+  return stat;
+}
+
+enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
+                            timeval timeout) {
+  if (owner_.load(std::memory_order_relaxed) == this_thread()) {  // relaxed: only our own mark matters
+    stock_->cl_auth = handle_.cl_auth;
+    return CLNT_CALL(stock_, proc, xargs, args, xres, res, timeout);
+  }
+  if (generation_ != generation()) after_fork();
+  std::lock_guard lock(mutex_);
+  owner_.store(this_thread(), std::memory_order_relaxed);
+  const bool zero = is_zero(timeout);
+  if (!datagram_ && !wait_set_ && acceptable(timeout)) wait_ = timeout;
+  const bool own = datagram_ ? wait_.tv_usec != -1 : wait_set_ && !zero;
+  const timeval limit = own ? wait_ : timeout;
+  const bool wait = !is_zero(limit);
+  // Without a reply only what libtirpc calls batched: of others the program may read the reply by itself.
+  const bool batched = zero && xres == nullptr && !datagram_;
+  enum clnt_stat stat = RPC_SUCCESS;
+  bool done = false;
+  if ((wait || batched) && serves(wait, limit)) {
+    const Call call{proc, xargs, args, xres, res, wait, wait ? deadline_after(limit) : kNoDeadline};
+    Outcome outcome = Outcome::kDone;
+    int refreshes = 2;
+    do {
+      refresh_ = false;
+      outcome = by_clan(call);
+    } while (outcome == Outcome::kDone && refresh_ && refreshes-- > 0);
+    done = outcome == Outcome::kDone || (outcome == Outcome::kLost && !datagram_);
+    if (done) {
+      count(counters().calls_clan);
+      stat = error_.re_status;
+    } else {
+      timeout = wait ? until(call.deadline) : timeout;
+      if (wait && is_zero(timeout)) timeout.tv_usec = 1000;
+    }
+  } else if (own) {
+    timeout = limit;
+  }
+  if (!done) {
+    stat = by_stock(proc, xargs, args, xres, res, timeout);
+    stock_batched_ = !wait || (stock_batched_ && stat != RPC_SUCCESS);
+  }
+  owner_.store(nullptr, std::memory_order_relaxed);
+  return stat;
+}
+
+bool Client::set_timeout(const timeval& timeout) {
+  if (!acceptable(timeout)) return false;
+  wait_ = timeout;
+  wait_set_ = true;
+  return true;
+}
+
+bool Client::control(u_int request, void* info) {
+  if (generation_ != generation()) after_fork();
+  const bool inside = owner_.load(std::memory_order_relaxed) == this_thread();  // relaxed: as in call()
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (!inside) lock.lock();
+  const auto value = [&] { return *static_cast<std::uint32_t*>(info); };
+  if (info != nullptr) {
+    switch (request) {
+      case CLSET_TIMEOUT:
+        return set_timeout(*static_cast<timeval*>(info));
+      case CLGET_TIMEOUT:
+        *static_cast<timeval*>(info) = wait_;
+        return true;
+      case CLGET_XID:
+        *static_cast<std::uint32_t*>(info) = xid_;
+        return true;
+      case CLSET_XID:
+        xid_ = datagram_ ? value() - 1 : value() + 1;
+        xid_moved_ = true;
+        return true;
+      default:
+        break;
+    }
+  }
+  if (CLNT_CONTROL(stock_, request, info) == FALSE) return false;
+  switch (request) {
+    case CLSET_VERS:
+      vers_ = value();
+      break;
+    case CLSET_PROG:
+      prog_ = value();
+      break;
+    case CLSET_SVC_ADDR:
+      set_server(*static_cast<netbuf*>(info));
+      leave(State::kFresh);
+      attempts_ = 0;
+      break;
+    case CLSET_ASYNC:  // the program sends and receives by halves
+      if (value() != 0) leave(State::kStock);
+      break;
+    default:
+      break;
+  }
+  return true;
+}
+
+}  // namespace clan::rpc

@@ -1,0 +1,127 @@
+// Client: the CLIENT that a program gets instead of libtirpc's, which it keeps inside.
+//
+//   program -> CLIENT (ours) --+-- CLAN: a message endpoint of its own, once the server has been met
+//                              +-- the stock CLIENT: everything else, and always before that
+//
+// The first call that waits for an answer asks the server over the stock handle whether it has this library
+// (wire.h). Calls go over CLAN from the moment its loop has said Welcome; nothing waits for that longer than
+// kWelcomeMs, once. Calls stay with the stock handle that CLAN does not serve: other flavours of
+// authentication than NONE, SYS and SHORT; those sent without waiting whose answer the program may read from
+// the socket by itself; and all that follow such a one until an answer has come.
+//
+// Signals are blocked while a call sleeps, as libtirpc does for the whole call.
+//
+// Thread-safety: as the stock handle: any thread, calls of one handle exclude each other. A signal handler
+// that interrupts a call and calls the same handle goes by the stock handle.
+#pragma once
+
+#include <clan/message.h>
+#include <netinet/in.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "process.h"
+#include "wire.h"
+#include "xdr_streams.h"
+
+namespace clan::rpc {
+
+class Client {
+ public:
+  /// Takes the stock handle; gives back the one for the program. `server`: its address. On failure (no memory)
+  /// the stock handle itself.
+  static CLIENT* around(CLIENT* stock, int fd, int socket_type, const netbuf& server, rpcprog_t prog,
+                        rpcvers_t vers);
+
+  enum clnt_stat call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res, timeval timeout);
+  bool control(u_int request, void* info);
+  void error(rpc_err* to) const { *to = error_; }
+  void destroy();
+
+ private:
+  enum class State {
+    kFresh,    ///< the server has not been asked
+    kOffered,  ///< we have said Hello
+    kMet,      ///< it has said Welcome
+    kStock,    ///< it has not this library, or we cannot use ours
+  };
+  struct Call {
+    rpcproc_t proc;
+    xdrproc_t xargs;
+    void* args;
+    xdrproc_t xres;
+    void* res;
+    bool wait;               ///< for a reply
+    std::uint64_t deadline;  ///< monotonic ns
+  };
+  /// What has become of an attempt to go over CLAN.
+  enum class Outcome { kDone, kNotSent, kLost };
+
+  Client(CLIENT* stock, int fd, bool datagram, rpcprog_t prog, rpcvers_t vers);
+  void set_server(const netbuf& server);
+  bool serves(bool wait, timeval timeout);
+  void meet(std::uint64_t deadline);
+  bool ask(std::uint64_t deadline, MeetResults* results);
+  void await_welcome(std::uint64_t deadline);
+  void look_for_welcome();
+  void leave(State next);
+  void after_fork();
+
+  enum clnt_stat by_stock(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
+                          timeval timeout);
+  Outcome by_clan(const Call& call);
+  Outcome send_call(const Call& call);
+  std::size_t put_heads(std::byte* to, const Call& call, bool new_caller) const;
+  bool fits_in_place(const Call& call, bool new_caller, bool* sent);
+  Outcome send_encoded(const Call& call, bool new_caller);
+  Outcome await_room(std::uint64_t deadline);
+  Outcome await_reply(const Call& call);
+  Outcome sleep(const Call& call, class SocketReply* socket, bool* done);
+  bool take_reply(const Call& call, bool* done);
+  void decode_reply(const Call& call, const ReplyHead& head, XDR* xdrs);
+  void decode_full(const Call& call, XDR* xdrs);
+  void unwrap(const Call& call, XDR* xdrs);
+  OutBuffer* free_buffer();
+  void collect_sent();
+  Outcome lost();
+  bool set_timeout(const timeval& timeout);
+  Caller caller_now() const;
+
+  CLIENT handle_{};
+  CLIENT* stock_;
+  const int fd_;
+  const bool datagram_;
+  sockaddr_storage server_{};
+  socklen_t server_length_ = 0;
+  std::string marker_;
+  State state_ = State::kFresh;
+  int attempts_ = 0;
+  bool waited_ = false;  ///< for Welcome, once
+  std::uint32_t generation_;
+
+  std::mutex mutex_;
+  std::atomic<const void*> owner_{nullptr};  ///< the thread in call(), by an address of its own
+
+  std::optional<MessageEndpoint> endpoint_;
+  PeerIndex peer_ = 0;
+  CallerState known_;  ///< what the server has been told
+  std::size_t hint_ = 512;
+  std::vector<std::unique_ptr<OutBuffer>> buffers_;
+
+  rpcprog_t prog_;
+  rpcvers_t vers_;
+  std::uint32_t xid_ = 0;        ///< of the last call
+  bool xid_moved_ = false;       ///< since the stock handle last knew it
+  bool stock_batched_ = false;   ///< calls without an answer have gone by the stock handle
+  timeval wait_;
+  bool wait_set_ = false;
+  rpc_err error_{};
+  bool refresh_ = false;
+};
+
+}  // namespace clan::rpc

@@ -1,0 +1,346 @@
+// One call over CLAN: encode into the server's ring, wait, decode out of ours.
+#include <clan/clock.h>
+#include <clan/log.h>
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "client.h"
+#include "stock_socket.h"
+
+namespace clan::rpc {
+namespace {
+
+constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< of a buffer, between calls
+constexpr std::size_t kEager = 8 * 1024;                 ///< as MessageOptions has it
+
+int milliseconds_until(std::uint64_t deadline) {
+  if (deadline == kNoDeadline) return -1;
+  const std::uint64_t now = monotonic_ns();
+  if (now >= deadline) return 0;
+  return static_cast<int>(std::min<std::uint64_t>((deadline - now) / 1'000'000 + 1, 1'000'000));
+}
+
+}  // namespace
+
+// The server has gone in the middle of it. A datagram's call is repeated over its socket, as it would be anyway.
+Client::Outcome Client::lost() {
+  count(counters().lost);
+  leave(State::kFresh);
+  error_.re_status = RPC_CANTRECV;
+  error_.re_errno = ECONNRESET;
+  return Outcome::kLost;
+}
+
+Client::Outcome Client::by_clan(const Call& call) {
+  error_ = {};
+  error_.re_status = RPC_SUCCESS;
+  xid_ = datagram_ ? xid_ + 1 : ntohl(htonl(xid_) - 1);  // as libtirpc counts
+  xid_moved_ = true;
+  const Outcome sent = send_call(call);
+  if (sent != Outcome::kDone || error_.re_status != RPC_SUCCESS || !call.wait) return sent;
+  const Outcome outcome = await_reply(call);
+  if (outcome == Outcome::kDone && !buffers_.empty()) collect_sent();
+  return outcome;
+}
+
+// --- sending -----------------------------------------------------------------------------------------
+
+Caller Client::caller_now() const {
+  const opaque_auth& credential = handle_.cl_auth->ah_cred;
+  Caller caller;
+  caller.prog = static_cast<std::uint32_t>(prog_);
+  caller.vers = static_cast<std::uint32_t>(vers_);
+  caller.flavor = credential.oa_flavor;
+  caller.length = std::min<std::uint32_t>(credential.oa_length, MAX_AUTH_BYTES);
+  return caller;
+}
+
+// The heads of a call, and of who calls if the server does not know. Returns their size, a multiple of 4.
+std::size_t Client::put_heads(std::byte* to, const Call& call, bool new_caller) const {
+  CallHead head;
+  head.new_caller = new_caller ? 1 : 0;
+  head.xid = xid_;
+  head.proc = static_cast<std::uint32_t>(call.proc);
+  std::memcpy(to, &head, sizeof head);
+  if (!new_caller) return sizeof head;
+  const Caller caller = caller_now();
+  std::memcpy(to + sizeof head, &caller, sizeof caller);
+  const std::size_t at = sizeof head + sizeof caller;
+  if (caller.length > 0) std::memcpy(to + at, handle_.cl_auth->ah_cred.oa_base, caller.length);
+  std::memset(to + at + caller.length, 0, padded(caller.length) - caller.length);
+  return at + padded(caller.length);
+}
+
+constexpr std::size_t kMostHeads = sizeof(CallHead) + sizeof(Caller) + MAX_AUTH_BYTES;
+
+Client::Outcome Client::send_call(const Call& call) {
+  const bool reduced = stage() != Stage::kOptimized;
+  const bool new_caller =
+      reduced || !known_.is(caller_now(), static_cast<const char*>(handle_.cl_auth->ah_cred.oa_base));
+  bool sent = false;
+  if (stage() != Stage::kDirect && fits_in_place(call, new_caller, &sent)) {
+    if (!sent) return Outcome::kNotSent;
+  } else if (const Outcome outcome = send_encoded(call, new_caller);
+             outcome != Outcome::kDone || error_.re_status != RPC_SUCCESS) {
+    return outcome;
+  }
+  if (new_caller) known_.set(caller_now(), static_cast<const char*>(handle_.cl_auth->ah_cred.oa_base));
+  return Outcome::kDone;
+}
+
+// Encodes straight into the server's ring. False: it may not fit, try otherwise. `sent` false with true: the
+// server has gone, nothing has been sent.
+bool Client::fits_in_place(const Call& call, bool new_caller, bool* sent) {
+  auto room = endpoint_->reserve(peer_, std::min(kEager, hint_ + kMostHeads));
+  if (!room) {
+    const int err = room.error().err;
+    if (err == EAGAIN || err == EMSGSIZE) return false;
+    leave(State::kFresh);
+    return true;
+  }
+  const std::size_t heads = put_heads(room->data(), call, new_caller);
+  XDR xdrs;
+  xdrmem_create(&xdrs, reinterpret_cast<char*>(room->data() + heads), static_cast<u_int>(room->size() - heads),
+                XDR_ENCODE);
+  if (AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) == FALSE) return false;
+  const std::size_t used = XDR_GETPOS(&xdrs);
+  endpoint_->commit(peer_, heads + used);
+  if (used * 2 > hint_) hint_ = std::min(kEager, used * 2);
+  *sent = true;
+  return true;
+}
+
+OutBuffer* Client::free_buffer() {
+  collect_sent();
+  for (auto& buffer : buffers_) {
+    if (buffer->busy) continue;
+    buffer->size = 0;
+    return buffer.get();
+  }
+  buffers_.push_back(std::make_unique<OutBuffer>());
+  return buffers_.back().get();
+}
+
+void Client::collect_sent() {
+  SendCompletion done[8];
+  for (std::size_t n = 8; n == 8;) {
+    n = endpoint_->poll_sent(done);
+    for (std::size_t i = 0; i < n; ++i) reinterpret_cast<OutBuffer*>(done[i].cookie)->busy = false;
+  }
+  for (auto& buffer : buffers_) {
+    if (!buffer->busy && buffer->capacity > kMostKept) buffer = std::make_unique<OutBuffer>();
+  }
+}
+
+Client::Outcome Client::send_encoded(const Call& call, bool new_caller) {
+  OutBuffer* buffer = free_buffer();
+  if (!buffer->reserve(kMostHeads)) {
+    error_.re_status = RPC_SYSTEMERROR;
+    error_.re_errno = ENOMEM;
+    return Outcome::kDone;
+  }
+  const std::size_t heads = put_heads(reinterpret_cast<std::byte*>(buffer->data), call, new_caller);
+  buffer->size = heads;
+  XDR xdrs;
+  growing_xdr(&xdrs, buffer);
+  if (AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) == FALSE) {
+    error_.re_status = RPC_CANTENCODEARGS;
+    return Outcome::kDone;
+  }
+  for (bool told = !new_caller;;) {
+    Status status;
+    const auto whole = buffer->bytes();
+    if (whole.size() <= kEager) {
+      status = endpoint_->try_send(peer_, whole, {});
+    } else if (!told) {
+      // The header of an offer has no room for a credential: it goes ahead.
+      CallHead ahead;
+      ahead.kind = kCaller;
+      std::byte bytes[kMostHeads];
+      std::memcpy(bytes, buffer->data, heads);
+      std::memcpy(bytes, &ahead, sizeof ahead);
+      status = endpoint_->try_send(peer_, {bytes, heads}, {});
+      if (status) {
+        told = true;
+        continue;
+      }
+    } else {
+      CallHead head;
+      std::memcpy(&head, buffer->data, sizeof head);
+      head.new_caller = 0;
+      buffer->busy = true;
+      auto posted = endpoint_->post(peer_, std::as_bytes(std::span(&head, 1)), whole.subspan(heads),
+                                    reinterpret_cast<std::uint64_t>(buffer));
+      buffer->busy = posted.ok() && !*posted;
+      if (!posted) status = posted.error();
+    }
+    if (status) return Outcome::kDone;
+    if (status.error().err != EAGAIN) {
+      leave(State::kFresh);
+      return Outcome::kNotSent;
+    }
+    if (const Outcome room = await_room(call.deadline); room != Outcome::kDone) return room;
+    if (error_.re_status != RPC_SUCCESS) return Outcome::kDone;
+  }
+}
+
+// The server is behind with what it has to read. What it sends us meanwhile nobody waits for.
+Client::Outcome Client::await_room(std::uint64_t deadline) {
+  for (auto message = endpoint_->peek(); message.ok(); message = endpoint_->peek()) endpoint_->drop();
+  PeerIndex gone;
+  if (endpoint_->take_departed(&gone)) return lost();
+  if (deadline != kNoDeadline && monotonic_ns() >= deadline) {
+    error_.re_status = RPC_CANTSEND;
+    error_.re_errno = ETIMEDOUT;
+    return Outcome::kDone;
+  }
+  const timespec pause{0, 50'000};
+  nanosleep(&pause, nullptr);
+  return Outcome::kDone;
+}
+
+// --- the reply ---------------------------------------------------------------------------------------
+
+Client::Outcome Client::await_reply(const Call& call) {
+  SocketReply socket(fd_);
+  for (bool done = false;;) {
+    const bool something = endpoint_->spin();
+    if (!take_reply(call, &done)) return lost();
+    if (done) return Outcome::kDone;
+    if (something && (call.deadline == kNoDeadline || monotonic_ns() < call.deadline)) continue;
+    if (milliseconds_until(call.deadline) == 0) {
+      error_.re_status = RPC_TIMEDOUT;
+      return Outcome::kDone;
+    }
+    const Outcome outcome = sleep(call, &socket, &done);
+    if (outcome != Outcome::kDone || done) return outcome;
+  }
+}
+
+// Until something comes over CLAN or, from a server that has forked, by the socket.
+Client::Outcome Client::sleep(const Call& call, SocketReply* socket, bool* done) {
+  auto number = endpoint_->fd();
+  if (!number) return lost();
+  if (!endpoint_->arm_fd()) return Outcome::kDone;
+  pollfd fds[2] = {{*number, POLLIN, 0}, {fd_, POLLIN, 0}};
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  count(counters().sleeps);
+  const int ready = ::poll(fds, 2, milliseconds_until(call.deadline));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (ready <= 0 || fds[1].revents == 0) return Outcome::kDone;
+  if (!take_reply(call, done)) return lost();  // by CLAN first: it may be why the socket has ended
+  if (*done) return Outcome::kDone;
+  switch (socket->look()) {
+    case SocketReply::State::kWhole: {
+      XDR xdrs;
+      auto& message = socket->message();
+      std::uint32_t xid = 0;
+      if (message.size() >= 4) std::memcpy(&xid, message.data(), 4);
+      if (ntohl(xid) != xid_) return Outcome::kDone;
+      memory_xdr(&xdrs, std::as_bytes(std::span(message)));
+      decode_full(call, &xdrs);
+      *done = true;
+      return Outcome::kDone;
+    }
+    case SocketReply::State::kEnd:
+      return lost();
+    default:
+      return Outcome::kDone;
+  }
+}
+
+// Looks at what has come over CLAN. False: the server has gone.
+bool Client::take_reply(const Call& call, bool* done) {
+  for (;;) {
+    auto message = endpoint_->peek();
+    if (!message) {
+      PeerIndex gone;
+      return message.error().err == EAGAIN && !endpoint_->take_departed(&gone);
+    }
+    std::span<const std::byte> bytes = message->offered ? message->header : message->bytes;
+    ReplyHead head;
+    if (!take_front(&bytes, &head) || (head.kind != kReply && head.kind != kReplyFull)) {
+      count(counters().hostile);
+      return false;
+    }
+    if (head.xid != xid_) {  // of a call that was given up
+      endpoint_->drop();
+      continue;
+    }
+    *done = true;
+    XDR xdrs;
+    if (!message->offered) {
+      if (stage() == Stage::kDirect) {  // the paper's first stage copies what it has received
+        OutBuffer copy;
+        if (!copy.reserve(bytes.size() + 4)) return false;
+        std::memcpy(copy.data, bytes.data(), bytes.size());
+        memory_xdr(&xdrs, {reinterpret_cast<std::byte*>(copy.data), bytes.size()});
+        decode_reply(call, head, &xdrs);
+      } else {
+        memory_xdr(&xdrs, bytes);
+        decode_reply(call, head, &xdrs);
+      }
+      endpoint_->drop();
+      return true;
+    }
+    auto aside = endpoint_->set_aside();
+    if (!aside) return false;
+    RemoteMessage remote(*endpoint_, nullptr, *aside);
+    remote.xdr(&xdrs);
+    decode_reply(call, head, &xdrs);
+    return true;
+  }
+}
+
+void Client::decode_reply(const Call& call, const ReplyHead& head, XDR* xdrs) {
+  if (head.kind == kReplyFull) return decode_full(call, xdrs);
+  opaque_auth verifier = _null_auth;
+  if (AUTH_VALIDATE(handle_.cl_auth, &verifier) == FALSE) {
+    error_.re_status = RPC_AUTHERROR;
+    error_.re_why = AUTH_INVALIDRESP;
+  } else {
+    unwrap(call, xdrs);
+  }
+}
+
+void Client::unwrap(const Call& call, XDR* xdrs) {
+  if (AUTH_UNWRAP(handle_.cl_auth, xdrs, call.xres, static_cast<caddr_t>(call.res)) == FALSE &&
+      error_.re_status == RPC_SUCCESS) {
+    error_.re_status = RPC_CANTDECODERES;
+  }
+}
+
+// An xdr_replymsg, as it stands in RFC 5531.
+void Client::decode_full(const Call& call, XDR* xdrs) {
+  rpc_msg reply{};
+  reply.acpted_rply.ar_verf = _null_auth;
+  reply.acpted_rply.ar_results.where = nullptr;
+  reply.acpted_rply.ar_results.proc = no_data();
+  if (xdr_replymsg(xdrs, &reply) == FALSE) {
+    error_.re_status = RPC_CANTDECODERES;
+    return;
+  }
+  _seterr_reply(&reply, &error_);
+  if (error_.re_status != RPC_SUCCESS) {
+    refresh_ = error_.re_status == RPC_AUTHERROR && AUTH_REFRESH(handle_.cl_auth, &reply) != FALSE;
+    return;
+  }
+  if (AUTH_VALIDATE(handle_.cl_auth, &reply.acpted_rply.ar_verf) == FALSE) {
+    error_.re_status = RPC_AUTHERROR;
+    error_.re_why = AUTH_INVALIDRESP;
+  } else {
+    unwrap(call, xdrs);
+  }
+  if (reply.acpted_rply.ar_verf.oa_base != nullptr) {
+    XDR freeing;
+    freeing_xdr(&freeing);
+    (void)xdr_opaque_auth(&freeing, &reply.acpted_rply.ar_verf);
+  }
+}
+
+}  // namespace clan::rpc

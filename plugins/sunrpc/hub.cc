@@ -1,0 +1,322 @@
+// The hub: one message endpoint for all clients of a process, a transport of its own to be polled by.
+#include <clan/clock.h>
+#include <clan/log.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "server.h"
+
+namespace clan::rpc {
+namespace {
+
+constexpr std::uint64_t kSliceNs = 200'000;  ///< then others have their turn
+constexpr unsigned kClockEvery = 16;         ///< messages
+constexpr std::size_t kEager = 8 * 1024;
+constexpr std::size_t kMostKept = std::size_t{4} << 20;
+constexpr std::size_t kMostSpare = 4;
+constexpr std::uint64_t kPatienceNs = 2'000'000'000;  ///< with a client that does not read its replies
+
+Hub* the_hub = nullptr;
+int hub_fd = -1;
+
+bool_t hub_receive(SVCXPRT*, rpc_msg*) {
+  // In the child of a fork there is none until somebody asks: see after_fork_in_child().
+  if (Hub* hub = Hub::present()) hub->serve();
+  return FALSE;
+}
+enum xprt_stat hub_state(SVCXPRT*) { return XPRT_IDLE; }
+bool_t hub_no_arguments(SVCXPRT*, xdrproc_t, void*) { return FALSE; }
+bool_t hub_no_reply(SVCXPRT*, rpc_msg*) { return FALSE; }
+void hub_destroy(SVCXPRT* xprt) { xprt_unregister(xprt); }
+bool_t hub_no_control(SVCXPRT*, u_int, void*) { return FALSE; }
+
+TransportOps hub_operations = {hub_receive,  hub_state,        hub_no_arguments,
+                                  hub_no_reply, hub_no_arguments, hub_destroy};
+TransportOps2 hub_operations2 = {hub_no_control};
+
+// The descriptor is one object for parent and child: a child that polls it would take the parent's wake-ups.
+void after_fork_in_child() {
+  if (hub_fd < 0) return;
+  const int never = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (never >= 0) {
+    dup3(never, hub_fd, O_CLOEXEC);
+    close(never);
+  }
+}
+
+bool exited() { return svc_pollfd == nullptr; }  // svc_exit()
+
+}  // namespace
+
+Hub* Hub::present() {
+  return the_hub != nullptr && the_hub->generation_ == generation() ? the_hub : nullptr;
+}
+
+Hub* Hub::get() {
+  if (Hub* hub = present()) return hub;
+  if (the_hub != nullptr) {  // the parent's: its transport gives way to ours
+    xprt_unregister(&the_hub->xprt_);
+    close(hub_fd);
+    hub_fd = -1;
+    the_hub = nullptr;  // its endpoint is not ours to close
+  }
+  auto* hub = new (std::nothrow) Hub;
+  if (hub == nullptr || !hub->start()) {
+    delete hub;
+    return nullptr;
+  }
+  static const int installed = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  (void)installed;
+  the_hub = hub;
+  return hub;
+}
+
+bool Hub::start() {
+  Context* ours = context();
+  if (ours == nullptr) return false;
+  generation_ = generation();
+  MessageOptions options;
+  options.max_message = std::uint64_t{1} << 31;
+  auto endpoint = MessageEndpoint::create(*ours, {}, options);
+  if (!endpoint) return false;
+  auto number = endpoint->fd();
+  if (!number) return false;
+  endpoint_ = std::move(*endpoint);
+  xprt_.xp_fd = hub_fd = *number;
+  xprt_.xp_ops = &hub_operations;
+  xprt_.xp_ops2 = &hub_operations2;
+  xprt_.xp_p3 = &extension_;
+  xprt_register(&xprt_);
+  endpoint_->ring_fd();
+  return true;
+}
+
+// --- meeting -----------------------------------------------------------------------------------------
+
+Served* Hub::served(SVCXPRT* xprt) {
+  Served* known = Served::of(xprt);
+  if (known != nullptr && known->generation_ != generation()) {  // the parent's
+    known->hub_ = this;
+    known->generation_ = generation();
+    known->where_ = Served::Where::kNowhere;
+    known->from_clan_ = false;
+  }
+  return known != nullptr ? known : new (std::nothrow) Served(*this, xprt);
+}
+
+MeetResults Hub::meet(SVCXPRT* xprt, const MeetArguments& arguments) {
+  MeetResults results;
+  if (arguments.abi != kAbi) {
+    results.status = EPROTONOSUPPORT;
+    return results;
+  }
+  Expected expected{random_word(), nullptr, {}, 0};
+  if (Served* known = Served::of(xprt); known != nullptr && known->is_datagram()) expected.served = known;
+  const netbuf& from = xprt->xp_rtaddr;
+  if (from.buf != nullptr && from.len <= sizeof expected.from) {
+    std::memcpy(&expected.from, from.buf, from.len);
+    expected.from_length = from.len;
+  }
+  expected.served = expected.token != 0 ? served(xprt) : nullptr;
+  if (expected.served == nullptr) {
+    results.status = ENOMEM;
+    return results;
+  }
+  std::lock_guard lock(mutex_);
+  if (expected_.size() == kMostExpected) expected_.pop_front();
+  expected_.push_back(expected);
+  results.address = endpoint_->address();
+  results.token = expected.token;
+  return results;
+}
+
+void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
+  Hello hello;
+  const bool good = take_front(&bytes, &hello) && hello.kind == kHello && hello.abi == kAbi;
+  const auto at = std::find_if(expected_.begin(), expected_.end(),
+                               [&](const Expected& e) { return good && e.token == hello.token; });
+  endpoint_->drop();
+  if (at == expected_.end()) return drop_peer(index, true);
+  PeerState& peer = *peers_[index];
+  peer.served = at->served;
+  peer.from = at->from;
+  peer.from_length = at->from_length;
+  expected_.erase(at);
+  Hello answer;
+  answer.kind = kWelcome;
+  if (!endpoint_->try_send(index, std::as_bytes(std::span(&answer, 1)), {})) return drop_peer(index, false);
+  count(counters().clients);
+}
+
+void Hub::drop_peer(PeerIndex index, bool hostile) {
+  if (hostile) {
+    count(counters().hostile);
+    CLAN_WARN("a client's message makes no sense: it is not listened to any more");
+  }
+  endpoint_->disconnect(index);
+  peers_[index].reset();
+}
+
+void Hub::forget(Served* served) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(expected_, [&](const Expected& e) { return e.served == served; });
+  for (PeerIndex i = 0; i < peers_.size(); ++i) {
+    if (peers_[i] && peers_[i]->served == served) drop_peer(i, false);
+  }
+}
+
+void Hub::bury_departed() {
+  PeerIndex gone;
+  while (endpoint_->take_departed(&gone)) {
+    if (gone < peers_.size() && peers_[gone]) drop_peer(gone, false);
+  }
+}
+
+// --- serving -----------------------------------------------------------------------------------------
+
+// Takes one message, if there is one, and has it dispatched. True: there may be another.
+bool Hub::serve_one() {
+  int fd = -1;
+  {
+    std::lock_guard lock(mutex_);
+    auto message = endpoint_->peek();
+    if (!message) {
+      bury_departed();
+      if (!under_way_.empty()) collect_sent();
+      return false;
+    }
+    const PeerIndex from = message->from;
+    while (peers_.size() <= from) peers_.emplace_back();
+    if (!peers_[from]) peers_[from] = std::make_unique<PeerState>();
+    PeerState& peer = *peers_[from];
+    if (peer.served == nullptr) {
+      welcome(from, message->bytes);
+      return true;
+    }
+    Front front{from, {}, message->offered, message->offered ? message->header : message->bytes};
+    bool good = take_front(&front.bytes, &front.head);
+    if (good && (front.head.new_caller != 0 || front.head.kind == kCaller)) good = take_caller(&front.bytes, &peer.caller);
+    if (good && front.head.kind == kCaller) {
+      endpoint_->drop();
+      return true;
+    }
+    if (!good || front.head.kind != kCall || !peer.caller.known) {
+      endpoint_->drop();
+      drop_peer(from, true);
+      return true;
+    }
+    front_ = front;
+    fd = peer.served->xprt_->xp_fd;
+  }
+  svc_getreq_common(fd);
+  if (front_) {  // the transport is not libtirpc's any more
+    std::lock_guard lock(mutex_);
+    const PeerIndex from = front_->peer;
+    front_.reset();
+    endpoint_->drop();
+    drop_peer(from, false);
+  }
+  return true;
+}
+
+void Hub::drain() {
+  // Called from within a service, whose own message may still be in the way.
+  if (dispatching_) return;
+  dispatching_ = true;
+  for (bool more = true; more && generation_ == generation() && !exited();) more = serve_one();
+  dispatching_ = false;
+}
+
+void Hub::serve() {
+  if (dispatching_) return;
+  dispatching_ = true;
+  const std::uint64_t end = monotonic_ns() + kSliceNs;
+  for (unsigned n = 1; generation_ == generation() && !exited(); ++n) {
+    if (serve_one()) {
+      if (n % kClockEvery != 0 || monotonic_ns() < end) continue;
+    } else {
+      std::lock_guard lock(mutex_);
+      if (!endpoint_->spin() && endpoint_->arm_fd()) {
+        count(counters().sleeps);
+        break;
+      }
+      if (monotonic_ns() < end) continue;
+    }
+    endpoint_->ring_fd();  // others have their turn; then we go on
+    break;
+  }
+  dispatching_ = false;
+}
+
+// --- replies that do not fit into a ring -------------------------------------------------------------
+
+std::unique_ptr<OutBuffer> Hub::buffer() {
+  std::lock_guard lock(mutex_);
+  collect_sent();
+  if (spare_.empty()) return std::make_unique<OutBuffer>();
+  auto buffer = std::move(spare_.back());
+  spare_.pop_back();
+  buffer->size = 0;
+  return buffer;
+}
+
+void Hub::give_back(std::unique_ptr<OutBuffer> buffer) {
+  std::lock_guard lock(mutex_);
+  if (spare_.size() < kMostSpare && buffer->capacity <= kMostKept) spare_.push_back(std::move(buffer));
+}
+
+void Hub::collect_sent() {
+  SendCompletion done[8];
+  for (std::size_t n = 8; n == 8;) {
+    n = endpoint_->poll_sent(done);
+    for (std::size_t i = 0; i < n; ++i) {
+      auto at = under_way_.find(done[i].cookie);
+      if (at == under_way_.end()) continue;
+      if (spare_.size() < kMostSpare && at->second->capacity <= kMostKept) spare_.push_back(std::move(at->second));
+      under_way_.erase(at);
+    }
+  }
+}
+
+bool Hub::send(PeerIndex to, std::unique_ptr<OutBuffer> buffer) {
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  for (;;) {
+    {
+      std::lock_guard lock(mutex_);
+      const auto whole = buffer->bytes();
+      Status status;
+      if (whole.size() <= kEager) {
+        status = endpoint_->try_send(to, whole, {});
+      } else {
+        const auto cookie = reinterpret_cast<std::uint64_t>(buffer.get());
+        auto posted = endpoint_->post(to, whole.first(sizeof(ReplyHead)), whole.subspan(sizeof(ReplyHead)), cookie);
+        if (posted.ok() && !*posted) {
+          under_way_.emplace(cookie, std::move(buffer));
+          return true;
+        }
+        if (!posted) status = posted.error();
+      }
+      if (status) {
+        if (spare_.size() < kMostSpare && buffer->capacity <= kMostKept) spare_.push_back(std::move(buffer));
+        return true;
+      }
+      if (status.error().err != EAGAIN) return false;
+      (void)endpoint_->poll_sent({});
+      if (monotonic_ns() >= end) {
+        CLAN_WARN("a client does not read its replies: it is not served over CLAN any more");
+        if (peer(to) != nullptr) drop_peer(to, false);
+        return false;
+      }
+    }
+    const timespec pause{0, 50'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace clan::rpc

@@ -1,0 +1,252 @@
+// A transport of libtirpc's whose requests come over CLAN, or by its socket as before.
+#include <clan/clock.h>
+#include <clan/log.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "server.h"
+#include "stock_socket.h"
+
+namespace clan::rpc {
+namespace {
+
+constexpr std::size_t kEager = 8 * 1024;
+
+bool_t op_receive(SVCXPRT* xprt, rpc_msg* message) { return static_cast<bool_t>(Served::known(xprt).receive(message)); }
+enum xprt_stat op_state(SVCXPRT* xprt) { return Served::known(xprt).state(); }
+bool_t op_arguments(SVCXPRT* xprt, xdrproc_t proc, void* to) {
+  return static_cast<bool_t>(Served::known(xprt).arguments(proc, to));
+}
+bool_t op_reply(SVCXPRT* xprt, rpc_msg* message) { return static_cast<bool_t>(Served::known(xprt).reply(message)); }
+bool_t op_free(SVCXPRT*, xdrproc_t proc, void* at) {
+  XDR xdrs;
+  freeing_xdr(&xdrs);
+  return (*proc)(&xdrs, at);
+}
+void op_destroy(SVCXPRT* xprt) { Served::known(xprt).destroy(); }
+
+bool is_datagram_socket(int fd) {
+  int type = 0;
+  socklen_t length = sizeof type;
+  return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_DGRAM;
+}
+
+}  // namespace
+
+Served::Served(Hub& hub, SVCXPRT* xprt)
+    : operations_{op_receive, op_state, op_arguments, op_reply, op_free, op_destroy},
+      stock_(xprt->xp_ops),
+      hub_(&hub),
+      xprt_(xprt),
+      datagram_(is_datagram_socket(xprt->xp_fd)),
+      generation_(generation()) {
+  xprt->xp_ops = &operations_;
+}
+
+Served& Served::known(SVCXPRT* xprt) {
+  static_assert(std::is_standard_layout_v<TransportOps>);
+  return *reinterpret_cast<Served*>(
+      reinterpret_cast<char*>(const_cast<TransportOps*>(xprt->xp_ops)) - offsetof(Served, operations_));
+}
+
+Served* Served::of(SVCXPRT* xprt) {
+  return xprt->xp_ops != nullptr && xprt->xp_ops->xp_recv == op_receive ? &known(xprt) : nullptr;
+}
+
+// --- requests ----------------------------------------------------------------------------------------
+
+bool Served::receive(rpc_msg* message) {
+  Hub* hub = generation_ == generation() ? hub_ : nullptr;
+  if (hub == nullptr || !hub->front_) {
+    // What the client has sent over CLAN comes before what it sends, or ends, by the socket.
+    if (hub != nullptr) hub->drain();
+    from_clan_ = false;
+    return stock_->xp_recv(xprt_, message) != FALSE;
+  }
+  const Hub::Front front = *hub->front_;
+  hub->front_.reset();
+  const PeerState& peer = *hub->peer(front.peer);
+  std::lock_guard lock(hub->mutex());
+  from_clan_ = true;
+  peer_ = front.peer;
+  if (front.offered) {
+    auto aside = hub->endpoint().set_aside();
+    if (!aside) return false;
+    aside_ = *aside;
+    where_ = Where::kRemote;
+  } else if (front.bytes.size() <= kCopied) {
+    if (!front.bytes.empty()) std::memcpy(copied_, front.bytes.data(), front.bytes.size());
+    copied_bytes_ = front.bytes.size();
+    where_ = Where::kCopied;
+    hub->endpoint().drop();
+  } else {
+    in_ring_ = front.bytes;
+    where_ = Where::kInRing;
+  }
+  fill(message, peer, front.head);
+  count(counters().served_clan);
+  return true;
+}
+
+void Served::fill(rpc_msg* message, const PeerState& peer, const CallHead& head) {
+  xid_ = head.xid;
+  message->rm_xid = head.xid;
+  message->rm_direction = CALL;
+  call_body& call = message->rm_call;
+  call.cb_rpcvers = RPC_MSG_VERSION;
+  call.cb_prog = peer.caller.head.prog;
+  call.cb_vers = peer.caller.head.vers;
+  call.cb_proc = head.proc;
+  call.cb_cred.oa_flavor = peer.caller.head.flavor;
+  call.cb_cred.oa_length = peer.caller.head.length;
+  if (peer.caller.head.length > 0) {
+    std::memcpy(call.cb_cred.oa_base, peer.caller.credential, peer.caller.head.length);
+  }
+  call.cb_verf.oa_flavor = AUTH_NONE;
+  call.cb_verf.oa_length = 0;
+  if (!datagram_ || peer.from_length == 0) return;
+  netbuf& to = xprt_->xp_rtaddr;
+  if (to.buf == nullptr || to.maxlen < peer.from_length) return;  // the socket's own requests have set it
+  std::memcpy(to.buf, &peer.from, peer.from_length);
+  to.len = peer.from_length;
+  if (peer.from_length <= sizeof xprt_->xp_raddr) {
+    std::memcpy(&xprt_->xp_raddr, &peer.from, peer.from_length);
+    xprt_->xp_addrlen = static_cast<int>(peer.from_length);
+  }
+}
+
+enum xprt_stat Served::state() { return from_clan_ ? XPRT_IDLE : stock_->xp_stat(xprt_); }
+
+bool Served::decode(XDR* xdrs, xdrproc_t proc, void* to) {
+  return SVCAUTH_UNWRAP(&SVC_XP_AUTH(xprt_), xdrs, proc, static_cast<caddr_t>(to)) != FALSE;
+}
+
+bool Served::arguments(xdrproc_t proc, void* to) {
+  if (!from_clan_) return stock_->xp_getargs(xprt_, proc, to) != FALSE;
+  XDR xdrs;
+  bool good = false;
+  switch (where_) {
+    case Where::kCopied:
+      memory_xdr(&xdrs, {copied_, copied_bytes_});
+      return decode(&xdrs, proc, to);
+    case Where::kInRing:
+      if (generation_ != generation()) return false;
+      // libtirpc reads each word once and bounds what it reads by its copy: the peer may change them meanwhile.
+      memory_xdr(&xdrs, in_ring_);
+      good = decode(&xdrs, proc, to);
+      break;
+    case Where::kRemote: {
+      if (generation_ != generation()) return false;
+      RemoteMessage remote(hub_->endpoint(), &hub_->mutex(), *aside_);
+      where_ = Where::kNowhere;  // its end tells the sender
+      remote.xdr(&xdrs);
+      return decode(&xdrs, proc, to);
+    }
+    case Where::kNowhere:
+      return false;
+  }
+  forget_arguments();
+  return good;
+}
+
+// The client may use its memory again.
+void Served::forget_arguments() {
+  const Where where = std::exchange(where_, Where::kNowhere);
+  if (generation_ != generation()) return;
+  std::lock_guard lock(hub_->mutex());
+  if (where == Where::kInRing) hub_->endpoint().drop();
+  if (where == Where::kRemote) hub_->endpoint().finish(*aside_);
+}
+
+// --- replies -----------------------------------------------------------------------------------------
+
+bool Served::encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
+  if (!plain && xdr_replymsg(xdrs, message) == FALSE) return false;
+  return results == nullptr || SVCAUTH_WRAP(&SVC_XP_AUTH(xprt_), xdrs, results, where) != FALSE;
+}
+
+std::size_t Served::put_reply(std::byte* to, std::size_t room, rpc_msg* message, bool plain, xdrproc_t results,
+                              caddr_t where) {
+  ReplyHead head;
+  head.kind = plain ? kReply : kReplyFull;
+  head.xid = xid_;
+  std::memcpy(to, &head, sizeof head);
+  XDR xdrs;
+  xdrmem_create(&xdrs, reinterpret_cast<char*>(to + sizeof head), static_cast<u_int>(room - sizeof head),
+                XDR_ENCODE);
+  if (!encode(&xdrs, message, plain, results, where)) return 0;
+  return sizeof head + XDR_GETPOS(&xdrs);
+}
+
+bool Served::reply(rpc_msg* message) {
+  if (!from_clan_) return stock_->xp_reply(xprt_, message) != FALSE;
+  const bool accepted = message->rm_reply.rp_stat == MSG_ACCEPTED && message->rm_reply.rp_acpt.ar_stat == SUCCESS;
+  xdrproc_t results = nullptr;
+  caddr_t where = nullptr;
+  if (accepted) {
+    results = message->acpted_rply.ar_results.proc;
+    where = message->acpted_rply.ar_results.where;
+    message->acpted_rply.ar_results.proc = no_data();
+    message->acpted_rply.ar_results.where = nullptr;
+  }
+  message->rm_xid = xid_;
+  if (generation_ != generation()) return reply_by_socket(message, results, where);
+  if (where_ == Where::kInRing || where_ == Where::kRemote) forget_arguments();
+  const opaque_auth& verifier = message->acpted_rply.ar_verf;
+  const bool plain = stage() == Stage::kOptimized && accepted && verifier.oa_flavor == AUTH_NONE &&
+                     verifier.oa_length == 0;
+  if (stage() != Stage::kDirect) {
+    std::lock_guard lock(hub_->mutex());
+    auto room = hub_->endpoint().reserve(peer_, hint_);
+    if (room.ok()) {
+      const std::size_t used = put_reply(room->data(), room->size(), message, plain, results, where);
+      if (used > 0) {
+        hub_->endpoint().commit(peer_, used);
+        if (used * 2 > hint_) hint_ = std::min(kEager, used * 2);
+        return true;
+      }
+    } else if (room.error().err != EAGAIN && room.error().err != EMSGSIZE) {
+      return false;
+    }
+  }
+  auto buffer = hub_->buffer();
+  if (!buffer->reserve(sizeof(ReplyHead))) return false;
+  ReplyHead head;
+  head.kind = plain ? kReply : kReplyFull;
+  head.xid = xid_;
+  std::memcpy(buffer->data, &head, sizeof head);
+  buffer->size = sizeof head;
+  XDR xdrs;
+  growing_xdr(&xdrs, buffer.get());
+  if (!encode(&xdrs, message, plain, results, where)) {
+    hub_->give_back(std::move(buffer));
+    return false;
+  }
+  return hub_->send(peer_, std::move(buffer));
+}
+
+// In the child of a fork CLAN is the parent's; the socket is both's. The client listens there as well.
+bool Served::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where) {
+  OutBuffer buffer;
+  XDR xdrs;
+  growing_xdr(&xdrs, &buffer);
+  if (!encode(&xdrs, message, false, results, where)) return false;
+  count(counters().replies_stock);
+  return send_by_socket(xprt_->xp_fd, buffer.data, buffer.size, &xprt_->xp_rtaddr);
+}
+
+void Served::destroy() {
+  SVCXPRT* const xprt = xprt_;
+  if (generation_ == generation()) {
+    if (where_ == Where::kInRing || where_ == Where::kRemote) forget_arguments();
+    hub_->forget(this);
+  }
+  xprt->xp_ops = const_cast<TransportOps*>(stock_);
+  delete this;
+  SVC_DESTROY(xprt);
+}
+
+}  // namespace clan::rpc

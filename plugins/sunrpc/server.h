@@ -1,0 +1,157 @@
+// The server's side: one Hub per process, beside the transports that the program has.
+//
+//   poll() -> hub's descriptor -> Hub::serve(): while there are messages:
+//                                   peer -> Served (the transport its client came by) -> svc_getreq_common(fd)
+//                                     -> Served::receive() takes the message, libtirpc dispatches as ever
+//   poll() -> the socket ------> Served::receive(): what lies in the hub first, then the stock transport
+//
+// So a service is called with the transport that its client connected to: its descriptor, addresses and
+// credentials are what the kernel says, and nothing the client has written. A connection's transport has its
+// operations replaced when its client is met, a datagram's likewise.
+//
+// Threads: the loop that polls is one thread, as libtirpc wants it. Replies may come from others: the endpoint is
+// used under Hub::mutex.
+#pragma once
+
+#include <clan/message.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "process.h"
+#include "wire.h"
+#include "xdr_streams.h"
+
+namespace clan::rpc {
+
+class Hub;
+class Served;
+
+/// A client that has come over CLAN.
+struct PeerState {
+  Served* served = nullptr;  ///< null: it has not said Hello, or its transport is gone
+  CallerState caller;
+  sockaddr_storage from{};  ///< of a datagram's client
+  socklen_t from_length = 0;
+};
+
+/// A stock transport whose operations are ours.
+class Served {
+ public:
+  Served(Hub& hub, SVCXPRT* xprt);
+  static Served* of(SVCXPRT* xprt);  ///< null: not one of ours
+  static Served& known(SVCXPRT* xprt);
+
+  // What libtirpc asks of a transport.
+  bool receive(rpc_msg* message);
+  enum xprt_stat state();
+  bool arguments(xdrproc_t proc, void* to);
+  bool reply(rpc_msg* message);
+  void destroy();
+
+  bool is_datagram() const { return datagram_; }
+
+ private:
+  friend class Hub;
+  void fill(rpc_msg* message, const PeerState& peer, const CallHead& head);
+  bool decode(XDR* xdrs, xdrproc_t proc, void* to);
+  void forget_arguments();
+  bool encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results, caddr_t where);
+  bool reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where);
+  std::size_t put_reply(std::byte* to, std::size_t room, rpc_msg* message, bool plain, xdrproc_t results,
+                        caddr_t where);
+
+  TransportOps operations_;  // first: found again from xprt->xp_ops
+  const TransportOps* stock_;
+  Hub* hub_;
+  SVCXPRT* xprt_;
+  bool datagram_;
+  std::uint32_t generation_;
+
+  bool from_clan_ = false;  ///< the request that is being served
+  PeerIndex peer_ = 0;      ///< that sent it
+  std::uint32_t xid_ = 0;
+  std::size_t hint_ = 512;
+  // Its arguments: copied, in the ring, or in the client's memory.
+  enum class Where { kNowhere, kCopied, kInRing, kRemote };
+  Where where_ = Where::kNowhere;
+  std::span<const std::byte> in_ring_;
+  std::optional<SetAside> aside_;
+  static constexpr std::size_t kCopied = 1024;
+  std::size_t copied_bytes_ = 0;
+  alignas(8) std::byte copied_[kCopied];
+};
+
+class Hub {
+ public:
+  /// The process's, made when first asked for. Null: there cannot be one now.
+  static Hub* get();
+  /// The process's, if it has been made and is not a parent's.
+  static Hub* present();
+
+  /// Answers a client that asks for us by `xprt`.
+  MeetResults meet(SVCXPRT* xprt, const MeetArguments& arguments);
+  /// Serves what is there, and for a while what comes next. From the thread that polls.
+  void serve();
+  /// Serves what is there now.
+  void drain();
+
+  MessageEndpoint& endpoint() { return *endpoint_; }
+  std::mutex& mutex() { return mutex_; }
+  /// Sends a whole reply from `buffer`, which it takes.
+  bool send(PeerIndex to, std::unique_ptr<OutBuffer> buffer);
+  std::unique_ptr<OutBuffer> buffer();
+  void give_back(std::unique_ptr<OutBuffer> buffer);
+  /// The transport goes.
+  void forget(Served* served);
+  PeerState* peer(PeerIndex index) { return index < peers_.size() ? peers_[index].get() : nullptr; }
+
+ private:
+  struct Expected {
+    std::uint64_t token;
+    Served* served;
+    sockaddr_storage from;
+    socklen_t from_length;
+  };
+  static constexpr std::size_t kMostExpected = 1024;
+
+  Hub() = default;
+  bool start();
+  bool serve_one();
+  void welcome(PeerIndex index, std::span<const std::byte> bytes);
+  void drop_peer(PeerIndex index, bool hostile);
+  void bury_departed();
+  void collect_sent();
+  Served* served(SVCXPRT* xprt);
+
+  std::mutex mutex_;
+  std::optional<MessageEndpoint> endpoint_;
+  std::uint32_t generation_ = 0;
+  SVCXPRT xprt_{};
+  SVCXPRT_EXT extension_{};
+  std::deque<Expected> expected_;
+  std::vector<std::unique_ptr<PeerState>> peers_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<OutBuffer>> under_way_;
+  std::vector<std::unique_ptr<OutBuffer>> spare_;
+  bool dispatching_ = false;
+  // The message that the transport just called is to take.
+  friend class Served;
+  struct Front {
+    PeerIndex peer;
+    CallHead head;
+    bool offered;
+    std::span<const std::byte> bytes;
+  };
+  std::optional<Front> front_;
+};
+
+/// A server's transport has been made: whoever connects to it can find that out.
+void announce(SVCXPRT* xprt);
+
+}  // namespace clan::rpc

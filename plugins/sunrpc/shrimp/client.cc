@@ -1,0 +1,311 @@
+// The client's half of a binding.
+#include <clan/aperture.h>
+#include <clan/clock.h>
+#include <clan/copy.h>
+#include <clan/message.h>
+#include <clan/shrimp.h>
+#include <clan/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+
+#include "runtime.h"
+#include "slot.h"
+
+namespace clan::shrimp {
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+/// What one slot's call is doing.
+struct Pending {
+  std::uint64_t call = 0;  ///< 0: the slot is free
+  bool given_up = false;   ///< its reply is to be thrown away
+  bool in_arena = false;   ///< its arguments are
+};
+
+}  // namespace
+}  // namespace clan::shrimp
+
+using namespace clan;
+using namespace clan::shrimp;
+
+struct clan_shrimp_client {
+  std::mutex mutex;
+  pid_t process = getpid();
+  std::optional<Memory> memory;
+  std::optional<Aperture> aperture;
+  std::optional<MessageEndpoint> endpoint;
+  PeerIndex server = 0;
+  std::optional<Waiter> waiter;
+  std::uint64_t timeout_ns = 25'000 * kMs;
+  std::uint64_t next = 1;
+  Pending pending[kSlots];
+  bool arena_used = false;
+  bool last_in_arena = false;  ///< the arguments put last
+  bool gone = false;
+
+  Binding& binding() { return *reinterpret_cast<Binding*>(memory->data()); }
+  Slot& slot_of(std::uint64_t call) { return binding().slots[call % kSlots]; }
+  bool alive();
+  bool answered(std::uint64_t call);
+  void settle(std::uint64_t call);
+  clan_shrimp_stat send(const clan_shrimp_request& request, std::uint64_t deadline, std::uint64_t* ticket);
+  clan_shrimp_stat put(const clan_shrimp_request& request, Slot& slot, std::uint64_t call);
+  clan_shrimp_stat wait(std::uint64_t call, std::uint64_t deadline);
+  clan_shrimp_stat take(const clan_shrimp_request& request, std::uint64_t call);
+  int meet(const char* name, const clan_shrimp_program& program, std::int64_t timeout_ms);
+};
+
+// Takes the server's wake-ups; false: it has gone.
+bool clan_shrimp_client::alive() {
+  for (auto message = endpoint->peek(); message.ok(); message = endpoint->peek()) endpoint->drop();
+  PeerIndex peer;
+  if (endpoint->take_departed(&peer) || endpoint->has_gone(server)) gone = true;
+  return !gone;
+}
+
+bool clan_shrimp_client::answered(std::uint64_t call) {
+  // PAIR shrimp.answer: sees the results
+  return slot_of(call).line.flag.load(std::memory_order_acquire) == flag_of(call, kAnswered);
+}
+
+// The reply has been taken, or is not wanted.
+void clan_shrimp_client::settle(std::uint64_t call) {
+  Pending& done = pending[call % kSlots];
+  if (done.in_arena) arena_used = false;
+  done = {};
+  // PAIR shrimp.taken: the server may write there again
+  if (slot_of(call).line.where == kResultsArena) binding().head.results_taken.store(call, std::memory_order_release);
+}
+
+clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slot& slot, std::uint64_t call) {
+  std::uint32_t where = kLineData;
+  std::size_t size = request.flat_arguments;
+  if (size > 0) {
+    std::byte* to = place(binding(), slot, size, kArgumentsArena, &where);
+    if (to == nullptr) return CLAN_SHRIMP_TOO_LARGE;
+    if (where == kArgumentsArena && std::exchange(arena_used, true)) return CLAN_SHRIMP_TOO_LARGE;
+    copy_short(to, request.arguments, size);
+  } else if (request.put != nullptr) {
+    // Nobody knows its size: into the slot, and if that is too small into the arena.
+    for (where = kSlotsData;; where = kArgumentsArena) {
+      std::byte* begin = where == kSlotsData ? slot.data : binding().arguments;
+      if (where == kArgumentsArena && std::exchange(arena_used, true)) return CLAN_SHRIMP_TOO_LARGE;
+      clan_shrimp_bytes to{reinterpret_cast<char*>(begin), nullptr, 0};
+      to.end = to.at + (where == kSlotsData ? kSlotData : kArenaBytes);
+      const clan_shrimp_stat stat = request.put(&to, request.arguments);
+      size = static_cast<std::size_t>(to.at - reinterpret_cast<char*>(begin));
+      if (stat == CLAN_SHRIMP_OK) break;
+      if (where == kArgumentsArena) arena_used = false;
+      if (stat != CLAN_SHRIMP_TOO_LARGE || where == kArgumentsArena) return stat;
+    }
+    if (where == kSlotsData && size <= kInLine) {
+      std::memcpy(slot.line.data, slot.data, size);
+      where = kLineData;
+    }
+  }
+  last_in_arena = where == kArgumentsArena;
+  slot.line.size = static_cast<std::uint32_t>(size);
+  slot.line.number = request.number;
+  slot.line.where = where;
+  // PAIR shrimp.call: publishes the arguments; and ordered before the look at server_sleeps
+  slot.line.flag.exchange(flag_of(call, kAsked), std::memory_order_seq_cst);
+  return CLAN_SHRIMP_OK;
+}
+
+clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, std::uint64_t deadline,
+                                          std::uint64_t* ticket) {
+  const std::uint64_t call = next;
+  Pending& slot = pending[call % kSlots];
+  if (slot.call != 0) {  // as many are under way as there are slots; one that was given up may be in the way
+    if (!slot.given_up) return CLAN_SHRIMP_TOO_LARGE;
+    if (const auto stat = wait(slot.call, deadline); stat != CLAN_SHRIMP_OK) return stat;
+    settle(slot.call);
+  }
+  const clan_shrimp_stat stat = put(request, slot_of(call), call);
+  if (stat != CLAN_SHRIMP_OK) return stat;
+  ++next;
+  slot.call = call;
+  slot.given_up = false;
+  slot.in_arena = std::exchange(last_in_arena, false);
+  *ticket = call;
+  // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it looks at flags
+  if (binding().head.server_sleeps.load(std::memory_order_seq_cst) != 0) {
+    Hello bell;
+    bell.kind = 3;
+    (void)endpoint->try_send(server, std::as_bytes(std::span(&bell, 1)), {});  // no room: one lies there
+  }
+  return CLAN_SHRIMP_OK;
+}
+
+clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, std::uint64_t deadline) {
+  auto& flag = slot_of(call).line.flag;
+  for (;;) {
+    const auto cpu = static_cast<std::uint16_t>(binding().head.server_cpu.load(std::memory_order_relaxed));
+    if (waiter->spin([&] { return answered(call); }, cpu, deadline)) return CLAN_SHRIMP_OK;
+    if (deadline != kNoDeadline && monotonic_ns() >= deadline) return CLAN_SHRIMP_TIMED_OUT;
+    std::uint64_t asked = flag_of(call, kAsked);
+    // PAIR shrimp.answer: the server exchanges it when it answers, and finds that we sleep
+    flag.compare_exchange_strong(asked, asked | kSleeps, std::memory_order_seq_cst);
+    if (answered(call)) return CLAN_SHRIMP_OK;
+    const bool there = alive();  // may take the wake-up: the answer was there before it
+    if (answered(call)) return CLAN_SHRIMP_OK;
+    if (!there) return CLAN_SHRIMP_GONE;
+    std::int64_t ms = -1;
+    if (deadline != kNoDeadline) {
+      const std::uint64_t now = monotonic_ns();
+      ms = now < deadline ? static_cast<std::int64_t>((deadline - now) / kMs) + 1 : 0;
+    }
+    (void)endpoint->sleep(ms);
+    waiter->slept();
+  }
+}
+
+clan_shrimp_stat clan_shrimp_client::take(const clan_shrimp_request& request, std::uint64_t call) {
+  Slot& slot = slot_of(call);
+  const std::uint32_t size = slot.line.size, where = slot.line.where, status = slot.line.number;
+  std::byte* from = find(binding(), slot, kResultsArena, where, size);
+  if (status != CLAN_SHRIMP_OK) return status <= CLAN_SHRIMP_NO_MEMORY ? static_cast<clan_shrimp_stat>(status)
+                                                                      : CLAN_SHRIMP_GARBAGE;
+  if (from == nullptr) return CLAN_SHRIMP_GARBAGE;
+  if (request.get != nullptr) {
+    clan_shrimp_bytes bytes{reinterpret_cast<char*>(from), reinterpret_cast<char*>(from) + size, 0};
+    return request.get(&bytes, request.results);
+  }
+  if (size != request.flat_results) return CLAN_SHRIMP_GARBAGE;
+  copy_short(static_cast<std::byte*>(request.results), from, size);
+  return CLAN_SHRIMP_OK;
+}
+
+int clan_shrimp_client::meet(const char* name, const clan_shrimp_program& program, std::int64_t timeout_ms) {
+  Context* context = process_context();
+  if (context == nullptr) return ENOMEM;
+  const std::uint64_t deadline = deadline_after_ms(timeout_ms);
+  auto made = Memory::allocate(sizeof(Binding));
+  if (!made) return made.error().err;
+  memory = std::move(*made);
+  new (memory->data()) Head{};
+  auto exported = Aperture::export_memory(*context, *memory, 0, sizeof(Binding), Rights::kReadWrite);
+  if (!exported) return exported.error().err;
+  aperture = std::move(*exported);
+  auto opened = MessageEndpoint::create(*context);
+  if (!opened) return opened.error().err;
+  endpoint = std::move(*opened);
+  auto peer = endpoint->connect(service_name(name), timeout_ms);
+  if (!peer) return peer.error().err;
+  server = *peer;
+  waiter.emplace(context->options().wait);
+  Hello hello;
+  hello.hash = program.hash;
+  hello.memory = aperture->cookie();
+  if (auto sent = endpoint->try_send(server, std::as_bytes(std::span(&hello, 1)), {}); !sent) return sent.error().err;
+  for (;;) {
+    if (auto message = endpoint->peek(); message.ok()) {
+      Hello answer;
+      if (message->bytes.size() != sizeof answer) return EPROTO;
+      std::memcpy(static_cast<void*>(&answer), message->bytes.data(), sizeof answer);
+      endpoint->drop();
+      return answer.abi != kAbi || answer.kind != 2 ? EPROTO : answer.status;
+    }
+    PeerIndex left;
+    if (endpoint->take_departed(&left)) return ECONNRESET;
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline) return ETIMEDOUT;
+    if (endpoint->spin()) continue;
+    (void)endpoint->sleep(deadline == kNoDeadline ? -1 : static_cast<std::int64_t>((deadline - now) / kMs) + 1);
+  }
+}
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+clan_shrimp_client* clan_shrimp_connect(const char* name, const clan_shrimp_program* program, int timeout_ms) {
+  auto* client = new (std::nothrow) clan_shrimp_client;
+  int err = client == nullptr ? ENOMEM : 0;
+  try {
+    if (err == 0) err = client->meet(name, *program, timeout_ms);
+  } catch (const std::bad_alloc&) {
+    err = ENOMEM;
+  }
+  if (err == 0) return client;
+  delete client;
+  errno = err;
+  return nullptr;
+}
+
+void clan_shrimp_close(clan_shrimp_client* client) {
+  if (client == nullptr) return;
+  client->endpoint.reset();
+  delete client;
+}
+
+void clan_shrimp_set_timeout(clan_shrimp_client* client, int timeout_ms) {
+  std::lock_guard lock(client->mutex);
+  client->timeout_ns = timeout_ms < 0 ? kNoDeadline : static_cast<std::uint64_t>(timeout_ms) * kMs;
+}
+
+static std::uint64_t deadline_of(const clan_shrimp_client& client) {
+  return client.timeout_ns == kNoDeadline ? kNoDeadline : monotonic_ns() + client.timeout_ns;
+}
+
+enum clan_shrimp_stat clan_shrimp_send(clan_shrimp_client* client, const clan_shrimp_request* request,
+                                       uint64_t* ticket) {
+  if (client->process != getpid()) return CLAN_SHRIMP_GONE;
+  std::lock_guard lock(client->mutex);
+  return client->gone ? CLAN_SHRIMP_GONE : client->send(*request, deadline_of(*client), ticket);
+}
+
+static clan_shrimp_stat finish(clan_shrimp_client& client, const clan_shrimp_request& request, std::uint64_t ticket,
+                               std::uint64_t deadline) {
+  Pending& pending = client.pending[ticket % kSlots];
+  if (pending.call != ticket || pending.given_up) return CLAN_SHRIMP_GARBAGE;
+  const clan_shrimp_stat stat = client.wait(ticket, deadline);
+  if (stat != CLAN_SHRIMP_OK) {
+    pending.given_up = true;  // the server may write there until it has answered
+    return stat;
+  }
+  const clan_shrimp_stat taken = client.take(request, ticket);
+  client.settle(ticket);
+  return taken;
+}
+
+enum clan_shrimp_stat clan_shrimp_wait(clan_shrimp_client* client, const clan_shrimp_request* request,
+                                       uint64_t ticket) {
+  if (client->process != getpid()) return CLAN_SHRIMP_GONE;
+  std::lock_guard lock(client->mutex);
+  return finish(*client, *request, ticket, deadline_of(*client));
+}
+
+enum clan_shrimp_stat clan_shrimp_do(clan_shrimp_client* client, const clan_shrimp_request* request) {
+  if (client->process != process_id()) return CLAN_SHRIMP_GONE;
+  std::lock_guard lock(client->mutex);
+  if (client->gone) return CLAN_SHRIMP_GONE;
+  std::uint64_t ticket = 0;
+  // The clock is read only by a call that waits long: the first look is at the answer.
+  const std::uint64_t deadline = deadline_of(*client);
+  const clan_shrimp_stat sent = client->send(*request, deadline, &ticket);
+  return sent == CLAN_SHRIMP_OK ? finish(*client, *request, ticket, deadline) : sent;
+}
+
+const char* clan_shrimp_text(enum clan_shrimp_stat stat) {
+  switch (stat) {
+    case CLAN_SHRIMP_OK: return "success";
+    case CLAN_SHRIMP_NO_PROCEDURE: return "the server has no such procedure";
+    case CLAN_SHRIMP_GARBAGE: return "arguments or results cannot be decoded";
+    case CLAN_SHRIMP_REFUSED: return "the procedure failed";
+    case CLAN_SHRIMP_TIMED_OUT: return "no answer in time";
+    case CLAN_SHRIMP_GONE: return "the server has ended";
+    case CLAN_SHRIMP_TOO_LARGE: return "too large, or too many calls under way";
+    case CLAN_SHRIMP_NO_MEMORY: return "no memory";
+  }
+  return "unknown";
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,96 @@
+#include "stock_socket.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace clan::rpc {
+namespace {
+
+constexpr std::size_t kMostReply = std::size_t{1} << 31;
+constexpr int kWriteMs = 2000;  ///< libtirpc's own limit, where it has one
+
+bool is_datagram(int fd) {
+  int type = 0;
+  socklen_t length = sizeof type;
+  return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_DGRAM;
+}
+
+}  // namespace
+
+bool send_by_socket(int fd, const char* reply, std::size_t bytes, const netbuf* to) {
+  if (bytes >= kMostReply) return false;
+  if (is_datagram(fd)) {
+    return sendto(fd, reply, bytes, MSG_NOSIGNAL, static_cast<const sockaddr*>(to->buf), to->len) ==
+           static_cast<ssize_t>(bytes);
+  }
+  const std::uint32_t mark = htonl(static_cast<std::uint32_t>(bytes) | 0x8000'0000u);
+  std::vector<char> record(4 + bytes);
+  std::memcpy(record.data(), &mark, 4);
+  std::memcpy(record.data() + 4, reply, bytes);
+  for (std::size_t at = 0; at < record.size();) {
+    const ssize_t n = send(fd, record.data() + at, record.size() - at, MSG_NOSIGNAL);
+    if (n > 0) {
+      at += static_cast<std::size_t>(n);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    pollfd p{fd, POLLOUT, 0};
+    if (errno != EAGAIN || ::poll(&p, 1, kWriteMs) <= 0) return false;
+  }
+  return true;
+}
+
+SocketReply::State SocketReply::look() {
+  if (!part_) message_.clear();
+  if (!is_datagram(fd_)) return read_stream();
+  char buffer[65536];
+  const ssize_t n = recv(fd_, buffer, sizeof buffer, MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? State::kNothing : State::kEnd;
+  message_.assign(buffer, buffer + n);
+  return State::kWhole;
+}
+
+SocketReply::State SocketReply::read_stream() {
+  for (;;) {
+    char* to = reinterpret_cast<char*>(mark_) + mark_bytes_;
+    std::size_t room = 4 - mark_bytes_;
+    const std::size_t had = message_.size();
+    if (mark_bytes_ == 4) {
+      room = std::min<std::size_t>(left_, 65536);
+      message_.resize(had + room);
+      to = message_.data() + had;
+    }
+    const ssize_t n = room == 0 ? 0 : recv(fd_, to, room, MSG_DONTWAIT);
+    if (mark_bytes_ == 4) message_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+    if (room > 0 && n == 0) return State::kEnd;
+    if (n < 0) {
+      if (errno != EAGAIN && errno != EINTR) return State::kEnd;
+      return part_ ? State::kPart : State::kNothing;
+    }
+    part_ = true;
+    if (mark_bytes_ < 4) {
+      mark_bytes_ += static_cast<unsigned>(n);
+      if (mark_bytes_ < 4) continue;
+      std::uint32_t mark;
+      std::memcpy(&mark, mark_, 4);
+      mark = ntohl(mark);
+      last_ = (mark & 0x8000'0000u) != 0;
+      left_ = mark & 0x7fff'ffffu;
+    } else {
+      left_ -= static_cast<std::uint32_t>(n);
+    }
+    if (left_ > 0) continue;
+    mark_bytes_ = 0;
+    if (!last_) continue;
+    part_ = false;
+    return State::kWhole;
+  }
+}
+
+}  // namespace clan::rpc

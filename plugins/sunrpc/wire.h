@@ -1,0 +1,121 @@
+// What two processes that have this library say to each other.
+//
+// 1. Over the socket the program has anyway, as an ordinary remote call (kProgram): "are you one of us?"
+//    A server without this library answers PROG_UNAVAIL, as to any other program it does not have.
+//
+//      client                                           server (whichever process reads the socket)
+//        | -- call kProgram, kMeet {abi, uid} ------------> |
+//        | <- {status, address of its endpoint, token} ---- |
+//        | == CLAN: connect(address), Hello{token} =======> |   the token proves who owns the socket
+//        | <= Welcome ===================================== |   its loop does look at the endpoint
+//        | == calls and replies ==========================> |
+//
+// 2. Over CLAN, messages of one endpoint: a head in the machine's byte order, then XDR.
+//
+//      Call   | head 16 | if kNewCaller: caller 16, credential (padded to 4) | arguments |
+//      Reply  | head  8 | results                     |   kReply: accepted, success, no verifier
+//             | head  8 | xdr_replymsg, results if any |   kReplyFull: everything else
+//
+//    The caller (program, version, credential) is sent when it differs from the call before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include <clan/context.h>
+
+#include "rpc.h"
+
+namespace clan::rpc {
+
+/// In the range that RFC 5531 leaves to sites.
+constexpr rpcprog_t kProgram = 0x3c1a0001;
+constexpr rpcvers_t kVersion = 1;
+constexpr rpcproc_t kMeet = 1;
+constexpr std::uint32_t kAbi = 1;
+
+enum Kind : std::uint8_t { kHello = 1, kWelcome, kCall, kCaller, kReply, kReplyFull };
+
+struct Hello {
+  std::uint8_t kind = kHello;
+  std::uint8_t pad[3] = {};
+  std::uint32_t abi = kAbi;
+  std::uint64_t token = 0;
+};
+static_assert(sizeof(Hello) == 16);
+
+struct CallHead {
+  std::uint8_t kind = kCall;
+  std::uint8_t new_caller = 0;  ///< 1: a Caller follows
+  std::uint16_t pad = 0;
+  std::uint32_t xid = 0;
+  std::uint32_t proc = 0;
+  std::uint32_t pad2 = 0;
+};
+static_assert(sizeof(CallHead) == 16);
+
+struct Caller {
+  std::uint32_t prog = 0;
+  std::uint32_t vers = 0;
+  std::int32_t flavor = 0;
+  std::uint32_t length = 0;  ///< of the credential, at most MAX_AUTH_BYTES
+};
+static_assert(sizeof(Caller) == 16);
+
+struct ReplyHead {
+  std::uint8_t kind = kReply;
+  std::uint8_t pad[3] = {};
+  std::uint32_t xid = 0;
+};
+static_assert(sizeof(ReplyHead) == 8);
+
+/// Who calls what, and as whom.
+struct CallerState {
+  Caller head;
+  char credential[MAX_AUTH_BYTES] = {};
+  bool known = false;
+
+  bool is(const Caller& other, const char* bytes) const {
+    return known && std::memcmp(&head, &other, sizeof head) == 0 &&
+           std::memcmp(credential, bytes, other.length) == 0;
+  }
+  void set(const Caller& other, const char* bytes) {
+    head = other;
+    if (other.length > 0) std::memcpy(credential, bytes, other.length);
+    known = true;
+  }
+};
+
+/// Arguments and results of kMeet.
+struct MeetArguments {
+  std::uint32_t abi = kAbi;
+  std::uint32_t uid = 0;
+};
+struct MeetResults {
+  std::uint32_t status = 0;  ///< 0 or an errno: why not
+  Address address;
+  std::uint64_t token = 0;
+};
+extern "C" bool_t clan_rpc_xdr_meet_arguments(XDR* xdrs, MeetArguments* arguments);
+extern "C" bool_t clan_rpc_xdr_meet_results(XDR* xdrs, MeetResults* results);
+
+/// Takes a T from the front of `bytes`, as a copy. False: too short.
+template <typename T>
+bool take_front(std::span<const std::byte>* bytes, T* to) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (bytes->size() < sizeof(T)) return false;
+  std::memcpy(static_cast<void*>(to), bytes->data(), sizeof(T));
+  *bytes = bytes->subspan(sizeof(T));
+  return true;
+}
+
+/// Takes the Caller and its credential from the front of `bytes`. Every length is checked on its copy. False:
+/// the peer wrote nonsense.
+bool take_caller(std::span<const std::byte>* bytes, CallerState* caller);
+
+constexpr std::size_t padded(std::size_t bytes) { return (bytes + 3) & ~std::size_t{3}; }
+
+}  // namespace clan::rpc
