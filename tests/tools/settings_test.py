@@ -56,7 +56,7 @@ def main():
                 assert len(here) == len(there) <= 1, (here, there)
                 assert all(line.startswith(f"{config}, line 2: ") for line in there), there
                 wrong += len(here)
-        assert wrong == 20, wrong
+        assert wrong == 26, wrong
         config.write_text("\n".join(LINES) + "\n")
         lines = compare(clan, library, in_file)
         assert [line.split(":")[0] for line in lines] == [f"{config}, line {n}" for n in range(4, 11)], lines
