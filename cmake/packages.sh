@@ -8,11 +8,12 @@ CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 
-# The programs that tests/interpose and tests/libfabric run. Without one its tests are skipped. (Java's is skipped
+# The programs that tests/interpose, tests/libfabric and (with CLAN_OMNIORB) tests/omniorb run. Without one its tests are skipped. (Java's is skipped
 # without javac, default-jdk-headless, which is large; Node.js is "nodejs".)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin libopenmpi-dev netpipe-openmpi hpcc python3-mpi4py libfabric-bin
-  rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite)
+  rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite
+  libomniorb4-dev omniidl omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango)
 
 as_root=()
 packages_known=no  # apt-get update has run

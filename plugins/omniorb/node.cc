@@ -38,7 +38,7 @@ const Settings& settings() {
 
 Result<Context> make_context() {
   ContextOptions made;
-  // Threads that come to sleep in the engine have waited awake already (patience.h).
+  // Whoever comes to wait in the engine has waited awake already (patience.h).
   made.wait.mode = WaitOptions::Mode::kSleep;
   made.ring_bytes = options().ring_bytes;
   made.allow_uids.assign(settings().uids, settings().uids + settings().uid_count);
