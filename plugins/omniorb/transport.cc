@@ -73,7 +73,7 @@ class AddEndpoint final : public orbOptions::Handler {
 class SpinTime final : public orbOptions::Handler {
  public:
   SpinTime()
-      : Handler("clanSpinTime", "clanSpinTime = microseconds that a waiting thread keeps its processor, at most", 1,
+      : Handler("clanSpinTime", "clanSpinTime = microseconds that a thread waits awake, at most", 1,
                 "-ORBclanSpinTime < 0 to 1000000 >") {}
   void visit(const char* value, orbOptions::Source) override {
     CORBA::ULong us;
