@@ -3,7 +3,7 @@
 
 # What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
-  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libtirpc-dev rpcsvc-proto)
+  libgtest-dev libcli11-dev libfmt-dev libfabric-dev)
 
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
@@ -12,7 +12,7 @@ CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 # without javac, default-jdk-headless, which is large; Node.js is "nodejs".)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin libopenmpi-dev netpipe-openmpi hpcc python3-mpi4py libfabric-bin
-  rpcbind rstatd rstat-client rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite)
+  libtirpc-dev rpcsvc-proto rpcbind rstatd rstat-client rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite)
 
 as_root=()
 packages_known=no  # apt-get update has run
