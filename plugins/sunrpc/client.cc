@@ -154,6 +154,7 @@ void Client::meet(std::uint64_t deadline) {
   const std::int64_t ms = static_cast<std::int64_t>(kAskMs);
   MessageOptions options;
   options.max_message = std::uint64_t{1} << 31;
+  options.eager_bytes = kEager;
   auto endpoint = MessageEndpoint::create(*ours, {}, options);
   if (!endpoint) return;
   auto peer = endpoint->connect(results.address, ms);

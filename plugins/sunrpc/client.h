@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "patience.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -109,6 +110,7 @@ class Client {
 
   std::optional<MessageEndpoint> endpoint_;
   PeerIndex peer_ = 0;
+  Patience patience_;
   CallerState known_;  ///< what the server has been told
   std::size_t hint_ = 512;
   std::vector<std::unique_ptr<OutBuffer>> buffers_;

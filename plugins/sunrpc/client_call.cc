@@ -14,7 +14,6 @@ namespace clan::rpc {
 namespace {
 
 constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< of a buffer, between calls
-constexpr std::size_t kEager = 8 * 1024;                 ///< as MessageOptions has it
 
 int milliseconds_until(std::uint64_t deadline) {
   if (deadline == kNoDeadline) return -1;
@@ -108,7 +107,7 @@ bool Client::fits_in_place(const Call& call, bool new_caller, bool* sent) {
   if (AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) == FALSE) return false;
   const std::size_t used = XDR_GETPOS(&xdrs);
   endpoint_->commit(peer_, heads + used);
-  if (used * 2 > hint_) hint_ = std::min(kEager, used * 2);
+  hint_ = std::clamp<std::size_t>(used * 2, 512, kEager);
   *sent = true;
   return true;
 }
@@ -207,7 +206,7 @@ Client::Outcome Client::await_room(std::uint64_t deadline) {
 Client::Outcome Client::await_reply(const Call& call) {
   SocketReply socket(fd_);
   for (bool done = false;;) {
-    const bool something = endpoint_->spin();
+    const bool something = patience_.look(*endpoint_);
     if (!take_reply(call, &done)) return lost();
     if (done) return Outcome::kDone;
     if (something && (call.deadline == kNoDeadline || monotonic_ns() < call.deadline)) continue;

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::uint64_t kSliceNs = 200'000;  ///< then others have their turn
 constexpr unsigned kClockEvery = 16;         ///< messages
-constexpr std::size_t kEager = 8 * 1024;
 constexpr std::size_t kMostKept = std::size_t{4} << 20;
 constexpr std::size_t kMostSpare = 4;
 constexpr std::uint64_t kPatienceNs = 2'000'000'000;  ///< with a client that does not read its replies
@@ -83,6 +82,7 @@ bool Hub::start() {
   generation_ = generation();
   MessageOptions options;
   options.max_message = std::uint64_t{1} << 31;
+  options.eager_bytes = kEager;
   auto endpoint = MessageEndpoint::create(*ours, {}, options);
   if (!endpoint) return false;
   auto number = endpoint->fd();
@@ -242,7 +242,7 @@ void Hub::serve() {
       if (n % kClockEvery != 0 || monotonic_ns() < end) continue;
     } else {
       std::lock_guard lock(mutex_);
-      if (!endpoint_->spin() && endpoint_->arm_fd()) {
+      if (!patience_.look(*endpoint_) && endpoint_->arm_fd()) {
         count(counters().sleeps);
         break;
       }

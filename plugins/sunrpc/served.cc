@@ -13,7 +13,6 @@
 namespace clan::rpc {
 namespace {
 
-constexpr std::size_t kEager = 8 * 1024;
 
 bool_t op_receive(SVCXPRT* xprt, rpc_msg* message) { return static_cast<bool_t>(Served::known(xprt).receive(message)); }
 enum xprt_stat op_state(SVCXPRT* xprt) { return Served::known(xprt).state(); }
@@ -205,7 +204,7 @@ bool Served::reply(rpc_msg* message) {
       const std::size_t used = put_reply(room->data(), room->size(), message, plain, results, where);
       if (used > 0) {
         hub_->endpoint().commit(peer_, used);
-        if (used * 2 > hint_) hint_ = std::min(kEager, used * 2);
+        hint_ = std::clamp<std::size_t>(used * 2, 512, kEager);
         return true;
       }
     } else if (room.error().err != EAGAIN && room.error().err != EMSGSIZE) {

@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "patience.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -132,6 +133,7 @@ class Hub {
 
   std::mutex mutex_;
   std::optional<MessageEndpoint> endpoint_;
+  Patience patience_;
   std::uint32_t generation_ = 0;
   SVCXPRT xprt_{};
   SVCXPRT_EXT extension_{};

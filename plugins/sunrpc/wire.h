@@ -116,6 +116,10 @@ bool take_front(std::span<const std::byte>* bytes, T* to) {
 /// the peer wrote nonsense.
 bool take_caller(std::span<const std::byte>* bytes, CallerState* caller);
 
+/// Messages up to this size go through the ring, longer ones stay where they are and are copied once. In the ring
+/// they cost no system call; a ring holds five.
+constexpr std::size_t kEager = 96 * 1024;
+
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 3) & ~std::size_t{3}; }
 
 }  // namespace clan::rpc
