@@ -4,6 +4,9 @@
 //   clan-app-load memcached PORT CONNECTIONS SECONDS
 //       gets a value of 100 bytes, one request at a time on each connection, in one epoll loop; prints
 //       "requests/s N"
+//   clan-app-load rate PORT RATE SECONDS SERVER
+//       asks a redis-server on one connection at a fixed rate, sleeping in between; prints "p50 N", "p99 N" (us) and
+//       "cpu N", the time of a processor that this program and the process SERVER take for a request (us)
 //   clan-app-load hold PORT CONNECTIONS
 //       opens connections to a redis-server, uses each for some round trips, prints "ready N", and sleeps
 //       until the end of its standard input
@@ -12,6 +15,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +123,43 @@ int load_memcached(int port, int count, double seconds) {
   return 0;
 }
 
+double seconds_of(clockid_t clock) {
+  timespec ts{};
+  if (clock_gettime(clock, &ts) != 0) fail("clock_gettime");
+  return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) / 1e9;
+}
+
+int load_at_rate(int port, double rate, double seconds, pid_t server) {
+  constexpr int kRoundTrips = 2000;  // more than a connection needs to move, and to settle
+  constexpr std::string_view kRequest = "PING\r\n", kAnswer = "+PONG\r\n";
+  clockid_t servers = 0;
+  if ((errno = clock_getcpuclockid(server, &servers)) != 0) fail("clock_getcpuclockid");
+  const int fd = connect_to(port);
+  for (int i = 0; i < kRoundTrips; ++i) {
+    send_all(fd, kRequest);
+    exchange(fd, "", kAnswer);
+  }
+  std::vector<double> times(static_cast<std::size_t>(std::max(rate * seconds, 1.0)));
+  const double cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + seconds_of(servers);
+  const double began = seconds_of(CLOCK_MONOTONIC);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const double due = began + static_cast<double>(i) / rate;
+    timespec until{};
+    until.tv_sec = static_cast<time_t>(due);
+    until.tv_nsec = static_cast<long>((due - static_cast<double>(until.tv_sec)) * 1e9);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+    const double start = seconds_of(CLOCK_MONOTONIC);
+    send_all(fd, kRequest);
+    exchange(fd, "", kAnswer);
+    times[i] = (seconds_of(CLOCK_MONOTONIC) - start) * 1e6;
+  }
+  const double taken = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + seconds_of(servers) - cpu;
+  std::sort(times.begin(), times.end());
+  std::printf("p50 %.2f\np99 %.2f\ncpu %.3f\n", times[times.size() / 2], times[times.size() * 99 / 100],
+              taken * 1e6 / static_cast<double>(times.size()));
+  return 0;
+}
+
 int hold(int port, int count) {
   constexpr int kTogether = 64;
   constexpr int kRoundTrips = 64;  // more than a connection needs to move
@@ -146,7 +187,11 @@ int main(int argc, char** argv) {
   if (what == "memcached" && argc == 5) {
     return load_memcached(std::atoi(argv[2]), std::atoi(argv[3]), std::atof(argv[4]));
   }
+  if (what == "rate" && argc == 6) {
+    return load_at_rate(std::atoi(argv[2]), std::atof(argv[3]), std::atof(argv[4]), std::atoi(argv[5]));
+  }
   if (what == "hold" && argc == 4) return hold(std::atoi(argv[2]), std::atoi(argv[3]));
-  std::fprintf(stderr, "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | hold PORT CONNECTIONS\n");
+  std::fprintf(stderr, "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | rate PORT RATE SECONDS SERVER | "
+                       "hold PORT CONNECTIONS\n");
   return 2;
 }

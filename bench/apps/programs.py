@@ -150,6 +150,14 @@ def memcached_load(clients):
     return load
 
 
+def redis_at_rate(rate):
+    def load(session, server, under, core):
+        text, seen = run_load(session, server, LOAD, "rate", server.port, rate, session.seconds, server.pid,
+                              under=under, core=core)
+        return {key: number(rf"{key} ([\d.]+)", text, "clan-app-load") for key in ("p50", "p99", "cpu")}, seen
+    return load
+
+
 # --- nginx --------------------------------------------------------------------------------------------
 
 # Without tcp_nopush: with it, one answer of 64 KB in a hundred waits 40 ms for an acknowledgement in the

@@ -35,6 +35,7 @@ class Row:
     variants: dict = field(default_factory=lambda: {"stock": STOCK, "clan": BOTH})
     client_core: object = 1   # index into the cores; None: all of them
     path: str = "ring"        # where the bytes have to go: ring, or tcp
+    beside: int = 0           # endless computations on each core
 
 
 @dataclass
@@ -74,6 +75,33 @@ def one_sided(text, keys):
             for side in ("only server", "only client") for key in keys]
 
 
+def busy(beside):
+    """Rows beside endless computations on each core."""
+    text = f"beside {beside} computation{'s' if beside > 1 else ''} a core"
+    tail = {"key": "p99", "unit": "us", "less_is_better": True}
+    rows = [
+        Row("sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
+            latency(0.95, None, f"sockperf ping-pong 64 B {text}") + [
+                Bar(f"sockperf ping-pong 64 B {text}, p99", 0.9, **tail)]),
+        Row("memcached-c1", programs.serve_memcached, programs.memcached_load(1),
+            [Bar(f"memcached get 100 B, 1 connection {text}", 0.95)]),
+        Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(0.95, f"-c 1 {text}")),
+        Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(0.95, f"-c 50 {text}")),
+        Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1), [Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95)]),
+    ]
+    for row in rows:
+        row.name, row.beside = f"{row.name}-beside-{beside}", beside
+    return rows
+
+
+def at_rate(rate, cpu):
+    common = {"unit": "us", "less_is_better": True}
+    text = f"redis PING, {rate:,}/s"
+    return Row(f"redis-rate-{rate}", programs.serve_redis, programs.redis_at_rate(rate), [
+        Bar(f"{text}, time of the processors", round(1 / cpu, 2), key="cpu", **common),
+        Bar(f"{text}, p50", 1, key="p50", **common), Bar(f"{text}, p99", 1, key="p99", **common)])
+
+
 ONE_SIDED = {"stock": STOCK, "only server": (True, False), "only client": (False, True)}
 
 ROWS = [
@@ -106,6 +134,17 @@ ROWS = [
         one_sided("nginx 1 KB, wrk -c64", ("rate",)), variants=ONE_SIDED, path="tcp"),
     Row("crowded", programs.serve_redis_anywhere, programs.redis_crowd(8),
         [Bar("8 redis-benchmark -c 1 and their server on two cores, GET", 1)], client_core=None),
+    # Machines as they are: both ends on one core, anywhere, beside other work, and with little to do.
+    Row("memcached-one-core", programs.serve_memcached, programs.memcached_load(1),
+        [Bar("memcached get 100 B, 1 connection, one core (aim: 1.5)", 1)], client_core=0),
+    Row("redis-one-core", programs.serve_redis, programs.redis_load(1, 1), redis_bars(1, "-c 1, one core (aim: 1.5)"),
+        client_core=0),
+    Row("nginx-one-core", programs.serve_nginx, programs.wrk("1k", 1),
+        [Bar("nginx 1 KB, wrk -c1, one core (aim: 1.5)", 1)], client_core=0),
+    Row("redis-unpinned", programs.serve_redis_anywhere, programs.redis_load(1, 1), redis_bars(1, "-c 1, unpinned"),
+        client_core=None),
+    *busy(1), *busy(2),
+    at_rate(100, 1.2), at_rate(1000, 1.2), at_rate(10_000, 1.5),
 ]
 
 
@@ -145,6 +184,9 @@ def measure(row, session, pairs):
         variants[SOCKMAP] = SHORTCUT
     servers = {under: row.serve(session, under) for under in dict.fromkeys(s for s, _ in variants.values())}
     samples, looks = {name: [] for name in variants}, []
+    for core in range(len(session.cores)):
+        for _ in range(row.beside):
+            session.start("sh", "-c", "while :; do :; done", core=core)
     for pair in range(pairs):
         order = list(variants.items())
         for name, (server, client) in order if pair % 2 == 0 else reversed(order):
