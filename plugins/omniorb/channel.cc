@@ -178,7 +178,7 @@ void Channel::clear() {
 bool Channel::take_event() {
   std::lock_guard lock(arming_);
   const std::uint32_t before = state_;
-  bool there = before != kIdle;
+  bool there = before == kArmed;  // a call under way is given its tick: oneways stay in order
   if (there && !receiving_.exchange(true)) {
     there = readable();
     leave_receiver();
