@@ -2,7 +2,7 @@
 //
 // On one core the engine yields to the peer a few times before it sleeps. If a stranger computes there, each yield
 // hands it a whole slice, milliseconds, where a sleeper is woken at once. So now and then a look is timed, and when
-// three in a row took that long the next few thousand waits sleep right away.
+// two in a row took that long the next few thousand waits sleep right away.
 #pragma once
 
 #include <clan/clock.h>
@@ -35,8 +35,8 @@ class Patience {
   }
 
  private:
-  static constexpr unsigned kTimedEvery = 8;
-  static constexpr unsigned kStrikes = 3;
+  static constexpr unsigned kTimedEvery = 4;
+  static constexpr unsigned kStrikes = 2;
   static constexpr unsigned kLeastWaits = 2048;
   static constexpr unsigned kMostWaits = 65536;
   static constexpr std::uint64_t kSliceNs = 1'000'000;  ///< no spinning takes that long
