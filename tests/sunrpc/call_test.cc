@@ -185,6 +185,22 @@ TEST(Calls, ToAServerWithoutTheLibraryGoByItsSocket) {
   EXPECT_EQ(paths().clan, before.clan);
 }
 
+// Linked with -lclanrpc before -ltirpc, and nothing in LD_PRELOAD.
+TEST(Linked, ProgramsCallOverClan) {
+  Server server({"tcp"}, Server::Library::kNo, SUNRPC_SERVER_LINKED);
+  const pid_t client = fork();
+  if (client == 0) {
+    unsetenv("LD_PRELOAD");
+    const std::string port = std::to_string(server.tcp());
+    execl(SUNRPC_CLIENT_LINKED, SUNRPC_CLIENT_LINKED, port.c_str(), "500", nullptr);
+    _exit(127);
+  }
+  int status = -1;
+  waitpid(client, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_GT(served_by_clan(server.pid()), 0u);
+}
+
 TEST(Calls, OfSeveralThreadsShareAHandle) {
   Server server({"tcp"});
   Handle client = by_tcp(server.tcp());

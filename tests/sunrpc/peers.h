@@ -77,10 +77,11 @@ inline std::uint64_t served_by_clan(pid_t server) {
 class Server {
  public:
   enum class Library { kAsWe, kNo };
-  explicit Server(std::vector<std::string> arguments, Library library = Library::kAsWe) {
+  explicit Server(std::vector<std::string> arguments, Library library = Library::kAsWe,
+                  const char* program = SUNRPC_SERVER) {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) std::abort();
-    std::vector<char*> argv = {const_cast<char*>(SUNRPC_SERVER)};
+    std::vector<char*> argv = {const_cast<char*>(program)};
     for (auto& word : arguments) argv.push_back(word.data());
     argv.push_back(nullptr);
     std::vector<char*> environment;
