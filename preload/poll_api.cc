@@ -206,14 +206,16 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       }
       return false;
     };
-    bool failed = false;
+    bool failed = false, told = false;
     auto beyond = [&] {
       if (plain == 0 || failed) return false;
       const int rc = sys::poll(copy, count, 0);
       failed = rc < 0;
-      return rc > 0 && from_pipes(true, true) > 0;
+      told = rc > 0 && from_pipes(true, true) > 0;
+      return told;
     };
     if (waiter().spin(there, peers, deadline, beyond)) {
+      if (told && (n = snapshot(0, plain)) > 0) return n;
       if (since.handled()) {
         errno = EINTR;
         return -1;

@@ -264,6 +264,32 @@ INSTANTIATE_TEST_SUITE_P(Sets, Fairness,
                          testing::Values(std::pair{1, 1}, std::pair{4, 2}, std::pair{8, 8}, std::pair{20, 8},
                                          std::pair{20, 1}, std::pair{3, 64}));
 
+// A thread that waits for both has just had an answer from the socket, and so looks for the next one.
+TEST(Plain, DescriptorsAreToldOfSoonBesideAConnectionThatWasJustUsed) {
+  Pair pair;
+  Source pipe(Kind::kPipe);
+  std::atomic<int> go{0};
+  Thread writer([&] {
+    for (int round = 1; round <= 100; ++round) {
+      while (go.load() != round) sched_yield();
+      pipe.make_ready();
+    }
+  });
+  for (int round = 1; round <= 100; ++round) {
+    put(pair.near, "x");
+    pollfd polled[2] = {{pair.far, POLLIN, 0}, {pipe.fd(), POLLIN, 0}};
+    ASSERT_EQ(::poll(polled, 2, 1000), 1);
+    EXPECT_EQ(get(pair.far, 1), "x");
+    go.store(round);
+    const auto start = std::chrono::steady_clock::now();
+    ASSERT_EQ(::poll(polled, 2, 5000), 1);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500)) << "round " << round;
+    EXPECT_EQ(polled[1].revents, POLLIN);
+    pipe.take();
+  }
+  writer.join();
+}
+
 // --- threads that sleep while another one asks --------------------------------------------------------------------
 
 /// A thread that sleeps until the socket has something, in one of the ways there are.

@@ -94,8 +94,8 @@ def check_env(tree, top):
 def check_errors(tree, old):
     for arguments, code, words in (
             (["--with", "ofi"], 2, "which command"),
-            (["--with", "udp", "true"], 2, "udp is none of tcp, ofi"),
-            (["--with", "", "true"], 2, "none of tcp, ofi"),
+            (["--with", "udp", "true"], 2, "udp is none of tcp"),
+            (["--with", "", "true"], 2, "is none of tcp"),
             (["--with", "ofi", "--only", "80", "true"], 2, "--with tcp,ofi"),
             (["--with", "ofi", "--disable", "true"], 2, "--with tcp,ofi"),
             (["--with", "ofi", "no-such-command-here"], 127, "command not found")):
