@@ -34,7 +34,7 @@ std::string check_faces(const std::string& text) {
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string face = text.substr(at, end - at);
-    if (face != "tcp" && face != "ofi" && face != "orb") return text.substr(0, 40) + " is none of tcp, ofi, orb and tcp,ofi";
+    if (face != "tcp" && face != "ofi" && face != "orb") return text.substr(0, 40) + " is none of tcp, ofi, orb and several of them";
     at = end + 1;
   }
   return "";
