@@ -49,7 +49,7 @@ std::string check_faces(const std::string& text) {
   std::size_t length = 0, found = 0;
   std::string all;
   for (const std::string& face : known) {
-    all += (all.empty() ? "" : face == known.back() ? " and " : ", ") + face;
+    all += (all.empty() ? "" : ", ") + face;
     if (names_face(text, face)) length += face.size() + (found++ > 0 ? 1 : 0);
   }
   return found > 0 && length == text.size() ? "" : text.substr(0, 40) + " is none of " + all + ", nor a list of them";
