@@ -552,6 +552,7 @@ TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
   sending_lock(named_living.a).store(living.id());
   put(named_stopped.b, {'x'});
   receiving_lock(named_stopped.a).store(stopped.id());
+  sending_lock(named_both.a).store(living.id());
   std::atomic<bool> over{false};
   std::thread writer([&] {
     for (std::uint32_t turn = 0; !over; ++turn) {
