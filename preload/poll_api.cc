@@ -129,12 +129,21 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
   const SinceEntry since;
 
   // What the pipes say; -1 in `copy` for descriptors that are answered so.
+  int moved_ready = 0;  // of what it has found, and the kernel need not have known of what happened before
+  bool bells_are_new = false;
   auto from_pipes = [&](bool look, bool plain_from_copy) {
     int n = 0;
+    moved_ready = 0;
     for (nfds_t i = 0; i < count; ++i) {
       Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
+      bool here = false;
       if (s && s->shared()) {
-        const bool ask = look && plain_from_copy && copy[i].revents != 0;
+        here = true;
+        bool ask = look && plain_from_copy && copy[i].revents != 0;
+        if (ask && copy[i].revents == POLLIN) {
+          (void)take_doorbells(fds[i].fd, *s);
+          ask = false;
+        }
         fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
         if (plain_from_copy) fds[i].revents |= static_cast<short>(copy[i].revents & POLLPRI);
       } else if (plain_from_copy) {
@@ -144,21 +153,26 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         fds[i].revents = 0;
       }
       if (fds[i].fd >= 0 && (fds[i].events & (POLLIN | POLLRDNORM)) != 0 && set_moved(fds[i].fd)) {
+        here = true;
         // What the kernel says of a set may be doorbells only.
         const bool ready = fds[i].revents != 0 ? !set_has_only_doorbells(fds[i].fd) : set_ready(fds[i].fd);
         fds[i].revents = ready ? fds[i].events & (POLLIN | POLLRDNORM) : 0;
       }
       n += fds[i].revents != 0;
+      // Of one whose doorbell the kernel has told, the bytes were written before it answered.
+      const bool known = bells_are_new && plain_from_copy && (copy[i].revents & POLLIN) != 0;
+      moved_ready += here && fds[i].revents != 0 && !known;
     }
     return n;
   };
   // The kernel has answered in `copy`. Whatever happened before an event that the call tells of is told of too: so
-  // what has moved is looked at after the kernel, and both again as long as that finds more. `before`: so many have
-  // been found already.
+  // what has moved is looked at after the kernel, and both again as long as that finds more of it. `before`: so many
+  // of what has moved had been found before the kernel was asked.
   auto snapshot = [&](int before, nfds_t plain) {
     int n = from_pipes(true, true);
-    for (nfds_t turns = 0; n > before && turns < count; ++turns) {
-      before = n;
+    bells_are_new = false;
+    for (nfds_t turns = 0; moved_ready > before && turns < count; ++turns) {
+      before = moved_ready;
       if (plain > 0 && sys::poll(copy, count, 0) < 0) break;
       n = from_pipes(true, true);
     }
@@ -182,6 +196,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       }
     }
     int n = from_pipes(false, false);
+    if (n > 0 && plain == 0 && moved == 1) return n;
     if (n > 0 || timeout_ns == 0) {
       // Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call
       // lets in.
@@ -189,7 +204,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
         if (rc < 0) return n > 0 ? n : rc;
       }
-      const int all = snapshot(n == 0 || plain > 0 ? 0 : n, plain);
+      const int all = snapshot(n, plain);
       if (all > 0 || timeout_ns == 0) return all;
       continue;  // another thread has taken it
     }
@@ -264,6 +279,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
     const int rc = sleep(copy, count, nap);
     if (rc < 0) return rc;
     waiter().slept();
+    bells_are_new = !drains;  // none lay there when the thread went to sleep
     n = snapshot(0, plain);
     if (n > 0) return n;
     if (left >= 0 && clan::monotonic_ns() >= deadline) return 0;

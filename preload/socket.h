@@ -371,6 +371,8 @@ bool prepare_sleep(Socket& s, short events);
 /// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells stay
 /// where they are, because somebody else sleeps for them.
 bool look_at_kernel(int fd, Socket& s);
+/// The same where the kernel has told of bytes and of nothing else: an end is behind them, and not looked for.
+bool take_doorbells(int fd, Socket& s);
 /// There are some, or will be in a moment. Does not ask the kernel.
 bool doorbells_waiting(const Socket& s);
 /// Others than the calling thread may be asleep on the socket.

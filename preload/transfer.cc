@@ -692,6 +692,16 @@ bool look_at_kernel(int fd, Socket& s) {
   return dropped;
 }
 
+bool take_doorbells(int fd, Socket& s) {
+  const bool only_bells = s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
+                          !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
+                          (state_of(s.theirs()) & kLeaving) == 0;
+  if (!only_bells) return look_at_kernel(fd, s);
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  return drop_doorbells(fd, s);
+}
+
 namespace {
 
 // The other end took our pipe, or was about to, and has not come into it since. It will not any more after
@@ -840,15 +850,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
       }
     }
-    // There was a byte to be seen: an end is behind it.
-    const bool only_bell = woken > 0 && s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
-                           !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
-                           (state_of(s.theirs()) & kLeaving) == 0;
-    if (only_bell) {
-      drop_doorbells(fd, s);
-    } else {
-      look_at_kernel(fd, s);
-    }
+    woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
     if (s.receive_wait) s.receive_wait->slept();
   }
 }
