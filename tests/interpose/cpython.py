@@ -36,7 +36,7 @@ SLOW = {"test_ssl": 300, "test_asyncio": 600, "test_multiprocessing_fork": 600,
         "test_multiprocessing_forkserver": 600, "test_multiprocessing_spawn": 600}
 
 # Those in which processes of one test talk by TCP.
-USES_TCP = {"test_socket", "test_socketserver", "test_httplib", "test_ftplib", "test_smtplib", "test_telnetlib",
+USES_TCP = {"test_socket", "test_socketserver", "test_httplib", "test_ftplib", "test_smtplib",
             "test_xmlrpc", "test_ssl", "test_asyncio", "test_multiprocessing_fork", "test_multiprocessing_forkserver",
             "test_multiprocessing_spawn"}
 
