@@ -1218,5 +1218,24 @@ TEST(LowWater, HoldsBackReadsAndReadinessUntilThereIsEnough) {
   EXPECT_EQ(poll_one(pair.far, POLLIN, 1000), POLLIN) << "no more will come";
 }
 
+// One end has moved when it has been called often enough; the other never comes, as it is spliced.
+TEST(LowWater, HoldsBackReadinessOfBytesThatStillComeByTcp) {
+  Pair pair(false);
+  for (int k = 0; k < 5; ++k) {
+    put(pair.near, "x");
+    EXPECT_EQ(get(pair.far, 1), "x");
+  }
+  const int enough = 10;
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &enough, sizeof enough), 0);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  for (const bool full : {false, true}) {
+    ASSERT_EQ(::write(ends[1], "12345", 5), 5);
+    ASSERT_EQ(::splice(ends[0], nullptr, pair.near, nullptr, 5, 0), 5);
+    EXPECT_EQ(poll_one(pair.far, POLLIN, full ? 1000 : 20), full ? POLLIN : 0);
+  }
+  for (const int end : ends) ::close(end);
+}
+
 }  // namespace
 }  // namespace clan::test
