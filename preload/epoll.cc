@@ -448,6 +448,13 @@ bool quiet(const Interest& i) {
 
 constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
+// By edges: something of `ready` is new. Then all of it is told, as the kernel does.
+bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready) {
+  const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
+  if (room && !(i.out_told && i.socket->full.load(std::memory_order_relaxed) == i.seen_full)) return true;
+  return (ready & kForReading) != 0 && in_stamp != i.seen_in;
+}
+
 // What holds for an interest. Under the lock. Nothing has been told of it before told() is called.
 Found look_at(Interest& i, bool look) {
   Found found;
@@ -472,14 +479,7 @@ Found look_at(Interest& i, bool look) {
   if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
   if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
   ready &= wanted;
-  if (by_edges) {
-    // One edge, and all that holds is told.
-    const bool to_read = (ready & kForReading) != 0 && found.edge != i.seen_in;
-    const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0 &&
-                      !(i.out_told && s.full.load(std::memory_order_relaxed) == i.seen_full);
-    if (!to_read && !room) ready = 0;
-  }
-  found.event.events = ready;
+  found.event.events = by_edges && !has_edge(i, found.edge, ready) ? 0 : ready;
   return found;
 }
 
@@ -606,12 +606,14 @@ bool only_doorbells(Set& set) {
   return set.names > 0 && !anything(set) && sys::poll(&p, 1, 0) == 0;
 }
 
-// Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
+// Of the kernel's events of a set: this one is of a set in it, and nothing holds there. Another descriptor may have
+// been put in with the same data: then the kernel does not call the inner set ready.
 bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
   for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
     const Interest& i = *set.interests.at[k];
     if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
-    if (i.inner->moved > 0) return only_doorbells(*i.inner);
+    pollfd p{i.inner->epfd, POLLIN, 0};
+    if (i.inner->moved > 0 && i.inner->names > 0 && sys::poll(&p, 1, 0) > 0) return only_doorbells(*i.inner);
   }
   return false;
 }
@@ -645,13 +647,21 @@ bool is_known(const Set& set, std::uint32_t end, const epoll_event& event) {
   return false;
 }
 
+// By its tag: of a socket that has moved.
+bool is_ours(const epoll_event& event) { return (event.data.u64 & kTagMask) == kTag; }
+
+// What the kernel has told of plain descriptors, where there is no memory for more.
+int without_ours(epoll_event* events, int told) {
+  return told > 0 ? static_cast<int>(std::remove_if(events, events + told, is_ours) - events) : 0;
+}
+
 // Takes in what the kernel has said, `n` events at `events`: answers how many of them are the application's.
 int take_in(Set& set, const epoll_event* events, int n) {
   const std::uint32_t first = set.found.count;
   int plain = 0;
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
-    if ((events[k].data.u64 & kTagMask) != kTag) {
+    if (!is_ours(events[k])) {
       if (of_doorbells_in_nested(set, events[k]) || is_known(set, first, events[k])) continue;
       set.found.at[set.found.count++] = order.plain(events[k]);
       ++plain;
@@ -767,7 +777,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   ++set.round;
   set.found.count = 0;
   const std::uint64_t low = set.looked;
-  if (!set.found.reserve(set.watched.count)) return std::max(told, 0);
+  if (!set.found.reserve(set.watched.count)) return without_ours(events, told);
   set.set_now(monotonic_ns());
   int plain = 0, kept = 0;  // places of the kernel's, and of what has moved and was left out last time
   bool first_look = true;
@@ -787,7 +797,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
       }
     }
     if (told > 0) {
-      if (!set.found.reserve(set.found.count + set.watched.count + told)) return told;
+      if (!set.found.reserve(set.found.count + set.watched.count + told)) return without_ours(events, told);
       plain += take_in(set, events, told);
     }
     const bool all = told < room;  // else more may wait behind doorbells that took the place
@@ -1005,13 +1015,12 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
     if (!remembers_nothing(epfd)) return false;
     *n = sleep(events, most, timeout_ns);
   }
-  const auto is_ours = [](const epoll_event& e) { return (e.data.u64 & kTagMask) == kTag; };
   if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, is_ours))) return true;
   Guard guard;
   if (Set* set = find(epfd); set != nullptr) {
     *n = gather(*set, events, most, *n, 0);
   } else {
-    *n = static_cast<int>(std::remove_if(events, events + *n, is_ours) - events);
+    *n = without_ours(events, *n);
   }
   return true;
 }

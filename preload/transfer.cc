@@ -1031,7 +1031,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (s.send_wait) {
       auto there = [&] { return s.pipe.writable(room) || since.handled(); };
       const Disturbed here;
-      if (s.send_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
+      if (s.send_wait->spin(there, Awaited{s.pipe.peer_cpu()}) && !since.handled()) continue;
     }
     const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
     // Whoever sleeps here for the peer's bytes needs the doorbells.
