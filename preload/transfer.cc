@@ -1137,11 +1137,13 @@ short readiness(int fd, Socket& s, bool look) {
   const bool reads_kernel = s.back_in.load(std::memory_order_acquire) || came_back(fd, s);
   const bool by_tcp = sends_tcp(s);  // perhaps only since then
   short ready = 0;
+  bool hung_up = false;
   if (reads_kernel || by_tcp) {
     pollfd p{fd, static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)), 0};
     if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
     if (resends(fd, s)) ready &= static_cast<short>(~POLLOUT);
     if (reads_kernel) return ready;
+    hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;
   }
   const bool gone = s.kernel_end.load() || s.kernel_error.load();
@@ -1172,7 +1174,7 @@ short readiness(int fd, Socket& s, bool look) {
   }
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
   const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
-  if (ended_here && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
+  if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
   if (!by_tcp && (gone || ended_here || s.pipe.writable())) ready |= POLLOUT;
   return ready;
 }
