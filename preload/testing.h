@@ -2,8 +2,8 @@
 //
 //   CLAN_TEST_MOVE=1       a connection moves at once instead of after some calls, so that programs whose connections
 //                          are short use the ring, too. Waits for the other end for up to two milliseconds.
-//   CLAN_TEST_COUNT=FILE   adds up in FILE what went by shared memory: two 64-bit words, connections and bytes. The
-//                          file is there before, with at least 16 bytes.
+//   CLAN_TEST_COUNT=FILE   adds up in FILE what went by shared memory: three 64-bit words, streams, bytes
+//                          sent by clients and by servers. The file is there before, with at least 24 bytes.
 #pragma once
 
 #include "socket.h"

@@ -55,11 +55,12 @@ class Library:
         self.environment = {"LD_PRELOAD": path, "CLAN_TEST_COUNT": count}
         if at_once:
             self.environment["CLAN_TEST_MOVE"] = "1"
-        self.count.write_bytes(bytes(16))
+        self.count.write_bytes(bytes(24))
 
     def moved(self):
-        """Connections and bytes since the start."""
-        return struct.unpack("<QQ", self.count.read_bytes())
+        """Streams and bytes since the start."""
+        streams, *counted = struct.unpack("<QQQ", self.count.read_bytes())
+        return streams, sum(counted)
 
 
 def run(module, library, limit, cases=()):

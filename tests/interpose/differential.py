@@ -36,11 +36,11 @@ def transcript(options, seed, extra, library):
     if options.move_at_once:
         environment["CLAN_TEST_MOVE"] = "1"  # stock, too: what a step says of the order depends on what may move
     with tempfile.NamedTemporaryFile(prefix="clan-differential-") as count:
-        count.write(bytes(16))
+        count.write(bytes(24))
         count.flush()
         environment["CLAN_TEST_COUNT"] = count.name
         lines, ended = run([options.program, str(seed), str(options.steps), *extra], environment, options.timeout)
-        return lines, ended, struct.unpack("<QQ", Path(count.name).read_bytes())[1]
+        return lines, ended, sum(struct.unpack("<QQQ", Path(count.name).read_bytes())[1:])
 
 
 def run(command, environment, timeout):
