@@ -131,7 +131,6 @@ Context* context() {
 }
 
 std::string marker_name(int socket_type, const sockaddr* address) {
-  char name[108];
   const char* kind = socket_type == SOCK_STREAM ? "tcp" : "udp";
   int port = 0;
   switch (address->sa_family) {
@@ -144,15 +143,13 @@ std::string marker_name(int socket_type, const sockaddr* address) {
     case AF_UNIX: {
       const char* path = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
       if (socket_type != SOCK_STREAM || path[0] != '/' || std::strlen(path) > 90) return {};
-      std::snprintf(name, sizeof name, "clan-rpc:%s", path);
-      return name;
+      return std::string("clan-rpc:") + path;
     }
     default:
       return {};
   }
   if (port == 0) return {};
-  std::snprintf(name, sizeof name, "clan-rpc:%s:%d", kind, port);
-  return name;
+  return std::string("clan-rpc:") + kind + ":" + std::to_string(port);
 }
 
 namespace {
