@@ -66,6 +66,7 @@ class LargeMessage {
     if (until == 0) return false;
     const std::uint64_t now = monotonic_ns();
     if (now < until) {
+      if (++looks_ % kYieldEvery != 0) return true;
       ::sched_yield();  // to the other end, if it is on this processor
       if (monotonic_ns() - now < kSliceNs) return true;
     }
@@ -77,6 +78,8 @@ class LargeMessage {
   static constexpr std::uint64_t kLeastNs = 200'000;    ///< and a nanosecond for each byte
   static constexpr std::size_t kMostBytes = 20'000'000;
   static constexpr std::uint64_t kSliceNs = 1'000'000;  ///< a yield that takes so long went to a computation
+  static constexpr unsigned kYieldEvery = 32;
+  unsigned looks_ = 0;
   std::atomic<std::uint64_t> until_ns_{0};
 };
 

@@ -51,7 +51,7 @@ void find(Function* function, const char* name) {
 
 void read_settings(Process& p) {
   const auto wrong = [](const WrongSetting& refused) {
-    char text[512];
+    char text[1024];
     describe(refused, "", text, sizeof text);
     CLAN_WARN("%s", text);
   };
