@@ -109,17 +109,21 @@ RpcPage& counters() { return *process().page; }
 
 Context* context() {
   Process& p = process();
-  std::lock_guard lock(p.mutex);
-  const std::uint32_t now = generation();
-  if (p.context_generation != now) {  // the parent's; its destructor is not for us
-    p.context = nullptr;
-    p.failed = false;
-    p.context_generation = now;
+  {
+    std::lock_guard lock(p.mutex);
+    const std::uint32_t now = generation();
+    if (p.context_generation != now) {  // the parent's; its destructor is not for us
+      p.context = nullptr;
+      p.failed = false;
+      p.context_generation = now;
+    }
+    if (p.context != nullptr || p.failed) return p.context;
   }
-  if (p.context != nullptr || p.failed) return p.context;
   ContextOptions options;
   for (int i = 0; i < p.settings.uid_count; ++i) options.allow_uids.push_back(p.settings.uids[i]);
-  auto made = Context::create(options);
+  auto made = Context::create(options);  // not under our mutex: fork() takes the engine's locks before it
+  std::lock_guard lock(p.mutex);
+  if (p.context != nullptr) return p.context;  // another thread's
   if (!made) {
     CLAN_WARN("remote calls stay with the kernel: %s", made.error().message().c_str());
     p.failed = true;
