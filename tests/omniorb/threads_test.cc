@@ -77,6 +77,9 @@ void crowd(std::vector<std::string> server_options, unsigned most_threads) {
                 Suite::Item_var item = server->item_of(number);
                 wrong += item->number() != number;
               }
+#if defined(__SANITIZE_THREAD__)
+              return;  // so slow that a connection may be late, and its calls go by TCP
+#endif
               if (!went_by(expected_path())) {
                 std::fprintf(stderr, "the last reply came by %s\n", last_path().c_str());
                 ++wrong;
