@@ -13,6 +13,5 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(OmniOrb
   REQUIRED_VARS OMNIORB_INCLUDE OMNIORB_LIBRARY OMNITHREAD_LIBRARY OMNIIDL OMNIORB_VERSION
-  VERSION_VAR OMNIORB_VERSION
-  REASON_FAILURE_MESSAGE "the packages of Debian are libomniorb4-dev and omniidl, and -DCLAN_OMNIORB=OFF does without")
+  VERSION_VAR OMNIORB_VERSION)
 mark_as_advanced(OMNIORB_INCLUDE OMNIORB_LIBRARY OMNITHREAD_LIBRARY OMNIIDL)

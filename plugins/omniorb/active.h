@@ -12,6 +12,7 @@ namespace clan::orb {
 
 class ActiveCollection final : public omni::giopActiveCollection {
  public:
+  ActiveCollection() { last_ = this; }
   const char* type() const override { return "giop:clan"; }
   void Monitor(omni::giopConnection::notifyReadable_t tell, void* cookie) override;
   _CORBA_Boolean isEmpty() const override;
@@ -26,6 +27,8 @@ class ActiveCollection final : public omni::giopActiveCollection {
   std::shared_ptr<Watcher> watcher_;  ///< made for the first one
   int count_ = 0;
   bool stopped_ = false;
+  static inline std::atomic<ActiveCollection*> last_{nullptr};
+  ActiveCollection* const before_ = last_;  ///< they are kept; a search for lost memory finds them
 };
 
 }  // namespace clan::orb

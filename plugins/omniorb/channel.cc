@@ -127,24 +127,33 @@ void Channel::unwatch() {
 
 void Channel::set_selectable(int now, bool data_in_buffer) {
   if (inherited() || !watcher_) return;
-  if (data_in_buffer) {
-    in_buffer_ = true;
+  if (data_in_buffer) in_buffer_ = true;
+  if (now == 2) {
+    arm(kWanted);
+  } else {
     std::uint32_t idle = kIdle;
-    state_.compare_exchange_strong(idle, kWanted);
-    watcher_->tell_soon(id_);
-    return;
+    if (state_.compare_exchange_strong(idle, kWanted) && now == 0) {
+      turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // relaxed: a hint
+      if (!listed_) watcher_->list(shared_from_this());
+    }
+    if (now == 1 && !data_in_buffer) arm(kWanted);
   }
-  if (now == 1) {
-    std::uint32_t idle = kIdle;
-    state_.compare_exchange_strong(idle, kWanted);
-  } else if (now == 0) {
-    std::uint32_t idle = kIdle;
-    if (!state_.compare_exchange_strong(idle, kWanted)) return;
-    turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // relaxed: a hint
-    if (!listed_) watcher_->list(shared_from_this());
-    return;
-  }
-  arm(kWanted);
+  if (in_buffer_) watcher_->tell_soon(id_);
+}
+
+// What the ORB holds in a buffer is told to one: to a thread in peek(), or by the watcher to a new one.
+bool Channel::take_buffered() {
+  if (!in_buffer_) return false;
+  std::lock_guard lock(arming_);
+  return in_buffer_.exchange(false);
+}
+
+// The same for the watcher. Nobody wants to be told: whoever does next will be.
+bool Channel::take_buffered_event() {
+  std::lock_guard lock(arming_);
+  if (!in_buffer_ || state_.exchange(kIdle) == kIdle) return false;
+  in_buffer_ = false;
+  return true;
 }
 
 // Watches from now on, if the state still is `from`. What has arrived already is told.
@@ -184,7 +193,10 @@ bool Channel::take_event() {
     leave_receiver();
   }
   std::uint32_t same = before;
-  if (there && state_.compare_exchange_strong(same, kIdle)) return true;
+  if (there && state_.compare_exchange_strong(same, kIdle)) {
+    in_buffer_ = false;  // who is told reads that first
+    return true;
+  }
   if (before != kArmed && events_on_) {
     stream_.pause_events();
     events_on_ = false;
@@ -205,7 +217,7 @@ bool Channel::peek() {
   const std::uint32_t before = state_.load();
   if (before == kIdle) return false;
   clear();
-  if (in_buffer_.exchange(false)) return true;
+  if (take_buffered()) return true;
   bool there = false;
   if (!receiving_.exchange(true)) {
     const auto stop = [this] { return readable() || wants_receiver_ || shut_; };

@@ -59,6 +59,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool inherited() const { return generation_ != Node::generation(); }
   void arm(std::uint32_t from);
   bool take_event();
+  bool take_buffered();
+  bool take_buffered_event();
   void take_receiver();
   void leave_receiver() { receiving_ = false; }
   bool readable();
@@ -79,7 +81,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::shared_ptr<Watcher> watcher_;
   std::uint64_t id_ = 0;  ///< with the watcher
   omni::giopConnection* connection_ = nullptr;
-  std::mutex arming_;  ///< held while events are switched on or off
+  std::mutex arming_;  ///< held while events are switched on or off, and while in_buffer_ is taken
   bool events_on_ = false;
   std::atomic<std::uint32_t> state_{kIdle};
   std::atomic<std::uint32_t> turn_{0};    ///< counts set_selectable(0)

@@ -108,9 +108,7 @@ void Watcher::tell_listed(Tell told, void* cookie) {
     const auto channel = find(id);
     if (!channel) continue;
     channel->telling_ = true;
-    if (channel->in_buffer_.exchange(false) && channel->state_.exchange(Channel::kIdle) != Channel::kIdle) {
-      told(cookie, channel->connection_);
-    }
+    if (channel->take_buffered_event()) told(cookie, channel->connection_);
     channel->telling_ = false;
   }
 }

@@ -82,6 +82,7 @@ class Client {
   Outcome send_encoded(const Call& call, bool new_caller);
   Outcome await_room(std::uint64_t deadline);
   Outcome await_reply(const Call& call);
+  bool look();
   Outcome sleep(const Call& call, class SocketReply* socket, bool* done);
   bool take_reply(const Call& call, bool* done);
   void decode_reply(const Call& call, const ReplyHead& head, XDR* xdrs);
@@ -111,6 +112,7 @@ class Client {
   std::optional<MessageEndpoint> endpoint_;
   PeerIndex peer_ = 0;
   Patience patience_;
+  LargeMessage large_;
   CallerState known_;  ///< what the server has been told
   std::size_t hint_ = 512;
   std::vector<std::unique_ptr<OutBuffer>> buffers_;

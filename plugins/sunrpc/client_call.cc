@@ -24,10 +24,11 @@ int milliseconds_until(std::uint64_t deadline) {
 
 }  // namespace
 
-// The server has gone in the middle of it. A datagram's call is repeated over its socket, as it would be anyway.
+// The server has gone in the middle of it. A datagram's call is repeated over its socket, as it would be anyway. A
+// stream's socket has ended, too: to ask there again would be one write more than libtirpc's, and a SIGPIPE.
 Client::Outcome Client::lost() {
   count(counters().lost);
-  leave(State::kFresh);
+  leave(datagram_ ? State::kFresh : State::kStock);
   error_.re_status = RPC_CANTRECV;
   error_.re_errno = ECONNRESET;
   return Outcome::kLost;
@@ -174,6 +175,7 @@ Client::Outcome Client::send_encoded(const Call& call, bool new_caller) {
       auto posted = endpoint_->post(peer_, std::as_bytes(std::span(&head, 1)), whole.subspan(heads),
                                     reinterpret_cast<std::uint64_t>(buffer));
       buffer->busy = posted.ok() && !*posted;
+      large_.note(whole.size());
       if (!posted) status = posted.error();
     }
     if (status) return Outcome::kDone;
@@ -203,10 +205,20 @@ Client::Outcome Client::await_room(std::uint64_t deadline) {
 
 // --- the reply ---------------------------------------------------------------------------------------
 
+// Until something may have come. False: the caller should sleep.
+bool Client::look() {
+  while (large_.lasts()) {
+    collect_sent();
+    auto message = endpoint_->peek();
+    if (message.ok() || message.error().err != EAGAIN) return true;
+  }
+  return patience_.look(*endpoint_);
+}
+
 Client::Outcome Client::await_reply(const Call& call) {
   SocketReply socket(fd_);
   for (bool done = false;;) {
-    const bool something = patience_.look(*endpoint_);
+    const bool something = look();
     if (!take_reply(call, &done)) return lost();
     if (done) return Outcome::kDone;
     if (something && (call.deadline == kNoDeadline || monotonic_ns() < call.deadline)) continue;
@@ -292,6 +304,7 @@ bool Client::take_reply(const Call& call, bool* done) {
     RemoteMessage remote(*endpoint_, nullptr, *aside);
     remote.xdr(&xdrs);
     decode_reply(call, head, &xdrs);
+    large_.note(aside->size());
     return true;
   }
 }

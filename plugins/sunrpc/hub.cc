@@ -200,6 +200,7 @@ bool Hub::serve_one() {
       return true;
     }
     Front front{from, {}, message->offered, message->offered ? message->header : message->bytes};
+    if (front.offered) large_.note(message->size);
     bool good = take_front(&front.bytes, &front.head);
     if (good && (front.head.new_caller != 0 || front.head.kind == kCaller)) good = take_caller(&front.bytes, &peer.caller);
     if (good && front.head.kind == kCaller) {
@@ -241,8 +242,9 @@ void Hub::serve() {
     if (serve_one()) {
       if (n % kClockEvery != 0 || monotonic_ns() < end) continue;
     } else {
+      const bool awake = large_.lasts();
       std::lock_guard lock(mutex_);
-      if (!patience_.look(*endpoint_) && endpoint_->arm_fd()) {
+      if (!awake && !patience_.look(*endpoint_) && endpoint_->arm_fd()) {
         count(counters().sleeps);
         break;
       }
@@ -296,6 +298,7 @@ bool Hub::send(PeerIndex to, std::unique_ptr<OutBuffer> buffer) {
       } else {
         const auto cookie = reinterpret_cast<std::uint64_t>(buffer.get());
         auto posted = endpoint_->post(to, whole.first(sizeof(ReplyHead)), whole.subspan(sizeof(ReplyHead)), cookie);
+        large_.note(whole.size());
         if (posted.ok() && !*posted) {
           under_way_.emplace(cookie, std::move(buffer));
           return true;

@@ -51,7 +51,7 @@ void find(Function* function, const char* name) {
 
 void read_settings(Process& p) {
   const auto wrong = [](const WrongSetting& refused) {
-    char text[512];
+    char text[1024];
     describe(refused, "", text, sizeof text);
     CLAN_WARN("%s", text);
   };
@@ -109,17 +109,21 @@ RpcPage& counters() { return *process().page; }
 
 Context* context() {
   Process& p = process();
-  std::lock_guard lock(p.mutex);
-  const std::uint32_t now = generation();
-  if (p.context_generation != now) {  // the parent's; its destructor is not for us
-    p.context = nullptr;
-    p.failed = false;
-    p.context_generation = now;
+  {
+    std::lock_guard lock(p.mutex);
+    const std::uint32_t now = generation();
+    if (p.context_generation != now) {  // the parent's; its destructor is not for us
+      p.context = nullptr;
+      p.failed = false;
+      p.context_generation = now;
+    }
+    if (p.context != nullptr || p.failed) return p.context;
   }
-  if (p.context != nullptr || p.failed) return p.context;
   ContextOptions options;
   for (int i = 0; i < p.settings.uid_count; ++i) options.allow_uids.push_back(p.settings.uids[i]);
-  auto made = Context::create(options);
+  auto made = Context::create(options);  // not under our mutex: fork() takes the engine's locks before it
+  std::lock_guard lock(p.mutex);
+  if (p.context != nullptr) return p.context;  // another thread's
   if (!made) {
     CLAN_WARN("remote calls stay with the kernel: %s", made.error().message().c_str());
     p.failed = true;
@@ -131,7 +135,6 @@ Context* context() {
 }
 
 std::string marker_name(int socket_type, const sockaddr* address) {
-  char name[108];
   const char* kind = socket_type == SOCK_STREAM ? "tcp" : "udp";
   int port = 0;
   switch (address->sa_family) {
@@ -144,15 +147,13 @@ std::string marker_name(int socket_type, const sockaddr* address) {
     case AF_UNIX: {
       const char* path = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
       if (socket_type != SOCK_STREAM || path[0] != '/' || std::strlen(path) > 90) return {};
-      std::snprintf(name, sizeof name, "clan-rpc:%s", path);
-      return name;
+      return std::string("clan-rpc:") + path;
     }
     default:
       return {};
   }
   if (port == 0) return {};
-  std::snprintf(name, sizeof name, "clan-rpc:%s:%d", kind, port);
-  return name;
+  return std::string("clan-rpc:") + kind + ":" + std::to_string(port);
 }
 
 namespace {

@@ -134,6 +134,7 @@ class Hub {
   std::mutex mutex_;
   std::optional<MessageEndpoint> endpoint_;
   Patience patience_;
+  LargeMessage large_;
   std::uint32_t generation_ = 0;
   SVCXPRT xprt_{};
   SVCXPRT_EXT extension_{};

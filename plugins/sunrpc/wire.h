@@ -80,7 +80,7 @@ struct CallerState {
 
   bool is(const Caller& other, const char* bytes) const {
     return known && std::memcmp(&head, &other, sizeof head) == 0 &&
-           std::memcmp(credential, bytes, other.length) == 0;
+           (other.length == 0 || std::memcmp(credential, bytes, other.length) == 0);
   }
   void set(const Caller& other, const char* bytes) {
     head = other;

@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs the build, moves the installed tree, and uses it from there: the `clan` program, the
-# interposer and the libfabric provider (where they are built: ON), a project with find_package(clan), one
-# with pkg-config.
-#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF ON|OFF
+# interposer, the libfabric provider, the transport for omniORB and libclanrpc (where they are built: ON), a project
+# with find_package(clan), one with pkg-config.
+#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF ON|OFF ON|OFF ON|OFF
 set -eu
-cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6 libfabric=$7
+cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6 libfabric=$7 orb=$8 rpc=$9
 here=$(cd "$(dirname "$0")" && pwd)
 work=$build/install_consumer
 rm -rf "$work"
@@ -29,6 +29,22 @@ fi
 if [ "$libfabric" = ON ]; then
   echo "== libfabric finds the provider in the moved tree"
   FI_PROVIDER_PATH=$prefix/lib/libfabric "$python" -B "$here/provider.py"
+fi
+
+if [ "$preload" = ON ] && [ "$orb" = ON ]; then
+  echo "== clan run --with orb from the moved tree"
+  "$python" -B "$here/faces.py" "$prefix" orb "$build/bin/omniorb-suite-server" "$build/bin/omniorb-suite-call"
+fi
+
+if [ "$preload" = ON ] && [ "$rpc" = ON ]; then
+  echo "== clan run --with rpc and clan-rpcgen from the moved tree"
+  "$python" -B "$here/faces.py" "$prefix" rpc "$build/bin/sunrpc-server" "$build/bin/sunrpc-client"
+  mkdir -p "$work/shrimp"
+  echo 'program SUM { version ONE { int ADD(int) = 1; } = 1; } = 0x20000099;' >"$work/shrimp/sum.x"
+  "$prefix/bin/clan-rpcgen" -o "$work/shrimp/sum" "$work/shrimp/sum.x"
+  for stub in slot clnt svc; do
+    "$cxx" -x c++ -std=c++20 -fsyntax-only -I"$prefix/include" "$work/shrimp/sum_$stub.c"
+  done
 fi
 
 echo "== find_package(clan)"

@@ -206,10 +206,10 @@ def names(stage, root_by_clan=True):
     require("test" in stage.run(nameclt, *reference, "list", under=False).stdout, "nameclt without CLAN saw another list")
     stage.start(example("echo/eg3_impl"), *reference)
     for _ in range(100):
-        listed = stage.run(nameclt, *reference, "list", "test", wrong=True)
+        listed = stage.run(nameclt, *reference, "list", "test.my_context", wrong=True)
         if "Echo" in listed.stdout:
             break
-        time.sleep(0.1)
+        time.sleep(0.05)
     done = stage.run(example("echo/eg3_clt"), *reference)
     require('replied, "Hello!"' in done.stdout + done.stderr, f"eg3_clt: {done}")
     by_clan(done.stderr)

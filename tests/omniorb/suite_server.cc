@@ -179,19 +179,22 @@ PortableServer::POA_ptr server_poa(CORBA::ORB_ptr orb, PortableServer::POA_ptr r
 int serve(int argc, char** argv) {
   CORBA::ORB_var orb = CORBA::ORB_init(argc, argv);
   ItemServant::orb = orb;
-  orb->register_value_factory("IDL:Suite/Link:1.0", new LinkFactory);
+  auto* factory = new LinkFactory;
+  orb->register_value_factory("IDL:Suite/Link:1.0", factory);
+  factory->_remove_ref();
   CORBA::Object_var object = orb->resolve_initial_references("RootPOA");
   PortableServer::POA_var root = PortableServer::POA::_narrow(object);
   PortableServer::POAManager_var manager = root->the_POAManager();
   PortableServer::POA_var items = items_poa(root, manager);
-  items->set_servant(new ItemServant(items));
+  PortableServer::Servant_var<ItemServant> any_item = new ItemServant(items);
+  items->set_servant(any_item);
   PortableServer::POA_var other = elsewhere_poa(root, manager);
-  auto* elsewhere = new ItemServant(other);
+  PortableServer::Servant_var<ItemServant> elsewhere = new ItemServant(other);
   PortableServer::ObjectId_var elsewhere_id = other->activate_object(elsewhere);
   CORBA::Object_var elsewhere_object = elsewhere->_this();
 
   PortableServer::POA_var poa = server_poa(orb, root, manager);
-  auto* servant = new ServerServant(orb, items, elsewhere_object);
+  PortableServer::Servant_var<ServerServant> servant = new ServerServant(orb, items, elsewhere_object);
   PortableServer::ObjectId_var id = poa->activate_object(servant);
   CORBA::Object_var self = servant->_this();
   // For corbaloc: the same object under a key that people can write.

@@ -74,10 +74,12 @@ inline std::string text_of(const everything& e) {
   out += std::string(e.text) + "\n";
   for (u_int i = 0; i < e.shapes.shapes_len; ++i) {
     const shape& s = e.shapes.shapes_val[i];
-    out += std::to_string(s.kind) + ": ";
-    if (s.kind == RED) out += std::to_string(s.shape_u.side) + "\n";
-    else if (s.kind == GREEN) out += std::string(s.shape_u.name) + "\n";
-    else if (s.kind == BLUE) out += "nothing\n";
+    int kind;  // C++ does not let an enumeration have a value without a name
+    std::memcpy(&kind, &s.kind, sizeof kind);
+    out += std::to_string(kind) + ": ";
+    if (kind == RED) out += std::to_string(s.shape_u.side) + "\n";
+    else if (kind == GREEN) out += std::string(s.shape_u.name) + "\n";
+    else if (kind == BLUE) out += "nothing\n";
     else print_bytes(&out, s.shape_u.raw, sizeof s.shape_u.raw);
   }
   for (const node* n = e.list; n != nullptr; n = n->next) {

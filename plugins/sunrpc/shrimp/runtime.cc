@@ -35,9 +35,13 @@ pid_t process_id() { return process().id; }
 
 Context* process_context() {
   Process& p = process();
+  {
+    std::lock_guard lock(p.mutex);
+    if (p.context != nullptr) return p.context;
+  }
+  auto made = Context::create();  // not under our mutex: fork() takes the engine's locks before it
   std::lock_guard lock(p.mutex);
-  if (p.context != nullptr) return p.context;
-  auto made = Context::create();
+  if (p.context != nullptr) return p.context;  // another thread's
   if (!made) {
     CLAN_WARN("no engine for remote calls: %s", made.error().message().c_str());
     return nullptr;

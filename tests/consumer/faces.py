@@ -1,0 +1,57 @@
+"""Remote calls of omniORB's programs and of libtirpc's go over CLAN from the installed tree, and from nowhere else.
+
+    faces.py PREFIX orb SERVER CALL         SERVER, CALL: omniorb-suite-server and -call of the build
+    faces.py PREFIX rpc SERVER CLIENT       SERVER, CLIENT: sunrpc-server and -client
+"""
+
+import os
+import subprocess
+import sys
+
+
+def under_clan(prefix, face, *command):
+    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith(("CLAN_", "ORB"))}
+    return subprocess.Popen([f"{prefix}/bin/clan", "run", "--with", face, "--log", "info", *command], env=kept, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+
+
+def loaded(pid, prefix, library):
+    with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps:
+        found = {line.split()[-1] for line in maps if library in line}
+    assert found == {f"{prefix}/lib/{library}"}, found
+
+
+def orb(prefix, server_program, call):
+    server = under_clan(prefix, "orb", server_program, "-ORBendPoint", "giop:tcp:127.0.0.1:")
+    try:
+        reference = server.stdout.readline().strip()
+        loaded(server.pid, prefix, "libomniclanTP4.so")
+        client = under_clan(prefix, "orb", call, reference, "0")
+        _, said = client.communicate(timeout=60)
+        assert client.returncode == 0 and "CORBA calls to process" in said, said
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def rpc(prefix, server_program, client_program):
+    server = under_clan(prefix, "rpc", server_program, "tcp")
+    try:
+        ready = server.stdout.readline()
+        port = ready.split("tcp=")[1].split()[0]
+        loaded(server.pid, prefix, "libclanrpc.so")
+        client = under_clan(prefix, "rpc", client_program, port, "500")
+        _, said = client.communicate(timeout=60)
+        assert client.returncode == 0 and "go over CLAN" in said, said
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def main():
+    {"orb": orb, "rpc": rpc}[sys.argv[2]](os.path.realpath(sys.argv[1]), *sys.argv[3:])
+    print(f"{sys.argv[2]}: calls went over CLAN")
+
+
+if __name__ == "__main__":
+    main()
