@@ -1,0 +1,295 @@
+// A channel: one rank's way to another, a ring of cache lines in the receiver's segment. Nothing of Open MPI here.
+//
+//   sender                                    receiver
+//   ChannelSender::send_inline(tag, …)   ->   ChannelReceiver::next() -> a Record, in place
+//   reserve(), fill in, commit(tag)      ->   the same, the record's bytes in the bulk area
+//                                        <-   `consumed`: how many slots may be used again
+//
+//   slot ring    | head 8 | 56 bytes |  one slot for each record; the head says that it is there, and of which lap
+//   bulk area    | 64-byte aligned pieces, for records that are longer, used in order |
+//
+// A short record is one cache line and nothing else: its head is in the line that it announces, and the head of the
+// slot behind it need not be cleared, because every slot's head is written once a lap. The lap in it tells a new one
+// from the one before.
+//
+// What a death leaves: a sender that dies before it has stored the head has sent nothing; after it, all of the record
+// is there. A receiver that dies leaves `consumed` where it was: the sender finds the ring full, and its owner
+// notices the death (Endpoint::peer_alive()).
+//
+// Thread-safety: one thread at a time sends on a channel, one at a time receives; who that is, the caller sees to.
+#pragma once
+
+#include <clan/copy.h>
+#include <clan/cpu.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+namespace clan::mpi {
+
+constexpr std::uint32_t kSlots = 256;        ///< of a ring; a power of two
+constexpr std::size_t kInlineBytes = 56;     ///< of a record that fits its slot
+constexpr std::size_t kSplitHeaderBytes = 48;  ///< of a header that stays in the slot while the payload is bulk
+
+enum class RecordKind : std::uint8_t {
+  kInline = 1,  ///< all of it is in the slot
+  kBulk,        ///< all of it is in the bulk area
+  kSplit,       ///< the header is in the slot, the payload in the bulk area
+};
+
+struct alignas(kCacheLine) Slot {
+  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down.
+  std::atomic<std::uint64_t> head;
+  /// kBulk: offset in the bulk area, 4 bytes. kSplit: the same, size of the header 4, the header.
+  std::byte data[kInlineBytes];
+};
+static_assert(sizeof(Slot) == kCacheLine && offsetof(Slot, data) == 8);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// What leads a channel; the slot ring is behind it, then the bulk area.
+struct ChannelControl {
+  // line 0: written by the sender when it takes the channel and when it leaves
+  alignas(kCacheLine) std::atomic<std::uint64_t> owner;  ///< its node; 0: nobody's
+  std::atomic<std::uint64_t> name;                       ///< of its rank: job << 32 | rank
+  std::atomic<std::uint32_t> leaving;                    ///< it sends nothing more
+  std::uint32_t reserved;
+  // line 1: written by the receiver
+  alignas(kCacheLine) std::atomic<std::uint64_t> consumed;  ///< slots, ever
+};
+static_assert(sizeof(ChannelControl) == 2 * kCacheLine && offsetof(ChannelControl, consumed) == kCacheLine);
+static_assert(std::is_standard_layout_v<ChannelControl> && std::is_trivially_destructible_v<ChannelControl>);
+
+/// The parts of one channel, wherever it is mapped.
+struct ChannelView {
+  ChannelControl* control = nullptr;
+  Slot* slots = nullptr;
+  std::byte* bulk = nullptr;
+  std::uint32_t bulk_bytes = 0;  ///< a power of two
+};
+
+constexpr std::uint64_t lap_of(std::uint64_t position) { return (position / kSlots + 1) & 0xffff; }
+constexpr std::uint64_t head_of(std::uint64_t position, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
+  return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(kind)} << 40 | std::uint64_t{tag} << 32 | bytes;
+}
+
+class ChannelSender {
+ public:
+  /// Precondition: the control's owner is this process.
+  void attach(const ChannelView& view) {
+    view_ = view;
+    // PAIR channel.consumed: where the owner before us has left off
+    produced_ = consumed_ = view.control->consumed.load(std::memory_order_acquire);
+    for (std::uint64_t& end : bulk_end_) end = 0;
+    bulk_tail_ = 0;
+  }
+
+  /// Precondition: header and payload together are at most kInlineBytes. False: no slot is free.
+  bool send_inline(std::uint8_t tag, const void* header, std::size_t header_bytes, const void* payload,
+                   std::size_t payload_bytes) {
+    if (!slot_free()) [[unlikely]] return false;
+    Slot& slot = view_.slots[produced_ % kSlots];
+    copy_short(slot.data, header, header_bytes);
+    copy_short(slot.data + header_bytes, payload, payload_bytes);
+    publish(slot, RecordKind::kInline, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes));
+    return true;
+  }
+
+  /// Room for `bytes` in the bulk area and a slot for them, or null. Nothing is sent until commit…(); a reservation
+  /// that is not committed is as if it had not been made.
+  std::byte* reserve(std::size_t bytes) {
+    if (!slot_free()) [[unlikely]] return nullptr;
+    const std::uint64_t need = (bytes + kCacheLine - 1) & ~std::uint64_t{kCacheLine - 1};
+    if (need > view_.bulk_bytes) return nullptr;
+    // A look at what has been taken pays for itself where it lets the next large record use the same lines again.
+    if (need >= kWorthLooking && consumed_ != produced_ && !refresh()) return nullptr;
+    if (!place(need) && !(refresh() && place(need))) return nullptr;
+    return view_.bulk + (reserved_at_ & (view_.bulk_bytes - 1));
+  }
+  void commit_bulk(std::uint8_t tag, std::size_t bytes) {
+    Slot& slot = view_.slots[produced_ % kSlots];
+    store_offset(slot);
+    bulk_tail_ = reserved_end_;
+    publish(slot, RecordKind::kBulk, tag, static_cast<std::uint32_t>(bytes));
+  }
+  /// Precondition: header_bytes is at most kSplitHeaderBytes; reserve() was called for the payload.
+  void commit_split(std::uint8_t tag, const void* header, std::size_t header_bytes, std::size_t payload_bytes) {
+    Slot& slot = view_.slots[produced_ % kSlots];
+    store_offset(slot);
+    const auto size = static_cast<std::uint32_t>(header_bytes);
+    std::memcpy(slot.data + 4, &size, sizeof size);
+    copy_short(slot.data + 8, header, header_bytes);
+    bulk_tail_ = reserved_end_;
+    publish(slot, RecordKind::kSplit, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes));
+  }
+
+  /// The receiver's word made no sense: nothing will be sent any more.
+  bool broken() const { return broken_; }
+  std::uint64_t produced() const { return produced_; }
+  /// Whether the receiver has taken all that was sent.
+  bool drained() {
+    refresh();
+    return consumed_ == produced_;
+  }
+
+ private:
+  bool slot_free() { return produced_ - consumed_ < kSlots || (refresh() && produced_ - consumed_ < kSlots); }
+
+  // Where the next record of that size would lie; false: there is no room.
+  bool place(std::uint64_t need) {
+    const std::uint64_t mask = view_.bulk_bytes - 1;
+    const auto next_lap = [mask](std::uint64_t position) { return (position + mask) & ~mask; };
+    // All has been taken: begin with the lines that were used last, which are in the caches.
+    const bool empty = consumed_ == produced_;
+    std::uint64_t at = empty ? next_lap(bulk_tail_) : bulk_tail_;
+    const std::uint64_t used_from = empty ? at : bulk_end_[(consumed_ - 1) % kSlots];
+    if ((at & mask) + need > view_.bulk_bytes) at = next_lap(at);
+    if (at + need - used_from > view_.bulk_bytes) return false;
+    reserved_at_ = at;
+    reserved_end_ = at + need;
+    return true;
+  }
+
+  // False: the channel is broken. The receiver's word is input.
+  bool refresh() {
+    if (broken_) return false;
+    // PAIR channel.consumed: the receiver has read what was in these slots
+    const std::uint64_t now = view_.control->consumed.load(std::memory_order_acquire);
+    if (now < consumed_ || now > produced_) {
+      broken_ = true;
+      return false;
+    }
+    consumed_ = now;
+    return true;
+  }
+
+  void store_offset(Slot& slot) {
+    const auto offset = static_cast<std::uint32_t>(reserved_at_ & (view_.bulk_bytes - 1));
+    std::memcpy(slot.data, &offset, sizeof offset);
+  }
+
+  void publish(Slot& slot, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
+    bulk_end_[produced_ % kSlots] = bulk_tail_;
+    // PAIR channel.head: publishes the record to ChannelReceiver::next()
+    slot.head.store(head_of(produced_, kind, tag, bytes), std::memory_order_release);
+    ++produced_;
+  }
+
+  static constexpr std::uint64_t kWorthLooking = 512;
+
+  ChannelView view_;
+  std::uint64_t produced_ = 0;
+  std::uint64_t consumed_ = 0;      ///< as last seen
+  std::uint64_t bulk_tail_ = 0;     ///< positions in the bulk area only grow; modulo its size they are offsets
+  std::uint64_t reserved_at_ = 0;
+  std::uint64_t reserved_end_ = 0;
+  bool broken_ = false;
+  std::uint64_t bulk_end_[kSlots] = {};  ///< bulk_tail_ behind the record in each slot
+};
+
+/// A record that has arrived, in place. Its bytes are in one piece or, with a payload of its own, in two.
+struct Record {
+  std::uint8_t tag = 0;
+  const std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  const std::byte* payload = nullptr;
+  std::size_t payload_bytes = 0;
+};
+
+class ChannelReceiver {
+ public:
+  enum class Next { kNone, kRecord, kNonsense };
+
+  void attach(const ChannelView& view) {
+    view_ = view;
+    cursor_ = published_ = view.control->consumed.load(std::memory_order_relaxed);  // relaxed: our own word
+    slot_ = &view.slots[cursor_ % kSlots];
+    lap_ = lap_of(cursor_);
+  }
+
+  /// A glance: is there one?
+  bool ready() const {
+    // relaxed: a hint; next() acquires
+    return slot_->head.load(std::memory_order_relaxed) >> 48 == lap_;
+  }
+
+  /// Takes the next record, whose memory stays the sender's to leave alone until publish() has been called.
+  Next next(Record* record) {
+    // PAIR channel.head: sees the record
+    const std::uint64_t head = slot_->head.load(std::memory_order_acquire);
+    if (head >> 48 != lap_) return Next::kNone;
+    const std::size_t bytes = head & 0xffffffff;
+    record->tag = static_cast<std::uint8_t>(head >> 32);
+    const auto kind = static_cast<RecordKind>(head >> 40 & 0xff);
+    if (kind == RecordKind::kInline) [[likely]] {
+      if (bytes > kInlineBytes) return Next::kNonsense;
+      record->data = slot_->data;
+      record->bytes = bytes;
+      record->payload = nullptr;
+      record->payload_bytes = 0;
+    } else if (!look_at_bulk(kind, bytes, record)) {
+      return Next::kNonsense;
+    }
+    if (++cursor_ % kSlots == 0) {
+      lap_ = lap_of(cursor_);
+      slot_ = view_.slots;
+    } else {
+      ++slot_;
+    }
+    return Next::kRecord;
+  }
+
+  /// Gives back all that has been taken. `must`: also where it is not worth it yet.
+  void publish(bool must) {
+    if (cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && !bulk_)) return;
+    published_ = cursor_;
+    bulk_ = false;
+    // PAIR channel.consumed: what was read was read before
+    view_.control->consumed.store(cursor_, std::memory_order_release);
+  }
+
+  const ChannelView& view() const { return view_; }
+  std::uint64_t cursor() const { return cursor_; }
+
+ private:
+  // Every field is the sender's word, and is read once.
+  bool look_at_bulk(RecordKind kind, std::size_t bytes, Record* record) {
+    std::uint32_t offset;
+    std::memcpy(&offset, slot_->data, sizeof offset);
+    std::size_t in_bulk = bytes;
+    if (kind == RecordKind::kSplit) {
+      std::uint32_t header;
+      std::memcpy(&header, slot_->data + 4, sizeof header);
+      if (header > kSplitHeaderBytes || header > bytes) return false;
+      in_bulk = bytes - header;
+      record->data = slot_->data + 8;
+      record->bytes = header;
+      record->payload = view_.bulk + (offset & (view_.bulk_bytes - 1));
+      record->payload_bytes = in_bulk;
+    } else if (kind == RecordKind::kBulk) {
+      record->data = view_.bulk + (offset & (view_.bulk_bytes - 1));
+      record->bytes = bytes;
+      record->payload = nullptr;
+      record->payload_bytes = 0;
+    } else {
+      return false;
+    }
+    bulk_ = bulk_ || in_bulk > kPublishBytes;
+    return offset < view_.bulk_bytes && in_bulk <= view_.bulk_bytes - offset;
+  }
+
+  /// A record as large as that is given back at once: its sender may wait for the room.
+  static constexpr std::size_t kPublishBytes = 8 * 1024;
+
+  Slot* slot_ = nullptr;
+  std::uint64_t lap_ = 0;
+  std::uint64_t cursor_ = 0;
+  std::uint64_t published_ = 0;
+  bool bulk_ = false;
+  ChannelView view_;
+};
+
+}  // namespace clan::mpi

@@ -1,0 +1,143 @@
+// Puts and gets: copies between our memory and a peer's, without the peer.
+#include "component.h"
+
+/// What a rank gives to others so that they reach a region of its memory; 64 bytes, copied by Open MPI.
+struct mca_btl_base_registration_handle_t {
+  clan::RdmaCookie cookie;
+  std::uint64_t base = 0;     ///< address of the region in its owner
+  std::uint32_t lasting = 0;  ///< a window: worth remembering
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(mca_btl_base_registration_handle_t) == 64);
+
+namespace clan::mpi {
+namespace {
+
+using Handle = mca_btl_base_registration_handle_t;
+
+struct Registration {
+  Handle handle;  // first: Open MPI has its address
+  Aperture aperture;
+};
+
+std::uint64_t import_key(const RdmaCookie& cookie) {
+  return std::uint64_t{cookie.aperture} << 32 | cookie.generation;
+}
+
+Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle) {
+  if (handle.lasting != 0) {
+    std::lock_guard lock(endpoint.imports_mutex);
+    const auto found = endpoint.imports.find(import_key(handle.cookie));
+    if (found != endpoint.imports.end()) return found->second;
+  }
+  auto remote = RemoteAperture::import(node.context, handle.cookie);
+  if (!remote) return remote.error();
+  auto shared = std::make_shared<RemoteAperture>(std::move(*remote));
+  if (handle.lasting != 0) {
+    constexpr std::size_t kMostImports = 1024;
+    std::lock_guard lock(endpoint.imports_mutex);
+    if (endpoint.imports.size() >= kMostImports) endpoint.imports.clear();
+    endpoint.imports[import_key(handle.cookie)] = shared;
+  }
+  return shared;
+}
+
+/// Where the kernel forbids copies from process to process, the peer's driver thread does its half.
+Status by_queue(Node& node, RemoteAperture& remote, std::uint64_t offset, void* local, std::size_t size, bool write) {
+  std::lock_guard lock(node.rdma_mutex);
+  if (auto s = write ? node.rdma->write(remote, offset, local, size) : node.rdma->read(remote, offset, local, size);
+      !s) {
+    return s;
+  }
+  RdmaCompletion completion;
+  auto done = node.rdma->wait({&completion, 1});
+  if (!done) return done.error();
+  if (completion.status != 0) return Error{completion.status, "RDMA of a peer's memory"};
+  return {};
+}
+
+bool make_queue(Node& node) {
+  std::lock_guard lock(node.rdma_mutex);
+  if (node.rdma) return true;
+  auto queue = RdmaQueue::create(node.context);
+  if (!queue) return false;
+  node.rdma.emplace(std::move(*queue));
+  return true;
+}
+
+int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& handle, std::size_t size, bool write) {
+  Node& node = *g_node;
+  auto remote = import(node, endpoint, handle);
+  if (!remote) return OPAL_ERR_NOT_AVAILABLE;
+  const std::uint64_t offset = address - handle.base;
+  Status s;
+  if (endpoint.can_copy) {
+    s = write ? (*remote)->write(offset, local, size) : (*remote)->read(offset, local, size);
+  } else {
+    s = make_queue(node) ? by_queue(node, **remote, offset, local, size, write)
+                         : Status(Error{ENOMEM, "no RDMA queue"});
+  }
+  if (s) return OPAL_SUCCESS;
+  say(2, "%s %zu bytes of rank %u: %s", write ? "put of" : "get of", size,
+      static_cast<unsigned>(endpoint.name.vpid), s.error().message().c_str());
+  if (s.error().err == ESTALE && handle.lasting != 0) {
+    std::lock_guard lock(endpoint.imports_mutex);
+    endpoint.imports.erase(import_key(handle.cookie));
+  }
+  return OPAL_ERR_NOT_AVAILABLE;
+}
+
+}  // namespace
+
+// Open MPI registers a message that it would have its receiver fetch, and the memory of windows. Null: it sends the
+// message by the channel instead.
+Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, std::size_t size,
+                        std::uint32_t flags) {
+  Node& node = *g_node;
+  const bool window = endpoint == MCA_BTL_ENDPOINT_ANY;
+  if (!window && flags == MCA_BTL_REG_FLAG_REMOTE_READ) {
+    if (size < g_parameters.get_bytes || !endpoint->can_copy) return nullptr;
+    if (!endpoint->hears_us) endpoint->hears_us = node.segment.hears(endpoint->node);
+    if (!endpoint->hears_us) return nullptr;
+  }
+  if (size == 0 || !make_queue(node)) return nullptr;
+  const bool writes = (flags & ~static_cast<std::uint32_t>(MCA_BTL_REG_FLAG_REMOTE_READ)) != 0;
+  auto aperture = Aperture::export_region(node.context, {static_cast<std::byte*>(base), size},
+                                          writes ? Rights::kReadWrite : Rights::kRead);
+  if (!aperture) return nullptr;
+  auto* registration = new Registration{{}, std::move(*aperture)};
+  registration->handle.cookie = registration->aperture.cookie();
+  registration->handle.base = reinterpret_cast<std::uintptr_t>(base);
+  registration->handle.lasting = window ? 1 : 0;
+  if (!window) node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+  return &registration->handle;
+}
+
+int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
+  auto* registration = reinterpret_cast<Registration*>(handle);
+  if (handle->lasting == 0 && g_node != nullptr) g_node->offered.fetch_sub(1, std::memory_order_relaxed);
+  delete registration;
+  return OPAL_SUCCESS;
+}
+
+int put(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote, Handle* local_handle,
+        Handle* remote_handle, std::size_t size, int, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
+        void* data) {
+  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, true); rc != OPAL_SUCCESS) return rc;
+  endpoint->counters->puts.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
+  endpoint->counters->put_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
+  if (callback != nullptr) callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
+  return OPAL_SUCCESS;
+}
+
+int get(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote, Handle* local_handle,
+        Handle* remote_handle, std::size_t size, int, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
+        void* data) {
+  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, false); rc != OPAL_SUCCESS) return rc;
+  endpoint->counters->gets.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
+  endpoint->counters->get_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
+  if (callback != nullptr) callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
+  return OPAL_SUCCESS;
+}
+
+}  // namespace clan::mpi
