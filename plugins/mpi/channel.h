@@ -2,7 +2,7 @@
 //
 //   sender                                    receiver
 //   ChannelSender::send_inline(tag, …)   ->   ChannelReceiver::next() -> a Record, in place
-//   reserve(), fill in, commit(tag)      ->   the same, the record's bytes in the bulk area
+//   reserve(), fill in, commit(tag)      ->   the same, the bytes in the bulk area
 //                                        <-   `consumed`: how many slots may be used again
 //
 //   slot ring    | head 8 | 56 bytes |  one slot for each record; the head says that it is there, and of which lap
@@ -33,18 +33,16 @@ namespace clan::mpi {
 
 constexpr std::uint32_t kSlots = 256;        ///< of a ring; a power of two
 constexpr std::size_t kInlineBytes = 56;     ///< of a record that fits its slot
-constexpr std::size_t kSplitHeaderBytes = 48;  ///< of a header that stays in the slot while the payload is bulk
 
 enum class RecordKind : std::uint8_t {
   kInline = 1,  ///< all of it is in the slot
   kBulk,        ///< all of it is in the bulk area
-  kSplit,       ///< the header is in the slot, the payload in the bulk area
 };
 
 struct alignas(kCacheLine) Slot {
   /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down.
   std::atomic<std::uint64_t> head;
-  /// kBulk: offset in the bulk area, 4 bytes. kSplit: the same, size of the header 4, the header.
+  /// The record, or, if it is in the bulk area, its offset there, 4 bytes.
   std::byte data[kInlineBytes];
 };
 static_assert(sizeof(Slot) == kCacheLine && offsetof(Slot, data) == 8);
@@ -98,32 +96,27 @@ class ChannelSender {
     return true;
   }
 
-  /// Room for `bytes` in the bulk area and a slot for them, or null. Nothing is sent until commit…(); a reservation
-  /// that is not committed is as if it had not been made.
-  std::byte* reserve(std::size_t bytes) {
+  /// Room in the bulk area for a header with a payload behind it, and a slot for them, or null. The payload of a long
+  /// one begins a cache line. Nothing is sent until commit(); a reservation that is not committed is as if it had not
+  /// been made.
+  std::byte* reserve(std::size_t header_bytes, std::size_t payload_bytes) {
     if (!slot_free()) [[unlikely]] return nullptr;
+    const std::size_t lead = payload_bytes >= kWorthLooking ? -header_bytes % kCacheLine : 0;
+    const std::size_t bytes = lead + header_bytes + payload_bytes;
     const std::uint64_t need = (bytes + kCacheLine - 1) & ~std::uint64_t{kCacheLine - 1};
     if (need > view_.bulk_bytes) return nullptr;
     // A look at what has been taken pays for itself where it lets the next large record use the same lines again.
     if (need >= kWorthLooking && consumed_ != produced_ && !refresh()) return nullptr;
     if (!place(need) && !(refresh() && place(need))) return nullptr;
-    return view_.bulk + (reserved_at_ & (view_.bulk_bytes - 1));
+    reserved_offset_ = static_cast<std::uint32_t>((reserved_at_ & (view_.bulk_bytes - 1)) + lead);
+    return view_.bulk + reserved_offset_;
   }
-  void commit_bulk(std::uint8_t tag, std::size_t bytes) {
+  /// Precondition: reserve() was called for as many bytes.
+  void commit(std::uint8_t tag, std::size_t bytes) {
     Slot& slot = view_.slots[produced_ % kSlots];
-    store_offset(slot);
+    std::memcpy(slot.data, &reserved_offset_, sizeof reserved_offset_);
     bulk_tail_ = reserved_end_;
     publish(slot, RecordKind::kBulk, tag, static_cast<std::uint32_t>(bytes));
-  }
-  /// Precondition: header_bytes is at most kSplitHeaderBytes; reserve() was called for the payload.
-  void commit_split(std::uint8_t tag, const void* header, std::size_t header_bytes, std::size_t payload_bytes) {
-    Slot& slot = view_.slots[produced_ % kSlots];
-    store_offset(slot);
-    const auto size = static_cast<std::uint32_t>(header_bytes);
-    std::memcpy(slot.data + 4, &size, sizeof size);
-    copy_short(slot.data + 8, header, header_bytes);
-    bulk_tail_ = reserved_end_;
-    publish(slot, RecordKind::kSplit, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes));
   }
 
   /// The receiver's word made no sense: nothing will be sent any more.
@@ -166,11 +159,6 @@ class ChannelSender {
     return true;
   }
 
-  void store_offset(Slot& slot) {
-    const auto offset = static_cast<std::uint32_t>(reserved_at_ & (view_.bulk_bytes - 1));
-    std::memcpy(slot.data, &offset, sizeof offset);
-  }
-
   void publish(Slot& slot, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
     bulk_end_[produced_ % kSlots] = bulk_tail_;
     // PAIR channel.head: publishes the record to ChannelReceiver::next()
@@ -186,17 +174,17 @@ class ChannelSender {
   std::uint64_t bulk_tail_ = 0;     ///< positions in the bulk area only grow; modulo its size they are offsets
   std::uint64_t reserved_at_ = 0;
   std::uint64_t reserved_end_ = 0;
+  std::uint32_t reserved_offset_ = 0;
   bool broken_ = false;
   std::uint64_t bulk_end_[kSlots] = {};  ///< bulk_tail_ behind the record in each slot
 };
 
-/// A record that has arrived, in place. Its bytes are in one piece or, with a payload of its own, in two.
+/// A record that has arrived, in place and in one piece: some of Open MPI's receivers do not count what lies in a
+/// second one.
 struct Record {
   std::uint8_t tag = 0;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
-  const std::byte* payload = nullptr;
-  std::size_t payload_bytes = 0;
 };
 
 class ChannelReceiver {
@@ -227,12 +215,17 @@ class ChannelReceiver {
     if (kind == RecordKind::kInline) [[likely]] {
       if (bytes > kInlineBytes) return Next::kNonsense;
       record->data = slot_->data;
-      record->bytes = bytes;
-      record->payload = nullptr;
-      record->payload_bytes = 0;
-    } else if (!look_at_bulk(kind, bytes, record)) {
-      return Next::kNonsense;
+    } else {
+      // Every field is the sender's word, and is read once.
+      std::uint32_t offset;
+      std::memcpy(&offset, slot_->data, sizeof offset);
+      if (kind != RecordKind::kBulk || offset > view_.bulk_bytes || bytes > view_.bulk_bytes - offset) {
+        return Next::kNonsense;
+      }
+      record->data = view_.bulk + offset;
+      large_ = large_ || bytes >= kPublishBytes;
     }
+    record->bytes = bytes;
     if (++cursor_ % kSlots == 0) {
       lap_ = lap_of(cursor_);
       slot_ = view_.slots;
@@ -244,9 +237,9 @@ class ChannelReceiver {
 
   /// Gives back all that has been taken. `must`: also where it is not worth it yet.
   void publish(bool must) {
-    if (cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && !bulk_)) return;
+    if (cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && !large_)) return;
     published_ = cursor_;
-    bulk_ = false;
+    large_ = false;
     // PAIR channel.consumed: what was read was read before
     view_.control->consumed.store(cursor_, std::memory_order_release);
   }
@@ -255,32 +248,6 @@ class ChannelReceiver {
   std::uint64_t cursor() const { return cursor_; }
 
  private:
-  // Every field is the sender's word, and is read once.
-  bool look_at_bulk(RecordKind kind, std::size_t bytes, Record* record) {
-    std::uint32_t offset;
-    std::memcpy(&offset, slot_->data, sizeof offset);
-    std::size_t in_bulk = bytes;
-    if (kind == RecordKind::kSplit) {
-      std::uint32_t header;
-      std::memcpy(&header, slot_->data + 4, sizeof header);
-      if (header > kSplitHeaderBytes || header > bytes) return false;
-      in_bulk = bytes - header;
-      record->data = slot_->data + 8;
-      record->bytes = header;
-      record->payload = view_.bulk + (offset & (view_.bulk_bytes - 1));
-      record->payload_bytes = in_bulk;
-    } else if (kind == RecordKind::kBulk) {
-      record->data = view_.bulk + (offset & (view_.bulk_bytes - 1));
-      record->bytes = bytes;
-      record->payload = nullptr;
-      record->payload_bytes = 0;
-    } else {
-      return false;
-    }
-    bulk_ = bulk_ || in_bulk > kPublishBytes;
-    return offset < view_.bulk_bytes && in_bulk <= view_.bulk_bytes - offset;
-  }
-
   /// A record as large as that is given back at once: its sender may wait for the room.
   static constexpr std::size_t kPublishBytes = 8 * 1024;
 
@@ -288,7 +255,7 @@ class ChannelReceiver {
   std::uint64_t lap_ = 0;
   std::uint64_t cursor_ = 0;
   std::uint64_t published_ = 0;
-  bool bulk_ = false;
+  bool large_ = false;  ///< among what has been taken and not given back
   ChannelView view_;
 };
 

@@ -45,14 +45,12 @@ void deliver(Node& node, const Record& record) {
     node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
     return;
   }
-  mca_btl_base_segment_t segments[2];
-  segments[0].seg_addr.pval = const_cast<std::byte*>(record.data);
-  segments[0].seg_len = record.bytes;
-  segments[1].seg_addr.pval = const_cast<std::byte*>(record.payload);
-  segments[1].seg_len = record.payload_bytes;
+  mca_btl_base_segment_t segment;
+  segment.seg_addr.pval = const_cast<std::byte*>(record.data);
+  segment.seg_len = record.bytes;
   mca_btl_base_descriptor_t descriptor;  // not constructed: its list item is nobody's business
-  descriptor.des_segments = segments;
-  descriptor.des_segment_count = record.payload_bytes > 0 ? 2 : 1;
+  descriptor.des_segments = &segment;
+  descriptor.des_segment_count = 1;
   handler.cbfunc(&g_module, record.tag, &descriptor, handler.cbdata);
 }
 

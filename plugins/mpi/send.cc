@@ -75,17 +75,12 @@ bool write(Endpoint& endpoint, Fragment& fragment) {
   ChannelSender& sender = endpoint.sender;
   if (all <= kInlineBytes) {
     if (!sender.send_inline(fragment.tag, head.seg_addr.pval, head.seg_len, rest.seg_addr.pval, more)) return false;
-  } else if (more > 0 && head.seg_len <= kSplitHeaderBytes) {
-    std::byte* room = sender.reserve(more);
-    if (room == nullptr) return false;
-    std::memcpy(room, rest.seg_addr.pval, more);
-    sender.commit_split(fragment.tag, head.seg_addr.pval, head.seg_len, more);
   } else {
-    std::byte* room = sender.reserve(all);
+    std::byte* room = sender.reserve(head.seg_len, more);
     if (room == nullptr) return false;
     std::memcpy(room, head.seg_addr.pval, head.seg_len);
     if (more > 0) std::memcpy(room + head.seg_len, rest.seg_addr.pval, more);
-    sender.commit_bulk(fragment.tag, all);
+    sender.commit(fragment.tag, all);
   }
   count(endpoint, all);
   return true;
@@ -105,29 +100,23 @@ bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* heade
               std::size_t payload_bytes, std::uint8_t tag) {
   ChannelSender& sender = endpoint.sender;
   const std::size_t all = header_bytes + payload_bytes;
-  if (payload_bytes == 0 || !opal_convertor_need_buffers(convertor)) [[likely]] {
-    void* data = nullptr;
-    if (payload_bytes != 0) opal_convertor_get_current_pointer(convertor, &data);
-    if (all <= kInlineBytes) return sender.send_inline(tag, header, header_bytes, data, payload_bytes);
-    if (header_bytes <= kSplitHeaderBytes && payload_bytes != 0) {
-      std::byte* room = sender.reserve(payload_bytes);
-      if (room == nullptr) return false;
-      std::memcpy(room, data, payload_bytes);
-      sender.commit_split(tag, header, header_bytes, payload_bytes);
-      return true;
-    }
-  }
-  std::byte* room = sender.reserve(all);
+  const bool packs = payload_bytes != 0 && opal_convertor_need_buffers(convertor) != 0;
+  void* data = nullptr;
+  if (payload_bytes != 0 && !packs) opal_convertor_get_current_pointer(convertor, &data);
+  if (all <= kInlineBytes && !packs) return sender.send_inline(tag, header, header_bytes, data, payload_bytes);
+  std::byte* room = sender.reserve(header_bytes, payload_bytes);
   if (room == nullptr) return false;
-  std::memcpy(room, header, header_bytes);
-  if (payload_bytes > 0) {
+  copy_short(room, header, header_bytes);
+  if (packs) {
     iovec vector{room + header_bytes, payload_bytes};
     std::uint32_t vectors = 1;
     std::size_t packed = payload_bytes;
     (void)opal_convertor_pack(convertor, &vector, &vectors, &packed);
     if (packed != payload_bytes) return false;  // nothing has been committed
+  } else if (payload_bytes != 0) {
+    std::memcpy(room + header_bytes, data, payload_bytes);
   }
-  sender.commit_bulk(tag, all);
+  sender.commit(tag, all);
   return true;
 }
 
