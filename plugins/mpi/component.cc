@@ -94,7 +94,12 @@ void describe_module() {
   m.btl_exclusivity = kExclusivity;
   m.btl_latency = 1;
   m.btl_bandwidth = 50000;
-  m.btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA;
+  m.btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA | MCA_BTL_FLAGS_ATOMIC_OPS | MCA_BTL_FLAGS_ATOMIC_FOPS;
+  m.btl_atomic_flags = MCA_BTL_ATOMIC_SUPPORTS_ADD | MCA_BTL_ATOMIC_SUPPORTS_AND | MCA_BTL_ATOMIC_SUPPORTS_OR |
+                       MCA_BTL_ATOMIC_SUPPORTS_XOR | MCA_BTL_ATOMIC_SUPPORTS_LAND | MCA_BTL_ATOMIC_SUPPORTS_LOR |
+                       MCA_BTL_ATOMIC_SUPPORTS_LXOR | MCA_BTL_ATOMIC_SUPPORTS_SWAP | MCA_BTL_ATOMIC_SUPPORTS_MIN |
+                       MCA_BTL_ATOMIC_SUPPORTS_MAX | MCA_BTL_ATOMIC_SUPPORTS_32BIT | MCA_BTL_ATOMIC_SUPPORTS_CSWAP |
+                       MCA_BTL_ATOMIC_SUPPORTS_GLOB;  // the owner's processor does them
   m.btl_registration_handle_size = 64;
   m.btl_get_limit = SIZE_MAX;
   m.btl_put_limit = SIZE_MAX;
@@ -110,6 +115,10 @@ void describe_module() {
   m.btl_sendi = sendi;
   m.btl_put = put;
   m.btl_get = get;
+  m.btl_atomic_op = atomic_op;
+  m.btl_atomic_fop = atomic_fop;
+  m.btl_atomic_cswap = atomic_cswap;
+  m.btl_flush = flush;
   m.btl_register_mem = register_memory;
   m.btl_deregister_mem = deregister_memory;
   m.btl_register_error = [](mca_btl_base_module_t*, mca_btl_base_module_error_cb_fn_t callback) -> int {
@@ -177,6 +186,7 @@ Result<Node*> make_node() {
 }
 
 void destroy(Node* node) {
+  end_server(*node);
   drop_fragment_lists(*node);
   close_page(*node);
   delete node;

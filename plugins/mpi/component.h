@@ -6,15 +6,19 @@
 
 #include "open_mpi.h"
 
+#include <clan/endpoint.h>
 #include <clan/mpi_face.h>
 #include <clan/rdma.h>
 
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "operations.h"
+#include "registration.h"
 #include "segment.h"
 
 extern "C" mca_btl_base_component_3_0_0_t mca_btl_clan_component;
@@ -80,6 +84,10 @@ struct mca_btl_base_endpoint_t {
   bool hears_us = false;   ///< it has a channel to us as well: what needs an answer may be asked for
   bool ended = false;
   bool lost = false;       ///< its death has been told
+  clan::Address wakeups;   ///< of the thread that answers where the peer does not poll
+  clan::mpi::SpinLock cells_lock;
+  std::uint32_t cells_used = 0;
+  std::atomic<std::uint32_t> rest{0};  ///< small puts and gets for which the peer is not asked
   std::mutex imports_mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>> imports;  ///< windows of that peer
 };
@@ -104,6 +112,20 @@ constexpr std::size_t kSmallFragment = 512;
 /// A queue of that length is told to Open MPI as "out of resources"; what it must send goes in still.
 constexpr std::size_t kMostPending = 1024;
 
+/// An operation that a peer has been asked for.
+struct Outstanding {
+  Endpoint* endpoint = nullptr;
+  OperationCell* cell = nullptr;
+  void* local = nullptr;  ///< where the answer goes, or null
+  std::size_t bytes = 0;
+  mca_btl_base_registration_handle_t* local_handle = nullptr;
+  mca_btl_base_rdma_completion_fn_t callback = nullptr;
+  void* context = nullptr;
+  void* data = nullptr;
+  std::uint64_t since_ns = 0;  ///< posted, or its peer woken for it
+  bool woken = false;
+};
+
 /// What ranks tell each other when they meet, by Open MPI's own exchange.
 struct Modex {
   static constexpr std::uint64_t kMagic = 0x31'78'64'6f'6d'6e'6c'63;  // "clnmodx1"
@@ -111,6 +133,7 @@ struct Modex {
   RdmaCookie segment;
   RdmaCookie probe;            ///< eight bytes of ordinary memory
   std::uint64_t probe_value = 0;
+  Address wakeups;             ///< OobEndpoint of the thread that answers where nobody polls
   std::uint64_t namespace_of_network = 0;
   std::uint32_t pid = 0;
   std::uint32_t uid = 0;
@@ -141,6 +164,16 @@ struct Node {
   std::atomic<std::uint32_t> offered{0};       ///< memory exported for a message: its receiver may want help
   std::optional<RdmaQueue> rdma;
   std::mutex rdma_mutex;
+
+  Registrations registrations;
+  std::uint32_t operations_seen = 0;  ///< of the thread that progresses
+  std::mutex outstanding_mutex;
+  std::vector<Outstanding> outstanding;
+  std::atomic<std::size_t> outstanding_count{0};
+  std::optional<OobEndpoint> wakeups;
+  std::mutex server_mutex;
+  std::thread server;
+  std::atomic<bool> server_ends{false};
 
   opal_free_list_t small;
   opal_free_list_t large;
@@ -196,6 +229,30 @@ int flush_pending(Node& node);
 
 // progress.cc
 int progress();
+
+// atomics.cc
+/// The thread that answers peers while no thread of the program is in Open MPI; from the first window on.
+void start_server(Node& node);
+void end_server(Node& node);
+/// Does what peers have asked for. Whether there was something.
+int serve_operations(Node& node);
+/// Takes answers of peers, and wakes those that do not answer.
+int finish_operations(Node& node);
+/// Up to kCellData bytes, by a peer that polls; false: it does not, and nothing has been moved.
+bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie, std::size_t bytes,
+                  bool write);
+int atomic_op(mca_btl_base_module_t*, Endpoint*, std::uint64_t address, mca_btl_base_registration_handle_t* handle,
+              mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int order,
+              mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
+int atomic_fop(mca_btl_base_module_t*, Endpoint*, void* local, std::uint64_t address,
+               mca_btl_base_registration_handle_t* local_handle, mca_btl_base_registration_handle_t* handle,
+               mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int order,
+               mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
+int atomic_cswap(mca_btl_base_module_t*, Endpoint*, void* local, std::uint64_t address,
+                 mca_btl_base_registration_handle_t* local_handle, mca_btl_base_registration_handle_t* handle,
+                 std::uint64_t compared, std::uint64_t value, int flags, int order,
+                 mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
+int flush(mca_btl_base_module_t*, Endpoint* endpoint);
 
 // rdma.cc
 mca_btl_base_registration_handle_t* register_memory(mca_btl_base_module_t*, Endpoint*, void* base, std::size_t size,

@@ -68,6 +68,7 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
   }
   auto endpoint = std::make_unique<Endpoint>(std::move(*remote), proc);
   endpoint->node = modex.segment.node;
+  endpoint->wakeups = modex.wakeups;
   endpoint->can_copy = can_copy_from(node, modex);
   endpoint->counters = peer_counters(node, name_word(proc->proc_name));
   say(1, "rank %u (job %x) by shared memory, process %u%s", rank, proc->proc_name.jobid, modex.pid,
@@ -83,7 +84,11 @@ Result<Modex> make_modex(Node& node) {
   auto probe = Aperture::export_region(node.context, std::as_writable_bytes(std::span(&word, 1)), Rights::kRead);
   if (!probe) return probe.error();
   node.probe.emplace(std::move(*probe));
+  auto wakeups = OobEndpoint::create(node.context);
+  if (!wakeups) return wakeups.error();
+  node.wakeups.emplace(std::move(*wakeups));
   Modex modex;
+  modex.wakeups = node.wakeups->address();
   modex.segment = node.segment.cookie();
   modex.probe = node.probe->cookie();
   modex.probe_value = word;

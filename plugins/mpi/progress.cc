@@ -101,6 +101,7 @@ int look_at_channels(Node& node) {
       ChannelReceiver& channel = *node.receivers[i];
       if (channel.ready()) events += receive(node, channel);
     }
+    events += serve_operations(node);
     if (events > 0) break;
   }
   return events;
@@ -115,6 +116,7 @@ int progress() {
   if (!turn.mine()) return 0;
   int events = look_at_channels(*node);
   events += flush_pending(*node);
+  events += finish_operations(*node);
   if (node->offered.load(std::memory_order_relaxed) != 0 && node->rdma) {  // relaxed: a hint
     (void)node->rdma->poll({});
   }

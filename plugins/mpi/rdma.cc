@@ -1,24 +1,8 @@
 // Puts and gets: copies between our memory and a peer's, without the peer.
 #include "component.h"
 
-/// What a rank gives to others so that they reach a region of its memory; 64 bytes, copied by Open MPI.
-struct mca_btl_base_registration_handle_t {
-  clan::RdmaCookie cookie;
-  std::uint64_t base = 0;     ///< address of the region in its owner
-  std::uint32_t lasting = 0;  ///< a window: worth remembering
-  std::uint32_t reserved = 0;
-};
-static_assert(sizeof(mca_btl_base_registration_handle_t) == 64);
-
 namespace clan::mpi {
 namespace {
-
-using Handle = mca_btl_base_registration_handle_t;
-
-struct Registration {
-  Handle handle;  // first: Open MPI has its address
-  Aperture aperture;
-};
 
 std::uint64_t import_key(const RdmaCookie& cookie) {
   return std::uint64_t{cookie.aperture} << 32 | cookie.generation;
@@ -70,6 +54,10 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& h
   auto remote = import(node, endpoint, handle);
   if (!remote) return OPAL_ERR_NOT_AVAILABLE;
   const std::uint64_t offset = address - handle.base;
+  if (handle.lasting != 0 && size <= kCellData &&
+      move_by_peer(endpoint, local, address, handle.cookie, size, write)) {
+    return OPAL_SUCCESS;
+  }
   Status s;
   if (endpoint.can_copy) {
     s = write ? (*remote)->write(offset, local, size) : (*remote)->read(offset, local, size);
@@ -109,13 +97,19 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   registration->handle.cookie = registration->aperture.cookie();
   registration->handle.base = reinterpret_cast<std::uintptr_t>(base);
   registration->handle.lasting = window ? 1 : 0;
-  if (!window) node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+  if (window) {
+    node.registrations.add(*registration);
+    start_server(node);
+  } else {
+    node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+  }
   return &registration->handle;
 }
 
 int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
   auto* registration = reinterpret_cast<Registration*>(handle);
-  if (handle->lasting == 0 && g_node != nullptr) g_node->offered.fetch_sub(1, std::memory_order_relaxed);
+  if (g_node != nullptr && handle->lasting != 0) g_node->registrations.remove(*registration);
+  if (g_node != nullptr && handle->lasting == 0) g_node->offered.fetch_sub(1, std::memory_order_relaxed);
   delete registration;
   return OPAL_SUCCESS;
 }

@@ -21,7 +21,7 @@ namespace clan::mpi {
 
 constexpr std::uint64_t kSegmentMagic = 0x31'67'73'69'70'6d'6e'63;  // "cnmpisg1"
 constexpr std::uint32_t kMaxChannels = 4096;
-constexpr std::size_t kControlBytes = 4096;  ///< what leads a channel, with room to grow
+constexpr std::size_t kControlBytes = 4096;  ///< what leads a channel: its control, cells for operations
 
 struct SegmentHeader {
   // line 0: constant after create
@@ -33,9 +33,11 @@ struct SegmentHeader {
   alignas(kCacheLine) std::atomic<std::uint32_t> leaving;  ///< it takes nothing more, and goes in order
   // line 2: written by peers
   alignas(kCacheLine) std::atomic<std::uint32_t> taken;  ///< channels below this number have had an owner
+  // line 3: written by peers
+  alignas(kCacheLine) std::atomic<std::uint32_t> operations;  ///< posted, ever (operations.h)
 };
-static_assert(sizeof(SegmentHeader) == 3 * kCacheLine && offsetof(SegmentHeader, leaving) == kCacheLine &&
-              offsetof(SegmentHeader, taken) == 2 * kCacheLine);
+static_assert(sizeof(SegmentHeader) == 4 * kCacheLine && offsetof(SegmentHeader, leaving) == kCacheLine &&
+              offsetof(SegmentHeader, taken) == 2 * kCacheLine && offsetof(SegmentHeader, operations) == 3 * kCacheLine);
 static_assert(std::is_standard_layout_v<SegmentHeader> && std::is_trivially_destructible_v<SegmentHeader>);
 
 constexpr std::size_t channel_bytes(std::uint32_t bulk_bytes) {
@@ -90,6 +92,7 @@ class RemoteSegment {
                                             std::int64_t timeout_ms);
 
   const ChannelView& channel() const { return channel_; }
+  SegmentHeader& header() const { return *header_; }
   /// The peer has said that it goes.
   bool leaving() const {
     // PAIR segment.leaving: what it sent before is there
