@@ -82,7 +82,7 @@ class ChannelSender {
     // PAIR channel.consumed: where the owner before us has left off
     produced_ = consumed_ = view.control->consumed.load(std::memory_order_acquire);
     for (std::uint64_t& end : bulk_end_) end = 0;
-    bulk_tail_ = 0;
+    bulk_tail_ = next_look_ = 0;
   }
 
   /// Precondition: header and payload together are at most kInlineBytes. False: no slot is free.
@@ -101,12 +101,15 @@ class ChannelSender {
   /// been made.
   std::byte* reserve(std::size_t header_bytes, std::size_t payload_bytes) {
     if (!slot_free()) [[unlikely]] return nullptr;
-    const std::size_t lead = payload_bytes >= kWorthLooking ? -header_bytes % kCacheLine : 0;
+    const std::size_t lead = payload_bytes >= kLong ? -header_bytes % kCacheLine : 0;
     const std::size_t bytes = lead + header_bytes + payload_bytes;
     const std::uint64_t need = (bytes + kCacheLine - 1) & ~std::uint64_t{kCacheLine - 1};
     if (need > view_.bulk_bytes) return nullptr;
-    // A look at what has been taken pays for itself where it lets the next large record use the same lines again.
-    if (need >= kWorthLooking && consumed_ != produced_ && !refresh()) return nullptr;
+    // Now and then a look at what has been taken: where that is all, the next record uses the same lines again.
+    if (bulk_tail_ >= next_look_ && consumed_ != produced_) {
+      if (!refresh()) return nullptr;
+      next_look_ = bulk_tail_ + kLookEvery;
+    }
     if (!place(need) && !(refresh() && place(need))) return nullptr;
     reserved_offset_ = static_cast<std::uint32_t>((reserved_at_ & (view_.bulk_bytes - 1)) + lead);
     return view_.bulk + reserved_offset_;
@@ -135,10 +138,13 @@ class ChannelSender {
   bool place(std::uint64_t need) {
     const std::uint64_t mask = view_.bulk_bytes - 1;
     const auto next_lap = [mask](std::uint64_t position) { return (position + mask) & ~mask; };
-    // All has been taken: begin with the lines that were used last, which are in the caches.
-    const bool empty = consumed_ == produced_;
-    std::uint64_t at = empty ? next_lap(bulk_tail_) : bulk_tail_;
-    const std::uint64_t used_from = empty ? at : bulk_end_[(consumed_ - 1) % kSlots];
+    if (consumed_ == produced_) {
+      // All has been taken: begin with the lines that were used last, which are in the caches.
+      bulk_tail_ = next_lap(bulk_tail_);
+      bulk_end_[(produced_ - 1) % kSlots] = bulk_tail_;
+    }
+    const std::uint64_t used_from = bulk_end_[(consumed_ - 1) % kSlots];
+    std::uint64_t at = bulk_tail_;
     if ((at & mask) + need > view_.bulk_bytes) at = next_lap(at);
     if (at + need - used_from > view_.bulk_bytes) return false;
     reserved_at_ = at;
@@ -166,12 +172,14 @@ class ChannelSender {
     ++produced_;
   }
 
-  static constexpr std::uint64_t kWorthLooking = 512;
+  static constexpr std::size_t kLong = 512;
+  static constexpr std::uint64_t kLookEvery = 8 * 1024;  ///< bytes
 
   ChannelView view_;
   std::uint64_t produced_ = 0;
   std::uint64_t consumed_ = 0;      ///< as last seen
   std::uint64_t bulk_tail_ = 0;     ///< positions in the bulk area only grow; modulo its size they are offsets
+  std::uint64_t next_look_ = 0;
   std::uint64_t reserved_at_ = 0;
   std::uint64_t reserved_end_ = 0;
   std::uint32_t reserved_offset_ = 0;
@@ -223,7 +231,7 @@ class ChannelReceiver {
         return Next::kNonsense;
       }
       record->data = view_.bulk + offset;
-      large_ = large_ || bytes >= kPublishBytes;
+      bulk_taken_ += bytes;
     }
     record->bytes = bytes;
     if (++cursor_ % kSlots == 0) {
@@ -237,9 +245,9 @@ class ChannelReceiver {
 
   /// Gives back all that has been taken. `must`: also where it is not worth it yet.
   void publish(bool must) {
-    if (cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && !large_)) return;
+    if (cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && bulk_taken_ < kPublishBytes)) return;
     published_ = cursor_;
-    large_ = false;
+    bulk_taken_ = 0;
     // PAIR channel.consumed: what was read was read before
     view_.control->consumed.store(cursor_, std::memory_order_release);
   }
@@ -248,14 +256,14 @@ class ChannelReceiver {
   std::uint64_t cursor() const { return cursor_; }
 
  private:
-  /// A record as large as that is given back at once: its sender may wait for the room.
+  /// As much is given back at once: the sender may wait for the room.
   static constexpr std::size_t kPublishBytes = 8 * 1024;
 
   Slot* slot_ = nullptr;
   std::uint64_t lap_ = 0;
   std::uint64_t cursor_ = 0;
   std::uint64_t published_ = 0;
-  bool large_ = false;  ///< among what has been taken and not given back
+  std::size_t bulk_taken_ = 0;  ///< and not given back
   ChannelView view_;
 };
 

@@ -63,17 +63,9 @@ namespace {
 constexpr std::uint32_t kExclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;  ///< before vader, for the peers that we serve
 constexpr unsigned kSpareChannels = 32;  ///< for ranks of jobs that are spawned or connect later
 
-/// The headers this was compiled with describe one version's structures, and nothing else checks that.
-bool right_version() {
-  static const char built[] = OPAL_VERSION;
-  if (std::strcmp(opal_version_string, built) == 0) return true;
-  static bool told = false;
-  if (!std::exchange(told, true)) {
-    opal_output(0, "btl clan: this is Open MPI %s and mca_btl_clan.so was built for %s: not used; build CLAN again with "
-                "this one's headers", opal_version_string, built);
-  }
-  return false;
-}
+/// The headers this was compiled with describe one version's structures, and nothing else checks that. A component that
+/// refuses to be registered ends a job that names it; one that has no module lets the others have the work.
+bool right_version() { return std::strcmp(opal_version_string, OPAL_VERSION) == 0; }
 
 template <typename T>
 void parameter(const char* name, const char* help, mca_base_var_type_t type, mca_base_var_info_lvl_t level, T* value) {
@@ -85,9 +77,9 @@ void describe_module() {
   mca_btl_base_module_t& m = g_module;
   m = mca_btl_base_module_t{};
   m.btl_component = &mca_btl_clan_component;
-  m.btl_eager_limit = 16 * 1024;
-  m.btl_rndv_eager_limit = 16 * 1024;
-  m.btl_max_send_size = 16 * 1024;
+  m.btl_eager_limit = 12 * 1024;
+  m.btl_rndv_eager_limit = 12 * 1024;
+  m.btl_max_send_size = 32 * 1024;
   m.btl_rdma_pipeline_send_length = 16 * 1024;
   m.btl_rdma_pipeline_frag_size = INT_MAX;
   m.btl_min_rdma_pipeline_size = SIZE_MAX;  // what is long is fetched by its receiver
@@ -128,7 +120,7 @@ void describe_module() {
 }
 
 int component_register() {
-  if (!right_version()) return OPAL_ERR_NOT_AVAILABLE;
+  if (!right_version()) return OPAL_SUCCESS;
   (void)mca_base_var_group_component_register(&mca_btl_clan_component.btl_version,
                                               "CLAN: between the processes of one host, without the kernel");
   Parameters& p = g_parameters;
@@ -151,7 +143,7 @@ int component_register() {
   return OPAL_SUCCESS;
 }
 
-int component_open() { return right_version() ? OPAL_SUCCESS : OPAL_ERR_NOT_AVAILABLE; }
+int component_open() { return OPAL_SUCCESS; }
 int component_close() { return OPAL_SUCCESS; }
 
 /// Parameters as they may be; whatever the user has written.
@@ -194,6 +186,11 @@ void destroy(Node* node) {
 
 mca_btl_base_module_t** component_init(int* count, bool, bool) {
   *count = 0;
+  if (!right_version()) {
+    opal_output(0, "btl clan: this is Open MPI %s and mca_btl_clan.so was built for %s: not used; build CLAN again with "
+                "this one's headers", opal_version_string, OPAL_VERSION);
+    return nullptr;
+  }
   make_sane(g_parameters);
   auto node = make_node();
   if (!node) {

@@ -164,8 +164,11 @@ void look_after_peers(Node& node) {
                   e.sender.broken() ? "has written nonsense into shared memory" : "has died");
     opal_proc_t* proc = e.proc;
     lock.unlock();
-    opal_output(0, "%s", text);
-    if (node.error_callback != nullptr) node.error_callback(&g_module, MCA_BTL_ERROR_FLAGS_FATAL, proc, text);
+    if (node.error_callback == nullptr) {
+      opal_output(0, "%s", text);
+    } else {  // which prints it, and ends the job
+      node.error_callback(&g_module, MCA_BTL_ERROR_FLAGS_FATAL, proc, text);
+    }
     return;
   }
 }

@@ -75,6 +75,14 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& h
   return OPAL_ERR_NOT_AVAILABLE;
 }
 
+/// Whether the receiver had better copy it, rather than both by way of the channel.
+bool worth_fetching(Endpoint& endpoint, std::size_t size) {
+  if (size >= g_parameters.get_bytes) return true;
+  if (endpoint.copy_ps < kFarPs) return false;
+  constexpr std::uint32_t kTryEvery = 32;  // threads move
+  return ++endpoint.turn % kTryEvery != 0;
+}
+
 }  // namespace
 
 // Open MPI registers a message that it would have its receiver fetch, and the memory of windows. Null: it sends the
@@ -84,7 +92,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   Node& node = *g_node;
   const bool window = endpoint == MCA_BTL_ENDPOINT_ANY;
   if (!window && flags == MCA_BTL_REG_FLAG_REMOTE_READ) {
-    if (size < g_parameters.get_bytes || !endpoint->can_copy) return nullptr;
+    if (!endpoint->can_copy || !worth_fetching(*endpoint, size)) return nullptr;
     if (!endpoint->hears_us) endpoint->hears_us = node.segment.hears(endpoint->node);
     if (!endpoint->hears_us) return nullptr;
   }

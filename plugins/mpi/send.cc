@@ -1,7 +1,10 @@
 // Sending: fragments, and the way of a message into its receiver's channel.
-#include "component.h"
+#include <clan/clock.h>
 
-#include <new>
+#include <algorithm>
+#include <cstring>
+
+#include "component.h"
 
 namespace clan::mpi {
 
@@ -66,6 +69,19 @@ void count(Endpoint& endpoint, std::size_t bytes) {
   add(endpoint.counters->bytes, bytes);
 }
 
+/// memcpy(), the long ones timed.
+void copy_in(Endpoint& endpoint, std::byte* to, const void* from, std::size_t bytes) {
+  if (bytes < kTimedBytes) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const std::uint64_t start = monotonic_ns();
+  std::memcpy(to, from, bytes);
+  // A pause of the thread is not the copy's.
+  const std::uint64_t ps = std::min<std::uint64_t>((monotonic_ns() - start) * 1000 / bytes, 4 * kFarPs);
+  endpoint.copy_ps = static_cast<std::uint32_t>((3 * std::uint64_t{endpoint.copy_ps} + ps) / 4);
+}
+
 /// Puts it into the channel; false: there is no room. Under the endpoint's lock.
 bool write(Endpoint& endpoint, Fragment& fragment) {
   const mca_btl_base_segment_t& head = fragment.segments[0];
@@ -79,7 +95,7 @@ bool write(Endpoint& endpoint, Fragment& fragment) {
     std::byte* room = sender.reserve(head.seg_len, more);
     if (room == nullptr) return false;
     std::memcpy(room, head.seg_addr.pval, head.seg_len);
-    if (more > 0) std::memcpy(room + head.seg_len, rest.seg_addr.pval, more);
+    if (more > 0) copy_in(endpoint, room + head.seg_len, rest.seg_addr.pval, more);
     sender.commit(fragment.tag, all);
   }
   count(endpoint, all);
@@ -114,7 +130,7 @@ bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* heade
     (void)opal_convertor_pack(convertor, &vector, &vectors, &packed);
     if (packed != payload_bytes) return false;  // nothing has been committed
   } else if (payload_bytes != 0) {
-    std::memcpy(room + header_bytes, data, payload_bytes);
+    copy_in(endpoint, room + header_bytes, data, payload_bytes);
   }
   sender.commit(tag, all);
   return true;

@@ -122,6 +122,14 @@ TEST_F(Channel, UsesTheSameLinesAgainWhenAllHasBeenTaken) {
   EXPECT_EQ(sender_.reserve(14, 9000), first);
 }
 
+TEST_F(Channel, HasRoomBehindTheFirstRecordThatUsesOldLinesAgain) {
+  ASSERT_TRUE(send(9000, 1));
+  expect(9000, 1);
+  receiver_.publish(true);
+  for (unsigned i = 2; i < 8; ++i) EXPECT_TRUE(send(9000, i)) << "nothing is taken meanwhile";
+  for (unsigned i = 2; i < 8; ++i) expect(9000, i);
+}
+
 TEST_F(Channel, AReservationThatIsNotCommittedIsForgotten) {
   ASSERT_NE(sender_.reserve(14, 1000), nullptr);
   EXPECT_FALSE(receiver_.ready());

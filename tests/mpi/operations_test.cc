@@ -12,19 +12,19 @@
 namespace clan::mpi {
 namespace {
 
-OperationCell cell_for(Operation operation, std::uint16_t bytes, std::uint64_t operand, std::uint64_t compared = 0) {
-  OperationCell cell{};
-  cell.operation = operation;
-  cell.bytes = bytes;
-  cell.data[0] = operand;
-  cell.data[1] = compared;
-  return cell;
-}
+struct Cell : OperationCell {
+  Cell(Operation what, std::uint16_t size, std::uint64_t operand, std::uint64_t compared = 0) : OperationCell{} {
+    operation = what;
+    bytes = size;
+    data[0] = operand;
+    data[1] = compared;
+  }
+};
 
 template <typename Word>
 void expect_operation(Operation operation, Word before, Word operand, Word after, Word compared = 0) {
   Word word = before;
-  OperationCell cell = cell_for(operation, sizeof(Word), static_cast<std::uint64_t>(operand),
+  Cell cell(operation, sizeof(Word), static_cast<std::uint64_t>(operand),
                                 static_cast<std::uint64_t>(compared));
   ASSERT_EQ(carry_out(cell, reinterpret_cast<std::byte*>(&word)), 0);
   EXPECT_EQ(word, after) << "operation " << static_cast<int>(operation);
@@ -58,13 +58,13 @@ TEST(Operations, OnWordsOf32BitsAnswerWhatWasThereBefore) { expect_all_operation
 
 TEST(Operations, OfOtherSizesOrKindsOrPlacesAreRefused) {
   alignas(8) std::byte memory[32]{};
-  OperationCell odd = cell_for(Operation::kAdd, 5, 1);
+  Cell odd(Operation::kAdd, 5, 1);
   EXPECT_EQ(carry_out(odd, memory), EINVAL);
-  OperationCell unknown = cell_for(static_cast<Operation>(99), 8, 1);
+  Cell unknown(static_cast<Operation>(99), 8, 1);
   EXPECT_EQ(carry_out(unknown, memory), EINVAL);
-  OperationCell crooked = cell_for(Operation::kAdd, 8, 1);
+  Cell crooked(Operation::kAdd, 8, 1);
   EXPECT_EQ(carry_out(crooked, memory + 4), EINVAL);
-  OperationCell long_put = cell_for(Operation::kPut, 25, 1);
+  Cell long_put(Operation::kPut, 25, 1);
   EXPECT_EQ(carry_out(long_put, memory), EINVAL);
   for (const std::byte b : memory) EXPECT_EQ(b, std::byte{0});
 }
@@ -72,13 +72,13 @@ TEST(Operations, OfOtherSizesOrKindsOrPlacesAreRefused) {
 TEST(Operations, PutAndGetMoveTheirBytesAndNoOthers) {
   for (std::uint16_t bytes = 1; bytes <= kCellData; ++bytes) {
     std::vector<std::byte> memory(64, std::byte{7});
-    OperationCell put = cell_for(Operation::kPut, bytes, 0);
+    Cell put(Operation::kPut, bytes, 0);
     std::memset(put.data, 9, kCellData);
     ASSERT_EQ(carry_out(put, memory.data() + 3), 0);
     for (std::size_t i = 0; i < memory.size(); ++i) {
       EXPECT_EQ(memory[i], std::byte(i >= 3 && i < 3u + bytes ? 9 : 7)) << i << " of " << bytes;
     }
-    OperationCell get = cell_for(Operation::kGet, bytes, 0);
+    Cell get(Operation::kGet, bytes, 0);
     ASSERT_EQ(carry_out(get, memory.data() + 3), 0);
     const std::vector<std::byte> nines(bytes, std::byte{9});
     EXPECT_EQ(std::memcmp(get.data, nines.data(), bytes), 0);
@@ -89,7 +89,7 @@ TEST(Operations, OfTwoThreadsOnOneWordAreAllCounted) {
   std::int64_t word = 0;
   const auto add = [&] {
     for (int i = 0; i < 100'000; ++i) {
-      OperationCell cell = cell_for(i % 2 == 0 ? Operation::kAdd : Operation::kMax, 8, i % 2 == 0 ? 1 : 0);
+      Cell cell(i % 2 == 0 ? Operation::kAdd : Operation::kMax, 8, i % 2 == 0 ? 1 : 0);
       (void)carry_out(cell, reinterpret_cast<std::byte*>(&word));
     }
   };

@@ -76,11 +76,11 @@ TEST(Segment, ThatIsNoneIsRefused) {
   EXPECT_EQ(refusal(), EPROTO);
   auto& header = *reinterpret_cast<SegmentHeader*>(memory.data());
   header.magic = kSegmentMagic;
-  header.channels = 3;
+  header.channels = 4;
   header.bulk_bytes = 100'000;
   EXPECT_EQ(refusal(), EPROTO) << "no power of two";
   header.bulk_bytes = 1 << 18;
-  EXPECT_EQ(refusal(), EPROTO) << "three channels of that size do not fit";
+  EXPECT_EQ(refusal(), EPROTO) << "four channels of that size do not fit";
   header.channels = 0xffff'ffff;
   EXPECT_EQ(refusal(), EPROTO);
   header.channels = 2;
