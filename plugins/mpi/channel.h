@@ -5,12 +5,12 @@
 //   reserve(), fill in, commit(tag)      ->   the same, the bytes in the bulk area
 //                                        <-   `consumed`: how many slots may be used again
 //
-//   slot ring    | head 8 | 56 bytes |  one slot for each record; the head says that it is there, and of which lap
-//   bulk area    | 64-byte aligned pieces, for records that are longer, used in order |
+//   slot ring    | head 8 | 56 bytes | head 8 | …    a record's first slot has a head: it is there, and of which lap
+//   bulk area    | 64-byte aligned pieces, for records that are longer than some slots, used in order |
 //
-// A short record is one cache line and nothing else: its head is in the line that it announces, and the head of the
-// slot behind it need not be cleared, because every slot's head is written once a lap. The lap in it tells a new one
-// from the one before.
+// A short record is one cache line and nothing else: its head is in the line that it announces. A longer one goes on
+// over the heads of the slots behind. Where such bytes lie the sender clears the next head before it publishes a
+// record in front of it; elsewhere the lap tells a new head from an old one, and no second line is touched.
 //
 // What a death leaves: a sender that dies before it has stored the head has sent nothing; after it, all of the record
 // is there. A receiver that dies leaves `consumed` where it was: the sender finds the ring full, and its owner
@@ -31,11 +31,13 @@
 
 namespace clan::mpi {
 
-constexpr std::uint32_t kSlots = 256;        ///< of a ring; a power of two
-constexpr std::size_t kInlineBytes = 56;     ///< of a record that fits its slot
+constexpr std::uint32_t kSlots = 512;     ///< of a ring; a power of two
+constexpr std::size_t kSlotBytes = 56;    ///< of a record that fits one slot
+constexpr std::uint32_t kMostSlots = 17;  ///< of one record
+constexpr std::size_t kInlineBytes = kMostSlots * kCacheLine - 8;  ///< of a record in the ring
 
 enum class RecordKind : std::uint8_t {
-  kInline = 1,  ///< all of it is in the slot
+  kInline = 1,  ///< all of it is in the ring
   kBulk,        ///< all of it is in the bulk area
 };
 
@@ -43,7 +45,7 @@ struct alignas(kCacheLine) Slot {
   /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down.
   std::atomic<std::uint64_t> head;
   /// The record, or, if it is in the bulk area, its offset there, 4 bytes.
-  std::byte data[kInlineBytes];
+  std::byte data[kSlotBytes];
 };
 static_assert(sizeof(Slot) == kCacheLine && offsetof(Slot, data) == 8);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -69,7 +71,12 @@ struct ChannelView {
   std::uint32_t bulk_bytes = 0;  ///< a power of two
 };
 
-constexpr std::uint64_t lap_of(std::uint64_t position) { return (position / kSlots + 1) & 0xffff; }
+/// Never 0: a cleared head is of no lap.
+constexpr std::uint64_t lap_of(std::uint64_t position) { return position / kSlots % 0xffff + 1; }
+/// Slots of a record in the ring.
+constexpr std::uint32_t slots_of(std::size_t bytes) {
+  return static_cast<std::uint32_t>((bytes + sizeof(std::uint64_t) + kCacheLine - 1) / kCacheLine);
+}
 constexpr std::uint64_t head_of(std::uint64_t position, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
   return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(kind)} << 40 | std::uint64_t{tag} << 32 | bytes;
 }
@@ -82,17 +89,23 @@ class ChannelSender {
     // PAIR channel.consumed: where the owner before us has left off
     produced_ = consumed_ = view.control->consumed.load(std::memory_order_acquire);
     for (std::uint64_t& end : bulk_end_) end = 0;
+    // What the owner before us has left in the slots is not known; memory that nobody has used is clear.
+    for (bool& dirty : dirty_) dirty = produced_ != 0;
     bulk_tail_ = next_look_ = 0;
   }
 
-  /// Precondition: header and payload together are at most kInlineBytes. False: no slot is free.
+  /// Precondition: header and payload together are at most kInlineBytes. False: there are not as many free slots, or
+  /// not before the ring's end; reserve() may have room.
   bool send_inline(std::uint8_t tag, const void* header, std::size_t header_bytes, const void* payload,
                    std::size_t payload_bytes) {
-    if (!slot_free()) [[unlikely]] return false;
-    Slot& slot = view_.slots[produced_ % kSlots];
-    copy_short(slot.data, header, header_bytes);
-    copy_short(slot.data + header_bytes, payload, payload_bytes);
-    publish(slot, RecordKind::kInline, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes));
+    const std::uint32_t slots = slots_of(header_bytes + payload_bytes);
+    const std::uint32_t index = produced_ % kSlots;
+    if (index + slots > kSlots || !slots_free(slots)) [[unlikely]] return false;
+    std::byte* data = view_.slots[index].data;
+    copy_short(data, header, header_bytes);
+    copy_short(data + header_bytes, payload, payload_bytes);
+    for (std::uint32_t i = 1; i < slots; ++i) dirty_[index + i] = true;
+    publish(RecordKind::kInline, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes), slots);
     return true;
   }
 
@@ -100,7 +113,7 @@ class ChannelSender {
   /// one begins a cache line. Nothing is sent until commit(); a reservation that is not committed is as if it had not
   /// been made.
   std::byte* reserve(std::size_t header_bytes, std::size_t payload_bytes) {
-    if (!slot_free()) [[unlikely]] return nullptr;
+    if (!slots_free(1)) [[unlikely]] return nullptr;
     const std::size_t lead = payload_bytes >= kLong ? -header_bytes % kCacheLine : 0;
     const std::size_t bytes = lead + header_bytes + payload_bytes;
     const std::uint64_t need = (bytes + kCacheLine - 1) & ~std::uint64_t{kCacheLine - 1};
@@ -116,10 +129,9 @@ class ChannelSender {
   }
   /// Precondition: reserve() was called for as many bytes.
   void commit(std::uint8_t tag, std::size_t bytes) {
-    Slot& slot = view_.slots[produced_ % kSlots];
-    std::memcpy(slot.data, &reserved_offset_, sizeof reserved_offset_);
+    std::memcpy(view_.slots[produced_ % kSlots].data, &reserved_offset_, sizeof reserved_offset_);
     bulk_tail_ = reserved_end_;
-    publish(slot, RecordKind::kBulk, tag, static_cast<std::uint32_t>(bytes));
+    publish(RecordKind::kBulk, tag, static_cast<std::uint32_t>(bytes), 1);
   }
 
   /// The receiver's word made no sense: nothing will be sent any more.
@@ -132,7 +144,12 @@ class ChannelSender {
   }
 
  private:
-  bool slot_free() { return produced_ - consumed_ < kSlots || (refresh() && produced_ - consumed_ < kSlots); }
+  /// And the one behind them, if its head has to be cleared.
+  bool slots_free(std::uint32_t slots) {
+    const std::uint32_t more = dirty_[(produced_ + slots) % kSlots] ? 1 : 0;
+    const std::uint64_t limit = kSlots - slots - more;
+    return produced_ - consumed_ <= limit || (refresh() && produced_ - consumed_ <= limit);
+  }
 
   // Where the next record of that size would lie; false: there is no room.
   bool place(std::uint64_t need) {
@@ -165,11 +182,17 @@ class ChannelSender {
     return true;
   }
 
-  void publish(Slot& slot, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
-    bulk_end_[produced_ % kSlots] = bulk_tail_;
+  void publish(RecordKind kind, std::uint8_t tag, std::uint32_t bytes, std::uint32_t slots) {
+    const std::uint32_t index = produced_ % kSlots, next = (produced_ + slots) % kSlots;
+    if (dirty_[next]) {
+      view_.slots[next].head.store(0, std::memory_order_relaxed);  // relaxed: published by the head below
+      dirty_[next] = false;
+    }
+    dirty_[index] = false;
+    bulk_end_[(produced_ + slots - 1) % kSlots] = bulk_tail_;
     // PAIR channel.head: publishes the record to ChannelReceiver::next()
-    slot.head.store(head_of(produced_, kind, tag, bytes), std::memory_order_release);
-    ++produced_;
+    view_.slots[index].head.store(head_of(produced_, kind, tag, bytes), std::memory_order_release);
+    produced_ += slots;
   }
 
   static constexpr std::size_t kLong = 512;
@@ -184,7 +207,8 @@ class ChannelSender {
   std::uint64_t reserved_end_ = 0;
   std::uint32_t reserved_offset_ = 0;
   bool broken_ = false;
-  std::uint64_t bulk_end_[kSlots] = {};  ///< bulk_tail_ behind the record in each slot
+  std::uint64_t bulk_end_[kSlots] = {};  ///< bulk_tail_ behind the record that ends in each slot
+  bool dirty_[kSlots] = {};              ///< bytes of a record lie where the slot's head would be
 };
 
 /// A record that has arrived, in place and in one piece: some of Open MPI's receivers do not count what lies in a
@@ -220,8 +244,10 @@ class ChannelReceiver {
     const std::size_t bytes = head & 0xffffffff;
     record->tag = static_cast<std::uint8_t>(head >> 32);
     const auto kind = static_cast<RecordKind>(head >> 40 & 0xff);
+    std::uint32_t slots = 1;
     if (kind == RecordKind::kInline) [[likely]] {
-      if (bytes > kInlineBytes) return Next::kNonsense;
+      slots = slots_of(bytes);
+      if (bytes > kInlineBytes || cursor_ % kSlots + slots > kSlots) return Next::kNonsense;
       record->data = slot_->data;
     } else {
       // Every field is the sender's word, and is read once.
@@ -234,11 +260,12 @@ class ChannelReceiver {
       bulk_taken_ += bytes;
     }
     record->bytes = bytes;
-    if (++cursor_ % kSlots == 0) {
+    cursor_ += slots;
+    if (cursor_ % kSlots == 0) {
       lap_ = lap_of(cursor_);
       slot_ = view_.slots;
     } else {
-      ++slot_;
+      slot_ += slots;
     }
     return Next::kRecord;
   }

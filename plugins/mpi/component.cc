@@ -172,6 +172,7 @@ Result<Node*> make_node() {
   auto modex = make_modex(*node);
   if (!modex) return modex.error();
   node->modex = *modex;
+  if (auto s = register_all_memory(*node); !s) return s.error();
   if (!make_fragment_lists(*node)) return Error{ENOMEM, "no memory for fragments"};
   open_page(*node);
   return node.release();

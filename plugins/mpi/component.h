@@ -174,6 +174,10 @@ struct Node {
   std::optional<RdmaQueue> rdma;
   std::mutex rdma_mutex;
 
+  /// For messages that their receivers fetch: all of this process's memory, for reading, registered once. Processes of
+  /// one user may read each other's anyway; what they may write is registered piece by piece.
+  std::unique_ptr<Registration> all_memory;
+  Handle local_memory;  ///< of nobody's use but ours: local memory needs no registration
   Registrations registrations;
   std::uint32_t operations_seen = 0;  ///< of the thread that progresses
   std::mutex outstanding_mutex;
@@ -211,6 +215,9 @@ int finalize(mca_btl_base_module_t* module);
 void open_page(Node& node);
 void close_page(Node& node);
 MpiPeer* peer_counters(Node& node, std::uint64_t peer);
+
+// rdma.cc
+Status register_all_memory(Node& node);
 
 // peers.cc
 Result<Modex> make_modex(Node& node);

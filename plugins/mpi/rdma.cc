@@ -85,6 +85,16 @@ bool worth_fetching(Endpoint& endpoint, std::size_t size) {
 
 }  // namespace
 
+Status register_all_memory(Node& node) {
+  constexpr std::uintptr_t kFirst = 4096, kEnd = (std::uintptr_t{1} << 47) - 4096;
+  auto aperture = Aperture::export_region(node.context, {reinterpret_cast<std::byte*>(kFirst), kEnd - kFirst},
+                                          Rights::kRead);
+  if (!aperture) return aperture.error();
+  node.all_memory = std::make_unique<Registration>(Registration{{}, std::move(*aperture)});
+  node.all_memory->handle = {node.all_memory->aperture.cookie(), kFirst, 1, 0};
+  return {};
+}
+
 // Open MPI registers a message that it would have its receiver fetch, and the memory of windows. Null: it sends the
 // message by the channel instead.
 Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, std::size_t size,
@@ -94,8 +104,11 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   if (!window && flags == MCA_BTL_REG_FLAG_REMOTE_READ) {
     if (!endpoint->can_copy || !worth_fetching(*endpoint, size)) return nullptr;
     if (!endpoint->hears_us) endpoint->hears_us = node.segment.hears(endpoint->node);
-    if (!endpoint->hears_us) return nullptr;
+    if (!endpoint->hears_us || !make_queue(node)) return nullptr;
+    node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+    return &node.all_memory->handle;
   }
+  if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;  // where a get goes
   if (size == 0 || !make_queue(node)) return nullptr;
   const bool writes = (flags & ~static_cast<std::uint32_t>(MCA_BTL_REG_FLAG_REMOTE_READ)) != 0;
   auto aperture = Aperture::export_region(node.context, {static_cast<std::byte*>(base), size},
@@ -108,16 +121,18 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   if (window) {
     node.registrations.add(*registration);
     start_server(node);
-  } else {
-    node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
   }
   return &registration->handle;
 }
 
 int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
+  if (g_node != nullptr && handle == &g_node->local_memory) return OPAL_SUCCESS;
+  if (g_node != nullptr && handle == &g_node->all_memory->handle) {
+    g_node->offered.fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
+    return OPAL_SUCCESS;
+  }
   auto* registration = reinterpret_cast<Registration*>(handle);
   if (g_node != nullptr && handle->lasting != 0) g_node->registrations.remove(*registration);
-  if (g_node != nullptr && handle->lasting == 0) g_node->offered.fetch_sub(1, std::memory_order_relaxed);
   delete registration;
   return OPAL_SUCCESS;
 }

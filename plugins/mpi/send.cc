@@ -89,9 +89,8 @@ bool write(Endpoint& endpoint, Fragment& fragment) {
   const std::size_t more = fragment.base.des_segment_count > 1 ? rest.seg_len : 0;
   const std::size_t all = head.seg_len + more;
   ChannelSender& sender = endpoint.sender;
-  if (all <= kInlineBytes) {
-    if (!sender.send_inline(fragment.tag, head.seg_addr.pval, head.seg_len, rest.seg_addr.pval, more)) return false;
-  } else {
+  if (all > kInlineBytes ||
+      !sender.send_inline(fragment.tag, head.seg_addr.pval, head.seg_len, rest.seg_addr.pval, more)) {
     std::byte* room = sender.reserve(head.seg_len, more);
     if (room == nullptr) return false;
     std::memcpy(room, head.seg_addr.pval, head.seg_len);
@@ -119,7 +118,9 @@ bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* heade
   const bool packs = payload_bytes != 0 && opal_convertor_need_buffers(convertor) != 0;
   void* data = nullptr;
   if (payload_bytes != 0 && !packs) opal_convertor_get_current_pointer(convertor, &data);
-  if (all <= kInlineBytes && !packs) return sender.send_inline(tag, header, header_bytes, data, payload_bytes);
+  if (all <= kInlineBytes && !packs && sender.send_inline(tag, header, header_bytes, data, payload_bytes)) [[likely]] {
+    return true;
+  }
   std::byte* room = sender.reserve(header_bytes, payload_bytes);
   if (room == nullptr) return false;
   copy_short(room, header, header_bytes);

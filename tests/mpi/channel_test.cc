@@ -36,8 +36,9 @@ class Channel : public ::testing::Test {
   bool send(std::size_t n, unsigned seed, std::size_t header_bytes = 14) {
     const auto bytes = pattern(header_bytes + n, seed);
     const auto tag = static_cast<std::uint8_t>(seed);
-    if (header_bytes + n <= kInlineBytes) {
-      return sender_.send_inline(tag, bytes.data(), header_bytes, bytes.data() + header_bytes, n);
+    if (header_bytes + n <= kInlineBytes &&
+        sender_.send_inline(tag, bytes.data(), header_bytes, bytes.data() + header_bytes, n)) {
+      return true;
     }
     std::byte* room = sender_.reserve(header_bytes, n);
     if (room == nullptr) return false;
@@ -101,6 +102,29 @@ TEST_F(Channel, RefusesWhatHasNoRoomInTheBulkAreaUntilSomeIsGivenBack) {
   receiver_.publish(true);
   EXPECT_TRUE(send(10'000, 7));
   expect(10'000, 7);
+}
+
+TEST_F(Channel, BytesOfARecordAreNeverTakenForTheHeadOfAnother) {
+  // Records whose bytes are heads of the lap to come, of all places.
+  unsigned seed = 0;
+  for (std::uint64_t lap = 0; lap < 20; ++lap) {
+    for (unsigned i = 0; i < 200; ++i) {
+      std::vector<std::byte> forged(300);
+      const std::uint64_t head = head_of((lap + i % 3) * kSlots, RecordKind::kInline, 65, 8);
+      for (std::size_t at = 0; at + 8 <= forged.size(); at += 8) std::memcpy(forged.data() + at, &head, 8);
+      const std::size_t n = i % 5 == 0 ? 30 : 260 + i % 40;
+      if (!sender_.send_inline(1, forged.data(), 0, forged.data(), n)) {
+        ASSERT_TRUE(send(20, ++seed));
+        expect(20, seed);
+      } else {
+        Record record;
+        ASSERT_EQ(receiver_.next(&record), ChannelReceiver::Next::kRecord);
+        ASSERT_EQ(record.bytes, n);
+      }
+      ASSERT_FALSE(receiver_.ready()) << "nothing else has been sent";
+      receiver_.publish(true);
+    }
+  }
 }
 
 TEST_F(Channel, NeverOverwritesWhatIsStillBeingRead) {
@@ -171,6 +195,7 @@ TEST_F(Channel, RecordsThatReachBeyondTheChannelAreNonsense) {
   };
   using Next = ChannelReceiver::Next;
   EXPECT_EQ(forge(head_of(0, RecordKind::kInline, 65, kInlineBytes + 1), 0), Next::kNonsense);
+  EXPECT_EQ(forge(head_of(0, RecordKind::kInline, 65, 0xffff'ffff), 0), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, kBulk + 1), 0), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), kBulk - 99), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), 0xffff'fff0), Next::kNonsense);

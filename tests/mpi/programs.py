@@ -117,8 +117,8 @@ def mixed(test):
     for other in ("vader", "tcp"):
         program = [Path(test.mpi, "mpi-collectives"), 16384]
         said = test.text(test.clan, "run", "--with", "mpi", ofi.find_mpirun(), "--oversubscribe", "--mca",
-                         "btl_clan_verbose", 1, "-n", 2, "--mca", "btl", f"clan,{other},self", *program, ":", "-n", 2,
-                         "--mca", "btl", f"{other},self", *program, seconds=120)
+                         "btl_clan_verbose", 1, "-n", 2, "env", f"OMPI_MCA_btl=clan,{other},self", *program, ":", "-n", 2,
+                         "env", f"OMPI_MCA_btl={other},self", *program, seconds=120)
         require("collectives: PASS" in said, said[-1500:])
         to = sorted(int(rank) for rank, records, *_ in re.findall(SUMS, said) if int(records) > 0)
         require(to == [0, 1], f"sent by clan to ranks {to}: {said[-1500:]}")
