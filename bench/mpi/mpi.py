@@ -27,7 +27,7 @@ TRANSPORT = {
     "clan": "--mca pml ob1 --mca btl clan,self",
     "vader": "--mca pml ob1 --mca btl vader,self",
     "btl tcp": "--mca pml ob1 --mca btl tcp,self",
-    "mtl ofi": "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include clan --mca btl self",
+    "mtl ofi": "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include clan",
 }
 
 
@@ -71,14 +71,14 @@ ROWS = [
     Row("messages", "ping-pong, one way; 64 messages at once, one way and both", COLUMNS,
         [Point("latency", n, f"latency {size(n)}", {"vader": LATENCY_BARS.get(n, 1)}) for n in LATENCIES]
         + [Point("window", n, f"64 under way, {size(n)}", {"vader": STREAM_BARS.get(n, 1)}) for n in STREAMS]
-        + [Point("both", n, f"64 under way both ways, {size(n)}", {"vader": STREAM_BARS[n]} if n > 8 else {})
+        + [Point("both", n, f"64 under way both ways, {size(n)}", {"vader": STREAM_BARS.get(n, 1)} if n >= KB else {})
            for n in STREAMS],
         mpi_round(["latency", "window", "both"], 2, COLUMNS)),
     Row("windows", "one-sided on the program's own memory, one at a time, flushed; the target waits in a barrier",
-        COLUMNS[:3],
+        COLUMNS[:2],
         [Point(kind, n, f"{kind} {size(n)}", {"vader": 3} if n == 8 else {}) for kind in ("put", "get")
          for n in (8, 64 * KB)] + [Point("fetch-add", 8, "fetch-and-add 8 B", {"vader": 3})],
-        mpi_round(["put", "get", "fetch-add"], 2, COLUMNS[:3])),
+        mpi_round(["put", "get", "fetch-add"], 2, COLUMNS[:2])),
     Row("collectives", "collectives of two ranks", COLUMNS, collectives(2), mpi_round(COLLECTIVES, 2, COLUMNS)),
     Row("crowd", "eight ranks on two cores, which yield when idle", COLUMNS[:2], collectives(8),
         mpi_round(COLLECTIVES, 8, COLUMNS[:2], ["--mca", "mpi_yield_when_idle", "1"])),
