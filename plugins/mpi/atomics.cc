@@ -16,10 +16,6 @@ constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
 constexpr std::uint32_t kWake = 1;                ///< type of the out-of-band message
 constexpr unsigned kRest = 64;                    ///< small puts and gets by the kernel after one that nobody took
 
-OperationCell* cells_of(const ChannelView& channel) {
-  return reinterpret_cast<OperationCell*>(reinterpret_cast<std::byte*>(channel.control) + kCellsOffset);
-}
-
 /// A cell of that peer that nobody of us uses, or null.
 OperationCell* take_cell(Endpoint& endpoint) {
   OperationCell* cells = cells_of(endpoint.remote.channel());
@@ -47,6 +43,7 @@ void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::siz
   cell.aperture = cookie.aperture;
   // PAIR cell.state: publishes the operation to serve_cell()
   cell.state.store(CellState::kPosted, std::memory_order_release);
+  if (&cell == cells_of(endpoint.remote.channel())) return;  // which the receiver looks at anyway
   // PAIR segment.operations: the receiver looks at all cells when this has changed
   endpoint.remote.header().operations.fetch_add(1, std::memory_order_release);
 }
@@ -64,6 +61,8 @@ bool answered_soon(const OperationCell& cell) {
   return false;
 }
 
+}  // namespace
+
 void serve_cell(Node& node, OperationCell& cell) {
   CellState posted = CellState::kPosted;
   // PAIR cell.state: sees the operation; of all who look, one has it
@@ -74,6 +73,8 @@ void serve_cell(Node& node, OperationCell& cell) {
   // PAIR cell.state: publishes the answer
   cell.state.store(CellState::kDone, std::memory_order_release);
 }
+
+namespace {
 
 void serve_all(Node& node) {
   for (std::uint32_t i = 0; i < node.segment.taken(); ++i) {

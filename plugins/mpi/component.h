@@ -250,7 +250,13 @@ int progress();
 /// The thread that answers peers while no thread of the program is in Open MPI; from the first window on.
 void start_server(Node& node);
 void end_server(Node& node);
-/// Does what peers have asked for. Whether there was something.
+/// The first is the one in use where a peer waits for each of its operations: its receiver polls it.
+inline OperationCell* cells_of(const ChannelView& channel) {
+  return reinterpret_cast<OperationCell*>(reinterpret_cast<std::byte*>(channel.control) + kCellsOffset);
+}
+/// Carries it out, if it is posted and no other thread has it.
+void serve_cell(Node& node, OperationCell& cell);
+/// Does what peers have posted in other cells than the first. Whether there was something.
 int serve_operations(Node& node);
 /// Takes answers of peers, and wakes those that do not answer.
 int finish_operations(Node& node);

@@ -100,6 +100,11 @@ int look_at_channels(Node& node) {
     for (std::size_t i = 0; i < node.receivers.size(); ++i) {
       ChannelReceiver& channel = *node.receivers[i];
       if (channel.ready()) events += receive(node, channel);
+      OperationCell& cell = *cells_of(channel.view());
+      if (cell.state.load(std::memory_order_relaxed) == CellState::kPosted) {  // relaxed: serve_cell() acquires
+        serve_cell(node, cell);
+        ++events;
+      }
     }
     events += serve_operations(node);
     if (events > 0) break;
