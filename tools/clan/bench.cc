@@ -20,6 +20,7 @@ constexpr const char* kApps = "apps/apps.py";
 constexpr const char* kOfi = "ofi/ofi.py";
 constexpr const char* kOrb = "orb/orb.py";
 constexpr const char* kRpc = "rpc/rpc.py";
+constexpr const char* kMpi = "mpi/mpi.py";
 
 /// The directory this program is in, empty if the kernel does not say.
 std::filesystem::path own_directory() {
@@ -77,6 +78,9 @@ int exec_bench(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "rpc") {
     return exec_script(kRpc, "CLAN_SUNRPC or CLAN_BENCH", arguments);
   }
+  if (!arguments.empty() && arguments[0] == "mpi") {
+    return exec_script(kMpi, "CLAN_MPI or CLAN_BENCH", arguments);
+  }
   const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
     fmt::print(stderr,
@@ -97,6 +101,8 @@ int exec_bench(const std::vector<std::string>& arguments) {
       fmt::print("clan bench orb [--help]    omniORB calls beside giop:tcp and giop:unix\n");
     if (!find_part(kRpc, R_OK).empty())
       fmt::print("clan bench rpc [--help]    remote calls of libtirpc over CLAN beside its own transports\n");
+    if (!find_part(kMpi, R_OK).empty())
+      fmt::print("clan bench mpi [--help]    Open MPI over btl clan beside vader, tcp and mtl ofi\n");
     fmt::print("clan bench ...             the engine beside the kernel:\n\n");
     std::fflush(stdout);
   }

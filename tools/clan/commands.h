@@ -74,12 +74,23 @@ ProviderState look_for_rpc();
 std::vector<std::string> remote_call_lines(const std::vector<pid_t>& pids);
 std::vector<std::string> remote_call_objects(const std::vector<pid_t>& pids);
 
+/// Why Open MPI cannot load mca_btl_clan.so, "" if it can; the variables by which it does; `clan env mpi`; for `clan
+/// doctor`.
+std::string why_no_mpi();
+std::vector<std::pair<std::string, std::string>> mpi_variables();
+int print_mpi_environment();
+ProviderState look_for_mpi();
+/// A line, or a JSON object, for each rank of MPI that another sends to over CLAN. No pids: of all.
+std::vector<std::string> mpi_rank_lines(const std::vector<pid_t>& pids);
+std::vector<std::string> mpi_rank_objects(const std::vector<pid_t>& pids);
+
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {
   bool tcp = true;   ///< the preload library
   bool ofi = false;  ///< the libfabric provider
   bool orb = false;  ///< the transport for omniORB
   bool rpc = false;  ///< libclanrpc
+  bool mpi = false;  ///< mca_btl_clan, of Open MPI
   std::string only;
   std::string except;
   std::string log;

@@ -484,6 +484,16 @@ Finding check_sunrpc() {
 }
 #endif
 
+#ifdef CLAN_MPI
+Finding check_open_mpi() {
+  const ProviderState component = look_for_mpi();
+  return {.name = "Open MPI",
+          .state = component.found ? State::kOk : State::kAbsent,
+          .seen = component.seen,
+          .effect = component.effect};
+}
+#endif
+
 std::string json_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -533,6 +543,9 @@ int doctor(bool json) {
 #endif
 #ifdef CLAN_SUNRPC
       check_sunrpc(),
+#endif
+#ifdef CLAN_MPI
+      check_open_mpi(),
 #endif
   };
   const bool usable =

@@ -45,6 +45,9 @@ std::string check_faces(const std::string& text) {
 #ifdef CLAN_SUNRPC
       "rpc",
 #endif
+#ifdef CLAN_MPI
+      "mpi",
+#endif
   };
   std::size_t length = 0, found = 0;
   std::string all;
@@ -75,6 +78,7 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            options.ofi = names_face(faces, "ofi");
            options.orb = names_face(faces, "orb");
            options.rpc = names_face(faces, "rpc");
+           options.mpi = names_face(faces, "mpi");
          },
          "What goes over CLAN: local TCP connections (tcp, the default), what the program does by\n"
          "libfabric, as MPI does (ofi), "
@@ -83,6 +87,9 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
 #endif
 #ifdef CLAN_SUNRPC
          "remote calls by libtirpc (rpc), "
+#endif
+#ifdef CLAN_MPI
+         "messages and windows of Open MPI by its own byte transfer layer (mpi), "
 #endif
          "or several (tcp,ofi)")
       ->type_name("FACE,...")
@@ -217,6 +224,9 @@ int main(int argc, char** argv) {
 #ifdef CLAN_SUNRPC
   faces.push_back("rpc");
 #endif
+#ifdef CLAN_MPI
+  faces.push_back("mpi");
+#endif
   if (!faces.empty()) {
     env->add_option("FACE", face, "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
         ->check(CLI::IsMember(faces));
@@ -228,6 +238,9 @@ int main(int argc, char** argv) {
 #endif
 #ifdef CLAN_SUNRPC
     if (face == "rpc") exit_code = clan::tool::print_rpc_environment();
+#endif
+#ifdef CLAN_MPI
+    if (face == "mpi") exit_code = clan::tool::print_mpi_environment();
 #endif
 #ifdef CLAN_OMNIORB
     if (face == "orb") exit_code = clan::tool::print_orb_environment();

@@ -153,6 +153,17 @@ bool check_rpc() {
   return why.empty();
 }
 
+/// True if Open MPI can load our component.
+bool check_mpi() {
+#ifdef CLAN_MPI
+  const std::string why = why_no_mpi();
+#else
+  const std::string why = "this CLAN was built without the transport for Open MPI (CLAN_MPI)";
+#endif
+  if (!why.empty()) complain("{}", why);
+  return why.empty();
+}
+
 /// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot be passed
 /// on.
 bool set_variables(const RunOptions& options, const std::string& library) {
@@ -194,6 +205,11 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     for (const auto& [name, value] : ofi_variables()) setenv(name.c_str(), value.c_str(), 1);
   }
 #endif
+#ifdef CLAN_MPI
+  if (options.mpi) {
+    for (const auto& [name, value] : mpi_variables()) setenv(name.c_str(), value.c_str(), 1);
+  }
+#endif
   return true;
 }
 
@@ -224,11 +240,16 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
              options.orb ? "orb" : "ofi");
     return kUsage;
   }
+  if (options.ofi && options.mpi) {
+    complain("Open MPI takes one way for its messages: --with ofi or --with mpi");
+    return kUsage;
+  }
   const std::string library = library_path();
   if (options.tcp && !check_library(library)) return kOurFault;
   if (options.ofi && !check_provider()) return kOurFault;
   if (options.orb && !check_orb()) return kOurFault;
   if (options.rpc && !check_rpc()) return kOurFault;
+  if (options.mpi && !check_mpi()) return kOurFault;
   const Command found = find_command(name);
   if (found.err != 0) {
     const bool absent = found.err == ENOENT || found.err == ENOTDIR;

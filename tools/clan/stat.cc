@@ -657,6 +657,11 @@ int print_connections(const StatOptions& options) {
     remote_calls = options.json ? remote_call_objects(options.pids) : remote_call_lines(options.pids);
     if (options.json) objects.insert(objects.end(), remote_calls.begin(), remote_calls.end());
 #endif
+    std::vector<std::string> mpi_ranks;
+#ifdef CLAN_MPI
+    mpi_ranks = options.json ? mpi_rank_objects(options.pids) : mpi_rank_lines(options.pids);
+    if (options.json) objects.insert(objects.end(), mpi_ranks.begin(), mpi_ranks.end());
+#endif
 
     if (options.prometheus) {
       print_prometheus(seen);
@@ -672,6 +677,8 @@ int print_connections(const StatOptions& options) {
       print_text(rows);
       if (!remote_calls.empty()) fmt::print("\nREMOTE CALLS\n");
       for (const std::string& line : remote_calls) fmt::print("{}\n", line);
+      if (!mpi_ranks.empty()) fmt::print("\nMPI\n");
+      for (const std::string& line : mpi_ranks) fmt::print("{}\n", line);
     }
     const bool written = std::fflush(stdout) == 0;
     if (first) mention(seen);

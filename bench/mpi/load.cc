@@ -1,0 +1,291 @@
+// What `clan bench mpi` has Open MPI run, for whichever transport mpirun was told to take. Rank 0 prints "KIND BYTES
+// MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
+//
+//   mpirun -np RANKS ... clan-mpi-transport-load MS CORE,CORE,... KIND...
+//
+// latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. both: the same in both
+// directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in a barrier. allreduce, alltoall,
+// bcast: all ranks, one after the other. Data are checked: of messages a number at front, middle and back and, before
+// and after each measurement, every byte; of the others the result.
+#include <mpi.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kWindow = 64;
+constexpr int kSlices = 27, kMostTimes = 5;
+constexpr int kMostBytes = 4 << 20;
+const std::vector<int> kMessages{0, 1, 8, 64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1 << 20, 4 << 20};
+const std::vector<int> kStreams{1, 8, 64, 1024, 8192, 65536, 1 << 20};
+const std::vector<int> kSmallAndMiddle{8, 65536};
+
+long times_preempted() {
+  rusage usage{};
+  (void)getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
+[[noreturn]] void give_up(const char* why) {
+  std::fprintf(stderr, "clan-mpi-transport-load: %s\n", why);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+class Rank {
+ public:
+  Rank() : out_(2 * kMostBytes, 0x5a), in_(2 * kMostBytes) {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+  }
+
+  void report(const std::string& kind, int bytes, double ms) {
+    const int unit = kind == "window" || kind == "both" ? kWindow : 8;
+    const int few = bytes <= 65536 ? 2 * kWindow : unit;
+    verify(bytes);
+    (void)run(kind, bytes, few);  // warm
+    double each = std::max(run(kind, bytes, few) / few, 1e-9);
+    int times = static_cast<int>(std::clamp(ms * 1e-3 / kSlices / each, double(few), 1e6)) / unit * unit;
+    MPI_Bcast(&times, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    std::vector<double> calm, disturbed;
+    const double until = MPI_Wtime() + kMostTimes * ms * 1e-3;
+    for (int more = 1; more != 0;) {
+      const long before = times_preempted();
+      const double us = run(kind, bytes, times) / times * 1e6;
+      int preempted = times_preempted() != before ? 1 : 0;
+      MPI_Allreduce(MPI_IN_PLACE, &preempted, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+      (preempted != 0 ? disturbed : calm).push_back(us);
+      more = calm.size() < kSlices && MPI_Wtime() < until ? 1 : 0;
+      MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
+    verify(bytes);
+    if (rank_ != 0) return;
+    auto& kept = calm.empty() ? disturbed : calm;
+    std::sort(kept.begin(), kept.end());
+    std::printf("%s %d %.5f %.5f %zu %zu\n", kind.c_str(), bytes, kept.front(), kept[kept.size() / 2], calm.size(),
+                disturbed.size());
+    std::fflush(stdout);
+  }
+
+ private:
+  using Way = double (Rank::*)(int bytes, int times);
+
+  double run(const std::string& kind, int bytes, int times) {
+    static const std::map<std::string, Way> ways{
+        {"latency", &Rank::ping_pong}, {"window", &Rank::windows},     {"both", &Rank::both_ways},
+        {"put", &Rank::put},           {"get", &Rank::get},            {"fetch-add", &Rank::fetch_add},
+        {"allreduce", &Rank::allreduce}, {"alltoall", &Rank::alltoall}, {"bcast", &Rank::bcast}};
+    const auto way = ways.find(kind);
+    if (way == ways.end()) give_up("no such kind");
+    MPI_Barrier(MPI_COMM_WORLD);
+    return (this->*way->second)(bytes, times);
+  }
+
+  static std::uint8_t stamp_of(int number) { return static_cast<std::uint8_t>(number % 251 + 1); }
+  void stamp(int bytes, int number) {
+    if (bytes > 0) out_[0] = out_[bytes / 2] = out_[bytes - 1] = stamp_of(number);
+  }
+  void check(int bytes, int number) const {
+    const std::uint8_t s = stamp_of(number);
+    if (bytes > 0 && (in_[0] != s || in_[bytes / 2] != s || in_[bytes - 1] != s)) give_up("wrong data");
+  }
+
+  double ping_pong(int bytes, int times) {
+    const double began = MPI_Wtime();
+    for (int i = 0; i < times; ++i) {
+      if (rank_ == 0) {
+        stamp(bytes, i);
+        MPI_Send(out_.data(), bytes, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
+      }
+      MPI_Recv(in_.data(), bytes, MPI_BYTE, 1 - rank_, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      check(bytes, i);
+      if (rank_ == 1) {
+        stamp(bytes, i);
+        MPI_Send(out_.data(), bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+      }
+    }
+    return (MPI_Wtime() - began) / 2;
+  }
+
+  double windows(int bytes, int times) {
+    MPI_Request requests[kWindow];
+    char answer = 0;
+    const double began = MPI_Wtime();
+    for (int w = 0; w < times / kWindow; ++w) {
+      if (rank_ == 0) {
+        stamp(bytes, w);
+        for (MPI_Request& r : requests) MPI_Isend(out_.data(), bytes, MPI_BYTE, 1, 2, MPI_COMM_WORLD, &r);
+        MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
+        MPI_Recv(&answer, 1, MPI_CHAR, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      } else {
+        for (MPI_Request& r : requests) MPI_Irecv(in_.data(), bytes, MPI_BYTE, 0, 2, MPI_COMM_WORLD, &r);
+        MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
+        check(bytes, w);
+        MPI_Send(&answer, 1, MPI_CHAR, 0, 3, MPI_COMM_WORLD);
+      }
+    }
+    return MPI_Wtime() - began;
+  }
+
+  double both_ways(int bytes, int times) {
+    MPI_Request requests[2 * kWindow];
+    const double began = MPI_Wtime();
+    for (int w = 0; w < times / kWindow; ++w) {
+      stamp(bytes, w);
+      for (int i = 0; i < kWindow; ++i) {
+        MPI_Irecv(in_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[i]);
+      }
+      for (int i = 0; i < kWindow; ++i) {
+        MPI_Isend(out_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[kWindow + i]);
+      }
+      MPI_Waitall(2 * kWindow, requests, MPI_STATUSES_IGNORE);
+      check(bytes, w);
+    }
+    return (MPI_Wtime() - began) / 2;
+  }
+
+  /// Over memory of the program's own: what MPI allocates, ranks of one host share without any transport.
+  template <typename Access>
+  double one_sided(int times, Access access) {
+    if (window_ == MPI_WIN_NULL) {
+      MPI_Win_create(in_.data(), static_cast<MPI_Aint>(in_.size()), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window_);
+    }
+    double took = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank_ == 0) {
+      MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window_);
+      const double began = MPI_Wtime();
+      for (int i = 0; i < times; ++i) {
+        access(i);
+        MPI_Win_flush(1, window_);
+      }
+      took = MPI_Wtime() - began;
+      MPI_Win_unlock(1, window_);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    return took;
+  }
+  double put(int bytes, int times) {
+    const double took = one_sided(times, [&](int i) {
+      stamp(bytes, i);
+      MPI_Put(out_.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_);
+    });
+    if (rank_ == 1) check(bytes, times - 1);
+    return took;
+  }
+  double get(int bytes, int times) {
+    if (rank_ == 1) std::fill_n(in_.begin(), bytes, std::uint8_t{77});
+    std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
+    const double took =
+        one_sided(times, [&](int) { MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_); });
+    if (rank_ == 0 && (got.front() != 77 || got.back() != 77)) give_up("wrong data got");
+    return took;
+  }
+  double fetch_add(int, int times) {
+    if (rank_ == 1) std::memset(in_.data(), 0, 8);
+    const std::int64_t one = 1;
+    std::int64_t before = 0;
+    const double took =
+        one_sided(times, [&](int) { MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 1, 0, MPI_SUM, window_); });
+    if (rank_ == 0 && before != times - 1) give_up("wrong sum");
+    return took;
+  }
+
+  double allreduce(int bytes, int times) {
+    const int n = bytes / 8;
+    auto* mine = reinterpret_cast<std::int64_t*>(out_.data());
+    auto* sums = reinterpret_cast<std::int64_t*>(in_.data());
+    std::fill_n(mine, n, rank_ + 1);
+    const double began = MPI_Wtime();
+    for (int i = 0; i < times; ++i) MPI_Allreduce(mine, sums, n, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    const double took = MPI_Wtime() - began;
+    if (sums[n - 1] != std::int64_t{ranks_} * (ranks_ + 1) / 2) give_up("wrong sum");
+    return took;
+  }
+  double alltoall(int bytes, int times) {
+    for (int r = 0; r < ranks_; ++r) std::fill_n(out_.begin() + r * bytes, bytes, static_cast<std::uint8_t>(10 * rank_ + r));
+    const double began = MPI_Wtime();
+    for (int i = 0; i < times; ++i) {
+      MPI_Alltoall(out_.data(), bytes, MPI_BYTE, in_.data(), bytes, MPI_BYTE, MPI_COMM_WORLD);
+    }
+    const double took = MPI_Wtime() - began;
+    for (int r = 0; r < ranks_; ++r) {
+      if (in_[static_cast<std::size_t>(r * bytes)] != static_cast<std::uint8_t>(10 * r + rank_)) give_up("wrong data");
+    }
+    return took;
+  }
+  double bcast(int bytes, int times) {
+    auto& buffer = rank_ == 0 ? out_ : in_;
+    stamp(bytes, times);
+    const double began = MPI_Wtime();
+    for (int i = 0; i < times; ++i) MPI_Bcast(buffer.data(), bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    const double took = MPI_Wtime() - began;
+    if (rank_ != 0) check(bytes, times);
+    return took;
+  }
+
+  void verify(int bytes) {
+    const int seed = ++seed_, peer = rank_ ^ 1;
+    if (peer >= ranks_) return;
+    for (int i = 0; i < bytes; ++i) out_[i] = static_cast<std::uint8_t>(i * 31 + (i >> 8) * 7 + seed);
+    MPI_Sendrecv(out_.data(), bytes, MPI_BYTE, peer, 4, in_.data(), bytes, MPI_BYTE, peer, 4, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+    if (!std::equal(out_.begin(), out_.begin() + bytes, in_.begin())) give_up("wrong data");
+  }
+
+  int rank_ = 0, ranks_ = 0;
+  int seed_ = 0;
+  std::vector<std::uint8_t> out_, in_;
+  MPI_Win window_ = MPI_WIN_NULL;
+
+ public:
+  void end() {
+    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
+  }
+};
+
+void take_core(const char* list, int rank) {
+  std::vector<int> cores;
+  for (const char* at = list; at != nullptr && *at != '\0'; at = std::strchr(at, ',')) {
+    if (*at == ',') ++at;
+    cores.push_back(std::atoi(at));
+  }
+  if (cores.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cores[static_cast<std::size_t>(rank) % cores.size()], &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) give_up("sched_setaffinity");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  if (argc < 4) give_up("MS CORES KIND...: see mpi.py");
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  take_core(argv[2], rank);
+  Rank me;
+  for (int i = 3; i < argc; ++i) {
+    const std::string kind = argv[i];
+    const bool streams = kind == "window" || kind == "both";
+    const std::vector<int> sizes = kind == "latency"     ? kMessages
+                                   : streams             ? kStreams
+                                   : kind == "fetch-add" ? std::vector<int>{8}
+                                                         : kSmallAndMiddle;
+    for (const int bytes : sizes) me.report(kind, bytes, std::atof(argv[1]));
+  }
+  me.end();
+  MPI_Finalize();
+  return 0;
+}

@@ -1,0 +1,272 @@
+// The two sides of operations.h, and Open MPI's atomics on top of them.
+#include <clan/clock.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "component.h"
+
+namespace clan::mpi {
+namespace {
+
+constexpr unsigned kLooksForAnswer = 2000;        ///< about a microsecond or two: a peer that polls has answered by then
+constexpr std::uint64_t kBeforeWakingNs = 20'000; ///< without an answer; then its thread is woken
+constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
+constexpr std::uint32_t kWake = 1;                ///< type of the out-of-band message
+constexpr unsigned kRest = 64;                    ///< small puts and gets by the kernel after one that nobody took
+
+/// A cell of that peer that nobody of us uses, or null.
+OperationCell* take_cell(Endpoint& endpoint) {
+  OperationCell* cells = cells_of(endpoint.remote.channel());
+  std::lock_guard lock(endpoint.cells_lock);
+  if (endpoint.cells_used == (1u << kCells) - 1) return nullptr;
+  const int free = std::countr_one(endpoint.cells_used);
+  endpoint.cells_used |= 1u << free;
+  return &cells[free];
+}
+
+void give_back_cell(Endpoint& endpoint, OperationCell* cell) {
+  const auto index = static_cast<unsigned>(cell - cells_of(endpoint.remote.channel()));
+  // PAIR cell.state: we have read the answer; nobody takes a free cell
+  cell->state.store(CellState::kFree, std::memory_order_release);
+  std::lock_guard lock(endpoint.cells_lock);
+  endpoint.cells_used &= ~(1u << index);
+}
+
+void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::size_t bytes, std::uint64_t address,
+          const RdmaCookie& cookie) {
+  cell.operation = operation;
+  cell.bytes = static_cast<std::uint16_t>(bytes);
+  cell.address = address;
+  cell.key = cookie.key;
+  cell.aperture = cookie.aperture;
+  // PAIR cell.state: publishes the operation to serve_cell()
+  cell.state.store(CellState::kPosted, std::memory_order_release);
+  if (&cell == cells_of(endpoint.remote.channel())) return;  // which the receiver looks at anyway
+  // PAIR segment.operations: the receiver looks at all cells when this has changed
+  endpoint.remote.header().operations.fetch_add(1, std::memory_order_release);
+}
+
+bool done(const OperationCell& cell) {
+  // PAIR cell.state: sees the answer
+  return cell.state.load(std::memory_order_acquire) == CellState::kDone;
+}
+
+bool answered_soon(const OperationCell& cell) {
+  for (unsigned i = 0; i < kLooksForAnswer; ++i) {
+    if (done(cell)) return true;
+    cpu_pause();
+  }
+  return false;
+}
+
+}  // namespace
+
+void serve_cell(Node& node, OperationCell& cell) {
+  CellState posted = CellState::kPosted;
+  // PAIR cell.state: sees the operation; of all who look, one has it
+  if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel)) return;
+  cell.error = static_cast<std::uint16_t>(node.registrations.with(
+      cell.aperture, cell.key, cell.address, cell.bytes, cell.operation != Operation::kGet,
+      [&](std::byte* address) { return carry_out(cell, address); }));
+  // PAIR cell.state: publishes the answer
+  cell.state.store(CellState::kDone, std::memory_order_release);
+}
+
+namespace {
+
+void serve_all(Node& node) {
+  for (std::uint32_t i = 0; i < node.segment.taken(); ++i) {
+    OperationCell* cells = cells_of(node.segment.channel(i));
+    for (unsigned c = 0; c < kCells; ++c) {
+      // relaxed: serve_cell() acquires
+      if (cells[c].state.load(std::memory_order_relaxed) == CellState::kPosted) serve_cell(node, cells[c]);
+    }
+  }
+}
+
+struct Kind {
+  Operation operation;
+  bool known;
+};
+Kind kind_of(mca_btl_base_atomic_op_t op) {
+  switch (op) {
+    case MCA_BTL_ATOMIC_ADD: return {Operation::kAdd, true};
+    case MCA_BTL_ATOMIC_AND: return {Operation::kAnd, true};
+    case MCA_BTL_ATOMIC_OR: return {Operation::kOr, true};
+    case MCA_BTL_ATOMIC_XOR: return {Operation::kXor, true};
+    case MCA_BTL_ATOMIC_LAND: return {Operation::kLogicalAnd, true};
+    case MCA_BTL_ATOMIC_LOR: return {Operation::kLogicalOr, true};
+    case MCA_BTL_ATOMIC_LXOR: return {Operation::kLogicalXor, true};
+    case MCA_BTL_ATOMIC_SWAP: return {Operation::kSwap, true};
+    case MCA_BTL_ATOMIC_MIN: return {Operation::kMin, true};
+    case MCA_BTL_ATOMIC_MAX: return {Operation::kMax, true};
+    default: return {Operation::kAdd, false};
+  }
+}
+
+/// What Open MPI wants to hear when it is done.
+void answer(const Outstanding& o) {
+  const int status = o.cell->error == 0 ? OPAL_SUCCESS : OPAL_ERROR;
+  if (o.local != nullptr && status == OPAL_SUCCESS) std::memcpy(o.local, o.cell->data, o.bytes);
+  give_back_cell(*o.endpoint, o.cell);
+  if (o.callback != nullptr) {
+    o.callback(&g_module, o.endpoint, o.local, o.local_handle, o.context, o.data, status);
+  }
+}
+
+int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const RdmaCookie& cookie,
+          std::uint64_t operand, std::uint64_t compared, int flags, Outstanding o) {
+  if ((flags & MCA_BTL_ATOMIC_FLAG_FLOAT) != 0) return OPAL_ERR_NOT_SUPPORTED;
+  Node& node = *g_node;
+  OperationCell* cell = take_cell(endpoint);
+  if (cell == nullptr) return OPAL_ERR_OUT_OF_RESOURCE;
+  o.endpoint = &endpoint;
+  o.cell = cell;
+  o.bytes = (flags & MCA_BTL_ATOMIC_FLAG_32BIT) != 0 ? 4 : 8;
+  cell->data[0] = operand;
+  cell->data[1] = compared;
+  post(endpoint, *cell, operation, o.bytes, address, cookie);
+  endpoint.counters->atomics.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
+  if (answered_soon(*cell)) {
+    answer(o);
+    return OPAL_SUCCESS;
+  }
+  o.since_ns = monotonic_ns();
+  std::lock_guard lock(node.outstanding_mutex);
+  node.outstanding.push_back(o);
+  node.outstanding_count.store(node.outstanding.size(), std::memory_order_relaxed);  // relaxed: a hint
+  return OPAL_SUCCESS;
+}
+
+void wake(Node& node, Endpoint& endpoint) {
+  if (auto s = node.wakeups->send(endpoint.wakeups, kWake, {}, 1000); !s) {
+    say(2, "rank %u cannot be woken: %s", static_cast<unsigned>(endpoint.name.vpid), s.error().message().c_str());
+  }
+}
+
+}  // namespace
+
+// The thread that answers where no thread of the program is in Open MPI. It is woken by whoever waits.
+void start_server(Node& node) {
+  std::lock_guard lock(node.server_mutex);
+  if (node.server.joinable()) return;
+  node.server = std::thread([&node] {
+    while (!node.server_ends.load(std::memory_order_acquire)) {  // PAIR mpi.server: ends
+      (void)node.wakeups->recv(1000);
+      serve_all(node);
+    }
+  });
+}
+
+void end_server(Node& node) {
+  std::lock_guard lock(node.server_mutex);
+  if (!node.server.joinable()) return;
+  node.server_ends.store(true, std::memory_order_release);  // PAIR mpi.server: the thread ends
+  (void)node.wakeups->send(node.wakeups->address(), kWake, {}, 1000);
+  node.server.join();
+}
+
+int serve_operations(Node& node) {
+  // PAIR segment.operations: sees the cells posted before
+  const std::uint32_t now = node.segment.header().operations.load(std::memory_order_acquire);
+  if (now == node.operations_seen) return 0;
+  node.operations_seen = now;
+  serve_all(node);
+  return 1;
+}
+
+int finish_operations(Node& node) {
+  if (node.outstanding_count.load(std::memory_order_relaxed) == 0) return 0;  // relaxed: a hint
+  std::vector<Outstanding> finished;
+  std::vector<Endpoint*> asleep;
+  {
+    std::unique_lock lock(node.outstanding_mutex, std::try_to_lock);
+    if (!lock) return 0;
+    const std::uint64_t now = monotonic_ns();
+    std::erase_if(node.outstanding, [&](Outstanding& o) {
+      if (done(*o.cell)) {
+        finished.push_back(o);
+        return true;
+      }
+      if (now >= o.since_ns + (o.woken ? kBetweenWakingsNs : kBeforeWakingNs)) {
+        o.since_ns = now;
+        o.woken = true;
+        asleep.push_back(o.endpoint);
+      }
+      return false;
+    });
+    node.outstanding_count.store(node.outstanding.size(), std::memory_order_relaxed);  // relaxed: as above
+  }
+  for (const Outstanding& o : finished) answer(o);
+  for (Endpoint* endpoint : asleep) wake(node, *endpoint);
+  return static_cast<int>(finished.size());
+}
+
+bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie, std::size_t bytes,
+                  bool write) {
+  if (endpoint.rest.load(std::memory_order_relaxed) > 0) {  // relaxed: a guess
+    endpoint.rest.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  OperationCell* cell = take_cell(endpoint);
+  if (cell == nullptr) return false;
+  if (write) std::memcpy(cell->data, local, bytes);
+  post(endpoint, *cell, write ? Operation::kPut : Operation::kGet, bytes, address, cookie);
+  if (!answered_soon(*cell)) {
+    CellState posted = CellState::kPosted;
+    // PAIR cell.state: taken back, or a thread over there has it
+    if (cell->state.compare_exchange_strong(posted, CellState::kFree, std::memory_order_acq_rel)) {
+      give_back_cell(endpoint, cell);
+      endpoint.rest.store(kRest, std::memory_order_relaxed);  // relaxed: a guess
+      return false;
+    }
+    while (!done(*cell)) {
+      if (!endpoint.remote.check().ok()) return false;  // the cell stays taken
+      sched_yield();
+    }
+  }
+  const bool moved = cell->error == 0;
+  if (moved && !write) std::memcpy(local, cell->data, bytes);
+  give_back_cell(endpoint, cell);
+  return moved;
+}
+
+int atomic_op(mca_btl_base_module_t*, Endpoint* endpoint, std::uint64_t address, Handle* handle,
+              mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int,
+              mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+  const Kind kind = kind_of(op);
+  if (!kind.known) return OPAL_ERR_NOT_SUPPORTED;
+  return start(*endpoint, kind.operation, address, handle->cookie, operand, 0, flags,
+               {.callback = callback, .context = context, .data = data});
+}
+
+int atomic_fop(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uint64_t address, Handle* local_handle,
+               Handle* handle, mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int,
+               mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+  const Kind kind = kind_of(op);
+  if (!kind.known) return OPAL_ERR_NOT_SUPPORTED;
+  return start(*endpoint, kind.operation, address, handle->cookie, operand, 0, flags,
+               {.local = local, .local_handle = local_handle, .callback = callback, .context = context, .data = data});
+}
+
+int atomic_cswap(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uint64_t address, Handle* local_handle,
+                 Handle* handle, std::uint64_t compared, std::uint64_t value, int flags, int,
+                 mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+  return start(*endpoint, Operation::kCompareAndSwap, address, handle->cookie, value, compared, flags,
+               {.local = local, .local_handle = local_handle, .callback = callback, .context = context, .data = data});
+}
+
+int flush(mca_btl_base_module_t*, Endpoint* endpoint) {
+  Node& node = *g_node;
+  const auto any = [&] {
+    std::lock_guard lock(node.outstanding_mutex);
+    return std::any_of(node.outstanding.begin(), node.outstanding.end(),
+                       [&](const Outstanding& o) { return endpoint == nullptr || o.endpoint == endpoint; });
+  };
+  while (any()) (void)progress();
+  return OPAL_SUCCESS;
+}
+
+}  // namespace clan::mpi

@@ -1,0 +1,236 @@
+// The component as Open MPI loads it: its parameters, its beginning and its end.
+#include "component.h"
+
+#include <clan/clock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace clan::mpi {
+
+Parameters g_parameters;
+Node* g_node = nullptr;
+mca_btl_base_module_t g_module;
+
+namespace {
+
+int component_register();
+int component_open();
+int component_close();
+mca_btl_base_module_t** component_init(int* count, bool progress_threads, bool mpi_threads);
+
+}  // namespace
+}  // namespace clan::mpi
+
+extern "C" {
+/// The one symbol that Open MPI looks for.
+OPAL_MODULE_DECLSPEC mca_btl_base_component_3_0_0_t mca_btl_clan_component = {
+    .btl_version =
+        {
+            MCA_BTL_DEFAULT_VERSION("clan"),
+            .mca_open_component = clan::mpi::component_open,
+            .mca_close_component = clan::mpi::component_close,
+            .mca_query_component = nullptr,
+            .mca_register_component_params = clan::mpi::component_register,
+            .mca_component_flags = 0,
+            .reserved = {},
+        },
+    .btl_data = {.param_field = MCA_BASE_METADATA_PARAM_NONE, .reserved = {}},
+    .btl_init = clan::mpi::component_init,
+    .btl_progress = clan::mpi::progress,
+};
+}
+
+namespace clan::mpi {
+
+void say(int level, const char* format, ...) {
+  if (g_parameters.verbose < level) return;
+  char text[512];
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  opal_output(0, "btl clan: %s", text);
+}
+
+namespace {
+
+constexpr std::uint32_t kExclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;  ///< before vader, for the peers that we serve
+constexpr unsigned kSpareChannels = 32;  ///< for ranks of jobs that are spawned or connect later
+
+/// The headers this was compiled with describe one version's structures, and nothing else checks that. A component that
+/// refuses to be registered ends a job that names it; one that has no module lets the others have the work.
+bool right_version() { return std::strcmp(opal_version_string, OPAL_VERSION) == 0; }
+
+template <typename T>
+void parameter(const char* name, const char* help, mca_base_var_type_t type, mca_base_var_info_lvl_t level, T* value) {
+  (void)mca_base_component_var_register(&mca_btl_clan_component.btl_version, name, help, type, nullptr, 0,
+                                        static_cast<mca_base_var_flag_t>(0), level, MCA_BASE_VAR_SCOPE_LOCAL, value);
+}
+
+void describe_module() {
+  mca_btl_base_module_t& m = g_module;
+  m = mca_btl_base_module_t{};
+  m.btl_component = &mca_btl_clan_component;
+  m.btl_eager_limit = 12 * 1024;
+  m.btl_rndv_eager_limit = 12 * 1024;
+  m.btl_max_send_size = 32 * 1024;
+  m.btl_rdma_pipeline_send_length = 16 * 1024;
+  m.btl_rdma_pipeline_frag_size = INT_MAX;
+  m.btl_min_rdma_pipeline_size = SIZE_MAX;  // what is long is fetched by its receiver
+  m.btl_exclusivity = kExclusivity;
+  m.btl_latency = 1;
+  m.btl_bandwidth = 50000;
+  m.btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA | MCA_BTL_FLAGS_ATOMIC_OPS | MCA_BTL_FLAGS_ATOMIC_FOPS;
+  m.btl_atomic_flags = MCA_BTL_ATOMIC_SUPPORTS_ADD | MCA_BTL_ATOMIC_SUPPORTS_AND | MCA_BTL_ATOMIC_SUPPORTS_OR |
+                       MCA_BTL_ATOMIC_SUPPORTS_XOR | MCA_BTL_ATOMIC_SUPPORTS_LAND | MCA_BTL_ATOMIC_SUPPORTS_LOR |
+                       MCA_BTL_ATOMIC_SUPPORTS_LXOR | MCA_BTL_ATOMIC_SUPPORTS_SWAP | MCA_BTL_ATOMIC_SUPPORTS_MIN |
+                       MCA_BTL_ATOMIC_SUPPORTS_MAX | MCA_BTL_ATOMIC_SUPPORTS_32BIT | MCA_BTL_ATOMIC_SUPPORTS_CSWAP |
+                       MCA_BTL_ATOMIC_SUPPORTS_GLOB;  // the owner's processor does them
+  m.btl_registration_handle_size = 64;
+  m.btl_get_limit = SIZE_MAX;
+  m.btl_put_limit = SIZE_MAX;
+  m.btl_get_local_registration_threshold = SIZE_MAX;  // local memory needs none
+  m.btl_put_local_registration_threshold = SIZE_MAX;
+  m.btl_add_procs = add_procs;
+  m.btl_del_procs = del_procs;
+  m.btl_finalize = finalize;
+  m.btl_alloc = alloc;
+  m.btl_free = free_fragment;
+  m.btl_prepare_src = prepare_src;
+  m.btl_send = send;
+  m.btl_sendi = sendi;
+  m.btl_put = put;
+  m.btl_get = get;
+  m.btl_atomic_op = atomic_op;
+  m.btl_atomic_fop = atomic_fop;
+  m.btl_atomic_cswap = atomic_cswap;
+  m.btl_flush = flush;
+  m.btl_register_mem = register_memory;
+  m.btl_deregister_mem = deregister_memory;
+  m.btl_register_error = [](mca_btl_base_module_t*, mca_btl_base_module_error_cb_fn_t callback) -> int {
+    if (g_node != nullptr) g_node->error_callback = callback;
+    return OPAL_SUCCESS;
+  };
+}
+
+int component_register() {
+  if (!right_version()) return OPAL_SUCCESS;
+  (void)mca_base_var_group_component_register(&mca_btl_clan_component.btl_version,
+                                              "CLAN: between the processes of one host, without the kernel");
+  Parameters& p = g_parameters;
+  p = Parameters{};
+  parameter("verbose", "What is said of ranks met, refused and lost: 0 nothing, 1 a line for each rank and the sums at "
+            "the end, 2 more", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p.verbose);
+  parameter("channel_bytes", "Room for messages longer than a cache line that are on their way to one rank, a power of "
+            "two from 65536 to 16777216; memory is used as it is touched", MCA_BASE_VAR_TYPE_UNSIGNED_INT,
+            OPAL_INFO_LVL_5, &p.bulk_bytes);
+  parameter("channels", "How many ranks may send to this one, 0: those of the job on this host and 32 more, for jobs "
+            "that are spawned or connect", MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
+  parameter("get_bytes", "Messages at least that long are copied once, by their receiver out of the sender's memory; "
+            "shorter ones pass through the channel", MCA_BASE_VAR_TYPE_SIZE_T, OPAL_INFO_LVL_4, &p.get_bytes);
+  parameter("looks", "How often one call of progress looks at the channels before it gives up",
+            MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.looks);
+  parameter("direct_copy", "False: never use process_vm_readv and process_vm_writev, as where a sandbox forbids them",
+            MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.direct_copy);
+  describe_module();
+  (void)mca_btl_base_param_register(&mca_btl_clan_component.btl_version, &g_module);
+  return OPAL_SUCCESS;
+}
+
+int component_open() { return OPAL_SUCCESS; }
+int component_close() { return OPAL_SUCCESS; }
+
+/// Parameters as they may be; whatever the user has written.
+void make_sane(Parameters& p) {
+  p.bulk_bytes = std::bit_ceil(std::clamp(p.bulk_bytes, 64u << 10, 16u << 20));
+  if (p.channels == 0) p.channels = opal_process_info.num_local_peers + kSpareChannels;
+  p.channels = std::clamp(p.channels, 1u, kMaxChannels);
+  p.looks = std::clamp(p.looks, 1u, 1000u);
+  mca_btl_base_module_t& m = g_module;
+  // A record must fit twice: one is read while the next is written.
+  const std::size_t most = p.bulk_bytes / 2;
+  m.btl_max_send_size = std::clamp<std::size_t>(m.btl_max_send_size, 1024, most);
+  m.btl_eager_limit = std::clamp<std::size_t>(m.btl_eager_limit, 1024, most);
+  m.btl_rndv_eager_limit = std::min(m.btl_rndv_eager_limit, m.btl_max_send_size - 256);
+}
+
+Result<Node*> make_node() {
+  ContextOptions options;
+  options.direct_copy = g_parameters.direct_copy;
+  auto context = Context::create(options);
+  if (!context) return context.error();
+  auto segment = Segment::create(*context, g_parameters.channels, g_parameters.bulk_bytes);
+  if (!segment) return segment.error();
+  auto node = std::make_unique<Node>(std::move(*context), std::move(*segment));
+  node->name = name_word(OPAL_PROC_MY_NAME);
+  auto modex = make_modex(*node);
+  if (!modex) return modex.error();
+  node->modex = *modex;
+  if (auto s = register_all_memory(*node); !s) return s.error();
+  if (!make_fragment_lists(*node)) return Error{ENOMEM, "no memory for fragments"};
+  open_page(*node);
+  return node.release();
+}
+
+void destroy(Node* node) {
+  end_server(*node);
+  drop_fragment_lists(*node);
+  close_page(*node);
+  delete node;
+}
+
+mca_btl_base_module_t** component_init(int* count, bool, bool) {
+  *count = 0;
+  if (!right_version()) {
+    opal_output(0, "btl clan: this is Open MPI %s and mca_btl_clan.so was built for %s: not used; build CLAN again with "
+                "this one's headers", opal_version_string, OPAL_VERSION);
+    return nullptr;
+  }
+  make_sane(g_parameters);
+  auto node = make_node();
+  if (!node) {
+    say(0, "%s: not used", node.error().message().c_str());
+    return nullptr;
+  }
+  int rc = OPAL_SUCCESS;
+  OPAL_MODEX_SEND(rc, OPAL_PMIX_GLOBAL, &mca_btl_clan_component.btl_version, &(*node)->modex, sizeof(Modex));
+  auto** modules = static_cast<mca_btl_base_module_t**>(std::malloc(sizeof(mca_btl_base_module_t*)));
+  if (rc != OPAL_SUCCESS || modules == nullptr) {
+    std::free(modules);
+    destroy(*node);
+    return nullptr;
+  }
+  g_node = *node;
+  modules[0] = &g_module;
+  *count = 1;
+  say(2, "process %d, %u channels of %u KiB", static_cast<int>(getpid()), g_parameters.channels,
+      g_parameters.bulk_bytes / 1024);
+  return modules;
+}
+
+}  // namespace
+
+int finalize(mca_btl_base_module_t*) {
+  Node* node = g_node;
+  if (node == nullptr) return OPAL_SUCCESS;
+  // What the others have not had room for yet: they are in their own MPI_Finalize, and take it.
+  const std::uint64_t end = monotonic_ns() + 1'000'000'000;
+  while (node->with_pending.load(std::memory_order_relaxed) != 0 && monotonic_ns() < end) (void)progress();
+  // PAIR segment.leaving: all that we sent is there
+  node->segment.header().leaving.store(1, std::memory_order_release);
+  {
+    std::lock_guard lock(node->endpoints_mutex);
+    for (auto& [name, endpoint] : node->endpoints) end_endpoint(*endpoint);
+  }
+  g_node = nullptr;
+  destroy(node);
+  return OPAL_SUCCESS;
+}
+
+}  // namespace clan::mpi

@@ -1,0 +1,176 @@
+// Ranks: how they meet, how they part, and how a death is noticed.
+#include "component.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace clan::mpi {
+namespace {
+
+constexpr std::int64_t kMeetMs = 10'000;
+
+void read_boot_id(char (&boot)[40]) {
+  const int fd = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  const ssize_t got = ::read(fd, boot, sizeof boot - 1);
+  if (got < 0) boot[0] = '\0';
+  ::close(fd);
+}
+
+/// What the peer has published, or that it has no such component.
+bool receive_modex(const opal_process_name_t& name, Modex* modex) {
+  void* bytes = nullptr;
+  std::size_t size = 0;
+  int rc = OPAL_SUCCESS;
+  OPAL_MODEX_RECV(rc, &mca_btl_clan_component.btl_version, &name, reinterpret_cast<void**>(&bytes), &size);
+  const bool right = rc == OPAL_SUCCESS && bytes != nullptr && size == sizeof(Modex);
+  if (right) std::memcpy(modex, bytes, sizeof(Modex));
+  std::free(bytes);
+  return right && modex->magic == Modex::kMagic;
+}
+
+/// Null, or why not.
+const char* out_of_reach(const Modex& own, const Modex& peer) {
+  if (std::memcmp(own.boot, peer.boot, sizeof own.boot) != 0) return "it is on another host";
+  if (own.uid != peer.uid) return "it is another user's";
+  if (own.namespace_of_network != peer.namespace_of_network) return "it is in another network namespace";
+  return nullptr;
+}
+
+/// Whether the kernel lets us copy out of the peer's memory: asked once, by doing it.
+bool can_copy_from(Node& node, const Modex& peer) {
+  if (!g_parameters.direct_copy) return false;
+  auto probe = RemoteAperture::import(node.context, peer.probe, kMeetMs);
+  std::uint64_t value = 0;
+  return probe.ok() && probe->read(0, &value, sizeof value).ok() && value == peer.probe_value;
+}
+
+std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
+  const auto rank = static_cast<unsigned>(proc->proc_name.vpid);
+  Modex modex;
+  if (!receive_modex(proc->proc_name, &modex)) {
+    say(1, "rank %u (job %x) does not use btl clan", rank, proc->proc_name.jobid);
+    return nullptr;
+  }
+  if (const char* why = out_of_reach(node.modex, modex)) {
+    say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
+    return nullptr;
+  }
+  auto remote = RemoteSegment::take_channel(node.context, modex.segment, node.name, kMeetMs);
+  if (!remote) {
+    say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
+    return nullptr;
+  }
+  auto endpoint = std::make_unique<Endpoint>(std::move(*remote), proc);
+  endpoint->node = modex.segment.node;
+  endpoint->wakeups = modex.wakeups;
+  endpoint->can_copy = can_copy_from(node, modex);
+  endpoint->counters = peer_counters(node, name_word(proc->proc_name));
+  say(1, "rank %u (job %x) by shared memory, process %u%s", rank, proc->proc_name.jobid, modex.pid,
+      endpoint->can_copy ? "" : ", without copies from process to process");
+  return endpoint;
+}
+
+}  // namespace
+
+Result<Modex> make_modex(Node& node) {
+  std::uint64_t& word = node.probe_word;
+  word = node.context.node().value ^ 0x5a5a'5a5a'5a5a'5a5a;
+  auto probe = Aperture::export_region(node.context, std::as_writable_bytes(std::span(&word, 1)), Rights::kRead);
+  if (!probe) return probe.error();
+  node.probe.emplace(std::move(*probe));
+  auto wakeups = OobEndpoint::create(node.context);
+  if (!wakeups) return wakeups.error();
+  node.wakeups.emplace(std::move(*wakeups));
+  Modex modex;
+  modex.wakeups = node.wakeups->address();
+  modex.segment = node.segment.cookie();
+  modex.probe = node.probe->cookie();
+  modex.probe_value = word;
+  modex.pid = static_cast<std::uint32_t>(::getpid());
+  modex.uid = ::geteuid();
+  struct stat net {};
+  if (::stat("/proc/self/ns/net", &net) == 0) modex.namespace_of_network = net.st_ino;
+  read_boot_id(modex.boot);
+  return modex;
+}
+
+int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints,
+              opal_bitmap_t* reachable) {
+  Node* node = g_node;
+  if (node == nullptr) return OPAL_ERR_NOT_AVAILABLE;
+  std::lock_guard lock(node->endpoints_mutex);
+  for (std::size_t i = 0; i < count; ++i) {
+    endpoints[i] = nullptr;
+    const std::uint64_t name = name_word(procs[i]->proc_name);
+    if (name == node->name) continue;  // btl self's
+    auto& endpoint = node->endpoints[name];
+    if (!endpoint) endpoint = meet(*node, procs[i]);
+    if (!endpoint) {
+      node->endpoints.erase(name);
+      continue;
+    }
+    endpoints[i] = endpoint.get();
+    if (reachable == nullptr) continue;
+    if (const int rc = opal_bitmap_set_bit(reachable, static_cast<int>(i)); rc != OPAL_SUCCESS) return rc;
+  }
+  return OPAL_SUCCESS;
+}
+
+void end_endpoint(Endpoint& endpoint) {
+  if (std::exchange(endpoint.ended, true)) return;
+  const MpiPeer& c = *endpoint.counters;
+  const auto of = [](const std::atomic<std::uint64_t>& counter) {
+    return static_cast<unsigned long long>(counter.load(std::memory_order_relaxed));  // relaxed: for people
+  };
+  say(1, "to rank %u: %llu records, %llu bytes; %llu gets, %llu bytes; %llu puts, %llu bytes; %llu atomics",
+      static_cast<unsigned>(endpoint.name.vpid), of(c.messages), of(c.bytes), of(c.gets), of(c.get_bytes), of(c.puts),
+      of(c.put_bytes), of(c.atomics));
+  endpoint.imports.clear();
+  endpoint.remote.leave_channel();
+}
+
+// Open MPI may name an endpoint twice: what has ended stays until the end.
+int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints) {
+  Node* node = g_node;
+  if (node == nullptr) return OPAL_SUCCESS;
+  std::lock_guard lock(node->endpoints_mutex);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto found = node->endpoints.find(name_word(procs[i]->proc_name));
+    if (found == node->endpoints.end() || found->second.get() != endpoints[i]) continue;
+    end_endpoint(*found->second);
+    node->ended.push_back(std::move(found->second));
+    node->endpoints.erase(found);
+  }
+  return OPAL_SUCCESS;
+}
+
+void look_after_peers(Node& node) {
+  std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
+  if (!lock) return;
+  for (auto& [name, endpoint] : node.endpoints) {
+    Endpoint& e = *endpoint;
+    if (e.lost) continue;
+    const bool dead = !e.remote.check().ok() || e.sender.broken();
+    if (!dead || e.remote.leaving()) continue;
+    e.lost = true;
+    char text[160];
+    std::snprintf(text, sizeof text, "btl clan: rank %u (job %x) %s", static_cast<unsigned>(e.name.vpid), e.name.jobid,
+                  e.sender.broken() ? "has written nonsense into shared memory" : "has died");
+    opal_proc_t* proc = e.proc;
+    lock.unlock();
+    if (node.error_callback == nullptr) {
+      opal_output(0, "%s", text);
+    } else {  // which prints it, and ends the job
+      node.error_callback(&g_module, MCA_BTL_ERROR_FLAGS_FATAL, proc, text);
+    }
+    return;
+  }
+}
+
+}  // namespace clan::mpi

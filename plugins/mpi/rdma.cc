@@ -1,0 +1,160 @@
+// Puts and gets: copies between our memory and a peer's, without the peer.
+#include "component.h"
+
+namespace clan::mpi {
+namespace {
+
+std::uint64_t import_key(const RdmaCookie& cookie) {
+  return std::uint64_t{cookie.aperture} << 32 | cookie.generation;
+}
+
+Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle) {
+  if (handle.lasting != 0) {
+    std::lock_guard lock(endpoint.imports_mutex);
+    const auto found = endpoint.imports.find(import_key(handle.cookie));
+    if (found != endpoint.imports.end()) return found->second;
+  }
+  auto remote = RemoteAperture::import(node.context, handle.cookie);
+  if (!remote) return remote.error();
+  auto shared = std::make_shared<RemoteAperture>(std::move(*remote));
+  if (handle.lasting != 0) {
+    constexpr std::size_t kMostImports = 1024;
+    std::lock_guard lock(endpoint.imports_mutex);
+    if (endpoint.imports.size() >= kMostImports) endpoint.imports.clear();
+    endpoint.imports[import_key(handle.cookie)] = shared;
+  }
+  return shared;
+}
+
+/// Where the kernel forbids copies from process to process, the peer's driver thread does its half.
+Status by_queue(Node& node, RemoteAperture& remote, std::uint64_t offset, void* local, std::size_t size, bool write) {
+  std::lock_guard lock(node.rdma_mutex);
+  if (auto s = write ? node.rdma->write(remote, offset, local, size) : node.rdma->read(remote, offset, local, size);
+      !s) {
+    return s;
+  }
+  RdmaCompletion completion;
+  auto done = node.rdma->wait({&completion, 1});
+  if (!done) return done.error();
+  if (completion.status != 0) return Error{completion.status, "RDMA of a peer's memory"};
+  return {};
+}
+
+bool make_queue(Node& node) {
+  std::lock_guard lock(node.rdma_mutex);
+  if (node.rdma) return true;
+  auto queue = RdmaQueue::create(node.context);
+  if (!queue) return false;
+  node.rdma.emplace(std::move(*queue));
+  return true;
+}
+
+int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& handle, std::size_t size, bool write) {
+  Node& node = *g_node;
+  auto remote = import(node, endpoint, handle);
+  if (!remote) return OPAL_ERR_NOT_AVAILABLE;
+  const std::uint64_t offset = address - handle.base;
+  if (handle.lasting != 0 && size <= kCellData &&
+      move_by_peer(endpoint, local, address, handle.cookie, size, write)) {
+    return OPAL_SUCCESS;
+  }
+  Status s;
+  if (endpoint.can_copy) {
+    s = write ? (*remote)->write(offset, local, size) : (*remote)->read(offset, local, size);
+  } else {
+    s = make_queue(node) ? by_queue(node, **remote, offset, local, size, write)
+                         : Status(Error{ENOMEM, "no RDMA queue"});
+  }
+  if (s) return OPAL_SUCCESS;
+  say(2, "%s %zu bytes of rank %u: %s", write ? "put of" : "get of", size,
+      static_cast<unsigned>(endpoint.name.vpid), s.error().message().c_str());
+  if (s.error().err == ESTALE && handle.lasting != 0) {
+    std::lock_guard lock(endpoint.imports_mutex);
+    endpoint.imports.erase(import_key(handle.cookie));
+  }
+  return OPAL_ERR_NOT_AVAILABLE;
+}
+
+/// Whether the receiver had better copy it, rather than both by way of the channel.
+bool worth_fetching(Endpoint& endpoint, std::size_t size) {
+  if (size >= g_parameters.get_bytes) return true;
+  if (endpoint.copy_ps < kFarPs) return false;
+  constexpr std::uint32_t kTryEvery = 32;  // threads move
+  return ++endpoint.turn % kTryEvery != 0;
+}
+
+}  // namespace
+
+Status register_all_memory(Node& node) {
+  constexpr std::uintptr_t kFirst = 4096, kEnd = (std::uintptr_t{1} << 47) - 4096;
+  auto aperture = Aperture::export_region(node.context, {reinterpret_cast<std::byte*>(kFirst), kEnd - kFirst},
+                                          Rights::kRead);
+  if (!aperture) return aperture.error();
+  node.all_memory = std::make_unique<Registration>(Registration{{}, std::move(*aperture)});
+  node.all_memory->handle = {node.all_memory->aperture.cookie(), kFirst, 1, 0};
+  return {};
+}
+
+// Open MPI registers a message that it would have its receiver fetch, and the memory of windows. Null: it sends the
+// message by the channel instead.
+Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, std::size_t size,
+                        std::uint32_t flags) {
+  Node& node = *g_node;
+  const bool window = endpoint == MCA_BTL_ENDPOINT_ANY;
+  if (!window && flags == MCA_BTL_REG_FLAG_REMOTE_READ) {
+    if (!endpoint->can_copy || !worth_fetching(*endpoint, size)) return nullptr;
+    if (!endpoint->hears_us) endpoint->hears_us = node.segment.hears(endpoint->node);
+    if (!endpoint->hears_us || !make_queue(node)) return nullptr;
+    node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+    return &node.all_memory->handle;
+  }
+  if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;  // where a get goes
+  if (size == 0 || !make_queue(node)) return nullptr;
+  const bool writes = (flags & ~static_cast<std::uint32_t>(MCA_BTL_REG_FLAG_REMOTE_READ)) != 0;
+  auto aperture = Aperture::export_region(node.context, {static_cast<std::byte*>(base), size},
+                                          writes ? Rights::kReadWrite : Rights::kRead);
+  if (!aperture) return nullptr;
+  auto* registration = new Registration{{}, std::move(*aperture)};
+  registration->handle.cookie = registration->aperture.cookie();
+  registration->handle.base = reinterpret_cast<std::uintptr_t>(base);
+  registration->handle.lasting = window ? 1 : 0;
+  if (window) {
+    node.registrations.add(*registration);
+    start_server(node);
+  }
+  return &registration->handle;
+}
+
+int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
+  if (g_node != nullptr && handle == &g_node->local_memory) return OPAL_SUCCESS;
+  if (g_node != nullptr && handle == &g_node->all_memory->handle) {
+    g_node->offered.fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
+    return OPAL_SUCCESS;
+  }
+  auto* registration = reinterpret_cast<Registration*>(handle);
+  if (g_node != nullptr && handle->lasting != 0) g_node->registrations.remove(*registration);
+  delete registration;
+  return OPAL_SUCCESS;
+}
+
+int put(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote, Handle* local_handle,
+        Handle* remote_handle, std::size_t size, int, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
+        void* data) {
+  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, true); rc != OPAL_SUCCESS) return rc;
+  endpoint->counters->puts.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
+  endpoint->counters->put_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
+  if (callback != nullptr) callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
+  return OPAL_SUCCESS;
+}
+
+int get(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote, Handle* local_handle,
+        Handle* remote_handle, std::size_t size, int, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
+        void* data) {
+  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, false); rc != OPAL_SUCCESS) return rc;
+  endpoint->counters->gets.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
+  endpoint->counters->get_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
+  if (callback != nullptr) callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
+  return OPAL_SUCCESS;
+}
+
+}  // namespace clan::mpi

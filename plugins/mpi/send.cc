@@ -1,0 +1,255 @@
+// Sending: fragments, and the way of a message into its receiver's channel.
+#include <clan/clock.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "component.h"
+
+namespace clan::mpi {
+
+void FragmentQueue::push(Fragment* fragment) {
+  fragment->next = nullptr;
+  (last != nullptr ? last->next : first) = fragment;
+  last = fragment;
+  ++size;
+}
+
+Fragment* FragmentQueue::pop() {
+  Fragment* fragment = first;
+  first = fragment->next;
+  if (first == nullptr) last = nullptr;
+  --size;
+  return fragment;
+}
+
+namespace {
+
+OBJ_CLASS_INSTANCE(Fragment, mca_btl_base_descriptor_t, nullptr, nullptr);
+
+int init_fragment(opal_free_list_item_t* item, void* list) {
+  auto* fragment = reinterpret_cast<Fragment*>(item);
+  fragment->list = static_cast<opal_free_list_t*>(list);
+  fragment->base.des_segments = fragment->segments;
+  return OPAL_SUCCESS;
+}
+
+bool make_list(opal_free_list_t* list, std::size_t data) {
+  OBJ_CONSTRUCT(list, opal_free_list_t);
+  return opal_free_list_init(list, fragment_bytes(data), kCacheLine, OBJ_CLASS(Fragment), 0, 0, 8, -1, 64, nullptr, 0,
+                             nullptr, init_fragment, list) == OPAL_SUCCESS;
+}
+
+Fragment* take_fragment(Endpoint* endpoint, std::size_t bytes, std::uint8_t order, std::uint32_t flags) {
+  Node* node = g_node;
+  opal_free_list_t* list = bytes <= kSmallFragment ? &node->small : &node->large;
+  if (bytes > g_module.btl_max_send_size && bytes > g_module.btl_eager_limit) return nullptr;
+  auto* fragment = reinterpret_cast<Fragment*>(opal_free_list_get(list));
+  if (fragment == nullptr) return nullptr;
+  fragment->endpoint = endpoint;
+  fragment->base.des_segment_count = 1;
+  fragment->base.des_flags = flags;
+  fragment->base.order = order;
+  fragment->base.des_cbfunc = nullptr;
+  fragment->segments[0].seg_addr.pval = fragment->data;
+  fragment->segments[0].seg_len = bytes;
+  return fragment;
+}
+
+void give_back(Fragment* fragment) {
+  opal_free_list_return(fragment->list, reinterpret_cast<opal_free_list_item_t*>(fragment));
+}
+
+void count(Endpoint& endpoint, std::size_t bytes) {
+  // relaxed: one writer, under the endpoint's lock; read by people
+  const auto add = [](std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  };
+  add(endpoint.counters->messages, 1);
+  add(endpoint.counters->bytes, bytes);
+}
+
+/// memcpy(), the long ones timed.
+void copy_in(Endpoint& endpoint, std::byte* to, const void* from, std::size_t bytes) {
+  if (bytes < kTimedBytes) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const std::uint64_t start = monotonic_ns();
+  std::memcpy(to, from, bytes);
+  // A pause of the thread is not the copy's.
+  const std::uint64_t ps = std::min<std::uint64_t>((monotonic_ns() - start) * 1000 / bytes, 4 * kFarPs);
+  endpoint.copy_ps = static_cast<std::uint32_t>((3 * std::uint64_t{endpoint.copy_ps} + ps) / 4);
+}
+
+/// Puts it into the channel; false: there is no room. Under the endpoint's lock.
+bool write(Endpoint& endpoint, Fragment& fragment) {
+  const mca_btl_base_segment_t& head = fragment.segments[0];
+  const mca_btl_base_segment_t& rest = fragment.segments[1];
+  const std::size_t more = fragment.base.des_segment_count > 1 ? rest.seg_len : 0;
+  const std::size_t all = head.seg_len + more;
+  ChannelSender& sender = endpoint.sender;
+  if (all > kInlineBytes ||
+      !sender.send_inline(fragment.tag, head.seg_addr.pval, head.seg_len, rest.seg_addr.pval, more)) {
+    std::byte* room = sender.reserve(head.seg_len, more);
+    if (room == nullptr) return false;
+    std::memcpy(room, head.seg_addr.pval, head.seg_len);
+    if (more > 0) copy_in(endpoint, room + head.seg_len, rest.seg_addr.pval, more);
+    sender.commit(fragment.tag, all);
+  }
+  count(endpoint, all);
+  return true;
+}
+
+/// It is gone. The callback may give the fragment back, or send again.
+void complete(Fragment* fragment, bool call) {
+  const bool ours = (fragment->base.des_flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP) != 0;
+  if (call && fragment->base.des_cbfunc != nullptr) {
+    fragment->base.des_cbfunc(&g_module, fragment->endpoint, &fragment->base, OPAL_SUCCESS);
+  }
+  if (ours) give_back(fragment);
+}
+
+/// The message as the convertor has it, all of it, into the channel. Under the endpoint's lock.
+bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* header, std::size_t header_bytes,
+              std::size_t payload_bytes, std::uint8_t tag) {
+  ChannelSender& sender = endpoint.sender;
+  const std::size_t all = header_bytes + payload_bytes;
+  const bool packs = payload_bytes != 0 && opal_convertor_need_buffers(convertor) != 0;
+  void* data = nullptr;
+  if (payload_bytes != 0 && !packs) opal_convertor_get_current_pointer(convertor, &data);
+  if (all <= kInlineBytes && !packs && sender.send_inline(tag, header, header_bytes, data, payload_bytes)) [[likely]] {
+    return true;
+  }
+  std::byte* room = sender.reserve(header_bytes, payload_bytes);
+  if (room == nullptr) return false;
+  copy_short(room, header, header_bytes);
+  if (packs) {
+    iovec vector{room + header_bytes, payload_bytes};
+    std::uint32_t vectors = 1;
+    std::size_t packed = payload_bytes;
+    (void)opal_convertor_pack(convertor, &vector, &vectors, &packed);
+    if (packed != payload_bytes) return false;  // nothing has been committed
+  } else if (payload_bytes != 0) {
+    copy_in(endpoint, room + header_bytes, data, payload_bytes);
+  }
+  sender.commit(tag, all);
+  return true;
+}
+
+}  // namespace
+
+bool make_fragment_lists(Node& node) {
+  const std::size_t large = std::max(g_module.btl_max_send_size, g_module.btl_eager_limit);
+  return make_list(&node.small, kSmallFragment) && make_list(&node.large, large);
+}
+
+void drop_fragment_lists(Node& node) {
+  OBJ_DESTRUCT(&node.small);
+  OBJ_DESTRUCT(&node.large);
+}
+
+mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint* endpoint, std::uint8_t order, std::size_t size,
+                                 std::uint32_t flags) {
+  Fragment* fragment = take_fragment(endpoint, size, order, flags);
+  return fragment == nullptr ? nullptr : &fragment->base;
+}
+
+int free_fragment(mca_btl_base_module_t*, mca_btl_base_descriptor_t* descriptor) {
+  give_back(reinterpret_cast<Fragment*>(descriptor));
+  return OPAL_SUCCESS;
+}
+
+// Contiguous memory is copied when it is sent, straight into the channel; the rest is packed now.
+mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint* endpoint, opal_convertor_t* convertor,
+                                       std::uint8_t order, std::size_t reserve, std::size_t* size,
+                                       std::uint32_t flags) {
+  if (endpoint->pending.size >= kMostPending || reserve > kSmallFragment) return nullptr;
+  *size = std::min(*size, g_module.btl_max_send_size - reserve);
+  const bool packs = opal_convertor_need_buffers(convertor) != 0;
+  Fragment* fragment = take_fragment(endpoint, packs ? reserve + *size : reserve, order, flags);
+  if (fragment == nullptr) return nullptr;
+  if (!packs) {
+    void* data = nullptr;
+    opal_convertor_get_current_pointer(convertor, &data);
+    fragment->segments[1].seg_addr.pval = data;
+    fragment->segments[1].seg_len = *size;
+    fragment->base.des_segment_count = 2;
+    return &fragment->base;
+  }
+  iovec vector{fragment->data + reserve, *size};
+  std::uint32_t vectors = 1;
+  if (opal_convertor_pack(convertor, &vector, &vectors, size) < 0) {
+    give_back(fragment);
+    return nullptr;
+  }
+  fragment->segments[0].seg_len = reserve + *size;
+  return &fragment->base;
+}
+
+int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* descriptor, mca_btl_base_tag_t tag) {
+  auto* fragment = reinterpret_cast<Fragment*>(descriptor);
+  fragment->tag = tag;
+  fragment->endpoint = endpoint;
+  {
+    std::lock_guard lock(endpoint->lock);
+    if (endpoint->pending.first != nullptr || !write(*endpoint, *fragment)) {
+      if (endpoint->pending.first == nullptr) {
+        g_node->with_pending.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+      }
+      g_node->page->queued.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
+      endpoint->pending.push(fragment);
+      return OPAL_SUCCESS;
+    }
+  }
+  complete(fragment, (fragment->base.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK) != 0);
+  return 1;
+}
+
+int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* convertor, void* header,
+          std::size_t header_bytes, std::size_t payload_bytes, std::uint8_t order, std::uint32_t flags,
+          mca_btl_base_tag_t tag, mca_btl_base_descriptor_t** descriptor) {
+  {
+    std::lock_guard lock(endpoint->lock);
+    if (endpoint->pending.first == nullptr) [[likely]] {
+      if (send_now(*endpoint, convertor, header, header_bytes, payload_bytes, tag)) [[likely]] {
+        count(*endpoint, header_bytes + payload_bytes);
+        return OPAL_SUCCESS;
+      }
+    }
+  }
+  if (descriptor == nullptr) return OPAL_ERR_OUT_OF_RESOURCE;
+  // Open MPI looks again at what it keeps itself when one of ours is complete: there are some as long as we refuse.
+  const bool full = endpoint->pending.size >= kMostPending;
+  *descriptor = full ? nullptr : alloc(module, endpoint, order, header_bytes + payload_bytes, flags);
+  return OPAL_ERR_OUT_OF_RESOURCE;
+}
+
+int flush_pending(Node& node) {
+  if (node.with_pending.load(std::memory_order_relaxed) == 0) return 0;  // relaxed: a hint
+  std::vector<Endpoint*> waiting;
+  {
+    std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
+    if (!lock) return 0;
+    for (auto& [name, endpoint] : node.endpoints) {
+      if (endpoint->pending.first != nullptr) waiting.push_back(endpoint.get());
+    }
+  }
+  int gone = 0;
+  for (Endpoint* endpoint : waiting) {
+    for (;;) {
+      Fragment* fragment = nullptr;
+      {
+        std::lock_guard lock(endpoint->lock);
+        if (endpoint->pending.first == nullptr || !write(*endpoint, *endpoint->pending.first)) break;
+        fragment = endpoint->pending.pop();
+        if (endpoint->pending.first == nullptr) node.with_pending.fetch_sub(1, std::memory_order_relaxed);
+      }
+      ++gone;
+      complete(fragment, true);
+    }
+  }
+  return gone;
+}
+
+}  // namespace clan::mpi

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""MPI programs over mca_btl_clan.so under an unchanged mpirun: right results, and carried by clan.
+
+    programs.py --clan CLAN --component MCA_BTL_CLAN.SO --mpi DIRECTORY NAME...   DIRECTORY: where mpi-shapes is
+    programs.py --list
+
+That clan carried a job is what each rank says at its end (btl_clan_verbose): to whom it has sent how many records.
+Exit code 1 when something is wrong, 77 when what was asked for is not installed.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+_spec = importlib.util.spec_from_file_location("ofi_programs", HERE.parent / "libfabric" / "programs.py")
+ofi = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ofi)
+Skip, Wrong, require, find, SKIPPED = ofi.Skip, ofi.Wrong, ofi.require, ofi.find, ofi.SKIPPED
+
+CLAN = ["--mca", "btl", "clan,self"]
+SUMS = r"btl clan: to rank (\d+): (\d+) records, (\d+) bytes; (\d+) gets, \d+ bytes; (\d+) puts, \d+ bytes; (\d+) atomics"
+
+
+class Test(ofi.Test):
+    component = ""
+
+    def job(self, ranks, *words, options=(), seconds=90, code=0, said_by=None):
+        """`clan run --with mpi mpirun`; what it says. Wrong if fewer ranks than `said_by` (all) have sent by clan."""
+        said = self.text(self.clan, "run", "--with", "mpi", ofi.find_mpirun(), "--oversubscribe", "-n", ranks,
+                         "--mca", "btl_clan_verbose", 1, *options, *words, seconds=seconds, code=code)
+        sums = [[int(n) for n in found] for found in re.findall(SUMS, said)]
+        used = sum(1 for _, records, _, gets, puts, atomics in sums if records + gets + puts + atomics > 0)
+        wanted = ranks if said_by is None else said_by
+        require(used >= wanted, f"{used} pairs of ranks have used clan, {wanted} wanted: {said[-1500:]}")
+        return said
+
+    def own(self, name, ranks, *words, options=CLAN, seconds=120):
+        program = Path(self.mpi, f"mpi-{name}")
+        if not program.exists():
+            raise Skip("the MPI programs were not built (Debian: libopenmpi-dev)")
+        said = self.job(ranks, program, *words, options=["--mca", "osc", "rdma,sm", *options], seconds=seconds)
+        passed = re.search(rf"{name}: PASS, \d+ checks on {ranks} ranks", said)
+        require(passed, said[-1500:])
+        left = [name for name in os.listdir("/dev/shm") if "clan" in name]
+        require(not left, f"left in /dev/shm: {left}")
+        print(passed[0], *words)
+
+
+def quick(test):
+    """One of each, for the impatient."""
+    test.own("collectives", 4, 16384)
+    test.own("point_to_point", 2, "ob1")
+    test.own("one_sided", 2)
+
+
+def collectives(test):
+    for ranks in (2, 3, 4):
+        test.own("collectives", ranks)
+    test.own("collectives", 8, 100_000)
+
+
+def point_to_point(test):
+    for ranks in (2, 4, 8):
+        test.own("point_to_point", ranks, "ob1")
+    for ranks in (2, 4):
+        test.own("point_to_point", ranks, "threads")
+
+
+def one_sided(test):
+    for ranks in (2, 4, 8):
+        test.own("one_sided", ranks)
+
+
+def shapes(test):
+    for ranks in (2, 3, 8):
+        test.own("shapes", ranks)
+
+
+def spawn(test):
+    """Ranks of jobs that meet at run time reach each other by clan, which vader cannot."""
+    program = Path(test.mpi, "mpi-spawn")
+    if not program.exists():
+        raise Skip("the MPI programs were not built (Debian: libopenmpi-dev)")
+    said = test.job(2, program, options=CLAN, seconds=120)
+    require(re.search(r"spawn: PASS, \d+ checks on 2 ranks", said), said[-1500:])
+    jobs = set(re.findall(r"\(job ([0-9a-f]+)\) by shared memory", said))
+    require(len(jobs) == 3, f"ranks of {len(jobs)} jobs have been met: {said[-1500:]}")
+
+
+def crowd(test):
+    """Eight ranks on whatever processors there are, with small channels: much waits for room."""
+    options = [*CLAN, "--mca", "btl_clan_channel_bytes", 65536, "--mca", "mpi_yield_when_idle", 1]
+    test.own("point_to_point", 8, "ob1", options=options)
+    test.own("shapes", 4, options=options)
+
+
+def restricted(test):
+    """Without process_vm_readv, as in a container: messages by the channel, windows by the peer's driver thread."""
+    options = [*CLAN, "--mca", "btl_clan_direct_copy", "false"]
+    test.own("collectives", 4, 100_000, options=options)
+    test.own("point_to_point", 2, "ob1", options=options)
+    test.own("shapes", 2, options=options, seconds=200)
+
+
+def mixed(test):
+    """Ranks 0 and 1 have clan, 2 and 3 have not: each pair finds a way that both have."""
+    for other in ("vader", "tcp"):
+        program = [Path(test.mpi, "mpi-collectives"), 16384]
+        said = test.text(test.clan, "run", "--with", "mpi", ofi.find_mpirun(), "--oversubscribe", "--mca",
+                         "btl_clan_verbose", 1, "-n", 2, "env", f"OMPI_MCA_btl=clan,{other},self", *program, ":", "-n", 2,
+                         "env", f"OMPI_MCA_btl={other},self", *program, seconds=120)
+        require("collectives: PASS" in said, said[-1500:])
+        to = sorted(int(rank) for rank, records, *_ in re.findall(SUMS, said) if int(records) > 0)
+        require(to == [0, 1], f"sent by clan to ranks {to}: {said[-1500:]}")
+
+
+def children_of(job, name):
+    return [pid for pid in ofi.descendants(job.pid)
+            if Path(f"/proc/{pid}/comm").exists() and Path(f"/proc/{pid}/comm").read_text().strip().startswith(name)]
+
+
+def start_endless(test, ranks, *options):
+    program = Path(test.mpi, "mpi-shapes")
+    if not program.exists():
+        raise Skip("the MPI programs were not built (Debian: libopenmpi-dev)")
+    job = test.start(test.clan, "run", "--with", "mpi", ofi.find_mpirun(), "--oversubscribe", "-n", ranks, *CLAN, *options,
+                     program, "endless")
+    for line in job.stdout:
+        if "exchanging" in line:
+            return job, children_of(job, "mpi-shapes")
+    raise Wrong("the job has ended before it exchanged")
+
+
+def kill(test):
+    """A rank that is killed: the job ends and says so; and when mpirun does not care, clan does."""
+    before = set(os.listdir("/dev/shm"))
+    for options in ((), ("--enable-recovery",)):
+        job, ranks = start_endless(test, 3, *options)
+        require(len(ranks) == 3, f"ranks {ranks}")
+        os.kill(ranks[1], signal.SIGKILL)
+        try:
+            said, _ = job.communicate(timeout=40)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"the job goes on without one of its ranks {options}") from None
+        if not options:
+            require(job.returncode != 0, f"the job has ended well: {said[-1500:]}")
+        else:
+            require(re.search(r"btl clan: rank \d+ \(job [0-9a-f]+\) has died", said), said[-1500:])
+    # All at once, and mpirun with them: there is nobody left who could clean up.
+    job, ranks = start_endless(test, 3)
+    for pid in [job.pid, *ofi.descendants(job.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.wait()
+    for pid in ranks:
+        for _ in range(500):
+            if not Path(f"/proc/{pid}").exists():
+                break
+            time.sleep(0.01)
+    left = {name for name in set(os.listdir("/dev/shm")) - before if "clan" in name or "vader" in name}
+    require(not left, f"left in /dev/shm: {left}")
+
+
+def unchanged(test):
+    """The component on the path and another chosen: nothing of clan happens; and it is not on the path by itself."""
+    mpirun = ofi.find_mpirun()
+    program = Path(test.mpi, "mpi-collectives")
+    said = test.text(test.clan, "run", "--with", "mpi", mpirun, "--oversubscribe", "-n", 2, "--mca", "btl", "vader,self",
+                     "--mca", "btl_clan_verbose", 2, program, 1000)
+    require("collectives: PASS" in said and "btl clan" not in said, said[-1500:])
+    said = test.text(mpirun, "--oversubscribe", "-n", 2, "--mca", "btl_base_verbose", 100, program, 1000)
+    require("collectives: PASS" in said and "clan" not in said, said[-1500:])
+
+
+def refusal(test):
+    """A component that was built for another Open MPI says one sentence, and the others are taken."""
+    directory = test.directory / "other"
+    directory.mkdir()
+    bytes_ = Path(test.component).read_bytes()
+    version = re.search(rb"\x00(4\.\d+\.\d+)\x00", bytes_)
+    require(version is not None, "the component does not say what it was built for")
+    (directory / "mca_btl_clan.so").write_bytes(bytes_.replace(version[0], b"\x004.0.9\x00"))
+    said = test.text(ofi.find_mpirun(), "--oversubscribe", "-n", 2, "--mca", "btl", "clan,vader,self",
+                     Path(test.mpi, "mpi-collectives"), 1000,
+                     env={"OMPI_MCA_mca_base_component_path": f"{directory}:SYSTEM_DEFAULT"})
+    require("collectives: PASS" in said and "was built for 4.0.9: not used" in said, said[-1500:])
+
+
+def visible(test):
+    """Parameters, the environment, the doctor's line, and ranks in `clan stat`."""
+    said = test.text(test.clan, "run", "--with", "mpi", find("ompi_info", "openmpi-bin"), "--param", "btl", "clan",
+                     "--level", 9)
+    for name in ("verbose", "get_bytes", "channel_bytes", "eager_limit"):
+        require(f"btl_clan_{name}" in said, said[:1500])
+    require("SYSTEM_DEFAULT" in test.text(test.clan, "env", "mpi"), "clan env mpi")
+    require("can load mca_btl_clan.so" in test.text(test.clan, "doctor", code=None), "clan doctor")
+    refused = test.text(test.clan, "run", "--with", "ofi,mpi", "true", code=2)
+    require("one way" in refused, refused)
+    job, _ = start_endless(test, 2)
+    lines = test.text(test.clan, "stat", code=None)
+    require(len(re.findall(r"rank [01] \(process \d+\) to rank [01]: \d+ records", lines)) == 2, lines)
+    objects = [o for o in json.loads(test.text(test.clan, "stat", "--json", code=None)) if o.get("path") == "mpi"]
+    require(sorted(o["peer_rank"] for o in objects) == [0, 1] and all(o["records"] > 500 for o in objects), objects)
+    test.end()
+    job.wait()
+
+
+def netpipe(test):
+    program = find("NPopenmpi", "netpipe-openmpi")
+    for words in ([], ["-a"], ["-S"], ["-z"]):
+        said = test.job(2, program, "-i", "-n", 20, "-u", 1_000_000, "-o", "np.out", *words, options=CLAN)
+        sizes, passed = len(re.findall(r"\d+ bytes +\d+ times", said)), said.count("Integrity check passed")
+        require(sizes > 30 and passed >= sizes, f"{words}: {passed} of {sizes} passed: {said[-500:]}")
+
+
+def hpcc(test):
+    program = find("hpcc", "hpcc")
+    (test.directory / "hpccinf.txt").write_text(ofi.HPCC)
+    test.job(4, program, options=CLAN, seconds=200)
+    said = (test.directory / "hpccoutf.txt").read_text()
+    require(re.search(r"^Success=1$", said, re.M), said[-1500:])
+    failed = [line for line in said.splitlines() if "FAILED" in line]
+    require(not failed and said.count("PASSED") >= 2, failed)
+
+
+def mpi4py(test):
+    probe = subprocess.run([ofi.PYTHON, "-c", "import mpi4py"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        raise Skip("mpi4py is not installed (Debian: python3-mpi4py)")
+    for ranks in (2, 4):
+        said = test.job(ranks, ofi.PYTHON, "-B", HERE.parent / "libfabric" / "mpi4py_checks.py", options=CLAN)
+        require(f"mpi4py: PASS on {ranks} ranks" in said, said[-1500:])
+
+
+PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_sided, shapes, spawn, crowd, restricted, mixed,
+                                    kill, unchanged, refusal, visible, netpipe, hpcc, mpi4py)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clan")
+    parser.add_argument("--component", default="")
+    parser.add_argument("--mpi", default=".")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(PROGRAMS))
+        return 0
+    skipped = 0
+    for name in options.names or PROGRAMS:
+        with tempfile.TemporaryDirectory(prefix="clan-mpi-") as directory:
+            test = Test(os.path.abspath(options.clan), os.path.abspath(options.mpi), directory)
+            test.component = os.path.abspath(options.component)
+            try:
+                PROGRAMS[name](test)
+                print(f"{name}: ok", flush=True)
+            except Skip as why:
+                skipped += 1
+                print(f"{name}: skipped: {why}", flush=True)
+            except Wrong as why:
+                print(f"{name}: WRONG: {why}", flush=True)
+                return 1
+            finally:
+                test.end()
+    return SKIPPED if skipped == len(options.names or PROGRAMS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
