@@ -98,17 +98,29 @@ void Network::send(std::size_t from, const SocketAddress& to, std::span<const st
   }
 }
 
+void Network::share_arrivals(std::size_t node, std::uint64_t bytes_per_second, std::uint64_t queue_bytes) {
+  if (ports_.size() <= node) ports_.resize(node + 1);
+  ports_[node].model.bytes_per_second = bytes_per_second;
+  ports_[node].model.queue_bytes = queue_bytes;
+}
+
+// False: the queue was full.
+bool Network::through_queue(PathState& path, std::size_t bytes, std::uint64_t* leaves) {
+  if (path.model.bytes_per_second == 0) return true;
+  const std::uint64_t backlog = path.free_at > *leaves ? path.free_at - *leaves : 0;
+  if (backlog * path.model.bytes_per_second / udp::kSecond > path.model.queue_bytes) {
+    ++counters_.queue_full;
+    return false;
+  }
+  path.free_at = std::max(*leaves, path.free_at) + bytes * udp::kSecond / path.model.bytes_per_second;
+  *leaves = path.free_at;
+  return true;
+}
+
 void Network::deliver(std::size_t from, std::size_t to, PathState& path, std::span<const std::byte> packet) {
   std::uint64_t leaves = now_;
-  if (path.model.bytes_per_second != 0) {
-    const std::uint64_t backlog = path.free_at > now_ ? path.free_at - now_ : 0;
-    if (backlog * path.model.bytes_per_second / udp::kSecond > path.model.queue_bytes) {
-      ++counters_.queue_full;
-      return;
-    }
-    leaves = std::max(now_, path.free_at) + packet.size() * udp::kSecond / path.model.bytes_per_second;
-    path.free_at = leaves;
-  }
+  if (!through_queue(path, packet.size(), &leaves)) return;
+  if (to < ports_.size() && !through_queue(ports_[to], packet.size(), &leaves)) return;
   std::size_t slot;
   if (free_packets_.empty()) {
     slot = packets_.size();

@@ -60,6 +60,8 @@ class Network {
   PathModel& path(std::size_t a, std::size_t b);
   /// Also forgets bursts and queues under way.
   void set_all_paths(const PathModel& model);
+  /// All that goes to a node passes one port of that rate, with one queue.
+  void share_arrivals(std::size_t node, std::uint64_t bytes_per_second, std::uint64_t queue_bytes);
   const NetworkCounters& counters() const { return counters_; }
 
   /// Runs until `done` or until the clock is at `end`. True: done. `done` is asked at every so many events.
@@ -103,6 +105,7 @@ class Network {
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   bool step(std::uint64_t end);
+  bool through_queue(PathState& path, std::size_t bytes, std::uint64_t* leaves);
   void deliver(std::size_t from, std::size_t to, PathState& path, std::span<const std::byte> packet);
   bool chance(std::uint64_t ppm) { return ppm != 0 && random_.below(1'000'000) < ppm; }
 
@@ -112,6 +115,7 @@ class Network {
   Random random_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::vector<PathState>> paths_;
+  std::vector<PathState> ports_;  ///< by node; without a rate: none
   std::priority_queue<Event> events_;
   std::vector<std::vector<std::byte>> packets_;
   std::vector<std::size_t> free_packets_;

@@ -139,5 +139,152 @@ std::string bad_weather(std::uint64_t seed) {
 
 TEST(Simulation, EveryByteComesOnceAndInOrderOverBadPaths) { for_seeds(1, 2000, bad_weather); }
 
+// Clients of one server, restarts at any moment, cuts that outlast every patience. Whoever loses its
+// connection makes another; after the last trouble all must have been served soon.
+class Troubles {
+ public:
+  explicit Troubles(std::uint64_t seed) : n_(seed), r_(mix(seed + 77)), clients_(1 + r_.below(4)) {
+    for (std::size_t i = 0; i <= clients_; ++i) n_.add_node(some_options(r_));
+    PathModel p = bad_path(r_);
+    p.loss_ppm = std::min<std::uint64_t>(p.loss_ppm, 50'000);
+    p.bytes_per_second = 12'500'000;
+    n_.set_all_paths(p);
+  }
+
+  std::string run() {
+    for (std::uint64_t left = 1 + r_.below(5); left > 0; --left) {
+      go_on_for(r_.below(300 * kMillisecond));
+      const std::size_t a = r_.below(clients_ + 1), b = r_.below(clients_ + 1);
+      if (r_.below(2) == 0) {
+        n_.node(a).restart();
+      } else {
+        n_.path(a, b).cut = n_.path(b, a).cut = true;
+        go_on_for(r_.below(r_.below(3) == 0 ? 40 * kSecond : kSecond));
+        n_.path(a, b).cut = n_.path(b, a).cut = false;
+      }
+    }
+    PathModel healed;
+    healed.mtu = 1200;
+    healed.bytes_per_second = 12'500'000;
+    n_.set_all_paths(healed);
+    // At worst a client waits until it knows that the server has forgotten it, and begins again.
+    const std::uint64_t end = n_.now() + 30 * kSecond;
+    while (!served() && n_.now() < end && n_.problem().empty()) go_on_for(20 * kMillisecond);
+    if (!served()) n_.report("not all clients were served 30 s after the last trouble");
+    for (std::size_t i = 0; i <= clients_; ++i) {
+      if (n_.node(i).most_memory() > 16u << 20) n_.report("a node took more than 16 MB");
+    }
+    return n_.problem().empty() ? "" : n_.problem() + "\n" + describe(n_);
+  }
+
+ private:
+  bool served() {
+    for (std::size_t i = 1; i <= clients_; ++i) {
+      auto& talks = n_.node(i).talks();
+      if (talks.empty() || !talks.back()->received_all() || !talks.back()->sent_all()) return false;
+    }
+    return true;
+  }
+  void go_on_for(std::uint64_t ns) {
+    const std::uint64_t end = n_.now() + ns;
+    do {
+      for (std::size_t i = 1; i <= clients_; ++i) {
+        auto& talks = n_.node(i).talks();
+        const bool done = !talks.empty() && talks.back()->received_all() && talks.back()->sent_all();
+        if (talks.empty() || (talks.back()->down && !done))
+          n_.node(i).connect(0, some_traffic(r_), some_traffic(r_));
+      }
+      n_.run_for(std::min<std::uint64_t>(20 * kMillisecond, end - n_.now()));
+    } while (n_.now() < end && n_.problem().empty());
+  }
+
+  Network n_;
+  Random r_;
+  std::size_t clients_;
+};
+
+TEST(Simulation, RestartsAndLongCutsEndInConnectionsThatWork) {
+  for_seeds(1, 1000, [](std::uint64_t seed) { return Troubles(seed).run(); });
+}
+
+// 1,000 senders at once through one port of 10 Gbit/s with a queue of 1 MB.
+TEST(Simulation, AThousandSendersShareAPort) {
+  constexpr std::size_t kSenders = 1000;
+  Network n(11);
+  n.add_node({});
+  PathModel p;
+  p.delay = 20'000;
+  p.mtu = 1472;
+  Traffic t, nothing;
+  t.messages[0] = 20;
+  t.messages[3] = 3;
+  t.most_bytes[3] = 50'000;
+  for (std::uint32_t& m : nothing.messages) m = 0;
+  for (std::size_t i = 1; i <= kSenders; ++i) n.add_node({});
+  n.set_all_paths(p);
+  n.share_arrivals(0, 1'250'000'000, 1 << 20);
+  for (std::size_t i = 1; i <= kSenders; ++i) {
+    t.seed = i;
+    nothing.seed = i + 100'000;
+    n.node(i).connect(0, t, nothing);
+  }
+  const bool done = n.run(
+      20 * kSecond,
+      [&] {
+        for (std::size_t i = 1; i <= kSenders; ++i) {
+          if (n.node(i).busy()) return false;
+        }
+        return true;
+      },
+      32);
+  EXPECT_TRUE(done) << n.now();
+  EXPECT_EQ(n.problem(), "");
+  EXPECT_LT(n.now(), 5 * kSecond);
+  std::size_t ended = 0;
+  for (auto& talk : n.node(0).talks()) ended += talk->received_all();
+  EXPECT_EQ(ended, kSenders);
+  EXPECT_LT(n.node(0).most_memory(), kSenders * 64 * 1024);
+}
+
+// Ten connections through one bottleneck: Jain's index of what they carry in a second.
+TEST(Simulation, TenConnectionsShareAPortFairly) {
+  constexpr std::size_t kSenders = 10;
+  Network n(12);
+  PathModel p;
+  p.delay = 200'000;
+  p.mtu = 1472;
+  for (std::size_t i = 0; i <= kSenders; ++i) n.add_node({});
+  n.set_all_paths(p);
+  n.share_arrivals(0, 125'000'000, 1 << 20);
+  Traffic t, nothing;
+  t.messages[0] = 0;
+  t.messages[3] = 100'000;
+  t.interval = 50'000;
+  for (std::uint32_t& m : nothing.messages) m = 0;
+  for (std::size_t i = 1; i <= kSenders; ++i) {
+    t.seed = i;
+    nothing.seed = i + 100;
+    n.node(i).connect(0, t, nothing);
+    n.run_for(20 * kMillisecond);  // the later ones find a full path
+  }
+  n.run_for(500 * kMillisecond);
+  std::uint64_t before[kSenders], sum = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < kSenders; ++i) {
+    before[i] = n.node(i + 1).talks()[0]->connection->counters().bytes_sent;
+  }
+  n.run_for(kSecond);
+  for (std::size_t i = 0; i < kSenders; ++i) {
+    const std::uint64_t got = n.node(i + 1).talks()[0]->connection->counters().bytes_sent - before[i];
+    sum += got;
+    squares += static_cast<double>(got) * static_cast<double>(got);
+  }
+  const double jain = static_cast<double>(sum) * static_cast<double>(sum) / (kSenders * squares);
+  EXPECT_EQ(n.problem(), "");
+  EXPECT_GT(sum, 125'000'000 * 8 / 10);
+  EXPECT_GE(jain, 0.9);
+  RecordProperty("jain", std::to_string(jain));
+}
+
 }  // namespace
 }  // namespace clan::test

@@ -121,14 +121,11 @@ bool Connection::take_ack(const Frame& frame, std::uint64_t now) {
     acked_.add(first, frame.range[i].last + 1);
   }
   if (newly == 0) return true;
-  if (rtt != 0)
-    congestion_.on_acked(rtt, newly);
-  else
-    congestion_.on_acked(kNever, newly);
+  congestion_.on_acked(rtt != 0 ? rtt : kNever, newly);
   if (any_asked) timeouts_ = probes_ = 0;
   detect_loss(now);
   if (largest_acked_ >= round_end_) {
-    congestion_.end_round(rtt_);
+    congestion_.end_round(rtt_, now);
     round_end_ = log_.next();
   }
   return true;
