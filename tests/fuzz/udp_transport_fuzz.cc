@@ -71,9 +71,9 @@ SocketAddress address(std::uint8_t last) {
 }
 
 // Two ends, joined by a wire the fuzzer shares.
-class Session {
+class Wire {
  public:
-  explicit Session(Input& in)
+  explicit Wire(Input& in)
       : in_(in),
         client_(
             {}, at_client_, [this] { return ++random_; }, nullptr),
@@ -178,6 +178,6 @@ class Session {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input in(data, size);
-  Session(in).run();
+  Wire(in).run();
   return 0;
 }

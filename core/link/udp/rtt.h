@@ -18,7 +18,7 @@ class RttEstimator {
     // The peer's own waiting is no part of the path, but must not make the path faster than it was seen to
     // be.
     std::uint64_t adjusted = latest_;
-    if (latest_ > least() + peer_delay) adjusted -= peer_delay;
+    if (latest_ > std::min(least_now_, least_before_) + peer_delay) adjusted -= peer_delay;
     if (smoothed_ == 0) {
       smoothed_ = adjusted;
       variation_ = adjusted / 2;
@@ -34,7 +34,7 @@ class RttEstimator {
   std::uint64_t latest() const { return known() ? latest_ : kInitial; }
   std::uint64_t variation() const { return known() ? variation_ : kInitial / 2; }
   /// The smallest of the last 5 to 10 s.
-  std::uint64_t least() const { return std::min(least_now_, least_before_); }
+  std::uint64_t least() const { return known() ? std::min(least_now_, least_before_) : kInitial; }
 
  private:
   void remember_least(std::uint64_t now) {
