@@ -8,11 +8,13 @@ CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 
-# The programs that tests/interpose and tests/libfabric run. Without one its tests are skipped. (Java's is skipped
-# without javac, default-jdk-headless, which is large; Node.js is "nodejs".)
+# The programs that tests/interpose and tests/libfabric run. Without one its tests are skipped. (Large ones are not
+# here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl in erlang-base; varnishd compiles, and is in
+# varnish. Node.js is "nodejs".)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin libopenmpi-dev netpipe-openmpi hpcc python3-mpi4py libfabric-bin
-  rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools)
+  rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
+  apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4)
 
 # What the faces that are not in the default build take, with their tests: CLAN_OMNIORB and CLAN_SUNRPC.
 CLAN_OMNIORB_PACKAGES=(libomniorb4-dev omniidl omniorb omniorb-doc omniorb-nameserver omnievents tango-test

@@ -149,19 +149,23 @@ int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
     return enough();
   };
   WaitObject* object = counter.wait_.object();
-  for (;;) {
-    if (counter.waiter_.spin(reached, 0, deadline)) {
-      if (counter.value_.load() >= threshold) return 0;
-      return -FI_EAVAIL;
-    }
-    const std::int64_t left = sleep_ms(deadline);
-    if (left == 0) return -FI_ETIMEDOUT;
+  int rc = 0;
+  const auto sleep = [&] {
     if (object == nullptr) {
       sched_yield();
-      continue;
+      return false;
     }
-    if (int rc = object->sleep_unless(look, left); rc == -FI_EINTR) return rc;
-    counter.waiter_.slept();
+    rc = object->sleep_unless(look, sleep_ms(deadline));
+    return rc != -FI_EINTR;
+  };
+  for (;;) {
+    switch (counter.waiter_.wait(reached, Awaited{}, deadline, sleep)) {
+      case Waited::kReady: return counter.value_.load() >= threshold ? 0 : -FI_EAVAIL;
+      case Waited::kTimedOut: return -FI_ETIMEDOUT;
+      case Waited::kAgain:
+        if (rc == -FI_EINTR) return rc;
+        break;
+    }
   }
 }
 

@@ -238,22 +238,29 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
     if (enough()) got = take(buffer, count, source);
     return got != -FI_EAGAIN || signalled_.load();
   };
+  const auto look = [&] {
+    std::lock_guard lock(domain_.lock());
+    return enough() || signalled_.load();
+  };
+  int rc = 0;
+  const auto sleep = [&] {
+    rc = object->sleep_unless(look, sleep_ms(deadline));
+    return rc != -FI_EINTR;
+  };
   for (;;) {
-    if (waiter_.spin(ready, 0, deadline)) {
-      if (got != -FI_EAGAIN) return got;
-      if (signalled_.exchange(false)) return -FI_ECANCELED;
+    switch (waiter_.wait(ready, Awaited{}, deadline, sleep)) {
+      case Waited::kReady:
+        if (got != -FI_EAGAIN) return got;
+        if (signalled_.exchange(false)) return -FI_ECANCELED;
+        break;
+      case Waited::kTimedOut: {
+        std::lock_guard lock(domain_.lock());
+        return take(buffer, count, source);  // what there is, though it be less than the threshold
+      }
+      case Waited::kAgain:
+        if (rc == -FI_EINTR) return rc;
+        break;
     }
-    const std::int64_t left = sleep_ms(deadline);
-    if (left == 0) {
-      std::lock_guard lock(domain_.lock());
-      return take(buffer, count, source);  // what there is, though it be less than the threshold
-    }
-    const auto look = [&] {
-      std::lock_guard lock(domain_.lock());
-      return enough() || signalled_.load();
-    };
-    if (int rc = object->sleep_unless(look, left); rc == -FI_EINTR) return rc;
-    waiter_.slept();
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "clan/log.h"
 #include "real.h"
+#include "testing.h"
 
 namespace clan::preload {
 namespace {
@@ -85,6 +86,7 @@ void read() {
   the_config.disabled = the_config.disable || (has_file && file == nullptr);
   if (the_config.disable && !(has_file && file == nullptr))
     CLAN_INFO("CLAN_DISABLE; connections stay on TCP");
+  read_test_settings();
   the_config.overflow_uid = read_overflow_uid();
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) {

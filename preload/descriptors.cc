@@ -12,6 +12,7 @@
 #include "sandbox.h"
 #include "signals.h"
 #include "socket.h"
+#include "testing.h"
 #include "uring.h"
 
 namespace clan::preload {
@@ -88,6 +89,7 @@ void release(Socket* s) {
     withdraw_offer(*s);
   }
   discount_pipe(*s);
+  count_for_test(*s);
   s->pipe = Pipe();
   s->receive_wait.reset();
   s->send_wait.reset();

@@ -102,7 +102,7 @@ struct Set {
   std::uint32_t round = 0;                   ///< of gather()
   std::uint64_t looked = 0;                  ///< order_stamp() before the kernel was last asked for all it knew
   std::uint64_t asked_ns = 0;                ///< when it was last asked at all
-  bool kernels_turn = true;                  ///< to be asked although what has moved fills the answer
+  std::atomic<bool> kernels_turn{true};      ///< to be asked although what has moved fills the answer
   std::atomic<bool> plain{true};             ///< descriptors may be in it of which only the kernel knows
   std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for who looks without the lock
   std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
@@ -429,8 +429,9 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
   const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
+  const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;  // relaxed: its record moves the tail
   return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) +
-         (s.kernel_end.load() ? 2u : 0u) + (s.kernel_error.load() ? 1u : 0u);
+         (s.kernel_end.load() && !told_in_pipe ? 2u : 0u) + (s.kernel_error.load() ? 1u : 0u);
 }
 
 bool wants_room(const Interest& i) { return (i.events & (EPOLLOUT | EPOLLWRNORM)) != 0; }
@@ -446,6 +447,13 @@ bool quiet(const Interest& i) {
 }
 
 constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+
+// By edges: something of `ready` is new. Then all of it is told, as the kernel does.
+bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready) {
+  const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
+  if (room && !(i.out_told && i.socket->full.load(std::memory_order_relaxed) == i.seen_full)) return true;
+  return (ready & kForReading) != 0 && in_stamp != i.seen_in;
+}
 
 // What holds for an interest. Under the lock. Nothing has been told of it before told() is called.
 Found look_at(Interest& i, bool look) {
@@ -471,12 +479,7 @@ Found look_at(Interest& i, bool look) {
   if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
   if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
   ready &= wanted;
-  if (by_edges) {
-    if (found.edge == i.seen_in) ready &= ~kForReading;
-    if (i.out_told && s.full.load(std::memory_order_relaxed) == i.seen_full)
-      ready &= ~(EPOLLOUT | EPOLLWRNORM);
-  }
-  found.event.events = ready;
+  found.event.events = by_edges && !has_edge(i, found.edge, ready) ? 0 : ready;
   return found;
 }
 
@@ -593,21 +596,24 @@ void awake(SetSleep* sleep) {
 
 // The kernel calls a set ready. For doorbells alone?
 bool only_doorbells(Set& set) {
-  if (anything(set)) return false;
+  pollfd p{set.epfd, POLLIN, 0};
+  // Not ready at all: the event was of another descriptor with the same data.
+  if (anything(set) || sys::poll(&p, 1, 0) == 0) return false;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
     if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
   }
-  pollfd p{set.epfd, POLLIN, 0};
   return set.names > 0 && !anything(set) && sys::poll(&p, 1, 0) == 0;
 }
 
-// Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
+// Of the kernel's events of a set: this one is of a set in it, and nothing holds there. Another descriptor may have
+// been put in with the same data: then the kernel does not call the inner set ready.
 bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
   for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
     const Interest& i = *set.interests.at[k];
     if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
-    if (i.inner->moved > 0) return only_doorbells(*i.inner);
+    pollfd p{i.inner->epfd, POLLIN, 0};
+    if (i.inner->moved > 0 && i.inner->names > 0 && sys::poll(&p, 1, 0) > 0) return only_doorbells(*i.inner);
   }
   return false;
 }
@@ -641,13 +647,21 @@ bool is_known(const Set& set, std::uint32_t end, const epoll_event& event) {
   return false;
 }
 
+// By its tag: of a socket that has moved.
+bool is_ours(const epoll_event& event) { return (event.data.u64 & kTagMask) == kTag; }
+
+// What the kernel has told of plain descriptors, where there is no memory for more.
+int without_ours(epoll_event* events, int told) {
+  return told > 0 ? static_cast<int>(std::remove_if(events, events + told, is_ours) - events) : 0;
+}
+
 // Takes in what the kernel has said, `n` events at `events`: answers how many of them are the application's.
 int take_in(Set& set, const epoll_event* events, int n) {
   const std::uint32_t first = set.found.count;
   int plain = 0;
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
-    if ((events[k].data.u64 & kTagMask) != kTag) {
+    if (!is_ours(events[k])) {
       if (of_doorbells_in_nested(set, events[k]) || is_known(set, first, events[k])) continue;
       set.found.at[set.found.count++] = order.plain(events[k]);
       ++plain;
@@ -763,21 +777,18 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   ++set.round;
   set.found.count = 0;
   const std::uint64_t low = set.looked;
-  if (!set.found.reserve(set.watched.count)) return std::max(told, 0);
+  if (!set.found.reserve(set.watched.count)) return without_ours(events, told);
   set.set_now(monotonic_ns());
-  int plain = 0;
+  int plain = 0, kept = 0;  // places of the kernel's, and of what has moved and was left out last time
   bool first_look = true;
-  if (told < 0 && !set.kernels_turn) {
+  const bool moved_ones_turn = told < 0 && !set.kernels_turn;
+  if (moved_ones_turn) {
     (void)find_ready(set, order_stamp(), true);
     first_look = false;
-    if (set.found.count >= static_cast<std::uint32_t>(most)) {
-      const int n = report(set, events, most, low);
-      set.kernels_turn = true;
-      return n;
-    }
+    kept = static_cast<int>(std::min(set.found.count, static_cast<std::uint32_t>(most)));
   }
-  for (int turns = 0; turns < 16; ++turns, told = -1) {
-    int room = most - plain;
+  for (int turns = 0; turns < 16 && kept < most; ++turns, told = -1) {
+    const int room = most - plain - kept;
     if (told < 0) {
       before = order_stamp() & PipeStamp::kTimeMask;
       if (room > 0 && kernel_is_due(set)) {
@@ -786,16 +797,18 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
       }
     }
     if (told > 0) {
-      if (!set.found.reserve(set.found.count + set.watched.count + told)) return told;
+      if (!set.found.reserve(set.found.count + set.watched.count + told)) return without_ours(events, told);
       plain += take_in(set, events, told);
     }
     const bool all = told < room;  // else more may wait behind doorbells that took the place
     if (told >= 0 && all) set.looked = before;
     const bool fresh = find_ready(set, before, std::exchange(first_look, false));
-    if ((!fresh && all) || plain == most) break;
+    if ((!fresh && all) || plain + kept == most) break;
   }
   if (set.found.count == 0) return 0;
-  return report(set, events, most, low);
+  const int n = report(set, events, most, low);
+  if (moved_ones_turn) set.kernels_turn = true;
+  return n;
 }
 
 // A thread may be asleep in the set, or in one that this is in, and has not prepared for what is newly asked of a
@@ -1002,13 +1015,12 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
     if (!remembers_nothing(epfd)) return false;
     *n = sleep(events, most, timeout_ns);
   }
-  const auto is_ours = [](const epoll_event& e) { return (e.data.u64 & kTagMask) == kTag; };
   if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, is_ours))) return true;
   Guard guard;
   if (Set* set = find(epfd); set != nullptr) {
     *n = gather(*set, events, most, *n, 0);
   } else {
-    *n = static_cast<int>(std::remove_if(events, events + *n, is_ours) - events);
+    *n = without_ours(events, *n);
   }
   return true;
 }
@@ -1081,16 +1093,20 @@ class Wait {
     int told = -1;  // events that the kernel has answered and nobody has seen yet
     std::uint64_t before = 0;
     bool interrupted = false;
-    if (!waits_) {
-      // As the application called it: a signal may wait that the mask of the call lets in.
-      before = order_stamp() & PipeStamp::kTimeMask;
-      told = sleep_(events_, most_, 0);
-      interrupted = told < 0 && errno == EINTR;
-      if (told < 0 && !interrupted) return told;
-      told = std::max(told, 0);
-    }
-    for (;;) {
+    bool asks = !waits_;
+    // What has moved comes first when the kernel has had its turn.
+    bool first = asks && moved_ones_turn();
+    for (;; first = false) {
       int n = 0;
+      if (asks && !first) {
+        // As the application called it: a signal may wait that the mask of the call lets in.
+        asks = false;
+        before = order_stamp() & PipeStamp::kTimeMask;
+        told = sleep_(events_, most_, 0);
+        interrupted = told < 0 && errno == EINTR;
+        if (told < 0 && !interrupted) return told;
+        told = std::max(told, 0);
+      }
       switch (look(told, before, &n)) {
         case Next::kDone: return n;
         case Next::kGone: return sleep_(events_, most_, left_ns());  // nobody can wait there any more
@@ -1100,6 +1116,7 @@ class Wait {
           continue;
         case Next::kSleep: break;
       }
+      if (asks) continue;
       if (!waits_) {
         if (interrupted) errno = EINTR;
         return interrupted ? -1 : 0;
@@ -1113,6 +1130,11 @@ class Wait {
  private:
   enum class Next { kDone, kGone, kAgain, kFollow, kSleep };
   static constexpr int kGoOn = -2;
+
+  bool moved_ones_turn() const {
+    const Set* set = find(epfd_);
+    return set != nullptr && !set->kernels_turn.load(std::memory_order_relaxed);  // relaxed: a hint, fairness alone
+  }
 
   // What there is, without waiting.
   Next look(int told, std::uint64_t before, int* n) {

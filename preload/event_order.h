@@ -72,6 +72,13 @@ inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
       plain.since = plain.edge != 0 && PipeStamp::before(wrote, plain.edge) ? plain.edge : wrote;
     }
   }
+  // Whatever is known of single ones, the kernel's own order holds among them.
+  const Found* last = nullptr;
+  for (std::uint32_t p = 0; p < count; ++p) {
+    if (found[p].interest != nullptr) continue;
+    if (last != nullptr && PipeStamp::before(found[p].since, last->since)) found[p].since = last->since;
+    last = found + p;
+  }
   // Ages instead of times, which wrap: they have an order whatever a writer has said.
   const std::uint64_t now = order_stamp() & kMask;
   for (std::uint32_t k = 0; k < count; ++k) {

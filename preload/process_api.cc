@@ -16,6 +16,7 @@
 #include "sandbox.h"
 #include "signals.h"
 #include "socket.h"
+#include "testing.h"
 
 using namespace clan::preload;
 
@@ -76,6 +77,7 @@ void at_exit() {
       [](int fd, Socket& s, void*) {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
         (void)leave_slot(s);
+        count_for_test(s);
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
           return;
         leave_to_others(fd, s);

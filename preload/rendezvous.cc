@@ -37,6 +37,7 @@
 #include "sandbox.h"
 #include "shared_pages.h"
 #include "signals.h"
+#include "testing.h"
 #include "uring.h"
 
 namespace clan::preload {
@@ -320,6 +321,12 @@ bool send_descriptors(int to, const void* bytes, std::size_t size, const int* fd
 
 namespace {
 
+// In tests, where it may well come just now.
+void wait_for_taker(Socket& s) {
+  pollfd p{s.offer_fd.load(), POLLIN, 0};
+  (void)sys::poll(&p, 1, 2);
+}
+
 // Client: has anybody taken up the offer?
 void look_for_taker(int fd, Socket& s) {
   // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
@@ -327,6 +334,7 @@ void look_for_taker(int fd, Socket& s) {
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
   if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay_because(fd, s, kNoPeer);
   if (!looks_at(call)) return;
+  if (moves_at_once() && call == 0 && !s.pipe) wait_for_taker(s);
   if (s.pipe) {  // somebody has, but a call was under way
     Route route;
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
@@ -426,12 +434,14 @@ void consider(int fd, Socket& s) {
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
   }
   if (s.client) {
-    if (s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives) offer(fd, s);
+    const bool used = s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives;
+    if (used || moves_at_once()) offer(fd, s);
     return;
   }
   const std::uint32_t n = calls(s);
   if (gives_up(s, n)) return stay_because(fd, s, kNoPeer);
-  if (n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook)) look_for_offer(fd, s);
+  const bool looks = n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook);
+  if (looks || (moves_at_once() && looks_at(n))) look_for_offer(fd, s);
 }
 
 }  // namespace
@@ -474,6 +484,26 @@ bool has_waited_for_peer(Socket& s) {
 void before_send(int fd, Socket& s) {
   s.sends.fetch_add(1, std::memory_order_relaxed);
   consider(fd, s);
+}
+
+void before_receive(int fd, Socket& s) {
+  if (moves_at_once()) consider(fd, s);
+}
+
+void was_connected(int fd, Socket& s) {
+  if (moves_at_once() && s.state.load() == Socket::State::kTcp) consider(fd, s);
+}
+
+void was_accepted(int fd) {
+  constexpr int kTurns = 20;  // of a tenth of a millisecond: the other end is about to return from connect()
+  const timespec nap{0, 100'000};
+  if (!moves_at_once()) return;
+  KeepErrno keep;
+  const Held s = hold(fd);
+  for (int turn = 0; s && turn < kTurns && s->state.load() == Socket::State::kTcp; ++turn) {
+    if (turn > 0) sys::call(SYS_nanosleep, &nap, nullptr);
+    consider(fd, *s);
+  }
 }
 
 void after_receive(int fd, Socket& s) {

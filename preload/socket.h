@@ -235,6 +235,10 @@ void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argumen
 /// Before a send and after a receive that went by TCP: makes or takes up an offer when it is time to.
 void before_send(int fd, Socket& s);
 void after_receive(int fd, Socket& s);
+/// Where connections move at once, in tests (testing.h), before a receive by TCP, after connect() and accept() too.
+void before_receive(int fd, Socket& s);
+void was_connected(int fd, Socket& s);
+void was_accepted(int fd);
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);
 /// One has, and we have not followed yet.

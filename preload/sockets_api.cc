@@ -55,7 +55,10 @@ bool is_tcp_listener(int fd) {
 int accepted(int listener, int fd, int nonblocking) {
   if (fd >= 0) {
     gone(fd);
-    if (is_tcp_listener(listener)) adopt(fd, false, nonblocking);
+    if (is_tcp_listener(listener)) {
+      adopt(fd, false, nonblocking);
+      was_accepted(fd);
+    }
   }
   return fd;
 }
@@ -93,6 +96,7 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
     disconnected(fd, *s);
   } else if (address->sa_family == AF_INET || address->sa_family == AF_INET6) {
     s->client = true;
+    was_connected(fd, *s);
   }
   return rc;
 }

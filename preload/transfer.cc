@@ -636,10 +636,11 @@ bool has_ended(const Socket& s) {
   return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
 }
 
-// Bytes at the front of the pipe are as many as SO_RCVLOWAT asks for, or as there will be.
-bool enough_bytes(const Socket& s) {
-  const int low_water = s.low_water.load(std::memory_order_relaxed);
-  return low_water <= 1 || s.pipe.readable_bytes() >= static_cast<std::uint64_t>(low_water) || has_ended(s);
+// Bytes at the front of the pipe, and those of TCP before them, are as many as SO_RCVLOWAT asks for, or as there
+// will be.
+bool enough_bytes(const Socket& s, std::size_t of_tcp = 0) {
+  const auto low_water = static_cast<std::uint64_t>(s.low_water.load(std::memory_order_relaxed));
+  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s);
 }
 
 // Something that somebody who sleeps would want to know of.
@@ -1030,7 +1031,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (s.send_wait) {
       auto there = [&] { return s.pipe.writable(room) || since.handled(); };
       const Disturbed here;
-      if (s.send_wait->spin(there, s.pipe.peer_cpu()) && !since.handled()) continue;
+      if (s.send_wait->spin(there, Awaited{s.pipe.peer_cpu()}) && !since.handled()) continue;
     }
     const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
     // Whoever sleeps here for the peer's bytes needs the doorbells.
@@ -1147,7 +1148,8 @@ short readiness(int fd, Socket& s, bool look) {
   if (!s.drained.load(std::memory_order_acquire)) {
     std::size_t certain = 0;
     Draining draining(fd, s);
-    if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0) {
+    if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
+        enough_bytes(s, certain)) {
       ready |= POLLIN;
     }
   }

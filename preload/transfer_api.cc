@@ -32,6 +32,7 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
   if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
+  if (!s->shared()) before_receive(fd, *s);
   UntilOpen until(fd, *s);
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);

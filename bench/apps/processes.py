@@ -15,7 +15,7 @@ from pathlib import Path
 import counters
 
 PACKAGES = {
-    "ab": "apache2-utils", "initdb": "postgresql", "iperf3": "iperf3", "memcached": "memcached",
+    "ab": "apache2-utils", "haproxy": "haproxy", "initdb": "postgresql", "iperf3": "iperf3", "memcached": "memcached",
     "nginx": "nginx-light", "pgbench": "postgresql", "redis-benchmark": "redis-tools",
     "redis-server": "redis-server", "setpriv": "util-linux", "sockperf": "sockperf", "taskset": "util-linux",
     "wrk": "wrk",
@@ -103,6 +103,7 @@ class Session:
         self.directory.chmod(0o755)  # servers may run as another user
         self.started = []
         self.memory = {}  # what a row keeps between its runs
+        self.share = None  # a cgroup.Share that servers get
         self.ports = set()
 
     def __enter__(self):
@@ -114,6 +115,8 @@ class Session:
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         for process, stop in reversed(self.started):
             self.end(process, stop)
+        if self.share is not None:
+            self.share.remove()
         shutil.rmtree(self.directory, ignore_errors=True)
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -139,12 +142,14 @@ class Session:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
 
-    def start(self, *argv, core=None, under=False, user=None, environment=None, stop=signal.SIGTERM, **more):
+    def start(self, *argv, core=None, under=False, user=None, environment=None, stop=signal.SIGTERM,
+              share=None, **more):
         """A process in a group of its own; `core` None: any of ours. `under`: False, True (CLAN) or SOCKMAP.
         Ends with this program, even if that is killed (a change of user takes that away)."""
         cores = self.cores if core is None else [self.cores[core]]
         words = [find("setpriv"), "--pdeathsig=TERM"]
         words += self.redirection.prefix() if under == SOCKMAP else []
+        words += share.prefix() if share is not None else []
         words += [find("taskset"), "-c", ",".join(map(str, cores))]
         if user:
             words += [find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
@@ -170,7 +175,8 @@ class Session:
         """Starts a server and waits until it listens on `port`."""
         log = self.directory / f"log-{len(self.started)}"
         with open(log, "wb") as to:
-            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, **more)
+            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT,
+                                 share=self.share, **more)
         deadline = time.monotonic() + 20
         while not listens(port):
             if process.poll() is not None or time.monotonic() > deadline:

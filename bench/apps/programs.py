@@ -174,7 +174,7 @@ http {{
 """
 
 
-def serve_nginx(session, under):
+def serve_nginx(session, under, core=0):
     port = session.port()
     root = session.directory / "www"
     if not root.exists():
@@ -185,7 +185,33 @@ def serve_nginx(session, under):
     conf.write_text(NGINX.format(name=f"nginx-{port}", port=port, root=root,
                                  user="user root root;" if ROOT else ""))
     return session.serve("nginx", "-p", session.directory, "-c", conf, "-e", f"nginx-{port}.early", port=port,
-                         core=0, under=under)
+                         core=core, under=under)
+
+
+# Without time-outs and logs; it copies itself, so that nothing is spliced past the interposed calls.
+HAPROXY = """
+global
+  maxconn 1024
+  nbthread 1
+  nosplice
+defaults
+  mode tcp
+  timeout connect 60s
+  timeout client 60s
+  timeout server 60s
+listen chain
+  bind 127.0.0.1:{port}
+  server last 127.0.0.1:{last}
+"""
+
+
+def serve_chain(session, under):
+    """haproxy before nginx, wherever the scheduler has them."""
+    last = serve_nginx(session, under, core=None)
+    port = session.port()
+    conf = session.directory / f"haproxy-{port}.cfg"
+    conf.write_text(HAPROXY.format(port=port, last=last.port))
+    return session.serve("haproxy", "-db", "-f", conf, port=port, core=None, under=under)
 
 
 def wrk(file, clients):

@@ -7,6 +7,7 @@ one variant with another, pair by pair; the median of the ratios is the figure.
 import statistics
 from dataclasses import dataclass, field
 
+import cgroup
 import counters
 import programs
 from processes import SOCKMAP, Failed
@@ -36,6 +37,7 @@ class Row:
     client_core: object = 1   # index into the cores; None: all of them
     path: str = "ring"        # where the bytes have to go: ring, or tcp
     beside: int = 0           # endless computations on each core
+    share: float = None       # of a core, that the servers get together
 
 
 @dataclass
@@ -88,10 +90,21 @@ def busy(beside):
         Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(0.95, f"-c 1 {text}")),
         Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(0.95, f"-c 50 {text}")),
         Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1), [Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95)]),
+        chain(text, 0.95),
     ]
     for row in rows:
         row.name, row.beside = f"{row.name}-beside-{beside}", beside
     return rows
+
+
+def chain(text, limit):
+    return Row("chain", programs.serve_chain, programs.wrk("1k", 1),
+               [Bar(f"wrk -c1, haproxy, nginx 1 KB, {text}", limit)], client_core=None)
+
+
+def half_a_core(name, serve, load, bars):
+    """The servers get half the time of a processor, as a container with cpu.max does."""
+    return Row(f"{name}-half-a-core", serve, load, bars, share=0.5)
 
 
 def at_rate(rate, cpu):
@@ -143,7 +156,13 @@ ROWS = [
         [Bar("nginx 1 KB, wrk -c1, one core (aim: 1.5)", 1)], client_core=0),
     Row("redis-unpinned", programs.serve_redis_anywhere, programs.redis_load(1, 1), redis_bars(1, "-c 1, unpinned"),
         client_core=None),
-    *busy(1), *busy(2),
+    chain("unpinned", 1), *busy(1), *busy(2),
+    half_a_core("redis-c1", programs.serve_redis, programs.redis_load(1, 1),
+                redis_bars(0.95, "-c 1, half a core for the server")),
+    half_a_core("redis-c50", programs.serve_redis, programs.redis_load(50, 1),
+                redis_bars(0.95, "-c 50, half a core for the server")),
+    half_a_core("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
+                [Bar("nginx 1 KB, wrk -c1, half a core for the server", 0.95)]),
     at_rate(100, 1.2), at_rate(1000, 1.2), at_rate(10_000, 1.5),
 ]
 
@@ -180,6 +199,8 @@ def judge(row, bar, samples, path, counts, note=""):
 def measure(row, session, pairs):
     """The lines of a row."""
     variants = dict(row.variants)
+    if row.share is not None:
+        session.share = cgroup.Share(row.share)
     if session.redirection is not None and "clan" in variants:
         variants[SOCKMAP] = SHORTCUT
     servers = {under: row.serve(session, under) for under in dict.fromkeys(s for s, _ in variants.values())}

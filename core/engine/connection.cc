@@ -558,12 +558,14 @@ Status Connection::wait_readable(std::uint64_t deadline_ns) {
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (read_ready()) return {};
-    if (read_waiter_.spin(ready, peer_cpu(), deadline_ns)) return {};
-    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
-      return Error{ETIMEDOUT, "nothing arrived in time"};
+    Status s;
+    const auto sleep = [&] { return sleep_on(ring_tripwire_, deadline_ns, ready, &s); };
+    switch (read_waiter_.wait(ready, {peer_cpu()}, deadline_ns, sleep)) {
+      case Waited::kReady: return {};
+      case Waited::kTimedOut: return Error{ETIMEDOUT, "nothing arrived in time"};
+      case Waited::kAgain: break;
     }
-    if (!read_waiter_.may_sleep()) continue;
-    if (auto s = sleep_on(ring_tripwire_, read_waiter_, deadline_ns, ready); !s) return s;
+    if (!s) return s;
   }
 }
 

@@ -279,8 +279,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   void publish(const shm::RingSlot& slot, shm::RingHead head);
   void no_room(int rc);
   template <typename Ready>
-  Status sleep_on(std::uint32_t tripwire, Waiter& waiter, std::uint64_t deadline_ns,
-                  Ready&& ready);
+  bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
   bool read_ready() { return readable() || peer_gone(); }
 
   std::shared_ptr<ContextCore> context_;
@@ -378,10 +377,9 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
   return true;
 }
 
-/// Arms a tripwire, looks once more and sleeps until it fires.
+/// Arms a tripwire, looks once more and sleeps until it fires. Answers whether it slept.
 template <typename Ready>
-Status Connection::sleep_on(std::uint32_t tripwire, Waiter& waiter, std::uint64_t deadline_ns,
-                            Ready&& ready) {
+bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status) {
   auto& signal = nic_.image().signals->tripwires[tripwire];
   // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
   const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
@@ -399,9 +397,8 @@ Status Connection::sleep_on(std::uint32_t tripwire, Waiter& waiter, std::uint64_
   signal.sleepers.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
   nic_.disarm(tripwire);
   (void)nic_.test_and_clear(tripwire);
-  if (slept) waiter.slept();
-  if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for the peer"};
-  return {};
+  if (rc == EINTR) *status = Error{EINTR, "a signal arrived while waiting for the peer"};
+  return slept;
 }
 
 template <typename Ready>
@@ -409,12 +406,14 @@ Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns) {
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (ready()) return {};
-    if (write_waiter_.spin(ready, peer_cpu(), deadline_ns)) return {};
-    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
-      return Error{ETIMEDOUT, "the peer did not make room in time"};
+    Status s;
+    const auto sleep = [&] { return sleep_on(credit_tripwire_, deadline_ns, ready, &s); };
+    switch (write_waiter_.wait(ready, {peer_cpu()}, deadline_ns, sleep)) {
+      case Waited::kReady: return {};
+      case Waited::kTimedOut: return Error{ETIMEDOUT, "the peer did not make room in time"};
+      case Waited::kAgain: break;
     }
-    if (!write_waiter_.may_sleep()) continue;
-    if (auto s = sleep_on(credit_tripwire_, write_waiter_, deadline_ns, ready); !s) return s;
+    if (!s) return s;
   }
 }
 

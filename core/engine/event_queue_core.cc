@@ -179,13 +179,15 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (std::size_t n = poll(events); n > 0) return n;
-    if (waiter_.spin([&] { return any_pending(); }, 0, deadline_ns)) continue;
-    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+    Result<std::size_t> slept = std::size_t{0};
+    const auto asleep = [&] {
+      slept = sleep(deadline_ns);
+      return slept.ok();
+    };
+    if (waiter_.wait([&] { return any_pending(); }, Awaited{}, deadline_ns, asleep) == Waited::kTimedOut) {
       return Error{ETIMEDOUT, "no event in time"};
     }
-    if (!waiter_.may_sleep()) continue;
-    if (auto slept = sleep(deadline_ns); !slept) return slept;
-    waiter_.slept();
+    if (!slept) return slept;
   }
 }
 

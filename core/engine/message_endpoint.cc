@@ -880,21 +880,31 @@ Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::
     auto m = try_recv(buffer);
     if (m.ok() || m.error().err != EAGAIN) return m;
     if (auto s = tell_departure(); !s) return s.error();
-    if (spin(deadline_ns)) continue;
-    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+    Status s;
+    const auto asleep = [&] {
+      s = sleep(deadline_ns);
+      return s.ok();
+    };
+    if (std::exchange(armed_fd_, false)) waiter_.slept();
+    if (waiter_.wait([&] { return something_new(); }, awaited(), deadline_ns, asleep) == Waited::kTimedOut) {
       return Error{ETIMEDOUT, "no message in time"};
     }
-    if (!waiter_.may_sleep()) continue;
-    if (auto s = sleep(deadline_ns); !s) return s.error();
-    waiter_.slept();
+    if (!s) return s.error();
   }
+}
+
+bool MessageEndpointCore::something_new() {
+  return hot_pending() || arrivals_->pending() || progress_sends();
+}
+
+// The peer of the next ring that will be looked at.
+Awaited MessageEndpointCore::awaited() const {
+  return {hot_.empty() ? std::uint16_t{0} : hot_[next_hot_ % hot_.size()]->connection->peer_cpu()};
 }
 
 bool MessageEndpointCore::spin(std::uint64_t deadline_ns) {
   if (std::exchange(armed_fd_, false)) waiter_.slept();
-  const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
-  auto ready = [&] { return hot_pending() || arrivals_->pending() || progress_sends(); };
-  return waiter_.spin(ready, cpu, deadline_ns);
+  return waiter_.spin([&] { return something_new(); }, awaited(), deadline_ns);
 }
 
 // Something that no event will tell of, as it has been taken already.

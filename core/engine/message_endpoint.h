@@ -175,6 +175,8 @@ class MessageEndpointCore final : public OobSink,
   Status send_error(const Peer& peer) const;
   int copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset, std::span<std::byte> buffer);
   bool hot_pending() const;
+  bool something_new();
+  Awaited awaited() const;
   bool cool();
   bool something_told() const;
   Status sleep(std::uint64_t deadline_ns);

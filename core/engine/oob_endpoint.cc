@@ -92,19 +92,14 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
       const std::uint32_t seen = arrivals_.load(std::memory_order_seq_cst);
       auto m = try_recv();
       if (m.ok() || m.error().err != EAGAIN) return m;
-      if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      int rc = 0;
+      const auto sleep = [&] {
+        rc = sleep_after(seen, deadline_ns);
+        return true;
+      };
+      if (waiter_.wait([this] { return pending(); }, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
         return Error{ETIMEDOUT, "no out-of-band message in time"};
       }
-      if (waiter_.spin([this] { return pending(); }, 0, deadline_ns)) continue;
-      if (!waiter_.may_sleep()) continue;
-      // PAIR oob.sleeping: stored before the last look at arrivals_ (the kernel's); wake() loads it after
-      sleeping_.store(1, std::memory_order_seq_cst);
-      count(context_->counters().sleeps);
-      // In slices, so that the end of the context is noticed even without a wake-up.
-      const int rc = futex_wait(arrivals_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-      sleeping_.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
-      count(context_->counters().wakeups);
-      waiter_.slept();
       if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for an out-of-band message"};
     }
   }
@@ -121,6 +116,17 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   }
 
  private:
+  // Until something arrives after `seen`.
+  int sleep_after(std::uint32_t seen, std::uint64_t deadline_ns) {
+    // PAIR oob.sleeping: stored before the last look at arrivals_ (the kernel's); wake() loads it after
+    sleeping_.store(1, std::memory_order_seq_cst);
+    count(context_->counters().sleeps);
+    // In slices, so that the end of the context is noticed even without a wake-up.
+    const int rc = futex_wait(arrivals_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+    sleeping_.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
+    count(context_->counters().wakeups);
+    return rc;
+  }
   void wake() {
     arrivals_.fetch_add(1, std::memory_order_seq_cst);
     // PAIR oob.sleeping: a consumer that announced itself before is woken

@@ -108,24 +108,29 @@ class QueueSide {
     for (;;) {
       if (!context_->usable()) return unusable_error();
       if (ready()) return {};
-      if (waiter_.spin(ready, peer_cpu, deadline_ns)) return {};
-      if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
-        return Error{ETIMEDOUT, "the other side of the queue did nothing in time"};
-      }
-      if (!waiter_.may_sleep()) continue;
-      tripwire_->arm();
       Status s;
-      const bool sleeps = !ready();
-      if (sleeps) {
-        count(context_->counters().sleeps);
-        s = tripwire_->wait(ms_until(deadline_ns));
-        count(context_->counters().wakeups);
+      switch (waiter_.wait(ready, {peer_cpu}, deadline_ns, [&] { return sleep(ready, deadline_ns, &s); })) {
+        case Waited::kReady: return {};
+        case Waited::kTimedOut: return Error{ETIMEDOUT, "the other side of the queue did nothing in time"};
+        case Waited::kAgain: break;
       }
-      tripwire_->disarm();
-      (void)tripwire_->test_and_clear();
-      if (sleeps) waiter_.slept();
       if (!s && s.error().err != ETIMEDOUT) return s;  // ETIMEDOUT: one last look, above
     }
+  }
+
+  // Whether it did.
+  template <typename Ready>
+  bool sleep(Ready&& ready, std::uint64_t deadline_ns, Status* status) {
+    tripwire_->arm();
+    const bool sleeps = !ready();
+    if (sleeps) {
+      count(context_->counters().sleeps);
+      *status = tripwire_->wait(ms_until(deadline_ns));
+      count(context_->counters().wakeups);
+    }
+    tripwire_->disarm();
+    (void)tripwire_->test_and_clear();
+    return sleeps;
   }
 
   std::shared_ptr<ContextCore> context_;

@@ -429,17 +429,16 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
     if (!context_->usable()) return unusable_error();
     const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
     if (std::size_t n = poll(completions); n > 0) return n;
-    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+    int rc = 0;
+    const auto ready = [&] { return completions_.load(std::memory_order_relaxed) != seen; };
+    const auto sleep = [&] {
+      driver_.kick();  // whatever is left is the driver thread's while we sleep
+      rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+      return true;
+    };
+    if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
       return Error{ETIMEDOUT, "no RDMA request completed in time"};
     }
-    if (waiter_.spin([&] { return completions_.load(std::memory_order_relaxed) != seen; }, 0,
-                     deadline_ns)) {
-      continue;
-    }
-    if (!waiter_.may_sleep()) continue;
-    driver_.kick();  // whatever is left is the driver thread's while we sleep
-    int rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-    waiter_.slept();
     if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for RDMA"};
   }
 }

@@ -56,6 +56,38 @@ TEST(Waiter, EndsWhenTheLookBesideSaysSo) {
   EXPECT_EQ(looks, 3);
 }
 
+TEST(Waiter, DoesNotSleepForWhatIsThere) {
+  Waiter waiter{WaitOptions{}};
+  const auto sleep = [] {
+    ADD_FAILURE() << "slept";
+    return true;
+  };
+  EXPECT_EQ(waiter.wait([] { return true; }, Awaited{}, kNoDeadline, sleep), Waited::kReady);
+}
+
+TEST(Waiter, SleepsOnceForWhatIsNotThere) {
+  Waiter waiter{WaitOptions{}};
+  int sleeps = 0;
+  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++sleeps > 0; }), Waited::kAgain);
+  EXPECT_EQ(sleeps, 1);
+}
+
+TEST(Waiter, DoesNotSleepAfterItsDeadline) {
+  Waiter waiter{WaitOptions{}};
+  int sleeps = 0;
+  const auto sleep = [&] { return ++sleeps > 0; };
+  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, monotonic_ns(), sleep), Waited::kTimedOut);
+  EXPECT_EQ(sleeps, 0);
+}
+
+TEST(Waiter, ThatPollsNeverSleeps) {
+  Waiter waiter{WaitOptions{WaitOptions::Mode::kPoll}};
+  int sleeps = 0;
+  const auto sleep = [&] { return ++sleeps > 0; };
+  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, kNoDeadline, sleep), Waited::kAgain);
+  EXPECT_EQ(sleeps, 0);
+}
+
 // Waits that took long, and slept.
 void sleep_long(Waiter& waiter, int times) {
   for (int k = 0; k < times; ++k) {

@@ -216,11 +216,12 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<Kind>{Kind::kMoved, Kind::kPipe}, std::vector<Kind>{Kind::kEventfd, Kind::kMoved},
                     std::vector<Kind>{Kind::kMoved, Kind::kListener}));
 
-class Fairness : public testing::TestWithParam<std::pair<int, int>> {};
+class Fairness : public testing::TestWithParam<std::tuple<std::pair<int, int>, int>> {};
 
 // Sockets with room all the time, and plain descriptors with something to read.
 TEST_P(Fairness, EverybodyReadyIsToldWithinTwoRoundsOfTheSet) {
-  const auto [sockets, most] = GetParam();
+  const auto [sockets, most] = std::get<0>(GetParam());
+  const int timeout_ms = std::get<1>(GetParam());
   std::vector<std::unique_ptr<Pair>> pairs;
   const int set = ::epoll_create1(EPOLL_CLOEXEC);
   std::uint64_t count = 0;
@@ -249,7 +250,7 @@ TEST_P(Fairness, EverybodyReadyIsToldWithinTwoRoundsOfTheSet) {
   for (int turn = 0; turn < 3; ++turn) {
     std::fill(times.begin(), times.end(), 0);
     for (int call = 0; call < calls; ++call) {
-      const int n = ::epoll_wait(set, events.data(), most, 1000);
+      const int n = ::epoll_wait(set, events.data(), most, timeout_ms);
       ASSERT_GT(n, 0);
       for (int k = 0; k < n; ++k) ++times[events[static_cast<std::size_t>(k)].data.u64];
     }
@@ -261,8 +262,65 @@ TEST_P(Fairness, EverybodyReadyIsToldWithinTwoRoundsOfTheSet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, Fairness,
-                         testing::Values(std::pair{1, 1}, std::pair{4, 2}, std::pair{8, 8}, std::pair{20, 8},
-                                         std::pair{20, 1}, std::pair{3, 64}));
+                         testing::Combine(testing::Values(std::pair{1, 1}, std::pair{1, 2}, std::pair{1, 3},
+                                                          std::pair{4, 2}, std::pair{8, 8}, std::pair{20, 8},
+                                                          std::pair{20, 1}, std::pair{3, 64}),
+                                          testing::Values(1000, 0)));
+
+TEST(Edge, TellsAllThatHolds) {
+  Pair pair;
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLET;
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event), 0);
+  ASSERT_EQ(::epoll_wait(set, &event, 1, 1000), 1);
+  EXPECT_EQ(event.events, EPOLLOUT);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
+  for (int k = 0; k < 3; ++k) {
+    put(pair.near, "x");
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 1000), 1);
+    EXPECT_EQ(event.events, EPOLLIN | EPOLLOUT);
+    EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 0);
+    EXPECT_EQ(get(pair.far, 1), "x");
+  }
+  ::close(set);
+}
+
+TEST(Edge, IsOneForAnEnd) {
+  for (int round = 0; round < 5; ++round) {
+    Pair pair;
+    const int set = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, pair.far, &event), 0);
+    pair.close_near();
+    ::usleep(2000);  // the kernel may wake twice
+    ASSERT_EQ(::epoll_wait(set, &event, 1, 1000), 1);
+    EXPECT_EQ(event.events, EPOLLIN);
+    EXPECT_EQ(::epoll_wait(set, &event, 1, 5), 0);
+    ::close(set);
+  }
+}
+
+// What the application calls them is its own affair.
+TEST(Sets, AndOtherDescriptorsMayHaveTheSameData) {
+  Pair pair;
+  const int set = ::epoll_create1(EPOLL_CLOEXEC), inner = ::epoll_create1(EPOLL_CLOEXEC);
+  Source other(Kind::kEventfd);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(::epoll_ctl(inner, EPOLL_CTL_ADD, pair.far, &event), 0);
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, inner, &event), 0);
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, other.fd(), &event), 0);
+  other.make_ready();
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 0), 1);
+  other.take();
+  put(pair.near, "x");
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 1000), 1);
+  EXPECT_EQ(get(pair.far, 1), "x");
+  ::close(inner);
+  ::close(set);
+}
 
 // A thread that waits for both has just had an answer from the socket, and so looks for the next one.
 TEST(Plain, DescriptorsAreToldOfSoonBesideAConnectionThatWasJustUsed) {

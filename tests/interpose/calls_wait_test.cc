@@ -4,6 +4,7 @@
 // each row.
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/select.h>
 #include <time.h>
 
@@ -355,6 +356,19 @@ TEST(Epoll, ByEdgesSaysSoOncePerArrival) {
   EXPECT_EQ(set.ready(kSoonMs), EPOLLOUT) << "room again";
 }
 
+TEST(Epoll, ByEdgesSaysAllThatHoldsAtEachEdge) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN | EPOLLOUT | EPOLLET), 0);
+  EXPECT_EQ(set.ready(), EPOLLOUT);
+  EXPECT_EQ(set.ready(), 0);
+  for (int i = 0; i < 3; ++i) {
+    put(pair.near, "abc");
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN | EPOLLOUT) << "round " << i;
+    EXPECT_EQ(set.ready(), 0);
+  }
+}
+
 TEST(Epoll, OneShotIsSilentUntilItIsAskedAgain) {
   Pair pair;
   Set set;
@@ -426,6 +440,35 @@ TEST_P(NestedSets, AreReadyWhenOneOfTheirSocketsIs) {
     EXPECT_EQ(outer.ready(), 0);
     EXPECT_EQ(poll_one(outer.fd, POLLIN, 0), 0);
   }
+}
+
+TEST(Epoll, TellsOfADescriptorWithTheSameDataAsASetBesideIt) {
+  Pair pair;
+  Set inner, outer;
+  ASSERT_EQ(inner.add(pair.far, EPOLLIN), 0);
+  const int bell = ::eventfd(0, EFD_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = 7;
+  ASSERT_EQ(::epoll_ctl(outer.fd, EPOLL_CTL_ADD, inner.fd, &event), 0);
+  ASSERT_EQ(::epoll_ctl(outer.fd, EPOLL_CTL_ADD, bell, &event), 0);
+  for (int round = 0; round < 2; ++round) {
+    const std::uint64_t one = 1;
+    ASSERT_EQ(::write(bell, &one, sizeof one), 8);
+    for (const int timeout_ms : {0, kSoonMs}) {
+      event = {};
+      EXPECT_EQ(::epoll_wait(outer.fd, &event, 1, timeout_ms), 1);
+      EXPECT_EQ(event.data.u64, 7u);
+    }
+    std::uint64_t value = 0;
+    ASSERT_EQ(::read(bell, &value, sizeof value), 8);
+    EXPECT_EQ(outer.ready(), 0);
+    put(pair.near, "x");
+    EXPECT_EQ(outer.ready(kSoonMs), EPOLLIN);
+    EXPECT_EQ(get(pair.far, 1), "x");
+    EXPECT_EQ(outer.ready(), 0);
+  }
+  ::close(bell);
 }
 
 TEST(Epoll, TimeOutsAreKeptToTheNanosecond) {
@@ -1173,6 +1216,25 @@ TEST(LowWater, HoldsBackReadsAndReadinessUntilThereIsEnough) {
   EXPECT_EQ(::recv(pair.far, in, 5, MSG_DONTWAIT), 5);
   ASSERT_EQ(::shutdown(pair.near, SHUT_WR), 0);
   EXPECT_EQ(poll_one(pair.far, POLLIN, 1000), POLLIN) << "no more will come";
+}
+
+// One end has moved when it has been called often enough; the other never comes, as it is spliced.
+TEST(LowWater, HoldsBackReadinessOfBytesThatStillComeByTcp) {
+  Pair pair(false);
+  for (int k = 0; k < 5; ++k) {
+    put(pair.near, "x");
+    EXPECT_EQ(get(pair.far, 1), "x");
+  }
+  const int enough = 10;
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &enough, sizeof enough), 0);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  for (const bool full : {false, true}) {
+    ASSERT_EQ(::write(ends[1], "12345", 5), 5);
+    ASSERT_EQ(::splice(ends[0], nullptr, pair.near, nullptr, 5, 0), 5);
+    EXPECT_EQ(poll_one(pair.far, POLLIN, full ? 1000 : 20), full ? POLLIN : 0);
+  }
+  for (const int end : ends) ::close(end);
 }
 
 }  // namespace

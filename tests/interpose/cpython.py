@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """CPython's own tests of everything that uses sockets, stock and under the interposer.
 
-    cpython.py [--preload LIB] [--quick] [TEST…]
+    cpython.py [--preload LIB] [--move-at-once] [--quick] [TEST…]
 
 Runs /usr/bin/python3.11 -m test (Debian's libpython3.11-testsuite), each test module first stock and then
 with LIB preloaded, and compares test case by test case. A case that fails, is lost or is newly skipped
 under the interposer but passes stock is tried twice more by itself under it, since some of these tests
 time out on a busy machine whatever is preloaded; what fails again is reported. Without --preload: stock
 only, says what passes. Exit code 1 when something is reported, 77 when there is no such Python.
+
+Most of these connections are short. With --move-at-once they move at their first call (CLAN_TEST_MOVE), and
+a module of USES_TCP by which nothing went through shared memory is reported.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -31,6 +35,11 @@ QUICK = {"test_socket": 300, "test_select": 60, "test_poll": 120, "test_epoll": 
 SLOW = {"test_ssl": 300, "test_asyncio": 600, "test_multiprocessing_fork": 600,
         "test_multiprocessing_forkserver": 600, "test_multiprocessing_spawn": 600}
 
+# Those in which processes of one test talk by TCP.
+USES_TCP = {"test_socket", "test_socketserver", "test_httplib", "test_ftplib", "test_smtplib",
+            "test_xmlrpc", "test_ssl", "test_asyncio", "test_multiprocessing_fork", "test_multiprocessing_forkserver",
+            "test_multiprocessing_spawn"}
+
 # "test_x (test.test_socket.GeneralModuleTests.test_x) ... ok", the result possibly after other output.
 CASE = re.compile(r"^(\w+) \(([\w.<>]+)\)(?:\s*\[[^\]]*\])?(.*)$")
 RESULT = re.compile(r"\b(ok|FAIL|ERROR|skipped|expected failure|unexpected success)\b(?: ['\"].*)?$")
@@ -38,12 +47,27 @@ VERDICT = re.compile(r"^(FAIL|ERROR|UNEXPECTED SUCCESS): (\w+) \(([\w.<>]+)\)")
 LOST = {"FAIL", "ERROR", "unexpected success", "lost"}
 
 
-def run(module, preload, limit, cases=()):
+class Library:
+    """What is preloaded, and how many bytes went by it (CLAN_TEST_COUNT)."""
+
+    def __init__(self, path, at_once, count):
+        self.count = Path(count)
+        self.environment = {"LD_PRELOAD": path, "CLAN_TEST_COUNT": count}
+        if at_once:
+            self.environment["CLAN_TEST_MOVE"] = "1"
+        self.count.write_bytes(bytes(16))
+
+    def moved(self):
+        """Connections and bytes since the start."""
+        return struct.unpack("<QQ", self.count.read_bytes())
+
+
+def run(module, library, limit, cases=()):
     """Output of one run of a module, or of some of its cases, and how it ended."""
     environment = {k: v for k, v in os.environ.items()
                    if k != "LD_PRELOAD" and not k.startswith(("PYTHON", "CLAN_"))}
-    if preload:
-        environment["LD_PRELOAD"] = preload
+    if library:
+        environment |= library.environment
     command = [PYTHON, "-m", "test", "-v", "-u", "network", "-i", "*VSOCK*"]
     for case in cases:
         command += ["-m", case]
@@ -113,10 +137,10 @@ def worse(stock, clan):
                                        (clan[case] == "skipped" and result == "ok"))]
 
 
-def fails_again(module, case, preload, limit):
+def fails_again(module, case, library, limit):
     """Tried by itself; fails only when it does so twice, and does not fail stock the same way."""
     for _ in range(2):
-        out, _ = run(module, preload, limit, [case.rpartition(".")[2]])
+        out, _ = run(module, library, limit, [case.rpartition(".")[2]])
         if results(out).get(case) in ("ok", "skipped", "expected failure"):
             return ""
     stock, _ = run(module, None, limit, [case.rpartition(".")[2]])
@@ -126,13 +150,13 @@ def fails_again(module, case, preload, limit):
     return out[at if at >= 0 else -2000:][:2500]
 
 
-def test(module, limit, preload):
-    """True when nothing is worse."""
+def test(module, limit, library, at_once):
+    """True when nothing is worse. `at_once`: and bytes went by shared memory."""
     begin = time.monotonic()
     out, ended = run(module, None, limit)
     stock = results(out)
     line = f"{module}: stock {tell(count(stock))} ({ended}, {time.monotonic() - begin:.0f} s)"
-    if not preload:
+    if not library:
         passed = ended == "exit code 0" and count(stock).get("ok", 0) > 0
         print(("ok   " if passed else "FAIL ") + line, flush=True)
         for case, result in stock.items():
@@ -140,14 +164,20 @@ def test(module, limit, preload):
                 print(f"       {case}: {result}")
         return passed
     begin = time.monotonic()
-    out, how = run(module, preload, limit)
+    before = library.moved()
+    out, how = run(module, library, limit)
     clan = results(out)
-    line += f"; under CLAN {tell(count(clan))} ({how}, {time.monotonic() - begin:.0f} s)"
+    connections, by_memory = (now - then for now, then in zip(library.moved(), before))
+    line += f"; under CLAN {tell(count(clan))} ({how}, {time.monotonic() - begin:.0f} s, " \
+            f"{by_memory} bytes of {connections} streams by shared memory)"
+    if at_once and module in USES_TCP and by_memory == 0:
+        print("FAIL " + line + ": nothing moved", flush=True)
+        return False
     if not stock or count(stock).get("ok", 0) == 0:
         print("FAIL " + line + ": the stock run shows nothing", flush=True)
         return False
     suspects = worse(stock, clan)
-    reasons = {case: fails_again(module, case, preload, limit) for case in suspects[:20]}
+    reasons = {case: fails_again(module, case, library, limit) for case in suspects[:20]}
     bad = [case for case in suspects if reasons.get(case, "not tried again")]
     # A crash after the last case (leaked threads, changed environment) belongs to no case.
     broken = not suspects and ended == "exit code 0" and how != ended
@@ -167,6 +197,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tests", nargs="*", metavar="TEST")
     parser.add_argument("--preload")
+    parser.add_argument("--move-at-once", action="store_true", help="connections move at their first call")
     parser.add_argument("--quick", action="store_true", help="only the modules that take less than a minute")
     options = parser.parse_args()
     if options.preload:
@@ -180,7 +211,9 @@ def main():
     modules = QUICK if options.quick else {**QUICK, **SLOW}
     if options.tests:
         modules = {name: {**QUICK, **SLOW}.get(name, 600) for name in options.tests}
-    bad = [name for name, limit in modules.items() if not test(name, limit, options.preload)]
+    with tempfile.NamedTemporaryFile(prefix="clan-cpython-count-") as count_file:
+        library = Library(options.preload, options.move_at_once, count_file.name) if options.preload else None
+        bad = [name for name, limit in modules.items() if not test(name, limit, library, options.move_at_once)]
     print(f"{len(modules) - len(bad)} modules ok" + (f", failed: {' '.join(bad)}" if bad else ""))
     return 1 if bad else 0
 

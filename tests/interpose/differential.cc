@@ -2,6 +2,7 @@
 // they say.
 //
 //     interpose-differential SEED STEPS [--disable-server] [--disable-client]
+//     interpose-differential SEED STEPS --sets         threads that share epoll sets: differential_sets.cc
 //
 // differential.py runs it with and without the interposer and compares the transcripts. Exit code:
 // 0, 1 wrong data or an actor that died, 3 a call that hangs.
@@ -37,6 +38,8 @@
 #include <vector>
 
 #include "differential_actor.h"
+#include "differential_dice.h"
+#include "differential_sets.h"
 
 namespace clan::interpose_test {
 
@@ -45,31 +48,6 @@ namespace {
 constexpr int kHangMs = 25'000;
 constexpr std::int64_t kUnreadMost = 24 << 10;
 constexpr int kUnreadCalls = 24;
-
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed) : state_((seed + 1) * 0xda942042e4dd58b5) {}
-  std::uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15;
-    std::uint64_t x = state_;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-  }
-  int below(int n) { return static_cast<int>(next() % static_cast<std::uint64_t>(n)); }
-  bool one_in(int n) { return below(n) == 0; }
-  /// Small sizes are as frequent as big ones.
-  std::int64_t size(std::int64_t most) {
-    int bits = 0;
-    while ((most >> bits) > 1) ++bits;
-    const std::int64_t top = std::int64_t{1} << below(bits + 1);
-    return std::min<std::int64_t>(
-        most, top + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(top)));
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 /// A started process and the forked children that go on in its place.
 struct Performer {
@@ -799,6 +777,9 @@ int main(int argc, char** argv) {
     } else {
       break;
     }
+  }
+  if (argc == 4 && std::strcmp(argv[3], "--sets") == 0) {
+    return run_sets(std::strtoull(argv[1], nullptr, 10), std::atoi(argv[2]));
   }
   if (argc != 3) {
     std::fprintf(

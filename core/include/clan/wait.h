@@ -62,9 +62,31 @@ struct Awaited {
   bool slept = false;     ///< it had to be woken for the last message to it
 };
 
+/// What came of a Waiter::wait().
+enum class Waited {
+  kReady,     ///< ready() or look() has said so
+  kAgain,     ///< the thread has slept, or may not sleep: to be looked at again
+  kTimedOut,  ///< the deadline has passed and there was no sleep
+};
+
 class Waiter {
  public:
   explicit Waiter(const WaitOptions& options) : options_(options) {}
+
+  /// One step of a wait, around which the caller has a loop that looks: spins as spin() does, and where that was not
+  /// enough has the thread sleep. `sleep()` arms what will wake the thread, looks once more and sleeps; it answers
+  /// whether the thread has slept.
+  template <typename Ready, typename Sleep, typename Look>
+  Waited wait(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Sleep&& sleep, Look&& look) {
+    if (spin(ready, peer, deadline_ns, look)) return Waited::kReady;
+    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) return Waited::kTimedOut;
+    if (may_sleep() && sleep()) slept();
+    return Waited::kAgain;
+  }
+  template <typename Ready, typename Sleep>
+  Waited wait(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Sleep&& sleep) {
+    return wait(ready, peer, deadline_ns, sleep, [] { return false; });
+  }
 
   /// Spins until `ready()` (true at once if it is), at most as long as seems worth while. True = ready.
   /// False = the caller should arm, look again and sleep. `look()` is called about once a microsecond, for what
@@ -101,10 +123,6 @@ class Waiter {
   template <typename Ready>
   bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns = kNoDeadline) {
     return spin(ready, peer, deadline_ns, [] { return false; });
-  }
-  template <typename Ready>
-  bool spin(Ready&& ready, std::uint16_t peer_cpu, std::uint64_t deadline_ns = kNoDeadline) {
-    return spin(ready, Awaited{peer_cpu, false}, deadline_ns);
   }
 
   /// False: the thread must not sleep, only call spin() again after looking whether all is well.

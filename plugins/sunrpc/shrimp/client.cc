@@ -148,7 +148,7 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, std::uint64_t dead
   auto& flag = slot_of(call).line.flag;
   for (;;) {
     const auto cpu = static_cast<std::uint16_t>(binding().head.server_cpu.load(std::memory_order_relaxed));
-    if (waiter->spin([&] { return answered(call); }, cpu, deadline)) return CLAN_SHRIMP_OK;
+    if (waiter->spin([&] { return answered(call); }, clan::Awaited{cpu}, deadline)) return CLAN_SHRIMP_OK;
     if (deadline != kNoDeadline && monotonic_ns() >= deadline) return CLAN_SHRIMP_TIMED_OUT;
     std::uint64_t asked = flag_of(call, kAsked);
     // PAIR shrimp.answer: the server exchanges it when it answers, and finds that we sleep

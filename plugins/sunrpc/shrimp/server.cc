@@ -218,7 +218,7 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
       server->look_at_messages();
       const auto cpu = static_cast<std::uint32_t>(current_cpu_tag());
       for (auto& b : server->bound) b->binding().head.server_cpu.store(cpu, std::memory_order_relaxed);  // a hint
-      if (server->waiter->spin(ready, 0, deadline) || stopped()) continue;
+      if (server->waiter->spin(ready, clan::Awaited{}, deadline) || stopped()) continue;
       const std::uint64_t now = monotonic_ns();
       if (now >= deadline) return 0;
       (void)server->sleep(deadline == kNoDeadline ? -1 : static_cast<std::int64_t>((deadline - now) / kMs) + 1);
