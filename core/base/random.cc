@@ -14,6 +14,12 @@ namespace {
 struct SipState {
   std::uint64_t v0, v1, v2, v3;
 
+  SipState(std::uint64_t k0, std::uint64_t k1)
+      : v0(k0 ^ 0x736f6d6570736575u),
+        v1(k1 ^ 0x646f72616e646f6du),
+        v2(k0 ^ 0x6c7967656e657261u),
+        v3(k1 ^ 0x7465646279746573u) {}
+
   void round() {
     v0 += v1;
     v1 = std::rotl(v1, 13) ^ v0;
@@ -32,6 +38,12 @@ struct SipState {
     round();
     round();
     v0 ^= word;
+  }
+
+  std::uint64_t finish() {
+    v2 ^= 0xff;
+    for (int i = 0; i < 4; ++i) round();
+    return v0 ^ v1 ^ v2 ^ v3;
   }
 };
 
@@ -60,14 +72,28 @@ std::uint64_t RandomPool::next() {
 }
 
 std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::uint64_t a, std::uint64_t b) {
-  SipState s{k0 ^ 0x736f6d6570736575u, k1 ^ 0x646f72616e646f6du, k0 ^ 0x6c7967656e657261u,
-             k1 ^ 0x7465646279746573u};
+  SipState s(k0, k1);
   s.absorb(a);
   s.absorb(b);
   s.absorb(std::uint64_t{16} << 56);
-  s.v2 ^= 0xff;
-  for (int i = 0; i < 4; ++i) s.round();
-  return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+  return s.finish();
+}
+
+std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::span<const std::byte> bytes) {
+  SipState s(k0, k1);
+  std::uint64_t last = std::uint64_t{bytes.size()} << 56;
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    const std::size_t n = bytes.size() - i < 8 ? bytes.size() - i : 8;
+    for (std::size_t k = 0; k < n; ++k) word |= std::uint64_t{static_cast<std::uint8_t>(bytes[i + k])} << (8 * k);
+    if (n < 8) {
+      last |= word;
+    } else {
+      s.absorb(word);
+    }
+  }
+  s.absorb(last);
+  return s.finish();
 }
 
 }  // namespace clan

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace clan {
 
@@ -23,5 +24,8 @@ class RandomPool {
 
 /// SipHash-2-4 (Aumasson and Bernstein, 2012) of the 16 bytes (a, b) under the 128-bit key (k0, k1).
 std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::uint64_t a, std::uint64_t b);
+
+/// The same of any bytes.
+std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::span<const std::byte> bytes);
 
 }  // namespace clan

@@ -69,6 +69,18 @@ TEST(SipHash, AgreesWithTheReferenceOnOtherInput) {
   }
 }
 
+TEST(SipHash, TakesMessagesOfAnyLength) {
+  unsigned char message[64];
+  for (unsigned i = 0; i < sizeof message; ++i) message[i] = static_cast<unsigned char>(i);
+  const auto bytes = std::as_bytes(std::span(message));
+  EXPECT_EQ(siphash(kPaperKey0, kPaperKey1, bytes.first(15)), 0xa129ca6149be45e5u);
+  for (std::size_t n = 0; n <= sizeof message; ++n) {
+    EXPECT_EQ(siphash(kPaperKey0, kPaperKey1, bytes.first(n)),
+              reference_siphash(kPaperKey0, kPaperKey1, message, n))
+        << n;
+  }
+}
+
 TEST(Random, IsNeverZeroAndDoesNotRepeat) {
   std::set<std::uint64_t> seen;
   for (int i = 0; i < 1000; ++i) {

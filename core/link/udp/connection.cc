@@ -1,0 +1,123 @@
+#include "link/udp/connection.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "link/udp/handshake_state.h"
+
+namespace clan::udp {
+
+Connection::Connection(EndpointSink& sink, const Options& options, std::uint64_t id,
+                       const SocketAddress& address, std::uint64_t now)
+    : sink_(sink),
+      options_(options),
+      id_(id),
+      address_(address),
+      send_{SendChannel(0), SendChannel(1), SendChannel(2), SendChannel(3)},
+      congestion_(kBasePacket),
+      heard_at_(now) {
+  for (std::uint8_t c = 0; c < kChannels; ++c) {
+    receive_[c] = std::make_unique<ReceiveChannel>(c, options.credit[c]);
+  }
+}
+
+Connection::~Connection() = default;
+
+void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::uint64_t now) {
+  peer_id_ = peer_id;
+  heard_at_ = now;
+  peer_packet_window_ = std::max<std::uint32_t>(peer.packet_window, 2);
+  for (std::size_t c = 0; c < kChannels; ++c) send_[c].set_limit(peer.credit[c]);
+  const std::size_t most = std::min<std::size_t>(options_.largest_packet, peer.largest_packet);
+  mtu_.start(std::clamp(most, kBasePacket, kLargestPacket), now);
+}
+
+void Connection::close(int err, std::uint64_t now) {
+  if (state_ == State::kClosing && err == 0) return;
+  if (state_ == State::kHello || state_ == State::kAccepted) {
+    go_down(err);
+    state_ = State::kGone;
+    return;
+  }
+  if (state_ != State::kEstablished && state_ != State::kClosing) return;
+  state_ = State::kClosing;
+  close_err_ = err;
+  close_needed_ = true;
+  // What is still to be acknowledged may take as long as the peer lives; CLOSE itself three time-outs.
+  if (err != 0) close_deadline_ = now + 3 * probe_timeout();
+}
+
+void Connection::go_down(int err) {
+  if (told_down_) return;
+  told_down_ = true;
+  sink_.on_down(*this, err);
+}
+
+void Connection::on_reset(std::uint64_t number) {
+  if (!log_.has(number) || !log_[number].under_way) return;
+  go_down(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
+  state_ = State::kGone;
+}
+
+void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
+  mtu_.on_too_big(bytes, now);
+  congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
+}
+
+std::uint64_t Connection::next_timeout() const {
+  if (state_ == State::kHello) return std::min(hello_at_, deadline_);
+  if (state_ == State::kAccepted) return deadline_;
+  if (state_ == State::kDraining) return std::min(close_deadline_, ack_at_);
+  std::uint64_t at = std::min({ack_at_, loss_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
+  if (packets_under_way_ > 0) {
+    at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
+    at = std::min(at, last_asked_at_ + kMostProbeWait);
+  } else {
+    at = std::min(at, heard_at_ + options_.silence);
+    at = std::min(at, mtu_.due_at());
+  }
+  return at;
+}
+
+void Connection::on_timeout(std::uint64_t now) {
+  if (state_ == State::kAccepted || state_ == State::kHello) {
+    if (now < deadline_) return;
+    go_down(ETIMEDOUT);
+    state_ = State::kGone;
+    return;
+  }
+  if (now >= close_deadline_) {
+    go_down(close_err_);
+    state_ = State::kGone;
+    return;
+  }
+  if (now >= pace_at_) pace_at_ = 0;
+  if (now >= ack_at_) ack_now_ = true;
+  if (state_ == State::kDraining) return;
+  if (unanswered_since_ != kNever && now - unanswered_since_ >= options_.dead) {
+    go_down(ETIMEDOUT);
+    state_ = State::kGone;
+    return;
+  }
+  if (now >= loss_at_) detect_loss(now);
+  const std::uint64_t wait = std::min(probe_timeout() << std::min(timeouts_, 10u), kMostProbeWait);
+  if (packets_under_way_ > 0) {
+    if (now >= last_asked_at_ + wait) on_probe_timeout(now);
+  } else if (now >= heard_at_ + options_.silence) {
+    ping_ = true;
+    heard_at_ =
+        now;  // the next question in as long again; whether this one is answered is unanswered_since_'s
+    for (SendChannel& c : send_) c.release_memory();
+    for (auto& c : receive_) c->release_memory();
+    log_.release_memory();
+  }
+}
+
+std::size_t Connection::memory_bytes() const {
+  std::size_t bytes = sizeof *this + log_.memory_bytes() + acked_.memory_bytes() + received_.memory_bytes();
+  for (const SendChannel& c : send_) bytes += c.memory_bytes();
+  for (const auto& c : receive_) bytes += sizeof *c + c->memory_bytes();
+  return bytes;
+}
+
+}  // namespace clan::udp

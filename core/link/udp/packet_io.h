@@ -1,0 +1,90 @@
+// PacketIo: all that touches the network, as an interface. UDP sockets are one implementation (socket_io.h).
+//
+// A train of equal packets out, a batch of arrivals in, a descriptor to sleep on. Nothing here waits. One
+// thread sends and one receives at a time.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "clan/result.h"
+#include "link/udp/endpoint.h"
+#include "link/udp/socket_address.h"
+
+namespace clan::udp {
+
+/// Packets that came together from one address: all `segment` bytes long but the last, which may be shorter.
+struct Arrival {
+  SocketAddress from;
+  std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
+  std::size_t segment = 0;
+};
+
+class PacketIo {
+ public:
+  enum class Sent {
+    kSent,    ///< or dropped on the way, as any packet may be
+    kLater,   ///< no room: offer it again when the descriptor takes output
+    kTooBig,  ///< the segments are larger than the device takes
+  };
+
+  virtual ~PacketIo() = default;
+  virtual Sent send(const Train& train, std::span<const std::byte> bytes) = 0;
+  /// What has come, at most out.size() arrivals. 0: nothing.
+  virtual std::size_t receive(std::span<Arrival> out) = 0;
+  /// Readable when something has come.
+  virtual int descriptor() const = 0;
+  virtual SocketAddress local_address() const = 0;
+  virtual std::size_t largest_packet() const = 0;
+};
+
+/// Moves packets between an endpoint and its network.
+class PacketPump {
+ public:
+  PacketPump(Endpoint& endpoint, PacketIo& io) : endpoint_(endpoint), io_(io) {}
+
+  /// Takes what has come, runs timers that are due, sends what may be sent. True when there was anything.
+  bool run(std::uint64_t now) {
+    const bool some = receive(now);
+    if (now >= endpoint_.next_timeout()) endpoint_.on_timeout(now);
+    return send(now) || some;
+  }
+  /// Whether a train waits for room in the socket.
+  bool waits_for_room() const { return train_.bytes != 0; }
+
+ private:
+  static constexpr int kMostTrains = 16;  ///< in one go: arrivals wait meanwhile
+
+  bool receive(std::uint64_t now) {
+    Arrival arrivals[8];
+    const std::size_t n = io_.receive(arrivals);
+    for (std::size_t i = 0; i < n; ++i) {
+      const Arrival& a = arrivals[i];
+      for (std::size_t at = 0; at < a.bytes.size(); at += a.segment) {
+        endpoint_.receive(a.from, a.bytes.subspan(at, std::min(a.segment, a.bytes.size() - at)), now);
+      }
+    }
+    return n > 0;
+  }
+
+  bool send(std::uint64_t now) {
+    bool any = false;
+    for (int i = 0; i < kMostTrains; ++i) {
+      if (train_.bytes == 0) train_ = endpoint_.transmit(buffer_, now);
+      if (train_.bytes == 0) return any;
+      any = true;
+      const PacketIo::Sent sent = io_.send(train_, std::span(buffer_).first(train_.bytes));
+      if (sent == PacketIo::Sent::kLater) return any;
+      if (sent == PacketIo::Sent::kTooBig) endpoint_.on_too_big(train_.to, train_.segment, now);
+      train_.bytes = 0;
+    }
+    return true;
+  }
+
+  Endpoint& endpoint_;
+  PacketIo& io_;
+  Train train_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(Endpoint::kTrainBytes);
+};
+
+}  // namespace clan::udp

@@ -1,0 +1,59 @@
+// RingQueue: a queue in a ring of slots that grows by doubling and keeps its slots, so that what they own
+// (buffers) is used again: no allocation in the steady state. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace clan::udp {
+
+template <typename T>
+class RingQueue {
+ public:
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  T& operator[](std::size_t i) { return slots_[(head_ + i) & (slots_.size() - 1)]; }
+  const T& operator[](std::size_t i) const { return slots_[(head_ + i) & (slots_.size() - 1)]; }
+  T& front() { return (*this)[0]; }
+  T& back() { return (*this)[size_ - 1]; }
+
+  /// A slot at the end, in the state in which its last user left it.
+  T& push_back() {
+    if (size_ == slots_.size()) grow();
+    return (*this)[size_++];
+  }
+  void push_back(T value) { push_back() = std::move(value); }
+  void pop_front() {
+    head_ = (head_ + 1) & (slots_.size() - 1);
+    --size_;
+  }
+  void pop_back() { --size_; }
+  /// Makes room before element i, by moving those behind it.
+  void insert(std::size_t i, T value) {
+    push_back();
+    for (std::size_t k = size_ - 1; k > i; --k) (*this)[k] = std::move((*this)[k - 1]);
+    (*this)[i] = std::move(value);
+  }
+  std::size_t capacity() const { return slots_.size(); }
+  void clear() { size_ = 0; }
+  /// Precondition: empty().
+  void release_memory() {
+    std::vector<T>().swap(slots_);
+    head_ = 0;
+  }
+
+ private:
+  void grow() {
+    std::vector<T> bigger(slots_.empty() ? 8 : 2 * slots_.size());
+    for (std::size_t i = 0; i < slots_.size(); ++i) bigger[i] = std::move((*this)[i]);
+    slots_ = std::move(bigger);
+    head_ = 0;
+  }
+
+  std::vector<T> slots_;  ///< a power of two of them
+  std::size_t head_ = 0;
+  std::size_t size_ = 0;
+};
+
+}  // namespace clan::udp

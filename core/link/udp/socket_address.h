@@ -1,0 +1,16 @@
+// SocketAddress: an IPv6 address (IPv4 as ::ffff:a.b.c.d), a port and a scope. A plain value.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace clan::udp {
+
+struct SocketAddress {
+  std::array<std::uint8_t, 16> ip{};
+  std::uint16_t port = 0;   ///< host order
+  std::uint32_t scope = 0;  ///< of a link-local address: the interface
+  friend bool operator==(const SocketAddress&, const SocketAddress&) = default;
+};
+
+}  // namespace clan::udp

@@ -1,0 +1,96 @@
+// ToySecurity: the Security interface without secrecy, for tests: keys are SipHash of what both ends know.
+// Whoever changes a bit, replays or lacks the key is noticed; whoever reads the shares has the key.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "base/random.h"
+#include "link/udp/security.h"
+
+namespace clan::test {
+
+class ToySecurity final : public udp::Security {
+ public:
+  ToySecurity(udp::Mode mode, std::uint64_t key) : mode_(mode), key_(key) {}
+
+  udp::Mode mode() const override { return mode_; }
+  std::unique_ptr<udp::KeyShare> make_share() override {
+    auto share = std::make_unique<Share>();
+    for (std::size_t i = 0; i < 32; i += 8) {
+      const std::uint64_t word = siphash(key_, ++made_, i, 0);
+      std::memcpy(share->data.data() + i, &word, 8);
+    }
+    return share;
+  }
+  udp::Tag mac(std::span<const std::byte> bytes) override { return tag(key_, bytes); }
+  std::unique_ptr<udp::Session> agree(udp::KeyShare& ours, std::span<const std::byte> theirs, bool client,
+                                      std::span<const std::byte> hello,
+                                      std::span<const std::byte> accept) override {
+    const std::uint64_t a = siphash(key_, 1, ours.bytes()), b = siphash(key_, 1, theirs);
+    const std::uint64_t shared = a ^ b;
+    return std::make_unique<Keys>(mode_, siphash(shared, siphash(key_, 2, hello), accept), client);
+  }
+
+ private:
+  struct Share final : udp::KeyShare {
+    std::array<std::byte, udp::kShareBytes> data{};
+    std::span<const std::byte> bytes() const override { return data; }
+  };
+
+  static udp::Tag tag(std::uint64_t key, std::span<const std::byte> bytes) {
+    udp::Tag t;
+    const std::uint64_t words[2] = {siphash(key, 3, bytes), siphash(key, 4, bytes)};
+    std::memcpy(t.data(), words, sizeof words);
+    return t;
+  }
+
+  class Keys final : public udp::Session {
+   public:
+    Keys(udp::Mode mode, std::uint64_t key, bool client) : mode_(mode), key_(key), client_(client) {}
+    void seal(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
+              std::span<std::byte> out) override {
+      crypt(number, body, client_);
+      const udp::Tag t = packet_tag(number, header, body, client_);
+      std::memcpy(out.data(), t.data(), t.size());
+    }
+    bool open(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
+              std::span<const std::byte> in) override {
+      const udp::Tag t = packet_tag(number, header, body, !client_);
+      if (!udp::same_tag(t, in)) return false;
+      crypt(number, body, !client_);
+      return true;
+    }
+    udp::Tag accept_mac() override { return tag(key_, std::as_bytes(std::span(&key_, 1))); }
+
+   private:
+    // 2^24 packets a key, as the interface asks.
+    std::uint64_t key_for(std::uint64_t number, bool client) const {
+      return siphash(key_, client ? 5 : 6, number >> 24, 0);
+    }
+    void crypt(std::uint64_t number, std::span<std::byte> body, bool client) const {
+      if (mode_ != udp::Mode::kEncrypt) return;
+      const std::uint64_t key = key_for(number, client);
+      for (std::size_t i = 0; i < body.size(); i += 8) {
+        const std::uint64_t word = siphash(key, number, i, 7);
+        for (std::size_t k = i; k < std::min(i + 8, body.size()); ++k) {
+          body[k] ^= static_cast<std::byte>(word >> (8 * (k - i)) & 0xff);
+        }
+      }
+    }
+    udp::Tag packet_tag(std::uint64_t number, std::span<const std::byte> header,
+                        std::span<const std::byte> body, bool client) const {
+      return tag(siphash(key_for(number, client), number, siphash(key_, 8, header), 0), body);
+    }
+    udp::Mode mode_;
+    std::uint64_t key_;
+    bool client_;
+  };
+
+  udp::Mode mode_;
+  std::uint64_t key_;
+  std::uint64_t made_ = 0;
+};
+
+}  // namespace clan::test
