@@ -260,17 +260,29 @@ TEST_F(EndpointTest, APacketFromAStrangersAddressMovesNothing) {
   add(), add(), add();
   Talk& talk = network_.node(0).connect(1, traffic(1, 5, 0), traffic(2, 5, 0));
   ASSERT_TRUE(finish());
-  // The next packet of node 0 is caught and sent on from node 2, which cannot answer the question.
+  // A packet of node 0, right in every part, is caught and arrives from node 2, which cannot answer the question
+  // that an address is asked before it is believed.
   network_.path(0, 1).cut = true;
-  std::vector<std::byte> out(udp::Endpoint::kTrainBytes);
-  ASSERT_EQ(network_.node(0).endpoint().send(*talk.connection, 1, {}), 0);
-  const udp::Train t = network_.node(0).endpoint().transmit(out, network_.now());
-  ASSERT_GT(t.bytes, 0u);
   Talk& other = *network_.node(1).talks().at(0);
   other.in.messages[1] = 1;
-  // It has no header of the simulation's: the node would complain. So only the address is looked at, before
-  // that.
-  network_.node(1).endpoint().receive(Network::address_of(2), std::span(out).first(10), network_.now());
+  const std::size_t n = message_bytes(other.in, 1, 0);
+  std::vector<std::byte> bytes(n), out(udp::Endpoint::kTrainBytes);
+  std::byte header[16] = {};
+  std::memcpy(header + 8, &other.in.seed, 8);
+  fill_pattern(bytes, mix(other.in.seed * 1'000'003 + 7919), 0);  // as the simulation does for channel 1
+  ASSERT_EQ(network_.node(0).endpoint().send(*talk.connection, 1, {header, bytes}), 0);
+  const udp::Train t = network_.node(0).endpoint().transmit(out, network_.now());
+  ASSERT_GT(t.bytes, 0u);
+  const auto& heard = other.connection->counters();
+  const std::uint64_t before = heard.packets_received;
+  network_.node(1).endpoint().receive(Network::address_of(2), std::span(out).first(t.bytes), network_.now());
+  EXPECT_EQ(heard.packets_received, before + 1) << "it is a packet of the connection";
+  EXPECT_EQ(other.connection->address(), Network::address_of(0));
+  network_.node(1).pump();
+  network_.run_for(300 * kMillisecond);
+  EXPECT_EQ(other.connection->address(), Network::address_of(0));
+  network_.path(0, 1).cut = false;
+  EXPECT_TRUE(until([&] { return other.received_all(); }));
   EXPECT_EQ(other.connection->address(), Network::address_of(0));
 }
 
