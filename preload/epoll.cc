@@ -102,6 +102,7 @@ struct Set {
   std::uint32_t round = 0;                   ///< of gather()
   std::uint64_t looked = 0;                  ///< order_stamp() before the kernel was last asked for all it knew
   std::uint64_t asked_ns = 0;                ///< when it was last asked at all
+  bool kernel_knows_more = false;            ///< than when it was last asked: a socket has gone back to TCP
   std::atomic<bool> kernels_turn{true};      ///< to be asked although what has moved fills the answer
   std::atomic<bool> plain{true};             ///< descriptors may be in it of which only the kernel knows
   std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for who looks without the lock
@@ -421,6 +422,7 @@ void watch_kernel(Interest& i) {
   change_to(*i.set, i.fd, &event);
   i.moved = false;
   --i.set->moved;
+  i.set->kernel_knows_more = true;
   unwatch(i);
 }
 
@@ -606,14 +608,12 @@ bool only_doorbells(Set& set) {
   return set.names > 0 && !anything(set) && sys::poll(&p, 1, 0) == 0;
 }
 
-// Of the kernel's events of a set: this one is of a set in it, and nothing holds there. Another descriptor may have
-// been put in with the same data: then the kernel does not call the inner set ready.
+// Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
 bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
   for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
     const Interest& i = *set.interests.at[k];
     if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
-    pollfd p{i.inner->epfd, POLLIN, 0};
-    if (i.inner->moved > 0 && i.inner->names > 0 && sys::poll(&p, 1, 0) > 0) return only_doorbells(*i.inner);
+    if (i.inner->moved > 0 && i.inner->names > 0 && only_doorbells(*i.inner)) return true;
   }
   return false;
 }
@@ -769,7 +769,8 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low) {
 // Whatever happened before something that 3 has found, and 4 has found to be older than 1, happened before 1: so 2
 // and 3 have found it. What the kernel told in 2 may be newer than 1, and so may be what happened before it: that 3
 // finds, as it comes after 2, and then 4 asks the kernel again. A socket for which the kernel has told of a doorbell
-// is no reason to ask again: it was written to before 2 ended, and so was all that was written before.
+// is no reason to ask again: it was written to before 2 ended, and so was all that was written before. One that has
+// gone back to TCP meanwhile is: only now does the kernel tell of it.
 //
 // More may be ready than there is room for. Then the kernel is asked for all there is room for in one call, and in the
 // next one not, as long as what has moved fills it: so everybody is told of within two rounds of the set.
@@ -792,6 +793,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
     if (told < 0) {
       before = order_stamp() & PipeStamp::kTimeMask;
       if (room > 0 && kernel_is_due(set)) {
+        set.kernel_knows_more = false;
         KeepErrno keep;
         told = ask_kernel(set, events, room);
       }
@@ -802,7 +804,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
     }
     const bool all = told < room;  // else more may wait behind doorbells that took the place
     if (told >= 0 && all) set.looked = before;
-    const bool fresh = find_ready(set, before, std::exchange(first_look, false));
+    const bool fresh = find_ready(set, before, std::exchange(first_look, false)) || set.kernel_knows_more;
     if ((!fresh && all) || plain + kept == most) break;
   }
   if (set.found.count == 0) return 0;

@@ -39,7 +39,7 @@ def main():
     except (programs.Wrong, OSError, ValueError, KeyError, subprocess.SubprocessError) as wrong:
         print(f"{type(wrong).__name__}: {wrong}")
         return 1
-    print(said, f"{count / 1e6:.0f} MB in {pipes} pipes")
+    print(said, f"{sum(count) / 1e6:.0f} MB in {pipes} pipes")
     return 0 if said == {"server": 0, "bytes": True} else 1
 
 
