@@ -8,9 +8,9 @@ CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 
-# The programs that tests/interpose, tests/libfabric, tests/omniorb and tests/sunrpc run. Without one its tests are
-# skipped. (Large ones are not here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl in erlang-base;
-# varnishd compiles, and is in varnish. Node.js is "nodejs".)
+# The programs that tests/interpose, tests/libfabric, tests/omniorb, tests/sunrpc, tests/mpi and `clan bench` run. Without
+# one its tests are skipped. (Large ones are not here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl
+# in erlang-base; varnishd compiles, and is in varnish. Node.js is "nodejs". mosquitto's test is run by hand.)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin libopenmpi-dev netpipe-openmpi hpcc python3-mpi4py libfabric-bin
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools

@@ -184,7 +184,7 @@ ssize_t Cq::read_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* so
       return -FI_EOVERRUN;
     if (++cq.empty_reads_ % kEmptyReads != 0 || count == 0) return -FI_EAGAIN;
   }
-  // Who polls in vain may be keeping the peer from the processor.
+  // A thread that polls and finds nothing may be keeping the peer from the processor.
   ::sched_yield();
   return -FI_EAGAIN;
 }

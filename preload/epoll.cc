@@ -1,5 +1,5 @@
 // epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that has moved
-// is registered for doorbells instead, with a tag of ours; what the application asked for is kept here and
+// is registered for doorbells instead, with our tag; what the application asked for is kept here and
 // answered from the pipe. So plain descriptors and nesting stay the kernel's.
 //
 // Processes that share a set over fork: what one of them asks for holds for all, and the others do not see it

@@ -45,7 +45,7 @@ struct Slot {
   static std::uint64_t closed_by(std::int32_t closer) {
     return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
   }
-  /// Closes a counter that is at nought. Whoever counts up meanwhile sees kClosed and steps back.
+  /// Closes a counter that is zero. Whoever counts up meanwhile sees kClosed and steps back.
   static bool try_close(Counter& counter, std::int32_t closer) {
     std::uint64_t none = 0;
     return counter.compare_exchange_strong(none, closed_by(closer), std::memory_order_acq_rel);

@@ -87,7 +87,7 @@ bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
   }
 }
 
-// Who has been killed may have read doorbells and not said so; the kernel knows.
+// A process that was killed may have read doorbells and not said so; the kernel knows.
 void recount_doorbells(int fd, Socket& s) {
   std::uint64_t read = 0;
   if ((state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read)) return;

@@ -660,7 +660,7 @@ bool MessageEndpointCore::find_front() {
     }
   }
   adopt();
-  // Most looks are in vain, and a latency is half of one on average.
+  // Most looks find nothing, and a latency is half of one on average.
   if (arrivals_->pending()) take_arrivals();
   return front_.peer != nullptr;
 }

@@ -65,7 +65,7 @@ bool answered_soon(const OperationCell& cell) {
 
 void serve_cell(Node& node, OperationCell& cell) {
   CellState posted = CellState::kPosted;
-  // PAIR cell.state: sees the operation; of all who look, one has it
+  // PAIR cell.state: sees the operation; of all threads that look, one gets it
   if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel)) return;
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
       cell.aperture, cell.key, cell.address, cell.bytes, cell.operation != Operation::kGet,

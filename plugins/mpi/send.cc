@@ -219,7 +219,7 @@ int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* c
     }
   }
   if (descriptor == nullptr) return OPAL_ERR_OUT_OF_RESOURCE;
-  // Open MPI looks again at what it keeps itself when one of ours is complete: there are some as long as we refuse.
+  // Open MPI looks again at what it keeps itself when one of our fragments is complete: there are some as long as we refuse.
   const bool full = endpoint->pending.size >= kMostPending;
   *descriptor = full ? nullptr : alloc(module, endpoint, order, header_bytes + payload_bytes, flags);
   return OPAL_ERR_OUT_OF_RESOURCE;

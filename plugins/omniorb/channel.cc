@@ -194,7 +194,7 @@ bool Channel::take_event() {
   }
   std::uint32_t same = before;
   if (there && state_.compare_exchange_strong(same, kIdle)) {
-    in_buffer_ = false;  // who is told reads that first
+    in_buffer_ = false;  // the thread that is told reads that first
     return true;
   }
   if (before != kArmed && events_on_) {

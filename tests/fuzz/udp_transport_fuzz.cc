@@ -3,7 +3,7 @@
 // bound.
 //
 // Input: steps. The first byte of each chooses: a packet as it is; one with the right id, number and check,
-// so that the frames are reached; frames put together from the input; a message of ours; time. Deterministic.
+// so that the frames are reached; frames put together from the input; one of our messages; time. Deterministic.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -159,7 +159,7 @@ class Node final : public udp::EndpointSink {
   /// The node is at another address from now on.
   void move(std::uint16_t port) { port_ = port; }
   std::uint16_t port() const { return port_; }
-  bool busy() const;  ///< a talk of ours has something left to send or to receive
+  bool busy() const;  ///< one of our talks has something left to send or to receive
   std::vector<std::unique_ptr<Talk>>& talks() { return talks_; }
   udp::Endpoint& endpoint() { return *endpoint_; }
   void set_refusal(int err) { refusal_ = err; }

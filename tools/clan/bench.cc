@@ -92,7 +92,8 @@ int exec_bench(const std::vector<std::string>& arguments) {
   const bool help = first == "help" || first == "-h" || first == "--help";
   const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
   const bool orb = !find_part(kOrb, R_OK).empty();
-  if (help && (apps || ofi || orb)) {  // which the runner does not know
+  const bool others = !find_part(kRpc, R_OK).empty() || !find_part(kMpi, R_OK).empty();
+  if (help && (apps || ofi || orb || others)) {  // which the runner does not know
     if (apps)
       fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
     if (ofi)

@@ -19,7 +19,7 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"CLAN_LOG", "how much the library says on stderr: off, error, warn, info, debug"},
 #ifdef CLAN_PRELOAD
-    {"CLAN_DISABLE", "1: the preload library leaves every connection on TCP"},
+    {"CLAN_DISABLE", "1: the libraries leave every connection and call on TCP"},
     {"CLAN_ONLY", "ports, like 80,8000-8010: only connections with one of them at either end move"},
     {"CLAN_EXCEPT", "ports, likewise: connections with one of them at either end stay on TCP"},
     {"CLAN_CONFIG", "a file with lines like CLAN_ONLY=80, for what the environment leaves unset"},

@@ -114,7 +114,8 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
            "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, OMPI_MCA_pml,\n"
            "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
            "With `--with orb` omniORB's programs call each other over CLAN and everybody else by TCP: servers\n"
-           "get an endpoint giop:clan: beside theirs. `--log info` says by which path each connection goes.\n\n"
+           "get an endpoint giop:clan: beside theirs. `--log info` says by which path each connection goes.\n"
+           "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that run so, too.\n\n"
            "What the library reads from the environment; the options above set it, and the command's\n"
            "children inherit it:\n" +
            clan::tool::environment_help() +
@@ -248,7 +249,7 @@ int main(int argc, char** argv) {
   });
 
   auto* bench =
-      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb)");
+      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb, rpc)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([&] { exit_code = clan::tool::exec_bench(bench->remaining()); });

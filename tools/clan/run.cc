@@ -234,10 +234,10 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     return kUsage;
   }
 
-  if (!options.tcp && ((options.disable && !options.orb) || !options.only.empty() || !options.except.empty() ||
+  if (!options.tcp && ((options.disable && !options.orb && !options.rpc) || !options.only.empty() || !options.except.empty() ||
                        !options.config.empty())) {
     complain("--only, --except, --config and --disable are about TCP connections: say --with tcp,{}",
-             options.orb ? "orb" : "ofi");
+             options.orb ? "orb" : options.rpc ? "rpc" : options.mpi ? "mpi" : "ofi");
     return kUsage;
   }
   if (options.ofi && options.mpi) {
@@ -263,8 +263,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   const bool preloads = options.tcp || options.orb || options.rpc;
   const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
   if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
-  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(options.tcp || options.orb))
-    return kUsage;
+  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(preloads)) return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -1,4 +1,4 @@
-// The wait policy: who spins, for how long, and who sleeps. One place for all of CLAN.
+// The wait policy: which thread spins, for how long, and which sleeps. One place for all of CLAN.
 //
 // To sleep and be woken costs some microseconds of processor time, and 3 to 45 us until an idle core runs again.
 // To spin costs nothing in latency, and everything if somebody else needs this core to make progress. So:
