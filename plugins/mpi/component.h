@@ -173,6 +173,7 @@ struct Node {
   std::atomic<std::uint32_t> offered{0};       ///< memory exported for a message: its receiver may want help
   std::optional<RdmaQueue> rdma;
   std::mutex rdma_mutex;
+  std::uint64_t rdma_requests = 0;  ///< posted, ever; under rdma_mutex
 
   /// For messages that their receivers fetch: all of this process's memory, for reading, registered once. Processes of
   /// one user may read each other's anyway; what they may write is registered piece by piece.

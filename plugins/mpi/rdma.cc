@@ -1,4 +1,5 @@
 // Puts and gets: copies between our memory and a peer's, without the peer.
+#include "completion.h"
 #include "component.h"
 
 namespace clan::mpi {
@@ -29,15 +30,13 @@ Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, c
 /// Where the kernel forbids copies from process to process, the peer's driver thread does its half.
 Status by_queue(Node& node, RemoteAperture& remote, std::uint64_t offset, void* local, std::size_t size, bool write) {
   std::lock_guard lock(node.rdma_mutex);
-  if (auto s = write ? node.rdma->write(remote, offset, local, size) : node.rdma->read(remote, offset, local, size);
+  const RdmaOptions options{.cookie = ++node.rdma_requests};
+  if (auto s = write ? node.rdma->write(remote, offset, local, size, options)
+                     : node.rdma->read(remote, offset, local, size, options);
       !s) {
     return s;
   }
-  RdmaCompletion completion;
-  auto done = node.rdma->wait({&completion, 1});
-  if (!done) return done.error();
-  if (completion.status != 0) return Error{completion.status, "RDMA of a peer's memory"};
-  return {};
+  return wait_for(*node.rdma, options.cookie);
 }
 
 bool make_queue(Node& node) {
