@@ -270,9 +270,18 @@ class ChannelReceiver {
     return Next::kRecord;
   }
 
-  /// Gives back all that has been taken. `must`: also where it is not worth it yet.
+  /// Calls `use`, which reads the record and may take more of this channel: until it has returned nothing is given
+  /// back. A caller that took a record publishes behind its last read(), and with it what was taken meanwhile.
+  template <typename Use>
+  void read(const Record& record, Use use) {
+    ++readers_;
+    use(record);
+    --readers_;
+  }
+
+  /// Gives back all that has been taken, unless a read() is under way. `must`: also where it is not worth it yet.
   void publish(bool must) {
-    if (cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && bulk_taken_ < kPublishBytes)) return;
+    if (readers_ != 0 || cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && bulk_taken_ < kPublishBytes)) return;
     published_ = cursor_;
     bulk_taken_ = 0;
     // PAIR channel.consumed: what was read was read before
@@ -291,6 +300,7 @@ class ChannelReceiver {
   std::uint64_t cursor_ = 0;
   std::uint64_t published_ = 0;
   std::size_t bulk_taken_ = 0;  ///< and not given back
+  unsigned readers_ = 0;        ///< calls of read() that have not returned, one within the other
   ChannelView view_;
 };
 

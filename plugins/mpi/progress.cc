@@ -65,11 +65,11 @@ int receive(Node& node, ChannelReceiver& channel) {
       break;
     }
     ++taken;
-    deliver(node, record);
-    // A callback further out may still read a record of this channel: the outermost gives all back.
-    if (node.depth == 1) channel.publish(false);
+    channel.read(record, [&](const Record& r) { deliver(node, r); });
+    channel.publish(false);
   }
-  if (taken > 0 && node.depth == 1) channel.publish(true);
+  // A callback further out may still read a record of this channel: then the loop that called it gives all back.
+  if (taken > 0) channel.publish(true);
   return static_cast<int>(taken);
 }
 

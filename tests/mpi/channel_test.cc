@@ -136,6 +136,22 @@ TEST_F(Channel, NeverOverwritesWhatIsStillBeingRead) {
   EXPECT_EQ(std::memcmp(first.data, bytes.data(), bytes.size()), 0);
 }
 
+TEST_F(Channel, GivesBackWhatWasTakenWithinAReadWhenThatEnds) {
+  for (unsigned i = 0; i < kSlots; ++i) ASSERT_TRUE(send(8, i));
+  Record first;
+  ASSERT_EQ(receiver_.next(&first), ChannelReceiver::Next::kRecord);
+  receiver_.read(first, [&](const Record&) {
+    Record second;
+    ASSERT_EQ(receiver_.next(&second), ChannelReceiver::Next::kRecord);
+    receiver_.read(second, [&](const Record&) {});
+    for (unsigned i = 2; i < kSlots; ++i) expect(8, i);
+    receiver_.publish(true);
+    EXPECT_FALSE(send(8, 1000)) << "the first is still being read";
+  });
+  receiver_.publish(true);
+  for (unsigned i = 0; i < kSlots; ++i) ASSERT_TRUE(send(8, i));
+}
+
 TEST_F(Channel, UsesTheSameLinesAgainWhenAllHasBeenTaken) {
   const std::byte* first = sender_.reserve(14, 9000);
   for (unsigned i = 0; i < 20; ++i) {
