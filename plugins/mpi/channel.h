@@ -228,12 +228,21 @@ class ChannelReceiver {
     cursor_ = published_ = view.control->consumed.load(std::memory_order_relaxed);  // relaxed: our own word
     slot_ = &view.slots[cursor_ % kSlots];
     lap_ = lap_of(cursor_);
+    broken_ = false;
   }
 
   /// A glance: is there one?
   bool ready() const {
     // relaxed: a hint; next() acquires
     return slot_->head.load(std::memory_order_relaxed) >> 48 == lap_;
+  }
+
+  /// The sender has written nonsense: nothing is taken any more. Where that is found it is set.
+  bool broken() const { return broken_; }
+  Next break_off() {
+    broken_ = true;
+    lap_ = kNoLap;
+    return Next::kNonsense;
   }
 
   /// Takes the next record, whose memory stays the sender's to leave alone until publish() has been called.
@@ -247,14 +256,14 @@ class ChannelReceiver {
     std::uint32_t slots = 1;
     if (kind == RecordKind::kInline) [[likely]] {
       slots = slots_of(bytes);
-      if (bytes > kInlineBytes || cursor_ % kSlots + slots > kSlots) return Next::kNonsense;
+      if (bytes > kInlineBytes || cursor_ % kSlots + slots > kSlots) return break_off();
       record->data = slot_->data;
     } else {
       // Every field is the sender's word, and is read once.
       std::uint32_t offset;
       std::memcpy(&offset, slot_->data, sizeof offset);
       if (kind != RecordKind::kBulk || offset > view_.bulk_bytes || bytes > view_.bulk_bytes - offset) {
-        return Next::kNonsense;
+        return break_off();
       }
       record->data = view_.bulk + offset;
       bulk_taken_ += bytes;
@@ -294,6 +303,7 @@ class ChannelReceiver {
  private:
   /// As much is given back at once: the sender may wait for the room.
   static constexpr std::size_t kPublishBytes = 8 * 1024;
+  static constexpr std::uint64_t kNoLap = ~std::uint64_t{0};  ///< of no head: a lap has 16 bits
 
   Slot* slot_ = nullptr;
   std::uint64_t lap_ = 0;
@@ -301,6 +311,7 @@ class ChannelReceiver {
   std::uint64_t published_ = 0;
   std::size_t bulk_taken_ = 0;  ///< and not given back
   unsigned readers_ = 0;        ///< calls of read() that have not returned, one within the other
+  bool broken_ = false;
   ChannelView view_;
 };
 

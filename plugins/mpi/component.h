@@ -87,7 +87,7 @@ struct mca_btl_base_endpoint_t {
   bool can_copy = false;   ///< process_vm_readv works between us and this peer
   bool hears_us = false;   ///< it has a channel to us as well: what needs an answer may be asked for
   bool ended = false;
-  bool lost = false;       ///< its death has been told
+  bool lost = false;       ///< its death, or its nonsense, has been told
   clan::Address wakeups;   ///< of the thread that answers where the peer does not poll
   clan::mpi::SpinLock cells_lock;
   std::uint32_t cells_used = 0;
@@ -165,6 +165,9 @@ struct Node {
   std::atomic<std::uint64_t> progressing{0};  ///< the thread that runs progress(), 0: none
   int depth = 0;                              ///< of callbacks that have called progress() again
   unsigned idle = 0;                          ///< looks in a row that found nothing
+  unsigned calls = 0;                         ///< of progress()
+  std::uint64_t looked_ns = 0;                ///< when it last looked for deaths because of the time
+  bool nonsense = false;                      ///< a channel is broken, and its sender not told of yet
 
   std::mutex endpoints_mutex;
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name

@@ -150,7 +150,42 @@ int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, En
   return OPAL_SUCCESS;
 }
 
+namespace {
+
+/// Ends the job: Open MPI 4.1 can do nothing else. `proc` may be null.
+void tell(Node& node, opal_proc_t* proc, const char* text) {
+  if (node.error_callback == nullptr) {
+    opal_output(0, "%s", text);
+  } else {  // which prints it
+    node.error_callback(&g_module, MCA_BTL_ERROR_FLAGS_FATAL, proc, const_cast<char*>(text));
+  }
+}
+
+/// Whose channels have nonsense in them. The name is that sender's own word, and may be anybody's.
+void tell_of_nonsense(Node& node) {
+  std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
+  if (!lock) return;  // the next look does it
+  node.nonsense = false;
+  for (const auto& receiver : node.receivers) {
+    if (!receiver->broken()) continue;
+    // relaxed: for people
+    const std::uint64_t name = receiver->view().control->name.load(std::memory_order_relaxed);
+    char text[160];
+    std::snprintf(text, sizeof text, "btl clan: rank %u (job %x) has written nonsense into shared memory",
+                  static_cast<unsigned>(name), static_cast<unsigned>(name >> 32));
+    const auto found = node.endpoints.find(name);
+    if (found != node.endpoints.end() && std::exchange(found->second->lost, true)) continue;
+    opal_proc_t* proc = found != node.endpoints.end() ? found->second->proc : nullptr;
+    lock.unlock();
+    tell(node, proc, text);
+    return;
+  }
+}
+
+}  // namespace
+
 void look_after_peers(Node& node) {
+  if (node.nonsense) tell_of_nonsense(node);
   std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
   if (!lock) return;
   for (auto& [name, endpoint] : node.endpoints) {
@@ -164,11 +199,7 @@ void look_after_peers(Node& node) {
                   e.sender.broken() ? "has written nonsense into shared memory" : "has died");
     opal_proc_t* proc = e.proc;
     lock.unlock();
-    if (node.error_callback == nullptr) {
-      opal_output(0, "%s", text);
-    } else {  // which prints it, and ends the job
-      node.error_callback(&g_module, MCA_BTL_ERROR_FLAGS_FATAL, proc, text);
-    }
+    tell(node, proc, text);
     return;
   }
 }

@@ -1,5 +1,7 @@
 // The receiving side, and whatever else has to be looked at now and then. Open MPI calls progress() whenever a thread
 // waits, or tests.
+#include <clan/clock.h>
+
 #include "component.h"
 
 namespace clan::mpi {
@@ -7,6 +9,8 @@ namespace {
 
 constexpr unsigned kMostRecords = 32;       ///< of one channel in one call: others wait, too
 constexpr unsigned kIdleBeforeLooking = 4096;  ///< calls in a row that found nothing
+constexpr unsigned kCallsBetweenTimes = 256;   ///< of progress, before it reads the clock
+constexpr std::uint64_t kBetweenLooksNs = 100'000'000;  ///< for deaths, where there is always something to do
 
 /// One thread at a time, which may come again from a callback.
 class Turn {
@@ -39,11 +43,13 @@ class Turn {
   bool mine_ = false;
 };
 
-void deliver(Node& node, const Record& record) {
+/// False: Open MPI has no such tag.
+bool deliver(Node& node, const Record& record) {
+  if (record.tag >= MCA_BTL_TAG_MAX) return false;
   const mca_btl_active_message_callback_t& handler = mca_btl_base_active_message_trigger[record.tag];
   if (handler.cbfunc == nullptr) {
     node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
-    return;
+    return true;  // of a part that this rank has not opened, or has closed
   }
   mca_btl_base_segment_t segment;
   segment.seg_addr.pval = const_cast<std::byte*>(record.data);
@@ -52,21 +58,22 @@ void deliver(Node& node, const Record& record) {
   descriptor.des_segments = &segment;
   descriptor.des_segment_count = 1;
   handler.cbfunc(&g_module, record.tag, &descriptor, handler.cbdata);
+  return true;
 }
 
 int receive(Node& node, ChannelReceiver& channel) {
   Record record;
   unsigned taken = 0;
-  while (taken < kMostRecords) {
-    const auto next = channel.next(&record);
-    if (next == ChannelReceiver::Next::kNone) break;
-    if (next == ChannelReceiver::Next::kNonsense) {
-      node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
-      break;
-    }
+  while (taken < kMostRecords && channel.next(&record) == ChannelReceiver::Next::kRecord) {
     ++taken;
-    channel.read(record, [&](const Record& r) { deliver(node, r); });
+    channel.read(record, [&](const Record& r) {
+      if (!deliver(node, r)) (void)channel.break_off();
+    });
     channel.publish(false);
+  }
+  if (channel.broken()) {  // once: it is never ready again
+    node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
+    node.nonsense = true;
   }
   // A callback further out may still read a record of this channel: then the loop that called it gives all back.
   if (taken > 0) channel.publish(true);
@@ -86,7 +93,10 @@ void free_channels(Node& node) {
   for (std::uint32_t i = 0; i < node.receivers.size(); ++i) {
     ChannelControl& control = *node.receivers[i]->view().control;
     // PAIR channel.leaving: sees the last record
-    if (control.leaving.load(std::memory_order_acquire) == 0 || node.receivers[i]->ready()) continue;
+    if (control.leaving.load(std::memory_order_acquire) == 0 || node.receivers[i]->ready() ||
+        node.receivers[i]->broken()) {
+      continue;
+    }
     node.receivers[i]->publish(true);
     node.segment.give_back(i);
   }
@@ -112,6 +122,16 @@ int look_at_channels(Node& node) {
   return events;
 }
 
+/// Or nonsense has been found.
+bool time_to_look(Node& node) {
+  if (node.nonsense) return true;
+  if (++node.calls % kCallsBetweenTimes != 0) return false;
+  const std::uint64_t now = monotonic_ns();
+  if (now < node.looked_ns + kBetweenLooksNs) return false;
+  node.looked_ns = now;
+  return true;
+}
+
 }  // namespace
 
 int progress() {
@@ -127,7 +147,10 @@ int progress() {
   }
   if (events > 0) {
     node->idle = 0;
-  } else if (++node->idle >= kIdleBeforeLooking && node->depth == 1) {
+  } else {
+    ++node->idle;
+  }
+  if (node->depth == 1 && (node->idle >= kIdleBeforeLooking || time_to_look(*node))) {
     node->idle = 0;
     free_channels(*node);
     look_after_peers(*node);

@@ -204,6 +204,7 @@ TEST_F(Channel, AReceiverThatGivesBackWhatWasNeverSentIsNotBelieved) {
 
 TEST_F(Channel, RecordsThatReachBeyondTheChannelAreNonsense) {
   const auto forge = [&](std::uint64_t head, std::uint32_t offset) {
+    receiver_.attach(view_);
     std::memcpy(view_.slots[0].data, &offset, sizeof offset);
     view_.slots[0].head.store(head);
     Record record;
@@ -217,6 +218,17 @@ TEST_F(Channel, RecordsThatReachBeyondTheChannelAreNonsense) {
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), 0xffff'fff0), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, static_cast<RecordKind>(9), 65, 10), 0), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), kBulk - 100), Next::kRecord);
+}
+
+TEST_F(Channel, WithNonsenseInItIsTakenFromNoMore) {
+  view_.slots[0].head.store(head_of(0, RecordKind::kBulk, 65, kBulk + 1));
+  EXPECT_TRUE(receiver_.ready());
+  Record record;
+  EXPECT_EQ(receiver_.next(&record), ChannelReceiver::Next::kNonsense);
+  EXPECT_TRUE(receiver_.broken());
+  EXPECT_FALSE(receiver_.ready());
+  ASSERT_TRUE(send(8, 1)) << "the sender does not know yet";
+  EXPECT_EQ(receiver_.next(&record), ChannelReceiver::Next::kNone);
 }
 
 TEST_F(Channel, CarriesAStreamBetweenTwoThreads) {
