@@ -67,9 +67,11 @@ void serve_cell(Node& node, OperationCell& cell) {
   CellState posted = CellState::kPosted;
   // PAIR cell.state: sees the operation; of all threads that look, one gets it
   if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel)) return;
+  AskedOperation asked = asked_in(cell);
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
-      cell.aperture, cell.key, cell.address, cell.bytes, cell.operation != Operation::kGet,
-      [&](std::byte* address) { return carry_out(cell, address); }));
+      asked.aperture, asked.key, asked.address, asked.bytes, asked.operation != Operation::kGet,
+      [&](std::byte* address) { return carry_out(asked, address); }));
+  std::memcpy(cell.data, asked.data, sizeof cell.data);
   // PAIR cell.state: publishes the answer
   cell.state.store(CellState::kDone, std::memory_order_release);
 }

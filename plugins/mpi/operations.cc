@@ -16,13 +16,13 @@ Word change(std::atomic_ref<Word> word, Change next) {
 
 // Signed: as Open MPI has them.
 template <typename Word>
-int carry_out_atomic(OperationCell& cell, Operation operation, std::byte* address) {
+int carry_out_atomic(AskedOperation& asked, std::byte* address) {
   if (reinterpret_cast<std::uintptr_t>(address) % sizeof(Word) != 0) return EINVAL;
   std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
-  const auto operand = static_cast<Word>(cell.data[0]);
-  const auto compared = static_cast<Word>(cell.data[1]);
+  const auto operand = static_cast<Word>(asked.data[0]);
+  const auto compared = static_cast<Word>(asked.data[1]);
   Word old;
-  switch (operation) {
+  switch (asked.operation) {
     case Operation::kAdd: old = word.fetch_add(operand); break;
     case Operation::kAnd: old = word.fetch_and(operand); break;
     case Operation::kOr: old = word.fetch_or(operand); break;
@@ -39,32 +39,42 @@ int carry_out_atomic(OperationCell& cell, Operation operation, std::byte* addres
       break;
     default: return EINVAL;
   }
-  std::memcpy(&cell.data[0], &old, sizeof old);
+  std::memcpy(&asked.data[0], &old, sizeof old);
   return 0;
+}
+
+/// Volatile: the compiler makes neither two loads of it nor a later one.
+template <typename T>
+T once(const T& word) {
+  return *static_cast<const volatile T*>(&word);
 }
 
 }  // namespace
 
-int carry_out(OperationCell& cell, std::byte* address) {
-  // The sender's words: each is read once.
-  const Operation operation = cell.operation;
-  const std::uint16_t bytes = cell.bytes;
+AskedOperation asked_in(const OperationCell& cell) {
+  return {once(cell.operation), once(cell.bytes), once(cell.aperture), once(cell.address), once(cell.key),
+          {once(cell.data[0]), once(cell.data[1]), once(cell.data[2])}};
+}
+
+int carry_out(AskedOperation& asked, std::byte* address) {
+  const Operation operation = asked.operation;
+  const std::uint16_t bytes = asked.bytes;
   if (operation == Operation::kPut || operation == Operation::kGet) {
     if (bytes > kCellData) return EINVAL;
     const bool word = bytes == 8 && reinterpret_cast<std::uintptr_t>(address) % 8 == 0;
     if (operation == Operation::kPut && word) {  // one store: a reader sees all of it or nothing
-      std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).store(cell.data[0]);
+      std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).store(asked.data[0]);
     } else if (operation == Operation::kPut) {
-      std::memcpy(address, cell.data, bytes);
+      std::memcpy(address, asked.data, bytes);
     } else if (word) {
-      cell.data[0] = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).load();
+      asked.data[0] = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).load();
     } else {
-      std::memcpy(cell.data, address, bytes);
+      std::memcpy(asked.data, address, bytes);
     }
     return 0;
   }
-  if (bytes == 8) return carry_out_atomic<std::int64_t>(cell, operation, address);
-  if (bytes == 4) return carry_out_atomic<std::int32_t>(cell, operation, address);
+  if (bytes == 8) return carry_out_atomic<std::int64_t>(asked, address);
+  if (bytes == 4) return carry_out_atomic<std::int32_t>(asked, address);
   return EINVAL;
 }
 

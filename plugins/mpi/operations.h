@@ -45,8 +45,21 @@ static_assert(sizeof(OperationCell) == kCacheLine && offsetof(OperationCell, dat
 static_assert(std::is_standard_layout_v<OperationCell> && std::atomic<CellState>::is_always_lock_free);
 static_assert(kCellsOffset + kCells * sizeof(OperationCell) <= 4096);
 
-/// Carries out an operation on memory that is known to be there; what was at `address` before, of the atomic ones.
+/// What a peer has asked for, in memory that the peer cannot change: what is checked is what is done.
+struct AskedOperation {
+  Operation operation;
+  std::uint16_t bytes;
+  std::uint32_t aperture;
+  std::uint64_t address;
+  std::uint64_t key;
+  std::uint64_t data[3];  ///< as in the cell
+};
+
+/// The sender's words, each read once. Precondition: the cell is taken, by this thread.
+AskedOperation asked_in(const OperationCell& cell);
+
+/// Carries out an operation on memory that is known to be there; its answer is in `data`.
 /// EINVAL: no such operation of that size, or the address is not aligned.
-int carry_out(OperationCell& cell, std::byte* address);
+int carry_out(AskedOperation& asked, std::byte* address);
 
 }  // namespace clan::mpi

@@ -12,8 +12,8 @@
 namespace clan::mpi {
 namespace {
 
-struct Cell : OperationCell {
-  Cell(Operation what, std::uint16_t size, std::uint64_t operand, std::uint64_t compared = 0) : OperationCell{} {
+struct Cell : AskedOperation {
+  Cell(Operation what, std::uint16_t size, std::uint64_t operand, std::uint64_t compared = 0) : AskedOperation{} {
     operation = what;
     bytes = size;
     data[0] = operand;
@@ -83,6 +83,28 @@ TEST(Operations, PutAndGetMoveTheirBytesAndNoOthers) {
     const std::vector<std::byte> nines(bytes, std::byte{9});
     EXPECT_EQ(std::memcmp(get.data, nines.data(), bytes), 0);
   }
+}
+
+TEST(Operations, AreDoneAsTheyWereWhenTheyWereTaken) {
+  std::vector<std::byte> memory(64, std::byte{7});
+  OperationCell cell{};
+  cell.operation = Operation::kPut;
+  cell.bytes = 4;
+  cell.address = 1000;
+  cell.key = 5;
+  cell.aperture = 6;
+  std::memset(cell.data, 9, sizeof cell.data);
+  AskedOperation asked = asked_in(cell);
+  cell.bytes = 24;
+  cell.address = 2000;
+  cell.key = cell.aperture = 0;
+  cell.operation = Operation::kAdd;
+  std::memset(cell.data, 1, sizeof cell.data);
+  EXPECT_EQ(asked.address, 1000u);
+  EXPECT_EQ(asked.key, 5u);
+  EXPECT_EQ(asked.aperture, 6u);
+  ASSERT_EQ(carry_out(asked, memory.data()), 0);
+  for (std::size_t i = 0; i < memory.size(); ++i) EXPECT_EQ(memory[i], std::byte(i < 4 ? 9 : 7)) << i;
 }
 
 TEST(Operations, OfTwoThreadsOnOneWordAreAllCounted) {
