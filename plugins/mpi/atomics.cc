@@ -10,7 +10,8 @@
 namespace clan::mpi {
 namespace {
 
-constexpr unsigned kLooksForAnswer = 2000;        ///< about a microsecond or two: a peer that polls has answered by then
+constexpr std::uint64_t kForAnswerNs = 2000;      ///< a peer that polls has answered by then
+constexpr unsigned kLooksAtOnce = 16;             ///< for the answer, before a look at the clock and at our own cells
 constexpr std::uint64_t kBeforeWakingNs = 20'000; ///< without an answer; then its thread is woken
 constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
 constexpr std::uint32_t kWake = 1;                ///< type of the out-of-band message
@@ -53,14 +54,6 @@ bool done(const OperationCell& cell) {
   return cell.state.load(std::memory_order_acquire) == CellState::kDone;
 }
 
-bool answered_soon(const OperationCell& cell) {
-  for (unsigned i = 0; i < kLooksForAnswer; ++i) {
-    if (done(cell)) return true;
-    cpu_pause();
-  }
-  return false;
-}
-
 }  // namespace
 
 void serve_cell(Node& node, OperationCell& cell) {
@@ -77,6 +70,38 @@ void serve_cell(Node& node, OperationCell& cell) {
 }
 
 namespace {
+
+/// The first cells: a peer that waits for its answer uses no other.
+void serve_those_that_wait(Node& node) {
+  for (std::uint32_t i = 0; i < node.segment.taken(); ++i) {
+    OperationCell& cell = *cells_of(node.segment.channel(i));
+    // relaxed: serve_cell() acquires
+    if (cell.state.load(std::memory_order_relaxed) == CellState::kPosted) serve_cell(node, cell);
+  }
+}
+
+/// Two ranks that ask each other at once answer each other here.
+bool answered_soon(Node& node, const OperationCell& cell) {
+  for (std::uint64_t until = 0;;) {
+    for (unsigned i = 0; i < kLooksAtOnce; ++i) {
+      if (done(cell)) return true;
+      cpu_pause();
+    }
+    const std::uint64_t now = monotonic_ns();
+    if (until == 0) until = now + kForAnswerNs;
+    if (now >= until) return false;
+    serve_those_that_wait(node);
+  }
+}
+
+/// Whether it was above 0. Several threads may take from it.
+bool take_one(std::atomic<std::uint32_t>& rest) {
+  std::uint32_t left = rest.load(std::memory_order_relaxed);  // relaxed, and below: a guess
+  while (left != 0) {
+    if (rest.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
 
 void serve_all(Node& node) {
   for (std::uint32_t i = 0; i < node.segment.taken(); ++i) {
@@ -131,7 +156,7 @@ int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const 
   cell->data[1] = compared;
   post(endpoint, *cell, operation, o.bytes, address, cookie);
   endpoint.counters->atomics.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
-  if (answered_soon(*cell)) {
+  if (answered_soon(node, *cell)) {
     answer(o);
     return OPAL_SUCCESS;
   }
@@ -208,15 +233,12 @@ int finish_operations(Node& node) {
 
 bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie, std::size_t bytes,
                   bool write) {
-  if (endpoint.rest.load(std::memory_order_relaxed) > 0) {  // relaxed: a guess
-    endpoint.rest.fetch_sub(1, std::memory_order_relaxed);
-    return false;
-  }
+  if (take_one(endpoint.rest)) return false;
   OperationCell* cell = take_cell(endpoint);
   if (cell == nullptr) return false;
   if (write) std::memcpy(cell->data, local, bytes);
   post(endpoint, *cell, write ? Operation::kPut : Operation::kGet, bytes, address, cookie);
-  if (!answered_soon(*cell)) {
+  if (!answered_soon(*g_node, *cell)) {
     CellState posted = CellState::kPosted;
     // PAIR cell.state: taken back, or a thread over there has it
     if (cell->state.compare_exchange_strong(posted, CellState::kFree, std::memory_order_acq_rel)) {
