@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -161,6 +162,17 @@ void tell(Node& node, opal_proc_t* proc, const char* text) {
   }
 }
 
+/// Whether something of ours is still on its way to that peer, or an answer on its way back.
+bool anything_under_way(Node& node, Endpoint& endpoint) {
+  {
+    std::lock_guard lock(endpoint.lock);
+    if (endpoint.pending.first != nullptr || !endpoint.sender.drained()) return true;
+  }
+  std::lock_guard lock(node.outstanding_mutex);
+  return std::any_of(node.outstanding.begin(), node.outstanding.end(),
+                     [&](const Outstanding& o) { return o.endpoint == &endpoint; });
+}
+
 /// Whose channels have nonsense in them. The name is that sender's own word, and may be anybody's.
 void tell_of_nonsense(Node& node) {
   std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
@@ -194,6 +206,12 @@ void look_after_peers(Node& node) {
     const bool dead = !e.remote.check().ok() || e.sender.broken();
     if (!dead || e.remote.leaving()) continue;
     e.lost = true;
+    // A job that has connected and disconnected may end as it likes; which of them have, Open MPI does not tell us.
+    if (e.name.jobid != OPAL_PROC_MY_NAME.jobid && !e.sender.broken() && !anything_under_way(node, e)) {
+      opal_output(0, "btl clan: rank %u of another job (%x) has died; nothing of ours was on its way to it",
+                  static_cast<unsigned>(e.name.vpid), e.name.jobid);
+      continue;
+    }
     char text[160];
     std::snprintf(text, sizeof text, "btl clan: rank %u (job %x) %s", static_cast<unsigned>(e.name.vpid), e.name.jobid,
                   e.sender.broken() ? "has written nonsense into shared memory" : "has died");
