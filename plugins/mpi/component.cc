@@ -1,7 +1,6 @@
 // The component as Open MPI loads it: its parameters, its beginning and its end.
 #include "component.h"
 
-#include <clan/clock.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -219,15 +218,14 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
 int finalize(mca_btl_base_module_t*) {
   Node* node = g_node;
   if (node == nullptr) return OPAL_SUCCESS;
-  // What the others have not had room for yet: they are in their own MPI_Finalize, and take it.
-  const std::uint64_t end = monotonic_ns() + 1'000'000'000;
-  while (node->with_pending.load(std::memory_order_relaxed) != 0 && monotonic_ns() < end) (void)progress();
-  // PAIR segment.leaving: all that we sent is there
-  node->segment.header().leaving.store(1, std::memory_order_release);
+  std::vector<Endpoint*> all;
   {
     std::lock_guard lock(node->endpoints_mutex);
-    for (auto& [name, endpoint] : node->endpoints) end_endpoint(*endpoint);
+    for (auto& [name, endpoint] : node->endpoints) all.push_back(endpoint.get());
   }
+  end_endpoints(*node, all);
+  // PAIR segment.leaving: all that we sent is there
+  node->segment.header().leaving.store(1, std::memory_order_release);
   g_node = nullptr;
   destroy(node);
   return OPAL_SUCCESS;

@@ -228,7 +228,8 @@ Result<Modex> make_modex(Node& node);
 int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints,
               opal_bitmap_t* reachable);
 int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints);
-void end_endpoint(Endpoint& endpoint);
+/// Sends what waits, for at most a second in all, and leaves the peers' channels. Under no lock.
+void end_endpoints(Node& node, const std::vector<Endpoint*>& endpoints);
 /// Looks whether peers have died, and tells Open MPI.
 void look_after_peers(Node& node);
 
@@ -244,6 +245,8 @@ int send(mca_btl_base_module_t*, Endpoint*, mca_btl_base_descriptor_t*, mca_btl_
 int sendi(mca_btl_base_module_t*, Endpoint*, opal_convertor_t*, void* header, std::size_t header_bytes,
           std::size_t payload_bytes, std::uint8_t order, std::uint32_t flags, mca_btl_base_tag_t tag,
           mca_btl_base_descriptor_t** descriptor);
+/// Sends what waits for that peer while the peer takes it, and forgets the rest.
+void flush_last(Node& node, Endpoint& endpoint, std::uint64_t until_ns);
 /// Sends what waits. How many fragments have gone.
 int flush_pending(Node& node);
 

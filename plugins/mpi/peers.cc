@@ -1,6 +1,7 @@
 // Ranks: how they meet, how they part, and how a death is noticed.
 #include "component.h"
 
+#include <clan/clock.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -123,6 +124,8 @@ int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, En
   return OPAL_SUCCESS;
 }
 
+namespace {
+
 void end_endpoint(Endpoint& endpoint) {
   if (std::exchange(endpoint.ended, true)) return;
   const MpiPeer& c = *endpoint.counters;
@@ -136,18 +139,33 @@ void end_endpoint(Endpoint& endpoint) {
   endpoint.remote.leave_channel();
 }
 
+}  // namespace
+
+// What a peer has had no room for yet it takes in its own MPI_Finalize; a peer that ends at the same moment does not.
+void end_endpoints(Node& node, const std::vector<Endpoint*>& endpoints) {
+  const std::uint64_t until = monotonic_ns() + 1'000'000'000;
+  for (Endpoint* endpoint : endpoints) {
+    if (!endpoint->ended) flush_last(node, *endpoint, until);
+    end_endpoint(*endpoint);
+  }
+}
+
 // Open MPI may name an endpoint twice: what has ended stays until the end.
 int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints) {
   Node* node = g_node;
   if (node == nullptr) return OPAL_SUCCESS;
-  std::lock_guard lock(node->endpoints_mutex);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto found = node->endpoints.find(name_word(procs[i]->proc_name));
-    if (found == node->endpoints.end() || found->second.get() != endpoints[i]) continue;
-    end_endpoint(*found->second);
-    node->ended.push_back(std::move(found->second));
-    node->endpoints.erase(found);
+  std::vector<Endpoint*> ending;
+  {
+    std::lock_guard lock(node->endpoints_mutex);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto found = node->endpoints.find(name_word(procs[i]->proc_name));
+      if (found == node->endpoints.end() || found->second.get() != endpoints[i]) continue;
+      ending.push_back(found->second.get());
+      node->ended.push_back(std::move(found->second));
+      node->endpoints.erase(found);
+    }
   }
+  end_endpoints(*node, ending);
   return OPAL_SUCCESS;
 }
 

@@ -225,6 +225,39 @@ int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* c
   return OPAL_ERR_OUT_OF_RESOURCE;
 }
 
+namespace {
+
+int flush_endpoint(Node& node, Endpoint& endpoint) {
+  for (int gone = 0;; ++gone) {
+    Fragment* fragment = nullptr;
+    {
+      std::lock_guard lock(endpoint.lock);
+      if (endpoint.pending.first == nullptr || !write(endpoint, *endpoint.pending.first)) return gone;
+      fragment = endpoint.pending.pop();
+      if (endpoint.pending.first == nullptr) node.with_pending.fetch_sub(1, std::memory_order_relaxed);
+    }
+    complete(fragment, true);
+  }
+}
+
+}  // namespace
+
+void flush_last(Node& node, Endpoint& endpoint, std::uint64_t until_ns) {
+  const auto left = [&] {
+    std::lock_guard lock(endpoint.lock);
+    return endpoint.pending.size;
+  };
+  while (left() != 0 && endpoint.remote.check().ok() && !endpoint.remote.leaving() && monotonic_ns() < until_ns) {
+    if (flush_endpoint(node, endpoint) == 0) sched_yield();
+  }
+  std::lock_guard lock(endpoint.lock);
+  if (endpoint.pending.first == nullptr) return;
+  say(1, "rank %u has not taken the last %zu fragments", static_cast<unsigned>(endpoint.name.vpid),
+      endpoint.pending.size);
+  endpoint.pending = {};  // their memory is the lists'
+  node.with_pending.fetch_sub(1, std::memory_order_relaxed);
+}
+
 int flush_pending(Node& node) {
   if (node.with_pending.load(std::memory_order_relaxed) == 0) return 0;  // relaxed: a hint
   std::vector<Endpoint*> waiting;
@@ -236,19 +269,7 @@ int flush_pending(Node& node) {
     }
   }
   int gone = 0;
-  for (Endpoint* endpoint : waiting) {
-    for (;;) {
-      Fragment* fragment = nullptr;
-      {
-        std::lock_guard lock(endpoint->lock);
-        if (endpoint->pending.first == nullptr || !write(*endpoint, *endpoint->pending.first)) break;
-        fragment = endpoint->pending.pop();
-        if (endpoint->pending.first == nullptr) node.with_pending.fetch_sub(1, std::memory_order_relaxed);
-      }
-      ++gone;
-      complete(fragment, true);
-    }
-  }
+  for (Endpoint* endpoint : waiting) gone += flush_endpoint(node, *endpoint);
   return gone;
 }
 
