@@ -68,6 +68,12 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
     return nullptr;
   }
+  if (remote->channel().bulk_bytes / 2 < std::max(g_module.btl_max_send_size, g_module.btl_eager_limit)) {
+    say(1, "rank %u (job %x): its channels of %u bytes are too small for what this rank sends", rank,
+        proc->proc_name.jobid, remote->channel().bulk_bytes);
+    remote->leave_channel();
+    return nullptr;
+  }
   auto endpoint = std::make_unique<Endpoint>(std::move(*remote), proc);
   endpoint->node = modex.segment.node;
   endpoint->wakeups = modex.wakeups;

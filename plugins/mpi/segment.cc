@@ -43,7 +43,7 @@ Result<RemoteSegment> RemoteSegment::take_channel(Context& context, const RdmaCo
   const std::uint32_t channels = header->channels;
   const std::uint32_t bulk_bytes = header->bulk_bytes;
   if (header->magic != kSegmentMagic || channels > kMaxChannels || !std::has_single_bit(bulk_bytes) ||
-      aperture->size() < segment_bytes(channels, bulk_bytes)) {
+      bulk_bytes < kCacheLine || aperture->size() < segment_bytes(channels, bulk_bytes)) {
     return Error{EPROTO, "the peer's segment is none that this version knows"};
   }
   for (std::uint32_t i = 0; i < channels; ++i) {

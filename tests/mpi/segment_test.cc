@@ -79,6 +79,8 @@ TEST(Segment, ThatIsNoneIsRefused) {
   header.channels = 4;
   header.bulk_bytes = 100'000;
   EXPECT_EQ(refusal(), EPROTO) << "no power of two";
+  header.bulk_bytes = 32;
+  EXPECT_EQ(refusal(), EPROTO) << "the next channel would not begin a cache line";
   header.bulk_bytes = 1 << 18;
   EXPECT_EQ(refusal(), EPROTO) << "four channels of that size do not fit";
   header.channels = 0xffff'ffff;
