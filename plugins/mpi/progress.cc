@@ -142,9 +142,8 @@ int progress() {
   int events = look_at_channels(*node);
   events += flush_pending(*node);
   events += finish_operations(*node);
-  if (node->offered.load(std::memory_order_relaxed) != 0 && node->rdma) {  // relaxed: a hint
-    (void)node->rdma->poll({});
-  }
+  // PAIR mpi.offered: sees the queue, which stays until the end
+  if (node->offered.load(std::memory_order_acquire) != 0) (void)node->rdma->poll({});
   if (events > 0) {
     node->idle = 0;
   } else {

@@ -104,7 +104,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
     if (!endpoint->can_copy || !worth_fetching(*endpoint, size)) return nullptr;
     if (!endpoint->hears_us) endpoint->hears_us = node.segment.hears(endpoint->node);
     if (!endpoint->hears_us || !make_queue(node)) return nullptr;
-    node.offered.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+    node.offered.fetch_add(1, std::memory_order_release);  // PAIR mpi.offered: the queue is there
     return &node.all_memory->handle;
   }
   if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;  // where a get goes
