@@ -87,6 +87,7 @@ class Rank {
         {"allreduce", &Rank::allreduce}, {"alltoall", &Rank::alltoall}, {"bcast", &Rank::bcast}};
     const auto way = ways.find(kind);
     if (way == ways.end()) give_up("no such kind");
+    ++run_;
     MPI_Barrier(MPI_COMM_WORLD);
     return (this->*way->second)(bytes, times);
   }
@@ -176,19 +177,21 @@ class Rank {
     return took;
   }
   double put(int bytes, int times) {
+    const int first = 7 * run_;
     const double took = one_sided(times, [&](int i) {
-      stamp(bytes, i);
+      stamp(bytes, first + i);
       MPI_Put(out_.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_);
     });
-    if (rank_ == 1) check(bytes, times - 1);
+    if (rank_ == 1) check(bytes, first + times - 1);
     return took;
   }
   double get(int bytes, int times) {
-    if (rank_ == 1) std::fill_n(in_.begin(), bytes, std::uint8_t{77});
+    const std::uint8_t wanted = stamp_of(7 * run_);
+    if (rank_ == 1) std::fill_n(in_.begin(), bytes, wanted);
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
     const double took =
         one_sided(times, [&](int) { MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_); });
-    if (rank_ == 0 && (got.front() != 77 || got.back() != 77)) give_up("wrong data got");
+    if (rank_ == 0 && std::any_of(got.begin(), got.end(), [=](std::uint8_t b) { return b != wanted; })) give_up("wrong data got");
     return took;
   }
   double fetch_add(int, int times) {
@@ -205,32 +208,35 @@ class Rank {
     const int n = bytes / 8;
     auto* mine = reinterpret_cast<std::int64_t*>(out_.data());
     auto* sums = reinterpret_cast<std::int64_t*>(in_.data());
-    std::fill_n(mine, n, rank_ + 1);
+    std::fill_n(mine, n, std::int64_t{run_} * (rank_ + 1));
     const double began = MPI_Wtime();
     for (int i = 0; i < times; ++i) MPI_Allreduce(mine, sums, n, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     const double took = MPI_Wtime() - began;
-    if (sums[n - 1] != std::int64_t{ranks_} * (ranks_ + 1) / 2) give_up("wrong sum");
+    const std::int64_t wanted = std::int64_t{run_} * ranks_ * (ranks_ + 1) / 2;
+    if (std::any_of(sums, sums + n, [=](std::int64_t sum) { return sum != wanted; })) give_up("wrong sum");
     return took;
   }
   double alltoall(int bytes, int times) {
-    for (int r = 0; r < ranks_; ++r) std::fill_n(out_.begin() + r * bytes, bytes, static_cast<std::uint8_t>(10 * rank_ + r));
+    const auto wanted = [&](int from, int to) { return static_cast<std::uint8_t>(10 * from + to + 7 * run_); };
+    for (int r = 0; r < ranks_; ++r) std::fill_n(out_.begin() + r * bytes, bytes, wanted(rank_, r));
     const double began = MPI_Wtime();
     for (int i = 0; i < times; ++i) {
       MPI_Alltoall(out_.data(), bytes, MPI_BYTE, in_.data(), bytes, MPI_BYTE, MPI_COMM_WORLD);
     }
     const double took = MPI_Wtime() - began;
     for (int r = 0; r < ranks_; ++r) {
-      if (in_[static_cast<std::size_t>(r * bytes)] != static_cast<std::uint8_t>(10 * r + rank_)) give_up("wrong data");
+      const auto from = in_.begin() + r * bytes;
+      if (std::any_of(from, from + bytes, [&](std::uint8_t b) { return b != wanted(r, rank_); })) give_up("wrong data");
     }
     return took;
   }
   double bcast(int bytes, int times) {
     auto& buffer = rank_ == 0 ? out_ : in_;
-    stamp(bytes, times);
+    if (rank_ == 0) stamp(bytes, times + 7 * run_);
     const double began = MPI_Wtime();
     for (int i = 0; i < times; ++i) MPI_Bcast(buffer.data(), bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
     const double took = MPI_Wtime() - began;
-    if (rank_ != 0) check(bytes, times);
+    if (rank_ != 0) check(bytes, times + 7 * run_);
     return took;
   }
 
@@ -245,6 +251,7 @@ class Rank {
 
   int rank_ = 0, ranks_ = 0;
   int seed_ = 0;
+  int run_ = 0;  ///< the same in all ranks; data differ from run to run, so that old ones are not taken for new
   std::vector<std::uint8_t> out_, in_;
   MPI_Win window_ = MPI_WIN_NULL;
 
