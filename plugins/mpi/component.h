@@ -1,7 +1,8 @@
 // What the files of this component share: the module that Open MPI calls, its peers, and what a process has one of.
 //
 // Open MPI calls from any thread once MPI_THREAD_MULTIPLE is asked for (opal_using_threads()), and from one otherwise:
-// locks are taken only in the first case. Callbacks into Open MPI are made with none of our locks held.
+// SpinLocks are taken only in the first case, the mutexes always; a message that passes its channel takes none.
+// Callbacks into Open MPI are made with none of our locks held.
 #pragma once
 
 #include "open_mpi.h"
