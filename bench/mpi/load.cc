@@ -191,7 +191,8 @@ class Rank {
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
     const double took =
         one_sided(times, [&](int) { MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_); });
-    if (rank_ == 0 && std::any_of(got.begin(), got.end(), [=](std::uint8_t b) { return b != wanted; })) give_up("wrong data got");
+    const bool wrong = std::any_of(got.begin(), got.end(), [=](std::uint8_t b) { return b != wanted; });
+    if (rank_ == 0 && wrong) give_up("wrong data got");
     return took;
   }
   double fetch_add(int, int times) {

@@ -290,7 +290,8 @@ class ChannelReceiver {
 
   /// Gives back all that has been taken, unless a read() is under way. `must`: also where it is not worth it yet.
   void publish(bool must) {
-    if (readers_ != 0 || cursor_ == published_ || (!must && cursor_ - published_ < kSlots / 4 && bulk_taken_ < kPublishBytes)) return;
+    if (readers_ != 0 || cursor_ == published_) return;
+    if (!must && cursor_ - published_ < kSlots / 4 && bulk_taken_ < kPublishBytes) return;
     published_ = cursor_;
     bulk_taken_ = 0;
     // PAIR channel.consumed: what was read was read before
@@ -310,7 +311,7 @@ class ChannelReceiver {
   std::uint64_t cursor_ = 0;
   std::uint64_t published_ = 0;
   std::size_t bulk_taken_ = 0;  ///< and not given back
-  unsigned readers_ = 0;        ///< calls of read() that have not returned, one within the other
+  unsigned readers_ = 0;        ///< calls of read() that have not returned
   bool broken_ = false;
   ChannelView view_;
 };
