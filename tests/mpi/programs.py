@@ -12,9 +12,11 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import mmap
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -176,6 +178,36 @@ def kill(test):
     require(not left, f"left in /dev/shm: {left}")
 
 
+def segment_of(pid):
+    """The memory that other ranks write to, of a rank that runs, mapped for writing; segment.h has its layout."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if "memfd:" in os.readlink(entry):
+                with open(entry, "r+b") as file:
+                    memory = mmap.mmap(file.fileno(), 0)
+                if memory[:8] == b"cnmpisg1":
+                    return memory
+    raise Wrong(f"process {pid} has no segment")
+
+
+def nonsense(test):
+    """What no sender writes: a record of a kind that does not exist, and one of a tag that Open MPI does not have."""
+    page, slots, kinds = 4096, 512, {"kind": (9, 65), "tag": (1, 255)}
+    for what, (kind, tag) in kinds.items():
+        job, ranks = start_endless(test, 2)
+        memory = segment_of(ranks[0])
+        until = time.monotonic() + 20
+        while job.poll() is None and time.monotonic() < until:
+            consumed = struct.unpack_from("<Q", memory, page + 64)[0]
+            for position in range(consumed, consumed + slots):  # one of them is where the receiver looks next
+                head = (position // slots % 0xffff + 1) << 48 | kind << 40 | tag << 32 | 8
+                struct.pack_into("<Q", memory, 2 * page + position % slots * 64, head)
+            time.sleep(0.01)
+        require(job.poll() is not None, f"the job goes on with a nonsensical {what}")
+        said, _ = job.communicate(timeout=40)
+        require(re.search(r"btl clan: rank 1 \(job [0-9a-f]+\) has written nonsense", said), f"{what}: {said[-1500:]}")
+
+
 def unchanged(test):
     """The component on the path and another chosen: nothing of clan happens; and it is not on the path by itself."""
     mpirun = ofi.find_mpirun()
@@ -248,7 +280,7 @@ def mpi4py(test):
 
 
 PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_sided, shapes, spawn, crowd, restricted, mixed,
-                                    kill, unchanged, refusal, visible, netpipe, hpcc, mpi4py)}
+                                    kill, nonsense, unchanged, refusal, visible, netpipe, hpcc, mpi4py)}
 
 
 def main():
