@@ -33,7 +33,8 @@ void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::u
 }
 
 void Connection::close(int err, std::uint64_t now) {
-  if (state_ == State::kClosing && err == 0) return;
+  // The first error stands, with its deadline: whatever comes again and again does not put the end off.
+  if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
   if (state_ == State::kHello || state_ == State::kAccepted) {
     go_down(err);
     state_ = State::kGone;
@@ -92,7 +93,10 @@ void Connection::on_timeout(std::uint64_t now) {
     return;
   }
   if (now >= pace_at_) pace_at_ = 0;
-  if (now >= ack_at_) ack_now_ = true;
+  if (now >= ack_at_) {
+    ack_now_ = true;
+    ack_at_ = kNever;
+  }
   if (state_ == State::kDraining) return;
   if (unanswered_since_ != kNever && now - unanswered_since_ >= options_.dead) {
     go_down(ETIMEDOUT);

@@ -134,7 +134,7 @@ class Connection final : private MessageSink {
   // MessageSink
   bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
                    std::uint32_t offset, std::span<const std::byte> bytes) override {
-    return sink_.on_fragment(*this, channel, header, total, offset, bytes);
+    return told_down_ || sink_.on_fragment(*this, channel, header, total, offset, bytes);
   }
   void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
                   std::span<const std::byte> payload) override {

@@ -16,8 +16,10 @@ void Connection::receive(std::uint64_t number, std::span<const std::byte> frames
   bool asks = false, at_once = false;
   const Verdict verdict = take_frames(frames, from, now, &asks, &at_once);
   if (verdict == Verdict::kBroken) {
+    received_.add(number);  // once is enough
+    if (state_ == State::kClosing && close_err_ != 0) return;  // ends already
     go_down(EPROTO);
-    if (state_ != State::kDraining) close(EPROTO, now);
+    close(EPROTO, now);
     return;
   }
   if (verdict == Verdict::kLater) {
@@ -57,6 +59,8 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames, c
   while (in.left() > 0) {
     if (!read_frame(in, &frame)) return Verdict::kBroken;
     if (frame.type != FrameType::kPadding && frame.type != FrameType::kAck) *asks = true;
+    // The link has been told that this is over: only what we sent still matters.
+    if (told_down_ && frame.type != FrameType::kAck) continue;
     switch (frame.type) {
       case FrameType::kPadding: break;
       case FrameType::kPing: *at_once = true; break;
@@ -70,10 +74,10 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames, c
         break;
       case FrameType::kClose:
         *at_once = true;
-        go_down(frame.value == 0 ? 0 : ECONNRESET);
         state_ = State::kDraining;  // for as long as the acknowledgement takes
         close_deadline_ = now + probe_timeout();
-        break;
+        go_down(frame.value == 0 ? 0 : ECONNRESET);
+        return Verdict::kFine;  // nothing comes after it
       case FrameType::kChallenge:
         response_ = frame.value;
         response_to_send_ = true;

@@ -128,11 +128,16 @@ void Endpoint::sweep() {
 }
 
 void Endpoint::on_timeout(std::uint64_t now) {
-  // Each connection at most once: one that stays due must not keep the others waiting.
-  for (std::size_t left = heap_.size(); left > 0 && !heap_.empty() && heap_[0]->heap_time_ <= now; --left) {
-    Connection& c = *heap_[0];
-    c.on_timeout(now);
-    touch(c, now);
+  // All that are due now, each once: one that stays due must not keep the others waiting.
+  due_.clear();
+  while (!heap_.empty() && heap_[0]->heap_time_ <= now) {
+    due_.push_back(heap_[0]);
+    heap_remove(*heap_[0]);
+  }
+  for (Connection* c : due_) {
+    if (c->gone()) continue;  // closed by an up-call of one before it
+    c->on_timeout(now);
+    touch(*c, now);
   }
   sweep();
 }
@@ -215,6 +220,10 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
   Reader in(packet.subspan(kCommonHeader));
   const auto id = in.number<std::uint64_t>();
   const auto number = in.number<std::uint64_t>();
+  if (number > kMostNumber) {  // number + 1 is always a number, too
+    ++counters_.malformed;
+    return;
+  }
   auto it = by_id_.find(id);
   if (it == by_id_.end()) {
     ++counters_.unknown;

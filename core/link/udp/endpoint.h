@@ -116,6 +116,7 @@ class Endpoint {
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> by_id_;
   std::unordered_map<std::uint64_t, Connection*> by_peer_id_;
   std::vector<Connection*> heap_;  ///< by heap_time_
+  std::vector<Connection*> due_;   ///< of this on_timeout()
   RingQueue<Connection*> turns_;   ///< connections that may have something to send
   RingQueue<Answer> answers_;
   std::vector<Connection*> gone_;

@@ -32,6 +32,7 @@ constexpr std::uint32_t kMostPayload = 1u << 31;
 constexpr std::size_t kWholeFrame = 13;  ///< before header and payload
 constexpr std::size_t kFragmentFrame = 21;
 constexpr std::size_t kMostAckRanges = 32;
+constexpr std::uint64_t kMostNumber = (std::uint64_t{1} << 62) - 1;  ///< of a packet; a larger one is malformed
 
 enum class Mode : std::uint8_t { kOff = 0, kIntegrity = 1, kEncrypt = 2 };
 

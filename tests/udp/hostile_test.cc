@@ -1,0 +1,231 @@
+// Peers that hold to no rule: they have the connection id and make right checks, and send what they like.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <functional>
+#include <vector>
+
+#include "link/udp/endpoint.h"
+#include "udp/simulation.h"
+
+namespace clan::test {
+namespace {
+
+using udp::FrameType;
+using udp::kMillisecond;
+using udp::kSecond;
+
+constexpr std::uint64_t kClientId = 77;
+
+/// Notes what it is told, and what it is told after the end.
+struct Notes final : udp::EndpointSink {
+  std::uint64_t messages = 0, fragments = 0, after_the_end = 0, downs = 0;
+  int err = -1;
+  udp::Connection* established = nullptr;
+  std::function<void(udp::Connection&)> at_down;
+
+  int on_request(const udp::SocketAddress&, std::span<const std::byte>, std::span<std::byte>,
+                 std::size_t*) override {
+    return 0;
+  }
+  void on_established(udp::Connection& c, std::span<const std::byte>) override {
+    established = &c;
+    c.user = this;
+  }
+  bool on_fragment(udp::Connection& c, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+                   std::uint32_t offset, std::span<const std::byte>) override {
+    if (c.user == nullptr) ++after_the_end;
+    ++fragments;
+    return offset % 2 == 0;
+  }
+  void on_message(udp::Connection& c, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+                  std::span<const std::byte>) override {
+    if (c.user == nullptr) ++after_the_end;
+    ++messages;
+  }
+  void on_sent(udp::Connection& c, std::uint8_t, std::uint64_t) override {
+    if (c.user == nullptr) ++after_the_end;
+  }
+  void on_down(udp::Connection& c, int e) override {
+    if (at_down) at_down(c);
+    c.user = nullptr;
+    ++downs;
+    err = e;
+  }
+};
+
+using Frames = std::function<void(udp::Writer&)>;
+
+template <typename... Numbers>
+Frames frame(FrameType type, Numbers... numbers) {
+  return [=](udp::Writer& w) {
+    w.number(static_cast<std::uint8_t>(type));
+    (w.number(numbers), ...);
+  };
+}
+Frames ping() { return frame(FrameType::kPing); }
+Frames credit() { return frame(FrameType::kCredit, std::uint8_t{0}, std::uint64_t{1} << 20); }
+Frames close_frame(std::uint32_t err) { return frame(FrameType::kClose, err); }
+Frames malformed() { return frame(static_cast<FrameType>(99)); }
+/// `bytes` of a message of `total` that begins at `position`; total 0: a whole message.
+Frames message(std::uint8_t channel, std::uint64_t position, std::uint16_t bytes, std::uint32_t total = 0,
+               std::uint32_t offset = 0) {
+  return [=](udp::Writer& w) {
+    w.number(static_cast<std::uint8_t>(total == 0 ? FrameType::kData : FrameType::kFragment));
+    w.number(channel);
+    w.number(bytes);
+    w.number(std::uint8_t{0});
+    w.number(position);
+    if (total != 0) {
+      w.number(total);
+      w.number(offset);
+    }
+    w.zeros(bytes);
+  };
+}
+Frames both(Frames a, Frames b) {
+  return [=](udp::Writer& w) {
+    a(w);
+    b(w);
+  };
+}
+
+/// One endpoint, and strangers that write their packets by hand.
+class HostilePeer : public testing::Test {
+ protected:
+  void begin(const udp::Options& options = {}) {
+    endpoint_ = std::make_unique<udp::Endpoint>(
+        options, notes_, [this] { return fixed_ != 0 ? fixed_ : random_.next() | 1; }, nullptr);
+  }
+
+  void give(const udp::SocketAddress& from, std::span<std::byte> packet) {
+    udp::write_check(packet);
+    endpoint_->receive(from, packet, now_);
+  }
+  /// Every packet that leaves now.
+  template <typename F>
+  void drain(F&& f) {
+    std::vector<std::byte> out(udp::Endpoint::kTrainBytes);
+    for (;;) {
+      const udp::Train t = endpoint_->transmit(out, now_);
+      if (t.bytes == 0) return;
+      for (std::size_t at = 0; at < t.bytes; at += t.segment) {
+        f(t.to, std::span<const std::byte>(out).subspan(at, std::min(t.segment, t.bytes - at)));
+      }
+    }
+  }
+  void drain() {
+    drain([](const udp::SocketAddress&, std::span<const std::byte>) {});
+  }
+
+  /// A client that connects; the id it has to send to.
+  std::uint64_t connect(const udp::SocketAddress& from, std::uint64_t id = kClientId) {
+    udp::Handshake h;
+    h.type = udp::PacketType::kHello;
+    h.id = id;
+    h.parameters.packet_window = 1000;
+    h.parameters.largest_packet = udp::kBasePacket;
+    for (std::uint64_t& c : h.parameters.credit) c = 1 << 20;
+    std::vector<std::byte> packet(udp::kBasePacket), out(udp::Endpoint::kTrainBytes);
+    for (int round = 0; round < 2; ++round) {
+      udp::write_handshake(packet, h);
+      give(from, packet);
+      const udp::Train t = endpoint_->transmit(out, now_);
+      udp::Handshake answer;
+      if (!udp::read_handshake(std::span(out).first(t.bytes), &answer)) return 0;
+      if (answer.type == udp::PacketType::kAccept) return answer.id;
+      h.cookie = answer.cookie;
+    }
+    return 0;
+  }
+  void data(const udp::SocketAddress& from, std::uint64_t id, std::uint64_t number, const Frames& frames) {
+    std::vector<std::byte> packet(udp::kBasePacket);
+    udp::Writer w(packet);
+    udp::write_data_header(w, udp::Mode::kOff, id, number);
+    frames(w);
+    give(from, std::span(packet).first(w.size()));
+  }
+  /// Timers and packets until `end`; false when the clock stays where it is.
+  bool run_until(std::uint64_t end) {
+    int still = 0;
+    for (;;) {
+      drain();
+      const std::uint64_t next = endpoint_->next_timeout();
+      if (next > end) break;
+      still = next <= now_ ? still + 1 : 0;
+      if (still > 100) return false;
+      now_ = std::max(now_, next);
+      endpoint_->on_timeout(now_);
+    }
+    now_ = std::max(now_, end);
+    return true;
+  }
+
+  Random random_{11};
+  std::uint64_t fixed_ = 0;  ///< not 0: what the endpoint draws
+  std::uint64_t now_ = 1;
+  Notes notes_;
+  std::unique_ptr<udp::Endpoint> endpoint_;
+  const udp::SocketAddress here_ = Network::address_of(9), there_ = Network::address_of(10);
+};
+
+TEST_F(HostilePeer, ThatUsesTheLastNumberOfAllStopsNoOthersTimers) {
+  begin();
+  const std::uint64_t bad = connect(here_), good = connect(there_, kClientId + 1);
+  data(there_, good, 1, ping());
+  drain();
+  now_ += kMillisecond;
+  data(here_, bad, ~std::uint64_t{0}, credit());
+  now_ += 1000;
+  data(there_, good, 2, credit());
+  bool acknowledged = false;
+  for (int i = 0; i < 100 && !acknowledged; ++i) {
+    now_ = std::max(now_, endpoint_->next_timeout());
+    endpoint_->on_timeout(now_);
+    drain([&](const udp::SocketAddress& to, std::span<const std::byte> p) {
+      acknowledged |= to == there_ && p.size() > udp::kDataHeader &&
+                      p[udp::kDataHeader] == static_cast<std::byte>(FrameType::kAck);
+    });
+  }
+  EXPECT_TRUE(acknowledged);
+  data(here_, bad, std::uint64_t{1} << 62, credit());
+  EXPECT_EQ(endpoint_->counters().malformed, 2u);
+  EXPECT_TRUE(run_until(now_ + kSecond));
+}
+
+TEST_F(HostilePeer, ThatSendsOnAfterCloseIsNotHeard) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  data(here_, id, 1, both(close_frame(0), message(0, 0, 100, 1000)));
+  EXPECT_EQ(notes_.downs, 1u);
+  EXPECT_EQ(notes_.err, 0);
+  data(here_, id, 2, message(0, 0, 100, 1000));
+  data(here_, id, 3, message(1, 0, 100));
+  EXPECT_EQ(notes_.fragments + notes_.messages, 0u);
+  EXPECT_EQ(notes_.after_the_end, 0u);
+}
+
+TEST_F(HostilePeer, ThatBrokeTheRulesIsNotHeardAgain) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  data(here_, id, 1, malformed());
+  EXPECT_EQ(notes_.err, EPROTO);
+  data(here_, id, 2, message(0, 0, 100, 1000));
+  data(here_, id, 3, message(1, 0, 100));
+  EXPECT_EQ(notes_.fragments + notes_.messages, 0u);
+  EXPECT_EQ(notes_.after_the_end, 0u);
+}
+
+TEST_F(HostilePeer, ThatBreaksTheRulesAgainAndAgainDoesNotKeepTheConnection) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  for (std::uint64_t number = 1; number <= 2000; ++number) {
+    data(here_, id, number, malformed());
+    run_until(now_ + kMillisecond);
+  }
+  EXPECT_EQ(notes_.downs, 1u);
+  EXPECT_EQ(endpoint_->connections(), 0u);
+}
+
+}  // namespace
+}  // namespace clan::test
