@@ -227,5 +227,47 @@ TEST_F(HostilePeer, ThatBreaksTheRulesAgainAndAgainDoesNotKeepTheConnection) {
   EXPECT_EQ(endpoint_->connections(), 0u);
 }
 
+TEST_F(HostilePeer, ThatRefusesLeavesNothingBehindWhenTheLinkClosesInOnDown) {
+  begin();
+  std::size_t left = 0;
+  notes_.at_down = [&](udp::Connection& c) {
+    endpoint_->close(c, ECANCELED, now_);
+    left = endpoint_->connections();
+  };
+  udp::Connection* c = endpoint_->connect(here_, {}, now_);
+  udp::Handshake h;
+  h.type = udp::PacketType::kRefuse;
+  h.to = c->id();
+  h.err = EACCES;
+  std::vector<std::byte> packet(udp::kRefuseBytes);
+  ASSERT_EQ(udp::write_handshake(packet, h), packet.size());
+  give(here_, packet);
+  EXPECT_EQ(notes_.downs, 1u);
+  EXPECT_EQ(notes_.err, EACCES);
+  EXPECT_EQ(left, 1u) << "the connection is in use while the link is told";
+  EXPECT_EQ(endpoint_->connections(), 0u);
+}
+
+TEST_F(HostilePeer, ThatIsSilentTakesNoOtherConnectionWithIt) {
+  begin();
+  udp::Connection* all[3];
+  for (udp::Connection*& c : all) c = endpoint_->connect(here_, {}, now_);
+  // Each that ends closes the others: all are due at the same time.
+  std::vector<udp::Connection*> ended;
+  std::size_t least = 3;
+  notes_.at_down = [&](udp::Connection& c) {
+    ended.push_back(&c);
+    for (udp::Connection* other : all) {
+      if (std::find(ended.begin(), ended.end(), other) == ended.end()) endpoint_->close(*other, ECANCELED, now_);
+    }
+    least = std::min(least, endpoint_->connections());
+  };
+  now_ += 20 * kSecond;
+  endpoint_->on_timeout(now_);
+  EXPECT_EQ(notes_.downs, 3u);
+  EXPECT_EQ(least, 3u);
+  EXPECT_EQ(endpoint_->connections(), 0u);
+}
+
 }  // namespace
 }  // namespace clan::test

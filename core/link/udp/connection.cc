@@ -36,8 +36,7 @@ void Connection::close(int err, std::uint64_t now) {
   // The first error stands, with its deadline: whatever comes again and again does not put the end off.
   if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
   if (state_ == State::kHello || state_ == State::kAccepted) {
-    go_down(err);
-    state_ = State::kGone;
+    end(err);
     return;
   }
   if (state_ != State::kEstablished && state_ != State::kClosing) return;
@@ -56,8 +55,7 @@ void Connection::go_down(int err) {
 
 void Connection::on_reset(std::uint64_t number) {
   if (!log_.has(number) || !log_[number].under_way) return;
-  go_down(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
-  state_ = State::kGone;
+  end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
 }
 
 void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
@@ -83,13 +81,11 @@ std::uint64_t Connection::next_timeout() const {
 void Connection::on_timeout(std::uint64_t now) {
   if (state_ == State::kAccepted || state_ == State::kHello) {
     if (now < deadline_) return;
-    go_down(ETIMEDOUT);
-    state_ = State::kGone;
+    end(ETIMEDOUT);
     return;
   }
   if (now >= close_deadline_) {
-    go_down(close_err_);
-    state_ = State::kGone;
+    end(close_err_);
     return;
   }
   if (now >= pace_at_) pace_at_ = 0;
@@ -99,8 +95,7 @@ void Connection::on_timeout(std::uint64_t now) {
   }
   if (state_ == State::kDraining) return;
   if (unanswered_since_ != kNever && now - unanswered_since_ >= options_.dead) {
-    go_down(ETIMEDOUT);
-    state_ = State::kGone;
+    end(ETIMEDOUT);
     return;
   }
   if (now >= loss_at_) detect_loss(now);

@@ -58,7 +58,8 @@ struct Options {
   std::size_t most_half_open = 1024;
 };
 
-/// Who uses an Endpoint. In up-calls send() and close() are allowed, nothing else.
+/// Who uses an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing else. A connection
+/// stays in memory until the endpoint's call that made the up-call has returned.
 class EndpointSink {
  public:
   /// Somebody wants to connect and has shown that it is at that address. 0 and a greeting in return, or an
@@ -129,6 +130,11 @@ class Connection final : private MessageSink {
   void on_reset(std::uint64_t number);
   void on_too_big(std::size_t bytes, std::uint64_t now);
   void go_down(int err);
+  /// Tells the sink and is gone.
+  void end(int err) {
+    state_ = State::kGone;
+    go_down(err);
+  }
   bool gone() const { return state_ == State::kGone; }
 
   // MessageSink

@@ -38,9 +38,10 @@ int Endpoint::send(Connection& c, std::uint8_t channel, const Message& message) 
 }
 
 void Endpoint::close(Connection& c, int err, std::uint64_t now) {
+  if (c.told_down_) return;
+  const Inside inside(*this);
   c.close(err, now);
   touch(c, now);
-  sweep();
 }
 
 // --- timers: a heap of deadlines ------------------------------------------------------------------
@@ -128,6 +129,7 @@ void Endpoint::sweep() {
 }
 
 void Endpoint::on_timeout(std::uint64_t now) {
+  const Inside inside(*this);
   // All that are due now, each once: one that stays due must not keep the others waiting.
   due_.clear();
   while (!heap_.empty() && heap_[0]->heap_time_ <= now) {
@@ -139,7 +141,6 @@ void Endpoint::on_timeout(std::uint64_t now) {
     c->on_timeout(now);
     touch(*c, now);
   }
-  sweep();
 }
 
 // --- sending --------------------------------------------------------------------------------------
@@ -180,6 +181,7 @@ void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t
 }
 
 Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
+  const Inside inside(*this);
   Train train;
   if (next_answer(out, &train)) return train;
   for (std::size_t left = turns_.size(); left > 0; --left) {
@@ -198,7 +200,6 @@ Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
     touch(c, now);
     if (train.bytes > 0) break;
   }
-  sweep();
   return train;
 }
 
@@ -252,6 +253,7 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
 }
 
 void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now) {
+  const Inside inside(*this);
   PacketType type;
   Mode mode;
   if (!read_common(packet, &type, &mode)) {
@@ -264,7 +266,6 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
     } else {
       receive_data(from, packet, now);
     }
-    sweep();
     return;
   }
   if (!check_is_right(packet)) {
@@ -291,7 +292,6 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
     case PacketType::kReset: on_reset(h, packet, now); break;
     case PacketType::kData: break;
   }
-  sweep();
 }
 
 std::size_t Endpoint::memory_bytes() const {

@@ -72,6 +72,21 @@ class Endpoint {
     std::vector<std::byte> bytes;
   };
 
+  /// A call from outside; the last to return takes away the connections that are gone. close() in an up-call is
+  /// inside another.
+  class Inside {
+   public:
+    explicit Inside(Endpoint& endpoint) : endpoint_(endpoint) { ++endpoint_.inside_; }
+    ~Inside() {
+      if (--endpoint_.inside_ == 0) endpoint_.sweep();
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    Endpoint& endpoint_;
+  };
+
   // endpoint.cc
   Connection& add(std::unique_ptr<Connection> connection);
   void touch(Connection& connection, std::uint64_t now);
@@ -120,6 +135,7 @@ class Endpoint {
   RingQueue<Connection*> turns_;   ///< connections that may have something to send
   RingQueue<Answer> answers_;
   std::vector<Connection*> gone_;
+  unsigned inside_ = 0;
   std::size_t half_open_ = 0;
   std::uint64_t reset_second_ = 0;
   unsigned resets_this_second_ = 0;

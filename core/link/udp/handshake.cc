@@ -132,8 +132,7 @@ void Endpoint::on_refuse(const Handshake& h, std::span<const std::byte> packet, 
     ++counters_.wrong_check;
     return;
   }
-  c->go_down(h.err == 0 ? ECONNREFUSED : static_cast<int>(h.err));
-  c->state_ = Connection::State::kGone;
+  c->end(h.err == 0 ? ECONNREFUSED : static_cast<int>(h.err));
   touch(*c, now);
 }
 
