@@ -227,6 +227,24 @@ TEST_F(HostilePeer, ThatBreaksTheRulesAgainAndAgainDoesNotKeepTheConnection) {
   EXPECT_EQ(endpoint_->connections(), 0u);
 }
 
+TEST_F(HostilePeer, ThatKnowsOneRandomNumberDoesNotKnowTheChallenge) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  data(here_, id, 1, ping());
+  drain();
+  fixed_ = 0x1234'5678'9abc'def1;  // drawn only when the question is asked
+  data(there_, id, 2, ping());
+  std::uint64_t challenge = 0;
+  drain([&](const udp::SocketAddress& to, std::span<const std::byte> p) {
+    if (!(to == there_) || p.size() < udp::kDataHeader + 9) return;
+    udp::Reader in(p.subspan(udp::kDataHeader));
+    if (in.number<std::uint8_t>() == static_cast<std::uint8_t>(FrameType::kChallenge)) {
+      challenge = in.number<std::uint64_t>();
+    }
+  });
+  EXPECT_EQ(challenge, fixed_);
+}
+
 TEST_F(HostilePeer, ThatRefusesLeavesNothingBehindWhenTheLinkClosesInOnDown) {
   begin();
   std::size_t left = 0;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -235,9 +236,9 @@ class Connection final : private MessageSink {
   unsigned challenges_ = 0;
   std::uint64_t response_ = 0;
   bool response_to_send_ = false;
-  std::uint64_t random_state_ = 0;  ///< for challenges; seeded by the endpoint
 
   // The endpoint's notes.
+  const std::function<std::uint64_t()>* random_ = nullptr;  ///< the endpoint's, for challenges
   Mode mode_ = Mode::kOff;
   std::unique_ptr<Session> session_;
   std::size_t heap_index_ = ~std::size_t{0};

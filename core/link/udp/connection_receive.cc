@@ -33,8 +33,7 @@ void Connection::receive(std::uint64_t number, std::span<const std::byte> frames
     largest_came_at_ = now;
     if (!(from == address_) && challenge_ == 0 && state_ == State::kEstablished) {
       candidate_ = from;
-      random_state_ = random_state_ * 6364136223846793005u + 1442695040888963407u;
-      challenge_ = random_state_ | 1;
+      challenge_ = (*random_)() | 1;  // 0: none
       challenge_to_send_ = true;
       challenges_ = 0;
     }

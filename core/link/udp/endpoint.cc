@@ -22,7 +22,7 @@ Endpoint::~Endpoint() = default;
 Connection& Endpoint::add(std::unique_ptr<Connection> connection) {
   Connection& c = *connection;
   c.mode_ = mode_;
-  c.random_state_ = random_();
+  c.random_ = &random_;
   by_id_.emplace(c.id_, std::move(connection));
   return c;
 }
