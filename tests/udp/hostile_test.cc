@@ -245,6 +245,34 @@ TEST_F(HostilePeer, ThatKnowsOneRandomNumberDoesNotKnowTheChallenge) {
   EXPECT_EQ(challenge, fixed_);
 }
 
+TEST_F(HostilePeer, ThatSendsButNeverAcknowledgesIsDead) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  data(here_, id, 1, ping());
+  std::byte payload[100] = {};
+  ASSERT_EQ(endpoint_->send(*notes_.established, 0, {{}, payload}), 0);
+  const std::uint64_t end = now_ + 16 * kSecond;
+  for (std::uint64_t number = 2; notes_.downs == 0 && now_ < end; ++number) {
+    data(here_, id, number, ping());
+    ASSERT_TRUE(run_until(now_ + 100 * kMillisecond));
+  }
+  EXPECT_EQ(notes_.downs, 1u);
+  EXPECT_EQ(notes_.err, ETIMEDOUT);
+}
+
+TEST_F(HostilePeer, ThatMakesUsAcknowledgeWithoutEndFillsNoMemory) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  for (std::uint64_t number = 1; notes_.downs == 0 && number < 200'000; ++number) {
+    data(here_, id, number, ping());
+    drain();
+    now_ += 10'000;
+  }
+  EXPECT_EQ(notes_.downs, 1u);
+  EXPECT_EQ(notes_.err, ETIMEDOUT);
+  EXPECT_LT(now_, 5 * kSecond) << "by the bound of the log, not by the time";
+}
+
 TEST_F(HostilePeer, ThatRefusesLeavesNothingBehindWhenTheLinkClosesInOnDown) {
   begin();
   std::size_t left = 0;

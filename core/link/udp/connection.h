@@ -39,6 +39,7 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kLeastAckDelay = 100'000;
 constexpr std::uint64_t kMostAckDelay = kMillisecond;
 constexpr unsigned kAckEvery = 32;         ///< packets
+constexpr std::uint64_t kMostLog = 1u << 17;  ///< packets whose fate is not known; more end the connection
 constexpr unsigned kBareAcksPerPing = 64;  ///< so that acknowledgements are acknowledged now and then
 constexpr std::uint64_t kLeastLossWait = 250'000;
 constexpr std::uint64_t kLeastProbeWait = 2 * kMillisecond;
@@ -217,7 +218,7 @@ class Connection final : private MessageSink {
   unsigned probes_ = 0;              ///< packets that may leave whatever the window says
   std::uint64_t pace_at_ = 0;
   std::uint64_t heard_at_ = 0;
-  std::uint64_t unanswered_since_ = kNever;
+  std::uint64_t unanswered_since_ = kNever;  ///< the last progress of what waits for an acknowledgement
 
   std::uint64_t ack_at_ = kNever;
   bool ack_now_ = false;

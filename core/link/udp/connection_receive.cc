@@ -27,7 +27,6 @@ void Connection::receive(std::uint64_t number, std::span<const std::byte> frames
     return;
   }
   heard_at_ = now;
-  unanswered_since_ = kNever;
   const bool gap = received_.add(number);
   if (newest) {
     largest_came_at_ = now;
@@ -125,8 +124,13 @@ bool Connection::take_ack(const Frame& frame, std::uint64_t now) {
   }
   if (newly == 0) return true;
   congestion_.on_acked(rtt != 0 ? rtt : kNever, newly);
-  if (any_asked) timeouts_ = probes_ = 0;
+  if (any_asked) {
+    timeouts_ = probes_ = 0;
+    unanswered_since_ = packets_under_way_ > 0 ? now : kNever;
+  }
   detect_loss(now);
+  // All is lost that waited: whether the peer acknowledges at all is still to be seen.
+  if (unanswered_since_ != kNever && packets_under_way_ == 0) ping_ = true;
   if (largest_acked_ >= round_end_) {
     congestion_.end_round(rtt_, now);
     round_end_ = log_.next();

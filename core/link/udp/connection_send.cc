@@ -174,6 +174,10 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
   Gate g = draining || !any_ready() ? Gate::kShut : gate(now);
   if (probes_ > 0 && !draining) g = Gate::kOpen;
 
+  if (log_.next() - log_.base() >= kMostLog) {  // the peer takes and never acknowledges
+    end(ETIMEDOUT);
+    return 0;
+  }
   Writer w(out.first(most - seal_space()));
   w.zeros(kDataHeader);
   SentPacket& packet = log_.add();
