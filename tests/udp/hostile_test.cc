@@ -315,5 +315,31 @@ TEST_F(HostilePeer, ThatIsSilentTakesNoOtherConnectionWithIt) {
   EXPECT_EQ(endpoint_->connections(), 0u);
 }
 
+TEST_F(HostilePeer, ThatFloodsWithHelloStarvesNoConnection) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  data(here_, id, 1, ping());
+  drain();
+  std::byte payload[100] = {};
+  ASSERT_EQ(endpoint_->send(*notes_.established, 0, {{}, payload}), 0);
+  udp::Handshake h;
+  h.type = udp::PacketType::kHello;
+  std::vector<std::byte> packet(udp::kBasePacket), out(udp::Endpoint::kTrainBytes);
+  bool sent = false;
+  int answered = 0;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    for (int k = 0; k < 2; ++k) {
+      h.id = 1000 + 2 * i + static_cast<std::uint64_t>(k);
+      udp::write_handshake(packet, h);
+      give(there_, packet);
+    }
+    const udp::Train t = endpoint_->transmit(out, now_);
+    sent |= t.to == here_;
+    answered += t.to == there_;
+  }
+  EXPECT_TRUE(sent);
+  EXPECT_GE(answered, 5);
+}
+
 }  // namespace
 }  // namespace clan::test

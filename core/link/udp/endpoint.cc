@@ -183,7 +183,12 @@ void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t
 Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
   const Inside inside(*this);
   Train train;
-  if (next_answer(out, &train)) return train;
+  // Answers and connections in turn: a flood of strangers must not keep the connections from sending.
+  if (!answered_ && next_answer(out, &train)) {
+    answered_ = true;
+    return train;
+  }
+  answered_ = false;
   for (std::size_t left = turns_.size(); left > 0; --left) {
     Connection& c = *turns_.front();
     turns_.pop_front();
@@ -198,8 +203,9 @@ Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
       fill_train(c, out.first(kTrainBytes), now, &train);
     }
     touch(c, now);
-    if (train.bytes > 0) break;
+    if (train.bytes > 0) return train;
   }
+  next_answer(out, &train);
   return train;
 }
 

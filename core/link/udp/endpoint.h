@@ -134,6 +134,7 @@ class Endpoint {
   std::vector<Connection*> due_;   ///< of this on_timeout()
   RingQueue<Connection*> turns_;   ///< connections that may have something to send
   RingQueue<Answer> answers_;
+  bool answered_ = false;  ///< the last train was an answer
   std::vector<Connection*> gone_;
   unsigned inside_ = 0;
   std::size_t half_open_ = 0;
