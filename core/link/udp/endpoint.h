@@ -105,9 +105,9 @@ class Endpoint {
   Cookie make_cookie(const SocketAddress& from, const Handshake& hello, std::uint64_t now_ms) const;
   bool cookie_is_right(const SocketAddress& from, const Handshake& hello, std::uint64_t now) const;
   void answer(const SocketAddress& to, Handshake& h);
-  void on_hello(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+  void on_hello(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                 std::uint64_t now);
-  void accept(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+  void accept(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
               std::uint64_t now);
   void refuse(const SocketAddress& from, const Handshake& h, int err);
   void on_retry(const Handshake& h, std::uint64_t now);

@@ -17,6 +17,7 @@ constexpr std::size_t kDataHeader = 24;
 constexpr std::size_t kTagBytes = 16;
 constexpr std::size_t kShareBytes = 32;
 constexpr std::size_t kMostGreeting = 512;
+constexpr std::size_t kCookieAt = 32;  ///< in HELLO
 constexpr std::size_t kCookieBytes = 16;
 constexpr std::size_t kParameterBytes = 40;
 constexpr std::size_t kBasePacket = 1200;  ///< fits every path we use; a HELLO is at least this long
