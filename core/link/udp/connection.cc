@@ -53,8 +53,16 @@ void Connection::go_down(int err) {
   sink_.on_down(*this, err);
 }
 
-void Connection::on_reset(std::uint64_t number) {
+void Connection::on_reset(std::uint64_t number, std::uint64_t now) {
   if (!log_.has(number) || !log_[number].under_way) return;
+  if (session_ && now < reset_at_) {
+    // Any end with the pre-shared key answers whatever id and number it is sent with a right MAC. So it is a
+    // question to the peer, which an end that lost its keys cannot answer.
+    if (reset_at_ != kNever) return;
+    reset_at_ = now + 3 * probe_timeout();
+    ping_ = true;
+    return;
+  }
   end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
 }
 
@@ -67,7 +75,7 @@ std::uint64_t Connection::next_timeout() const {
   if (state_ == State::kHello) return std::min(hello_at_, deadline_);
   if (state_ == State::kAccepted) return deadline_;
   if (state_ == State::kDraining) return std::min(close_deadline_, ack_at_);
-  std::uint64_t at = std::min({ack_at_, loss_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
+  std::uint64_t at = std::min({ack_at_, loss_at_, reset_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
   if (packets_under_way_ > 0) {
     at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
     at = std::min(at, last_asked_at_ + kMostProbeWait);
@@ -86,6 +94,10 @@ void Connection::on_timeout(std::uint64_t now) {
   }
   if (now >= close_deadline_) {
     end(close_err_);
+    return;
+  }
+  if (now >= reset_at_) {
+    end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
     return;
   }
   if (now >= pace_at_) pace_at_ = 0;

@@ -129,7 +129,7 @@ class Connection final : private MessageSink {
   bool wants_to_send(std::uint64_t now);
   std::uint64_t next_timeout() const;
   void on_timeout(std::uint64_t now);
-  void on_reset(std::uint64_t number);
+  void on_reset(std::uint64_t number, std::uint64_t now);
   void on_too_big(std::size_t bytes, std::uint64_t now);
   void go_down(int err);
   /// Tells the sink and is gone.
@@ -219,6 +219,8 @@ class Connection final : private MessageSink {
   std::uint64_t pace_at_ = 0;
   std::uint64_t heard_at_ = 0;
   std::uint64_t unanswered_since_ = kNever;  ///< the last progress of what waits for an acknowledgement
+
+  std::uint64_t reset_at_ = kNever;  ///< with keys: when a RESET is believed unless the peer is heard
 
   std::uint64_t ack_at_ = kNever;
   bool ack_now_ = false;

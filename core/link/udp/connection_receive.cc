@@ -10,6 +10,7 @@ namespace clan::udp {
 void Connection::receive(std::uint64_t number, std::span<const std::byte> frames, std::size_t packet_bytes,
                          const SocketAddress& from, std::uint64_t now) {
   if (state_ == State::kDraining || state_ == State::kGone) return;
+  reset_at_ = kNever;
   ++counters_.packets_received;
   counters_.bytes_received += packet_bytes;
   const bool newest = number > received_.largest();

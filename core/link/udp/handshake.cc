@@ -313,7 +313,7 @@ void Endpoint::on_reset(const Handshake& h, std::span<const std::byte> packet, s
   Connection& c = *it->second;
   if (c.state_ == Connection::State::kAccepted) return;
   ++counters_.resets_taken;
-  c.on_reset(h.number);
+  c.on_reset(h.number, now);
   touch(c, now);
 }
 
