@@ -75,7 +75,8 @@ std::uint64_t Connection::next_timeout() const {
   if (state_ == State::kHello) return std::min(hello_at_, deadline_);
   if (state_ == State::kAccepted) return deadline_;
   if (state_ == State::kDraining) return std::min(close_deadline_, ack_at_);
-  std::uint64_t at = std::min({ack_at_, loss_at_, reset_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
+  std::uint64_t at =
+      std::min({ack_at_, loss_at_, reset_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
   if (packets_under_way_ > 0) {
     at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
     at = std::min(at, last_asked_at_ + kMostProbeWait);

@@ -17,7 +17,7 @@ void Connection::receive(std::uint64_t number, std::span<const std::byte> frames
   bool asks = false, at_once = false;
   const Verdict verdict = take_frames(frames, from, now, &asks, &at_once);
   if (verdict == Verdict::kBroken) {
-    received_.add(number);  // once is enough
+    received_.add(number);                                     // once is enough
     if (state_ == State::kClosing && close_err_ != 0) return;  // ends already
     go_down(EPROTO);
     close(EPROTO, now);
@@ -130,8 +130,6 @@ bool Connection::take_ack(const Frame& frame, std::uint64_t now) {
     unanswered_since_ = packets_under_way_ > 0 ? now : kNever;
   }
   detect_loss(now);
-  // All is lost that waited: whether the peer acknowledges at all is still to be seen.
-  if (unanswered_since_ != kNever && packets_under_way_ == 0) ping_ = true;
   if (largest_acked_ >= round_end_) {
     congestion_.end_round(rtt_, now);
     round_end_ = log_.next();

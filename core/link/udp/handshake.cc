@@ -105,7 +105,8 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h, std::spa
   if (c == nullptr || h.id == 0 || !(from == c->address_)) return;
   HandshakeState& state = *c->handshake_;
   if (security_ != nullptr) {
-    // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do not cover it.
+    // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do not cover
+    // it.
     std::array<std::byte, kBasePacket> hello;
     std::copy(state.packet.begin(), state.packet.end(), hello.begin());
     std::fill_n(hello.begin() + 4, 4, std::byte{0});
