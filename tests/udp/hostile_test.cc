@@ -245,6 +245,19 @@ TEST_F(HostilePeer, ThatKnowsOneRandomNumberDoesNotKnowTheChallenge) {
   EXPECT_EQ(challenge, fixed_);
 }
 
+TEST_F(HostilePeer, ThatSendsFromAnAddressWhereNobodyIsKeepsThePeerFromMovingOnlyForAWhile) {
+  begin();
+  const std::uint64_t id = connect(here_);
+  data(here_, id, 1, ping());
+  data(there_, id, 2, ping());
+  ASSERT_TRUE(run_until(now_ + 5 * kSecond));
+  const auto next = Network::address_of(11);
+  data(next, id, 3, ping());
+  bool asked = false;
+  drain([&](const udp::SocketAddress& to, std::span<const std::byte>) { asked |= to == next; });
+  EXPECT_TRUE(asked);
+}
+
 TEST_F(HostilePeer, ThatSendsButNeverAcknowledgesIsDead) {
   begin();
   const std::uint64_t id = connect(here_);
@@ -304,7 +317,8 @@ TEST_F(HostilePeer, ThatIsSilentTakesNoOtherConnectionWithIt) {
   notes_.at_down = [&](udp::Connection& c) {
     ended.push_back(&c);
     for (udp::Connection* other : all) {
-      if (std::find(ended.begin(), ended.end(), other) == ended.end()) endpoint_->close(*other, ECANCELED, now_);
+      if (std::find(ended.begin(), ended.end(), other) == ended.end())
+        endpoint_->close(*other, ECANCELED, now_);
     }
     least = std::min(least, endpoint_->connections());
   };
@@ -339,6 +353,116 @@ TEST_F(HostilePeer, ThatFloodsWithHelloStarvesNoConnection) {
   }
   EXPECT_TRUE(sent);
   EXPECT_GE(answered, 5);
+}
+
+// Right checks, right id, everything else by chance. Nothing is told after the end, no timer spins, and what
+// is kept stays within what the peer may send.
+TEST_F(HostilePeer, ThatSendsAnythingHarmsOnlyItself) {
+  int ended = 0;
+  std::uint64_t told = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Random r(seed);
+    notes_ = {};
+    udp::Options options;
+    for (std::uint64_t& c : options.credit) c = 64 * 1024;
+    begin(options);
+    const std::uint64_t id = connect(here_);
+    ASSERT_NE(id, 0u);
+    std::uint64_t number = 0, position[udp::kChannels] = {};
+    auto some_frame = [&]() -> Frames {
+      const auto channel = static_cast<std::uint8_t>(r.below(udp::kChannels));
+      const std::uint64_t at = position[channel];
+      switch (r.below(40)) {
+        case 0: return close_frame(static_cast<std::uint32_t>(r.below(2) * ECANCELED));
+        case 1: return r.below(4) == 0 ? malformed() : ping();
+        case 2: return frame(FrameType::kCredit, channel, r.next() >> r.below(64));
+        case 3: return frame(FrameType::kChallenge, r.next());
+        case 4: return frame(FrameType::kResponse, r.next());
+        case 5:
+        case 6:
+        case 7: {  // an ACK of some of what may have been sent
+          const std::uint64_t last = 1 + r.below(20);
+          return frame(FrameType::kAck, std::uint8_t{0}, std::uint16_t{0},
+                       static_cast<std::uint32_t>(r.below(3)), last,
+                       static_cast<std::uint32_t>(r.below(last)));
+        }
+        case 8: return message(channel, at + r.below(3) * 32, 10);  // may overlap
+        case 9: return message(channel, at, 100, 100 + static_cast<std::uint32_t>(r.below(300'000)), 0);
+        case 10:
+        case 11: return message(channel, at, 100, 1000, static_cast<std::uint32_t>(r.below(10) * 100));
+        default: break;
+      }
+      // A message, often empty; the next often comes first.
+      const auto bytes = static_cast<std::uint16_t>(r.below(2) * r.below(200));
+      if (r.below(2) == 0) {
+        position[channel] += 2 * 64 + bytes;
+        return both(message(channel, at + 64, bytes), message(channel, at, 0));
+      }
+      position[channel] += 64 + bytes;
+      return message(channel, at, bytes);
+    };
+    for (int i = 0; i < 200; ++i) {
+      Frames frames = some_frame();
+      for (std::uint64_t k = r.below(3); k > 0; --k) frames = both(frames, some_frame());
+      const std::uint64_t odd[] = {0,
+                                   1,
+                                   number,
+                                   std::uint64_t{1} << 32,
+                                   (std::uint64_t{1} << 62) - 1,
+                                   std::uint64_t{1} << 62,
+                                   ~std::uint64_t{0} - 1,
+                                   ~std::uint64_t{0}};
+      const std::uint64_t n =
+          r.below(20) == 0 ? odd[r.below(8)] : (number += 1 + (r.below(5) == 0 ? r.below(4) : 0));
+      data(r.below(20) == 0 ? there_ : here_, id, n, frames);
+      if (notes_.established != nullptr && notes_.downs == 0 && r.below(5) == 0) {
+        std::byte payload[3000] = {};
+        (void)endpoint_->send(*notes_.established, static_cast<std::uint8_t>(r.below(4)),
+                              {{}, std::span(payload).first(r.below(3000))});
+      }
+      if (r.below(2) == 0) {
+        ASSERT_TRUE(run_until(now_ + r.below(20) * kMillisecond)) << "a timer spins";
+      }
+      ASSERT_EQ(notes_.after_the_end, 0u);
+      ASSERT_LE(notes_.downs, 1u);
+      ASSERT_LT(endpoint_->memory_bytes(), 4u << 20);
+    }
+    told += notes_.messages;
+    ASSERT_TRUE(run_until(now_ + 60 * kSecond)) << "a timer spins";
+    EXPECT_EQ(endpoint_->connections(), 0u) << "nobody has answered for a minute";
+    ended += notes_.downs == 1;
+  }
+  EXPECT_GT(ended, 390);
+  EXPECT_GT(told, 400u) << "the frames are mostly right";
+}
+
+TEST(ReceiveChannel, KeepsNoLargeBufferOfAMessageThatHasBeenReleased) {
+  struct Keeper final : udp::MessageSink {
+    std::size_t bytes = 0;
+    bool on_fragment(std::uint8_t, std::span<const std::byte>, std::uint32_t, std::uint32_t,
+                     std::span<const std::byte>) override {
+      return false;
+    }
+    void on_message(std::uint8_t, std::span<const std::byte>, std::uint32_t,
+                    std::span<const std::byte> payload) override {
+      bytes += payload.size();
+    }
+  } sink;
+  udp::ReceiveChannel channel(0, 8 << 20);
+  std::vector<std::byte> bytes(50'000);
+  auto give = [&](std::uint64_t i) {
+    udp::Frame f;
+    f.type = FrameType::kFragment;
+    f.position = i * 50'064;
+    f.total = 50'000;
+    f.payload = bytes;
+    ASSERT_EQ(channel.receive(f, sink), udp::ReceiveChannel::Outcome::kTaken);
+  };
+  for (std::uint64_t i = 50; i > 0; --i) give(i - 1);  // the first comes last
+  EXPECT_EQ(sink.bytes, 50u * 50'000);
+  EXPECT_EQ(channel.kept_bytes(), 0u);
+  EXPECT_LT(channel.memory_bytes(), 50'000u);
 }
 
 }  // namespace

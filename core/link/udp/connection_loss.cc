@@ -47,7 +47,13 @@ void Connection::item_lost(const SentItem& item) {
     case SentItem::Kind::kPositions: send_[item.channel].on_lost(item.range); break;
     case SentItem::Kind::kCredit: credit_to_tell_ |= static_cast<std::uint8_t>(1u << item.channel); break;
     case SentItem::Kind::kClose: close_needed_ = true; break;
-    case SentItem::Kind::kChallenge: challenge_to_send_ = challenge_ != 0 && challenges_ < 3; break;
+    case SentItem::Kind::kChallenge:
+      if (challenges_ < 3) {
+        challenge_to_send_ = challenge_ != 0;
+      } else {
+        challenge_ = 0;  // nobody there; the next address that it comes from is asked
+      }
+      break;
   }
 }
 
