@@ -989,6 +989,9 @@ PROGRAMS = {
     netpipe: 1 << 20, openmpi: 10 << 20, ftp: 10 << 20, ssh: 0, java: 1 << 20,
 }
 
+# vsftpd sends a file by one sendfile(): such a connection ends before it has been used enough to move.
+ONE_WAY = {ftp}
+
 
 # --- all of them --------------------------------------------------------------------------------------
 
@@ -1014,7 +1017,7 @@ def attempt(program, threshold=None, clan=None, **under):
         pipes, count = watch.stop()
     count = list(map(max, count, counted))
     if threshold is not None:
-        require(sum(count) >= threshold and (all(count) or threshold == 0),
+        require(sum(count) >= threshold and (all(count) or threshold == 0 or program in ONE_WAY),
                 f"only {count[0]} and {count[1]} bytes, there and back, in {pipes} pipes were seen to go by shared "
                 f"memory, {threshold} expected")
     elif not any(under.get(role) for role in ("server", "client")):
