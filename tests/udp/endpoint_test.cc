@@ -455,21 +455,70 @@ TEST_F(EndpointTest, EndsOfDifferentModesRefuseEachOther) {
   ToySecurity key(udp::Mode::kEncrypt, 99);
   add({}, &key), add();
   Talk& talk = network_.node(1).connect(0, traffic(1, 1, 0), traffic(2, 1, 0));
-  ASSERT_TRUE(until([&] { return talk.down; }));
-  EXPECT_TRUE(talk.err == EPROTO || talk.err == ETIMEDOUT) << talk.err;
+  Talk& keyed = network_.node(0).connect(1, traffic(3, 1, 0), traffic(4, 1, 0));
+  ASSERT_TRUE(until([&] { return talk.down && keyed.down; }));
+  EXPECT_EQ(talk.err, EPROTO);
+  EXPECT_EQ(keyed.err, ETIMEDOUT) << "a refusal without a MAC could be anybody's";
   EXPECT_EQ(network_.node(0).endpoint().connections(), 0u);
+  EXPECT_EQ(network_.node(1).endpoint().connections(), 0u);
+}
+
+TEST_F(EndpointTest, WithAKeyALongPathTakesNoLongerThanItsRoundTrips) {
+  ToySecurity a(udp::Mode::kEncrypt, 99), b(udp::Mode::kEncrypt, 99);
+  add({}, &a), add({}, &b);
+  PathModel p;
+  p.delay = 45 * kMillisecond;  // HELLO leaves three times before the first answer
+  network_.set_all_paths(p);
+  Talk& talk = network_.node(0).connect(1, traffic(1, 1, 0), traffic(2, 1, 0));
+  ASSERT_TRUE(until([&] { return talk.established; }));
+  EXPECT_LE(network_.now() / kMillisecond, 4 * 45u);
+  EXPECT_TRUE(finish());
+}
+
+// RESET for each packet that node 0 may have under way to node 1, with a MAC under `key`.
+void send_resets(Network& network, udp::Security& key) {
+  for (std::uint64_t number = 1; number < 3000; ++number) {
+    udp::Handshake h;
+    h.type = udp::PacketType::kReset;
+    h.mode = key.mode();
+    h.to = network.node(1).talks().at(0)->connection->id();
+    h.number = number;
+    std::byte packet[100];
+    const std::size_t n = udp::write_handshake(packet, h);
+    const udp::Tag tag = key.mac(std::span(packet).first(h.signed_bytes));
+    std::copy(tag.begin(), tag.end(), packet + h.signed_bytes);
+    udp::write_check(std::span(packet).first(n));
+    network.node(0).receive(Network::address_of(1), std::span(packet).first(n));
+  }
 }
 
 TEST_F(EndpointTest, ResetsNeedTheKeyToo) {
-  ToySecurity a(udp::Mode::kIntegrity, 99), b(udp::Mode::kIntegrity, 99);
+  ToySecurity a(udp::Mode::kIntegrity, 99), b(udp::Mode::kIntegrity, 99), wrong(udp::Mode::kIntegrity, 98);
   add({}, &a), add({}, &b);
   Talk& talk = network_.node(0).connect(1, traffic(1, 10'000, 0), traffic(2, 0, 0));
-  ASSERT_TRUE(until([&] { return talk.confirmed > 100; }));
+  ASSERT_TRUE(until([&] { return talk.confirmed > 100 && talk.connection->under_way() > 0; }));
+  send_resets(network_, wrong);
+  EXPECT_EQ(network_.node(0).endpoint().counters().wrong_check, 2999u);
+  EXPECT_EQ(network_.node(0).endpoint().counters().resets_taken, 0u);
+  EXPECT_FALSE(talk.down);
   network_.node(1).restart();
   const std::uint64_t then = network_.now();
   ASSERT_TRUE(until([&] { return talk.down; }));
   EXPECT_EQ(talk.err, ECONNRESET);
   EXPECT_LT(network_.now() - then, 10 * kMillisecond);
+}
+
+// Any end with the key makes a RESET for whatever id and number it is asked for: a MAC is no proof.
+TEST_F(EndpointTest, AResetWithARightMacEndsNoConnectionWhosePeerAnswers) {
+  ToySecurity a(udp::Mode::kIntegrity, 99), b(udp::Mode::kIntegrity, 99);
+  add({}, &a), add({}, &b);
+  Talk& talk = network_.node(0).connect(1, traffic(1, 2'000, 0), traffic(2, 0, 0));
+  ASSERT_TRUE(until([&] { return talk.confirmed > 100 && talk.connection->under_way() > 0; }));
+  send_resets(network_, a);
+  EXPECT_GT(network_.node(0).endpoint().counters().resets_taken, 0u);
+  EXPECT_FALSE(talk.down);
+  EXPECT_TRUE(finish());
+  EXPECT_FALSE(talk.down);
 }
 
 // --- bounds ---------------------------------------------------------------------------------------
@@ -489,7 +538,7 @@ TEST_F(EndpointTest, GarbageAllocatesNothingAndIsCounted) {
       const std::size_t n = 1 + r.below(packet.size());
       packet[0] = static_cast<std::byte>(0x10 | r.below(8));
       packet[1] = packet[2] = packet[3] = std::byte{0};
-      // One that knows the id and can make a check is a peer: it ends its own connection.
+      // One that knows the id and can make a check is a peer (hostile_test.cc); so each has one of the two.
       if (r.below(2) == 0 && n >= 16) {
         udp::Writer w{std::span(packet).subspan(8)};
         w.number(id);

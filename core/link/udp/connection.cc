@@ -33,10 +33,10 @@ void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::u
 }
 
 void Connection::close(int err, std::uint64_t now) {
-  if (state_ == State::kClosing && err == 0) return;
+  // The first error stands, with its deadline: whatever comes again and again does not put the end off.
+  if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
   if (state_ == State::kHello || state_ == State::kAccepted) {
-    go_down(err);
-    state_ = State::kGone;
+    end(err);
     return;
   }
   if (state_ != State::kEstablished && state_ != State::kClosing) return;
@@ -53,10 +53,17 @@ void Connection::go_down(int err) {
   sink_.on_down(*this, err);
 }
 
-void Connection::on_reset(std::uint64_t number) {
+void Connection::on_reset(std::uint64_t number, std::uint64_t now) {
   if (!log_.has(number) || !log_[number].under_way) return;
-  go_down(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
-  state_ = State::kGone;
+  if (session_ && now < reset_at_) {
+    // Any end with the pre-shared key answers whatever id and number it is sent with a right MAC. So it is a
+    // question to the peer, which an end that lost its keys cannot answer.
+    if (reset_at_ != kNever) return;
+    reset_at_ = now + 3 * probe_timeout();
+    ping_ = true;
+    return;
+  }
+  end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
 }
 
 void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
@@ -68,7 +75,8 @@ std::uint64_t Connection::next_timeout() const {
   if (state_ == State::kHello) return std::min(hello_at_, deadline_);
   if (state_ == State::kAccepted) return deadline_;
   if (state_ == State::kDraining) return std::min(close_deadline_, ack_at_);
-  std::uint64_t at = std::min({ack_at_, loss_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
+  std::uint64_t at =
+      std::min({ack_at_, loss_at_, reset_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
   if (packets_under_way_ > 0) {
     at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
     at = std::min(at, last_asked_at_ + kMostProbeWait);
@@ -82,21 +90,25 @@ std::uint64_t Connection::next_timeout() const {
 void Connection::on_timeout(std::uint64_t now) {
   if (state_ == State::kAccepted || state_ == State::kHello) {
     if (now < deadline_) return;
-    go_down(ETIMEDOUT);
-    state_ = State::kGone;
+    end(ETIMEDOUT);
     return;
   }
   if (now >= close_deadline_) {
-    go_down(close_err_);
-    state_ = State::kGone;
+    end(close_err_);
+    return;
+  }
+  if (now >= reset_at_) {
+    end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
     return;
   }
   if (now >= pace_at_) pace_at_ = 0;
-  if (now >= ack_at_) ack_now_ = true;
+  if (now >= ack_at_) {
+    ack_now_ = true;
+    ack_at_ = kNever;
+  }
   if (state_ == State::kDraining) return;
   if (unanswered_since_ != kNever && now - unanswered_since_ >= options_.dead) {
-    go_down(ETIMEDOUT);
-    state_ = State::kGone;
+    end(ETIMEDOUT);
     return;
   }
   if (now >= loss_at_) detect_loss(now);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -38,6 +39,7 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kLeastAckDelay = 100'000;
 constexpr std::uint64_t kMostAckDelay = kMillisecond;
 constexpr unsigned kAckEvery = 32;         ///< packets
+constexpr std::uint64_t kMostLog = 1u << 17;  ///< packets whose fate is not known; more end the connection
 constexpr unsigned kBareAcksPerPing = 64;  ///< so that acknowledgements are acknowledged now and then
 constexpr std::uint64_t kLeastLossWait = 250'000;
 constexpr std::uint64_t kLeastProbeWait = 2 * kMillisecond;
@@ -58,7 +60,8 @@ struct Options {
   std::size_t most_half_open = 1024;
 };
 
-/// Who uses an Endpoint. In up-calls send() and close() are allowed, nothing else.
+/// Who uses an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing else. A connection
+/// stays in memory until the endpoint's call that made the up-call has returned.
 class EndpointSink {
  public:
   /// Somebody wants to connect and has shown that it is at that address. 0 and a greeting in return, or an
@@ -126,15 +129,20 @@ class Connection final : private MessageSink {
   bool wants_to_send(std::uint64_t now);
   std::uint64_t next_timeout() const;
   void on_timeout(std::uint64_t now);
-  void on_reset(std::uint64_t number);
+  void on_reset(std::uint64_t number, std::uint64_t now);
   void on_too_big(std::size_t bytes, std::uint64_t now);
   void go_down(int err);
+  /// Tells the sink and is gone.
+  void end(int err) {
+    state_ = State::kGone;
+    go_down(err);
+  }
   bool gone() const { return state_ == State::kGone; }
 
   // MessageSink
   bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
                    std::uint32_t offset, std::span<const std::byte> bytes) override {
-    return sink_.on_fragment(*this, channel, header, total, offset, bytes);
+    return told_down_ || sink_.on_fragment(*this, channel, header, total, offset, bytes);
   }
   void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
                   std::span<const std::byte> payload) override {
@@ -210,7 +218,9 @@ class Connection final : private MessageSink {
   unsigned probes_ = 0;              ///< packets that may leave whatever the window says
   std::uint64_t pace_at_ = 0;
   std::uint64_t heard_at_ = 0;
-  std::uint64_t unanswered_since_ = kNever;
+  std::uint64_t unanswered_since_ = kNever;  ///< the last progress of what waits for an acknowledgement
+
+  std::uint64_t reset_at_ = kNever;  ///< with keys: when a RESET is believed unless the peer is heard
 
   std::uint64_t ack_at_ = kNever;
   bool ack_now_ = false;
@@ -229,9 +239,9 @@ class Connection final : private MessageSink {
   unsigned challenges_ = 0;
   std::uint64_t response_ = 0;
   bool response_to_send_ = false;
-  std::uint64_t random_state_ = 0;  ///< for challenges; seeded by the endpoint
 
   // The endpoint's notes.
+  const std::function<std::uint64_t()>* random_ = nullptr;  ///< the endpoint's, for challenges
   Mode mode_ = Mode::kOff;
   std::unique_ptr<Session> session_;
   std::size_t heap_index_ = ~std::size_t{0};

@@ -47,7 +47,13 @@ void Connection::item_lost(const SentItem& item) {
     case SentItem::Kind::kPositions: send_[item.channel].on_lost(item.range); break;
     case SentItem::Kind::kCredit: credit_to_tell_ |= static_cast<std::uint8_t>(1u << item.channel); break;
     case SentItem::Kind::kClose: close_needed_ = true; break;
-    case SentItem::Kind::kChallenge: challenge_to_send_ = challenge_ != 0 && challenges_ < 3; break;
+    case SentItem::Kind::kChallenge:
+      if (challenges_ < 3) {
+        challenge_to_send_ = challenge_ != 0;
+      } else {
+        challenge_ = 0;  // nobody there; the next address that it comes from is asked
+      }
+      break;
   }
 }
 
@@ -81,6 +87,8 @@ void Connection::detect_loss(std::uint64_t now) {
     }
   });
   slide_log();
+  // All is lost that waited: whether the peer acknowledges at all is still to be seen.
+  if (unanswered_since_ != kNever && packets_under_way_ == 0) ping_ = true;
 }
 
 // Packets that have been lost stay for a while: an acknowledgement that comes late saves their bytes.
@@ -99,6 +107,7 @@ void Connection::on_probe_timeout(std::uint64_t now) {
   congestion_.on_silence(timeouts_);
   // The oldest that are under way leave again, without being given up.
   unsigned found = 0;
+  std::uint32_t largest = 0;
   for (std::uint64_t n = log_.base(); n < log_.next() && found < 2; ++n) {
     const SentPacket& p = log_[n];
     if (!p.under_way) continue;
@@ -107,10 +116,20 @@ void Connection::on_probe_timeout(std::uint64_t now) {
       packet_lost(n, now);
       continue;
     }
+    largest = std::max(largest, p.bytes);
     if (mtu_.on_timed_out(p.bytes, now)) {
       congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
     }
     for (std::size_t i = 0; i < p.items; ++i) item_lost(log_.item(p, i));
+  }
+  // The oldest may be small, and what leaves in their place is cut for a path MTU that is no more.
+  for (std::uint64_t n = log_.next(); largest <= kBasePacket && n-- > log_.base();) {
+    const SentPacket& p = log_[n];
+    if (!p.under_way || p.mtu_probe) continue;
+    if (mtu_.on_timed_out(p.bytes, now)) {
+      congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
+    }
+    break;
   }
   slide_log();
   last_asked_at_ = now;

@@ -10,14 +10,17 @@ namespace clan::udp {
 void Connection::receive(std::uint64_t number, std::span<const std::byte> frames, std::size_t packet_bytes,
                          const SocketAddress& from, std::uint64_t now) {
   if (state_ == State::kDraining || state_ == State::kGone) return;
+  reset_at_ = kNever;
   ++counters_.packets_received;
   counters_.bytes_received += packet_bytes;
   const bool newest = number > received_.largest();
   bool asks = false, at_once = false;
   const Verdict verdict = take_frames(frames, from, now, &asks, &at_once);
   if (verdict == Verdict::kBroken) {
+    received_.add(number);                                     // once is enough
+    if (state_ == State::kClosing && close_err_ != 0) return;  // ends already
     go_down(EPROTO);
-    if (state_ != State::kDraining) close(EPROTO, now);
+    close(EPROTO, now);
     return;
   }
   if (verdict == Verdict::kLater) {
@@ -25,14 +28,12 @@ void Connection::receive(std::uint64_t number, std::span<const std::byte> frames
     return;
   }
   heard_at_ = now;
-  unanswered_since_ = kNever;
   const bool gap = received_.add(number);
   if (newest) {
     largest_came_at_ = now;
     if (!(from == address_) && challenge_ == 0 && state_ == State::kEstablished) {
       candidate_ = from;
-      random_state_ = random_state_ * 6364136223846793005u + 1442695040888963407u;
-      challenge_ = random_state_ | 1;
+      challenge_ = (*random_)() | 1;  // 0: none
       challenge_to_send_ = true;
       challenges_ = 0;
     }
@@ -57,6 +58,8 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames, c
   while (in.left() > 0) {
     if (!read_frame(in, &frame)) return Verdict::kBroken;
     if (frame.type != FrameType::kPadding && frame.type != FrameType::kAck) *asks = true;
+    // The link has been told that this is over: only what we sent still matters.
+    if (told_down_ && frame.type != FrameType::kAck) continue;
     switch (frame.type) {
       case FrameType::kPadding: break;
       case FrameType::kPing: *at_once = true; break;
@@ -70,10 +73,10 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames, c
         break;
       case FrameType::kClose:
         *at_once = true;
-        go_down(frame.value == 0 ? 0 : ECONNRESET);
         state_ = State::kDraining;  // for as long as the acknowledgement takes
         close_deadline_ = now + probe_timeout();
-        break;
+        go_down(frame.value == 0 ? 0 : ECONNRESET);
+        return Verdict::kFine;  // nothing comes after it
       case FrameType::kChallenge:
         response_ = frame.value;
         response_to_send_ = true;
@@ -122,7 +125,10 @@ bool Connection::take_ack(const Frame& frame, std::uint64_t now) {
   }
   if (newly == 0) return true;
   congestion_.on_acked(rtt != 0 ? rtt : kNever, newly);
-  if (any_asked) timeouts_ = probes_ = 0;
+  if (any_asked) {
+    timeouts_ = probes_ = 0;
+    unanswered_since_ = packets_under_way_ > 0 ? now : kNever;
+  }
   detect_loss(now);
   if (largest_acked_ >= round_end_) {
     congestion_.end_round(rtt_, now);

@@ -48,7 +48,12 @@ bool Connection::wants_to_send(std::uint64_t now) {
 }
 
 bool Connection::write_ack(Writer& out, SentPacket& packet, std::uint64_t now) {
-  if (!received_.any() || (to_acknowledge_ == 0 && !ack_due(now))) return false;
+  if (!received_.any()) {  // nothing to tell
+    ack_now_ = false;
+    ack_at_ = kNever;
+    return false;
+  }
+  if (to_acknowledge_ == 0 && !ack_due(now)) return false;
   const std::uint64_t delay = (now - largest_came_at_) / 1000;
   if (!received_.write_ack(out, static_cast<std::uint32_t>(std::min<std::uint64_t>(delay, 0xffff)),
                            options_.packet_window)) {
@@ -169,6 +174,10 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
   Gate g = draining || !any_ready() ? Gate::kShut : gate(now);
   if (probes_ > 0 && !draining) g = Gate::kOpen;
 
+  if (log_.next() - log_.base() >= kMostLog) {  // the peer takes and never acknowledges
+    end(ETIMEDOUT);
+    return 0;
+  }
   Writer w(out.first(most - seal_space()));
   w.zeros(kDataHeader);
   SentPacket& packet = log_.add();

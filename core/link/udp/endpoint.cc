@@ -22,7 +22,7 @@ Endpoint::~Endpoint() = default;
 Connection& Endpoint::add(std::unique_ptr<Connection> connection) {
   Connection& c = *connection;
   c.mode_ = mode_;
-  c.random_state_ = random_();
+  c.random_ = &random_;
   by_id_.emplace(c.id_, std::move(connection));
   return c;
 }
@@ -38,9 +38,10 @@ int Endpoint::send(Connection& c, std::uint8_t channel, const Message& message) 
 }
 
 void Endpoint::close(Connection& c, int err, std::uint64_t now) {
+  if (c.told_down_) return;
+  const Inside inside(*this);
   c.close(err, now);
   touch(c, now);
-  sweep();
 }
 
 // --- timers: a heap of deadlines ------------------------------------------------------------------
@@ -128,13 +129,18 @@ void Endpoint::sweep() {
 }
 
 void Endpoint::on_timeout(std::uint64_t now) {
-  // Each connection at most once: one that stays due must not keep the others waiting.
-  for (std::size_t left = heap_.size(); left > 0 && !heap_.empty() && heap_[0]->heap_time_ <= now; --left) {
-    Connection& c = *heap_[0];
-    c.on_timeout(now);
-    touch(c, now);
+  const Inside inside(*this);
+  // All that are due now, each once: one that stays due must not keep the others waiting.
+  due_.clear();
+  while (!heap_.empty() && heap_[0]->heap_time_ <= now) {
+    due_.push_back(heap_[0]);
+    heap_remove(*heap_[0]);
   }
-  sweep();
+  for (Connection* c : due_) {
+    if (c->gone()) continue;  // closed by an up-call of one before it
+    c->on_timeout(now);
+    touch(*c, now);
+  }
 }
 
 // --- sending --------------------------------------------------------------------------------------
@@ -175,8 +181,14 @@ void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t
 }
 
 Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
+  const Inside inside(*this);
   Train train;
-  if (next_answer(out, &train)) return train;
+  // Answers and connections in turn: a flood of strangers must not keep the connections from sending.
+  if (!answered_ && next_answer(out, &train)) {
+    answered_ = true;
+    return train;
+  }
+  answered_ = false;
   for (std::size_t left = turns_.size(); left > 0; --left) {
     Connection& c = *turns_.front();
     turns_.pop_front();
@@ -191,9 +203,9 @@ Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
       fill_train(c, out.first(kTrainBytes), now, &train);
     }
     touch(c, now);
-    if (train.bytes > 0) break;
+    if (train.bytes > 0) return train;
   }
-  sweep();
+  next_answer(out, &train);
   return train;
 }
 
@@ -215,6 +227,10 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
   Reader in(packet.subspan(kCommonHeader));
   const auto id = in.number<std::uint64_t>();
   const auto number = in.number<std::uint64_t>();
+  if (number > kMostNumber) {  // number + 1 is always a number, too
+    ++counters_.malformed;
+    return;
+  }
   auto it = by_id_.find(id);
   if (it == by_id_.end()) {
     ++counters_.unknown;
@@ -243,6 +259,7 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
 }
 
 void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now) {
+  const Inside inside(*this);
   PacketType type;
   Mode mode;
   if (!read_common(packet, &type, &mode)) {
@@ -255,7 +272,6 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
     } else {
       receive_data(from, packet, now);
     }
-    sweep();
     return;
   }
   if (!check_is_right(packet)) {
@@ -282,7 +298,6 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
     case PacketType::kReset: on_reset(h, packet, now); break;
     case PacketType::kData: break;
   }
-  sweep();
 }
 
 std::size_t Endpoint::memory_bytes() const {

@@ -72,6 +72,21 @@ class Endpoint {
     std::vector<std::byte> bytes;
   };
 
+  /// A call from outside; the last to return takes away the connections that are gone. close() in an up-call is
+  /// inside another.
+  class Inside {
+   public:
+    explicit Inside(Endpoint& endpoint) : endpoint_(endpoint) { ++endpoint_.inside_; }
+    ~Inside() {
+      if (--endpoint_.inside_ == 0) endpoint_.sweep();
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    Endpoint& endpoint_;
+  };
+
   // endpoint.cc
   Connection& add(std::unique_ptr<Connection> connection);
   void touch(Connection& connection, std::uint64_t now);
@@ -90,9 +105,9 @@ class Endpoint {
   Cookie make_cookie(const SocketAddress& from, const Handshake& hello, std::uint64_t now_ms) const;
   bool cookie_is_right(const SocketAddress& from, const Handshake& hello, std::uint64_t now) const;
   void answer(const SocketAddress& to, Handshake& h);
-  void on_hello(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+  void on_hello(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                 std::uint64_t now);
-  void accept(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+  void accept(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
               std::uint64_t now);
   void refuse(const SocketAddress& from, const Handshake& h, int err);
   void on_retry(const Handshake& h, std::uint64_t now);
@@ -116,9 +131,12 @@ class Endpoint {
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> by_id_;
   std::unordered_map<std::uint64_t, Connection*> by_peer_id_;
   std::vector<Connection*> heap_;  ///< by heap_time_
+  std::vector<Connection*> due_;   ///< of this on_timeout()
   RingQueue<Connection*> turns_;   ///< connections that may have something to send
   RingQueue<Answer> answers_;
+  bool answered_ = false;  ///< the last train was an answer
   std::vector<Connection*> gone_;
+  unsigned inside_ = 0;
   std::size_t half_open_ = 0;
   std::uint64_t reset_second_ = 0;
   unsigned resets_this_second_ = 0;

@@ -1,5 +1,6 @@
 // Endpoint: how connections begin and how strangers are answered.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "base/random.h"
@@ -86,7 +87,7 @@ Connection* Endpoint::in_hello(std::uint64_t id) {
 void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
   Connection* c = in_hello(h.to);
   if (c == nullptr) return;
-  Writer cookie(std::span(c->handshake_->packet).subspan(32));
+  Writer cookie(std::span(c->handshake_->packet).subspan(kCookieAt));
   cookie.number(h.cookie.issued_ms);
   cookie.number(h.cookie.mac);
   seal_hello(*c);
@@ -104,13 +105,15 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h, std::spa
   if (c == nullptr || h.id == 0 || !(from == c->address_)) return;
   HandshakeState& state = *c->handshake_;
   if (security_ != nullptr) {
-    std::fill_n(state.packet.begin() + 4, 4, std::byte{0});
-    auto session =
-        security_->agree(*state.share, h.share, true, std::span(state.packet).first(state.signed_bytes),
-                         packet.first(h.signed_bytes));
-    const bool right = session && same_tag(session->accept_mac(), h.mac);
-    seal_hello(*c);
-    if (!right) {
+    // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do not cover
+    // it.
+    std::array<std::byte, kBasePacket> hello;
+    std::copy(state.packet.begin(), state.packet.end(), hello.begin());
+    std::fill_n(hello.begin() + 4, 4, std::byte{0});
+    std::fill_n(hello.begin() + kCookieAt, kCookieBytes, std::byte{0});
+    auto session = security_->agree(*state.share, h.share, true, std::span(hello).first(state.signed_bytes),
+                                    packet.first(h.signed_bytes));
+    if (!session || !same_tag(session->accept_mac(), h.mac)) {
       ++counters_.wrong_check;
       return;
     }
@@ -132,8 +135,7 @@ void Endpoint::on_refuse(const Handshake& h, std::span<const std::byte> packet, 
     ++counters_.wrong_check;
     return;
   }
-  c->go_down(h.err == 0 ? ECONNREFUSED : static_cast<int>(h.err));
-  c->state_ = Connection::State::kGone;
+  c->end(h.err == 0 ? ECONNREFUSED : static_cast<int>(h.err));
   touch(*c, now);
 }
 
@@ -183,7 +185,7 @@ void Endpoint::refuse(const SocketAddress& from, const Handshake& hello, int err
   answer(from, h);
 }
 
-void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                         std::uint64_t now) {
   if (h.id == 0) {
     ++counters_.malformed;
@@ -217,7 +219,7 @@ void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span
   accept(from, h, packet, now);
 }
 
-void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                       std::uint64_t now) {
   if (half_open_ >= options_.most_half_open) {
     refuse(from, h, EAGAIN);
@@ -250,6 +252,7 @@ void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<c
   state->greeting.assign(h.greeting.begin(), h.greeting.end());
   auto made = std::make_unique<Connection>(sink_, options_, reply.id, from, now);
   if (security_ != nullptr) {
+    std::fill_n(packet.begin() + kCookieAt, kCookieBytes, std::byte{0});  // as the client does
     made->session_ = security_->agree(*share, h.share, false, packet.first(h.signed_bytes),
                                       std::span(state->packet).first(reply.signed_bytes));
     if (!made->session_) return;
@@ -311,7 +314,7 @@ void Endpoint::on_reset(const Handshake& h, std::span<const std::byte> packet, s
   Connection& c = *it->second;
   if (c.state_ == Connection::State::kAccepted) return;
   ++counters_.resets_taken;
-  c.on_reset(h.number);
+  c.on_reset(h.number, now);
   touch(c, now);
 }
 

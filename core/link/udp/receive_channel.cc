@@ -88,6 +88,7 @@ void ReceiveChannel::release(MessageSink& sink) {
     sink.on_message(channel_, {m.header.data(), m.header_bytes}, m.total, m.kept);
     kept_bytes_ -= m.kept.size();
     m.kept.clear();
+    if (m.kept.capacity() > kMostSpare) std::vector<std::byte>().swap(m.kept);
     free_.push_back(slot);
   }
 }

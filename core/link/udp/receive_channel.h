@@ -46,6 +46,8 @@ class ReceiveChannel {
   static constexpr std::size_t kMostPending = 4096;       ///< messages that wait for earlier ones
   static constexpr std::uint32_t kMostKept = 128 * 1024;  ///< of one message that is not placed
 
+  static constexpr std::size_t kMostSpare = 2048;         ///< of a slot's buffer that waits for the next message
+
   ReceiveChannel(std::uint8_t channel, std::uint64_t window)
       : window_(window), limit_(window), channel_(channel) {}
 

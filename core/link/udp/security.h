@@ -43,8 +43,8 @@ class Security {
   virtual std::unique_ptr<KeyShare> make_share() = 0;
   /// MAC under the pre-shared key: HELLO, REFUSE, RESET.
   virtual Tag mac(std::span<const std::byte> bytes) = 0;
-  /// Both ends come to the same keys if `hello` and `accept` (up to their MACs) are the same. Null: a bad
-  /// share.
+  /// Both ends come to the same keys if `hello` and `accept` (up to their MACs, the cookie 0) are the same. Null:
+  /// a bad share.
   virtual std::unique_ptr<Session> agree(KeyShare& ours, std::span<const std::byte> theirs, bool client,
                                          std::span<const std::byte> hello,
                                          std::span<const std::byte> accept) = 0;

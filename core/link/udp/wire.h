@@ -17,6 +17,7 @@ constexpr std::size_t kDataHeader = 24;
 constexpr std::size_t kTagBytes = 16;
 constexpr std::size_t kShareBytes = 32;
 constexpr std::size_t kMostGreeting = 512;
+constexpr std::size_t kCookieAt = 32;  ///< in HELLO
 constexpr std::size_t kCookieBytes = 16;
 constexpr std::size_t kParameterBytes = 40;
 constexpr std::size_t kBasePacket = 1200;  ///< fits every path we use; a HELLO is at least this long
@@ -32,6 +33,7 @@ constexpr std::uint32_t kMostPayload = 1u << 31;
 constexpr std::size_t kWholeFrame = 13;  ///< before header and payload
 constexpr std::size_t kFragmentFrame = 21;
 constexpr std::size_t kMostAckRanges = 32;
+constexpr std::uint64_t kMostNumber = (std::uint64_t{1} << 62) - 1;  ///< of a packet; a larger one is malformed
 
 enum class Mode : std::uint8_t { kOff = 0, kIntegrity = 1, kEncrypt = 2 };
 
