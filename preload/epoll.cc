@@ -341,7 +341,7 @@ void change_to(const Set& set, int fd, epoll_event* event) {
   if (errno == EINVAL || errno == ENOENT) change(set, EPOLL_CTL_ADD, fd, event);
 }
 
-std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(i.fd); }
+std::uint64_t tag(int fd) { return kTag | static_cast<std::uint32_t>(fd); }
 
 void remove(Interest* i) {
   Set& set = *i->set;
@@ -399,17 +399,26 @@ bool is_spent(const Interest& i) {
   return spent;
 }
 
-// The kernel watches for doorbells from now on.
-void watch_doorbells(Interest& i) {
-  if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
+// By edges: each doorbell is one. What level there is, the pipe says.
+epoll_event for_doorbells(int fd) {
   epoll_event event{};
-  // By edges: each doorbell is one. What level there is, the pipe says.
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = tag(i);
-  change_to(*i.set, i.fd, &event);
+  event.data.u64 = tag(fd);
+  return event;
+}
+
+// It is answered from the pipe from now on: the kernel watches for doorbells.
+void answer_from_pipe(Interest& i) {
   if (!i.moved) ++i.set->moved;
   i.moved = true;
   watch(i);
+}
+
+void watch_doorbells(Interest& i) {
+  if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
+  epoll_event event = for_doorbells(i.fd);
+  change_to(*i.set, i.fd, &event);
+  answer_from_pipe(i);
 }
 
 // The socket has gone back to TCP: the kernel watches for what the application asked for.
@@ -825,9 +834,8 @@ void tell_sleepers(Interest& i, bool look) {
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
   // To be asked for room that is always there makes the kernel tell of it at once, each time it is asked.
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLOUT;
-  event.data.u64 = tag(i);
+  epoll_event event = for_doorbells(i.fd);
+  event.events |= EPOLLOUT;
   change_to(set, i.fd, &event);
 }
 
@@ -1304,17 +1312,31 @@ void ask_for(Interest& i, const epoll_event& event) {
   tell_sleepers(i, true);
 }
 
+// As far as the event goes.
+bool kernel_would_take(const epoll_event* event) {
+  constexpr std::uint32_t kWithExclusive =
+      EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+  return event != nullptr &&
+         ((event->events & EPOLLEXCLUSIVE) == 0 || (event->events & ~kWithExclusive) == 0);
+}
+
 // `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to remember it.
 int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before, bool* lost) {
   if (before != nullptr && before->parked) {
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
   }
-  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, event);
+  // One that has moved is asked for doorbells at once: of those that lie there already a thread
+  // asleep in the set would be told as of bytes.
+  epoll_event bells = for_doorbells(fd);
+  const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
+  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &bells : event);
   if (rc != 0) return rc;
   if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
   Interest* i = set != nullptr ? interest_pool.take() : nullptr;
   if (i == nullptr || (i->set = set, !add(*set, i))) {
+    KeepErrno keep;
+    if (moved) sys::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event);
     *lost = true;
     return rc;
   }
@@ -1329,8 +1351,11 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {
     KeepErrno keep;
-    watch_doorbells(*i);
+    moved ? answer_from_pipe(*i) : watch_doorbells(*i);
     tell_sleepers(*i, true);
+  } else if (moved) {  // it has gone back to TCP meanwhile
+    KeepErrno keep;
+    change_to(*set, fd, event);
   }
   return rc;
 }
