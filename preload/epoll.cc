@@ -66,7 +66,7 @@ struct Interest {
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
   std::uint32_t rung_in = 0;            ///< or in which the kernel has told of a doorbell
-  std::uint64_t since = 0;              ///< order_stamp() of when it was asked for, or told of
+  std::uint64_t since = 0;  ///< order_stamp() of when it was asked for, told of, or TCP had news
   bool listed = false;                  ///< told of, and ready at each look since
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
@@ -138,6 +138,7 @@ constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no 
 constexpr std::uint64_t kEndsNs = 10'000;  ///< how long the kernel may go unasked where all has moved
 /// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours or more.
 constexpr std::uint64_t kLongNs = 600'000'000'000, kLongStamp = std::uint64_t{1} << 40;
+constexpr std::uint32_t kArmedFew = 64;
 constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
 
@@ -663,11 +664,14 @@ void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
 // The kernel has told of it in an answer before, and does again as long as it holds. `end`: of what
 // it told before. Several descriptors may have the same data: each is known once in the answer
 // `asks`.
-bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event) {
+// `*again`: it has its place in the program's answer already.
+bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event,
+              bool* again) {
   for (std::uint32_t k = 0; k < end; ++k) {
     Found& found = set.found.at[k];
     const bool same = found.interest == nullptr && found.event.data.u64 == event.data.u64;
     if (!same || found.index == asks) continue;
+    *again = found.event.events != 0;
     found.event.events |= event.events;
     found.index = asks;
     return true;
@@ -683,6 +687,25 @@ int without_ours(epoll_event* events, int told) {
   return told > 0 ? static_cast<int>(std::remove_if(events, events + told, is_ours) - events) : 0;
 }
 
+// The kernel's news of a socket that has moved are TCP's: bytes from before, or its end.
+void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
+  Found found = look_at(i, false);
+  found.event.data = i.data;
+  order.place(found);
+  if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel tells of
+                   // it again
+    found.interest = nullptr;
+    found.event.events = 0;
+    set.found.at[set.found.count++] = found;
+    return;
+  }
+  if ((found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0) return;
+  if (!i.listed) i.since = found.since;  // should it be left out of this answer
+  found.since = i.since;
+  set.found.at[set.found.count++] = found;
+  i.found_in = set.round;
+}
+
 // Takes in what the kernel has said when it was asked for the `asks`th time, `n` events at
 // `events`: answers how many of them are the application's.
 int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
@@ -691,9 +714,11 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
     if (!is_ours(events[k])) {
-      if (of_doorbells_in_nested(set, events[k]) || is_known(set, first, asks, events[k])) continue;
-      set.found.at[set.found.count++] = order.plain(events[k]);
-      ++plain;
+      if (of_doorbells_in_nested(set, events[k])) continue;
+      bool again = false;
+      const bool known = is_known(set, first, asks, events[k], &again);
+      if (!known) set.found.at[set.found.count++] = order.plain(events[k]);
+      if (!again) ++plain;
       continue;
     }
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
@@ -702,7 +727,11 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
     if (i == nullptr || !i->moved || i->parked) continue;
     note_doorbell(set, *i, events[k].events);
     const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
-    if (stamp.word != 0) order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
+    if (stamp.word != 0) {
+      order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
+    } else if (i->found_in != set.round) {
+      take_in_tcp(set, *i, order);
+    }
   }
   return plain;
 }
@@ -775,6 +804,10 @@ bool kernel_is_due(Set& set) {
 // of these none is left out. `*all`: nothing is.
 int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all) {
   List<Found>& found = set.found;
+  found.count = static_cast<std::uint32_t>(
+      std::remove_if(found.at, found.at + found.count,
+                     [](const Found& one) { return one.event.events == 0; }) -
+      found.at);
   if (found.count > 1) put_in_order(found.at, found.count, low);
   auto left_out = found.count > static_cast<std::uint32_t>(most) ? found.count - most : 0;
   *all = left_out == 0;
@@ -791,6 +824,17 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
   }
   const int n = static_cast<int>(std::exchange(found.count, 0));
   return set.nested > 0 ? without_repeated_sets(set, events, n) : n;
+}
+
+// The kernel is not asked for doorbells in this call. As far as there are few armed ones, those
+// with news are found.
+void watch_armed(Set& set) {
+  if (set.moved - set.watched.count > kArmedFew) return;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    Interest& i = *set.interests.at[k];
+    const bool armed = i.moved && !i.nested && !i.parked && i.watched_at == Interest::kNowhere;
+    if (armed && !i.fired && !quiet(i)) watch(i);
+  }
 }
 
 // What one wait answers, without sleeping. Under the lock. `told`: so many events stand at `events`
@@ -828,6 +872,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   const bool kernel_first = told >= 0 || set.kernels_turn;
   int room = most;  // for what the kernel tells
   if (!kernel_first) {
+    watch_armed(set);
     find_ready(set, true);
     room -= static_cast<int>(std::min(set.found.count, static_cast<std::uint32_t>(most)));
   }
