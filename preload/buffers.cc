@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <utility>
 
 #include "clan/log.h"
 #include "clan/pipe_memory.h"
 #include "config.h"
+#include "pipe_count.h"
 #include "socket.h"
 
 namespace clan::preload {
@@ -50,14 +52,29 @@ int option_of(int fd, int name) {
 
 std::atomic<std::uint32_t> pipes_here{0};
 
-std::uint64_t memory_here() {
-  static const std::uint64_t bytes = pipe_memory(config().memory, 0);
-  return bytes;
+std::atomic<std::uint64_t> share_told{
+    ~std::uint64_t{0}};  ///< share_of_pipe() by which pipes here have their limits
+
+std::uint64_t share_now() {
+  return share_of_pipe(
+      pipes_here.load(std::memory_order_relaxed));  // relaxed: one that comes just now shares anew
 }
 
-// Of each ring that has moved here, when all of them are full. A pipe has two.
-std::uint64_t share_of_ring() {
-  return memory_here() / std::max<std::uint64_t>(1, pipes_here.load(std::memory_order_relaxed)) / 2;
+// All pipes of the process take their share, if that is another by far. While there is enough for
+// all nothing changes.
+void share_memory(std::uint64_t share) {
+  constexpr std::uint64_t kFar = 2;
+  const std::uint64_t enough = most().sends * kFar * 2;
+  std::uint64_t told =
+      share_told.load(std::memory_order_relaxed);  // relaxed: either of two says the same
+  const bool less = share * kFar <= told && share < enough,
+             more = told < enough && share >= told * kFar;
+  if ((!less && !more) || !share_told.compare_exchange_strong(told, share)) return;
+  for_each_socket(
+      [](int fd, Socket& one, void*) {
+        if (one.shared()) limit_as_tcp(fd, one);
+      },
+      nullptr);
 }
 
 bool address_space_is_short() {
@@ -89,28 +106,42 @@ void limit_as_tcp(int fd, Socket& s) {
   const bool grows = (locks & kReceiveLock) == 0;
   const std::uint64_t receives =
       grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF));
-  const std::uint64_t share = share_of_ring();  // sums of both ends' numbers are what counts
+  const std::uint64_t share =
+      share_now() / 2;  // of a ring; sums of both ends' numbers are what counts
   s.pipe.set_limits(std::min(sends, share / 2), std::min(receives, share / 2), grows);
 }
 
 bool may_have_pipe() {
-  const std::uint64_t pipes = pipes_here.load(std::memory_order_relaxed);
-  if (pipes < memory_here() / kLeastPipeBytes) return true;
-  CLAN_INFO("%llu connections in shared memory are as many as %llu bytes allow (CLAN_MEMORY); one stays on TCP",
-            static_cast<unsigned long long>(pipes), static_cast<unsigned long long>(memory_here()));
+  const std::uint64_t pipes =
+      pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
+  if (share_of_pipe(pipes, 1) >= kLeastPipeBytes) return true;
+  CLAN_INFO(
+      "the user's connections in shared memory are as many as its memory allows (CLAN_MEMORY); one "
+      "stays on TCP");
   return false;
 }
 
-void count_pipe(Socket& s) {
+void count_pipe(Socket& s, bool charged) {
   if (s.pipe_counted.exchange(true)) return;
-  const std::uint32_t pipes = pipes_here.fetch_add(1) + 1;
-  // Half as much for twice as many. While there is enough for all this changes nothing.
-  if (!std::has_single_bit(pipes) || share_of_ring() > most().sends * 2) return;
-  for_each_socket([](int fd, Socket& one, void*) { if (one.shared()) limit_as_tcp(fd, one); }, nullptr);
+  pipes_here.fetch_add(1);
+  if (charged) s.charge = charge_pipe();
+  share_memory(share_now());
 }
 
 void discount_pipe(Socket& s) {
-  if (s.pipe_counted.exchange(false)) pipes_here.fetch_sub(1);
+  if (!s.pipe_counted.exchange(false)) return;
+  pipes_here.fetch_sub(1);
+  discharge_pipe(std::exchange(s.charge, {}));
+}
+
+void share_memory_anew(std::uint64_t now_ns) {
+  constexpr std::uint64_t kEveryNs = 100'000'000;
+  static std::atomic<std::uint64_t> looked{0};
+  std::uint64_t last = looked.load(std::memory_order_relaxed);  // relaxed: of two threads one looks
+  if (now_ns - last < kEveryNs ||
+      !looked.compare_exchange_strong(last, now_ns, std::memory_order_relaxed))
+    return;
+  share_memory(share_now());
 }
 
 }  // namespace clan::preload

@@ -66,7 +66,7 @@ struct Interest {
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
   std::uint32_t rung_in = 0;            ///< or in which the kernel has told of a doorbell
-  std::uint64_t since = 0;              ///< order_stamp() of when it was asked for, or told of
+  std::uint64_t since = 0;  ///< order_stamp() of when it was asked for, told of, or TCP had news
   bool listed = false;                  ///< told of, and ready at each look since
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
@@ -102,7 +102,11 @@ struct Set {
   std::uint32_t round = 0;                   ///< of gather()
   std::uint64_t looked = 0;                  ///< order_stamp() before the kernel was last asked for all it knew
   std::uint64_t asked_ns = 0;                ///< when it was last asked at all
-  bool kernel_knows_more = false;            ///< than when it was last asked: a socket has gone back to TCP
+  std::uint64_t happened = 0;  ///< what has been found since, at the latest; see gather()
+  void note_happened(std::uint64_t stamp) {
+    stamp &= PipeStamp::kTimeMask;
+    if (PipeStamp::before(happened, stamp)) happened = stamp;
+  }
   std::atomic<bool> kernels_turn{true};      ///< to be asked although what has moved fills the answer
   std::atomic<bool> plain{true};             ///< descriptors may be in it of which only the kernel knows
   std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for who looks without the lock
@@ -132,6 +136,9 @@ namespace {
 constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
 constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
 constexpr std::uint64_t kEndsNs = 10'000;  ///< how long the kernel may go unasked where all has moved
+/// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours or more.
+constexpr std::uint64_t kLongNs = 600'000'000'000, kLongStamp = std::uint64_t{1} << 40;
+constexpr std::uint32_t kArmedFew = 64;
 constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
 
@@ -253,17 +260,37 @@ Recycled<Interest> interest_pool;
 Recycled<Set> set_pool;
 Recycled<SetSleep> sleep_pool;
 
-// As far as the kernel says: nothing is in this set.
-bool is_empty(int epfd) {
+// Calls `f(fd, events)` for all that is in a set, as the kernel has it. False: the kernel does not
+// say.
+template <typename F>
+bool for_registered(int epfd, F&& f) {
   KeepErrno keep;
   char path[48], text[256];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
   const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  const long n = file >= 0 ? sys::call(SYS_read, file, text, sizeof text - 1) : -1;
-  if (file >= 0) sys::close(file);
-  if (n <= 0) return false;
-  text[n] = 0;
-  return n < static_cast<long>(sizeof text) - 1 && std::strstr(text, "tfd:") == nullptr;
+  if (file < 0) return false;
+  std::size_t have = 0;
+  for (long n; (n = sys::call(SYS_read, file, text + have, sizeof text - 1 - have)) > 0;) {
+    have += static_cast<std::size_t>(n);
+    text[have] = 0;
+    char* line = text;
+    for (char* end; (end = std::strchr(line, '\n')) != nullptr; line = end + 1) {
+      int fd = -1;
+      unsigned events = 0;
+      if (std::sscanf(line, "tfd: %d events: %x", &fd, &events) == 2) f(fd, events);
+    }
+    have = std::strlen(line);
+    std::memmove(text, line, have + 1);
+    if (have == sizeof text - 1) have = 0;
+  }
+  sys::close(file);
+  return true;
+}
+
+// As far as the kernel says.
+bool is_empty(int epfd) {
+  bool any = false;
+  return for_registered(epfd, [&](int, unsigned) { any = true; }) && !any;
 }
 
 Set* make(int epfd) {
@@ -341,7 +368,7 @@ void change_to(const Set& set, int fd, epoll_event* event) {
   if (errno == EINVAL || errno == ENOENT) change(set, EPOLL_CTL_ADD, fd, event);
 }
 
-std::uint64_t tag(const Interest& i) { return kTag | static_cast<std::uint32_t>(i.fd); }
+std::uint64_t tag(int fd) { return kTag | static_cast<std::uint32_t>(fd); }
 
 void remove(Interest* i) {
   Set& set = *i->set;
@@ -375,41 +402,34 @@ void release(Set& set) {
 
 // EPOLLONESHOT, and the kernel has told of it already: then it asks for nothing any more.
 bool is_spent(const Interest& i) {
-  char path[48], line[256];
-  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", i.set->epfd);
-  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  if (file < 0) return false;
+  constexpr unsigned kHow = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
   bool spent = false;
-  std::size_t have = 0;
-  for (long n; (n = sys::call(SYS_read, file, line + have, sizeof line - 1 - have)) > 0;) {
-    have += static_cast<std::size_t>(n);
-    line[have] = 0;
-    char* at = line;
-    for (char* end; (end = std::strchr(at, '\n')) != nullptr; at = end + 1) {
-      int fd = -1;
-      unsigned events = 0;
-      constexpr unsigned kHow = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
-      if (std::sscanf(at, "tfd: %d events: %x", &fd, &events) == 2 && fd == i.fd) spent = (events & ~kHow) == 0;
-    }
-    have = std::strlen(at);
-    std::memmove(line, at, have + 1);
-    if (have == sizeof line - 1) have = 0;
-  }
-  sys::close(file);
+  (void)for_registered(i.set->epfd, [&](int fd, unsigned events) {
+    if (fd == i.fd) spent = (events & ~kHow) == 0;
+  });
   return spent;
 }
 
-// The kernel watches for doorbells from now on.
-void watch_doorbells(Interest& i) {
-  if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
+// By edges: each doorbell is one. What level there is, the pipe says.
+epoll_event for_doorbells(int fd) {
   epoll_event event{};
-  // By edges: each doorbell is one. What level there is, the pipe says.
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = tag(i);
-  change_to(*i.set, i.fd, &event);
+  event.data.u64 = tag(fd);
+  return event;
+}
+
+// It is answered from the pipe from now on: the kernel watches for doorbells.
+void answer_from_pipe(Interest& i) {
   if (!i.moved) ++i.set->moved;
   i.moved = true;
   watch(i);
+}
+
+void watch_doorbells(Interest& i) {
+  if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
+  epoll_event event = for_doorbells(i.fd);
+  change_to(*i.set, i.fd, &event);
+  answer_from_pipe(i);
 }
 
 // The socket has gone back to TCP: the kernel watches for what the application asked for.
@@ -422,7 +442,7 @@ void watch_kernel(Interest& i) {
   change_to(*i.set, i.fd, &event);
   i.moved = false;
   --i.set->moved;
-  i.set->kernel_knows_more = true;
+  i.set->note_happened(order_stamp());
   unwatch(i);
 }
 
@@ -533,16 +553,15 @@ void arm(Interest& i) {
   unwatch(i);
 }
 
-bool anything(Set& set, std::uint32_t from, std::uint32_t most) {
-  for (; most > 0 && from < set.watched.count; --most) {
-    Interest& i = *set.watched.at[from];
+bool anything(Set& set) {
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
     if (is_ready(i)) return true;
-    if (from < set.watched.count && set.watched.at[from] == &i) ++from;  // it may have gone back to TCP
+    // It may have gone back to TCP, and another one taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
   }
   return false;
 }
-
-bool anything(Set& set) { return anything(set, 0, set.watched.count); }
 
 // Asks the peers of all that are watched to ring. False: something is there already, or no memory. To be
 // followed by awake(*sleep).
@@ -598,9 +617,15 @@ void awake(SetSleep* sleep) {
 
 // The kernel calls a set ready. For doorbells alone?
 bool only_doorbells(Set& set) {
+  if (anything(set)) return false;
+  bool rung = false;
+  for (std::uint32_t k = 0; k < set.interests.count && !rung; ++k) {
+    const Interest& i = *set.interests.at[k];
+    rung = i.moved && (i.nested ? i.inner->moved > 0 : doorbells_waiting(*i.socket));
+  }
   pollfd p{set.epfd, POLLIN, 0};
   // Not ready at all: the event was of another descriptor with the same data.
-  if (anything(set) || sys::poll(&p, 1, 0) == 0) return false;
+  if (!rung || sys::poll(&p, 1, 0) == 0) return false;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
     if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
@@ -636,12 +661,19 @@ void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
   (void)look_at_kernel(i.fd, s);
 }
 
-// The kernel has told of it in this call already, and does again as long as it holds. `end`: of what it told before.
-bool is_known(const Set& set, std::uint32_t end, const epoll_event& event) {
+// The kernel has told of it in an answer before, and does again as long as it holds. `end`: of what
+// it told before. Several descriptors may have the same data: each is known once in the answer
+// `asks`.
+// `*again`: it has its place in the program's answer already.
+bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event,
+              bool* again) {
   for (std::uint32_t k = 0; k < end; ++k) {
     Found& found = set.found.at[k];
-    if (found.interest != nullptr || found.event.data.u64 != event.data.u64) continue;
+    const bool same = found.interest == nullptr && found.event.data.u64 == event.data.u64;
+    if (!same || found.index == asks) continue;
+    *again = found.event.events != 0;
     found.event.events |= event.events;
+    found.index = asks;
     return true;
   }
   return false;
@@ -655,16 +687,38 @@ int without_ours(epoll_event* events, int told) {
   return told > 0 ? static_cast<int>(std::remove_if(events, events + told, is_ours) - events) : 0;
 }
 
-// Takes in what the kernel has said, `n` events at `events`: answers how many of them are the application's.
-int take_in(Set& set, const epoll_event* events, int n) {
+// The kernel's news of a socket that has moved are TCP's: bytes from before, or its end.
+void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
+  Found found = look_at(i, false);
+  found.event.data = i.data;
+  order.place(found);
+  if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel tells of
+                   // it again
+    found.interest = nullptr;
+    found.event.events = 0;
+    set.found.at[set.found.count++] = found;
+    return;
+  }
+  if ((found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0) return;
+  if (!i.listed) i.since = found.since;  // should it be left out of this answer
+  found.since = i.since;
+  set.found.at[set.found.count++] = found;
+  i.found_in = set.round;
+}
+
+// Takes in what the kernel has said when it was asked for the `asks`th time, `n` events at
+// `events`: answers how many of them are the application's.
+int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   const std::uint32_t first = set.found.count;
   int plain = 0;
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
     if (!is_ours(events[k])) {
-      if (of_doorbells_in_nested(set, events[k]) || is_known(set, first, events[k])) continue;
-      set.found.at[set.found.count++] = order.plain(events[k]);
-      ++plain;
+      if (of_doorbells_in_nested(set, events[k])) continue;
+      bool again = false;
+      const bool known = is_known(set, first, asks, events[k], &again);
+      if (!known) set.found.at[set.found.count++] = order.plain(events[k]);
+      if (!again) ++plain;
       continue;
     }
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
@@ -673,42 +727,46 @@ int take_in(Set& set, const epoll_event* events, int n) {
     if (i == nullptr || !i->moved || i->parked) continue;
     note_doorbell(set, *i, events[k].events);
     const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
-    if (stamp.word != 0) order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
+    if (stamp.word != 0) {
+      order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
+    } else if (i->found_in != set.round) {
+      take_in_tcp(set, *i, order);
+    }
   }
   return plain;
 }
 
-// Looks at what is watched and has not been found yet. Answers whether something that it found may have
-// happened after `before`, so that what happened before that may have been missed.
-bool find_ready(Set& set, std::uint64_t before, bool first_look) {
-  bool fresh = false;
+// Looks at what is watched and has not been found yet. `first`: for the first time in this
+// gather().
+void find_ready(Set& set, bool first) {
   for (std::uint32_t k = 0; k < set.watched.count;) {
     Interest& i = *set.watched.at[k];
     if (i.found_in != set.round) {
       Found found = look_at(i, false);
       if (found.event.events != 0) {
-        const PipeStamp stamp = (found.event.events & EPOLLIN) != 0 && !i.nested && !reads_tcp(*i.socket)
-                                    ? i.socket->pipe.front_stamp()
-                                    : PipeStamp{};
+        const bool of_pipe =
+            (found.event.events & EPOLLIN) != 0 && !i.nested && !reads_tcp(*i.socket);
+        const PipeStamp stamp = of_pipe ? i.socket->pipe.front_stamp() : PipeStamp{};
         found.event.data = i.data;
         found.since = i.listed ? i.since : later(stamp, i.since);
         found.past_pipes = stamp;
         set.found.at[set.found.count++] = found;
         i.found_in = set.round;
-        const bool known = i.listed || i.rung_in == set.round ||
-                           (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
-        if (!known && !(stamp.word != 0 && PipeStamp::before(stamp.time(), before))) fresh = true;
+        // Told of before, or written before the kernel answered; of room nobody else knows.
+        const bool old = i.listed || i.rung_in == set.round ||
+                         (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
+        if (!old) set.note_happened(stamp.word != 0 ? stamp.time() : order_stamp());
       } else {
-        if (first_look) i.listed = false;
-        if (first_look && set.watched.count > kWatchedFew && i.watched_at != Interest::kNowhere &&
+        if (first) i.listed = false;
+        if (first && set.watched.count > kWatchedFew && i.watched_at != Interest::kNowhere &&
             quiet_for_long(i)) {
           arm(i);
         }
       }
     }
-    if (k < set.watched.count && set.watched.at[k] == &i) ++k;  // else another one has taken its place
+    // Else another one has taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
   }
-  return fresh;
 }
 
 // A set in this one may have been told of from here and by the kernel.
@@ -732,6 +790,9 @@ bool has_plain(const Set& set) {
   return set.plain.load(std::memory_order_relaxed) || set.use != nullptr || set.moved < set.interests.count;
 }
 
+// See gather().
+bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked, set.happened); }
+
 // The kernel may know what we do not: of plain descriptors always, of sockets that have moved their end.
 bool kernel_is_due(Set& set) {
   if (!has_plain(set) && set.now() - set.asked_ns < kEndsNs) return false;
@@ -739,13 +800,17 @@ bool kernel_is_due(Set& set) {
   return true;
 }
 
-// Reports what has been found, no more than `most`. The kernel will not say again what it has said: of these none
-// is left out.
-int report(Set& set, epoll_event* events, int most, std::uint64_t low) {
+// Reports what has been found, no more than `most`. The kernel will not say again what it has said:
+// of these none is left out. `*all`: nothing is.
+int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all) {
   List<Found>& found = set.found;
+  found.count = static_cast<std::uint32_t>(
+      std::remove_if(found.at, found.at + found.count,
+                     [](const Found& one) { return one.event.events == 0; }) -
+      found.at);
   if (found.count > 1) put_in_order(found.at, found.count, low);
   auto left_out = found.count > static_cast<std::uint32_t>(most) ? found.count - most : 0;
-  if (left_out > 0) set.kernels_turn = false;
+  *all = left_out == 0;
   for (std::uint32_t k = found.count; left_out > 0 && k-- > 0;) {
     if (found.at[k].interest == nullptr) continue;
     std::copy(found.at + k + 1, found.at + found.count, found.at + k);
@@ -761,55 +826,80 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low) {
   return set.nested > 0 ? without_repeated_sets(set, events, n) : n;
 }
 
-// What one wait answers, without sleeping. Under the lock. `told`: so many events stand at `events` that the kernel
-// has answered in this call, asked at `before`; <0: it has not been asked.
+// The kernel is not asked for doorbells in this call. As far as there are few armed ones, those
+// with news are found.
+void watch_armed(Set& set) {
+  if (set.moved - set.watched.count > kArmedFew) return;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    Interest& i = *set.interests.at[k];
+    const bool armed = i.moved && !i.nested && !i.parked && i.watched_at == Interest::kNowhere;
+    if (armed && !i.fired && !quiet(i)) watch(i);
+  }
+}
+
+// What one wait answers, without sleeping. Under the lock. `told`: so many events stand at `events`
+// that the kernel has answered in this call, asked at `before`; <0: it has not been asked.
 //
-//   1  note the time   2  ask the kernel   3  look at what has moved   4  again, if 3 has found anything newer than 1
+//   1  note the time   2  ask the kernel   3  look at what has moved   4  again, as long as
+//   something that has been found may have happened after 1
 //
-// Whatever happened before something that 3 has found, and 4 has found to be older than 1, happened before 1: so 2
-// and 3 have found it. What the kernel told in 2 may be newer than 1, and so may be what happened before it: that 3
-// finds, as it comes after 2, and then 4 asks the kernel again. A socket for which the kernel has told of a doorbell
-// is no reason to ask again: it was written to before 2 ended, and so was all that was written before. One that has
-// gone back to TCP meanwhile is: only now does the kernel tell of it.
+// Set::looked is the 1 of the last time that 2 was answered in full, Set::happened the latest time
+// at which something that has been found may have happened. What the kernel may know and we have
+// not seen has happened between the two.
 //
-// More may be ready than there is room for. Then the kernel is asked for all there is room for in one call, and in the
-// next one not, as long as what has moved fills it: so everybody is told of within two rounds of the set.
+//   - What 3 has found was written at the time of its stamp; without one, at any time until now. A
+//   socket for which the
+//     kernel has told of a doorbell was written to before 2 ended, and so was all that was written
+//     before.
+//   - What the kernel told in 2 may be newer than 1, and so may be what happened before it: that 3
+//   finds, as it comes
+//     after 2, and asks for 4 itself.
+//   - When the kernel fills the room it was given, more may wait behind: `looked` stays where it
+//   was.
+//   - Of a socket that goes back to TCP meanwhile only the kernel tells from then on: that happens
+//   now.
+//
+// More may be ready than there is room for. Then the kernel comes first in one call, and what has
+// moved in the next: so everybody is told of within two rounds of the set.
 int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before) {
   ++set.round;
   set.found.count = 0;
-  const std::uint64_t low = set.looked;
   if (!set.found.reserve(set.watched.count)) return without_ours(events, told);
+  const std::uint64_t last = set.now();
   set.set_now(monotonic_ns());
-  int plain = 0, kept = 0;  // places of the kernel's, and of what has moved and was left out last time
-  bool first_look = true;
-  const bool moved_ones_turn = told < 0 && !set.kernels_turn;
-  if (moved_ones_turn) {
-    (void)find_ready(set, order_stamp(), true);
-    first_look = false;
-    kept = static_cast<int>(std::min(set.found.count, static_cast<std::uint32_t>(most)));
+  if (set.now() - last > kLongNs) set.looked = (order_stamp() - kLongStamp) & PipeStamp::kTimeMask;
+  const std::uint64_t low = set.happened = set.looked;
+  const bool kernel_first = told >= 0 || set.kernels_turn;
+  int room = most;  // for what the kernel tells
+  if (!kernel_first) {
+    watch_armed(set);
+    find_ready(set, true);
+    room -= static_cast<int>(std::min(set.found.count, static_cast<std::uint32_t>(most)));
   }
-  for (int turns = 0; turns < 16 && kept < most; ++turns, told = -1) {
-    const int room = most - plain - kept;
+  for (std::uint32_t asks = 1; asks <= 16 && room > 0; ++asks, told = -1) {
     if (told < 0) {
       before = order_stamp() & PipeStamp::kTimeMask;
-      if (room > 0 && kernel_is_due(set)) {
-        set.kernel_knows_more = false;
-        KeepErrno keep;
-        told = ask_kernel(set, events, room);
-      }
+      KeepErrno keep;
+      told = kernel_is_due(set) ? ask_kernel(set, events, room) : 0;
+    }
+    if (told < room) {
+      set.looked = before;
+    } else {
+      set.note_happened(order_stamp());
     }
     if (told > 0) {
-      if (!set.found.reserve(set.found.count + set.watched.count + told)) return without_ours(events, told);
-      plain += take_in(set, events, told);
+      if (!set.found.reserve(set.found.count + set.watched.count + told)) {
+        return without_ours(events, told);
+      }
+      room -= take_in(set, asks, events, told);
     }
-    const bool all = told < room;  // else more may wait behind doorbells that took the place
-    if (told >= 0 && all) set.looked = before;
-    const bool fresh = find_ready(set, before, std::exchange(first_look, false)) || set.kernel_knows_more;
-    if ((!fresh && all) || plain + kept == most) break;
+    find_ready(set, kernel_first && asks == 1);
+    if (!kernel_may_know_more(set)) break;
   }
   if (set.found.count == 0) return 0;
-  const int n = report(set, events, most, low);
-  if (moved_ones_turn) set.kernels_turn = true;
+  bool all = true;
+  const int n = report(set, events, most, low, &all);
+  set.kernels_turn = all || !kernel_first;
   return n;
 }
 
@@ -825,9 +915,8 @@ void tell_sleepers(Interest& i, bool look) {
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
   // To be asked for room that is always there makes the kernel tell of it at once, each time it is asked.
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLOUT;
-  event.data.u64 = tag(i);
+  epoll_event event = for_doorbells(i.fd);
+  event.events |= EPOLLOUT;
   change_to(set, i.fd, &event);
 }
 
@@ -1012,6 +1101,7 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
     ~Counted() { sleepers.fetch_sub(1); }  // also when cancelled
   };
   if (!remembers_nothing(epfd)) return false;
+  const std::uint64_t before = order_stamp() & PipeStamp::kTimeMask;
   {
     const Counted counted(plain_sleepers[epfd]);
     if (!remembers_nothing(epfd)) return false;
@@ -1020,7 +1110,7 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, is_ours))) return true;
   Guard guard;
   if (Set* set = find(epfd); set != nullptr) {
-    *n = gather(*set, events, most, *n, 0);
+    *n = gather(*set, events, most, *n, before);
   } else {
     *n = without_ours(events, *n);
   }
@@ -1304,17 +1394,31 @@ void ask_for(Interest& i, const epoll_event& event) {
   tell_sleepers(i, true);
 }
 
+// As far as the event goes.
+bool kernel_would_take(const epoll_event* event) {
+  constexpr std::uint32_t kWithExclusive =
+      EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+  return event != nullptr &&
+         ((event->events & EPOLLEXCLUSIVE) == 0 || (event->events & ~kWithExclusive) == 0);
+}
+
 // `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to remember it.
 int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before, bool* lost) {
   if (before != nullptr && before->parked) {
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
   }
-  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, event);
+  // One that has moved is asked for doorbells at once: of those that lie there already a thread
+  // asleep in the set would be told as of bytes.
+  epoll_event bells = for_doorbells(fd);
+  const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
+  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &bells : event);
   if (rc != 0) return rc;
   if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
   Interest* i = set != nullptr ? interest_pool.take() : nullptr;
   if (i == nullptr || (i->set = set, !add(*set, i))) {
+    KeepErrno keep;
+    if (moved) sys::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event);
     *lost = true;
     return rc;
   }
@@ -1329,8 +1433,11 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {
     KeepErrno keep;
-    watch_doorbells(*i);
+    moved ? answer_from_pipe(*i) : watch_doorbells(*i);
     tell_sleepers(*i, true);
+  } else if (moved) {  // it has gone back to TCP meanwhile
+    KeepErrno keep;
+    change_to(*set, fd, event);
   }
   return rc;
 }

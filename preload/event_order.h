@@ -1,16 +1,22 @@
-// The order of the events that one epoll_wait() answers: that in which they became ready, as in the kernel.
+// The order of the events that one epoll_wait() answers: that in which they became ready, as in the
+// kernel.
 //
-// The kernel keeps a list. A descriptor enters it when it becomes ready, and one that has been told of by level
-// enters it again at that moment, behind those that are still to be told. Sockets that have moved carry the time
-// at which their bytes were written (PipeStamp), so they are put in order among themselves. Of the others the kernel
-// tells only their own order, and that they became ready after it was last asked. Between the two kinds stands:
+// The kernel keeps a list. A descriptor enters it when it becomes ready, and one that has been told
+// of by level enters it again at that moment, behind those that are still to be told. Sockets that
+// have moved carry the time at which their bytes were written (PipeStamp), so they are put in order
+// among themselves. Of the others the kernel tells only their own order, and that they became ready
+// after it was last asked. Between the two kinds stands:
 //
-//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was rung
-//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor that became ready
+//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was
+//   rung. A socket
+//     that has moved and whose news are still TCP's (its bytes, its end) stands there itself, as a
+//     plain one
+//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor
+//   that became ready
 //     since the kernel was last asked is put there.
 //
-// So the writes of one thread are told in their order. Of two threads that know nothing of each other no order is
-// known, nor is there one.
+// So the writes of one thread are told in their order. Of two threads that know nothing of each
+// other no order is known, nor is there one.
 #pragma once
 
 #include <sys/epoll.h>
@@ -30,7 +36,9 @@ struct Found {
   Interest* interest = nullptr;  ///< none: only the kernel knows of it
   epoll_event event{};
   std::uint64_t since = 0;   ///< ready, or told of last
-  std::uint64_t edge = 0;    ///< of a socket: what changes with each edge; else: not ready before this time
+  std::uint64_t edge = 0;    ///< of a socket: what changes with each edge
+  std::uint64_t floor = 0;   ///< not ready before this time; 0: unknown
+  bool by_kernel = false;    ///< the kernel says where it stands
   PipeStamp past_pipes{};    ///< of the record in front
   std::uint32_t index = 0;   ///< scratch of put_in_order()
 };
@@ -44,12 +52,23 @@ inline std::uint64_t later(PipeStamp stamp, std::uint64_t since) {
 class KernelOrder {
  public:
   explicit KernelOrder(std::uint64_t now) : now_(now & PipeStamp::kTimeMask) {}
-  /// A plain descriptor: at the latest it was ready when the kernel answered.
-  Found plain(const epoll_event& event) const { return {nullptr, event, now_, floor_, {}, 0}; }
+  /// What only the kernel knows of: at the latest it was ready when the kernel answered.
+  void place(Found& found) const {
+    found.since = now_;
+    found.floor = floor_;
+    found.by_kernel = true;
+  }
+  /// A plain descriptor.
+  Found plain(const epoll_event& event) const {
+    Found found;
+    found.event = event;
+    place(found);
+    return found;
+  }
   /// A doorbell for what was written at `time`. [first, last): what was in front of it.
   void doorbell(Found* first, Found* last, std::uint64_t time) {
     for (; first != last; ++first) {
-      if (first->interest == nullptr && PipeStamp::before(time, first->since)) first->since = time - 1;
+      if (first->by_kernel && PipeStamp::before(time, first->since)) first->since = time - 1;
     }
     floor_ = (time + 1) & PipeStamp::kTimeMask;
   }
@@ -68,14 +87,14 @@ inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
     if (PipeStamp::before(wrote, low)) continue;
     for (std::uint32_t p = 0; p < count; ++p) {
       Found& plain = found[p];
-      if (plain.interest != nullptr || !PipeStamp::before(wrote, plain.since)) continue;
-      plain.since = plain.edge != 0 && PipeStamp::before(wrote, plain.edge) ? plain.edge : wrote;
+      if (!plain.by_kernel || !PipeStamp::before(wrote, plain.since)) continue;
+      plain.since = plain.floor != 0 && PipeStamp::before(wrote, plain.floor) ? plain.floor : wrote;
     }
   }
   // Whatever is known of single ones, the kernel's own order holds among them.
   const Found* last = nullptr;
   for (std::uint32_t p = 0; p < count; ++p) {
-    if (found[p].interest != nullptr) continue;
+    if (!found[p].by_kernel) continue;
     if (last != nullptr && PipeStamp::before(found[p].since, last->since)) found[p].since = last->since;
     last = found + p;
   }

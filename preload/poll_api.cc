@@ -146,6 +146,10 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         }
         fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
         if (plain_from_copy) fds[i].revents |= static_cast<short>(copy[i].revents & POLLPRI);
+        if (!s->shared()) {  // it has gone back to TCP just now: the kernel answers what was asked
+          copy[i].events = fds[i].events;
+          (void)sys::poll(fds + i, 1, 0);
+        }
       } else if (plain_from_copy) {
         fds[i].revents =
             static_cast<short>(copy[i].revents & (fds[i].events | kAlways));  // it may just have gone back
@@ -189,7 +193,11 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
         const std::uint16_t cpu = s->pipe.peer_cpu();
         peers.cpu = moved++ == 0 || cpu == peers.cpu ? cpu : 0;
         peers.slept &= s->rang.load(std::memory_order_relaxed);
-        if ((fds[i].events & POLLPRI) != 0) ++plain;  // urgent data is the kernel's to tell
+        // Urgent data is the kernel's to tell, and as long as the peer sends by TCP all that it
+        // does.
+        constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
+        const bool by_tcp = reads_tcp(*s) && (fds[i].events & kNews) != 0;
+        if ((fds[i].events & POLLPRI) != 0 || by_tcp) ++plain;
         copy[i].events = static_cast<short>(POLLIN | POLLRDHUP | (fds[i].events & POLLPRI));
       } else if (fds[i].fd >= 0) {
         ++plain;

@@ -11,6 +11,7 @@
 #include "af_clan.h"
 #include "config.h"
 #include "epoll.h"
+#include "pipe_count.h"
 #include "process.h"
 #include "real.h"
 #include "sandbox.h"
@@ -63,6 +64,7 @@ void after_fork(bool in_child) {
 void enter_sandbox() {
   disable();
   leave_all_pipes();
+  stop_counting_pipes();
 }
 
 }  // namespace clan::preload

@@ -139,9 +139,10 @@ void introduce(int fd, Socket& s, const Route& r) {
 std::atomic<std::uint32_t>* shared_moves = nullptr;
 std::atomic<bool> fork_under_way{false};  ///< sockets are being counted for a child: none moves meanwhile
 
-// The socket's transfers go by its pipe from now on. `counted`: whoever gave us the descriptor has counted us
-// among the holders, or we were before exec.
-void begin_sharing(int fd, Socket& s, bool counted) {
+// The socket's transfers go by its pipe from now on. `counted`: whoever gave us the descriptor has
+// counted us among the holders, or we were before exec. `moves`: this process moves the connection,
+// it does not find it moved.
+void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   guard_buffers();
   s.receive_wait.emplace(WaitOptions{});
   s.send_wait.emplace(WaitOptions{});
@@ -153,7 +154,7 @@ void begin_sharing(int fd, Socket& s, bool counted) {
     s.low_water = low_water;
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
-  count_pipe(s);
+  count_pipe(s, moves && s.pipe.end() == 1);
   limit_as_tcp(fd, s);
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
@@ -194,7 +195,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   slot.pipe_fd.store(s.pipe.memfd());
   if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
   if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed)) shared_moves->fetch_add(1);
-  begin_sharing(fd, s, counted);
+  begin_sharing(fd, s, counted, !counted);
   // PAIR face.state: the other end may send through the pipe
   s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
   Slot::open(slot.sends, me);
@@ -658,7 +659,7 @@ void catch_up(int fd, Socket& s) {
   }
   withdraw_offer(s);
   s.pipe = std::move(*pipe);
-  begin_sharing(fd, s, false);
+  begin_sharing(fd, s, false, false);
 }
 
 namespace {
@@ -786,9 +787,11 @@ void fork_is_over() {
 void forked() {
   slots.forked();
   Pipe::after_fork_in_child();
+  pipe_count_forked();
   for_each_socket(
       [](int, Socket& s, void*) {
         s.moving.clear();
+        s.charge = {};
         // The parent's offer is the parent's: who takes it up must find one process there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
         if (s.state.load() == Socket::State::kOffered && (!s.pipe || half_way)) {

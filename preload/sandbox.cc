@@ -27,6 +27,7 @@ namespace {
 enum State { kUnknown, kNoFilter, kUntried, kBeingTried, kPermits, kRefuses };
 std::atomic<int> state{kUnknown};
 std::atomic<bool> forked{false};
+std::atomic<bool> counting{true};  ///< nothing is known to kill for it
 std::atomic<std::uint32_t> asked{0};
 
 // --- what is there ------------------------------------------------------------------------------------
@@ -149,12 +150,17 @@ constexpr Probe kNeeded[] = {
     {"rt_sigaction", SYS_rt_sigaction, {SIGUSR1, 0, 0, 8}, 0},
     {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, 8}, 0},
     {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
-    // Where these are refused, as by Docker, a program that is executed with a connection waits for the other
-    // end.
+    // Where these are refused, as by Docker, a program that is executed with a connection waits for
+    // the other end.
     {"pidfd_open", SYS_pidfd_open, {kNone, 0}, kAny},
     {"pidfd_getfd", SYS_pidfd_getfd, {kNone, kNone, 0}, kAny},
+    // From here on what connections can do without.
+    {"semget", SYS_semget, {0x7fff'ffff, 1, 0}, kAny},
+    {"semctl", SYS_semctl, {kNone, 0, 13 /* GETALL */, kBuffer}, kAny},
+    {"semop", SYS_semop, {kNone, kBuffer, 1}, kAny},
 };
 constexpr int kProbes = static_cast<int>(std::size(kNeeded));
+constexpr int kWishes = 3;
 
 // In memory that parent and child share.
 struct Progress {
@@ -213,7 +219,9 @@ int try_filter() {
   const int passed = passing(*new (memory) Progress);
   sys::munmap(memory, sizeof(Progress));
   if (passed < 0) return kUntried;
-  if (passed == kProbes) {
+  if (passed >= kProbes - kWishes) {
+    counting.store(passed == kProbes,
+                   std::memory_order_relaxed);  // relaxed: asked once `state` has been stored
     CLAN_INFO("the filter of system calls lets pass what connections in shared memory need");
     return kPermits;
   }
@@ -301,6 +309,12 @@ bool permits_moving() {
   state.store(found);
   if (found == kPermits) note_process();
   return found == kPermits;
+}
+
+bool permits_counting() {
+  const int now = state.load();
+  return now == kNoFilter ||
+         (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: as above
 }
 
 void note_fork(bool in_child) {

@@ -15,6 +15,8 @@ bool is_filtered();
 /// System calls that moved connections need pass. False may become true when the program forks or makes a
 /// thread. Any thread; some ms, once, where there is a filter.
 bool permits_moving();
+/// So do those by which pipes are counted for the user (pipe_count.h), which connections can do without.
+bool permits_counting();
 /// The program has made a process, or a filter has let pass so much before exec.
 void note_fork(bool in_child);
 

@@ -27,6 +27,7 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
+#include "pipe_count.h"
 #include "real.h"
 #include "signals.h"
 
@@ -163,6 +164,7 @@ struct Socket {
   std::atomic<int> release_looks{0};
   std::atomic<std::uint32_t> receives_owing{0};
   std::atomic<bool> pipe_counted{false};
+  PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic_flag moving = ATOMIC_FLAG_INIT;
   std::uint64_t last_fork = 0;       ///< which it has been counted for; under the lock of fork
@@ -313,11 +315,15 @@ std::uint32_t ring_bytes();
 bool too_large_here(const Pipe& pipe);
 /// One more pipe is within what pipes may take of memory.
 bool may_have_pipe();
-/// It has moved here; the Socket is another connection's from now on.
-void count_pipe(Socket& s);
+/// It has moved here, and its memory is the user's: both ends count, and of the two of a pipe one
+/// is charged. The Socket is another connection's from now on.
+void count_pipe(Socket& s, bool charged);
 void discount_pipe(Socket& s);
 /// What the pipe of a socket takes, by the socket's buffers: when it moves, and when they are set.
 void limit_as_tcp(int fd, Socket& s);
+/// By a thread that sends: others of the user may have more pipes by now, or fewer. Looks now and
+/// then.
+void share_memory_anew(std::uint64_t now_ns);
 
 // --- memory (memory.cc) ------------------------------------------------------------------------------
 

@@ -143,6 +143,8 @@ CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
 }
 
 CLAN_INTERPOSE int close(int fd) {
+  // The other end of what is closed may become ready, past pipes.
+  if (const Held s = hold(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
   gone(fd);
   const int rc = real().close(fd);
   if (rc == 0 && rings_alive() && !in_borrowed_memory()) forget_ring(fd);
@@ -280,6 +282,7 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   if (s && s->shared() && (how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR)) {
     return shared_shutdown(fd, *s, how);
   }
+  clan::Pipe::wrote_past_pipes();
   const int rc = real().shutdown(fd, how);
   // Half closed it is not worth moving any more.
   if (rc == 0 && s) s->slot.load()->pinned = 1;

@@ -516,6 +516,7 @@ bool check_due(Socket& s) {
   const std::uint64_t now = monotonic_ns();
   if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
   s.checked_ns.store(now, std::memory_order_relaxed);
+  share_memory_anew(now);
   return true;
 }
 

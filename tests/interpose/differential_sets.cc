@@ -513,7 +513,10 @@ std::string World::take(Source& s) {
 int World::settle(const Source& s) {
   // A connection in shared memory wakes the kernel only where somebody sleeps.
   const bool may_have_moved = s.kind == Kind::kWarm || at_once_;
-  if (s.is_socket() && may_have_moved && std::getenv("LD_PRELOAD") != nullptr) return 0;
+  if (s.is_socket() && may_have_moved && std::getenv("LD_PRELOAD") != nullptr) {
+    // Whether its end is TCP's is not known here.
+    return at_once_ && s.over && kernel_has(s.fd, 20) ? 1 : 0;
+  }
   return kernel_has(s.fd, 1000) ? 1 : 0;
 }
 
@@ -598,10 +601,16 @@ std::vector<World::Deed> World::happen(int most, bool settles) {
 /// The order in which sources were first told of, as far as it is known.
 void World::say_order(const std::vector<Deed>& deeds, const std::vector<std::pair<Source*, std::uint32_t>>& told,
                       bool one_answer) {
-  std::string text[2];
-  auto is_plain = [this](const Source& s) { return !(s.kind == Kind::kWarm || (at_once_ && s.kind == Kind::kFresh)); };
+  std::string text[3];
+  // The end of one whose client may never have sent by shared memory may be TCP's to tell, and its
+  // place that of a plain one: of these only their own order is known.
+  auto is_either = [this](const Source& s) { return at_once_ && s.kind == Kind::kFresh && s.over; };
+  auto is_plain = [this](const Source& s) {
+    return !(s.kind == Kind::kWarm || (at_once_ && s.kind == Kind::kFresh));
+  };
   for (const auto& [source, events] : told) {
-    text[is_plain(*source) ? 1 : 0] += " " + source->name() + ":" + events_of(events);
+    const int kind = is_either(*source) ? 2 : is_plain(*source) ? 1 : 0;
+    text[kind] += " " + source->name() + ":" + events_of(events);
   }
   std::string order;
   for (const auto& [source, events] : told) order += " " + source->name();
@@ -611,8 +620,8 @@ void World::say_order(const std::vector<Deed>& deeds, const std::vector<std::pai
     clients += std::any_of(deeds.begin(), deeds.end(), [k](const Deed& d) { return d.client == k; }) ? 1 : 0;
   }
   const auto plain = std::count_if(deeds.begin(), deeds.end(), [&](const Deed& d) { return is_plain(*d.source); });
-  const bool known = one_answer && plain <= 1 && clients <= 1;
-  say("told%s |%s%s%s", text[0].c_str(), text[1].c_str(), known ? " in order" : "", known ? order.c_str() : "");
+  const bool known = one_answer && plain <= 1 && clients <= 1 && text[2].empty();
+  say("told%s |%s |%s%s%s", text[0].c_str(), text[1].c_str(), text[2].c_str(), known ? " in order" : "", known ? order.c_str() : "");
 }
 
 // --- steps --------------------------------------------------------------------------------------------------------

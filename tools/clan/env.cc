@@ -25,7 +25,7 @@ constexpr Variable kVariables[] = {
     {"CLAN_CONFIG", "a file with lines like CLAN_ONLY=80, for what the environment leaves unset"},
     {"CLAN_UIDS",
      "user ids, comma-separated: besides our own, whose processes may share memory with us"},
-    {"CLAN_MEMORY", "a size like 64M: what the connections of a process may take of memory; more stay on TCP"},
+    {"CLAN_MEMORY", "a size like 64M: what the connections of a user may take of memory; more stay on TCP"},
     {"CLAN_DIR",
      "a directory that containers share: connections between their network namespaces move, too"},
 #endif

@@ -55,6 +55,14 @@ bool has_small_files(pid_t pid) {
   return false;
 }
 
+bool same_ipc(pid_t pid) {
+  std::error_code none;
+  const auto link = [&](const std::string& of) {
+    return std::filesystem::read_symlink("/proc/" + of + "/ns/ipc", none);
+  };
+  return link("self") == link(std::to_string(pid));
+}
+
 bool has_many_pipes(pid_t pid, const ProcessFacts& facts) {
   std::error_code none;
   std::uint64_t pipes = 0;
@@ -62,7 +70,16 @@ bool has_many_pipes(pid_t pid, const ProcessFacts& facts) {
     const auto link = std::filesystem::read_symlink(entry.path(), none);
     if (!none && link.native().find(socket_face::kMemfdName) != std::string::npos) ++pipes;
   }
-  return pipes >= pipe_memory(facts.settings ? facts.settings->memory : 0, pid) / kLeastPipeBytes;
+  // As the process counts: its user's, where the kernel lets us see, and its own at least.
+  const PipeBounds bounds = pipe_bounds(facts.settings ? facts.settings->memory : 0, pid);
+  const auto reached = [&](std::uint64_t bytes, std::uint64_t group) {
+    const int counters = facts.user ? pipe_counters(*facts.user, group, false) : -1;
+    const std::int64_t counted = counters >= 0 && same_ipc(pid) ? counted_pipes(counters) : 0;
+    return std::max(pipes, counted < 0 ? 0 : static_cast<std::uint64_t>(counted)) + 1 >
+           bytes / kLeastPipeBytes;
+  };
+  return reached(bounds.user, 0) ||
+         (bounds.group.name != 0 && reached(bounds.group.bytes, bounds.group.name));
 }
 
 /// The CLAN_* variables a process began with. None if they are not there any more: programs write what `ps`

@@ -1,16 +1,25 @@
-// How much memory the pipes of a process may take: CLAN_MEMORY, or by what the machine and the cgroup have. For the
-// interposer, which keeps to it, and for `clan stat`, which tells who has reached it.
+// How much memory the pipes of a user may take, CLAN_MEMORY or by what the machine and the cgroup
+// have, and how many pipes the user has. For the interposer, which keeps to it, and for `clan
+// stat`, which tells who has reached it.
 //
-// Memory of a pipe belongs to the cgroup of whoever touches it first. At the cgroup's limit the kernel has nothing to
-// say to a store into shared memory, and ends the program; to a send by TCP it can say "later". So pipes keep well
-// below it: each may be filled with its share only, and there are no more of them than have a share of
-// kLeastPipeBytes.
+// Memory of a pipe belongs to the cgroup of whoever touches it first. At the cgroup's limit the
+// kernel has nothing to say to a store into shared memory, and ends the program; to a send by TCP
+// it can say "later". So pipes keep well below it: each may be filled with its share only, and
+// there are no more of them than have a share of kLeastPipeBytes.
+//
+// Pipes are counted in System V semaphores, which need no file and no helper, and from which the
+// kernel takes back what a process has added when that ends in whatever way (SEM_UNDO). There is a
+// set for each user, and one more for each cgroup with a limit that the user has processes in. A
+// pipe is counted once, by the process that moved its accepting end. Each IPC namespace has its own
+// semaphores.
 //
 // Nothing here takes memory; any thread.
 #pragma once
 
 #include <clan/system_call.h>
 #include <fcntl.h>
+#include <sys/ipc.h>
+#include <sys/sem.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 
@@ -40,15 +49,32 @@ bool read_text(const char* path, char (&text)[N]) {
   return n > 0;
 }
 
-/// The smallest of the limits in `file` of a group and those above it. ~0: none.
-inline std::uint64_t least_above(const char* root, const char* group, const char* file) {
-  std::uint64_t least = ~std::uint64_t{0};
+/// FNV-1a.
+inline std::uint64_t hash(const char* text, std::uint64_t from = 0xcbf2'9ce4'8422'2325u) {
+  for (; *text != 0; ++text) from = (from ^ static_cast<unsigned char>(*text)) * 0x100'0000'01b3u;
+  return from;
+}
+
+}  // namespace pipe_memory_detail
+
+/// A cgroup with a limit of memory.
+struct MemoryGroup {
+  std::uint64_t bytes = ~std::uint64_t{0};  ///< ~0: there is none
+  std::uint64_t name = 0;                   ///< a hash of its path
+};
+
+namespace pipe_memory_detail {
+
+/// The one with the smallest limit in `file` of a group and those above it.
+inline MemoryGroup least_above(const char* root, const char* group, const char* file) {
+  MemoryGroup least;
   char path[512], text[32], name[256];
   std::snprintf(name, sizeof name, "%s", group);
   for (;;) {
     std::snprintf(path, sizeof path, "%s%s/%s", root, name, file);
     if (read_text(path, text) && text[0] >= '0' && text[0] <= '9') {
-      least = std::min<std::uint64_t>(least, std::strtoull(text, nullptr, 10));
+      const std::uint64_t bytes = std::strtoull(text, nullptr, 10);
+      if (bytes < least.bytes) least = {bytes, hash(path)};
     }
     char* end = std::strrchr(name, '/');
     if (end == nullptr) return least;
@@ -58,16 +84,20 @@ inline std::uint64_t least_above(const char* root, const char* group, const char
 
 }  // namespace pipe_memory_detail
 
-/// The limit of memory of the cgroup of a process (0: the calling one), by what /proc and /sys show. ~0: none.
-inline std::uint64_t group_memory(int pid) {
+/// The cgroup that limits the memory of a process (0: the calling one), by what /proc and /sys
+/// show.
+inline MemoryGroup memory_group(int pid) {
   char path[64], text[2048];
   if (pid == 0) {
     std::snprintf(path, sizeof path, "/proc/self/cgroup");
   } else {
     std::snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
   }
-  std::uint64_t least = ~std::uint64_t{0};
+  MemoryGroup least;
   if (!pipe_memory_detail::read_text(path, text)) return least;
+  const auto take = [&least](const MemoryGroup& one) {
+    if (one.bytes < least.bytes) least = one;
+  };
   for (char* line = text; line != nullptr && *line != 0;) {  // NUMBER:CONTROLLERS:PATH
     char* next = std::strchr(line, '\n');
     if (next != nullptr) *next++ = 0;
@@ -75,13 +105,14 @@ inline std::uint64_t group_memory(int pid) {
     char* group = controllers != nullptr ? std::strchr(controllers + 1, ':') : nullptr;
     if (group != nullptr) {
       *group++ = 0;
-      const bool first = std::strcmp(controllers, ":memory") == 0, second = std::strcmp(controllers, ":") == 0;
+      const bool first = std::strcmp(controllers, ":memory") == 0,
+                 second = std::strcmp(controllers, ":") == 0;
       if (first) {
-        least = std::min(least, pipe_memory_detail::least_above("/sys/fs/cgroup/memory", group,
-                                                                "memory.limit_in_bytes"));
+        take(pipe_memory_detail::least_above("/sys/fs/cgroup/memory", group,
+                                             "memory.limit_in_bytes"));
       }
       if (second) {
-        least = std::min(least, pipe_memory_detail::least_above("/sys/fs/cgroup", group, "memory.max"));
+        take(pipe_memory_detail::least_above("/sys/fs/cgroup", group, "memory.max"));
       }
     }
     line = next;
@@ -89,12 +120,55 @@ inline std::uint64_t group_memory(int pid) {
   return least;
 }
 
-/// Bytes that the pipes of a process may take. `setting`: CLAN_MEMORY, 0: not set. `pid` as above.
-inline std::uint64_t pipe_memory(std::uint64_t setting, int pid) {
-  if (setting != 0) return setting;
+/// What the pipes of a user may take, and those of the user's processes in one cgroup.
+struct PipeBounds {
+  std::uint64_t user = 0;  ///< bytes
+  MemoryGroup group;
+};
+
+/// Of a process (0: the calling one). `setting`: CLAN_MEMORY, which holds for the user alone; 0:
+/// not set.
+inline PipeBounds pipe_bounds(std::uint64_t setting, int pid) {
+  if (setting != 0) return {setting, {}};
   struct sysinfo about {};
-  const std::uint64_t all = sys::call(SYS_sysinfo, &about) == 0 ? std::uint64_t{about.totalram} * about.mem_unit : 1u << 30;
-  return std::min(all / kPipesPart, group_memory(pid) / kPipesPartOfGroup);
+  const bool known = sys::call(SYS_sysinfo, &about) == 0;
+  const std::uint64_t all = known ? std::uint64_t{about.totalram} * about.mem_unit : 1u << 30;
+  MemoryGroup group = memory_group(pid);
+  if (group.bytes >= all) group = {};  // version 1 says that there is no limit by a large number
+  if (group.name != 0) group.bytes /= kPipesPartOfGroup;
+  return {all / kPipesPart, group};
+}
+
+// --- how many there are
+// ---------------------------------------------------------------------------------
+
+/// In a set; each holds 32767.
+constexpr int kPipeCounters = 8;
+
+/// The set in which the pipes of a user are counted, or with MemoryGroup::name those of one group;
+/// made if `makes`. -1 with errno: there is none, or another user has taken its key.
+inline int pipe_counters(unsigned uid, std::uint64_t group, bool makes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "clan1 pipes %u %llx", uid,
+                static_cast<unsigned long long>(group));
+  const std::uint64_t hash = pipe_memory_detail::hash(text);
+  auto key = static_cast<key_t>(hash ^ hash >> 32);
+  if (key == IPC_PRIVATE) key = 1;
+  const long id = sys::call(SYS_semget, key, kPipeCounters, makes ? IPC_CREAT | 0600 : 0);
+  struct semid_ds about {};
+  if (id < 0 || sys::call(SYS_semctl, id, 0, IPC_STAT, &about) != 0) return -1;
+  if (about.sem_perm.uid == uid && about.sem_nsems == kPipeCounters) return static_cast<int>(id);
+  errno = EACCES;
+  return -1;
+}
+
+/// What a set counts; <0 with errno: it is not there any more.
+inline std::int64_t counted_pipes(int id) {
+  unsigned short values[kPipeCounters] = {};
+  if (sys::call(SYS_semctl, id, 0, GETALL, values) != 0) return -1;
+  std::int64_t sum = 0;
+  for (const unsigned short value : values) sum += value;
+  return sum;
 }
 
 }  // namespace clan

@@ -40,7 +40,7 @@ struct Settings {
   /// CLAN_DIR.
   static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
   char directory[kMostDirectory + 1] = {};
-  std::uint64_t memory = 0;  ///< CLAN_MEMORY: bytes that the pipes of a process may take, 0: see pipe_memory.h
+  std::uint64_t memory = 0;  ///< CLAN_MEMORY: bytes that the pipes of a user may take, 0: see pipe_memory.h
 
   bool has_directory() const { return directory[0] != 0; }
   bool names_uid(uid_t uid) const {
