@@ -13,7 +13,7 @@
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
-#include "pieces.h"
+#include "transport/pieces.h"
 
 namespace clan::ofi {
 namespace {
@@ -115,15 +115,15 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
     sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   }
   if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
-    if (const int rc = endpoint.port().fence(*target.peer); rc != 0) return rc;
+    if (const int rc = endpoint.transport().fence(*target.peer); rc != 0) return rc;
   }
   if (is_short) [[likely]] {
-    return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
+    return endpoint.transport().start_atomic(endpoint, *target.peer, sending, results, results_count);
   }
   sending.inject = a.silent || (a.flags & FI_INJECT) != 0;
   if (sending.inject && sending.length - head > kInjectBytes) return -FI_EMSGSIZE;
   sending.header.data = count;
-  return endpoint.port().start_long_atomic(endpoint, *target.peer, sending, results, results_count);
+  return endpoint.transport().start_long_atomic(endpoint, *target.peer, sending, results, results_count);
 }
 
 // FI_TRIGGER: when the counter says so.
@@ -321,8 +321,8 @@ ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& m
 
 // --- long operations -------------------------------------------------------------------------------
 
-ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
-                                std::size_t result_count) {
+ssize_t Transport::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
+                                     std::size_t result_count) {
   std::size_t owed = 0;
   for (std::size_t i = 0; i < result_count; ++i) owed += results[i].iov_len;
   const bool is_barrier = owed > kMostAtOnce;
@@ -352,7 +352,7 @@ ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending
   return rc;
 }
 
-int Port::read_body(const LongAtomic& work, std::uint64_t offset, std::byte* to, std::size_t length) {
+int Transport::read_body(const LongAtomic& work, std::uint64_t offset, std::byte* to, std::size_t length) {
   if (work.aside) {
     auto s = messages_->copy(*work.aside, offset, {to, length});
     return s ? 0 : s.error().err;
@@ -362,7 +362,7 @@ int Port::read_body(const LongAtomic& work, std::uint64_t offset, std::byte* to,
 }
 
 // What is asked for, and whether all of it can be done.
-int Port::check(LongAtomic& work, const WireHeader& header, const AtomicRequest& request) {
+int Transport::check(LongAtomic& work, const WireHeader& header, const AtomicRequest& request) {
   work.type = static_cast<fi_datatype>(request.type);
   work.op = static_cast<fi_op>(request.op);
   work.kind = static_cast<AtomicKind>(request.kind);
@@ -398,7 +398,7 @@ int Port::check(LongAtomic& work, const WireHeader& header, const AtomicRequest&
 
 // The next values of one target, and their results. The region is looked for each time: between two steps its
 // owner may have closed it.
-int Port::step(Peer& peer, LongAtomic& work) {
+int Transport::step(Peer& peer, LongAtomic& work) {
   const AtomicTarget& target = work.targets[work.target];
   MemoryRegion* region = domain_.find_region(target.key);
   if (region == nullptr) return FI_ENOKEY;
@@ -440,7 +440,7 @@ int Port::step(Peer& peer, LongAtomic& work) {
   return 0;
 }
 
-void Port::conclude(Peer& peer, LongAtomic& work, int err) {
+void Transport::conclude(Peer& peer, LongAtomic& work, int err) {
   if (work.aside) messages_->finish(*work.aside);
   Endpoint* endpoint = work.context < endpoints_.size() ? endpoints_[work.context] : nullptr;
   if (err == 0 && endpoint != nullptr)
@@ -455,7 +455,7 @@ void Port::conclude(Peer& peer, LongAtomic& work, int err) {
 }
 
 // True when nothing is left to be done.
-bool Port::carry_on(Peer& peer) {
+bool Transport::carry_on(Peer& peer) {
   while (peer.long_atomic && peer.answers.empty()) {
     LongAtomic& work = *peer.long_atomic;
     const int err = step(peer, work);
@@ -466,8 +466,8 @@ bool Port::carry_on(Peer& peer) {
   return peer.answers.empty();
 }
 
-void Port::arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
-                               const IncomingMessage& incoming) {
+void Transport::arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
+                                    const IncomingMessage& incoming) {
   AtomicRequest request;
   if (!take_front(bytes, &request)) {
     messages_->drop();

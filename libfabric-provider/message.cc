@@ -83,9 +83,9 @@ ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_add
   sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0 && !endpoint.datagrams();
   sending.counter = ending.counter;
   if ((flags & FI_FENCE) != 0) [[unlikely]] {
-    if (const int rc = endpoint.port().fence(*target.peer); rc != 0) return rc;
+    if (const int rc = endpoint.transport().fence(*target.peer); rc != 0) return rc;
   }
-  const ssize_t rc = endpoint.port().send(endpoint, *target.peer, sending);
+  const ssize_t rc = endpoint.transport().send(endpoint, *target.peer, sending);
   if (rc == 0 || !lost(endpoint, rc)) [[likely]]
     return rc;
   if (ending.counter != nullptr) ending.counter->count();
@@ -144,7 +144,7 @@ ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
   if (target.peer == nullptr) return -target.err;
   WireHeader header = label.header();
   header.context = target.context;
-  ssize_t rc = endpoint.port().send_at_once(*target.peer, header, buffer, length);
+  ssize_t rc = endpoint.transport().send_at_once(*target.peer, header, buffer, length);
   if (rc != 0 && lost(endpoint, rc)) rc = 0;
   if (rc == 0) {
     if (Counter* counter = endpoint.counter(Endpoint::kSends)) counter->count();
@@ -214,7 +214,7 @@ void show(Endpoint& endpoint, Unexpected& message, void* context) {
     completion.flags |= FI_REMOTE_CQ_DATA;
     completion.data = message.header.data;
   }
-  if (endpoint.tells_source()) completion.source = endpoint.port().address_of(*message.from);
+  if (endpoint.tells_source()) completion.source = endpoint.transport().address_of(*message.from);
   cq->write(completion);
 }
 
@@ -223,7 +223,7 @@ ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint6
   ReceiveQueue& queue = endpoint.receives();
   const Peer* from;
   if (!endpoint.find_source(wanted.from, &from)) return -FI_EINVAL;
-  endpoint.port().progress();
+  endpoint.transport().progress();
   Unexpected* message = queue.find(kTagged, from, wanted.tag, wanted.ignore);
   if (message == nullptr) {
     Completion completion;
@@ -236,7 +236,7 @@ ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint6
   show(endpoint, *message, context);
   if ((flags & FI_DISCARD) != 0) {
     queue.unexpected(kTagged).remove(*message);
-    endpoint.port().discard(*message);
+    endpoint.transport().discard(*message);
   } else if ((flags & FI_CLAIM) != 0) {
     queue.unexpected(kTagged).remove(*message);
     message->claimed_by = context;
@@ -255,13 +255,13 @@ ssize_t take_claimed(Endpoint& endpoint, const iovec* iov, std::size_t count, co
   queue.claimed().remove(*message);
   if ((flags & FI_DISCARD) != 0) {
     show(endpoint, *message, context);
-    endpoint.port().discard(*message);
+    endpoint.transport().discard(*message);
     return 0;
   }
   Posted* posted = make_receive(endpoint, iov, count, wanted, nullptr, context, flags);
   posted->claims = true;
   queue.posted(kTagged).push_back(*posted);
-  message->to->port().deliver(*message, *posted, queue, kTagged);
+  message->to->transport().deliver(*message, *posted, queue, kTagged);
   return 0;
 }
 

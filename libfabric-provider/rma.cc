@@ -7,7 +7,7 @@
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
-#include "pieces.h"
+#include "transport/pieces.h"
 
 namespace clan::ofi {
 namespace {
@@ -28,7 +28,7 @@ struct Access {
 };
 
 // Copies piece by piece, where pieces of both sides overlap.
-int copy(Port& port, Peer& peer, const Access& a) {
+int copy(Transport& transport, Peer& peer, const Access& a) {
   std::size_t l = 0, l_done = 0;
   for (std::size_t r = 0; r < a.remote_count; ++r) {
     std::size_t r_done = 0;
@@ -39,8 +39,8 @@ int copy(Port& port, Peer& peer, const Access& a) {
       }
       if (l == a.local_count) return 0;
       const std::size_t n = std::min(a.remote[r].len - r_done, a.local[l].iov_len - l_done);
-      const int rc = port.access(peer, a.write, a.remote[r].key, a.remote[r].addr + r_done,
-                                 static_cast<std::byte*>(a.local[l].iov_base) + l_done, n);
+      const int rc = transport.access(peer, a.write, a.remote[r].key, a.remote[r].addr + r_done,
+                                      static_cast<std::byte*>(a.local[l].iov_base) + l_done, n);
       if (rc != 0) return rc;
       r_done += n;
       l_done += n;
@@ -53,13 +53,13 @@ int copy(Port& port, Peer& peer, const Access& a) {
 ssize_t access_now(Endpoint& endpoint, const Access& a) {
   if (a.local_count > kIovLimit || a.remote_count > kIovLimit) return -FI_EINVAL;
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
-  Port& port = endpoint.port();
+  Transport& transport = endpoint.transport();
   const Endpoint::Target target = endpoint.target(a.peer);
   Peer* const peer = target.peer;
   if (peer == nullptr) return -target.err;
-  if (const int rc = port.ready(*peer); rc != 0) return rc;
+  if (const int rc = transport.ready(*peer); rc != 0) return rc;
   if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
-    if (const int rc = port.fence(*peer); rc != 0) return rc;
+    if (const int rc = transport.fence(*peer); rc != 0) return rc;
   }
   std::size_t length = 0, local_length = 0;
   for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
@@ -71,27 +71,27 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   if (a.remote_count == 1 && length > 0 && length <= kMostSmallAccess && length == local_length &&
       (a.write || a.local_count == 1) && peer->answers.empty() && !endpoint.domain().progresses_alone())
       [[likely]] {
-    const int rc = port.start_small_access(endpoint, *peer,
-                                           {.write = a.write,
-                                            .context = target.context,
-                                            .key = a.remote[0].key,
-                                            .address = a.remote[0].addr,
-                                            .local = a.local,
-                                            .local_count = a.local_count,
-                                            .length = length,
-                                            .data = a.data,
-                                            .program_context = a.context,
-                                            .completion = wants_completion,
-                                            .counter = counter});
+    const int rc = transport.start_small_access(endpoint, *peer,
+                                                {.write = a.write,
+                                                 .context = target.context,
+                                                 .key = a.remote[0].key,
+                                                 .address = a.remote[0].addr,
+                                                 .local = a.local,
+                                                 .local_count = a.local_count,
+                                                 .length = length,
+                                                 .data = a.data,
+                                                 .program_context = a.context,
+                                                 .completion = wants_completion,
+                                                 .counter = counter});
     if (rc != -FI_EOPNOTSUPP) return rc;
   }
   // Small accesses and atomic operations on their way come first, and so do notices that found no room.
-  if (port.finish_accesses(*peer) != Port::Left::kNone) {
-    port.progress();
-    if (port.finish_accesses(*peer) != Port::Left::kNone) return -FI_EAGAIN;
+  if (transport.finish_accesses(*peer) != Transport::Left::kNone) {
+    transport.progress();
+    if (transport.finish_accesses(*peer) != Transport::Left::kNone) return -FI_EAGAIN;
   }
   if (peer->atomics > 0 || !peer->answers.empty()) {
-    port.progress();
+    transport.progress();
     if (peer->atomics > 0 || !peer->answers.empty()) return -FI_EAGAIN;
   }
   const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
@@ -107,13 +107,13 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
     lasting.local = &piece;
     lasting.local_count = 1;
   }
-  int rc = copy(port, *peer, lasting);
-  if (port.has_begun_access()) [[unlikely]] {
-    const int ended = port.end_access();
+  int rc = copy(transport, *peer, lasting);
+  if (transport.has_begun_access()) [[unlikely]] {
+    const int ended = transport.end_access();
     if (ended == -FI_EINPROGRESS) {
       SlowCopies copies;
       copies.err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
-      copies.tells_owner = a.data != nullptr || (length > 0 && port.owner_listens(*peer, key));
+      copies.tells_owner = a.data != nullptr || (length > 0 && transport.owner_listens(*peer, key));
       copies.write = a.write;
       copies.context = target.context;
       copies.key = key;
@@ -125,15 +125,16 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
       sending.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
       sending.completion = wants_completion;
       sending.counter = counter;
-      port.go_on_later(endpoint, *peer, sending, std::move(copies), std::move(bytes));
+      transport.go_on_later(endpoint, *peer, sending, std::move(copies), std::move(bytes));
       return 0;
     }
     if (rc == 0) rc = ended;
   }
   if (rc == -FI_EAGAIN) return rc;
   if (rc == 0) {
-    if (a.data != nullptr || (length > 0 && port.owner_listens(*peer, key))) {
-      if (int told = port.tell_owner(*peer, target.context, a.write, key, address, length, a.data); told != 0)
+    if (a.data != nullptr || (length > 0 && transport.owner_listens(*peer, key))) {
+      if (int told = transport.tell_owner(*peer, target.context, a.write, key, address, length, a.data);
+          told != 0)
         return told;
     }
   } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {

@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "libfabric-provider/wire.h"
+#include "libfabric-provider/transport/wire.h"
 #include "libfabric/node.h"
 
 namespace clan::test {

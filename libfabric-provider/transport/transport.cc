@@ -1,4 +1,4 @@
-#include "port.h"
+#include "transport/transport.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,8 +6,8 @@
 #include "counter.h"
 #include "domain.h"
 #include "endpoint.h"
-#include "pieces.h"
-#include "port_list.h"
+#include "transport/pieces.h"
+#include "transport_list.h"
 
 namespace clan::ofi {
 namespace {
@@ -29,33 +29,34 @@ MessageOptions message_options() {
 
 }  // namespace
 
-// --- PortList --------------------------------------------------------------------------------------
+// --- TransportList --------------------------------------------------------------------------------------
 
-void PortList::add(Port& port) {
-  for (auto& [known, times] : ports_) {
-    if (known == &port) {
+void TransportList::add(Transport& transport) {
+  for (auto& [known, times] : transports_) {
+    if (known == &transport) {
       ++times;
       return;
     }
   }
-  ports_.emplace_back(&port, 1u);
+  transports_.emplace_back(&transport, 1u);
 }
 
-void PortList::remove(Port& port) {
-  std::erase_if(ports_, [&port](auto& entry) { return entry.first == &port && --entry.second == 0; });
+void TransportList::remove(Transport& transport) {
+  std::erase_if(transports_,
+                [&transport](auto& entry) { return entry.first == &transport && --entry.second == 0; });
 }
 
-void PortList::progress(const Cq* until) {
-  for (const auto& [port, times] : ports_) {
-    port->tidy();
-    port->progress(until);
+void TransportList::progress(const Cq* until) {
+  for (const auto& [transport, times] : transports_) {
+    transport->tidy();
+    transport->progress(until);
     if (until != nullptr && !until->empty()) return;
   }
 }
 
 // --- life ------------------------------------------------------------------------------------------
 
-Port::~Port() {
+Transport::~Transport() {
   if (messages_) finish_accesses();
   if (turned_away_ > 0)
     FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %llu messages of strangers\n", address_.port(),
@@ -94,25 +95,25 @@ Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
   }
 }
 
-int Port::start(const SocketAddress& wanted) {
+int Transport::start(const SocketAddress& wanted) {
   if (messages_) return 0;
   auto taken = take_name(domain_.context(), wanted, message_options(), &address_);
   if (!taken) return failure(taken.error());
   messages_.emplace(std::move(*taken));
-  const int rc = domain_.add_port(*this);
+  const int rc = domain_.add_transport(*this);
   if (rc != 0) messages_.reset();  // it may be tried again
   return rc;
 }
 
 // More than once does no harm.
-int Port::register_with(EventQueue& events) {
+int Transport::register_with(EventQueue& events) {
   if (registered_) return 0;
   if (auto s = messages_->register_with(events, 0); !s) return failure(s.error());
   registered_ = true;
   return 0;
 }
 
-void Port::attach(Endpoint& endpoint, unsigned context) {
+void Transport::attach(Endpoint& endpoint, unsigned context) {
   if (endpoints_.size() <= context) endpoints_.resize(context + 1);
   endpoints_[context] = &endpoint;
   for (Unexpected* message = homeless_.first(); message != nullptr;) {
@@ -129,7 +130,7 @@ void Port::attach(Endpoint& endpoint, unsigned context) {
   }
 }
 
-bool Port::uses(const Counter& counter) const {
+bool Transport::uses(const Counter& counter) const {
   const auto counts = [&](const auto& operation) {
     return operation->live && operation->owner != nullptr && operation->counter == &counter;
   };
@@ -144,7 +145,7 @@ bool Port::uses(const Counter& counter) const {
   return false;
 }
 
-void Port::forget(const Endpoint& endpoint) {
+void Transport::forget(const Endpoint& endpoint) {
   for (auto& operation : operations_) {
     if (operation->live && operation->owner == &endpoint) operation->owner = nullptr;
   }
@@ -160,7 +161,7 @@ void Port::forget(const Endpoint& endpoint) {
   }
 }
 
-void Port::detach(Endpoint& endpoint, unsigned context) {
+void Transport::detach(Endpoint& endpoint, unsigned context) {
   if (context < endpoints_.size() && endpoints_[context] == &endpoint) endpoints_[context] = nullptr;
   endpoint.receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
     if (message.to != &endpoint) return;
@@ -171,7 +172,7 @@ void Port::detach(Endpoint& endpoint, unsigned context) {
 
 // --- operations ------------------------------------------------------------------------------------
 
-Operation& Port::make_operation(Endpoint* owner, Peer& peer, const Sending& sending) {
+Operation& Transport::make_operation(Endpoint* owner, Peer& peer, const Sending& sending) {
   if (free_operations_ == nullptr) {
     operations_.push_back(std::make_unique<Operation>());
     operations_.back()->id = static_cast<std::uint32_t>(operations_.size() - 1);
@@ -196,7 +197,7 @@ Operation& Port::make_operation(Endpoint* owner, Peer& peer, const Sending& send
 }
 
 // Whether a peer may be asked for so much more.
-bool Port::may_ask(Peer& peer, std::size_t bytes) {
+bool Transport::may_ask(Peer& peer, std::size_t bytes) {
   if (peer.owed + bytes <= kMostOwed) [[likely]]
     return true;
   progress();
@@ -204,7 +205,7 @@ bool Port::may_ask(Peer& peer, std::size_t bytes) {
 }
 
 // An operation that has been sent: its answer brings so much.
-void Port::charge(Operation& operation, std::size_t bytes, bool is_barrier) {
+void Transport::charge(Operation& operation, std::size_t bytes, bool is_barrier) {
   Peer& peer = *operation.peer;
   operation.owed = bytes;
   peer.owed += bytes;
@@ -215,12 +216,12 @@ void Port::charge(Operation& operation, std::size_t bytes, bool is_barrier) {
 }
 
 // One of the things that an operation waits for has come.
-void Port::settle(Operation& operation) {
+void Transport::settle(Operation& operation) {
   if (operation.waits_for_copy || operation.waits_for_answer) return;
   finish(operation, operation.err);
 }
 
-void Port::release(Operation& operation) {
+void Transport::release(Operation& operation) {
   operation.live = false;
   if (operation.owed != 0) {
     Peer& peer = *operation.peer;
@@ -232,7 +233,7 @@ void Port::release(Operation& operation) {
   free_operations_ = &operation;
 }
 
-void Port::finish(Operation& operation, int err) {
+void Transport::finish(Operation& operation, int err) {
   release(operation);
   if (operation.owner == nullptr) return;
   if (err != 0) {
@@ -249,7 +250,7 @@ void Port::finish(Operation& operation, int err) {
 }
 
 // Seldom asked for, so nobody keeps account of it.
-int Port::fence(Peer& peer) {
+int Transport::fence(Peer& peer) {
   const auto busy = [&](const auto& operation) { return operation->live && operation->peer == &peer; };
   for (int attempt = 0; std::any_of(operations_.begin(), operations_.end(), busy); ++attempt) {
     if (attempt > 0) return -FI_EAGAIN;
@@ -261,7 +262,8 @@ int Port::fence(Peer& peer) {
 
 // --- sending ---------------------------------------------------------------------------------------
 
-ssize_t Port::send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
+ssize_t Transport::send_after_progress(Peer& to, const WireHeader& header, const void* bytes,
+                                       std::size_t length) {
   if (int rc = ready(to); rc != 0) return rc;
   for (int attempt = 0;; ++attempt) {
     const Status sent = send_whole(to, header, bytes, length);
@@ -274,7 +276,7 @@ ssize_t Port::send_after_progress(Peer& to, const WireHeader& header, const void
   }
 }
 
-Status Port::send_pieces(Peer& to, const Sending& sending) {
+Status Transport::send_pieces(Peer& to, const Sending& sending) {
   const std::size_t total = sizeof(WireHeader) + sending.length;
   auto room = messages_->reserve(to.index, total);
   if (!room) return room.error();
@@ -284,7 +286,7 @@ Status Port::send_pieces(Peer& to, const Sending& sending) {
   return {};
 }
 
-ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
+ssize_t Transport::send(Endpoint& from, Peer& to, const Sending& sending) {
   if (int rc = ready(to); rc != 0) return rc;
   const bool whole = sending.length <= kInjectBytes;  // through the ring, header and all
   if (whole && !sending.delivery) {
@@ -315,8 +317,8 @@ ssize_t Port::send(Endpoint& from, Peer& to, const Sending& sending) {
   return rc;
 }
 
-ssize_t Port::post(Operation& operation, std::span<const std::byte> header, const Sending& sending,
-                   bool waits_for_answer) {
+ssize_t Transport::post(Operation& operation, std::span<const std::byte> header, const Sending& sending,
+                        bool waits_for_answer) {
   Peer& to = *operation.peer;
   std::span<const std::byte> body(
       sending.count > 0 ? static_cast<const std::byte*>(sending.iov[0].iov_base) : nullptr, sending.length);
@@ -349,8 +351,8 @@ ssize_t Port::post(Operation& operation, std::span<const std::byte> header, cons
   return 0;
 }
 
-ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
-                           std::size_t result_count) {
+ssize_t Transport::start_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
+                                std::size_t result_count) {
   std::size_t owed = kAnswerCost;
   for (std::size_t i = 0; i < result_count; ++i) owed += results[i].iov_len;
   if (!may_ask(to, owed)) return -FI_EAGAIN;
@@ -380,7 +382,7 @@ ssize_t Port::start_atomic(Endpoint& from, Peer& to, const Sending& sending, con
 }
 
 // Something small that must get there, though there be no room now.
-void Port::answer(Peer& peer, const void* message, std::size_t length) {
+void Transport::answer(Peer& peer, const void* message, std::size_t length) {
   if (peer.index == kNoPeer && peer.pending == kNoPeer) return;
   const auto* bytes = static_cast<const std::byte*>(message);
   if (peer.answers.empty()) {
@@ -398,12 +400,12 @@ void Port::answer(Peer& peer, const void* message, std::size_t length) {
   }
 }
 
-void Port::note_crowded(Peer& peer) {
+void Transport::note_crowded(Peer& peer) {
   if (!std::exchange(peer.crowded, true)) crowded_.push_back(&peer);
 }
 
 // True when nothing is left.
-bool Port::flush(Peer& peer) {
+bool Transport::flush(Peer& peer) {
   if (peer.index == kNoPeer && peer.pending != kNoPeer && !peer.answers.empty()) {
     if (const int rc = accepted(peer); rc == -FI_EAGAIN) return false;
   }
@@ -420,14 +422,14 @@ bool Port::flush(Peer& peer) {
   return carry_on(peer);
 }
 
-void Port::acknowledge(Peer& peer, const WireHeader& header) {
+void Transport::acknowledge(Peer& peer, const WireHeader& header) {
   const WireHeader ack{.op = Op::kAck, .id = header.id};
   answer(peer, &ack, sizeof ack);
 }
 
 // --- receiving -------------------------------------------------------------------------------------
 
-bool Port::make_progress(const Cq* until) {
+bool Transport::make_progress(const Cq* until) {
   progressing_ = true;
   bool moved = true;
   try {
@@ -442,7 +444,7 @@ bool Port::make_progress(const Cq* until) {
   return moved;
 }
 
-void Port::break_with(PeerIndex index) {
+void Transport::break_with(PeerIndex index) {
   FI_WARN(&g_provider, FI_LOG_EP_DATA, "port %u: no memory for what a peer wants\n", address_.port());
   if (index == kNoPeer) return;
   try {
@@ -452,7 +454,7 @@ void Port::break_with(PeerIndex index) {
   }
 }
 
-void Port::break_with_doomed() {
+void Transport::break_with_doomed() {
   any_doomed_ = false;
   for (PeerIndex index = 0; index < by_index_.size(); ++index) {
     Peer* const peer = by_index_[index];
@@ -462,7 +464,7 @@ void Port::break_with_doomed() {
   }
 }
 
-bool Port::work_off(const Cq* until) {
+bool Transport::work_off(const Cq* until) {
   bool moved = false;
   taking_ = kNoPeer;
   if (!held_.empty()) [[unlikely]]
@@ -512,7 +514,7 @@ bool Port::work_off(const Cq* until) {
   return moved;
 }
 
-bool Port::arrived(const IncomingMessage& message) {
+bool Transport::arrived(const IncomingMessage& message) {
   std::span<const std::byte> head = message.offered ? message.header : message.bytes;
   WireHeader header;
   Peer* peer = message.from < by_index_.size() ? by_index_[message.from] : nullptr;
@@ -553,7 +555,7 @@ bool Port::arrived(const IncomingMessage& message) {
 
 // Whether a request has to wait as its peer does not take the answers to others. Not where it has gone: then
 // there is no more to come.
-bool Port::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header) {
+bool Transport::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header) {
   bool waits = peer.answer_bytes > kMostKept;
   switch (header.op) {
     case Op::kMessage:
@@ -569,8 +571,8 @@ bool Port::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header)
 // kNo: the message is still in front, and may go. kWaits: it must not, for there is no memory to keep it.
 // Then all that comes after it waits too, and so do the senders when their rings are full; a receive that
 // fits it, or memory, ends that.
-[[gnu::always_inline]] inline Port::Taken Port::arrived_for_receive(Peer& peer, const WireHeader& header,
-                                                                    const IncomingMessage& message) {
+[[gnu::always_inline]] inline Transport::Taken Transport::arrived_for_receive(
+    Peer& peer, const WireHeader& header, const IncomingMessage& message) {
   Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
   const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
   Posted* posted = nullptr;
@@ -630,11 +632,11 @@ bool Port::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header)
   return Taken::kNo;
 }
 
-[[gnu::always_inline]] inline void Port::complete_receive(Endpoint& endpoint, Peer& from,
-                                                          const WireHeader& header, std::size_t size,
-                                                          const std::byte* bytes, const SetAside* aside,
-                                                          Posted& posted, ReceiveQueue& queue,
-                                                          ReceiveQueue::Kind kind) {
+[[gnu::always_inline]] inline void Transport::complete_receive(Endpoint& endpoint, Peer& from,
+                                                               const WireHeader& header, std::size_t size,
+                                                               const std::byte* bytes, const SetAside* aside,
+                                                               Posted& posted, ReceiveQueue& queue,
+                                                               ReceiveQueue::Kind kind) {
   const std::size_t room = posted.length - posted.used;
   const std::size_t n = std::min(size, room);
   int err = 0;
@@ -709,25 +711,25 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) 
   const std::uint64_t tag = posted.tag, ignore = posted.ignore;
   while (Unexpected* message = queue.find(kind, from, tag, ignore)) {
     queue.unexpected(kind).remove(*message);
-    message->to->port().deliver(*message, posted, queue, kind);
+    message->to->transport().deliver(*message, posted, queue, kind);
     // One that has got its message, or is used up, is not the last of the list any more.
     if (queue.posted(kind).last() != &posted) return;
   }
 }
 
-void Port::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind) {
+void Transport::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind) {
   complete_receive(*message.to, *message.from, message.header, message.size, message.bytes(),
                    message.offered ? &message.aside : nullptr, posted, queue, kind);
   Unexpected::destroy(&message);
 }
 
-void Port::discard(Unexpected& message) {
+void Transport::discard(Unexpected& message) {
   if (message.offered) messages_->finish(message.aside);
   if ((message.header.flags & kWantsAck) != 0) acknowledge(*message.from, message.header);
   Unexpected::destroy(&message);
 }
 
-void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+void Transport::arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
   if (header.id >= operations_.size()) return;
   Operation& operation = *operations_[header.id];
   if (!operation.live || !operation.waits_for_answer || operation.peer != &peer) return;
@@ -752,7 +754,7 @@ void Port::arrived_answer(Peer& peer, const WireHeader& header, std::span<const 
   settle(operation);
 }
 
-void Port::arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+void Transport::arrived_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
   AtomicRequest request;
   if (!take_front(bytes, &request)) return;
   struct {

@@ -1,4 +1,4 @@
-// Port's peers: how they are found, connected to and heard of, and what becomes of those that go.
+// Transport's peers: how they are found, connected to and heard of, and what becomes of those that go.
 #include <clan/clock.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 #include "domain.h"
 #include "endpoint.h"
-#include "port.h"
+#include "transport/transport.h"
 
 namespace clan::ofi {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::size_t kMostStrangers = 16;  ///< who have introduced themselves,
 
 }  // namespace
 
-Peer& Port::peer_named(const Name& name) {
+Peer& Transport::peer_named(const Name& name) {
   if (auto known = peers_.find(name); known != peers_.end()) return *known->second;
   // What we owe a peer must not fail for want of memory to remember that.
   if (crowded_.capacity() <= peers_.size()) crowded_.reserve(2 * peers_.size() + 8);
@@ -29,7 +29,7 @@ Peer& Port::peer_named(const Name& name) {
   return *peers_.try_emplace(name, std::move(peer)).first->second;
 }
 
-Peer* Port::peer_slowly(fi_addr_t address) {
+Peer* Transport::peer_slowly(fi_addr_t address) {
   // First, as another process may change a vector that has a name.
   const std::uint32_t generation = av_->generation();
   const Name* name = av_->find(address);
@@ -42,7 +42,7 @@ Peer* Port::peer_slowly(fi_addr_t address) {
   return by_address_[address] = &peer_named(*name);
 }
 
-fi_addr_t Port::find_address(Peer& peer) {
+fi_addr_t Transport::find_address(Peer& peer) {
   peer.generation = av_generation();
   peer.address = av_ != nullptr ? av_->find(peer.name) : FI_ADDR_NOTAVAIL;
   return peer.address;
@@ -50,7 +50,7 @@ fi_addr_t Port::find_address(Peer& peer) {
 
 // Asks for a connection. Who connects introduces itself; `first`, if any, follows at once. The driver threads
 // see to it that both get there, whether or not the program makes progress.
-int Port::begin_connect(Peer& peer, std::span<const std::byte> first) {
+int Transport::begin_connect(Peer& peer, std::span<const std::byte> first) {
   if (!peer.name.local()) return -FI_EHOSTUNREACH;
   struct {
     WireHeader header{.op = Op::kHello};
@@ -76,7 +76,7 @@ int Port::begin_connect(Peer& peer, std::span<const std::byte> first) {
   return 0;
 }
 
-int Port::ready_slowly(Peer& peer) {
+int Transport::ready_slowly(Peer& peer) {
   if (peer.barriers > 0) {
     progress();
     if (peer.barriers > 0) return -FI_EAGAIN;
@@ -84,18 +84,18 @@ int Port::ready_slowly(Peer& peer) {
   return connected(peer);
 }
 
-int Port::connected(Peer& peer) {
+int Transport::connected(Peer& peer) {
   if (peer.index != kNoPeer) return 0;
   return connects_ || peer.pending != kNoPeer ? connect(peer) : -FI_ENOTCONN;
 }
 
-void Port::be_patient(Peer& peer) {
+void Transport::be_patient(Peer& peer) {
   if (monotonic_ns() < impatient_until_) return;
   auto s = messages_->await(peer.pending, kPatienceMs);
   if (!s && s.error().err == EAGAIN) impatient_until_ = monotonic_ns() + kImpatientNs;
 }
 
-int Port::connect(Peer& peer) {
+int Transport::connect(Peer& peer) {
   if (peer.pending == kNoPeer) {
     if (const int err = std::exchange(peer.failure, 0); err != 0) return -err;
     if (const int rc = begin_connect(peer, {}); rc != 0) return rc;
@@ -109,7 +109,7 @@ int Port::connect(Peer& peer) {
 }
 
 // 0; -FI_EAGAIN: it has yet to accept; or why it never will.
-int Port::accepted(Peer& peer) {
+int Transport::accepted(Peer& peer) {
   const PeerIndex index = peer.pending;
   if (auto s = messages_->await(index, 0); !s) {
     if (s.error().err == EAGAIN) return -FI_EAGAIN;
@@ -125,7 +125,7 @@ int Port::accepted(Peer& peer) {
   return 0;
 }
 
-void Port::send_by(Peer& peer, PeerIndex index) {
+void Transport::send_by(Peer& peer, PeerIndex index) {
   peer.send_by(index);
   if (auto where = messages_->peer_address(index); where.ok()) {
     peer.node = where->node.value;
@@ -134,7 +134,7 @@ void Port::send_by(Peer& peer, PeerIndex index) {
 }
 
 // A connection that it has yet to accept is not wanted any more.
-void Port::give_up(Peer& peer) {
+void Transport::give_up(Peer& peer) {
   const PeerIndex index = std::exchange(peer.pending, kNoPeer);
   if (index == kNoPeer) return;
   forget_connection(index);
@@ -153,7 +153,7 @@ SocketAddress introduced_as(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
+void Transport::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
   SocketAddress address = introduced_as(bytes);
   if (address.valid() && name_of(address) == name_of(address_)) {
     auto node = messages_->peer_address(from);
@@ -178,19 +178,20 @@ void Port::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
 }
 
 // The passive endpoint that we wait for, if it is that.
-Peer* Port::asked_by(PeerIndex index) const {
+Peer* Transport::asked_by(PeerIndex index) const {
   Peer* const asked = !endpoints_.empty() && endpoints_[0] != nullptr ? endpoints_[0]->asked() : nullptr;
   return asked != nullptr && (index == asked->pending || index == asked->index) ? asked : nullptr;
 }
 
-void Port::turn_away(PeerIndex stranger) {
+void Transport::turn_away(PeerIndex stranger) {
   std::erase_if(strangers_, [stranger](const Stranger& s) { return s.index == stranger; });
   messages_->disconnect(stranger);
 }
 
 // A message of who is no peer of ours, or not yet. A message endpoint has one peer, by the connection that it
 // has made or been granted; nobody else is heard, by whatever name.
-void Port::arrived_from_stranger(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes) {
+void Transport::arrived_from_stranger(PeerIndex from, const WireHeader& header,
+                                      std::span<const std::byte> bytes) {
   if (connects_) {
     if (header.op == Op::kHello) return arrived_hello(from, bytes);
     return messages_->drop();
@@ -221,7 +222,8 @@ void Port::arrived_from_stranger(PeerIndex from, const WireHeader& header, std::
 }
 
 // False: it is not the one that we wait for.
-bool Port::arrived_acceptance(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes) {
+bool Transport::arrived_acceptance(PeerIndex from, const WireHeader& header,
+                                   std::span<const std::byte> bytes) {
   Endpoint& endpoint = *endpoints_[0];
   const auto stranger = std::find_if(strangers_.begin(), strangers_.end(),
                                      [from](const Stranger& s) { return s.index == from; });
@@ -239,7 +241,7 @@ bool Port::arrived_acceptance(PeerIndex from, const WireHeader& header, std::spa
   return true;
 }
 
-void Port::departed(PeerIndex index, int reason) {
+void Transport::departed(PeerIndex index, int reason) {
   Peer* peer = index < by_index_.size() ? by_index_[index] : nullptr;
   messages_->disconnect(index);
   if (peer == nullptr && !connects_) {
@@ -283,7 +285,7 @@ void Port::departed(PeerIndex index, int reason) {
   }
 }
 
-void Port::abandon(Peer& peer, int err) {
+void Transport::abandon(Peer& peer, int err) {
   peer.doomed = false;
   peer.forget_answers();
   peer.regions.clear();
@@ -299,7 +301,7 @@ void Port::abandon(Peer& peer, int err) {
 }
 
 // An endpoint that meets many peers, one after the other, does not remember them all.
-void Port::forget_peers() {
+void Transport::forget_peers() {
   for (auto& [name, peer] : peers_) {
     // `failure`: the next who sends is to hear of it.
     peer->wanted = peer->connections > 0 || peer->pending != kNoPeer || peer->failure != 0 || peer->crowded ||
@@ -329,8 +331,8 @@ void Port::forget_peers() {
   most_peers_ = 2 * peers_.size() + kFewPeers;
 }
 
-int Port::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, bool hear,
-                    Peer** peer) {
+int Transport::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
+                         bool hear, Peer** peer) {
   *peer = &peer_named(to);
   Peer& other = **peer;
   if (other.index != kNoPeer) return static_cast<int>(send_at_once(other, header, data, length));
@@ -349,7 +351,7 @@ int Port::introduce(const Name& to, const WireHeader& header, const void* data, 
   return 0;
 }
 
-void Port::hang_up(Peer& peer) {
+void Transport::hang_up(Peer& peer) {
   finish_accesses(peer);
   give_up(peer);
   const PeerIndex index = peer.index;

@@ -1,4 +1,4 @@
-// The memory of peers: what Port does for fi_read() and fi_write().
+// The memory of peers: what Transport does for fi_read() and fi_write().
 //
 // An access is this processor's copy (process_vm_readv and its like), or, where it is small and the peer
 // polls, a message. That one is the peer's to make, in the order in which it takes its messages; but should
@@ -12,8 +12,8 @@
 #include "counter.h"
 #include "domain.h"
 #include "endpoint.h"
-#include "pieces.h"
-#include "port.h"
+#include "transport/pieces.h"
+#include "transport/transport.h"
 
 namespace clan::ofi {
 namespace {
@@ -32,7 +32,7 @@ constexpr std::uint32_t kUnshared = 64;                       ///< and where som
 
 }  // namespace
 
-RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
+RemoteRegion* Transport::region_of(Peer& peer, std::uint64_t key, int* rc) {
   if (auto it = peer.regions.find(key); it != peer.regions.end()) return &it->second;
   if (peer.silence != 0 && monotonic_ns() < peer.silent_until) {
     *rc = -FI_EAGAIN;
@@ -67,13 +67,13 @@ RemoteRegion* Port::region_of(Peer& peer, std::uint64_t key, int* rc) {
   return &it->second;
 }
 
-int Port::is_silent(Peer& peer) {
+int Transport::is_silent(Peer& peer) {
   peer.silence = std::clamp(peer.silence * 2, kFirstSilenceNs, kLastSilenceNs);
   peer.silent_until = monotonic_ns() + peer.silence;
   return -FI_EAGAIN;
 }
 
-int Port::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
+int Transport::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
   if (count > kRegionPieces) return -FI_EINVAL;
   RegionPiece table[kRegionPieces];
   if (auto s = copy(region->aperture, false, 0, reinterpret_cast<std::byte*>(table), count * sizeof *table);
@@ -101,8 +101,8 @@ int Port::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
 }
 
 // One copy, done when this returns, or a request to the peer's driver thread.
-Status Port::copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
-                  std::size_t length) {
+Status Transport::copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
+                       std::size_t length) {
   Status status = write ? aperture.write(offset, local, length) : aperture.read(offset, local, length);
   if (status || status.error().err != EOPNOTSUPP) [[likely]]
     return status;
@@ -147,7 +147,7 @@ bool take_copies(RdmaQueue& queue, std::size_t* left, int* err) {
 
 }  // namespace
 
-int Port::end_access() {
+int Transport::end_access() {
   if (copying_ == 0) return 0;
   const std::uint64_t deadline = deadline_after_ms(kPatienceMs);
   int err = 0;
@@ -173,8 +173,8 @@ int Port::end_access() {
   return failure_of(err);
 }
 
-void Port::go_on_later(Endpoint& from, Peer& peer, const Sending& sending, SlowCopies copies,
-                       std::vector<std::byte> bytes) {
+void Transport::go_on_later(Endpoint& from, Peer& peer, const Sending& sending, SlowCopies copies,
+                            std::vector<std::byte> bytes) {
   Operation& operation = make_operation(&from, peer, sending);
   operation.waits_for_answer = true;
   operation.answer = Op::kPut;
@@ -184,7 +184,7 @@ void Port::go_on_later(Endpoint& from, Peer& peer, const Sending& sending, SlowC
   keep_slow(peer, std::move(copies));
 }
 
-void Port::keep_slow(Peer& peer, SlowCopies copies) {
+void Transport::keep_slow(Peer& peer, SlowCopies copies) {
   if (copies.err == 0) copies.err = copies_err_;
   peer.slow = std::make_unique<SlowCopies>(std::move(copies));
   peer.slow->queue = std::move(*rdma_);
@@ -194,7 +194,7 @@ void Port::keep_slow(Peer& peer, SlowCopies copies) {
   domain_.look_soon();
 }
 
-bool Port::look_after_slow() {
+bool Transport::look_after_slow() {
   bool moved = false;
   std::erase_if(slow_, [&](Peer* peer) {
     if (peer->slow && !take_copies(*peer->slow->queue, &peer->slow->left, &peer->slow->err)) return false;
@@ -205,7 +205,7 @@ bool Port::look_after_slow() {
   return moved;
 }
 
-void Port::end_slow(Peer& peer) {
+void Transport::end_slow(Peer& peer) {
   const std::unique_ptr<SlowCopies> slow = std::move(peer.slow);
   const int rc = failure_of(slow->err);
   if (slow->operation == nullptr) {
@@ -222,8 +222,8 @@ void Port::end_slow(Peer& peer) {
   settle(*slow->operation);
 }
 
-Status Port::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
-                         std::size_t length) {
+Status Transport::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
+                              std::size_t length) {
   for (RemoteAperture& piece : region.pieces) {
     if (offset >= piece.size()) {
       offset -= piece.size();
@@ -239,8 +239,8 @@ Status Port::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset,
   return Error{ERANGE, "beyond the last piece of a region"};
 }
 
-int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
-                 std::size_t length) {
+int Transport::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+                      std::size_t length) {
   if (int rc = connected(peer); rc != 0) return rc;
   if (length == 0) return 0;
   for (int attempt = 0;; ++attempt) {
@@ -268,13 +268,13 @@ int Port::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t addres
   }
 }
 
-bool Port::owner_listens(Peer& peer, std::uint64_t key) {
+bool Transport::owner_listens(Peer& peer, std::uint64_t key) {
   auto it = peer.regions.find(key);
   return it != peer.regions.end() && it->second.tell_owner;
 }
 
-int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
-                     std::uint64_t length, const std::uint64_t* data) {
+int Transport::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key,
+                          std::uint64_t address, std::uint64_t length, const std::uint64_t* data) {
   if (int rc = connected(peer); rc != 0) return rc;
   struct {
     WireHeader header{.op = Op::kRmaDone};
@@ -295,7 +295,7 @@ int Port::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_
 
 // --- small accesses, at the initiator --------------------------------------------------------------
 
-int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
+int Transport::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
   if (!to.accesses) {
     to.accesses.reset(new (std::nothrow) SmallAccesses);
     if (!to.accesses) return -FI_EOPNOTSUPP;
@@ -371,7 +371,7 @@ int Port::start_small_access(Endpoint& from, Peer& to, const SmallTransfer& t) {
 }
 
 // Takes the accesses that the peer has made from the list. True when there were any.
-bool Port::reap(Peer& peer) {
+bool Transport::reap(Peer& peer) {
   SmallAccesses& accesses = *peer.accesses;
   if (peer.slow) [[unlikely]]
     return false;  // the one in front is being made
@@ -404,7 +404,7 @@ bool Port::reap(Peer& peer) {
 }
 
 // The access is ours: it is made here and now. False: as soon as the peer's driver thread answers.
-bool Port::make_ourselves(Peer& peer, SmallAccess& access) {
+bool Transport::make_ourselves(Peer& peer, SmallAccess& access) {
   Operation& operation = *access.operation;
   const bool waits = operation.live && operation.generation == access.generation;  // no answer has ended it
   int rc = 0;
@@ -430,7 +430,7 @@ bool Port::make_ourselves(Peer& peer, SmallAccess& access) {
   return true;
 }
 
-void Port::end_ours(Peer& peer, SmallAccess& access, int rc) {
+void Transport::end_ours(Peer& peer, SmallAccess& access, int rc) {
   Operation& operation = *access.operation;
   const bool waits = operation.live && operation.generation == access.generation;
   // PAIR ofi.access: the target goes on to what is behind it
@@ -440,7 +440,7 @@ void Port::end_ours(Peer& peer, SmallAccess& access, int rc) {
 }
 
 // Makes what the peer has not come to. What waits for atomic operations must not overtake them.
-Port::Left Port::take_back(Peer& peer) {
+Transport::Left Transport::take_back(Peer& peer) {
   SmallAccesses& accesses = *peer.accesses;
   for (;;) {
     reap(peer);
@@ -462,7 +462,7 @@ Port::Left Port::take_back(Peer& peer) {
   }
 }
 
-bool Port::look_after_accesses() {
+bool Transport::look_after_accesses() {
   bool moved = false;
   std::erase_if(accessing_, [&](Peer* peer) {
     SmallAccesses& accesses = *peer->accesses;
@@ -487,9 +487,11 @@ bool Port::look_after_accesses() {
   return moved;
 }
 
-Port::Left Port::finish_accesses(Peer& peer) { return peer.accesses ? take_back(peer) : Left::kNone; }
+Transport::Left Transport::finish_accesses(Peer& peer) {
+  return peer.accesses ? take_back(peer) : Left::kNone;
+}
 
-Port::Left Port::finish_accesses() {
+Transport::Left Transport::finish_accesses() {
   Left left = Left::kNone;
   for (Peer* peer : accessing_) left = std::max(left, take_back(*peer));
   return left;
@@ -497,8 +499,8 @@ Port::Left Port::finish_accesses() {
 
 // --- small accesses, at the target -----------------------------------------------------------------
 
-Port::Taken Port::arrived_access(PeerIndex from, Peer& peer, const WireHeader& header,
-                                 std::span<const std::byte> bytes) {
+Transport::Taken Transport::arrived_access(PeerIndex from, Peer& peer, const WireHeader& header,
+                                           std::span<const std::byte> bytes) {
   auto* word = messages_->shared_word(sizeof(WireHeader));
   AccessWord unused;
   if (word == nullptr || !take_front(bytes, &unused)) return Taken::kNo;
@@ -528,7 +530,7 @@ Port::Taken Port::arrived_access(PeerIndex from, Peer& peer, const WireHeader& h
 }
 
 // False: there is no such memory, or it does not allow that.
-bool Port::serve_access(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+bool Transport::serve_access(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
   MemoryRegion* region = domain_.find_region(header.tag);
   if (region == nullptr) return false;
   if (header.op == Op::kPut) {
@@ -551,7 +553,7 @@ bool Port::serve_access(Peer& peer, const WireHeader& header, std::span<const st
   return true;
 }
 
-void Port::resume_held() {
+void Transport::resume_held() {
   std::erase_if(held_, [this](const HeldMessage& held) {
     bool waits = false;
     if (held.word == nullptr) {
@@ -570,8 +572,8 @@ void Port::resume_held() {
 
 // --- notices ---------------------------------------------------------------------------------------
 
-void Port::note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
-                       const std::uint64_t* data) {
+void Transport::note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
+                            const std::uint64_t* data) {
   if (MemoryRegion* region = domain_.find_region(header.tag)) region->note_access(what);
   Endpoint* endpoint = header.context < endpoints_.size() ? endpoints_[header.context] : nullptr;
   if (endpoint == nullptr) return;
@@ -585,7 +587,7 @@ void Port::note_access(Peer& peer, const WireHeader& header, std::uint64_t what,
   endpoint->receive_cq()->write(completion);
 }
 
-void Port::arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+void Transport::arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
   RmaNotice notice;
   if (!take_front(bytes, &notice)) return;
   note_access(peer, header, notice.read == 1 ? FI_REMOTE_READ : FI_REMOTE_WRITE, notice.length,

@@ -1,5 +1,6 @@
-// Port: an endpoint's place in the network. It owns the engine's message endpoint, knows its peers, and is
-// where messages leave and arrive. A plain endpoint has one; the contexts of a scalable endpoint share one.
+// Transport: an endpoint's place in the network. It owns the engine's message endpoint, knows its peers, and
+// is where messages leave and arrive. A plain endpoint has one; the contexts of a scalable endpoint share
+// one.
 //
 // Peers are known by Name, whoever connected to whom. All that we send to one goes through one connection, so
 // it stays in order. Everything is under the domain's lock.
@@ -24,11 +25,11 @@
 #include "atomic_types.h"
 #include "av.h"
 #include "cq.h"
-#include "matching.h"
 #include "memory_region.h"
-#include "pieces.h"
 #include "provider.h"
-#include "wire.h"
+#include "transport/matching.h"
+#include "transport/pieces.h"
+#include "transport/wire.h"
 
 namespace clan::ofi {
 
@@ -51,7 +52,7 @@ struct RemoteRegion {
 struct Operation {
   Operation* next = nullptr;
   Operation* previous = nullptr;
-  std::uint32_t id = 0;  ///< its place in Port::operations_
+  std::uint32_t id = 0;  ///< its place in Transport::operations_
   bool live = false;
   bool waits_for_copy = false;  ///< the engine will say that the peer has copied the message
   bool waits_for_answer = false;
@@ -95,7 +96,7 @@ struct SmallAccesses {
   std::uint32_t direct = 0;  ///< accesses still to be made by ourselves, as the peer has not been polling
   std::uint32_t next_direct = 0;
   std::uint32_t turn = 0;
-  bool listed = false;  ///< in Port::accessing_
+  bool listed = false;  ///< in Transport::accessing_
 
   bool empty() const { return first == end; }
   bool full() const { return end - first == kMost; }
@@ -169,10 +170,10 @@ struct Peer {
   std::deque<std::vector<std::byte>> answers;  ///< of ours, that found no room
   std::size_t answer_bytes = 0;                ///< in them, and what keeping them costs
   std::unique_ptr<LongAtomic> long_atomic;     ///< of it, that waits for room for its results
-  bool crowded = false;                        ///< in Port::crowded_
-  bool doomed = false;  ///< what we owe it has been lost for want of memory: the connection must end
-  std::uint32_t atomics = 0;                   ///< without an answer so far
-  std::uint64_t atomics_sent = 0;              ///< ever; answers come in their order
+  bool crowded = false;                        ///< in Transport::crowded_
+  bool doomed = false;        ///< what we owe it has been lost for want of memory: the connection must end
+  std::uint32_t atomics = 0;  ///< without an answer so far
+  std::uint64_t atomics_sent = 0;  ///< ever; answers come in their order
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
   std::unique_ptr<SmallAccesses> accesses;  ///< null: there have been none
   std::unique_ptr<SlowCopies> slow;
@@ -204,7 +205,7 @@ struct Sending {
   Counter* counter = nullptr;
 };
 
-/// A write or read for Port::start_small_access().
+/// A write or read for Transport::start_small_access().
 struct SmallTransfer {
   bool write = false;
   std::uint16_t context = 0;
@@ -227,12 +228,12 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted);
 Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
                                   const MessageOptions& options, SocketAddress* taken);
 
-class Port {
+class Transport {
  public:
-  explicit Port(Domain& domain) : domain_(domain) {}
-  ~Port();
-  Port(const Port&) = delete;
-  Port& operator=(const Port&) = delete;
+  explicit Transport(Domain& domain) : domain_(domain) {}
+  ~Transport();
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
 
   /// Takes a name: that of `wanted`, or a free one where its port is 0. Once.
   int start(const SocketAddress& wanted);
@@ -481,7 +482,7 @@ class Port {
   std::uint64_t turned_away_ = 0;  ///< messages of those with whom a message endpoint is not connected
   PeerIndex taking_ = kNoPeer;     ///< whose message is being taken
   bool any_doomed_ = false;
-  bool registered_ = false;        ///< with the domain's event queue
+  bool registered_ = false;  ///< with the domain's event queue
   bool progressing_ = false;
   bool starving_ = false;  ///< a message waits for memory
   bool connects_ = true;
