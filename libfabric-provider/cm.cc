@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "counter.h"
+#include "cq.h"
 #include "domain.h"
 #include "endpoint.h"
 #include "eq.h"

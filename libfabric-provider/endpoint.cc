@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "counter.h"
+#include "cq.h"
 #include "domain.h"
 #include "eq.h"
 #include "shared_context.h"
@@ -121,7 +122,7 @@ Endpoint::~Endpoint() {
   std::lock_guard lock(domain_.lock());
   domain_.forget(*this);
   transport_->forget(*this);
-  if (receiving_) transport_->detach(*this, context_);
+  if (receiving_) transport_->receiver().detach(*this, context_);
   if (send_cq_ != nullptr) send_cq_->transports().remove(*transport_);
   if (receive_cq_ != nullptr) receive_cq_->transports().remove(*transport_);
   for (Counter* counter : counters_) {
@@ -266,7 +267,7 @@ int Endpoint::enable() {
   }
   if (receives && receive_cq_ == nullptr && counters_[kReceives] == nullptr) return -FI_ENOCQ;
   if (int rc = transport_->start(wanted_); rc != 0) return rc;
-  if (receiving_) transport_->attach(*this, context_);
+  if (receiving_) transport_->receiver().attach(*this, context_);
   enabled_ = true;
   return 0;
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "av.h"
 #include "cm.h"
 #include "provider.h"
 #include "transport/matching.h"
@@ -80,9 +81,9 @@ class Endpoint final : public fid_ep {
   /// answer.
   Peer* answered(Peer* peer, const WireHeader& header, std::span<const std::byte> data);
   /// Marks those that it knows.
-  void want_peers() const {
+  void mark_peers() const {
     for (Peer* peer : {connection_, asked_}) {
-      if (peer != nullptr) peer->wanted = true;
+      if (peer != nullptr) peer->referenced = true;
     }
   }
   /// `reason`: 0, it closed in order, or an errno.

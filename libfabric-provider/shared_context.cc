@@ -172,7 +172,7 @@ int ScalableEndpoint::open(fid_domain* id, fi_info* info, fid_ep** ep, void* con
     return -FI_ENOMEM;
   }
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
-  made->transport_->set_receive_contexts(info->ep_attr->rx_ctx_cnt);
+  made->transport_->receiver().set_contexts(info->ep_attr->rx_ctx_cnt);
   *ep = made;
   return 0;
 }

@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "libfabric-provider/transport/access_word.h"
 #include "libfabric-provider/transport/wire.h"
 #include "libfabric/node.h"
 
