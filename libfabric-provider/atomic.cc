@@ -13,7 +13,8 @@
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
-#include "pieces.h"
+#include "memory_region.h"
+#include "transport/pieces.h"
 
 namespace clan::ofi {
 namespace {
@@ -98,32 +99,32 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   const Endpoint::Target target = endpoint.target(a.peer);
   if (target.peer == nullptr) return -target.err;
   const bool reads = a.kind != AtomicKind::kWrite;
-  Sending sending;
-  sending.header.op = is_short ? Op::kAtomic : Op::kLongAtomic;
-  sending.header.context = target.context;
-  sending.header.tag = a.targets[0].key;
-  sending.iov = pieces;
-  sending.count = pieces_count;
-  sending.length = head + operands * count * size;
-  sending.context = a.context;
-  sending.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
+  SendRequest message;
+  message.header.op = is_short ? Op::kAtomic : Op::kLongAtomic;
+  message.header.context = target.context;
+  message.header.tag = a.targets[0].key;
+  message.iov = pieces;
+  message.count = pieces_count;
+  message.length = head + operands * count * size;
+  message.context = a.context;
+  message.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
   if (a.deferred) {
-    sending.completion = (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr;
-    sending.counter = a.counter;
+    message.completion = (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr;
+    message.counter = a.counter;
   } else {
-    sending.completion = !a.silent && endpoint.sends_complete(a.flags);
-    sending.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
+    message.completion = !a.silent && endpoint.sends_complete(a.flags);
+    message.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   }
   if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
-    if (const int rc = endpoint.port().fence(*target.peer); rc != 0) return rc;
+    if (const int rc = endpoint.transport().fence(*target.peer); rc != 0) return rc;
   }
-  if (is_short) [[likely]] {
-    return endpoint.port().start_atomic(endpoint, *target.peer, sending, results, results_count);
-  }
-  sending.inject = a.silent || (a.flags & FI_INJECT) != 0;
-  if (sending.inject && sending.length - head > kInjectBytes) return -FI_EMSGSIZE;
-  sending.header.data = count;
-  return endpoint.port().start_long_atomic(endpoint, *target.peer, sending, results, results_count);
+  const std::span<const iovec> found(results, results_count);
+  if (is_short) [[likely]]
+    return endpoint.transport().start_atomic(endpoint, *target.peer, message, found);
+  message.inject = a.silent || (a.flags & FI_INJECT) != 0;
+  if (message.inject && message.length - head > kInjectBytes) return -FI_EMSGSIZE;
+  message.header.data = count;
+  return endpoint.transport().start_atomic(endpoint, *target.peer, message, found);
 }
 
 // FI_TRIGGER: when the counter says so.
@@ -317,186 +318,6 @@ ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& m
   a.deferred = true;
   a.counter = counter;
   return start_now(endpoint, a);
-}
-
-// --- long operations -------------------------------------------------------------------------------
-
-ssize_t Port::start_long_atomic(Endpoint& from, Peer& to, const Sending& sending, const iovec* results,
-                                std::size_t result_count) {
-  std::size_t owed = 0;
-  for (std::size_t i = 0; i < result_count; ++i) owed += results[i].iov_len;
-  const bool is_barrier = owed > kMostAtOnce;
-  owed = is_barrier ? kAnswerCost : owed + kAnswerCost;
-  if (!may_ask(to, owed)) return -FI_EAGAIN;
-  if (int rc = ready(to); rc != 0) return rc;
-  Operation& operation = make_operation(&from, to, sending);
-  operation.answer = Op::kAtomicReply;
-  operation.result_count = static_cast<std::uint32_t>(result_count);
-  std::copy(results, results + result_count, operation.results);
-  WireHeader header = sending.header;
-  header.id = operation.id;
-  // The request goes with the header, so that operands in one piece need no copy of ours.
-  std::byte head[sizeof header + sizeof(AtomicRequest)];
-  std::memcpy(head, &header, sizeof header);
-  std::memcpy(head + sizeof header, sending.iov[0].iov_base, sizeof(AtomicRequest));
-  Sending body = sending;
-  ++body.iov;
-  --body.count;
-  body.length -= sizeof(AtomicRequest);
-  const ssize_t rc = post(operation, head, body, true);
-  if (rc == 0) {
-    charge(operation, owed, is_barrier);
-    ++to.atomics;
-    ++to.atomics_sent;
-  }
-  return rc;
-}
-
-int Port::read_body(const LongAtomic& work, std::uint64_t offset, std::byte* to, std::size_t length) {
-  if (work.aside) {
-    auto s = messages_->copy(*work.aside, offset, {to, length});
-    return s ? 0 : s.error().err;
-  }
-  std::memcpy(to, work.body.data() + offset, length);
-  return 0;
-}
-
-// What is asked for, and whether all of it can be done.
-int Port::check(LongAtomic& work, const WireHeader& header, const AtomicRequest& request) {
-  work.type = static_cast<fi_datatype>(request.type);
-  work.op = static_cast<fi_op>(request.op);
-  work.kind = static_cast<AtomicKind>(request.kind);
-  work.size = atomic_size(work.type);
-  if (work.size == 0 || request.kind > static_cast<std::uint8_t>(AtomicKind::kCompare) ||
-      !atomic_valid(work.type, work.op, work.kind) || request.count > kIovLimit) {
-    return FI_EINVAL;
-  }
-  work.targets[0] = {request.address, header.data, header.tag};
-  if (request.count > 0) {
-    work.target_count = request.count;
-    work.head = work.target_count * sizeof *work.targets;
-    if (work.body_bytes() < work.head) return FI_EINVAL;
-    if (int err = read_body(work, 0, reinterpret_cast<std::byte*>(work.targets), work.head); err != 0)
-      return err;
-  }
-  const std::uint64_t most = kMostAtomicBytes / work.size;
-  for (std::size_t i = 0; i < work.target_count; ++i) {
-    if (work.targets[i].count > most - work.count) return FI_EINVAL;
-    work.count += work.targets[i].count;
-  }
-  if (work.body_bytes() != work.head + work.count * work.size * atomic_operands(work.op, work.kind))
-    return FI_EINVAL;
-  for (std::size_t i = 0; i < work.target_count; ++i) {
-    const MemoryRegion* region = domain_.find_region(work.targets[i].key);
-    if (region == nullptr) return FI_ENOKEY;
-    if (!region->allows(work.targets[i].address, work.targets[i].count * work.size,
-                        atomic_access(work.op, work.kind)))
-      return FI_EACCES;
-  }
-  return 0;
-}
-
-// The next values of one target, and their results. The region is looked for each time: between two steps its
-// owner may have closed it.
-int Port::step(Peer& peer, LongAtomic& work) {
-  const AtomicTarget& target = work.targets[work.target];
-  MemoryRegion* region = domain_.find_region(target.key);
-  if (region == nullptr) return FI_ENOKEY;
-  if (work.at < target.count) {
-    struct {
-      WireHeader header{.op = Op::kAtomicReply, .flags = kMore};
-      AtomicReply reply;
-      std::byte results[kShortAtomicBytes];
-    } message;
-    message.header.id = work.id;
-    std::byte operands[kShortAtomicBytes], comparands[kShortAtomicBytes];
-    const std::size_t brought = atomic_operands(work.op, work.kind);
-    const bool fetches = work.kind != AtomicKind::kWrite;
-    const auto n = static_cast<std::size_t>(
-        std::min<std::uint64_t>(kShortAtomicBytes / work.size, target.count - work.at));
-    const std::size_t bytes = n * work.size;
-    const std::uint64_t from = work.head + work.done * work.size;
-    if (brought > 0) {
-      if (int err = read_body(work, from, operands, bytes); err != 0) return err;
-    }
-    if (brought > 1) {
-      if (int err = read_body(work, from + work.count * work.size, comparands, bytes); err != 0) return err;
-    }
-    const int err = apply_atomic(*region, target.address + work.at * work.size, work.type, work.op, work.kind,
-                                 operands, comparands, fetches ? message.results : nullptr, n);
-    if (err != 0) return err;
-    if (fetches) {
-      message.header.tag = work.done * work.size;
-      answer(peer, &message, offsetof(decltype(message), results) + bytes);
-    }
-    work.at += n;
-    work.done += n;
-  }
-  if (work.at == target.count) {
-    region->note_access(work.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
-    ++work.target;
-    work.at = 0;
-  }
-  return 0;
-}
-
-void Port::conclude(Peer& peer, LongAtomic& work, int err) {
-  if (work.aside) messages_->finish(*work.aside);
-  Endpoint* endpoint = work.context < endpoints_.size() ? endpoints_[work.context] : nullptr;
-  if (err == 0 && endpoint != nullptr)
-    endpoint->note_access(work.op == FI_ATOMIC_READ ? FI_REMOTE_READ : FI_REMOTE_WRITE);
-  struct {
-    WireHeader header{.op = Op::kAtomicReply};
-    AtomicReply reply;
-  } last;
-  last.header.id = work.id;
-  last.reply.err = err;
-  answer(peer, &last, sizeof last);
-}
-
-// True when nothing is left to be done.
-bool Port::carry_on(Peer& peer) {
-  while (peer.long_atomic && peer.answers.empty()) {
-    LongAtomic& work = *peer.long_atomic;
-    const int err = step(peer, work);
-    if (err == 0 && !work.finished()) continue;
-    conclude(peer, work, err);
-    peer.long_atomic.reset();
-  }
-  return peer.answers.empty();
-}
-
-void Port::arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
-                               const IncomingMessage& incoming) {
-  AtomicRequest request;
-  if (!take_front(bytes, &request)) {
-    messages_->drop();
-    return;
-  }
-  LongAtomic work;
-  work.id = header.id;
-  work.context = header.context;
-  if (incoming.offered) {
-    auto aside = messages_->set_aside();
-    if (!aside) return messages_->drop();
-    work.aside = *aside;
-  } else {
-    work.body = bytes;
-  }
-  int err = check(work, header, request);
-  const bool many = err == 0 && work.result_bytes() > kMostAtOnce;
-  if (!many) {
-    while (err == 0 && !work.finished()) err = step(peer, work);
-    conclude(peer, work, err);
-  } else {
-    if (!work.aside) {
-      work.kept.assign(work.body.begin(), work.body.end());
-      work.body = work.kept;
-    }
-    peer.long_atomic = std::make_unique<LongAtomic>(std::move(work));
-  }
-  if (!incoming.offered) messages_->drop();
-  if (many && !carry_on(peer)) note_crowded(peer);
 }
 
 // --- carrying out ----------------------------------------------------------------------------------

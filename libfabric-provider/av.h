@@ -17,7 +17,7 @@ namespace clan::ofi {
 
 class Domain;
 class Eq;
-class Port;
+class Transport;
 
 class Av final : public fid_av {
  public:

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "counter.h"
+#include "cq.h"
 #include "domain.h"
 #include "endpoint.h"
 #include "eq.h"
@@ -394,7 +395,7 @@ int Endpoint::connect(fid_ep* id, const void* address, const void* data, std::si
   const WireHeader header{.op = Op::kConnect, .tag = endpoint.attempt_};
   const auto own = data_of(data, length);
   Peer* asked = nullptr;
-  const int rc = endpoint.port_->introduce(name_of(to), header, own.data(), own.size(), false, &asked);
+  const int rc = endpoint.transport_->introduce(name_of(to), header, own.data(), own.size(), false, &asked);
   if (rc == -FI_EAGAIN) return rc;  // too many ask at this moment
   if (rc != 0) {
     endpoint.fail_connection(-rc, {});
@@ -415,7 +416,7 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   const auto own = data_of(data, length);
   Peer* client = nullptr;
   const int rc =
-      endpoint.port_->introduce(name_of(request.client), header, own.data(), own.size(), true, &client);
+      endpoint.transport_->introduce(name_of(request.client), header, own.data(), own.size(), true, &client);
   if (rc == -FI_EAGAIN) return rc;  // too many ask it at this moment: the request is there still
   endpoint.request_.reset();
   if (rc != 0) return rc;
@@ -474,7 +475,7 @@ int Endpoint::shutdown(fid_ep* id, std::uint64_t flags) {
   std::lock_guard lock(endpoint.lock());
   if (endpoint.connection_ == nullptr) return endpoint.shut_down_ ? 0 : -FI_ENOTCONN;
   Peer& peer = *std::exchange(endpoint.connection_, nullptr);
-  endpoint.port_->hang_up(peer);
+  endpoint.transport_->hang_up(peer);
   endpoint.flush_receives();
   if (!std::exchange(endpoint.shut_down_, true)) endpoint.tell(FI_SHUTDOWN, {});
   return 0;

@@ -22,8 +22,8 @@
 
 #include "address.h"
 #include "provider.h"
+#include "transport/wire.h"
 #include "wait.h"
-#include "wire.h"
 
 namespace clan::ofi {
 

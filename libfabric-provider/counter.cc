@@ -1,11 +1,11 @@
 #include "counter.h"
 
-#include <algorithm>
-
 #include <clan/clock.h>
 
+#include <algorithm>
+
 #include "domain.h"
-#include "port.h"
+#include "transport/transport.h"
 
 namespace clan::ofi {
 
@@ -67,11 +67,11 @@ int Counter::control(fid_t id, int command, void* argument) {
 
 void Counter::progress() {
   // One that nothing is bound to waits for what deferred work does, which may be anybody's.
-  if (whole_domain_ || ports_.empty()) {
+  if (whole_domain_ || transports_.empty()) {
     domain_.progress_all();
     return;
   }
-  ports_.progress();
+  transports_.progress();
   if (domain_.has_deferred()) domain_.run_due();
 }
 

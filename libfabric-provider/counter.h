@@ -1,13 +1,13 @@
 // Counters: how many operations have completed, and how many have failed.
 #pragma once
 
+#include <clan/wait.h>
+
 #include <atomic>
 #include <vector>
 
-#include <clan/wait.h>
-
-#include "port_list.h"
 #include "provider.h"
+#include "transport_list.h"
 #include "wait.h"
 
 namespace clan::ofi {
@@ -42,8 +42,8 @@ class Counter final : public fid_cntr, public Waitable {
     errors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
     changed();
   }
-  PortList& ports() { return ports_; }
-  /// It counts accesses to memory, which may come by any port of the domain.
+  TransportList& transports() { return transports_; }
+  /// It counts accesses to memory, which may come by any transport of the domain.
   void watch_domain() { whole_domain_ = true; }
   void progress();
   /// For poll sets: has it changed since it was last read?
@@ -72,7 +72,7 @@ class Counter final : public fid_cntr, public Waitable {
   References references_;
   std::atomic<std::uint64_t> value_{0}, errors_{0};
   std::atomic<std::uint64_t> seen_value_{0}, seen_errors_{0};  ///< when last read
-  PortList ports_;
+  TransportList transports_;
   bool whole_domain_ = false;
   WaitPlace wait_;
   Waiter waiter_;

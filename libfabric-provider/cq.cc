@@ -1,5 +1,6 @@
 #include "cq.h"
 
+#include <clan/clock.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -8,10 +9,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include <clan/clock.h>
-
 #include "domain.h"
-#include "port.h"
+#include "transport/transport.h"
 
 namespace clan::ofi {
 namespace {
@@ -118,7 +117,7 @@ void Cq::write_error(const Completion& completion, int err, std::size_t olen, co
 }
 
 void Cq::progress() {
-  ports_.progress(this);
+  transports_.progress(this);
   if (domain_.has_deferred()) [[unlikely]]
     domain_.run_due();
 }

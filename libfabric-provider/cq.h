@@ -2,14 +2,14 @@
 // program reads. Errors stand beside it and remember where in the ring they belong.
 #pragma once
 
+#include <clan/wait.h>
+
 #include <array>
 #include <deque>
 #include <vector>
 
-#include <clan/wait.h>
-
-#include "port_list.h"
 #include "provider.h"
+#include "transport_list.h"
 #include "wait.h"
 
 namespace clan::ofi {
@@ -47,7 +47,7 @@ class Cq final : public fid_cq, public Waitable {
   void write_error(const Completion& completion, int err, std::size_t olen = 0, const void* raw = nullptr,
                    std::size_t raw_bytes = 0);
   /// Those whose progress may fill the queue.
-  PortList& ports() { return ports_; }
+  TransportList& transports() { return transports_; }
   void progress();
   bool empty() const { return head_ == tail_ && errors_.empty(); }
   /// Entries have been lost, for want of memory: -FI_EOVERRUN behind those that are there.
@@ -90,7 +90,7 @@ class Cq final : public fid_cq, public Waitable {
   std::uint64_t head_ = 0, tail_ = 0;
   std::deque<ErrorEntry> errors_;
   std::vector<char> last_error_data_;
-  PortList ports_;
+  TransportList transports_;
   unsigned empty_reads_ = 0;  ///< in a row
   bool overrun_ = false;
   std::atomic<bool> signalled_{false};

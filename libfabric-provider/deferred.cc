@@ -220,7 +220,8 @@ void Domain::forget(const Endpoint& endpoint) {
 bool Domain::uses(const Counter& counter) const {
   return std::any_of(deferred_.begin(), deferred_.end(),
                      [&](const Deferred& d) { return d.uses(counter); }) ||
-         std::any_of(ports_.begin(), ports_.end(), [&](const Port* port) { return port->uses(counter); });
+         std::any_of(transports_.begin(), transports_.end(),
+                     [&](const Transport* transport) { return transport->uses(counter); });
 }
 
 int Domain::control(fid_t id, int command, void* argument) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "atomic_types.h"
-#include "matching.h"
 #include "provider.h"
+#include "transport/matching.h"
 
 namespace clan::ofi {
 

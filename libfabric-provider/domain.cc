@@ -18,8 +18,8 @@
 #include "info.h"
 #include "memory_region.h"
 #include "poll_set.h"
-#include "port.h"
 #include "shared_context.h"
+#include "transport/transport.h"
 
 namespace clan::ofi {
 namespace {
@@ -147,16 +147,16 @@ int Domain::query_atomic(fid_domain*, fi_datatype type, fi_op op, fi_atomic_attr
   return 0;
 }
 
-int Domain::add_port(Port& port) {
+int Domain::add_transport(Transport& transport) {
   std::lock_guard events(events_mutex_);
   if (events_) {
-    if (int rc = port.register_with(*events_); rc != 0) return rc;
+    if (int rc = transport.register_with(*events_); rc != 0) return rc;
   }
-  ports_.push_back(&port);
+  transports_.push_back(&transport);
   return 0;
 }
 
-void Domain::remove_port(Port& port) { std::erase(ports_, &port); }
+void Domain::remove_transport(Transport& transport) { std::erase(transports_, &transport); }
 
 std::uint64_t Domain::free_key() {
   while (regions_.contains(next_key_)) ++next_key_;
@@ -166,9 +166,9 @@ std::uint64_t Domain::free_key() {
 // --- progress --------------------------------------------------------------------------------------
 
 void Domain::progress_all() {
-  for (Port* port : ports_) {
-    port->tidy();
-    port->progress();
+  for (Transport* transport : transports_) {
+    transport->tidy();
+    transport->progress();
   }
   if (has_deferred()) run_due();
 }
@@ -186,8 +186,8 @@ int Domain::need_events() {
     if (!queue) return failure(queue.error());
     events_.emplace(std::move(*queue));
   }
-  for (Port* port : ports_) {
-    if (int rc = port->register_with(*events_); rc != 0) return rc;
+  for (Transport* transport : transports_) {
+    if (int rc = transport->register_with(*events_); rc != 0) return rc;
   }
   return 0;
 }
@@ -210,14 +210,15 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
       bool moved = true;
       for (int turn = 0; moved && turn < kMostTurns; ++turn) {
         moved = false;
-        for (Port* port : ports_) moved = port->progress() || moved;
+        for (Transport* transport : transports_) moved = transport->progress() || moved;
       }
       if (has_deferred()) run_due();
       if (moved) break;  // there is more, and our caller may want to read what has come
       // Nobody will say that the peer has made them. It may be done at any moment, or stopped for long.
       bool quiet = true;
-      for (Port* port : ports_) {
-        quiet = port->finish_accesses() != Port::Left::kTheirs && !port->copies_slowly() && quiet;
+      for (Transport* transport : transports_) {
+        quiet =
+            transport->finish_accesses() != Transport::Left::kTheirs && !transport->copies_slowly() && quiet;
       }
       if (!quiet && attempt == 0) continue;
       look_again_ms_ = quiet ? kFirstLookMs : std::min(look_again_ms_ * 2, kLastLookMs);
@@ -248,9 +249,10 @@ void Domain::run_progress() {
     while (moved && !stopping_.load()) {
       moved = false;
       std::lock_guard lock(lock_);
-      for (Port* port : ports_) moved = port->progress() || moved;
+      for (Transport* transport : transports_) moved = transport->progress() || moved;
       if (has_deferred()) run_due();
-      const bool slow = std::any_of(ports_.begin(), ports_.end(), [](Port* p) { return p->copies_slowly(); });
+      const bool slow = std::any_of(transports_.begin(), transports_.end(),
+                                    [](Transport* p) { return p->copies_slowly(); });
       timeout_ms = slow ? kLastLookMs : -1;
     }
   }

@@ -20,7 +20,7 @@ namespace clan::ofi {
 
 class Fabric;
 class MemoryRegion;
-class Port;
+class Transport;
 class Endpoint;
 class Eq;
 
@@ -44,8 +44,8 @@ class Domain final : public fid_domain, public Source {
   fi_av_type av_type() const { return av_type_; }
 
   // Under the lock.
-  int add_port(Port& port);
-  void remove_port(Port& port);
+  int add_transport(Transport& transport);
+  void remove_transport(Transport& transport);
   MemoryRegion* find_region(std::uint64_t key) const {
     auto it = regions_.find(key);
     return it == regions_.end() ? nullptr : it->second;
@@ -68,7 +68,7 @@ class Domain final : public fid_domain, public Source {
   void make_progress() override;
   Result<int> descriptor() override;
   bool arm(std::uint32_t* look_again_ms) override;
-  /// A port copies slowly: with FI_PROGRESS_AUTO its thread is to look now and then.
+  /// A transport copies slowly: with FI_PROGRESS_AUTO its thread is to look now and then.
   void look_soon();
 
  private:
@@ -98,7 +98,7 @@ class Domain final : public fid_domain, public Source {
   fi_av_type av_type_ = FI_AV_UNSPEC;
   Eq* eq_ = nullptr;
   Held eq_held_;
-  std::vector<Port*> ports_;
+  std::vector<Transport*> transports_;
   std::unordered_map<std::uint64_t, MemoryRegion*> regions_;
   std::uint64_t next_key_ = 1;
   std::list<Deferred> deferred_;

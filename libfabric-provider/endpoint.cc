@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "counter.h"
+#include "cq.h"
 #include "domain.h"
 #include "eq.h"
 #include "shared_context.h"
@@ -65,7 +66,7 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
   }
   const fi_ep_type type = info->ep_attr->type;
   if (type != FI_EP_RDM && type != FI_EP_MSG && type != FI_EP_DGRAM) return -FI_EINVAL;
-  auto* made = new (std::nothrow) Endpoint(domain, std::make_shared<Port>(domain));
+  auto* made = new (std::nothrow) Endpoint(domain, std::make_shared<Transport>(domain));
   if (made == nullptr) return -FI_ENOMEM;
   made->set_tables(FI_CLASS_EP, context);
   made->domain_held_ = Held(domain.references());
@@ -74,7 +75,7 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
   made->datagrams_ = type == FI_EP_DGRAM;
   if (type == FI_EP_MSG) {
     made->connected_mode_ = true;
-    made->port_->only_introduce();
+    made->transport_->only_introduce();
     made->remote_ = read_address(info->dest_addr, info->dest_addrlen);
     made->request_.reset(connection_request(info->handle));
     // The event queue may be read by a thread of its own, whatever was said of the domain.
@@ -120,15 +121,15 @@ Endpoint::~Endpoint() {
   }
   std::lock_guard lock(domain_.lock());
   domain_.forget(*this);
-  port_->forget(*this);
-  if (receiving_) port_->detach(*this, context_);
-  if (send_cq_ != nullptr) send_cq_->ports().remove(*port_);
-  if (receive_cq_ != nullptr) receive_cq_->ports().remove(*port_);
+  transport_->forget(*this);
+  if (receiving_) transport_->receiver().detach(*this, context_);
+  if (send_cq_ != nullptr) send_cq_->transports().remove(*transport_);
+  if (receive_cq_ != nullptr) receive_cq_->transports().remove(*transport_);
   for (Counter* counter : counters_) {
-    if (counter != nullptr) counter->ports().remove(*port_);
+    if (counter != nullptr) counter->transports().remove(*transport_);
   }
-  if (port_.use_count() == 1) domain_.remove_port(*port_);
-  port_.reset();
+  if (transport_.use_count() == 1) domain_.remove_transport(*transport_);
+  transport_.reset();
 }
 
 Lock& Endpoint::lock() { return domain_.lock(); }
@@ -144,7 +145,7 @@ int Endpoint::close(fid_t id) {
 int Endpoint::make_alias(const struct fi_alias& alias) {
   const std::uint64_t which = alias.flags & (FI_TRANSMIT | FI_RECV);
   if (!enabled_ || original_ != this || (which != FI_TRANSMIT && which != FI_RECV)) return -FI_EINVAL;
-  auto* made = new (std::nothrow) Endpoint(domain_, port_);
+  auto* made = new (std::nothrow) Endpoint(domain_, transport_);
   if (made == nullptr) return -FI_ENOMEM;
   made->set_tables(fid.fclass, fid.context);
   made->original_ = this;
@@ -159,10 +160,10 @@ int Endpoint::make_alias(const struct fi_alias& alias) {
   made->receive_selective_ = receive_selective_;
   std::copy(std::begin(counters_), std::end(counters_), made->counters_);
   // What its end will undo.
-  if (send_cq_ != nullptr) send_cq_->ports().add(*port_);
-  if (receive_cq_ != nullptr) receive_cq_->ports().add(*port_);
+  if (send_cq_ != nullptr) send_cq_->transports().add(*transport_);
+  if (receive_cq_ != nullptr) receive_cq_->transports().add(*transport_);
   for (Counter* counter : counters_) {
-    if (counter != nullptr) counter->ports().add(*port_);
+    if (counter != nullptr) counter->transports().add(*transport_);
   }
   made->caps_ = caps_;
   made->receive_caps_ = receive_caps_;
@@ -198,7 +199,7 @@ int Endpoint::bind(fid_t id, fid_t to, std::uint64_t flags) {
       if (&object_of<Av>(to).domain() != &endpoint.domain_) return -FI_EINVAL;
       endpoint.av_ = &object_of<Av>(to);
       endpoint.av_held_ = Held(endpoint.av_->references());
-      endpoint.port_->set_av(endpoint.av_);
+      endpoint.transport_->set_av(endpoint.av_);
       return 0;
     case FI_CLASS_SRX_CTX: {
       auto& shared = object_of<SharedReceive>(to);
@@ -223,14 +224,14 @@ int Endpoint::bind_cq(Cq& cq, std::uint64_t flags) {
     send_cq_ = &cq;
     send_cq_held_ = Held(cq.references());
     send_selective_ = (flags & FI_SELECTIVE_COMPLETION) != 0;
-    cq.ports().add(*port_);
+    cq.transports().add(*transport_);
   }
   if ((flags & FI_RECV) != 0) {
     if (receive_cq_ != nullptr) return -FI_EINVAL;
     receive_cq_ = &cq;
     receive_cq_held_ = Held(cq.references());
     receive_selective_ = (flags & FI_SELECTIVE_COMPLETION) != 0;
-    cq.ports().add(*port_);
+    cq.transports().add(*transport_);
   }
   return 0;
 }
@@ -247,7 +248,7 @@ int Endpoint::bind_counter(Counter& counter, std::uint64_t flags) {
     if (counters_[what] != nullptr) return -FI_EINVAL;
     counters_[what] = &counter;
     counters_held_[what] = Held(counter.references());
-    counter.ports().add(*port_);
+    counter.transports().add(*transport_);
   }
   return 0;
 }
@@ -255,7 +256,8 @@ int Endpoint::bind_counter(Counter& counter, std::uint64_t flags) {
 int Endpoint::enable() {
   if (enabled_) return 0;
   if (connected_mode_ && eq_ == nullptr) return -FI_ENOEQ;
-  if (av_ == nullptr) av_ = port_->av();  // a scalable endpoint's, which may have come after its contexts
+  if (av_ == nullptr)
+    av_ = transport_->av();  // a scalable endpoint's, which may have come after its contexts
   if (!connected_mode_ && av_ == nullptr) return -FI_ENOAV;
   const bool sends = (caps_ & (FI_SEND | FI_READ | FI_WRITE)) != 0 && fid.fclass != FI_CLASS_RX_CTX;
   const bool receives = (caps_ & FI_RECV) != 0 && receiving_;
@@ -264,8 +266,8 @@ int Endpoint::enable() {
     return -FI_ENOCQ;
   }
   if (receives && receive_cq_ == nullptr && counters_[kReceives] == nullptr) return -FI_ENOCQ;
-  if (int rc = port_->start(wanted_); rc != 0) return rc;
-  if (receiving_) port_->attach(*this, context_);
+  if (int rc = transport_->start(wanted_); rc != 0) return rc;
+  if (receiving_) transport_->receiver().attach(*this, context_);
   enabled_ = true;
   return 0;
 }
@@ -354,7 +356,7 @@ int Endpoint::setopt(fid_t id, int level, int name, const void* value, std::size
 int Endpoint::set_name(fid_t id, void* address, std::size_t length) {
   auto& endpoint = object_of<Endpoint>(id);
   std::lock_guard lock(endpoint.lock());
-  if (endpoint.port_->started()) return -FI_EBUSY;
+  if (endpoint.transport_->started()) return -FI_EBUSY;
   const SocketAddress wanted = read_address(address, length);
   if (!wanted.valid()) return -FI_EINVAL;
   endpoint.wanted_ = wanted;
@@ -365,8 +367,8 @@ int Endpoint::get_name(fid_t id, void* address, std::size_t* length) {
   auto& endpoint = object_of<Endpoint>(id);
   std::lock_guard lock(endpoint.lock());
   // Asked before it is enabled, it takes its name now.
-  if (int rc = endpoint.port_->start(endpoint.wanted_); rc != 0) return rc;
-  const SocketAddress& own = endpoint.shown_.valid() ? endpoint.shown_ : endpoint.port_->address();
+  if (int rc = endpoint.transport_->start(endpoint.wanted_); rc != 0) return rc;
+  const SocketAddress& own = endpoint.shown_.valid() ? endpoint.shown_ : endpoint.transport_->address();
   const std::size_t room = *length;
   *length = own.length;
   if (address != nullptr) std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));

@@ -3,10 +3,11 @@
 
 #include <memory>
 
+#include "av.h"
 #include "cm.h"
-#include "matching.h"
-#include "port.h"
 #include "provider.h"
+#include "transport/matching.h"
+#include "transport/transport.h"
 
 namespace clan::ofi {
 
@@ -23,7 +24,7 @@ class Endpoint final : public fid_ep {
   static int open(Domain& domain, fi_info* info, fid_ep** ep, void* context);
 
   Domain& domain() { return domain_; }
-  Port& port() { return *port_; }
+  Transport& transport() { return *transport_; }
   Lock& lock();
   ReceiveQueue& receives() { return *receives_; }
   /// What an address of this endpoint's says.
@@ -35,13 +36,14 @@ class Endpoint final : public fid_ep {
   Target target(fi_addr_t address) {
     if (connected_mode_) return {original_->connection_, 0, FI_ENOTCONN};
     const fi_addr_t mask = av_->address_mask();
-    return {port_->peer(address & mask), static_cast<std::uint16_t>(av_->context_of(address)), FI_EINVAL};
+    return {transport_->peer(address & mask), static_cast<std::uint16_t>(av_->context_of(address)),
+            FI_EINVAL};
   }
   /// A peer as it is named in a receive. False: there is no such address.
   bool find_source(fi_addr_t address, const Peer** from) {
     *from = nullptr;
     if (address == FI_ADDR_UNSPEC || !directed() || connected_mode_) return true;
-    *from = port_->peer(address & av_->address_mask());
+    *from = transport_->peer(address & av_->address_mask());
     return *from != nullptr;
   }
   /// Unreliable: what finds no room or nobody there is lost, and its sender does not hear of it.
@@ -71,7 +73,7 @@ class Endpoint final : public fid_ep {
   /// A peer has accessed memory of ours.
   void note_access(std::uint64_t flags);
 
-  // What a message endpoint hears from its port.
+  // What a message endpoint hears from its transport.
   /// The passive endpoint that it has asked for a connection, while it waits for the answer.
   Peer* asked() const { return asked_; }
   bool waits_for(std::uint64_t attempt) const { return asked_ != nullptr && attempt == attempt_; }
@@ -79,9 +81,9 @@ class Endpoint final : public fid_ep {
   /// answer.
   Peer* answered(Peer* peer, const WireHeader& header, std::span<const std::byte> data);
   /// Marks those that it knows.
-  void want_peers() const {
+  void mark_peers() const {
     for (Peer* peer : {connection_, asked_}) {
-      if (peer != nullptr) peer->wanted = true;
+      if (peer != nullptr) peer->referenced = true;
     }
   }
   /// `reason`: 0, it closed in order, or an errno.
@@ -89,7 +91,8 @@ class Endpoint final : public fid_ep {
 
  private:
   friend class ScalableEndpoint;
-  Endpoint(Domain& domain, std::shared_ptr<Port> port) : domain_(domain), port_(std::move(port)) {}
+  Endpoint(Domain& domain, std::shared_ptr<Transport> transport)
+      : domain_(domain), transport_(std::move(transport)) {}
   ~Endpoint();
   int enable();
   static int close(fid_t id);
@@ -118,8 +121,8 @@ class Endpoint final : public fid_ep {
 
   Domain& domain_;
   Held domain_held_;
-  std::shared_ptr<Port> port_;
-  unsigned context_ = 0;       ///< its number among the receive contexts of the port
+  std::shared_ptr<Transport> transport_;
+  unsigned context_ = 0;       ///< its number among the receive contexts of the transport
   bool receiving_ = true;      ///< false: a transmit context, or an alias
   Endpoint* original_ = this;  ///< whose alias we are
   References aliases_;

@@ -1,10 +1,10 @@
 #include "eq.h"
 
+#include <clan/clock.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-
-#include <clan/clock.h>
 
 #include "fabric.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "address.h"
-#include "wire.h"
+#include "transport/wire.h"
 
 namespace clan::ofi {
 namespace {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "counter.h"
+#include "cq.h"
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
@@ -68,28 +69,28 @@ ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_add
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   const Endpoint::Target target = endpoint.target(to);
   if (target.peer == nullptr) return -target.err;
-  Sending sending;
-  sending.header = label.header();
-  sending.header.context = target.context;
-  sending.iov = iov;
-  sending.count = count;
-  sending.length = total_length(iov, count);
-  if (sending.length > endpoint.longest_message()) return -FI_EMSGSIZE;
-  sending.context = context;
-  sending.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
-  sending.completion = ending.completion;
-  sending.inject = (flags & FI_INJECT) != 0;
-  if (sending.inject && sending.length > kInjectBytes) return -FI_EMSGSIZE;
-  sending.delivery = (flags & FI_DELIVERY_COMPLETE) != 0 && !endpoint.datagrams();
-  sending.counter = ending.counter;
+  SendRequest request;
+  request.header = label.header();
+  request.header.context = target.context;
+  request.iov = iov;
+  request.count = count;
+  request.length = total_length(iov, count);
+  if (request.length > endpoint.longest_message()) return -FI_EMSGSIZE;
+  request.context = context;
+  request.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
+  request.completion = ending.completion;
+  request.inject = (flags & FI_INJECT) != 0;
+  if (request.inject && request.length > kInjectBytes) return -FI_EMSGSIZE;
+  request.delivery = (flags & FI_DELIVERY_COMPLETE) != 0 && !endpoint.datagrams();
+  request.counter = ending.counter;
   if ((flags & FI_FENCE) != 0) [[unlikely]] {
-    if (const int rc = endpoint.port().fence(*target.peer); rc != 0) return rc;
+    if (const int rc = endpoint.transport().fence(*target.peer); rc != 0) return rc;
   }
-  const ssize_t rc = endpoint.port().send(endpoint, *target.peer, sending);
+  const ssize_t rc = endpoint.transport().send(endpoint, *target.peer, request);
   if (rc == 0 || !lost(endpoint, rc)) [[likely]]
     return rc;
   if (ending.counter != nullptr) ending.counter->count();
-  if (ending.completion) endpoint.send_cq()->write({.context = context, .flags = sending.flags});
+  if (ending.completion) endpoint.send_cq()->write({.context = context, .flags = request.flags});
   return 0;
 }
 
@@ -144,7 +145,7 @@ ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
   if (target.peer == nullptr) return -target.err;
   WireHeader header = label.header();
   header.context = target.context;
-  ssize_t rc = endpoint.port().send_at_once(*target.peer, header, buffer, length);
+  ssize_t rc = endpoint.transport().send_at_once(*target.peer, header, buffer, length);
   if (rc != 0 && lost(endpoint, rc)) rc = 0;
   if (rc == 0) {
     if (Counter* counter = endpoint.counter(Endpoint::kSends)) counter->count();
@@ -214,7 +215,7 @@ void show(Endpoint& endpoint, Unexpected& message, void* context) {
     completion.flags |= FI_REMOTE_CQ_DATA;
     completion.data = message.header.data;
   }
-  if (endpoint.tells_source()) completion.source = endpoint.port().address_of(*message.from);
+  if (endpoint.tells_source()) completion.source = endpoint.transport().address_of(*message.from);
   cq->write(completion);
 }
 
@@ -223,7 +224,7 @@ ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint6
   ReceiveQueue& queue = endpoint.receives();
   const Peer* from;
   if (!endpoint.find_source(wanted.from, &from)) return -FI_EINVAL;
-  endpoint.port().progress();
+  endpoint.transport().progress();
   Unexpected* message = queue.find(kTagged, from, wanted.tag, wanted.ignore);
   if (message == nullptr) {
     Completion completion;
@@ -236,7 +237,7 @@ ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint6
   show(endpoint, *message, context);
   if ((flags & FI_DISCARD) != 0) {
     queue.unexpected(kTagged).remove(*message);
-    endpoint.port().discard(*message);
+    endpoint.transport().receiver().discard(*message);
   } else if ((flags & FI_CLAIM) != 0) {
     queue.unexpected(kTagged).remove(*message);
     message->claimed_by = context;
@@ -255,13 +256,13 @@ ssize_t take_claimed(Endpoint& endpoint, const iovec* iov, std::size_t count, co
   queue.claimed().remove(*message);
   if ((flags & FI_DISCARD) != 0) {
     show(endpoint, *message, context);
-    endpoint.port().discard(*message);
+    endpoint.transport().receiver().discard(*message);
     return 0;
   }
   Posted* posted = make_receive(endpoint, iov, count, wanted, nullptr, context, flags);
   posted->claims = true;
   queue.posted(kTagged).push_back(*posted);
-  message->to->port().deliver(*message, *posted, queue, kTagged);
+  message->to->transport().receiver().deliver(*message, *posted, queue, kTagged);
   return 0;
 }
 

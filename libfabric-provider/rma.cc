@@ -1,13 +1,15 @@
-// fi_read() and fi_write(). A small access goes as a message (remote_memory.cc). Others are done when the
-// call returns: the copy is this processor's work in any case, and so nothing that follows can overtake them.
+// fi_read() and fi_write(). A small access goes as a message (transport/accesses.cc). Others are done when
+// the call returns: the copy is this processor's work in any case, and so nothing that follows can overtake
+// them.
 #include <algorithm>
 #include <vector>
 
 #include "counter.h"
+#include "cq.h"
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
-#include "pieces.h"
+#include "transport/pieces.h"
 
 namespace clan::ofi {
 namespace {
@@ -28,7 +30,7 @@ struct Access {
 };
 
 // Copies piece by piece, where pieces of both sides overlap.
-int copy(Port& port, Peer& peer, const Access& a) {
+int copy(Transport& transport, Peer& peer, const Access& a) {
   std::size_t l = 0, l_done = 0;
   for (std::size_t r = 0; r < a.remote_count; ++r) {
     std::size_t r_done = 0;
@@ -39,8 +41,8 @@ int copy(Port& port, Peer& peer, const Access& a) {
       }
       if (l == a.local_count) return 0;
       const std::size_t n = std::min(a.remote[r].len - r_done, a.local[l].iov_len - l_done);
-      const int rc = port.access(peer, a.write, a.remote[r].key, a.remote[r].addr + r_done,
-                                 static_cast<std::byte*>(a.local[l].iov_base) + l_done, n);
+      const int rc = transport.access(peer, a.write, a.remote[r].key, a.remote[r].addr + r_done,
+                                      static_cast<std::byte*>(a.local[l].iov_base) + l_done, n);
       if (rc != 0) return rc;
       r_done += n;
       l_done += n;
@@ -49,106 +51,159 @@ int copy(Port& port, Peer& peer, const Access& a) {
   return 0;
 }
 
+// How an access ends: the counter that counts it, and whether the queue hears of it.
+struct Ending {
+  Counter* counter = nullptr;
+  bool completion = false;
+};
+
+Ending ending_of(const Endpoint& endpoint, const Access& a) {
+  if (a.deferred) return {a.counter, (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr};
+  return {endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads),
+          !a.silent && endpoint.sends_complete(a.flags)};
+}
+
+std::uint64_t completion_flags(const Access& a) { return FI_RMA | (a.write ? FI_WRITE : FI_READ); }
+
+std::size_t local_length(const Access& a) {
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < a.local_count; ++i) length += a.local[i].iov_len;
+  return length;
+}
+
+std::size_t remote_length(const Access& a) {
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
+  return length;
+}
+
+// As a message, where the access is small and in one place. -FI_EOPNOTSUPP: not so.
+int start_small(Endpoint& endpoint, const Endpoint::Target& target, const Access& a, std::size_t length,
+                const Ending& ending) {
+  if (a.remote_count != 1 || length == 0 || length > kMostSmallAccess || length != local_length(a))
+    return -FI_EOPNOTSUPP;
+  if (!a.write && a.local_count != 1) return -FI_EOPNOTSUPP;
+  if (!target.peer->replies.empty() || endpoint.domain().progresses_alone()) return -FI_EOPNOTSUPP;
+  return endpoint.transport().start_small_access(endpoint, *target.peer,
+                                                 {.write = a.write,
+                                                  .context = target.context,
+                                                  .key = a.remote[0].key,
+                                                  .address = a.remote[0].addr,
+                                                  .local = a.local,
+                                                  .local_count = a.local_count,
+                                                  .length = length,
+                                                  .data = a.data,
+                                                  .program_context = a.context,
+                                                  .completion = ending.completion,
+                                                  .counter = ending.counter});
+}
+
+// Small accesses and atomic operations on their way come first, and so do notices that found no room.
+bool nothing_comes_first(Transport& transport, Peer& peer) {
+  if (transport.finish_accesses(peer) != Transport::Left::kNone) {
+    transport.progress();
+    if (transport.finish_accesses(peer) != Transport::Left::kNone) return false;
+  }
+  if (peer.atomics == 0 && peer.replies.empty()) return true;
+  transport.progress();
+  return peer.atomics == 0 && peer.replies.empty();
+}
+
+// By system call. `begun`: the peer's driver thread makes it, and has not ended; `bytes` must last until it
+// has.
+int copy_now(Transport& transport, Peer& peer, const Access& a, std::vector<std::byte>* bytes, bool* begun,
+             int* err) {
+  // Bytes that are the caller's again when the call returns must last as long as the copy.
+  Access lasting = a;
+  iovec piece;
+  if (a.write && (a.silent || (a.flags & FI_INJECT) != 0)) {
+    bytes->resize(local_length(a));
+    gather(bytes->data(), a.local, a.local_count);
+    piece = {bytes->data(), bytes->size()};
+    lasting.local = &piece;
+    lasting.local_count = 1;
+  }
+  const int rc = copy(transport, peer, lasting);
+  if (!transport.memory().has_begun()) [[likely]]
+    return rc;
+  const int ended = transport.memory().end();
+  *begun = ended == -FI_EINPROGRESS;
+  *err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
+  return rc != 0 ? rc : ended;
+}
+
+// The access goes on, as an operation.
+void go_on_later(Endpoint& endpoint, const Endpoint::Target& target, const Access& a, const Ending& ending,
+                 std::size_t length, bool tells_owner, int err, std::vector<std::byte> bytes) {
+  SlowCopies copies;
+  copies.err = err;
+  copies.tells_owner = tells_owner;
+  copies.write = a.write;
+  copies.context = target.context;
+  copies.key = a.remote_count > 0 ? a.remote[0].key : 0;
+  copies.address = a.remote_count > 0 ? a.remote[0].addr : 0;
+  copies.length = length;
+  if (a.data != nullptr) copies.data = *a.data;
+  SendRequest request;
+  request.context = a.context;
+  request.flags = completion_flags(a);
+  request.completion = ending.completion;
+  request.counter = ending.counter;
+  endpoint.transport().go_on_later(endpoint, *target.peer, request, std::move(copies), std::move(bytes));
+}
+
+// Tells the program how an access has ended.
+void report(Endpoint& endpoint, const Access& a, const Ending& ending, int rc) {
+  Completion completion;
+  completion.context = a.context;
+  completion.flags = completion_flags(a);
+  if (rc != 0) {
+    if (ending.counter != nullptr) ending.counter->count_error();
+    if (endpoint.send_cq() != nullptr) endpoint.send_cq()->write_error(completion, -rc);
+    return;
+  }
+  if (ending.counter != nullptr) ending.counter->count();
+  if (ending.completion) endpoint.send_cq()->write(completion);
+}
+
 // Under the lock.
 ssize_t access_now(Endpoint& endpoint, const Access& a) {
   if (a.local_count > kIovLimit || a.remote_count > kIovLimit) return -FI_EINVAL;
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
-  Port& port = endpoint.port();
+  Transport& transport = endpoint.transport();
   const Endpoint::Target target = endpoint.target(a.peer);
   Peer* const peer = target.peer;
   if (peer == nullptr) return -target.err;
-  if (const int rc = port.ready(*peer); rc != 0) return rc;
+  if (const int rc = transport.ready(*peer); rc != 0) return rc;
   if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
-    if (const int rc = port.fence(*peer); rc != 0) return rc;
+    if (const int rc = transport.fence(*peer); rc != 0) return rc;
   }
-  std::size_t length = 0, local_length = 0;
-  for (std::size_t i = 0; i < a.remote_count; ++i) length += a.remote[i].len;
-  for (std::size_t i = 0; i < a.local_count; ++i) local_length += a.local[i].iov_len;
-  Counter* const counter =
-      a.deferred ? a.counter : endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
-  const bool wants_completion = a.deferred ? (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr
-                                           : !a.silent && endpoint.sends_complete(a.flags);
-  if (a.remote_count == 1 && length > 0 && length <= kMostSmallAccess && length == local_length &&
-      (a.write || a.local_count == 1) && peer->answers.empty() && !endpoint.domain().progresses_alone())
-      [[likely]] {
-    const int rc = port.start_small_access(endpoint, *peer,
-                                           {.write = a.write,
-                                            .context = target.context,
-                                            .key = a.remote[0].key,
-                                            .address = a.remote[0].addr,
-                                            .local = a.local,
-                                            .local_count = a.local_count,
-                                            .length = length,
-                                            .data = a.data,
-                                            .program_context = a.context,
-                                            .completion = wants_completion,
-                                            .counter = counter});
-    if (rc != -FI_EOPNOTSUPP) return rc;
-  }
-  // Small accesses and atomic operations on their way come first, and so do notices that found no room.
-  if (port.finish_accesses(*peer) != Port::Left::kNone) {
-    port.progress();
-    if (port.finish_accesses(*peer) != Port::Left::kNone) return -FI_EAGAIN;
-  }
-  if (peer->atomics > 0 || !peer->answers.empty()) {
-    port.progress();
-    if (peer->atomics > 0 || !peer->answers.empty()) return -FI_EAGAIN;
-  }
-  const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
-  const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
-  // Bytes that are the caller's again when we return must last as long as the copy.
-  Access lasting = a;
+  const std::size_t length = remote_length(a);
+  const Ending ending = ending_of(endpoint, a);
+  if (const int rc = start_small(endpoint, target, a, length, ending); rc != -FI_EOPNOTSUPP) [[likely]]
+    return rc;
+  if (!nothing_comes_first(transport, *peer)) return -FI_EAGAIN;
+
   std::vector<std::byte> bytes;
-  iovec piece;
-  if (a.write && (a.silent || (a.flags & FI_INJECT) != 0)) {
-    bytes.resize(local_length);
-    gather(bytes.data(), a.local, a.local_count);
-    piece = {bytes.data(), bytes.size()};
-    lasting.local = &piece;
-    lasting.local_count = 1;
-  }
-  int rc = copy(port, *peer, lasting);
-  if (port.has_begun_access()) [[unlikely]] {
-    const int ended = port.end_access();
-    if (ended == -FI_EINPROGRESS) {
-      SlowCopies copies;
-      copies.err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
-      copies.tells_owner = a.data != nullptr || (length > 0 && port.owner_listens(*peer, key));
-      copies.write = a.write;
-      copies.context = target.context;
-      copies.key = key;
-      copies.address = address;
-      copies.length = length;
-      if (a.data != nullptr) copies.data = *a.data;
-      Sending sending;
-      sending.context = a.context;
-      sending.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
-      sending.completion = wants_completion;
-      sending.counter = counter;
-      port.go_on_later(endpoint, *peer, sending, std::move(copies), std::move(bytes));
-      return 0;
-    }
-    if (rc == 0) rc = ended;
-  }
-  if (rc == -FI_EAGAIN) return rc;
-  if (rc == 0) {
-    if (a.data != nullptr || (length > 0 && port.owner_listens(*peer, key))) {
-      if (int told = port.tell_owner(*peer, target.context, a.write, key, address, length, a.data); told != 0)
-        return told;
-    }
-  } else if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) {
-    return rc;  // nobody is there: as with messages
-  }
-  Completion completion;
-  completion.context = a.context;
-  completion.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
-  if (rc != 0) {
-    if (counter != nullptr) counter->count_error();
-    if (endpoint.send_cq() != nullptr) endpoint.send_cq()->write_error(completion, -rc);
+  bool begun = false;
+  int err = 0;
+  const int rc = copy_now(transport, *peer, a, &bytes, &begun, &err);
+  const std::uint64_t key = a.remote_count > 0 ? a.remote[0].key : 0;
+  const auto tells_owner = [&] {
+    return a.data != nullptr || (length > 0 && RemoteMemory::owner_listens(*peer, key));
+  };
+  if (begun) [[unlikely]] {
+    go_on_later(endpoint, target, a, ending, length, tells_owner(), err, std::move(bytes));
     return 0;
   }
-  if (counter != nullptr) counter->count();
-  if (wants_completion) endpoint.send_cq()->write(completion);
+  if (rc == -FI_EAGAIN) return rc;
+  if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) return rc;  // nobody is there: as with messages
+  if (rc == 0 && tells_owner()) {
+    const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
+    const int told = transport.tell_owner(*peer, target.context, a.write, key, address, length, a.data);
+    if (told != 0) return told;
+  }
+  report(endpoint, a, ending, rc);
   return 0;
 }
 

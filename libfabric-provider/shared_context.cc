@@ -150,13 +150,13 @@ fi_ops_cm ScalableEndpoint::connection_ops_ = {
 };
 
 ScalableEndpoint::ScalableEndpoint(Domain& domain)
-    : domain_(domain), domain_held_(domain.references()), port_(std::make_shared<Port>(domain)) {}
+    : domain_(domain), domain_held_(domain.references()), transport_(std::make_shared<Transport>(domain)) {}
 
 ScalableEndpoint::~ScalableEndpoint() {
   fi_freeinfo(info_);
   std::lock_guard lock(domain_.lock());
-  domain_.remove_port(*port_);
-  port_.reset();
+  domain_.remove_transport(*transport_);
+  transport_.reset();
 }
 
 int ScalableEndpoint::open(fid_domain* id, fi_info* info, fid_ep** ep, void* context) {
@@ -172,7 +172,7 @@ int ScalableEndpoint::open(fid_domain* id, fi_info* info, fid_ep** ep, void* con
     return -FI_ENOMEM;
   }
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
-  made->port_->set_receive_contexts(info->ep_attr->rx_ctx_cnt);
+  made->transport_->receiver().set_contexts(info->ep_attr->rx_ctx_cnt);
   *ep = made;
   return 0;
 }
@@ -191,7 +191,7 @@ int ScalableEndpoint::bind(fid_t id, fid_t to, std::uint64_t) {
   std::lock_guard lock(sep.domain_.lock());
   sep.av_ = &object_of<Av>(to);
   sep.av_held_ = Held(sep.av_->references());
-  sep.port_->set_av(sep.av_);
+  sep.transport_->set_av(sep.av_);
   return 0;
 }
 
@@ -199,14 +199,14 @@ int ScalableEndpoint::control(fid_t id, int command, void*) {
   auto& sep = object_of<ScalableEndpoint>(id);
   if (command != FI_ENABLE) return -FI_ENOSYS;
   std::lock_guard lock(sep.domain_.lock());
-  return sep.av_ == nullptr ? -FI_ENOAV : sep.port_->start(sep.wanted_);
+  return sep.av_ == nullptr ? -FI_ENOAV : sep.transport_->start(sep.wanted_);
 }
 
 int ScalableEndpoint::get_name(fid_t id, void* address, std::size_t* length) {
   auto& sep = object_of<ScalableEndpoint>(id);
   std::lock_guard lock(sep.domain_.lock());
-  if (int rc = sep.port_->start(sep.wanted_); rc != 0) return rc;
-  const SocketAddress& own = sep.port_->address();
+  if (int rc = sep.transport_->start(sep.wanted_); rc != 0) return rc;
+  const SocketAddress& own = sep.transport_->address();
   const std::size_t room = *length;
   *length = own.length;
   if (address != nullptr) std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));
@@ -214,7 +214,7 @@ int ScalableEndpoint::get_name(fid_t id, void* address, std::size_t* length) {
 }
 
 Endpoint* ScalableEndpoint::make_context(std::size_t fclass, void* context) {
-  auto* made = new (std::nothrow) Endpoint(domain_, port_);
+  auto* made = new (std::nothrow) Endpoint(domain_, transport_);
   if (made == nullptr) return nullptr;
   made->set_tables(fclass, context);
   made->set_attributes(*info_);

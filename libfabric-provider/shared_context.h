@@ -83,7 +83,7 @@ class ScalableEndpoint final : public fid_ep {
   Domain& domain_;
   Held domain_held_;
   References references_;
-  std::shared_ptr<Port> port_;
+  std::shared_ptr<Transport> transport_;
   fi_info* info_ = nullptr;
   SocketAddress wanted_;
   Av* av_ = nullptr;

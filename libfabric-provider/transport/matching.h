@@ -1,8 +1,8 @@
 // Receives that wait for messages, and messages that wait for receives.
 //
 // A ReceiveQueue holds both, for fi_recv and fi_trecv apart. The oldest fitting one wins on either side. It
-// copies nothing: that is Port's business, which knows where a message is. Everything is under the domain's
-// lock.
+// copies nothing: that is the transport's business, which knows where a message is. Everything is under the
+// domain's lock.
 #pragma once
 
 #include <clan/message.h>
@@ -16,7 +16,7 @@
 
 #include "info.h"
 #include "provider.h"
-#include "wire.h"
+#include "transport/wire.h"
 
 namespace clan::ofi {
 

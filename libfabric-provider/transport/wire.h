@@ -35,17 +35,6 @@ enum class Op : std::uint8_t {
   kLongAtomic,  ///< AtomicRequest, targets, operands: more than fits kAtomic
 };
 
-/// The first word of kPut and kGet. Both sides work on it in the ring: whoever takes it first makes the
-/// access, the target when it comes to the message or the initiator when that takes long. WireHeader::tag is
-/// the key, data the address.
-using AccessWord = std::uint64_t;
-constexpr AccessWord kAccessWaiting = 0;
-constexpr AccessWord kAccessTheirs = 1;  ///< the target is at it
-constexpr AccessWord kAccessOurs = 2;    ///< the initiator is at it: nothing behind it may be looked at
-constexpr AccessWord kAccessDone = 3;
-constexpr AccessWord kAccessRefused = 4;  ///< by the target; the initiator tries, and says how it ended
-constexpr AccessWord kAccessFailed = 5;
-
 struct GetRequest {
   std::uint64_t length = 0;
 };

@@ -7,19 +7,19 @@
 namespace clan::ofi {
 
 class Cq;
-class Port;
+class Transport;
 
-class PortList {
+class TransportList {
  public:
   /// As often as it is added it must be removed.
-  void add(Port& port);
-  void remove(Port& port);
-  bool empty() const { return ports_.empty(); }
+  void add(Transport& transport);
+  void remove(Transport& transport);
+  bool empty() const { return transports_.empty(); }
   /// Stops as soon as there is something in `until`, so that nothing else is touched before it is seen.
   void progress(const Cq* until = nullptr);
 
  private:
-  std::vector<std::pair<Port*, unsigned>> ports_;
+  std::vector<std::pair<Transport*, unsigned>> transports_;
 };
 
 }  // namespace clan::ofi

@@ -1,0 +1,300 @@
+#include "transport/receiver.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "av.h"
+#include "counter.h"
+#include "cq.h"
+#include "domain.h"
+#include "endpoint.h"
+#include "memory_region.h"
+#include "transport/pieces.h"
+
+namespace clan::ofi {
+
+Receiver::~Receiver() {
+  while (Unexpected* message = unclaimed_.first()) {
+    unclaimed_.remove(*message);
+    Unexpected::destroy(message);
+  }
+}
+
+void Receiver::attach(Endpoint& endpoint, unsigned context) {
+  if (endpoints_.size() <= context) endpoints_.resize(context + 1);
+  endpoints_[context] = &endpoint;
+  unclaimed_.for_each([&](List<Unexpected>& list, Unexpected& message) {
+    if (message.header.context != context) return;
+    list.remove(message);
+    message.to = &endpoint;
+    const bool tagged = message.header.op == Op::kTagged;
+    endpoint.receives()
+        .unexpected(tagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged)
+        .push_back(message);
+  });
+}
+
+void Receiver::detach(Endpoint& endpoint, unsigned context) {
+  if (context < endpoints_.size() && endpoints_[context] == &endpoint) endpoints_[context] = nullptr;
+  endpoint.receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
+    if (message.to != &endpoint) return;
+    list.remove(message);
+    Unexpected::destroy(&message);
+  });
+}
+
+bool Receiver::any_counted_by(const Counter& counter) const {
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged}) {
+      for (const Posted* p = endpoint->receives().posted(kind).first(); p != nullptr; p = p->next)
+        if (p->deferred && p->counter == &counter) return true;
+    }
+  }
+  return false;
+}
+
+void Receiver::mark_referenced() {
+  const auto mark_sender = [](List<Unexpected>&, Unexpected& message) { message.from->referenced = true; };
+  unclaimed_.for_each(mark_sender);
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    endpoint->mark_peers();
+    ReceiveQueue& queue = endpoint->receives();
+    queue.for_each_unexpected(mark_sender);
+    for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged}) {
+      for (Posted* posted = queue.posted(kind).first(); posted != nullptr; posted = posted->next) {
+        if (posted->from != nullptr) posted->from->referenced = true;
+      }
+    }
+  }
+}
+
+void Receiver::forget_offers(const Peer& peer, PeerIndex index) {
+  const auto forget = [&](List<Unexpected>& list, Unexpected& message) {
+    if (message.from != &peer || !message.offered || message.aside.from != index) return;
+    list.remove(message);
+    Unexpected::destroy(&message);
+  };
+  for (Endpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr) endpoint->receives().for_each_unexpected(forget);
+  }
+  unclaimed_.for_each(forget);
+}
+
+// --- completing a receive --------------------------------------------------------------------------
+
+void fill_receive(const Posted& posted, const std::byte* bytes, std::size_t n) {
+  if (posted.pieces == 1) [[likely]] {
+    copy_short(static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used, bytes, n);
+    return;
+  }
+  for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
+    std::memcpy(piece.data(), bytes + at, piece.size());
+  });
+}
+
+Completion receive_completion(const Posted& posted, const WireHeader& header, ReceiveQueue::Kind kind,
+                              std::size_t n) {
+  Completion completion;
+  completion.context = posted.context;
+  completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
+  completion.length = n;
+  completion.buffer =
+      posted.pieces > 0 ? static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used : nullptr;
+  if ((header.flags & kHasData) != 0) {
+    completion.flags |= FI_REMOTE_CQ_DATA;
+    completion.data = header.data;
+  }
+  completion.tag = header.tag;
+  return completion;
+}
+
+// False: its sender took it back, and it is as if it had never been.
+bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size_t n, int* err) {
+  for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
+    if (*err != 0) return;
+    if (auto s = channel_.messages->copy(aside, at, piece); !s) *err = s.error().err;
+  });
+  if (*err != ESTALE) {
+    channel_.messages->finish(aside, *err == 0);
+    return true;
+  }
+  if (!posted.claims) return false;
+  *err = ECONNRESET;
+  return true;
+}
+
+// In line: a call less for each message.
+[[gnu::always_inline]] inline void Receiver::complete(Endpoint& endpoint, Peer& from,
+                                                      const WireHeader& header, const Content& content,
+                                                      Posted& posted, ReceiveQueue& queue,
+                                                      ReceiveQueue::Kind kind) {
+  const std::size_t n = std::min(content.size, posted.length - posted.used);
+  int err = 0;
+  if (content.aside == nullptr) [[likely]] {
+    fill_receive(posted, content.bytes, n);
+  } else if (!copy_offer(*content.aside, posted, n, &err)) {
+    return;
+  }
+  if ((header.flags & kWantsAck) != 0) acknowledge(from, header);
+
+  Completion completion = receive_completion(posted, header, kind, n);
+  const bool wants_completion = posted.deferred
+                                    ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
+                                    : endpoint.receives_complete(posted.flags);
+  Counter* const counter = posted.deferred ? posted.counter : endpoint.counter(Endpoint::kReceives);
+  const bool multiple = (posted.flags & FI_MULTI_RECV) != 0;
+  posted.used += n;
+  if (!multiple || posted.length - posted.used < posted.least) {
+    if (multiple) completion.flags |= FI_MULTI_RECV;
+    queue.posted(kind).remove(posted);
+    queue.free_posted(posted);
+  }
+  if (endpoint.tells_source()) completion.source = PeerTable::address_of(from, av_);
+  Cq* cq = endpoint.receive_cq();
+  if (err != 0 || n < content.size) [[unlikely]] {
+    if (counter != nullptr) counter->count_error();
+    if (cq != nullptr) cq->write_error(completion, err != 0 ? err : FI_ETRUNC, content.size - n);
+    return;
+  }
+  if (counter != nullptr) counter->count();
+  if (!wants_completion) return;
+  if (endpoint.tells_unknown_source() && completion.source == FI_ADDR_NOTAVAIL) {
+    cq->write_error(completion, FI_EADDRNOTAVAIL, 0, &from.raw.storage, from.raw.length);
+    return;
+  }
+  cq->write(completion);
+}
+
+// --- a message has come ----------------------------------------------------------------------------
+
+// Null: it cannot be kept, and `otherwise` says what becomes of it.
+Unexpected* Receiver::make_unexpected(Endpoint* endpoint, const IncomingMessage& message,
+                                      const List<Unexpected>& keep, Taken* otherwise) {
+  // An offered message is none of a datagram endpoint: it is kept, as its sender expects.
+  const bool may_drop = endpoint != nullptr && endpoint->datagrams() && !message.offered;
+  *otherwise = Taken::kInFront;
+  if (may_drop && keep.size() >= kMostUnheard) return nullptr;
+  Unexpected* kept = Unexpected::make(message.offered ? 0 : message.bytes.size() - sizeof(WireHeader));
+  if (kept != nullptr) {
+    starving_ = false;
+    return kept;
+  }
+  if (may_drop) return nullptr;
+  if (!std::exchange(starving_, true))
+    FI_WARN(&g_provider, FI_LOG_EP_DATA, "no memory for messages that have come: they wait\n");
+  *otherwise = Taken::kWaits;
+  return nullptr;
+}
+
+Receiver::Taken Receiver::take_offer(Endpoint* endpoint, Peer& peer, const WireHeader& header,
+                                     const IncomingMessage& message, Posted* posted, Unexpected* kept,
+                                     List<Unexpected>& keep) {
+  auto aside = channel_.messages->set_aside();
+  if (!aside) {
+    if (kept != nullptr) Unexpected::destroy(kept);
+    return Taken::kInFront;
+  }
+  if (posted != nullptr) {
+    const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
+    complete(*endpoint, peer, header, {message.size, nullptr, &*aside}, *posted, endpoint->receives(), kind);
+    return Taken::kGone;
+  }
+  kept->to = endpoint;
+  kept->from = &peer;
+  kept->header = header;
+  kept->size = message.size;
+  kept->offered = true;
+  kept->aside = *aside;
+  keep.push_back(*kept);
+  return Taken::kGone;
+}
+
+Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header, const IncomingMessage& message) {
+  Endpoint* const endpoint = this->endpoint(header.context);
+  const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
+  Posted* posted = nullptr;
+  if (endpoint != nullptr) [[likely]] {
+    ReceiveQueue& queue = endpoint->receives();
+    posted =
+        kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
+  }
+  if (endpoint == nullptr && header.context >= contexts_) return Taken::kInFront;  // there will be none
+  const std::byte* const bytes = message.bytes.data() + sizeof header;
+  if (posted != nullptr && !message.offered) [[likely]] {
+    complete(*endpoint, peer, header, {message.bytes.size() - sizeof header, bytes, nullptr}, *posted,
+             endpoint->receives(), kind);
+    return Taken::kInFront;
+  }
+  List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : unclaimed_;
+  Unexpected* kept = nullptr;
+  if (posted == nullptr) {
+    Taken otherwise;
+    kept = make_unexpected(endpoint, message, keep, &otherwise);
+    if (kept == nullptr) return otherwise;
+  }
+  if (message.offered) return take_offer(endpoint, peer, header, message, posted, kept, keep);
+  kept->to = endpoint;
+  kept->from = &peer;
+  kept->header = header;
+  kept->size = message.bytes.size() - sizeof header;
+  if (kept->size > 0) std::memcpy(kept->bytes(), bytes, kept->size);
+  keep.push_back(*kept);
+  return Taken::kInFront;
+}
+
+// --- messages that have waited ------------------------------------------------------------------------
+
+void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) {
+  queue.posted(kind).push_back(posted);
+  if (queue.unexpected(kind).empty()) [[likely]]
+    return;
+  const Peer* from = posted.from;
+  const std::uint64_t tag = posted.tag, ignore = posted.ignore;
+  while (Unexpected* message = queue.find(kind, from, tag, ignore)) {
+    queue.unexpected(kind).remove(*message);
+    message->to->transport().receiver().deliver(*message, posted, queue, kind);
+    // One that has got its message, or is used up, is not the last of the list any more.
+    if (queue.posted(kind).last() != &posted) return;
+  }
+}
+
+void Receiver::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind) {
+  const SetAside* const aside = message.offered ? &message.aside : nullptr;
+  complete(*message.to, *message.from, message.header, {message.size, message.bytes(), aside}, posted, queue,
+           kind);
+  Unexpected::destroy(&message);
+}
+
+void Receiver::discard(Unexpected& message) {
+  if (message.offered) channel_.messages->finish(message.aside);
+  if ((message.header.flags & kWantsAck) != 0) acknowledge(*message.from, message.header);
+  Unexpected::destroy(&message);
+}
+
+void Receiver::acknowledge(Peer& peer, const WireHeader& header) {
+  const WireHeader ack{.op = Op::kAck, .id = header.id};
+  replies_.send(peer, bytes_of(ack));
+}
+
+// --- accesses to memory ----------------------------------------------------------------------------
+
+void Receiver::note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
+                           const std::uint64_t* data) {
+  if (MemoryRegion* region = domain_.find_region(header.tag)) region->note_access(what);
+  Endpoint* const endpoint = this->endpoint(header.context);
+  if (endpoint == nullptr) return;
+  endpoint->note_access(what);
+  if (data == nullptr || endpoint->receive_cq() == nullptr) return;
+  Completion completion;
+  completion.flags = FI_RMA | what | FI_REMOTE_CQ_DATA;
+  completion.length = length;
+  completion.data = *data;
+  if (endpoint->tells_source()) completion.source = PeerTable::address_of(peer, av_);
+  endpoint->receive_cq()->write(completion);
+}
+
+}  // namespace clan::ofi

@@ -1,0 +1,198 @@
+#include "transport/remote_memory.h"
+
+#include <clan/clock.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "domain.h"
+#include "memory_region.h"
+#include "transport/slow_copy.h"
+
+namespace clan::ofi {
+namespace {
+
+// A peer's driver thread is waited for under the lock: not long, and not again for a while once it did not
+// answer (Silence).
+constexpr std::int64_t kPatienceMs = 100;
+constexpr std::uint32_t kMostCopies = 512;  ///< requests of one access
+constexpr std::size_t kMostRegions = 4096;  ///< of one peer, remembered
+
+}  // namespace
+
+RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
+  if (auto it = peer.regions.find(key); it != peer.regions.end()) return &it->second;
+  if (peer.silence.holds(monotonic_ns)) {
+    *rc = -FI_EAGAIN;
+    return nullptr;
+  }
+  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kPatienceMs,
+                                       static_cast<std::int64_t>(peer.uid));
+  if (!found) {
+    *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
+    if (found.error().err == ETIMEDOUT) *rc = is_silent(peer);
+    return nullptr;
+  }
+  peer.silence.end();
+  // A region is its owner's own memory, so there is nothing to wait for.
+  auto aperture =
+      RemoteAperture::import(domain_.context(), found->cookie, 0, static_cast<std::int64_t>(peer.uid));
+  if (!aperture) {
+    *rc = aperture.error().err == EAGAIN ? -FI_EINVAL : failure(aperture.error());
+    return nullptr;
+  }
+  RegionNote note;
+  if (found->note_bytes >= sizeof note) std::memcpy(&note, found->note.data(), sizeof note);
+  RemoteRegion region{std::move(*aperture), note.base, note.tell_owner == 1, {}};
+  if (note.pieces > 0) {
+    *rc = import_pieces(peer, note.pieces, &region);
+    if (*rc != 0) return nullptr;
+  }
+  // Keys that the peer gives but once (FI_MR_PROV_KEY) would be kept for ever. One that is still in use is
+  // looked up again.
+  if (peer.regions.size() >= kMostRegions && !has_begun()) peer.regions.erase(peer.regions.begin());
+  auto [it, added] = peer.regions.emplace(key, std::move(region));
+  return &it->second;
+}
+
+void RemoteMemory::drop_queue() {
+  rdma_.reset();
+  copying_ = 0;
+}
+
+int RemoteMemory::is_silent(Peer& peer) {
+  peer.silence.begin(monotonic_ns());
+  return -FI_EAGAIN;
+}
+
+int RemoteMemory::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
+  if (count > kRegionPieces) return -FI_EINVAL;
+  RegionPiece table[kRegionPieces];
+  if (auto s = copy(region->aperture, false, 0, reinterpret_cast<std::byte*>(table), count * sizeof *table);
+      !s) {
+    return s.error().err == ESTALE ? -FI_ENOKEY : failure(s.error());
+  }
+  if (has_begun()) {
+    const int rc = end();
+    if (rc == -FI_EINPROGRESS) {
+      drop_queue();  // the table is ours again
+      return is_silent(peer);
+    }
+    if (rc != 0) return rc;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    auto piece =
+        RemoteAperture::import(domain_.context(), table[i].cookie, 0, static_cast<std::int64_t>(peer.uid));
+    if (!piece && piece.error().err == EAGAIN) return -FI_EINVAL;
+    if (!piece) return piece.error().err == ESTALE ? -FI_ENOKEY : failure(piece.error());
+    if (piece->size() != table[i].length) return -FI_EINVAL;
+    region->pieces.push_back(std::move(*piece));
+  }
+  return 0;
+}
+
+// One copy, done when this returns, or a request to the peer's driver thread.
+Status RemoteMemory::copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
+                          std::size_t length) {
+  Status status = write ? aperture.write(offset, local, length) : aperture.read(offset, local, length);
+  if (status || status.error().err != EOPNOTSUPP) [[likely]]
+    return status;
+  // The kernel does not let us copy: the peer's driver thread does.
+  if (auto s = aperture.check(); !s) return s;
+  if (!rdma_) {
+    auto queue = RdmaQueue::create(domain_.context(), kMostCopies);
+    if (!queue) return queue.error();
+    rdma_.emplace(std::move(*queue));
+  }
+  status =
+      write ? rdma_->write(aperture, offset, local, length) : rdma_->read(aperture, offset, local, length);
+  if (status) ++copying_;
+  return status;
+}
+
+int RemoteMemory::end() {
+  if (copying_ == 0) return 0;
+  const std::uint64_t deadline = deadline_after_ms(kPatienceMs);
+  int err = 0;
+  while (copying_ > 0) {
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline) {
+      if (take_copies(*rdma_, &copying_, &err)) break;
+      copies_err_ = err;
+      return -FI_EINPROGRESS;
+    }
+    RdmaCompletion done;
+    const auto left = static_cast<std::int64_t>((deadline - now + 999'999) / 1'000'000);
+    auto waited = rdma_->wait(std::span(&done, 1), left);
+    if (waited) {
+      --copying_;
+      if (err == 0) err = done.status;
+    } else if (waited.error().err != EINTR && waited.error().err != ETIMEDOUT) {
+      drop_queue();
+      return failure(waited.error());
+    }
+  }
+  return copy_failure(err);
+}
+
+void RemoteMemory::keep_slow(Peer& peer, SlowCopies copies) {
+  if (copies.err == 0) copies.err = copies_err_;
+  peer.slow = std::make_unique<SlowCopies>(std::move(copies));
+  peer.slow->queue = std::move(*rdma_);
+  peer.slow->left = std::exchange(copying_, 0);
+  rdma_.reset();
+  slow_.push_back(&peer);
+  domain_.look_soon();
+}
+
+Status RemoteMemory::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
+                                 std::size_t length) {
+  for (RemoteAperture& piece : region.pieces) {
+    if (offset >= piece.size()) {
+      offset -= piece.size();
+      continue;
+    }
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(length, piece.size() - offset));
+    if (auto s = copy(piece, write, offset, local, n); !s) return s;
+    local += n;
+    length -= n;
+    offset = 0;
+    if (length == 0) return {};
+  }
+  return Error{ERANGE, "beyond the last piece of a region"};
+}
+
+int RemoteMemory::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+                         std::size_t length) {
+  if (length == 0) return 0;
+  for (int attempt = 0;; ++attempt) {
+    int rc = 0;
+    RemoteRegion* region = region_of(peer, key, &rc);
+    if (region == nullptr) return rc;
+    const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
+    const Status status = region->pieces.empty() ? copy(region->aperture, write, offset, local, length)
+                                                 : copy_pieces(*region, write, offset, local, length);
+    if (status) return 0;
+    FI_INFO(&g_provider, FI_LOG_EP_DATA, "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n",
+            write ? "write" : "read", length, static_cast<unsigned long long>(offset),
+            static_cast<unsigned long long>(key), static_cast<unsigned long long>(region->aperture.size()),
+            status.error().message().c_str());
+    const int err = status.error().err;
+    if (attempt == 0 && (err == ESTALE || err == ERANGE || err == EACCES)) {
+      peer.regions.erase(key);  // another region may have that key now, and be larger
+      continue;
+    }
+    switch (err) {
+      case ESTALE: return -FI_ENOKEY;
+      case ERANGE: return -FI_EINVAL;
+      default: return failure(status.error());
+    }
+  }
+}
+
+bool RemoteMemory::owner_listens(const Peer& peer, std::uint64_t key) {
+  auto it = peer.regions.find(key);
+  return it != peer.regions.end() && it->second.tell_owner;
+}
+
+}  // namespace clan::ofi

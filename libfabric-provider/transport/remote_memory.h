@@ -1,0 +1,72 @@
+// The memory of peers: finding their regions, and copying.
+//
+// A copy is this processor's (process_vm_readv and its like). Where the kernel forbids that, the peer's
+// driver thread makes it: then copy() only begins it, and what does not end within 100 ms goes on as
+// SlowCopies. Everything is under the domain's lock, so nothing here waits longer.
+#pragma once
+
+#include <clan/rdma.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "transport/peer.h"
+
+namespace clan::ofi {
+
+class Domain;
+
+class RemoteMemory {
+ public:
+  explicit RemoteMemory(Domain& domain) : domain_(domain) {}
+
+  /// Copies between local memory and a region of a connected peer. 0 or -FI_...; -FI_EAGAIN: nothing has
+  /// been done, the peer does not say where its region is. Where the kernel does not let us copy this only
+  /// begins: end() comes next.
+  int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+             std::size_t length);
+  bool has_begun() const { return copying_ > 0; }
+  /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS: keep_slow().
+  int end();
+  /// What access() has begun goes on. `copies`: what is known of it.
+  void keep_slow(Peer& peer, SlowCopies copies);
+  /// Whether a region's owner wants to hear of accesses. After access().
+  static bool owner_listens(const Peer& peer, std::uint64_t key);
+
+  bool copies_slowly() const { return !slow_.empty(); }
+  const std::vector<Peer*>& slow_peers() const { return slow_; }
+  /// Calls ended(peer, copies) for each peer whose slow copies have ended. True when there was one.
+  template <typename Ended>
+  bool look_after_slow(Ended&& ended) {
+    bool moved = false;
+    std::erase_if(slow_, [&](Peer* peer) {
+      if (peer->slow && !take_copies(*peer->slow->queue, &peer->slow->left, &peer->slow->err)) return false;
+      if (peer->slow) ended(*peer, *std::exchange(peer->slow, nullptr));
+      moved = true;
+      return true;
+    });
+    return moved;
+  }
+
+ private:
+  RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);
+  int import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region);
+  Status copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
+              std::size_t length);
+  Status copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
+                     std::size_t length);
+  int is_silent(Peer& peer);
+  void drop_queue();
+
+  Domain& domain_;
+  std::optional<RdmaQueue> rdma_;
+  std::size_t copying_ = 0;  ///< requests in it
+  int copies_err_ = 0;       ///< of those that ended before -FI_EINPROGRESS
+  std::vector<Peer*> slow_;  ///< peers with SlowCopies, and those that had some until just now
+};
+
+}  // namespace clan::ofi

@@ -1,0 +1,196 @@
+// Transport: how an endpoint sends to its peers and hears of them. A plain endpoint has one; the contexts of
+// a scalable endpoint share one.
+//
+// It is composed of the rooms of this folder, which take single steps and do not know each other
+// (README.md has their order). The loops are here: a call that finds no room makes progress and tries once
+// more; progress takes messages to the room that each is for; a connection that ends is told to all rooms
+// in one place (departed()). All that is sent to a peer goes by one connection, so it stays in order.
+// Everything is under the domain's lock.
+#pragma once
+
+#include <clan/event_queue.h>
+#include <clan/message.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "av.h"
+#include "transport/handshake.h"
+#include "transport/held_messages.h"
+#include "transport/operation_table.h"
+#include "transport/peer_table.h"
+#include "transport/receiver.h"
+#include "transport/remote_memory.h"
+#include "transport/reply_queue.h"
+#include "transport/send.h"
+#include "transport/small_access.h"
+
+namespace clan::ofi {
+
+class Cq;
+
+/// A write or read for Transport::start_small_access().
+struct SmallTransfer {
+  bool write = false;
+  std::uint16_t context = 0;
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+  const iovec* local = nullptr;  ///< one piece, where it is a read
+  std::size_t local_count = 0;
+  std::size_t length = 0;
+  const std::uint64_t* data = nullptr;  ///< remote CQ data
+  void* program_context = nullptr;
+  bool completion = false;
+  Counter* counter = nullptr;
+};
+
+class Transport {
+ public:
+  explicit Transport(Domain& domain);
+  ~Transport();
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  /// Takes a name: that of `wanted`, or a free one where its port is 0. Once.
+  int start(const SocketAddress& wanted);
+  bool started() const { return channel_.messages.has_value(); }
+  const SocketAddress& address() const { return channel_.address; }
+  Domain& domain() { return domain_; }
+  int register_with(EventQueue& events);
+  void set_av(Av* av) { receiver_.set_av(av); }
+  Av* av() const { return receiver_.av(); }
+  Receiver& receiver() { return receiver_; }
+  /// Whether something that is under way counts by this counter.
+  bool uses(const Counter& counter) const;
+  /// What an endpoint has under way will not be heard of again.
+  void forget(const Endpoint& endpoint);
+
+  /// True when something has been done. Takes no more messages when there is something in `until`.
+  bool progress(const Cq* until = nullptr) { return !idle() && make_progress(until); }
+  /// Forgets peers that have gone, where there are many. Not within a call that knows one.
+  void tidy() {
+    if (peers_.too_many()) [[unlikely]]
+      forget_peers();
+  }
+
+  /// The peer of an address, known or new; null: there is no such address.
+  Peer* peer(fi_addr_t address) { return peers_.at(address, *av()); }
+  fi_addr_t address_of(Peer& peer) { return PeerTable::address_of(peer, av()); }
+
+  /// Whether something may be started with a peer; connects if need be. -FI_EAGAIN: the peer has yet to
+  /// accept, or has something to do for us that nothing may overtake; or why it cannot be reached.
+  int ready(Peer& peer) { return peer.open != kNoPeer ? 0 : ready_slowly(peer); }
+  /// FI_FENCE: 0 when all that we have started with this peer has completed, else -FI_EAGAIN.
+  int fence(Peer& peer);
+  /// 0; -FI_EAGAIN: no room, read completions; or why the peer cannot be reached.
+  ssize_t send(Endpoint& from, Peer& to, const SendRequest& request);
+  /// The short way for a message that the caller may forget: header and bytes in place.
+  ssize_t send_at_once(Peer& to, const WireHeader& header, const void* bytes, std::size_t length) {
+    if (to.open != kNoPeer) [[likely]] {
+      if (send_whole(*channel_.messages, to.index, header, bytes, length).ok()) [[likely]]
+        return 0;
+    }
+    return send_after_progress(to, header, bytes, length);
+  }
+  /// Sends an atomic operation off: `request.iov[0]` is the AtomicRequest.
+  ssize_t start_atomic(Endpoint& from, Peer& to, const SendRequest& request, std::span<const iovec> results);
+
+  /// A write or read of up to kMostSmallAccess bytes as a message, which needs no system call where the peer
+  /// polls. 0; -FI_EAGAIN: no room; -FI_EOPNOTSUPP: better made by access().
+  int start_small_access(Endpoint& from, Peer& to, const SmallTransfer& transfer);
+  using Left = AccessesLeft;
+  Left finish_accesses(Peer& peer);
+  /// Of all peers, the last that is true of any.
+  Left finish_accesses();
+  /// RemoteMemory::access(), connecting if need be.
+  int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
+             std::size_t length);
+  RemoteMemory& memory() { return memory_; }
+  bool copies_slowly() const { return memory_.copies_slowly(); }
+  /// What access() has begun is an operation from now on, which nothing overtakes. `copies`: what is known of
+  /// it.
+  void go_on_later(Endpoint& from, Peer& peer, const SendRequest& request, SlowCopies copies,
+                   std::vector<std::byte> bytes);
+  /// Tells the owner of a region of an access. `data`: remote CQ data.
+  int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
+                 std::uint64_t length, const std::uint64_t* data);
+
+  // Message endpoints.
+  /// From now on only introduce() connects.
+  void only_introduce() { handshake_.only_introduce(); }
+  /// Connects to whoever has this name, and says what. `hear`: to what it says we listen from now on; else to
+  /// its answer alone, while the endpoint waits for that.
+  int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, bool hear,
+                Peer** peer);
+  void hang_up(Peer& peer);
+
+ private:
+  class AccessHost;
+  class AtomicSide;
+  /// Nothing is there to be done. Most looks find that, and half of one is in every latency.
+  bool idle() const {
+    return !channel_.messages || progressing_ ||
+           (posted_sends_ == 0 && held_.empty() && accessing_.empty() && !memory_.copies_slowly() &&
+            !replies_.has_backlog() && channel_.messages->quiet());
+  }
+  // progress.cc
+  bool make_progress(const Cq* until);
+  bool work_off(const Cq* until);
+  bool take_completions();
+  bool arrived(const IncomingMessage& message);
+  void arrived_from_stranger(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes);
+  bool must_wait(PeerIndex from, const Peer& peer, const WireHeader& header);
+  void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  void arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
+                           const IncomingMessage& message);
+  void break_with(PeerIndex index);
+  void break_with_lost();
+  bool flush(Peer& peer);
+  bool carry_on(Peer& peer);
+  void resume_held();
+  void departed(PeerIndex index, int reason);
+  void abandon(Peer& peer, int err);
+  void forget_peers();
+  // transport.cc
+  int ready_slowly(Peer& peer);
+  int connected(Peer& peer);
+  int connect(Peer& peer);
+  int accepted(Peer& peer);
+  bool may_ask(Peer& peer, std::size_t bytes);
+  ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
+  ssize_t post(Operation& operation, std::span<const std::byte> header, const SendRequest& body,
+               bool waits_for_answer);
+  ssize_t start_short_atomic(Endpoint& from, Peer& to, const SendRequest& request,
+                             std::span<const iovec> results);
+  ssize_t start_long_atomic(Endpoint& from, Peer& to, const SendRequest& request,
+                            std::span<const iovec> results);
+  // accesses.cc
+  int reserve_access(Peer& to, SmallAccesses& accesses, std::size_t bytes, std::span<std::byte>* room);
+  bool look_after_accesses();
+  Left take_back(Peer& peer);
+  bool reap(Peer& peer);
+  void end_slow(Peer& peer, const SlowCopies& slow);
+  bool arrived_access(PeerIndex from, Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  bool serve(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+
+  Domain& domain_;
+  Channel channel_;
+  PeerTable peers_;
+  OperationTable operations_;
+  ReplyQueue replies_;
+  RemoteMemory memory_;
+  Receiver receiver_;
+  Handshake handshake_;
+  HeldMessages held_;
+  std::size_t posted_sends_ = 0;  ///< that the engine has yet to complete
+  std::vector<Peer*> accessing_;  ///< peers with small accesses that are not known to have been made
+  PeerIndex taking_ = kNoPeer;    ///< whose message is being taken
+  bool registered_ = false;       ///< with the domain's event queue
+  bool progressing_ = false;
+};
+
+}  // namespace clan::ofi

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""Rules of the tree that only shrink: what breaks one today is listed by name, and nothing else may.
+
+    rules.py ROOT RULE [ARGUMENT...]     prints each violation, exit code 1 if there is one
+    rules.py ROOT --list RULE            the lines of exceptions.txt that RULE needs today
+
+    includes         rooms include downward: the table in the README of the component
+    files            sources have at most 400 lines, headers 200
+    functions        functions have at most 60 lines
+    orders           every acquire, release, acq_rel and seq_cst has a PAIR or `order:` comment beside it
+    atomics          no operation on an atomic without a memory order
+    mirrors          every source has a mirrored test
+    named_tests      every test that a README or a document names exists
+    exports          NM LIBRARY NAME...|@FILE: the library exports exactly these names
+
+exceptions.txt beside this script holds `RULE what`, a line each. An exception that is not needed any more is
+a violation too: the list only shrinks.
+"""
+
+import re
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import cxx
+from cxx import sources
+
+HERE = Path(__file__).resolve().parent
+MEASURED = ["core", "preload", "libfabric-provider", "plugins", "tools", "bench", "examples"]
+ORDERED = ["core", "preload", "libfabric-provider"]
+MOST_LINES, MOST_HEADER_LINES, MOST_FUNCTION_LINES = 400, 200, 60
+REACH = 5  # lines above an operation in which its comment may stand
+
+STRONG = re.compile(r"\bmemory_order(?:_|::)(?:acquire|release|acq_rel|seq_cst)\b")
+REASON = re.compile(r"//.*?(?:\bPAIR\s|\border:)")
+ATOMIC_CALL = re.compile(r"(?:\.|->)\s*(load|store|exchange|fetch_(?:add|sub|or|and|xor)|"
+                         r"compare_exchange_(?:weak|strong)|test_and_set|clear|test)\s*\(")
+# Calls of these names that belong to many other types as well: only on something declared atomic.
+COMMON = {"load", "store", "exchange", "clear", "test"}
+DECLARED = re.compile(r"\batomic(?:_flag|_ref)?\b(?:\s*<[^;{}]*?>)?[&*\s]+(\w+)\s*(?:[\[{;=,)]|$)", re.M)
+
+
+def all_sources(root, directories):
+    for directory in directories:
+        yield from sources(root / directory)
+
+
+def lines_of(path):
+    return path.read_text(errors="replace").splitlines()
+
+
+# --- includes -------------------------------------------------------------------------------------------
+
+def table_rows(readme, head):
+    """Cells of the rows of the table whose first line begins with these cells."""
+    rows, inside = [], False
+    for line in lines_of(readme):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|"):
+            inside = False
+        elif cells[:len(head)] == head:
+            inside = True
+        elif inside and not set(cells[0]) <= set("-: "):
+            rows.append(cells)
+    return rows
+
+
+class Rooms:
+    """`room | files | may include | its sources also`; "all others" are the files of one room."""
+
+    def __init__(self, root, component):
+        self.base = root / component
+        rows = table_rows(self.base / "README.md", ["room", "files", "may include", "its sources also"])
+        self.found = bool(rows)
+        self.room_of, self.may, self.sources_may, self.others = {}, {}, {}, None
+        for room, files, may, also in rows:
+            self.may[room] = {room, *may.split()}
+            self.sources_may[room] = {*self.may[room], *also.split()}
+            if files == "all others":
+                self.others = room
+            for name in re.findall(r"`([^`]+)`", files):
+                self.room_of[name] = room
+
+    def room(self, path):
+        """By its name without suffix from the component's folder, or by its folder (`os/`)."""
+        name = str(path.with_suffix(""))
+        for key in (name, str(path.parent) + "/"):
+            if key in self.room_of:
+                return self.room_of[key]
+        return self.others
+
+    def violations(self):
+        for path in sources(self.base):
+            here = path.relative_to(self.base)
+            room = self.room(here)
+            if room is None:
+                yield f"{here} is in no room of the README"
+                continue
+            may = self.may[room] if path.suffix == ".h" else self.sources_may[room]
+            for number, line in enumerate(lines_of(path), 1):
+                match = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
+                if not match:
+                    continue
+                target = next((t for t in (self.base / match.group(1), path.parent / match.group(1))
+                               if t.is_file()), None)
+                if target is None:
+                    continue
+                named = self.room(target.resolve().relative_to(self.base.resolve()))
+                if named not in may:
+                    yield f"{here}:{number}: room {room} may not include {match.group(1)} of {named}"
+        for name, room in self.room_of.items():
+            if not name.endswith("/") and not list(self.base.glob(name + ".*")):
+                yield f"README.md: {name} of room {room} is not there"
+
+
+def includes(root):
+    # core has its table of layers: tree.layering.
+    for component in ("libfabric-provider", "preload"):
+        rooms = Rooms(root, component)
+        if not rooms.found:
+            yield component, f"{component}/README.md has no table of rooms"
+        for violation in rooms.violations() if rooms.found else ():
+            yield f"{component}/{violation.split(':')[0]}", f"{component}/{violation}"
+
+
+# --- sizes ----------------------------------------------------------------------------------------------
+
+def files(root):
+    for path in all_sources(root, MEASURED):
+        most = MOST_HEADER_LINES if path.suffix in (".h", ".hpp") else MOST_LINES
+        count = len(lines_of(path))
+        if count > most:
+            name = str(path.relative_to(root))
+            yield name, f"{name} has {count} lines, {most} are allowed"
+
+
+def functions(root):
+    for path in all_sources(root, MEASURED):
+        for function, first, count in cxx.functions(path.read_text(errors="replace")):
+            if count > MOST_FUNCTION_LINES:
+                name = str(path.relative_to(root))
+                yield (f"{name} {function.split('::')[-1]}",
+                       f"{name}:{first}: {function} has {count} lines, {MOST_FUNCTION_LINES} are allowed")
+
+
+# --- atomics --------------------------------------------------------------------------------------------
+
+def orders(root):
+    for path in all_sources(root, ORDERED):
+        lines, code = lines_of(path), cxx.code_of(path.read_text(errors="replace")).splitlines()
+        name = str(path.relative_to(root))
+        for index, line in enumerate(code):
+            if STRONG.search(line) and not any(REASON.search(l) for l in lines[max(0, index - REACH):index + 1]):
+                yield name, f"{name}:{index + 1}: an order without its PAIR: {lines[index].strip()}"
+
+
+def arguments_of_call(code, opening):
+    depth = 0
+    for at in range(opening, min(len(code), opening + 2000)):
+        depth += {"(": 1, ")": -1}.get(code[at], 0)
+        if depth == 0:
+            return code[opening + 1:at]
+    return ""
+
+
+def declared_atomics(path):
+    names = set()
+    for candidate in {path, path.with_suffix(".h")}:
+        if candidate.is_file():
+            names.update(DECLARED.findall(cxx.code_of(candidate.read_text(errors="replace"))))
+    return names
+
+
+def atomics(root):
+    for path in all_sources(root, ORDERED):
+        code, name = cxx.code_of(path.read_text(errors="replace")), str(path.relative_to(root))
+        declared = declared_atomics(path)
+        for match in ATOMIC_CALL.finditer(code):
+            if "order" in arguments_of_call(code, match.end() - 1):
+                continue
+            subject = re.search(r"(\w+)(?:\[[^\]]*\])?\s*$", code[:match.start()])
+            if match.group(1) in COMMON and (not subject or subject.group(1) not in declared):
+                continue
+            number = code.count("\n", 0, match.start()) + 1
+            yield name, f"{name}:{number}: {match.group(1)}() without a memory order"
+        for subject in declared:
+            for match in re.finditer(rf"(?:\+\+|--)\s*{subject}\b(?!\s*[.(])|(?<![\w.]){subject}\s*"
+                                     rf"(?:\+\+|--|[-+|&^]=)", code):
+                number = code.count("\n", 0, match.start()) + 1
+                yield name, f"{name}:{number}: {subject} changed without a memory order"
+
+
+# --- tests ----------------------------------------------------------------------------------------------
+
+# Where the mirror of a component stands; a component's folders are the test's folders.
+MIRRORS = {"core": "tests", "core/link/udp": "tests/udp", "libfabric-provider": "tests/libfabric",
+           "preload": "tests/preload"}
+
+
+def modules(root, component):
+    """Paths without suffix: x.cc and x.h are one. Public headers are tested with what implements them."""
+    own = [root / other for other in MIRRORS if other.startswith(component + "/")]
+    for path in sources(root / component):
+        relative = path.relative_to(root / component)
+        if "include" not in relative.parts and not any(path.is_relative_to(other) for other in own):
+            yield relative.with_suffix("")
+
+
+def mirrors(root):
+    for component, tests in MIRRORS.items():
+        for module in sorted(set(modules(root, component))):
+            if not (root / tests / f"{module}_test.cc").is_file():
+                name = f"{component}/{module}"
+                yield name, f"{name} has no test {tests}/{module}_test.cc"
+
+
+def defined_tests(root):
+    """{"Suite.Name"} of GoogleTest, in all of tests/."""
+    found = set()
+    for path in [*sources(root / "tests"), *sources(root / "tools")]:
+        found.update(f"{suite}.{name}" for suite, name in re.findall(
+            r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)", path.read_text(errors="replace")))
+    return found
+
+
+SUITE = re.compile(r"^\*?[A-Z]\w*\.(?:[A-Z*]\w*|\*\w*)(?:…|\*)?$")
+LABELS = r"interpose|libfabric|tree|omniorb|sunrpc|mpi|tools|examples|bench"
+CTEST = re.compile(rf"^(?:{LABELS})\.([a-z][a-z0-9_]*)$")
+PATH = re.compile(r"^(?:tests|bench|examples|tools)/[\w./-]+\.(?:cc|py|h|sh|c)$")
+TEST_FILE = re.compile(r"^\w+(?:_test\.cc|\.py)$")
+
+
+def tests_of_cmake(root):
+    """Words of the CMake files of tests, in which the names of ctests are put together."""
+    words = set()
+    for path in [*root.glob("tests/**/CMakeLists.txt"), *root.glob("examples/CMakeLists.txt"),
+                 *root.glob("bench/**/CMakeLists.txt")]:
+        words.update(re.findall(r"[a-z][a-z0-9_]*", path.read_text()))
+    return words
+
+
+def documents(root):
+    return sorted([*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("*/README.md"),
+                   *root.glob("*/*/README.md")])
+
+
+def named_tests(root):
+    defined, words = defined_tests(root), tests_of_cmake(root)
+    suites = {name.split(".")[0] for name in defined}
+    programs = {path.name for path in (root / "tests").rglob("*") if path.suffix in (".py", ".cc")}
+    for document in documents(root):
+        name = str(document.relative_to(root))
+        if "build" in document.relative_to(root).parts:
+            continue
+        for number, line in enumerate(lines_of(document), 1):
+            suite, in_table = "", line.startswith("|")
+            for token in re.findall(r"`([^`]+)`", line):
+                missing = False
+                if in_table and token.startswith(".") and suite:
+                    token = suite + token
+                if PATH.match(token):
+                    missing = not (root / token).is_file()
+                elif CTEST.match(token):
+                    missing = CTEST.match(token).group(1) not in words
+                elif SUITE.match(token) and (in_table or token.split(".")[0] in suites):
+                    suite = token.split(".")[0]
+                    pattern = token.replace("…", "*")
+                    missing = not any(fnmatchcase(test, pattern) for test in defined)
+                elif in_table and TEST_FILE.match(token.split()[0]) and "test" in line.lower():
+                    missing = token.split()[0] not in programs
+                if missing:
+                    yield f"{name} {token}", f"{name}:{number}: the test {token} is not there"
+
+
+# --- exports --------------------------------------------------------------------------------------------
+
+def exports(root, nm, library, *names):
+    wanted = set(names)
+    for name in [n for n in names if n.startswith("@")]:
+        wanted.remove(name)
+        wanted.update(line.split("#")[0].strip() for line in lines_of(root / name[1:]))
+    wanted.discard("")
+    text = subprocess.run([nm, "-D", "--defined-only", "--format=posix", library], check=True,
+                          capture_output=True, text=True).stdout
+    found = {line.split()[0].split("@")[0] for line in text.splitlines() if line.split()[1] not in "A"}
+    library = Path(library).name
+    for name in sorted(found - wanted):
+        yield f"{library} {name}", f"{library} exports {name}, which is not in its list"
+    for name in sorted(wanted - found):
+        yield f"{library} {name}", f"{library} does not export {name}"
+
+
+RULES = {rule.__name__: rule
+         for rule in (includes, files, functions, orders, atomics, mirrors, named_tests, exports)}
+
+
+def exceptions(path, rule):
+    for line in lines_of(path) if path.is_file() else []:
+        words = line.split("#")[0].split(None, 1)
+        if len(words) == 2 and words[0] == rule:
+            yield words[1].strip()
+
+
+def check(root, rule, arguments=(), listed=None):
+    """Lines that say what is wrong."""
+    listed = set(exceptions(HERE / "exceptions.txt", rule) if listed is None else listed)
+    needed = set()
+    for item, text in RULES[rule](root, *arguments):
+        needed.add(item)
+        if item not in listed:
+            yield text
+    if rule != "exports":
+        for item in sorted(listed - needed):
+            yield f"exceptions.txt: `{rule} {item}` is not needed any more: take it out"
+
+
+def main():
+    if len(sys.argv) > 3 and sys.argv[2] == "--list":
+        items = {item for item, _ in RULES[sys.argv[3]](Path(sys.argv[1]).resolve(), *sys.argv[4:])}
+        print("\n".join(f"{sys.argv[3]} {item}" for item in sorted(items)))
+        return 0
+    if len(sys.argv) < 3 or sys.argv[2] not in RULES:
+        sys.exit(__doc__)
+    rule = sys.argv[2]
+    violations = list(check(Path(sys.argv[1]).resolve(), rule, sys.argv[3:]))
+    left = len(list(exceptions(HERE / "exceptions.txt", rule)))
+    print("\n".join(violations) or f"{rule}: no violation, {left} exceptions left")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
