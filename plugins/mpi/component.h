@@ -84,6 +84,7 @@ struct mca_btl_base_endpoint_t {
   /// What copying into the channel costs, in ps for each byte, by the last long records: how far the processors of the
   /// two ranks are from each other. Under `lock`.
   std::uint32_t copy_ps = 0;
+  bool far = false;        ///< as copy_ps says
   std::uint32_t turn = 0;  ///< of messages that are fetched only because the other way is slow
   bool can_copy = false;   ///< process_vm_readv works between us and this peer
   bool hears_us = false;   ///< it has a channel to us as well: what needs an answer may be asked for
@@ -132,9 +133,9 @@ struct Outstanding {
 };
 
 constexpr std::size_t kTimedBytes = 4096;
-/// Two processors that share their caches copy a byte in 20 to 50 ps, others in 100 and more: there a message is better
-/// fetched by its receiver, which moves each cache line once.
-constexpr std::uint32_t kFarPs = 80;
+/// Two processors that share their caches copy a byte in 20 to 50 ps, others in 60 to 110: there a message is better
+/// fetched by its receiver, which moves each cache line once. The one bound makes a peer far, the other near again.
+constexpr std::uint32_t kFarPs = 65, kNearPs = 40;
 
 /// What ranks tell each other when they meet, by Open MPI's own exchange.
 struct Modex {

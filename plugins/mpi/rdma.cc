@@ -77,8 +77,8 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& h
 /// Whether the receiver had better copy it, rather than both by way of the channel.
 bool worth_fetching(Endpoint& endpoint, std::size_t size) {
   if (size >= g_parameters.get_bytes) return true;
-  if (endpoint.copy_ps < kFarPs) return false;
-  constexpr std::uint32_t kTryEvery = 32;  // threads move
+  if (!endpoint.far) return false;
+  constexpr std::uint32_t kTryEvery = 128;  // threads move
   return ++endpoint.turn % kTryEvery != 0;
 }
 
