@@ -74,11 +74,13 @@ ROWS = [
         + [Point("both", n, f"64 under way both ways, {size(n)}", {"vader": STREAM_BARS.get(n, 1)} if n >= KB else {})
            for n in STREAMS],
         mpi_round(["latency", "window", "both"], 2, COLUMNS)),
-    Row("windows", "one-sided on the program's own memory, one at a time, flushed; the target waits in a barrier",
-        COLUMNS[:2],
-        [Point(kind, n, f"{kind} {size(n)}", {"vader": 3} if n == 8 else {}) for kind in ("put", "get")
-         for n in (8, 64 * KB)] + [Point("fetch-add", 8, "fetch-and-add 8 B", {"vader": 3})],
-        mpi_round(["put", "get", "fetch-add"], 2, COLUMNS[:2])),
+    Row("windows", "one-sided on the program's own memory and on MPI_Alloc_mem's, one at a time, flushed; "
+        "the target waits in a barrier", COLUMNS[:2],
+        [Point(prefix + kind, n, f"{kind} {size(n)}{text}", {"vader": 3} if n == 8 else {})
+         for prefix, text in (("", ""), ("allocated-", ", MPI_Alloc_mem"))
+         for kind, n in (("put", 8), ("put", 64 * KB), ("get", 8), ("get", 64 * KB), ("fetch-add", 8))],
+        mpi_round([prefix + kind for prefix in ("", "allocated-") for kind in ("put", "get", "fetch-add")],
+                  2, COLUMNS[:2])),
     Row("collectives", "collectives of two ranks", COLUMNS, collectives(2), mpi_round(COLLECTIVES, 2, COLUMNS)),
     Row("crowd", "eight ranks on two cores, which yield when idle", COLUMNS[:2], collectives(8),
         mpi_round(COLLECTIVES, 8, COLUMNS[:2], ["--mca", "mpi_yield_when_idle", "1"])),

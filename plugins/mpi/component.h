@@ -11,6 +11,7 @@
 #include <clan/mpi_face.h>
 #include <clan/rdma.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,7 @@ struct Parameters {
   std::size_t get_bytes = 256 * 1024;
   unsigned looks = 4;
   bool direct_copy = true;
+  bool share_allocated = true;
 };
 extern Parameters g_parameters;
 
@@ -185,6 +187,9 @@ struct Node {
   std::unique_ptr<Registration> all_memory;
   Handle local_memory;  ///< of nobody's use but ours: local memory needs no registration
   Registrations registrations;
+  std::mutex blocks_mutex;
+  /// Memory that MPI has allocated and a window has been made of, by address; each whole, until it is freed.
+  std::map<const void*, std::unique_ptr<Registration>> blocks;
   std::uint32_t operations_seen = 0;  ///< of the thread that progresses
   std::mutex outstanding_mutex;
   std::vector<Outstanding> outstanding;
@@ -224,6 +229,15 @@ MpiPeer* peer_counters(Node& node, std::uint64_t peer);
 
 // rdma.cc
 Status register_all_memory(Node& node);
+/// Memory that MPI has allocated is freed: peers reach it no longer.
+void forget_block(Node& node, const void* base);
+/// The memory behind a handle, as it is mapped here; null where it is not, or there is no such memory.
+Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle);
+
+// mpool.cc
+/// What MPI_Alloc_mem has given to the program.
+class Pool;
+Pool& pool();
 
 // peers.cc
 Result<Modex> make_modex(Node& node);
