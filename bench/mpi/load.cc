@@ -1,7 +1,7 @@
-// What `clan bench mpi` has Open MPI run, for whichever transport mpirun was told to take. Rank 0 prints "KIND BYTES
-// MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
+// What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was told to take. Rank 0
+// prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
 //
-//   mpirun -np RANKS ... clan-mpi-transport-load MS CORE,CORE,... KIND...
+//   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //
 // latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. both: the same in both
 // directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in a barrier; "allocated-" before
@@ -27,9 +27,6 @@ namespace {
 constexpr int kWindow = 64;
 constexpr int kSlices = 27, kMostTimes = 5;
 constexpr int kMostBytes = 4 << 20;
-const std::vector<int> kMessages{0, 1, 8, 64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1 << 20, 4 << 20};
-const std::vector<int> kStreams{1, 8, 64, 1024, 8192, 65536, 1 << 20};
-const std::vector<int> kSmallAndMiddle{8, 65536};
 
 long times_preempted() {
   rusage usage{};
@@ -38,7 +35,7 @@ long times_preempted() {
 }
 
 [[noreturn]] void give_up(const char* why) {
-  std::fprintf(stderr, "clan-mpi-transport-load: %s\n", why);
+  std::fprintf(stderr, "clan-mpi-load: %s\n", why);
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }
@@ -285,12 +282,17 @@ class Rank {
   }
 };
 
-void take_core(const char* list, int rank) {
-  std::vector<int> cores;
+std::vector<int> numbers_in(const char* list) {
+  std::vector<int> numbers;
   for (const char* at = list; at != nullptr && *at != '\0'; at = std::strchr(at, ',')) {
     if (*at == ',') ++at;
-    cores.push_back(std::atoi(at));
+    numbers.push_back(std::atoi(at));
   }
+  return numbers;
+}
+
+void take_core(const char* list, int rank) {
+  const std::vector<int> cores = numbers_in(list);
   if (cores.empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -302,19 +304,18 @@ void take_core(const char* list, int rank) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  if (argc < 4) give_up("MS CORES KIND...: see mpi.py");
+  if (argc < 4) give_up("MS CORES KIND:BYTES,...: see mpi.py");
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   take_core(argv[2], rank);
   Rank me;
   for (int i = 3; i < argc; ++i) {
-    const std::string kind = argv[i];
-    const bool streams = kind == "window" || kind == "both";
-    const std::vector<int> sizes = kind == "latency"     ? kMessages
-                                   : streams             ? kStreams
-                                   : kind.ends_with("fetch-add") ? std::vector<int>{8}
-                                                         : kSmallAndMiddle;
-    for (const int bytes : sizes) me.report(kind, bytes, std::atof(argv[1]));
+    const std::string words = argv[i], kind = words.substr(0, words.find(':'));
+    if (kind == words) give_up("a kind without sizes");
+    for (const int bytes : numbers_in(argv[i] + kind.size() + 1)) {
+      if (bytes < 0 || bytes > kMostBytes) give_up("no such size");
+      me.report(kind, bytes, std::atof(argv[1]));
+    }
   }
   me.end();
   MPI_Finalize();
