@@ -3,7 +3,8 @@
 
 # What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
-  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto)
+  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto
+  libopenmpi-dev)
 
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
@@ -12,7 +13,7 @@ CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 # one its tests are skipped. (Large ones are not here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl
 # in erlang-base; varnishd compiles, and is in varnish. Node.js is "nodejs". mosquitto's test is run by hand.)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
-  iperf3 sockperf netpipe-tcp openmpi-bin libopenmpi-dev netpipe-openmpi hpcc python3-mpi4py libfabric-bin
+  iperf3 sockperf netpipe-tcp openmpi-bin netpipe-openmpi hpcc python3-mpi4py libfabric-bin
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
   apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4
   omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client)

@@ -1,10 +1,11 @@
-// What `clan bench mpi` has Open MPI run, for whichever transport mpirun was told to take. Rank 0 prints "KIND BYTES
-// MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
+// What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was told to take. Rank 0
+// prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
 //
-//   mpirun -np RANKS ... clan-mpi-transport-load MS CORE,CORE,... KIND...
+//   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //
 // latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. both: the same in both
-// directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in a barrier. allreduce, alltoall,
+// directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in a barrier; "allocated-" before
+// them: on memory of MPI_Alloc_mem. allreduce, alltoall,
 // bcast: all ranks, one after the other. Data are checked: of messages a number at front, middle and back and, before
 // and after each measurement, every byte; of the others the result.
 #include <mpi.h>
@@ -26,9 +27,6 @@ namespace {
 constexpr int kWindow = 64;
 constexpr int kSlices = 27, kMostTimes = 5;
 constexpr int kMostBytes = 4 << 20;
-const std::vector<int> kMessages{0, 1, 8, 64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1 << 20, 4 << 20};
-const std::vector<int> kStreams{1, 8, 64, 1024, 8192, 65536, 1 << 20};
-const std::vector<int> kSmallAndMiddle{8, 65536};
 
 long times_preempted() {
   rusage usage{};
@@ -37,7 +35,7 @@ long times_preempted() {
 }
 
 [[noreturn]] void give_up(const char* why) {
-  std::fprintf(stderr, "clan-mpi-transport-load: %s\n", why);
+  std::fprintf(stderr, "clan-mpi-load: %s\n", why);
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }
@@ -84,10 +82,17 @@ class Rank {
     static const std::map<std::string, Way> ways{
         {"latency", &Rank::ping_pong}, {"window", &Rank::windows},     {"both", &Rank::both_ways},
         {"put", &Rank::put},           {"get", &Rank::get},            {"fetch-add", &Rank::fetch_add},
+        {"allocated-put", &Rank::put}, {"allocated-get", &Rank::get},  {"allocated-fetch-add", &Rank::fetch_add},
         {"allreduce", &Rank::allreduce}, {"alltoall", &Rank::alltoall}, {"bcast", &Rank::bcast}};
     const auto way = ways.find(kind);
     if (way == ways.end()) give_up("no such kind");
     ++run_;
+    if (kind.starts_with("allocated-")) {
+      if (allocated_ == nullptr) MPI_Alloc_mem(kMostBytes, MPI_INFO_NULL, &allocated_);
+      exposed_ = {static_cast<std::uint8_t*>(allocated_), &allocated_window_};
+    } else {
+      exposed_ = {in_.data(), &window_};
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     return (this->*way->second)(bytes, times);
   }
@@ -96,9 +101,10 @@ class Rank {
   void stamp(int bytes, int number) {
     if (bytes > 0) out_[0] = out_[bytes / 2] = out_[bytes - 1] = stamp_of(number);
   }
-  void check(int bytes, int number) const {
+  void check(int bytes, int number) const { check(in_.data(), bytes, number); }
+  static void check(const std::uint8_t* in, int bytes, int number) {
     const std::uint8_t s = stamp_of(number);
-    if (bytes > 0 && (in_[0] != s || in_[bytes / 2] != s || in_[bytes - 1] != s)) give_up("wrong data");
+    if (bytes > 0 && (in[0] != s || in[bytes / 2] != s || in[bytes - 1] != s)) give_up("wrong data");
   }
 
   double ping_pong(int bytes, int times) {
@@ -155,23 +161,25 @@ class Rank {
     return (MPI_Wtime() - began) / 2;
   }
 
-  /// Over memory of the program's own: what MPI allocates, ranks of one host share without any transport.
+  /// Over memory of the program's own, or of MPI_Alloc_mem. (What MPI_Win_allocate allocates, ranks of one host share
+  /// without any transport.)
   template <typename Access>
   double one_sided(int times, Access access) {
-    if (window_ == MPI_WIN_NULL) {
-      MPI_Win_create(in_.data(), static_cast<MPI_Aint>(in_.size()), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window_);
+    if (*exposed_.window == MPI_WIN_NULL) {
+      MPI_Win_create(exposed_.memory, kMostBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, exposed_.window);
     }
+    MPI_Win window = *exposed_.window;
     double took = 0;
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank_ == 0) {
-      MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window_);
+      MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window);
       const double began = MPI_Wtime();
       for (int i = 0; i < times; ++i) {
         access(i);
-        MPI_Win_flush(1, window_);
+        MPI_Win_flush(1, window);
       }
       took = MPI_Wtime() - began;
-      MPI_Win_unlock(1, window_);
+      MPI_Win_unlock(1, window);
     }
     MPI_Barrier(MPI_COMM_WORLD);
     return took;
@@ -180,27 +188,31 @@ class Rank {
     const int first = 7 * run_;
     const double took = one_sided(times, [&](int i) {
       stamp(bytes, first + i);
-      MPI_Put(out_.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_);
+      MPI_Put(out_.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, *exposed_.window);
     });
-    if (rank_ == 1) check(bytes, first + times - 1);
+    if (rank_ == 1) check(exposed_.memory, bytes, first + times - 1);
     return took;
   }
   double get(int bytes, int times) {
     const std::uint8_t wanted = stamp_of(7 * run_);
-    if (rank_ == 1) std::fill_n(in_.begin(), bytes, wanted);
+    if (rank_ == 1) std::fill_n(exposed_.memory, bytes, wanted);
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
     const double took =
-        one_sided(times, [&](int) { MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, window_); });
+        one_sided(times, [&](int) {
+          MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, *exposed_.window);
+        });
     const bool wrong = std::any_of(got.begin(), got.end(), [=](std::uint8_t b) { return b != wanted; });
     if (rank_ == 0 && wrong) give_up("wrong data got");
     return took;
   }
   double fetch_add(int, int times) {
-    if (rank_ == 1) std::memset(in_.data(), 0, 8);
+    if (rank_ == 1) std::memset(exposed_.memory, 0, 8);
     const std::int64_t one = 1;
     std::int64_t before = 0;
     const double took =
-        one_sided(times, [&](int) { MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 1, 0, MPI_SUM, window_); });
+        one_sided(times, [&](int) {
+          MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 1, 0, MPI_SUM, *exposed_.window);
+        });
     if (rank_ == 0 && before != times - 1) give_up("wrong sum");
     return took;
   }
@@ -254,20 +266,33 @@ class Rank {
   int seed_ = 0;
   int run_ = 0;  ///< the same in all ranks; data differ from run to run, so that old ones are not taken for new
   std::vector<std::uint8_t> out_, in_;
-  MPI_Win window_ = MPI_WIN_NULL;
+  MPI_Win window_ = MPI_WIN_NULL, allocated_window_ = MPI_WIN_NULL;
+  void* allocated_ = nullptr;
+  /// What the one-sided kinds go to.
+  struct {
+    std::uint8_t* memory = nullptr;
+    MPI_Win* window = nullptr;
+  } exposed_;
 
  public:
   void end() {
     if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
+    if (allocated_window_ != MPI_WIN_NULL) MPI_Win_free(&allocated_window_);
+    if (allocated_ != nullptr) MPI_Free_mem(allocated_);
   }
 };
 
-void take_core(const char* list, int rank) {
-  std::vector<int> cores;
+std::vector<int> numbers_in(const char* list) {
+  std::vector<int> numbers;
   for (const char* at = list; at != nullptr && *at != '\0'; at = std::strchr(at, ',')) {
     if (*at == ',') ++at;
-    cores.push_back(std::atoi(at));
+    numbers.push_back(std::atoi(at));
   }
+  return numbers;
+}
+
+void take_core(const char* list, int rank) {
+  const std::vector<int> cores = numbers_in(list);
   if (cores.empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -279,19 +304,18 @@ void take_core(const char* list, int rank) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  if (argc < 4) give_up("MS CORES KIND...: see mpi.py");
+  if (argc < 4) give_up("MS CORES KIND:BYTES,...: see mpi.py");
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   take_core(argv[2], rank);
   Rank me;
   for (int i = 3; i < argc; ++i) {
-    const std::string kind = argv[i];
-    const bool streams = kind == "window" || kind == "both";
-    const std::vector<int> sizes = kind == "latency"     ? kMessages
-                                   : streams             ? kStreams
-                                   : kind == "fetch-add" ? std::vector<int>{8}
-                                                         : kSmallAndMiddle;
-    for (const int bytes : sizes) me.report(kind, bytes, std::atof(argv[1]));
+    const std::string words = argv[i], kind = words.substr(0, words.find(':'));
+    if (kind == words) give_up("a kind without sizes");
+    for (const int bytes : numbers_in(argv[i] + kind.size() + 1)) {
+      if (bytes < 0 || bytes > kMostBytes) give_up("no such size");
+      me.report(kind, bytes, std::atof(argv[1]));
+    }
   }
   me.end();
   MPI_Finalize();

@@ -5,20 +5,14 @@ them. README.md says how to read the table; --list says what is wanted.
 """
 
 import argparse
-import json
-import os
 import re
 import shutil
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import arguments
-import described
 import processes
-import report
-import rows
+import runner
 from rows import KB, MB, Point, Row, size
 
 HERE = Path(__file__).resolve().parent
@@ -31,9 +25,11 @@ TRANSPORT = {
 }
 
 
-def mpi_round(kinds, ranks, columns, extra=()):
+def mpi_round(ranks, columns, extra=()):
     def measure(row, session, options, number, failed):
         figures = {}
+        kinds = [f"{kind}:{','.join(str(p.bytes) for p in row.points if p.kind == kind)}"
+                 for kind in dict.fromkeys(p.kind for p in row.points)]
         environment = {"TMPDIR": str(session.directory), "FI_PROVIDER_PATH": str(options.provider_path),
                        "OMPI_MCA_mca_base_component_path": f"{options.component_path}:SYSTEM_DEFAULT",
                        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -73,15 +69,16 @@ ROWS = [
         + [Point("window", n, f"64 under way, {size(n)}", {"vader": STREAM_BARS.get(n, 1)}) for n in STREAMS]
         + [Point("both", n, f"64 under way both ways, {size(n)}", {"vader": STREAM_BARS.get(n, 1)} if n >= KB else {})
            for n in STREAMS],
-        mpi_round(["latency", "window", "both"], 2, COLUMNS)),
-    Row("windows", "one-sided on the program's own memory, one at a time, flushed; the target waits in a barrier",
-        COLUMNS[:2],
-        [Point(kind, n, f"{kind} {size(n)}", {"vader": 3} if n == 8 else {}) for kind in ("put", "get")
-         for n in (8, 64 * KB)] + [Point("fetch-add", 8, "fetch-and-add 8 B", {"vader": 3})],
-        mpi_round(["put", "get", "fetch-add"], 2, COLUMNS[:2])),
-    Row("collectives", "collectives of two ranks", COLUMNS, collectives(2), mpi_round(COLLECTIVES, 2, COLUMNS)),
+        mpi_round(2, COLUMNS)),
+    Row("windows", "one-sided on the program's own memory and on MPI_Alloc_mem's, one at a time, flushed; "
+        "the target waits in a barrier", COLUMNS[:2],
+        [Point(prefix + kind, n, f"{kind} {size(n)}{text}", {"vader": 3} if n == 8 else {})
+         for prefix, text in (("", ""), ("allocated-", ", MPI_Alloc_mem"))
+         for kind, n in (("put", 8), ("put", 64 * KB), ("get", 8), ("get", 64 * KB), ("fetch-add", 8))],
+        mpi_round(2, COLUMNS[:2])),
+    Row("collectives", "collectives of two ranks", COLUMNS, collectives(2), mpi_round(2, COLUMNS)),
     Row("crowd", "eight ranks on two cores, which yield when idle", COLUMNS[:2], collectives(8),
-        mpi_round(COLLECTIVES, 8, COLUMNS[:2], ["--mca", "mpi_yield_when_idle", "1"])),
+        mpi_round(8, COLUMNS[:2], ["--mca", "mpi_yield_when_idle", "1"])),
 ]
 
 
@@ -106,65 +103,20 @@ def parse():
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.ms = options.ms or (6 if options.quick else 20)
     options.cores = options.cores or arguments.first_cores()
-    options.load = HERE / "clan-mpi-transport-load"
+    options.load = HERE / "clan-mpi-load"
     options.provider_path = HERE.parent.parent / "libfabric"
     options.component_path = HERE.parent.parent / "openmpi"
     options.mpirun = shutil.which("mpirun")
     return options
 
 
-def run_row(row, options, results):
-    began, failed = time.monotonic(), {}
-    with processes.Session(options.clan, options.cores, 0) as session:
-        lines = rows.measure(row, session, options, failed)
-    results.tables.append((row, lines))
-    results.failed.update(failed)
-    print(f"{row.name}: {row.text} ({time.monotonic() - began:.0f} s)\n{described.table(row, lines)}", flush=True)
-
-
-def write(results, directory):
-    directory.mkdir(parents=True, exist_ok=True)
-    text = described.markdown(results).replace("## libfabric and Open MPI", "## Open MPI over btl clan")
-    (directory / "mpi.md").write_text(text.replace("clan bench ofi", "clan bench mpi"))
-    (directory / "mpi.json").write_text(described.as_json(results))
-    print(f"Written: {directory}/mpi.md and mpi.json")
-
-
 def main():
     options = parse()
-    if options.list:
-        for row in options.rows:
-            print(f"{row.name}: {row.text}")
-            for point in row.points:
-                print(f"  {point.text:<40}{rows.judge(row, point, []).wanted}")
-        return 0
-    if options.mpirun is None or not options.load.exists():
+    if not options.list and (options.mpirun is None or not options.load.exists()):
         print("clan bench mpi: there is no Open MPI here, or its load program was not built.", file=sys.stderr)
         return 1
-    for name in [n for n in os.environ if n.startswith(("FI_", "OMPI_"))]:
-        del os.environ[name]
-    arguments.end_as_by_interrupt()
-    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
-    machine["libfabric"] = described.libfabric_version() or "unknown"
-    machine["mpirun"] = described.mpi_version()
-    results = SimpleNamespace(tables=[], failed={}, missing={}, machine=machine,
-                              how=f"{options.rounds} rounds of {options.ms} ms a figure")
-    results.machine_text = described.machine_text(machine)
-    print(f"{results.machine_text}\n{described.LEGEND}\n", flush=True)
-    interrupted = False
-    try:
-        for row in options.rows:
-            run_row(row, options, results)
-    except KeyboardInterrupt:
-        interrupted = True
-        print("\ninterrupted: what there is so far", flush=True)
-    results.machine["load_after"] = report.first_line("/proc/loadavg")
-    print(described.bars(results))
-    for name, text in results.failed.items():
-        print(f"failed: {name}: {text}")
-    if options.output:
-        write(results, options.output)
-    return 130 if interrupted else 1 if results.failed else 0
+    return runner.run("mpi", "Open MPI over btl clan", HERE, options,
+                      f"{options.rounds} rounds of {options.ms} ms a figure")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `clan bench ofi` prints and writes: a table per row, the bars, ofi.md and ofi.json."""
+"""What `clan bench ofi` and `mpi` print and write: a table per row, the bars, NAME.md and NAME.json."""
 
 import json
 import os
@@ -103,8 +103,8 @@ def markdown(results):
     def row_of(words):
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
-    out = ["## libfabric and Open MPI", "",
-           f"What `clan bench ofi` measured: {results.how}, all columns in turns.", LEGEND, "",
+    out = [f"## {results.title}", "",
+           f"What `clan bench {results.name}` measured: {results.how}, all columns in turns.", LEGEND, "",
            "```", results.machine_text.rstrip("\n"),
            f"load      {results.machine.get('load_after', '')} at the end", "```"]
     for row, lines in results.tables:
@@ -127,5 +127,5 @@ def as_json(results):
 
 def write(results, directory):
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "ofi.md").write_text(markdown(results))
-    (directory / "ofi.json").write_text(as_json(results))
+    (directory / f"{results.name}.md").write_text(markdown(results))
+    (directory / f"{results.name}.json").write_text(as_json(results))

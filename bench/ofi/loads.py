@@ -163,7 +163,9 @@ def mpi(row, session, options, number, failed):
         try:
             text, _ = session.run(
                 mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none", "-x", "FI_PROVIDER_PATH",
-                *MPI[column].split(), options.mpi_load, TURNS * options.ms, *session.cores,
+                *MPI[column].split(), options.mpi_load, TURNS * options.ms, ",".join(map(str, session.cores)),
+                *(f"{kind}:{','.join(str(p.bytes) for p in row.points if p.kind == kind)}"
+                  for kind in dict.fromkeys(p.kind for p in row.points)),
                 limit=120, environment=environment)
         except Failed as reason:
             failed[f"mpi, {column}"] = str(reason)

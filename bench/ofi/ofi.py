@@ -5,20 +5,13 @@ See rows.py for what is measured and what is wanted of it, README.md for how to 
 
 import argparse
 import dataclasses
-import json
-import os
-import shutil
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import arguments
-import described
 import loads
-import processes
-import report
 import rows
+import runner
 
 HERE = Path(__file__).resolve().parent
 
@@ -83,75 +76,14 @@ def parse():
     return options
 
 
-def print_list(options):
-    for row in options.rows:
-        print(f"{row.name}: {row.text}")
-        for point in row.points:
-            print(f"  {point.text:<46}{rows.judge(row, point, []).wanted}")
-
-
-def run_row(row, options, results):
-    began, failed, ended = time.monotonic(), {}, []
-    try:
-        with processes.Session(options.clan, options.cores, 0) as session:
-            try:
-                lines = rows.measure(row, session, options, failed)
-            except processes.Skip as skip:
-                results.missing[row.name] = str(skip)
-                print(f"{row.name}: skipped: {skip}", flush=True)
-                return
-            finally:
-                ended = processes.descendants(os.getpid())  # none, unless it was interrupted
-    finally:
-        for pid in ended:
-            loads.remove_segments(f"{pid}:*")
-    results.tables.append((row, lines))
-    for what, why in failed.items():
-        # A provider that has not got something is no failure.
-        (results.missing if why.startswith("unavailable") else results.failed)[what] = why
-    took = time.monotonic() - began
-    print(f"{row.name}: {row.text} ({took:.0f} s)\n{described.table(row, lines)}", flush=True)
-
-
 def main():
     options = parse()
-    if options.list:
-        print_list(options)
-        return 0
-    if not options.load.exists():
+    if not options.list and not options.load.exists():
         print("clan bench ofi: clan-ofi-load was not built.", file=sys.stderr)
         return 1
-    # What is measured is what this program says, not what a shell is set to.
-    for name in [n for n in os.environ if n.startswith(("FI_", "OMPI_"))]:
-        del os.environ[name]
-    arguments.end_as_by_interrupt()
-    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
-    machine["libfabric"] = described.libfabric_version() or "unknown"
-    machine["mpirun"] = described.mpi_version() if shutil.which("mpirun") else "none"
-    results = SimpleNamespace(tables=[], failed={}, missing={}, machine=machine,
-                              how=f"{options.rounds} rounds of {loads.TURNS} turns of {options.ms} ms")
-    results.machine_text = described.machine_text(machine)
-    print(f"{results.machine_text}\n{described.LEGEND}\n", flush=True)
-    interrupted = False
-    try:
-        for row in options.rows:
-            run_row(row, options, results)
-    except KeyboardInterrupt:
-        interrupted = True
-        print("\ninterrupted: what there is so far", flush=True)
-    results.machine["load_after"] = report.first_line("/proc/loadavg")
-    print(described.bars(results))
-    for what, entries in (("failed", results.failed), ("not available", results.missing)):
-        for name, text in entries.items():
-            print(f"{what}: {name}: {text}")
-    if options.output:
-        try:
-            described.write(results, options.output)
-        except OSError as error:
-            print(f"clan bench ofi: cannot write to {options.output}: {error.strerror}", file=sys.stderr)
-            return 1
-        print(f"Written: {options.output}/ofi.md and ofi.json")
-    return 130 if interrupted else 1 if results.failed else 0
+    return runner.run("ofi", "libfabric and Open MPI", HERE, options,
+                      f"{options.rounds} rounds of {loads.TURNS} turns of {options.ms} ms",
+                      after_row=lambda pid: loads.remove_segments(f"{pid}:*"))
 
 
 if __name__ == "__main__":

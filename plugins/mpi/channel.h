@@ -39,10 +39,12 @@ constexpr std::size_t kInlineBytes = kMostSlots * kCacheLine - 8;  ///< of a rec
 enum class RecordKind : std::uint8_t {
   kInline = 1,  ///< all of it is in the ring
   kBulk,        ///< all of it is in the bulk area
+  kComing,      ///< no record yet: the beginning of one is in the bulk area (coming_head_of())
 };
 
 struct alignas(kCacheLine) Slot {
-  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down.
+  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down. Of kComing: lap 16, kind 8,
+  /// first cache line in the bulk area 24, number of lines that are there 16.
   std::atomic<std::uint64_t> head;
   /// The record, or, if it is in the bulk area, its offset there, 4 bytes.
   std::byte data[kSlotBytes];
@@ -79,6 +81,10 @@ constexpr std::uint32_t slots_of(std::size_t bytes) {
 }
 constexpr std::uint64_t head_of(std::uint64_t position, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
   return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(kind)} << 40 | std::uint64_t{tag} << 32 | bytes;
+}
+constexpr std::uint64_t coming_head_of(std::uint64_t position, std::uint32_t first_line, std::uint32_t lines) {
+  return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(RecordKind::kComing)} << 40 |
+         std::uint64_t{first_line & 0xff'ffff} << 16 | (lines & 0xffff);
 }
 
 class ChannelSender {
@@ -134,6 +140,20 @@ class ChannelSender {
     publish(RecordKind::kBulk, tag, static_cast<std::uint32_t>(bytes), 1);
   }
 
+  /// The first bytes of what has been reserved are there: a receiver that looks brings them into its caches while
+  /// the rest is written. commit() or anything else that is sent takes the announcement's place.
+  void announce(std::size_t bytes) {
+    const auto lines = static_cast<std::uint32_t>((reserved_offset_ % kCacheLine + bytes) / kCacheLine);
+    // PAIR channel.head: the lines are there
+    view_.slots[produced_ % kSlots].head.store(
+        coming_head_of(produced_, static_cast<std::uint32_t>(reserved_offset_ / kCacheLine), lines),
+        std::memory_order_release);
+  }
+
+  /// The two processors do not share their caches. Lines that the receiver has just read are slow to write then: the
+  /// bulk area is used in turns. Where they do share them, the lines used last are the fastest.
+  void set_far(bool far) { far_ = far; }
+
   /// The receiver's word made no sense: nothing will be sent any more.
   bool broken() const { return broken_; }
   std::uint64_t produced() const { return produced_; }
@@ -155,7 +175,7 @@ class ChannelSender {
   bool place(std::uint64_t need) {
     const std::uint64_t mask = view_.bulk_bytes - 1;
     const auto next_lap = [mask](std::uint64_t position) { return (position + mask) & ~mask; };
-    if (consumed_ == produced_) {
+    if (consumed_ == produced_ && !far_) {
       // All has been taken: begin with the lines that were used last, which are in the caches.
       bulk_tail_ = next_lap(bulk_tail_);
       bulk_end_[(produced_ - 1) % kSlots] = bulk_tail_;
@@ -207,6 +227,7 @@ class ChannelSender {
   std::uint64_t reserved_end_ = 0;
   std::uint32_t reserved_offset_ = 0;
   bool broken_ = false;
+  bool far_ = false;
   std::uint64_t bulk_end_[kSlots] = {};  ///< bulk_tail_ behind the record that ends in each slot
   bool dirty_[kSlots] = {};              ///< bytes of a record lie where the slot's head would be
 };
@@ -258,6 +279,8 @@ class ChannelReceiver {
       slots = slots_of(bytes);
       if (bytes > kInlineBytes || cursor_ % kSlots + slots > kSlots) return break_off();
       record->data = slot_->data;
+    } else if (kind == RecordKind::kComing) {
+      return fetch_ahead(head >> 16 & 0xff'ffff, head & 0xffff) ? Next::kNone : break_off();
     } else {
       // Every field is the sender's word, and is read once.
       std::uint32_t offset;
@@ -267,6 +290,7 @@ class ChannelReceiver {
       }
       record->data = view_.bulk + offset;
       bulk_taken_ += bytes;
+      fetched_ = 0;
     }
     record->bytes = bytes;
     cursor_ += slots;
@@ -302,6 +326,13 @@ class ChannelReceiver {
   std::uint64_t cursor() const { return cursor_; }
 
  private:
+  // False: there are no such lines. The numbers are the sender's word.
+  bool fetch_ahead(std::uint64_t first, std::uint64_t lines) {
+    if ((first + lines) * kCacheLine > view_.bulk_bytes) return false;
+    for (; fetched_ < lines; ++fetched_) __builtin_prefetch(view_.bulk + (first + fetched_) * kCacheLine);
+    return true;
+  }
+
   /// As much is given back at once: the sender may wait for the room.
   static constexpr std::size_t kPublishBytes = 8 * 1024;
   static constexpr std::uint64_t kNoLap = ~std::uint64_t{0};  ///< of no head: a lap has 16 bits
@@ -311,6 +342,7 @@ class ChannelReceiver {
   std::uint64_t cursor_ = 0;
   std::uint64_t published_ = 0;
   std::size_t bulk_taken_ = 0;  ///< and not given back
+  std::uint64_t fetched_ = 0;   ///< lines of the record that is coming
   unsigned readers_ = 0;        ///< calls of read() that have not returned
   bool broken_ = false;
   ChannelView view_;

@@ -137,6 +137,8 @@ int component_register() {
             MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.looks);
   parameter("direct_copy", "False: never use process_vm_readv and process_vm_writev, as where a sandbox forbids them",
             MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.direct_copy);
+  parameter("share_allocated", "Memory of MPI_Alloc_mem is such that peers map windows which lie there",
+            MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.share_allocated);
   describe_module();
   (void)mca_btl_base_param_register(&mca_btl_clan_component.btl_version, &g_module);
   return OPAL_SUCCESS;

@@ -11,6 +11,7 @@
 #include <clan/mpi_face.h>
 #include <clan/rdma.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +35,7 @@ struct Parameters {
   std::size_t get_bytes = 256 * 1024;
   unsigned looks = 4;
   bool direct_copy = true;
+  bool share_allocated = true;
 };
 extern Parameters g_parameters;
 
@@ -84,6 +86,7 @@ struct mca_btl_base_endpoint_t {
   /// What copying into the channel costs, in ps for each byte, by the last long records: how far the processors of the
   /// two ranks are from each other. Under `lock`.
   std::uint32_t copy_ps = 0;
+  bool far = false;        ///< as copy_ps says
   std::uint32_t turn = 0;  ///< of messages that are fetched only because the other way is slow
   bool can_copy = false;   ///< process_vm_readv works between us and this peer
   bool hears_us = false;   ///< it has a channel to us as well: what needs an answer may be asked for
@@ -132,9 +135,9 @@ struct Outstanding {
 };
 
 constexpr std::size_t kTimedBytes = 4096;
-/// Two processors that share their caches copy a byte in 20 to 50 ps, others in 100 and more: there a message is better
-/// fetched by its receiver, which moves each cache line once.
-constexpr std::uint32_t kFarPs = 80;
+/// Two processors that share their caches copy a byte in 20 to 50 ps, others in 60 to 110: there a message is better
+/// fetched by its receiver, which moves each cache line once. The one bound makes a peer far, the other near again.
+constexpr std::uint32_t kFarPs = 65, kNearPs = 40;
 
 /// What ranks tell each other when they meet, by Open MPI's own exchange.
 struct Modex {
@@ -184,6 +187,9 @@ struct Node {
   std::unique_ptr<Registration> all_memory;
   Handle local_memory;  ///< of nobody's use but ours: local memory needs no registration
   Registrations registrations;
+  std::mutex blocks_mutex;
+  /// Memory that MPI has allocated and a window has been made of, by address; each whole, until it is freed.
+  std::map<const void*, std::unique_ptr<Registration>> blocks;
   std::uint32_t operations_seen = 0;  ///< of the thread that progresses
   std::mutex outstanding_mutex;
   std::vector<Outstanding> outstanding;
@@ -223,6 +229,15 @@ MpiPeer* peer_counters(Node& node, std::uint64_t peer);
 
 // rdma.cc
 Status register_all_memory(Node& node);
+/// Memory that MPI has allocated is freed: peers reach it no longer.
+void forget_block(Node& node, const void* base);
+/// The memory behind a handle, as it is mapped here; null where it is not, or there is no such memory.
+Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle);
+
+// mpool.cc
+/// What MPI_Alloc_mem has given to the program.
+class Pool;
+Pool& pool();
 
 // peers.cc
 Result<Modex> make_modex(Node& node);

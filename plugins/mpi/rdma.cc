@@ -1,6 +1,7 @@
 // Puts and gets: copies between our memory and a peer's, without the peer.
 #include "completion.h"
 #include "component.h"
+#include "pool.h"
 
 namespace clan::mpi {
 namespace {
@@ -8,6 +9,8 @@ namespace {
 std::uint64_t import_key(const RdmaCookie& cookie) {
   return std::uint64_t{cookie.aperture} << 32 | cookie.generation;
 }
+
+}  // namespace
 
 Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle) {
   if (handle.lasting != 0) {
@@ -22,10 +25,14 @@ Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, c
     constexpr std::size_t kMostImports = 1024;
     std::lock_guard lock(endpoint.imports_mutex);
     if (endpoint.imports.size() >= kMostImports) endpoint.imports.clear();
+    // Windows that are no more, whose memory this process would keep.
+    std::erase_if(endpoint.imports, [](const auto& entry) { return !entry.second->check().ok(); });
     endpoint.imports[import_key(handle.cookie)] = shared;
   }
   return shared;
 }
+
+namespace {
 
 /// Where the kernel forbids copies from process to process, the peer's driver thread does its half.
 Status by_queue(Node& node, RemoteAperture& remote, std::uint64_t offset, void* local, std::size_t size, bool write) {
@@ -53,12 +60,13 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& h
   auto remote = import(node, endpoint, handle);
   if (!remote) return OPAL_ERR_NOT_AVAILABLE;
   const std::uint64_t offset = address - handle.base;
-  if (handle.lasting != 0 && size <= kCellData &&
+  const bool mapped = (*remote)->data() != nullptr;
+  if (handle.lasting != 0 && !mapped && size <= kCellData &&
       move_by_peer(endpoint, local, address, handle.cookie, size, write)) {
     return OPAL_SUCCESS;
   }
   Status s;
-  if (endpoint.can_copy) {
+  if (endpoint.can_copy || mapped) {
     s = write ? (*remote)->write(offset, local, size) : (*remote)->read(offset, local, size);
   } else {
     s = make_queue(node) ? by_queue(node, **remote, offset, local, size, write)
@@ -77,12 +85,43 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& h
 /// Whether the receiver had better copy it, rather than both by way of the channel.
 bool worth_fetching(Endpoint& endpoint, std::size_t size) {
   if (size >= g_parameters.get_bytes) return true;
-  if (endpoint.copy_ps < kFarPs) return false;
-  constexpr std::uint32_t kTryEvery = 32;  // threads move
+  if (!endpoint.far) return false;
+  constexpr std::uint32_t kTryEvery = 128;  // threads move
   return ++endpoint.turn % kTryEvery != 0;
 }
 
+/// Of memory that MPI has allocated: all of the block, made when the first window lies there.
+Handle* register_block(Node& node, const void* base, std::size_t size) {
+  const auto block = pool().find(base, size);
+  if (!block) return nullptr;
+  std::lock_guard lock(node.blocks_mutex);
+  auto& registration = node.blocks[block->data()];
+  if (registration) return &registration->handle;
+  auto aperture =
+      Aperture::export_memory(node.context, *block, 0, block->size(), Rights::kReadWrite);
+  if (!aperture) {
+    node.blocks.erase(block->data());
+    return nullptr;
+  }
+  registration = std::make_unique<Registration>(Registration{{}, std::move(*aperture)});
+  registration->handle = {registration->aperture.cookie(),
+                          reinterpret_cast<std::uintptr_t>(block->data()), 1, 1};
+  node.registrations.add(*registration);
+  say(1, "%zu bytes that MPI has allocated are shared", block->size());
+  return &registration->handle;
+}
+
 }  // namespace
+
+void forget_block(Node& node, const void* base) {
+  std::unique_ptr<Registration> gone;
+  std::lock_guard lock(node.blocks_mutex);
+  const auto found = node.blocks.find(base);
+  if (found == node.blocks.end()) return;
+  gone = std::move(found->second);
+  node.blocks.erase(found);
+  node.registrations.remove(*gone);
+}
 
 Status register_all_memory(Node& node) {
   constexpr std::uintptr_t kFirst = 4096, kEnd = (std::uintptr_t{1} << 47) - 4096;
@@ -109,6 +148,10 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   }
   if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;  // where a get goes
   if (size == 0 || !make_queue(node)) return nullptr;
+  if (window) {
+    start_server(node);
+    if (Handle* handle = register_block(node, base, size)) return handle;
+  }
   const bool writes = (flags & ~static_cast<std::uint32_t>(MCA_BTL_REG_FLAG_REMOTE_READ)) != 0;
   auto aperture = Aperture::export_region(node.context, {static_cast<std::byte*>(base), size},
                                           writes ? Rights::kReadWrite : Rights::kRead);
@@ -117,10 +160,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   registration->handle.cookie = registration->aperture.cookie();
   registration->handle.base = reinterpret_cast<std::uintptr_t>(base);
   registration->handle.lasting = window ? 1 : 0;
-  if (window) {
-    node.registrations.add(*registration);
-    start_server(node);
-  }
+  if (window) node.registrations.add(*registration);
   return &registration->handle;
 }
 
@@ -130,6 +170,7 @@ int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
     g_node->offered.fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
     return OPAL_SUCCESS;
   }
+  if (handle->block != 0) return OPAL_SUCCESS;  // the pool's, for other windows on the same memory
   auto* registration = reinterpret_cast<Registration*>(handle);
   if (g_node != nullptr && handle->lasting != 0) g_node->registrations.remove(*registration);
   delete registration;

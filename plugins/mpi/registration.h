@@ -14,7 +14,7 @@ struct mca_btl_base_registration_handle_t {
   clan::RdmaCookie cookie;
   std::uint64_t base = 0;     ///< address of the region in its owner
   std::uint32_t lasting = 0;  ///< a window: worth remembering
-  std::uint32_t reserved = 0;
+  std::uint32_t block = 0;    ///< of all of a block of the pool's: it stays until that is freed
 };
 static_assert(sizeof(mca_btl_base_registration_handle_t) == 64);
 

@@ -69,17 +69,35 @@ void count(Endpoint& endpoint, std::size_t bytes) {
   add(endpoint.counters->bytes, bytes);
 }
 
-/// memcpy(), the long ones timed.
+constexpr std::size_t kAnnouncedBytes = 2048;  ///< at once: smaller pieces cost more than they bring
+
+/// To a receiver that waits on a processor far away: it has most of the record in its caches when that is complete.
+void copy_announced(ChannelSender& sender, std::byte* to, const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kAnnouncedBytes) {
+    const std::size_t more = std::min(bytes - at, kAnnouncedBytes);
+    std::memcpy(to + at, from + at, more);
+    if (at + more < bytes) sender.announce(at + more);
+  }
+}
+
+/// Into what has been reserved, behind a header; the long ones timed.
 void copy_in(Endpoint& endpoint, std::byte* to, const void* from, std::size_t bytes) {
   if (bytes < kTimedBytes) {
     std::memcpy(to, from, bytes);
     return;
   }
+  const bool far = endpoint.far;
   const std::uint64_t start = monotonic_ns();
-  std::memcpy(to, from, bytes);
+  if (far && endpoint.sender.drained()) {
+    copy_announced(endpoint.sender, to, static_cast<const std::byte*>(from), bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
   // A pause of the thread is not the copy's.
   const std::uint64_t ps = std::min<std::uint64_t>((monotonic_ns() - start) * 1000 / bytes, 4 * kFarPs);
-  endpoint.copy_ps = static_cast<std::uint32_t>((3 * std::uint64_t{endpoint.copy_ps} + ps) / 4);
+  endpoint.copy_ps = static_cast<std::uint32_t>((7 * std::uint64_t{endpoint.copy_ps} + ps) / 8);
+  endpoint.far = endpoint.copy_ps >= (far ? kNearPs : kFarPs);
+  endpoint.sender.set_far(endpoint.far);
 }
 
 /// Puts it into the channel; false: there is no room. Under the endpoint's lock.

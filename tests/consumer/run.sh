@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs the build, moves the installed tree, and uses it from there: the `clan` program, the
-# interposer, the libfabric provider, the transport for omniORB and libclanrpc (where they are built: ON), a project
-# with find_package(clan), one with pkg-config.
-#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF ON|OFF ON|OFF ON|OFF
+# interposer, the libfabric provider, the transport for omniORB, libclanrpc and the transport for Open MPI (where they
+# are built: ON), a project with find_package(clan), one with pkg-config.
+#   run.sh CMAKE BUILD_DIR CXX LIBDIR PYTHON ON|OFF ON|OFF ON|OFF ON|OFF ON|OFF
 set -eu
-cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6 libfabric=$7 orb=$8 rpc=$9
+cmake=$1 build=$2 cxx=$3 libdir=$4 python=$5 preload=$6 libfabric=$7 orb=$8 rpc=$9 mpi=${10}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$build/install_consumer
 rm -rf "$work"
@@ -45,6 +45,11 @@ if [ "$preload" = ON ] && [ "$rpc" = ON ]; then
   for stub in slot clnt svc; do
     "$cxx" -x c++ -std=c++20 -fsyntax-only -I"$prefix/include" "$work/shrimp/sum_$stub.c"
   done
+fi
+
+if [ "$preload" = ON ] && [ "$mpi" = ON ]; then
+  echo "== clan run --with mpi from the moved tree"
+  "$python" -B "$here/faces.py" "$prefix" mpi "$build/bin/mpi-collectives"
 fi
 
 echo "== find_package(clan)"

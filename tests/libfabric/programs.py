@@ -12,7 +12,6 @@ have the provider and its segments mapped. (`clan run --with ofi` leaves no othe
 CLAN_TEST_PACKAGES in cmake/packages.sh.
 """
 
-import argparse
 import contextlib
 import os
 import re
@@ -21,46 +20,20 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+import program_runner as runner  # noqa: E402, needs the path
+from program_runner import Skip, Wrong, descendants, require  # noqa: E402
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
-SKIPPED = 77
-
-
-class Skip(Exception):
-    pass
-
-
-class Wrong(Exception):
-    pass
-
-
-def require(condition, text):
-    if not condition:
-        raise Wrong(text)
-
-
 def find(program, package):
     path = shutil.which(program)
     if path is None:
         raise Skip(f"{program} is not installed (Debian: {package})")
     return path
-
-
-def descendants(root):
-    """Process ids below `root`."""
-    found, left = [], [root]
-    while left:
-        for children in Path("/proc", str(left.pop()), "task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                more = [int(pid) for pid in children.read_text().split()]
-                found += more
-                left += more
-    return found
 
 
 class Watch(threading.Thread):
@@ -396,31 +369,9 @@ PROGRAMS = {f.__name__: f for f in (info, unchanged, pingpong, quick, absent, co
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clan")
-    parser.add_argument("--mpi", default=".")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    options = parser.parse_args()
-    if options.list:
-        print("\n".join(PROGRAMS))
-        return 0
-    skipped = 0
-    for name in options.names or PROGRAMS:
-        with tempfile.TemporaryDirectory(prefix="clan-ofi-") as directory:
-            test = Test(os.path.abspath(options.clan), os.path.abspath(options.mpi), directory)
-            try:
-                PROGRAMS[name](test)
-                print(f"{name}: ok", flush=True)
-            except Skip as why:
-                skipped += 1
-                print(f"{name}: skipped: {why}", flush=True)
-            except Wrong as why:
-                print(f"{name}: WRONG: {why}", flush=True)
-                return 1
-            finally:
-                test.end()
-    return SKIPPED if skipped == len(options.names or PROGRAMS) else 0
+    def make_test(options, directory):
+        return Test(os.path.abspath(options.clan), os.path.abspath(options.mpi), directory)
+    return runner.main(__doc__, PROGRAMS, "clan-ofi-", make_test, {"--clan": None, "--mpi": "."})
 
 
 if __name__ == "__main__":

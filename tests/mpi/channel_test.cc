@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -76,6 +77,34 @@ TEST_F(Channel, DeliversRecordsOfEverySizeInTheOrderSentOverManyLaps) {
       ASSERT_TRUE(send(n, ++seed));
       expect(n, seed);
       receiver_.publish(round % 3 == 0);
+    }
+  }
+}
+
+TEST_F(Channel, AnnouncesWhatIsNoRecordBeforeItIsComplete) {
+  for (const bool far : {false, true}) {
+    sender_.set_far(far);
+    for (unsigned round = 0; round < 2000; ++round) {
+      const auto bytes = pattern(14 + 9000, round);
+      std::byte* room = sender_.reserve(14, 9000);
+      ASSERT_NE(room, nullptr);
+      for (std::size_t at = 0; at < bytes.size(); at += 3000) {
+        const std::size_t more = std::min<std::size_t>(bytes.size() - at, 3000);
+        std::memcpy(room + at, bytes.data() + at, more);
+        Record record;
+        ASSERT_EQ(receiver_.next(&record), ChannelReceiver::Next::kNone);
+        sender_.announce(at + more);
+        ASSERT_EQ(receiver_.next(&record), ChannelReceiver::Next::kNone);
+      }
+      // It may even be given up for another.
+      if (round % 3 == 0) {
+        ASSERT_TRUE(send(8, round));
+        expect(8, round);
+      } else {
+        sender_.commit(static_cast<std::uint8_t>(round), bytes.size());
+        expect(9000, round);
+      }
+      receiver_.publish(true);
     }
   }
 }
@@ -217,6 +246,10 @@ TEST_F(Channel, RecordsThatReachBeyondTheChannelAreNonsense) {
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), kBulk - 99), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), 0xffff'fff0), Next::kNonsense);
   EXPECT_EQ(forge(head_of(0, static_cast<RecordKind>(9), 65, 10), 0), Next::kNonsense);
+  constexpr std::uint32_t kLines = kBulk / kCacheLine;
+  EXPECT_EQ(forge(coming_head_of(0, 1, kLines), 0), Next::kNonsense);
+  EXPECT_EQ(forge(coming_head_of(0, 0xff'ffff, 0xffff), 0), Next::kNonsense);
+  EXPECT_EQ(forge(coming_head_of(0, 1, kLines - 1), 0), Next::kNone);
   EXPECT_EQ(forge(head_of(0, RecordKind::kBulk, 65, 100), kBulk - 100), Next::kRecord);
 }
 

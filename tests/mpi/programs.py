@@ -8,7 +8,6 @@ That clan carried a job is what each rank says at its end (btl_clan_verbose): to
 Exit code 1 when something is wrong, 77 when what was asked for is not installed.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import json
@@ -19,7 +18,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -27,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 _spec = importlib.util.spec_from_file_location("ofi_programs", HERE.parent / "libfabric" / "programs.py")
 ofi = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ofi)
-Skip, Wrong, require, find, SKIPPED = ofi.Skip, ofi.Wrong, ofi.require, ofi.find, ofi.SKIPPED
+Skip, Wrong, require, find = ofi.Skip, ofi.Wrong, ofi.require, ofi.find
 
 CLAN = ["--mca", "btl", "clan,self"]
 SUMS = r"btl clan: to rank (\d+): (\d+) records, (\d+) bytes; (\d+) gets, \d+ bytes; (\d+) puts, \d+ bytes; (\d+) atomics"
@@ -87,7 +85,9 @@ def one_sided(test):
 
 def shapes(test):
     for ranks in (2, 3, 8):
-        test.own("shapes", ranks)
+        said = test.own("shapes", ranks)
+        shared = len(set(re.findall(SAYS + "btl clan: [0-9]+ bytes that MPI has allocated are shared", said)))
+        require(shared == ranks, f"{shared} ranks have shared what MPI has allocated")
 
 
 def spawn(test):
@@ -111,11 +111,13 @@ def crowd(test):
 def restricted(test):
     """Without process_vm_readv, as in a container: messages by the channel, windows by the peer's driver thread."""
     options = [*CLAN, "--mca", "btl_clan_direct_copy", "false"]
-    for name, ranks, words, seconds in (("collectives", 4, (100_000,), 120), ("point_to_point", 2, ("ob1",), 120),
-                                        ("shapes", 2, (), 200)):
+    # `mapped`: gets of windows on memory of MPI_Alloc_mem, which is mapped (40 rounds of each rank).
+    for name, ranks, words, seconds, mapped in (("collectives", 4, (100_000,), 120, 0),
+                                                ("point_to_point", 2, ("ob1",), 120, 0),
+                                                ("shapes", 2, (), 200, 80)):
         said = test.own(name, ranks, *words, options=options, seconds=seconds)
         fetched = sum(int(gets) for _, _, _, gets, _, _ in re.findall(SUMS, said))
-        require(fetched == 0, f"{fetched} messages have been fetched all the same")
+        require(fetched == mapped, f"{fetched - mapped} messages have been fetched all the same")
     test.own("one_sided", 2, options=options)
 
 
@@ -284,33 +286,12 @@ PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_side
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clan")
-    parser.add_argument("--component", default="")
-    parser.add_argument("--mpi", default=".")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    options = parser.parse_args()
-    if options.list:
-        print("\n".join(PROGRAMS))
-        return 0
-    skipped = 0
-    for name in options.names or PROGRAMS:
-        with tempfile.TemporaryDirectory(prefix="clan-mpi-") as directory:
-            test = Test(os.path.abspath(options.clan), os.path.abspath(options.mpi), directory)
-            test.component = os.path.abspath(options.component)
-            try:
-                PROGRAMS[name](test)
-                print(f"{name}: ok", flush=True)
-            except Skip as why:
-                skipped += 1
-                print(f"{name}: skipped: {why}", flush=True)
-            except Wrong as why:
-                print(f"{name}: WRONG: {why}", flush=True)
-                return 1
-            finally:
-                test.end()
-    return SKIPPED if skipped == len(options.names or PROGRAMS) else 0
+    def make_test(options, directory):
+        test = Test(os.path.abspath(options.clan), os.path.abspath(options.mpi), directory)
+        test.component = os.path.abspath(options.component)
+        return test
+    return ofi.runner.main(__doc__, PROGRAMS, "clan-mpi-", make_test,
+                           {"--clan": None, "--component": "", "--mpi": "."})
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class Shapes {
     modes();
     shared_window();
     absent_target();
+    allocated();
   }
 
   [[noreturn]] void endless() {
@@ -231,6 +232,50 @@ class Shapes {
     MUST(MPI_Barrier(MPI_COMM_WORLD));
     MUST(MPI_Win_unlock_all(window));
     MUST(MPI_Win_free(&window));
+  }
+
+  /// Windows of MPI_Alloc_mem's memory: two over one piece of it, freed and made again, and again.
+  void allocated() {
+    constexpr int kWords = 20'000;
+    for (int round = 0; round < 40; ++round) {
+      std::int64_t* memory = nullptr;
+      MUST(MPI_Alloc_mem(kWords * 8, MPI_INFO_NULL, &memory));
+      std::memset(memory, 0, kWords * 8);
+      MPI_Win all{}, part{};
+      MUST(MPI_Win_create(memory, kWords * 8, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &all));
+      MUST(MPI_Win_create(memory + 100, 800, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &part));
+      MUST(MPI_Win_lock_all(0, all));
+      MUST(MPI_Win_lock_all(0, part));
+      const std::int64_t one = 1;
+      std::int64_t before = -1;
+      for (int i = 0; i < 50; ++i) {
+        MUST(MPI_Fetch_and_op(&one, &before, MPI_INT64_T, right_, 3, MPI_SUM, part));
+        MUST(MPI_Win_flush(right_, part));
+        EXPECT(before == i);  // nobody else adds there
+        MUST(MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 0, 5, MPI_SUM, part));
+        MUST(MPI_Win_flush(0, part));
+      }
+      std::vector<std::int64_t> out(5000), in(5000);
+      std::iota(out.begin(), out.end(), rank_ * 1'000'000 + round);
+      MUST(MPI_Put(out.data(), 5000, MPI_INT64_T, right_, 1000, 5000, MPI_INT64_T, all));
+      MUST(MPI_Win_flush(right_, all));
+      MUST(MPI_Get(in.data(), 5000, MPI_INT64_T, right_, 1000, 5000, MPI_INT64_T, all));
+      MUST(MPI_Win_flush(right_, all));
+      EXPECT(in == out);
+      std::int64_t compared = 50, swapped = 7777 + rank_;
+      MUST(MPI_Compare_and_swap(&swapped, &compared, &before, MPI_INT64_T, right_, 103, all));
+      MUST(MPI_Win_flush(right_, all));
+      EXPECT(before == 50);  // the same word, by the other window
+      MUST(MPI_Barrier(MPI_COMM_WORLD));
+      MUST(MPI_Win_unlock_all(part));
+      MUST(MPI_Win_unlock_all(all));
+      EXPECT(memory[103] == 7777 + left_);
+      EXPECT(rank_ != 0 || memory[105] == 50 * size_);
+      EXPECT(memory[1000] == left_ * 1'000'000 + round);
+      MUST(MPI_Win_free(&part));
+      MUST(MPI_Win_free(&all));
+      MUST(MPI_Free_mem(memory));
+    }
   }
 
   int rank_ = rank_in(MPI_COMM_WORLD);
