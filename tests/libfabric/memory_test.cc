@@ -384,7 +384,9 @@ TEST(FabricAtomics, AddFetchAndCompare) {
   const auto mr = expose(two.b, target, sizeof target, 4);
   fi_cq_tagged_entry entry;
   const std::uint64_t one[4] = {1, 1, 1, 1};
-  ASSERT_EQ(fi_atomic(two.a.ep.get(), one, 4, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr), 0);
+  ASSERT_EQ(sent([&] {
+    return fi_atomic(two.a.ep.get(), one, 4, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr);
+  }, two.a), 0);
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_EQ(entry.flags, FI_ATOMIC | FI_WRITE);
   EXPECT_EQ(target[3], 41u);
@@ -418,10 +420,14 @@ TEST(FabricAtomics, SayWhatTheyCannotDo) {
   std::uint64_t target = 0, one = 1;
   const auto mr = expose(two.b, &target, sizeof target, 4, FI_REMOTE_READ);
   fi_cq_err_entry error;
-  ASSERT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr), 0);
+  ASSERT_EQ(sent([&] {
+    return fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr);
+  }, two.a), 0);
   ASSERT_TRUE(two.fails(two.a, &error));
   EXPECT_EQ(error.err, FI_EACCES);
-  ASSERT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 44, FI_UINT64, FI_SUM, nullptr), 0);
+  ASSERT_EQ(sent([&] {
+    return fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 44, FI_UINT64, FI_SUM, nullptr);
+  }, two.a), 0);
   ASSERT_TRUE(two.fails(two.a, &error));
   EXPECT_EQ(error.err, FI_ENOKEY);
   EXPECT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_DOUBLE, FI_BOR, nullptr),
@@ -726,7 +732,9 @@ TEST(FabricLongAtomics, HaveSeveralTargets) {
     msg.rma_iov_count = 3;
     msg.datatype = FI_UINT64;
     msg.op = FI_SUM;
-    ASSERT_EQ(fi_fetch_atomicmsg(two.a.ep.get(), &msg, results, nullptr, 3, FI_COMPLETION), 0);
+    ASSERT_EQ(sent([&] {
+      return fi_fetch_atomicmsg(two.a.ep.get(), &msg, results, nullptr, 3, FI_COMPLETION);
+    }, two.a), 0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(first[0], 100u);
@@ -744,7 +752,9 @@ TEST(FabricLongAtomics, HaveSeveralTargets) {
     EXPECT_EQ(found[n], 200u);
     // Without results, and with operands that are the caller's again at once.
     if (n > 100) continue;
-    ASSERT_EQ(fi_atomicmsg(two.a.ep.get(), &msg, FI_INJECT | FI_COMPLETION), 0);
+    ASSERT_EQ(sent([&] {
+      return fi_atomicmsg(two.a.ep.get(), &msg, FI_INJECT | FI_COMPLETION);
+    }, two.a), 0);
     std::fill(operands.begin(), operands.end(), 9999);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(second[n + 1], 200u + 4 * n);
@@ -771,7 +781,9 @@ TEST(FabricLongAtomics, AreDoneWholeOrNotAtAll) {
     msg.rma_iov_count = 2;
     msg.datatype = FI_UINT64;
     msg.op = FI_SUM;
-    ASSERT_EQ(fi_atomicmsg(two.a.ep.get(), &msg, FI_COMPLETION), 0);
+    ASSERT_EQ(sent([&] {
+      return fi_atomicmsg(two.a.ep.get(), &msg, FI_COMPLETION);
+    }, two.a), 0);
     fi_cq_err_entry error;
     ASSERT_TRUE(two.fails(two.a, &error));
     EXPECT_EQ(error.err, c.err);
