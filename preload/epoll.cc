@@ -62,6 +62,7 @@ struct Interest {
   bool moved = false;
   bool fired = false;   ///< EPOLLONESHOT: says nothing until it is modified
   bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
+  bool missed = false;  ///< the kernel has told of it meanwhile, and does not again
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
@@ -724,7 +725,11 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
     const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
     Held s = hold(fd);
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
-    if (i == nullptr || !i->moved || i->parked) continue;
+    if (i == nullptr || !i->moved) continue;
+    if (i->parked) {
+      i->missed = true;
+      continue;
+    }
     note_doorbell(set, *i, events[k].events);
     const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
     if (stamp.word != 0) {
@@ -1214,8 +1219,8 @@ class Wait {
         return interrupted ? -1 : 0;
       }
       told = -1;
-      if (spins_ && spin(&told, &before)) continue;
-      if (n = doze(&told, &before); n != kGoOn) return n;
+      n = spins_ ? spin_and_doze(&told, &before) : doze(&told, &before);
+      if (n != kGoOn) return n;
     }
   }
 
@@ -1259,7 +1264,8 @@ class Wait {
     return Next::kAgain;
   }
 
-  bool spin(int* told, std::uint64_t* before) {
+  // As doze(), when spinning has not been enough.
+  int spin_and_doze(int* told, std::uint64_t* before) {
     Set& set = *use_.get();
     const bool plain = has_plain(set);
     bool failed = false;
@@ -1277,13 +1283,20 @@ class Wait {
       Guard guard;
       return set.names == 0 || anything(set) || !view_.take(set);
     };
-    const bool there = set.waiter->spin(ready, view_.peers(), deadline_, beyond);
-    return *told > 0 || (there && !since_.handled());
+    int n = kGoOn;
+    auto sleep = [&] {
+      n = doze(told, before);
+      return slept_;
+    };
+    const Waited waited = set.waiter->wait(ready, view_.peers(), deadline_, sleep, beyond);
+    const bool handled = waited == Waited::kReady && *told <= 0 && since_.handled();
+    return handled || waited == Waited::kTimedOut ? doze(told, before) : n;
   }
 
   // Sleeps in the kernel. kGoOn, or the answer.
   int doze(int* told, std::uint64_t* before) {
     Set& set = *use_.get();
+    slept_ = false;
     if (since_.handled()) {
       errno = EINTR;
       return -1;
@@ -1306,7 +1319,7 @@ class Wait {
     *before = order_stamp() & PipeStamp::kTimeMask;
     int n = sleep_prepared(prepared, [&] { return sleep_(events_, most_, nap); });
     if (n < 0) return n;
-    if (moved_ && prepared != nullptr) set.waiter->slept();
+    slept_ = true;
     if (n > 0 || nap != left) {
       *told = n;
       return kGoOn;
@@ -1331,7 +1344,7 @@ class Wait {
   InUse use_;
   SpinView view_;
   const SinceEntry since_;
-  bool several_ = false, moved_ = false, spins_ = false;
+  bool several_ = false, moved_ = false, spins_ = false, slept_ = false;
 };
 
 template <typename Sleep>
@@ -1455,6 +1468,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
   if (op == EPOLL_CTL_ADD) {
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
+      if (std::exchange(i->missed, false)) (void)look_at_kernel(fd, s);
       ask_for(*i, *event);
       return 0;
     }

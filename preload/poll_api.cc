@@ -237,60 +237,71 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep
       told = rc > 0 && from_pipes(true, true) > 0;
       return told;
     };
-    if (waiter().spin(there, peers, deadline, beyond)) {
+    std::optional<int> answered;
+    auto sleep_in_kernel = [&] {
+      bool ready = false, drains = false;
+      Many<Asleep> asleep(count);
+      for (nfds_t i = 0; i < count && !ready; ++i) {
+        if (fds[i].fd < 0) continue;
+        const Asleep* one = asleep.add(fds[i].fd, fds[i].events);
+        if (one == nullptr) {
+          errno = ENOMEM;
+          answered = -1;
+          return false;
+        }
+        ready = one->ready();
+        Socket* s = one->socket();
+        if (s == nullptr) {
+          // It has gone back: what to ask the kernel is another question.
+          ready |= copy[i].events != fds[i].events;
+          continue;
+        }
+        // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would
+        // doorbells that are left to others.
+        if (one->left_to_others() ||
+            (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0)) {
+          copy[i].events &= static_cast<short>(~POLLIN);
+          drains = true;
+        }
+        if (s->kernel_end.load() || s->kernel_error.load()) {
+          // The kernel would go on saying so. It may be known only since the look at the doorbells
+          // just now.
+          copy[i].fd = -1;
+          ready |= answer(fds[i].fd, *s, fds[i].events, false) != 0;
+        }
+        if ((fds[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
+            (answer(fds[i].fd, *s, POLLOUT, false) == 0) && sends_tcp(*s)) {
+          copy[i].events |= POLLOUT;
+        }
+      }
+      if (ready) return false;
+      std::int64_t left = -1;
+      if (deadline != clan::kNoDeadline) {
+        const std::uint64_t now = clan::monotonic_ns();
+        left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
+      }
+      const std::int64_t nap = drains && (left < 0 || left > 1'000'000) ? 1'000'000 : left;
+      const int rc = sleep(copy, count, nap);
+      if (rc < 0) {
+        answered = rc;
+        return false;
+      }
+      bells_are_new = !drains;  // none lay there when the thread went to sleep
+      n = snapshot(0, plain);
+      if (n > 0 || (left >= 0 && clan::monotonic_ns() >= deadline)) answered = n;
+      return true;
+    };
+    const clan::Waited waited = waiter().wait(there, peers, deadline, sleep_in_kernel, beyond);
+    if (waited == clan::Waited::kReady) {
       if (told && (n = snapshot(0, plain)) > 0) return n;
       if (since.handled()) {
         errno = EINTR;
         return -1;
       }
-      continue;
+    } else if (waited == clan::Waited::kTimedOut) {
+      (void)sleep_in_kernel();
     }
-    bool ready = false, drains = false;
-    Many<Asleep> asleep(count);
-    for (nfds_t i = 0; i < count && !ready; ++i) {
-      if (fds[i].fd < 0) continue;
-      const Asleep* one = asleep.add(fds[i].fd, fds[i].events);
-      if (one == nullptr) {
-        errno = ENOMEM;
-        return -1;
-      }
-      ready = one->ready();
-      Socket* s = one->socket();
-      if (s == nullptr) {
-        // It has gone back: what to ask the kernel is another question.
-        ready |= copy[i].events != fds[i].events;
-        continue;
-      }
-      // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that
-      // are left to others.
-      if (one->left_to_others() || (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0)) {
-        copy[i].events &= static_cast<short>(~POLLIN);
-        drains = true;
-      }
-      if (s->kernel_end.load() || s->kernel_error.load()) {
-        // The kernel would go on saying so. It may be known only since the look at the doorbells just now.
-        copy[i].fd = -1;
-        ready |= answer(fds[i].fd, *s, fds[i].events, false) != 0;
-      }
-      if ((fds[i].events & (POLLOUT | POLLWRNORM)) != 0 && (answer(fds[i].fd, *s, POLLOUT, false) == 0) &&
-          sends_tcp(*s)) {
-        copy[i].events |= POLLOUT;
-      }
-    }
-    if (ready) continue;
-    std::int64_t left = -1;
-    if (deadline != clan::kNoDeadline) {
-      const std::uint64_t now = clan::monotonic_ns();
-      left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
-    }
-    const std::int64_t nap = drains && (left < 0 || left > 1'000'000) ? 1'000'000 : left;
-    const int rc = sleep(copy, count, nap);
-    if (rc < 0) return rc;
-    waiter().slept();
-    bells_are_new = !drains;  // none lay there when the thread went to sleep
-    n = snapshot(0, plain);
-    if (n > 0) return n;
-    if (left >= 0 && clan::monotonic_ns() >= deadline) return 0;
+    if (answered) return *answered;
   }
 }
 

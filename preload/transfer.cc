@@ -714,6 +714,33 @@ void give_up_on_peer(int fd, Socket& s) {
 
 }  // namespace
 
+namespace {
+
+// The descriptor was closed under the call: the kernel would give to it what it began to wait for
+// before.
+ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool peek) {
+  const Pipe::Done last = s.pipe.receive(buffers, count, peek);
+  const int other = must_ring(s, last) ? descriptor_of(s) : -1;
+  if (other >= 0) ring_doorbell(other, s);
+  errno = EBADF;
+  return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
+}
+
+// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing to
+// spin for. `sleep()` sees to signal handlers that have run.
+template <typename Ready, typename Sleep>
+void wait_for(std::optional<Waiter>* at, const SinceEntry& since, Awaited peer, Ready&& ready,
+              Sleep&& sleep) {
+  Waited waited = Waited::kTimedOut;
+  if (at != nullptr && *at) {
+    const Disturbed here;
+    waited = (*at)->wait([&] { return ready() || since.handled(); }, peer, kNoDeadline, sleep);
+  }
+  if (waited == Waited::kTimedOut || (waited == Waited::kReady && since.handled())) (void)sleep();
+}
+
+}  // namespace
+
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
   const Undisturbed undisturbed;
   SinceEntry since;
@@ -832,28 +859,27 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       return -1;
     }
     // Wait: spin as long as it pays, then sleep in the kernel.
-    if (!leaves && s.drained.load(std::memory_order_acquire) && s.receive_wait) {
-      auto there = [&] { return !s.pipe.seems_empty() || since.handled(); };
-      const Disturbed here;
-      const Awaited peer{s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)};
-      if (s.receive_wait->spin(there, peer) && !since.handled()) continue;
-    }
     int woken = 0;
-    {
-      Sleeper sleeper(s, true, false);
-      if (!s.pipe.want_data() && s.drained.load(std::memory_order_acquire) && !leaves) continue;
-      if (woken = sleep_for_bytes(fd, s, got > 0, until(), since); woken < 0) {
-        if (got > 0 || errno != EBADF || reads_tcp(s)) return got > 0 ? static_cast<ssize_t>(got) : -1;
-        // The kernel would give to a call what it began to wait for before its descriptor was closed.
-        const Pipe::Done last = s.pipe.receive(buffers, count, peek);
-        const int other = must_ring(s, last) ? descriptor_of(s) : -1;
-        if (other >= 0) ring_doorbell(other, s);
-        errno = EBADF;
-        return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
+    auto sleep = [&] {
+      const Undisturbed again;
+      {
+        Sleeper sleeper(s, true, false);
+        if (!s.pipe.want_data() && !reads_tcp(s) && !leaves) return false;
+        woken = sleep_for_bytes(fd, s, got > 0, until(), since);
       }
+      if (woken >= 0) woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
+      return true;
+    };
+    wait_for(
+        leaves || reads_tcp(s) ? nullptr : &s.receive_wait, since,
+        Awaited{s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)},
+        [&] { return !s.pipe.seems_empty(); }, sleep);
+    if (woken < 0) {
+      if (got > 0 || errno != EBADF || reads_tcp(s)) {
+        return got > 0 ? static_cast<ssize_t>(got) : -1;
+      }
+      return receive_after_close(s, buffers, count, peek);
     }
-    woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
-    if (s.receive_wait) s.receive_wait->slept();
   }
 }
 
@@ -1029,40 +1055,42 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       errno = EAGAIN;
       return -1;
     }
-    if (s.send_wait) {
-      auto there = [&] { return s.pipe.writable(room) || since.handled(); };
-      const Disturbed here;
-      if (s.send_wait->spin(there, Awaited{s.pipe.peer_cpu()}) && !since.handled()) continue;
-    }
-    const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
-    // Whoever sleeps here for the peer's bytes needs the doorbells.
-    const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
-    std::optional<Sleeper> sleeper(std::in_place, s, false, true);
-    if (!s.pipe.want_room(room)) continue;
-    s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-    // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet would make
-    // this return at once, so then only a short nap is taken.
-    if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
-    pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    int most = -1;
-    if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
-      p.events = 0;
-      most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
-    }
-    if (room == PipeRoom::kWindow) most = 1;
-    const int timeout = time_left_ms(deadline, most);
-    if (timeout == 0) {
-      if (sent > 0) return static_cast<ssize_t>(sent);
-      errno = EAGAIN;
-      return -1;
-    }
-    const int woken = sleep_in_send(&p, timeout, since);
-    if (woken < 0 && !goes_on(sent, deadline, since)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    if (woken == 0) room = PipeRoom::kWhole;  // it does not read
-    sleeper.reset();
-    if (!still_names(fd, s)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    look_at_kernel(fd, s);
-    if (s.send_wait) s.send_wait->slept();
+    bool over = false;
+    auto sleep = [&] {
+      const Undisturbed again;
+      const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
+      // Whoever sleeps here for the peer's bytes needs the doorbells.
+      const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
+      std::optional<Sleeper> sleeper(std::in_place, s, false, true);
+      if (!s.pipe.want_room(room)) return false;
+      s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+      // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
+      // would make this return at once, so then only a short nap is taken.
+      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
+      pollfd p{fd, POLLIN | POLLRDHUP, 0};
+      int most = -1;
+      if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
+        p.events = 0;
+        most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
+      }
+      if (room == PipeRoom::kWindow) most = 1;
+      const int timeout = time_left_ms(deadline, most);
+      if (timeout == 0) {
+        errno = EAGAIN;
+        over = true;
+        return false;
+      }
+      const int woken = sleep_in_send(&p, timeout, since);
+      if (woken == 0) room = PipeRoom::kWhole;  // it does not read
+      sleeper.reset();
+      over = (woken < 0 && !goes_on(sent, deadline, since)) || !still_names(fd, s);
+      if (!over) look_at_kernel(fd, s);
+      return true;
+    };
+    wait_for(
+        &s.send_wait, since, Awaited{s.pipe.peer_cpu()}, [&] { return s.pipe.writable(room); },
+        sleep);
+    if (over) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
   }
 }
 
