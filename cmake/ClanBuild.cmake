@@ -49,6 +49,34 @@ function(clan_timeout seconds out)
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
 
+# clan_test_headers(NAME): what nearly every test includes, compiled once for all of them.
+function(clan_test_headers name)
+  if(TARGET clan_test_pch AND NOT CMAKE_CXX_CLANG_TIDY)
+    target_precompile_headers(${name} REUSE_FROM clan_test_pch)
+  endif()
+endfunction()
+
+# clan_test_suites(NAME LABEL SOURCES a.cc… PROPERTIES …): a ctest for each test suite of a GoogleTest program whose
+# start is expensive.
+function(clan_test_suites name label)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PROPERTIES" ${ARGN})
+  set(suites)
+  foreach(source IN LISTS ARG_SOURCES)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    file(STRINGS ${source} lines REGEX "^(TYPED_)?TEST(_F|_P)?\\(")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^[A-Z_]+\\( *([A-Za-z0-9_]+).*" "\\1" suite "${line}")
+      list(APPEND suites ${suite})
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES suites)
+  foreach(suite IN LISTS suites)
+    # Those with parameters, and with types, too.
+    add_test(NAME ${label}.${suite} COMMAND ${name} --gtest_filter=${suite}.*:*/${suite}.*:${suite}/*)
+    set_tests_properties(${label}.${suite} PROPERTIES LABELS ${label} ${ARG_PROPERTIES})
+  endforeach()
+endfunction()
+
 # clan_test(NAME SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…])
 # A GoogleTest executable linked with every symbol of the engine. Each TEST becomes a ctest of its
 # own, named <label>.<Suite>.<Name>.
@@ -70,6 +98,7 @@ function(clan_test name)
   if(TARGET clan_test_support)
     target_link_libraries(${name} PRIVATE clan_test_support)
   endif()
+  clan_test_headers(${name})
   include(GoogleTest)
   gtest_discover_tests(${name} TEST_PREFIX ${ARG_LABEL}. DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} LABELS ${ARG_LABEL})

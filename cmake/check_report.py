@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""What the tests of ./check came to, read from ctest's logs.
+
+    check_report.py [--must NAME,...] [--without NAME,...] LOG...
+
+Each LOG is a LastTest.log with what ctest has printed behind it: only that tells of a test that skips by its
+exit code.
+
+Prints what took longest, and as the last line `TESTS tests[; skipped: NAME, ...][; not covered: NAME, ...]`.
+A test that skips a part of itself (GTEST_SKIP in a program of many tests) is named with its cases. Exit code 1
+when a test of --must was skipped.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+TEST = re.compile(r"^(\d+)/(\d+) Testing: (.+)$", re.M)
+SECONDS = re.compile(r"^Test time = +([\d.]+) sec$", re.M)
+WHOLE = re.compile(r"^Skip (?:regular expression|return code)", re.M)
+PRINTED = re.compile(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*\*\*\*Skipped", re.M)
+CASE = re.compile(r"^\[  SKIPPED \] ([\w/<>:., ]+?)(?: \(\d+ ms\)|, listed below:)?$", re.M)
+SLOWEST = 12
+
+
+class Test:
+    def __init__(self, name, text):
+        self.name = name
+        seconds = SECONDS.search(text)
+        self.seconds = float(seconds.group(1)) if seconds else 0.0
+        self.skipped = bool(WHOLE.search(text))
+        # Without the sum ("1 test") and its list, which repeats them.
+        self.cases = sorted({case for case in CASE.findall(text) if "." in case})
+
+
+def tests_of(text):
+    starts = list(TEST.finditer(text))
+    printed = {name.split("  #")[0] for name in PRINTED.findall(text)}
+    for start, end in zip(starts, [*starts[1:], None]):
+        test = Test(start.group(3).split("  #")[0], text[start.end():end.start() if end else len(text)])
+        test.skipped = test.skipped or test.name in printed
+        yield test
+
+
+def short(names):
+    """a.B.C, a.B.D -> a.B.C, D: what many tests of one suite share is said once."""
+    said, last = [], ""
+    for name in names:
+        head, _, tail = name.rpartition(".")
+        said.append(tail if head and head == last else name)
+        last = head
+    return ", ".join(said)
+
+
+def main():
+    names = lambda text: [name for name in text.split(",") if name]  # noqa: E731
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--must", type=names, default=[])
+    parser.add_argument("--without", type=names, default=[])
+    parser.add_argument("logs", nargs="+", type=Path)
+    options = parser.parse_args()
+    tests = [test for log in options.logs for test in tests_of(log.read_text(errors="replace"))]
+    slowest = sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]
+    print("longest: " + ", ".join(f"{test.name} {test.seconds:.0f} s" for test in slowest))
+    skipped = {test.name: None for test in tests if test.skipped}
+    partly = {f"{test.name} ({short(test.cases)})": None for test in tests if test.cases and not test.skipped}
+    missed = [name for name in options.must if name in skipped]
+    if missed:
+        print("skipped, although this machine could run them: " + ", ".join(missed))
+    line = f"{len(tests)} tests"
+    if skipped or partly:
+        line += "; skipped: " + ", ".join([*filter(None, [short(sorted(skipped))]), *sorted(partly)])
+    if options.without:
+        line += "; not covered: " + ", ".join(options.without)
+    print(line)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
