@@ -45,15 +45,16 @@ class SpinLock {
  public:
   void lock() {
     if (!opal_using_threads()) return;
-    for (unsigned n = 0;
-         word_.test_and_set(std::memory_order_acquire);) {  // PAIR mpi.spin: sees what it guards
+    // PAIR mpi.spin: sees what it guards
+    for (unsigned n = 0; word_.test_and_set(std::memory_order_acquire);) {
       if (++n % 64 == 0) sched_yield();
       cpu_pause();
     }
   }
   void unlock() {
+    // PAIR mpi.spin: the next holder sees what it guards
     word_.clear(std::memory_order_release);
-  }  // PAIR mpi.spin: the next holder sees what it guards
+  }
 
  private:
   std::atomic_flag word_ = ATOMIC_FLAG_INIT;
