@@ -10,12 +10,13 @@
 namespace clan::mpi {
 namespace {
 
-constexpr std::uint64_t kForAnswerNs = 2000;      ///< a peer that polls has answered by then
-constexpr unsigned kLooksAtOnce = 16;             ///< for the answer, before a look at the clock and at our own cells
-constexpr std::uint64_t kBeforeWakingNs = 20'000; ///< without an answer; then its thread is woken
+constexpr std::uint64_t kForAnswerNs = 2000;  ///< a peer that polls has answered by then
+constexpr unsigned kLooksAtOnce =
+    16;  ///< for the answer, before a look at the clock and at our own cells
+constexpr std::uint64_t kBeforeWakingNs = 20'000;  ///< without an answer; then its thread is woken
 constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
-constexpr std::uint32_t kWake = 1;                ///< type of the out-of-band message
-constexpr unsigned kRest = 64;                    ///< small puts and gets by the kernel after one that nobody took
+constexpr std::uint32_t kWake = 1;  ///< type of the out-of-band message
+constexpr unsigned kRest = 64;  ///< small puts and gets by the kernel after one that nobody took
 
 /// A cell of that peer that nobody of us uses, or null.
 OperationCell* take_cell(Endpoint& endpoint) {
@@ -35,8 +36,8 @@ void give_back_cell(Endpoint& endpoint, OperationCell* cell) {
   endpoint.cells_used &= ~(1u << index);
 }
 
-void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::size_t bytes, std::uint64_t address,
-          const RdmaCookie& cookie) {
+void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::size_t bytes,
+          std::uint64_t address, const RdmaCookie& cookie) {
   cell.operation = operation;
   cell.bytes = static_cast<std::uint16_t>(bytes);
   cell.address = address;
@@ -59,7 +60,8 @@ bool done(const OperationCell& cell) {
 void serve_cell(Node& node, OperationCell& cell) {
   CellState posted = CellState::kPosted;
   // PAIR cell.state: sees the operation; of all threads that look, one gets it
-  if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel)) return;
+  if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel))
+    return;
   AskedOperation asked = asked_in(cell);
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
       asked.aperture, asked.key, asked.address, asked.bytes, asked.operation != Operation::kGet,
@@ -108,7 +110,8 @@ void serve_all(Node& node) {
     OperationCell* cells = cells_of(node.segment.channel(i));
     for (unsigned c = 0; c < kCells; ++c) {
       // relaxed: serve_cell() acquires
-      if (cells[c].state.load(std::memory_order_relaxed) == CellState::kPosted) serve_cell(node, cells[c]);
+      if (cells[c].state.load(std::memory_order_relaxed) == CellState::kPosted)
+        serve_cell(node, cells[c]);
     }
   }
 }
@@ -185,19 +188,22 @@ int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const 
   o.since_ns = monotonic_ns();
   std::lock_guard lock(node.outstanding_mutex);
   node.outstanding.push_back(o);
-  node.outstanding_count.store(node.outstanding.size(), std::memory_order_relaxed);  // relaxed: a hint
+  node.outstanding_count.store(node.outstanding.size(),
+                               std::memory_order_relaxed);  // relaxed: a hint
   return OPAL_SUCCESS;
 }
 
 void wake(Node& node, Endpoint& endpoint) {
   if (auto s = node.wakeups->send(endpoint.wakeups, kWake, {}, 1000); !s) {
-    say(2, "rank %u cannot be woken: %s", static_cast<unsigned>(endpoint.name.vpid), s.error().message().c_str());
+    say(2, "rank %u cannot be woken: %s", static_cast<unsigned>(endpoint.name.vpid),
+        s.error().message().c_str());
   }
 }
 
 }  // namespace
 
-// The thread that answers where no thread of the program is in Open MPI. It is woken by whoever waits.
+// The thread that answers where no thread of the program is in Open MPI. It is woken by whoever
+// waits.
 void start_server(Node& node) {
   std::lock_guard lock(node.server_mutex);
   if (node.server.joinable()) return;
@@ -246,15 +252,16 @@ int finish_operations(Node& node) {
       }
       return false;
     });
-    node.outstanding_count.store(node.outstanding.size(), std::memory_order_relaxed);  // relaxed: as above
+    node.outstanding_count.store(node.outstanding.size(),
+                                 std::memory_order_relaxed);  // relaxed: as above
   }
   for (const Outstanding& o : finished) answer(o);
   for (Endpoint* endpoint : asleep) wake(node, *endpoint);
   return static_cast<int>(finished.size());
 }
 
-bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie, std::size_t bytes,
-                  bool write) {
+bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie,
+                  std::size_t bytes, bool write) {
   if (take_one(endpoint.rest)) return false;
   OperationCell* cell = take_cell(endpoint);
   if (cell == nullptr) return false;
@@ -288,28 +295,39 @@ int atomic_op(mca_btl_base_module_t*, Endpoint* endpoint, std::uint64_t address,
                {.callback = callback, .context = context, .data = data});
 }
 
-int atomic_fop(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uint64_t address, Handle* local_handle,
-               Handle* handle, mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int,
-               mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+int atomic_fop(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uint64_t address,
+               Handle* local_handle, Handle* handle, mca_btl_base_atomic_op_t op,
+               std::uint64_t operand, int flags, int, mca_btl_base_rdma_completion_fn_t callback,
+               void* context, void* data) {
   const Kind kind = kind_of(op);
   if (!kind.known) return OPAL_ERR_NOT_SUPPORTED;
   return start(*endpoint, kind.operation, address, *handle, operand, 0, flags,
-               {.local = local, .local_handle = local_handle, .callback = callback, .context = context, .data = data});
+               {.local = local,
+                .local_handle = local_handle,
+                .callback = callback,
+                .context = context,
+                .data = data});
 }
 
-int atomic_cswap(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uint64_t address, Handle* local_handle,
-                 Handle* handle, std::uint64_t compared, std::uint64_t value, int flags, int,
-                 mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+int atomic_cswap(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uint64_t address,
+                 Handle* local_handle, Handle* handle, std::uint64_t compared, std::uint64_t value,
+                 int flags, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
+                 void* data) {
   return start(*endpoint, Operation::kCompareAndSwap, address, *handle, value, compared, flags,
-               {.local = local, .local_handle = local_handle, .callback = callback, .context = context, .data = data});
+               {.local = local,
+                .local_handle = local_handle,
+                .callback = callback,
+                .context = context,
+                .data = data});
 }
 
 int flush(mca_btl_base_module_t*, Endpoint* endpoint) {
   Node& node = *g_node;
   const auto any = [&] {
     std::lock_guard lock(node.outstanding_mutex);
-    return std::any_of(node.outstanding.begin(), node.outstanding.end(),
-                       [&](const Outstanding& o) { return endpoint == nullptr || o.endpoint == endpoint; });
+    return std::any_of(node.outstanding.begin(), node.outstanding.end(), [&](const Outstanding& o) {
+      return endpoint == nullptr || o.endpoint == endpoint;
+    });
   };
   while (any()) (void)progress();
   return OPAL_SUCCESS;

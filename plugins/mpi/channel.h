@@ -1,22 +1,26 @@
-// A channel: one rank's way to another, a ring of cache lines in the receiver's segment. Nothing of Open MPI here.
+// A channel: one rank's way to another, a ring of cache lines in the receiver's segment. Nothing of
+// Open MPI here.
 //
 //   sender                                    receiver
 //   ChannelSender::send_inline(tag, …)   ->   ChannelReceiver::next() -> a Record, in place
 //   reserve(), fill in, commit(tag)      ->   the same, the bytes in the bulk area
 //                                        <-   `consumed`: how many slots may be used again
 //
-//   slot ring    | head 8 | 56 bytes | head 8 | …    a record's first slot has a head: it is there, and of which lap
-//   bulk area    | 64-byte aligned pieces, for records that are longer than some slots, used in order |
+//   slot ring    | head 8 | 56 bytes | head 8 | …    a record's first slot has a head: it is there,
+//   and of which lap bulk area    | 64-byte aligned pieces, for records that are longer than some
+//   slots, used in order |
 //
-// A short record is one cache line and nothing else: its head is in the line that it announces. A longer one goes on
-// over the heads of the slots behind. Where such bytes lie the sender clears the next head before it publishes a
-// record in front of it; elsewhere the lap tells a new head from an old one, and no second line is touched.
+// A short record is one cache line and nothing else: its head is in the line that it announces. A
+// longer one goes on over the heads of the slots behind. Where such bytes lie the sender clears the
+// next head before it publishes a record in front of it; elsewhere the lap tells a new head from an
+// old one, and no second line is touched.
 //
-// What a death leaves: a sender that dies before it has stored the head has sent nothing; after it, all of the record
-// is there. A receiver that dies leaves `consumed` where it was: the sender finds the ring full, and its owner
-// notices the death (Endpoint::peer_alive()).
+// What a death leaves: a sender that dies before it has stored the head has sent nothing; after it,
+// all of the record is there. A receiver that dies leaves `consumed` where it was: the sender finds
+// the ring full, and its owner notices the death (Endpoint::peer_alive()).
 //
-// Thread-safety: one thread at a time sends on a channel, one at a time receives; who that is, the caller sees to.
+// Thread-safety: one thread at a time sends on a channel, one at a time receives; who that is, the
+// caller sees to.
 #pragma once
 
 #include <clan/copy.h>
@@ -43,8 +47,8 @@ enum class RecordKind : std::uint8_t {
 };
 
 struct alignas(kCacheLine) Slot {
-  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down. Of kComing: lap 16, kind 8,
-  /// first cache line in the bulk area 24, number of lines that are there 16.
+  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down. Of kComing:
+  /// lap 16, kind 8, first cache line in the bulk area 24, number of lines that are there 16.
   std::atomic<std::uint64_t> head;
   /// The record, or, if it is in the bulk area, its offset there, 4 bytes.
   std::byte data[kSlotBytes];
@@ -62,8 +66,10 @@ struct ChannelControl {
   // line 1: written by the receiver
   alignas(kCacheLine) std::atomic<std::uint64_t> consumed;  ///< slots, ever
 };
-static_assert(sizeof(ChannelControl) == 2 * kCacheLine && offsetof(ChannelControl, consumed) == kCacheLine);
-static_assert(std::is_standard_layout_v<ChannelControl> && std::is_trivially_destructible_v<ChannelControl>);
+static_assert(sizeof(ChannelControl) == 2 * kCacheLine &&
+              offsetof(ChannelControl, consumed) == kCacheLine);
+static_assert(std::is_standard_layout_v<ChannelControl> &&
+              std::is_trivially_destructible_v<ChannelControl>);
 
 /// The parts of one channel, wherever it is mapped.
 struct ChannelView {
@@ -79,11 +85,15 @@ constexpr std::uint64_t lap_of(std::uint64_t position) { return position / kSlot
 constexpr std::uint32_t slots_of(std::size_t bytes) {
   return static_cast<std::uint32_t>((bytes + sizeof(std::uint64_t) + kCacheLine - 1) / kCacheLine);
 }
-constexpr std::uint64_t head_of(std::uint64_t position, RecordKind kind, std::uint8_t tag, std::uint32_t bytes) {
-  return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(kind)} << 40 | std::uint64_t{tag} << 32 | bytes;
+constexpr std::uint64_t head_of(std::uint64_t position, RecordKind kind, std::uint8_t tag,
+                                std::uint32_t bytes) {
+  return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(kind)} << 40 |
+         std::uint64_t{tag} << 32 | bytes;
 }
-constexpr std::uint64_t coming_head_of(std::uint64_t position, std::uint32_t first_line, std::uint32_t lines) {
-  return lap_of(position) << 48 | std::uint64_t{static_cast<std::uint8_t>(RecordKind::kComing)} << 40 |
+constexpr std::uint64_t coming_head_of(std::uint64_t position, std::uint32_t first_line,
+                                       std::uint32_t lines) {
+  return lap_of(position) << 48 |
+         std::uint64_t{static_cast<std::uint8_t>(RecordKind::kComing)} << 40 |
          std::uint64_t{first_line & 0xff'ffff} << 16 | (lines & 0xffff);
 }
 
@@ -95,36 +105,41 @@ class ChannelSender {
     // PAIR channel.consumed: where the owner before us has left off
     produced_ = consumed_ = view.control->consumed.load(std::memory_order_acquire);
     for (std::uint64_t& end : bulk_end_) end = 0;
-    // What the owner before us has left in the slots is not known; memory that nobody has used is clear.
+    // What the owner before us has left in the slots is not known; memory that nobody has used is
+    // clear.
     for (bool& dirty : dirty_) dirty = produced_ != 0;
     bulk_tail_ = next_look_ = 0;
   }
 
-  /// Precondition: header and payload together are at most kInlineBytes. False: there are not as many free slots, or
-  /// not before the ring's end; reserve() may have room.
-  bool send_inline(std::uint8_t tag, const void* header, std::size_t header_bytes, const void* payload,
-                   std::size_t payload_bytes) {
+  /// Precondition: header and payload together are at most kInlineBytes. False: there are not as
+  /// many free slots, or not before the ring's end; reserve() may have room.
+  bool send_inline(std::uint8_t tag, const void* header, std::size_t header_bytes,
+                   const void* payload, std::size_t payload_bytes) {
     const std::uint32_t slots = slots_of(header_bytes + payload_bytes);
     const std::uint32_t index = produced_ % kSlots;
-    if (index + slots > kSlots || !slots_free(slots)) [[unlikely]] return false;
+    if (index + slots > kSlots || !slots_free(slots)) [[unlikely]]
+      return false;
     std::byte* data = view_.slots[index].data;
     copy_short(data, header, header_bytes);
     copy_short(data + header_bytes, payload, payload_bytes);
     for (std::uint32_t i = 1; i < slots; ++i) dirty_[index + i] = true;
-    publish(RecordKind::kInline, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes), slots);
+    publish(RecordKind::kInline, tag, static_cast<std::uint32_t>(header_bytes + payload_bytes),
+            slots);
     return true;
   }
 
-  /// Room in the bulk area for a header with a payload behind it, and a slot for them, or null. The payload of a long
-  /// one begins a cache line. Nothing is sent until commit(); a reservation that is not committed is as if it had not
-  /// been made.
+  /// Room in the bulk area for a header with a payload behind it, and a slot for them, or null. The
+  /// payload of a long one begins a cache line. Nothing is sent until commit(); a reservation that
+  /// is not committed is as if it had not been made.
   std::byte* reserve(std::size_t header_bytes, std::size_t payload_bytes) {
-    if (!slots_free(1)) [[unlikely]] return nullptr;
+    if (!slots_free(1)) [[unlikely]]
+      return nullptr;
     const std::size_t lead = payload_bytes >= kLong ? -header_bytes % kCacheLine : 0;
     const std::size_t bytes = lead + header_bytes + payload_bytes;
     const std::uint64_t need = (bytes + kCacheLine - 1) & ~std::uint64_t{kCacheLine - 1};
     if (need > view_.bulk_bytes) return nullptr;
-    // Now and then a look at what has been taken: where that is all, the next record uses the same lines again.
+    // Now and then a look at what has been taken: where that is all, the next record uses the same
+    // lines again.
     if (bulk_tail_ >= next_look_ && consumed_ != produced_) {
       if (!refresh()) return nullptr;
       next_look_ = bulk_tail_ + kLookEvery;
@@ -140,18 +155,21 @@ class ChannelSender {
     publish(RecordKind::kBulk, tag, static_cast<std::uint32_t>(bytes), 1);
   }
 
-  /// The first bytes of what has been reserved are there: a receiver that looks brings them into its caches while
-  /// the rest is written. commit() or anything else that is sent takes the announcement's place.
+  /// The first bytes of what has been reserved are there: a receiver that looks brings them into
+  /// its caches while the rest is written. commit() or anything else that is sent takes the
+  /// announcement's place.
   void announce(std::size_t bytes) {
-    const auto lines = static_cast<std::uint32_t>((reserved_offset_ % kCacheLine + bytes) / kCacheLine);
+    const auto lines =
+        static_cast<std::uint32_t>((reserved_offset_ % kCacheLine + bytes) / kCacheLine);
     // PAIR channel.head: the lines are there
     view_.slots[produced_ % kSlots].head.store(
         coming_head_of(produced_, static_cast<std::uint32_t>(reserved_offset_ / kCacheLine), lines),
         std::memory_order_release);
   }
 
-  /// The two processors do not share their caches. Lines that the receiver has just read are slow to write then: the
-  /// bulk area is used in turns. Where they do share them, the lines used last are the fastest.
+  /// The two processors do not share their caches. Lines that the receiver has just read are slow
+  /// to write then: the bulk area is used in turns. Where they do share them, the lines used last
+  /// are the fastest.
   void set_far(bool far) { far_ = far; }
 
   /// The receiver's word made no sense: nothing will be sent any more.
@@ -205,7 +223,8 @@ class ChannelSender {
   void publish(RecordKind kind, std::uint8_t tag, std::uint32_t bytes, std::uint32_t slots) {
     const std::uint32_t index = produced_ % kSlots, next = (produced_ + slots) % kSlots;
     if (dirty_[next]) {
-      view_.slots[next].head.store(0, std::memory_order_relaxed);  // relaxed: published by the head below
+      view_.slots[next].head.store(
+          0, std::memory_order_relaxed);  // relaxed: published by the head below
       dirty_[next] = false;
     }
     dirty_[index] = false;
@@ -220,8 +239,9 @@ class ChannelSender {
 
   ChannelView view_;
   std::uint64_t produced_ = 0;
-  std::uint64_t consumed_ = 0;      ///< as last seen
-  std::uint64_t bulk_tail_ = 0;     ///< positions in the bulk area only grow; modulo its size they are offsets
+  std::uint64_t consumed_ = 0;  ///< as last seen
+  std::uint64_t bulk_tail_ =
+      0;  ///< positions in the bulk area only grow; modulo its size they are offsets
   std::uint64_t next_look_ = 0;
   std::uint64_t reserved_at_ = 0;
   std::uint64_t reserved_end_ = 0;
@@ -232,8 +252,8 @@ class ChannelSender {
   bool dirty_[kSlots] = {};              ///< bytes of a record lie where the slot's head would be
 };
 
-/// A record that has arrived, in place and in one piece: some of Open MPI's receivers do not count what lies in a
-/// second one.
+/// A record that has arrived, in place and in one piece: some of Open MPI's receivers do not count
+/// what lies in a second one.
 struct Record {
   std::uint8_t tag = 0;
   const std::byte* data = nullptr;
@@ -246,7 +266,8 @@ class ChannelReceiver {
 
   void attach(const ChannelView& view) {
     view_ = view;
-    cursor_ = published_ = view.control->consumed.load(std::memory_order_relaxed);  // relaxed: our own word
+    cursor_ = published_ =
+        view.control->consumed.load(std::memory_order_relaxed);  // relaxed: our own word
     slot_ = &view.slots[cursor_ % kSlots];
     lap_ = lap_of(cursor_);
     broken_ = false;
@@ -266,7 +287,8 @@ class ChannelReceiver {
     return Next::kNonsense;
   }
 
-  /// Takes the next record, whose memory stays the sender's to leave alone until publish() has been called.
+  /// Takes the next record, whose memory stays the sender's to leave alone until publish() has been
+  /// called.
   Next next(Record* record) {
     // PAIR channel.head: sees the record
     const std::uint64_t head = slot_->head.load(std::memory_order_acquire);
@@ -285,7 +307,8 @@ class ChannelReceiver {
       // Every field is the sender's word, and is read once.
       std::uint32_t offset;
       std::memcpy(&offset, slot_->data, sizeof offset);
-      if (kind != RecordKind::kBulk || offset > view_.bulk_bytes || bytes > view_.bulk_bytes - offset) {
+      if (kind != RecordKind::kBulk || offset > view_.bulk_bytes ||
+          bytes > view_.bulk_bytes - offset) {
         return break_off();
       }
       record->data = view_.bulk + offset;
@@ -303,8 +326,9 @@ class ChannelReceiver {
     return Next::kRecord;
   }
 
-  /// Calls `use`, which reads the record and may take more of this channel: until it has returned nothing is given
-  /// back. A caller that took a record publishes behind its last read(), and with it what was taken meanwhile.
+  /// Calls `use`, which reads the record and may take more of this channel: until it has returned
+  /// nothing is given back. A caller that took a record publishes behind its last read(), and with
+  /// it what was taken meanwhile.
   template <typename Use>
   void read(const Record& record, Use use) {
     ++readers_;
@@ -312,7 +336,8 @@ class ChannelReceiver {
     --readers_;
   }
 
-  /// Gives back all that has been taken, unless a read() is under way. `must`: also where it is not worth it yet.
+  /// Gives back all that has been taken, unless a read() is under way. `must`: also where it is not
+  /// worth it yet.
   void publish(bool must) {
     if (readers_ != 0 || cursor_ == published_) return;
     if (!must && cursor_ - published_ < kSlots / 4 && bulk_taken_ < kPublishBytes) return;
@@ -329,7 +354,8 @@ class ChannelReceiver {
   // False: there are no such lines. The numbers are the sender's word.
   bool fetch_ahead(std::uint64_t first, std::uint64_t lines) {
     if ((first + lines) * kCacheLine > view_.bulk_bytes) return false;
-    for (; fetched_ < lines; ++fetched_) __builtin_prefetch(view_.bulk + (first + fetched_) * kCacheLine);
+    for (; fetched_ < lines; ++fetched_)
+      __builtin_prefetch(view_.bulk + (first + fetched_) * kCacheLine);
     return true;
   }
 

@@ -8,10 +8,11 @@
 
 namespace clan::mpi {
 
-/// Waits until the request with that cookie has completed; its status. A signal does not end the wait, because the
-/// request goes on meanwhile and would write to memory that its caller has taken back. Completions of other cookies are
-/// of requests whose caller has gone. Another error than the request's own: the queue is of no use in this process (it
-/// was forked off), and carries nothing out. Thread-safety: one thread at a time for each queue.
+/// Waits until the request with that cookie has completed; its status. A signal does not end the
+/// wait, because the request goes on meanwhile and would write to memory that its caller has taken
+/// back. Completions of other cookies are of requests whose caller has gone. Another error than the
+/// request's own: the queue is of no use in this process (it was forked off), and carries nothing
+/// out. Thread-safety: one thread at a time for each queue.
 template <typename Queue>
 Status wait_for(Queue& queue, std::uint64_t cookie) {
   for (;;) {

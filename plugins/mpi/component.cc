@@ -59,17 +59,21 @@ void say(int level, const char* format, ...) {
 
 namespace {
 
-constexpr std::uint32_t kExclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;  ///< before vader, for the peers that we serve
+constexpr std::uint32_t kExclusivity =
+    MCA_BTL_EXCLUSIVITY_HIGH + 1;        ///< before vader, for the peers that we serve
 constexpr unsigned kSpareChannels = 32;  ///< for ranks of jobs that are spawned or connect later
 
-/// The headers this was compiled with describe one version's structures, and nothing else checks that. A component that
-/// refuses to be registered ends a job that names it; one that has no module lets the others have the work.
+/// The headers this was compiled with describe one version's structures, and nothing else checks
+/// that. A component that refuses to be registered ends a job that names it; one that has no module
+/// lets the others have the work.
 bool right_version() { return std::strcmp(opal_version_string, OPAL_VERSION) == 0; }
 
 template <typename T>
-void parameter(const char* name, const char* help, mca_base_var_type_t type, mca_base_var_info_lvl_t level, T* value) {
-  (void)mca_base_component_var_register(&mca_btl_clan_component.btl_version, name, help, type, nullptr, 0,
-                                        static_cast<mca_base_var_flag_t>(0), level, MCA_BASE_VAR_SCOPE_LOCAL, value);
+void parameter(const char* name, const char* help, mca_base_var_type_t type,
+               mca_base_var_info_lvl_t level, T* value) {
+  (void)mca_base_component_var_register(&mca_btl_clan_component.btl_version, name, help, type,
+                                        nullptr, 0, static_cast<mca_base_var_flag_t>(0), level,
+                                        MCA_BASE_VAR_SCOPE_LOCAL, value);
 }
 
 void describe_module() {
@@ -85,12 +89,14 @@ void describe_module() {
   m.btl_exclusivity = kExclusivity;
   m.btl_latency = 1;
   m.btl_bandwidth = 50000;
-  m.btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA | MCA_BTL_FLAGS_ATOMIC_OPS | MCA_BTL_FLAGS_ATOMIC_FOPS;
-  m.btl_atomic_flags = MCA_BTL_ATOMIC_SUPPORTS_ADD | MCA_BTL_ATOMIC_SUPPORTS_AND | MCA_BTL_ATOMIC_SUPPORTS_OR |
-                       MCA_BTL_ATOMIC_SUPPORTS_XOR | MCA_BTL_ATOMIC_SUPPORTS_LAND | MCA_BTL_ATOMIC_SUPPORTS_LOR |
-                       MCA_BTL_ATOMIC_SUPPORTS_LXOR | MCA_BTL_ATOMIC_SUPPORTS_SWAP | MCA_BTL_ATOMIC_SUPPORTS_MIN |
-                       MCA_BTL_ATOMIC_SUPPORTS_MAX | MCA_BTL_ATOMIC_SUPPORTS_32BIT | MCA_BTL_ATOMIC_SUPPORTS_CSWAP |
-                       MCA_BTL_ATOMIC_SUPPORTS_GLOB;  // the owner's processor does them
+  m.btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA | MCA_BTL_FLAGS_ATOMIC_OPS |
+                MCA_BTL_FLAGS_ATOMIC_FOPS;
+  m.btl_atomic_flags =
+      MCA_BTL_ATOMIC_SUPPORTS_ADD | MCA_BTL_ATOMIC_SUPPORTS_AND | MCA_BTL_ATOMIC_SUPPORTS_OR |
+      MCA_BTL_ATOMIC_SUPPORTS_XOR | MCA_BTL_ATOMIC_SUPPORTS_LAND | MCA_BTL_ATOMIC_SUPPORTS_LOR |
+      MCA_BTL_ATOMIC_SUPPORTS_LXOR | MCA_BTL_ATOMIC_SUPPORTS_SWAP | MCA_BTL_ATOMIC_SUPPORTS_MIN |
+      MCA_BTL_ATOMIC_SUPPORTS_MAX | MCA_BTL_ATOMIC_SUPPORTS_32BIT | MCA_BTL_ATOMIC_SUPPORTS_CSWAP |
+      MCA_BTL_ATOMIC_SUPPORTS_GLOB;  // the owner's processor does them
   m.btl_registration_handle_size = 64;
   m.btl_get_limit = SIZE_MAX;
   m.btl_put_limit = SIZE_MAX;
@@ -112,7 +118,8 @@ void describe_module() {
   m.btl_flush = flush;
   m.btl_register_mem = register_memory;
   m.btl_deregister_mem = deregister_memory;
-  m.btl_register_error = [](mca_btl_base_module_t*, mca_btl_base_module_error_cb_fn_t callback) -> int {
+  m.btl_register_error = [](mca_btl_base_module_t*,
+                            mca_btl_base_module_error_cb_fn_t callback) -> int {
     if (g_node != nullptr) g_node->error_callback = callback;
     return OPAL_SUCCESS;
   };
@@ -120,24 +127,39 @@ void describe_module() {
 
 int component_register() {
   if (!right_version()) return OPAL_SUCCESS;
-  (void)mca_base_var_group_component_register(&mca_btl_clan_component.btl_version,
-                                              "CLAN: between the processes of one host, without the kernel");
+  (void)mca_base_var_group_component_register(
+      &mca_btl_clan_component.btl_version,
+      "CLAN: between the processes of one host, without the kernel");
   Parameters& p = g_parameters;
   p = Parameters{};
-  parameter("verbose", "What is said of ranks met, refused and lost: 0 nothing, 1 a line for each rank and the sums at "
-            "the end, 2 more", MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p.verbose);
-  parameter("channel_bytes", "Room for messages longer than a cache line that are on their way to one rank, a power of "
-            "two from 65536 to 16777216; memory is used as it is touched", MCA_BASE_VAR_TYPE_UNSIGNED_INT,
-            OPAL_INFO_LVL_5, &p.bulk_bytes);
-  parameter("channels", "How many ranks may send to this one, 0: those of the job on this host and 32 more, for jobs "
-            "that are spawned or connect", MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
-  parameter("get_bytes", "Messages at least that long are copied once, by their receiver out of the sender's memory; "
-            "shorter ones pass through the channel", MCA_BASE_VAR_TYPE_SIZE_T, OPAL_INFO_LVL_4, &p.get_bytes);
+  parameter("verbose",
+            "What is said of ranks met, refused and lost: 0 nothing, 1 a line for each rank and "
+            "the sums at "
+            "the end, 2 more",
+            MCA_BASE_VAR_TYPE_INT, OPAL_INFO_LVL_3, &p.verbose);
+  parameter(
+      "channel_bytes",
+      "Room for messages longer than a cache line that are on their way to one rank, a power of "
+      "two from 65536 to 16777216; memory is used as it is touched",
+      MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.bulk_bytes);
+  parameter(
+      "channels",
+      "How many ranks may send to this one, 0: those of the job on this host and 32 more, for jobs "
+      "that are spawned or connect",
+      MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
+  parameter(
+      "get_bytes",
+      "Messages at least that long are copied once, by their receiver out of the sender's memory; "
+      "shorter ones pass through the channel",
+      MCA_BASE_VAR_TYPE_SIZE_T, OPAL_INFO_LVL_4, &p.get_bytes);
   parameter("looks", "How often one call of progress looks at the channels before it gives up",
             MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.looks);
-  parameter("direct_copy", "False: never use process_vm_readv and process_vm_writev, as where a sandbox forbids them",
-            MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.direct_copy);
-  parameter("share_allocated", "Memory of MPI_Alloc_mem is such that peers map windows which lie there",
+  parameter(
+      "direct_copy",
+      "False: never use process_vm_readv and process_vm_writev, as where a sandbox forbids them",
+      MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.direct_copy);
+  parameter("share_allocated",
+            "Memory of MPI_Alloc_mem is such that peers map windows which lie there",
             MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.share_allocated);
   describe_module();
   (void)mca_btl_base_param_register(&mca_btl_clan_component.btl_version, &g_module);
@@ -189,8 +211,11 @@ void destroy(Node* node) {
 mca_btl_base_module_t** component_init(int* count, bool, bool) {
   *count = 0;
   if (!right_version()) {
-    opal_output(0, "btl clan: this is Open MPI %s and mca_btl_clan.so was built for %s: not used; build CLAN again with "
-                "this one's headers", opal_version_string, OPAL_VERSION);
+    opal_output(0,
+                "btl clan: this is Open MPI %s and mca_btl_clan.so was built for %s: not used; "
+                "build CLAN again with "
+                "this one's headers",
+                opal_version_string, OPAL_VERSION);
     return nullptr;
   }
   make_sane(g_parameters);
@@ -200,8 +225,10 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
     return nullptr;
   }
   int rc = OPAL_SUCCESS;
-  OPAL_MODEX_SEND(rc, OPAL_PMIX_GLOBAL, &mca_btl_clan_component.btl_version, &(*node)->modex, sizeof(Modex));
-  auto** modules = static_cast<mca_btl_base_module_t**>(std::malloc(sizeof(mca_btl_base_module_t*)));
+  OPAL_MODEX_SEND(rc, OPAL_PMIX_GLOBAL, &mca_btl_clan_component.btl_version, &(*node)->modex,
+                  sizeof(Modex));
+  auto** modules =
+      static_cast<mca_btl_base_module_t**>(std::malloc(sizeof(mca_btl_base_module_t*)));
   if (rc != OPAL_SUCCESS || modules == nullptr) {
     std::free(modules);
     destroy(*node);

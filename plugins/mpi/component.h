@@ -1,11 +1,10 @@
-// What the files of this component share: the module that Open MPI calls, its peers, and what a process has one of.
+// What the files of this component share: the module that Open MPI calls, its peers, and what a
+// process has one of.
 //
-// Open MPI calls from any thread once MPI_THREAD_MULTIPLE is asked for (opal_using_threads()), and from one otherwise:
-// SpinLocks are taken only in the first case, the mutexes always; a message that passes its channel takes none.
-// Callbacks into Open MPI are made with none of our locks held.
+// Open MPI calls from any thread once MPI_THREAD_MULTIPLE is asked for (opal_using_threads()), and
+// from one otherwise: SpinLocks are taken only in the first case, the mutexes always; a message
+// that passes its channel takes none. Callbacks into Open MPI are made with none of our locks held.
 #pragma once
-
-#include "open_mpi.h"
 
 #include <clan/endpoint.h>
 #include <clan/mpi_face.h>
@@ -19,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "open_mpi.h"
 #include "operations.h"
 #include "registration.h"
 #include "segment.h"
@@ -39,17 +39,22 @@ struct Parameters {
 };
 extern Parameters g_parameters;
 
-/// A lock that is one word, for what is held for less than a microsecond; not taken where there is one thread.
+/// A lock that is one word, for what is held for less than a microsecond; not taken where there is
+/// one thread.
 class SpinLock {
  public:
   void lock() {
     if (!opal_using_threads()) return;
-    for (unsigned n = 0; word_.test_and_set(std::memory_order_acquire);) {  // PAIR mpi.spin: sees what it guards
+    // PAIR mpi.spin: sees what it guards
+    for (unsigned n = 0; word_.test_and_set(std::memory_order_acquire);) {
       if (++n % 64 == 0) sched_yield();
       cpu_pause();
     }
   }
-  void unlock() { word_.clear(std::memory_order_release); }  // PAIR mpi.spin: the next holder sees what it guards
+  void unlock() {
+    // PAIR mpi.spin: the next holder sees what it guards
+    word_.clear(std::memory_order_release);
+  }
 
  private:
   std::atomic_flag word_ = ATOMIC_FLAG_INIT;
@@ -68,7 +73,8 @@ struct FragmentQueue {
 
 }  // namespace clan::mpi
 
-/// A rank that we can reach. Made by add_procs; del_procs only ends it, because Open MPI may name it again.
+/// A rank that we can reach. Made by add_procs; del_procs only ends it, because Open MPI may name
+/// it again.
 struct mca_btl_base_endpoint_t {
   mca_btl_base_endpoint_t(clan::mpi::RemoteSegment remote_segment, opal_proc_t* peer)
       : remote(std::move(remote_segment)), proc(peer), name(peer->proc_name) {
@@ -83,21 +89,22 @@ struct mca_btl_base_endpoint_t {
   opal_proc_t* proc;
   opal_process_name_t name;
   clan::NodeId node;
-  /// What copying into the channel costs, in ps for each byte, by the last long records: how far the processors of the
-  /// two ranks are from each other. Under `lock`.
+  /// What copying into the channel costs, in ps for each byte, by the last long records: how far
+  /// the processors of the two ranks are from each other. Under `lock`.
   std::uint32_t copy_ps = 0;
   bool far = false;        ///< as copy_ps says
   std::uint32_t turn = 0;  ///< of messages that are fetched only because the other way is slow
   bool can_copy = false;   ///< process_vm_readv works between us and this peer
-  bool hears_us = false;   ///< it has a channel to us as well: what needs an answer may be asked for
+  bool hears_us = false;  ///< it has a channel to us as well: what needs an answer may be asked for
   bool ended = false;
-  bool lost = false;       ///< its death, or its nonsense, has been told
-  clan::Address wakeups;   ///< of the thread that answers where the peer does not poll
+  bool lost = false;      ///< its death, or its nonsense, has been told
+  clan::Address wakeups;  ///< of the thread that answers where the peer does not poll
   clan::mpi::SpinLock cells_lock;
   std::uint32_t cells_used = 0;
   std::atomic<std::uint32_t> rest{0};  ///< small puts and gets for which the peer is not asked
   std::mutex imports_mutex;
-  std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>> imports;  ///< windows of that peer
+  std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>>
+      imports;  ///< windows of that peer
 };
 
 namespace clan::mpi {
@@ -117,7 +124,8 @@ struct Fragment {
 constexpr std::size_t fragment_bytes(std::size_t data) { return offsetof(Fragment, data) + data; }
 
 constexpr std::size_t kSmallFragment = 512;
-/// A queue of that length is told to Open MPI as "out of resources"; what it must send goes in still.
+/// A queue of that length is told to Open MPI as "out of resources"; what it must send goes in
+/// still.
 constexpr std::size_t kMostPending = 1024;
 
 /// An operation that a peer has been asked for.
@@ -135,8 +143,9 @@ struct Outstanding {
 };
 
 constexpr std::size_t kTimedBytes = 4096;
-/// Two processors that share their caches copy a byte in 20 to 50 ps, others in 60 to 110: there a message is better
-/// fetched by its receiver, which moves each cache line once. The one bound makes a peer far, the other near again.
+/// Two processors that share their caches copy a byte in 20 to 50 ps, others in 60 to 110: there a
+/// message is better fetched by its receiver, which moves each cache line once. The one bound makes
+/// a peer far, the other near again.
 constexpr std::uint32_t kFarPs = 65, kNearPs = 40;
 
 /// What ranks tell each other when they meet, by Open MPI's own exchange.
@@ -144,13 +153,13 @@ struct Modex {
   static constexpr std::uint64_t kMagic = 0x31'78'64'6f'6d'6e'6c'63;  // "clnmodx1"
   std::uint64_t magic = kMagic;
   RdmaCookie segment;
-  RdmaCookie probe;            ///< eight bytes of ordinary memory
+  RdmaCookie probe;  ///< eight bytes of ordinary memory
   std::uint64_t probe_value = 0;
-  Address wakeups;             ///< OobEndpoint of the thread that answers where nobody polls
+  Address wakeups;  ///< OobEndpoint of the thread that answers where nobody polls
   std::uint64_t namespace_of_network = 0;
   std::uint32_t pid = 0;
   std::uint32_t uid = 0;
-  char boot[40] = {};          ///< /proc/sys/kernel/random/boot_id: one for each running kernel
+  char boot[40] = {};  ///< /proc/sys/kernel/random/boot_id: one for each running kernel
 };
 
 /// What a process has one of, from btl_init to btl_finalize.
@@ -170,25 +179,28 @@ struct Node {
   int depth = 0;                              ///< of callbacks that have called progress() again
   unsigned idle = 0;                          ///< looks in a row that found nothing
   unsigned calls = 0;                         ///< of progress()
-  std::uint64_t looked_ns = 0;                ///< when it last looked for deaths because of the time
-  bool nonsense = false;                      ///< a channel is broken, and its sender not told of yet
+  std::uint64_t looked_ns = 0;  ///< when it last looked for deaths because of the time
+  bool nonsense = false;        ///< a channel is broken, and its sender not told of yet
 
   std::mutex endpoints_mutex;
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name
   std::vector<std::unique_ptr<Endpoint>> ended;
   std::atomic<std::uint32_t> with_pending{0};  ///< endpoints that have fragments waiting
-  std::atomic<std::uint32_t> offered{0};       ///< memory exported for a message: its receiver may want help
+  std::atomic<std::uint32_t> offered{
+      0};  ///< memory exported for a message: its receiver may want help
   std::optional<RdmaQueue> rdma;
   std::mutex rdma_mutex;
   std::uint64_t rdma_requests = 0;  ///< posted, ever; under rdma_mutex
 
-  /// For messages that their receivers fetch: all of this process's memory, for reading, registered once. Processes of
-  /// one user may read each other's anyway; what they may write is registered piece by piece.
+  /// For messages that their receivers fetch: all of this process's memory, for reading, registered
+  /// once. Processes of one user may read each other's anyway; what they may write is registered
+  /// piece by piece.
   std::unique_ptr<Registration> all_memory;
   Handle local_memory;  ///< of nobody's use but ours: local memory needs no registration
   Registrations registrations;
   std::mutex blocks_mutex;
-  /// Memory that MPI has allocated and a window has been made of, by address; each whole, until it is freed.
+  /// Memory that MPI has allocated and a window has been made of, by address; each whole, until it
+  /// is freed.
   std::map<const void*, std::unique_ptr<Registration>> blocks;
   std::uint32_t operations_seen = 0;  ///< of the thread that progresses
   std::mutex outstanding_mutex;
@@ -231,8 +243,10 @@ MpiPeer* peer_counters(Node& node, std::uint64_t peer);
 Status register_all_memory(Node& node);
 /// Memory that MPI has allocated is freed: peers reach it no longer.
 void forget_block(Node& node, const void* base);
-/// The memory behind a handle, as it is mapped here; null where it is not, or there is no such memory.
-Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle);
+/// The memory behind a handle, as it is mapped here; null where it is not, or there is no such
+/// memory.
+Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint,
+                                               const Handle& handle);
 
 // mpool.cc
 /// What MPI_Alloc_mem has given to the program.
@@ -252,15 +266,16 @@ void look_after_peers(Node& node);
 // send.cc
 bool make_fragment_lists(Node& node);
 void drop_fragment_lists(Node& node);
-mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint*, std::uint8_t order, std::size_t size,
-                                 std::uint32_t flags);
+mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint*, std::uint8_t order,
+                                 std::size_t size, std::uint32_t flags);
 int free_fragment(mca_btl_base_module_t*, mca_btl_base_descriptor_t*);
-mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint*, opal_convertor_t*, std::uint8_t order,
-                                       std::size_t reserve, std::size_t* size, std::uint32_t flags);
+mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint*, opal_convertor_t*,
+                                       std::uint8_t order, std::size_t reserve, std::size_t* size,
+                                       std::uint32_t flags);
 int send(mca_btl_base_module_t*, Endpoint*, mca_btl_base_descriptor_t*, mca_btl_base_tag_t tag);
-int sendi(mca_btl_base_module_t*, Endpoint*, opal_convertor_t*, void* header, std::size_t header_bytes,
-          std::size_t payload_bytes, std::uint8_t order, std::uint32_t flags, mca_btl_base_tag_t tag,
-          mca_btl_base_descriptor_t** descriptor);
+int sendi(mca_btl_base_module_t*, Endpoint*, opal_convertor_t*, void* header,
+          std::size_t header_bytes, std::size_t payload_bytes, std::uint8_t order,
+          std::uint32_t flags, mca_btl_base_tag_t tag, mca_btl_base_descriptor_t** descriptor);
 /// Sends what waits for that peer while the peer takes it, and forgets the rest.
 void flush_last(Node& node, Endpoint& endpoint, std::uint64_t until_ns);
 /// Sends what waits. How many fragments have gone.
@@ -270,12 +285,15 @@ int flush_pending(Node& node);
 int progress();
 
 // atomics.cc
-/// The thread that answers peers while no thread of the program is in Open MPI; from the first window on.
+/// The thread that answers peers while no thread of the program is in Open MPI; from the first
+/// window on.
 void start_server(Node& node);
 void end_server(Node& node);
-/// The first is the one in use where a peer waits for each of its operations: its receiver polls it.
+/// The first is the one in use where a peer waits for each of its operations: its receiver polls
+/// it.
 inline OperationCell* cells_of(const ChannelView& channel) {
-  return reinterpret_cast<OperationCell*>(reinterpret_cast<std::byte*>(channel.control) + kCellsOffset);
+  return reinterpret_cast<OperationCell*>(reinterpret_cast<std::byte*>(channel.control) +
+                                          kCellsOffset);
 }
 /// Carries it out, if it is posted and no other thread has it.
 void serve_cell(Node& node, OperationCell& cell);
@@ -284,30 +302,35 @@ int serve_operations(Node& node);
 /// Takes answers of peers, and wakes those that do not answer.
 int finish_operations(Node& node);
 /// Up to kCellData bytes, by a peer that polls; false: it does not, and nothing has been moved.
-bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie, std::size_t bytes,
-                  bool write);
-int atomic_op(mca_btl_base_module_t*, Endpoint*, std::uint64_t address, mca_btl_base_registration_handle_t* handle,
-              mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int order,
+bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie,
+                  std::size_t bytes, bool write);
+int atomic_op(mca_btl_base_module_t*, Endpoint*, std::uint64_t address,
+              mca_btl_base_registration_handle_t* handle, mca_btl_base_atomic_op_t op,
+              std::uint64_t operand, int flags, int order,
               mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
 int atomic_fop(mca_btl_base_module_t*, Endpoint*, void* local, std::uint64_t address,
-               mca_btl_base_registration_handle_t* local_handle, mca_btl_base_registration_handle_t* handle,
-               mca_btl_base_atomic_op_t op, std::uint64_t operand, int flags, int order,
+               mca_btl_base_registration_handle_t* local_handle,
+               mca_btl_base_registration_handle_t* handle, mca_btl_base_atomic_op_t op,
+               std::uint64_t operand, int flags, int order,
                mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
 int atomic_cswap(mca_btl_base_module_t*, Endpoint*, void* local, std::uint64_t address,
-                 mca_btl_base_registration_handle_t* local_handle, mca_btl_base_registration_handle_t* handle,
-                 std::uint64_t compared, std::uint64_t value, int flags, int order,
+                 mca_btl_base_registration_handle_t* local_handle,
+                 mca_btl_base_registration_handle_t* handle, std::uint64_t compared,
+                 std::uint64_t value, int flags, int order,
                  mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
 int flush(mca_btl_base_module_t*, Endpoint* endpoint);
 
 // rdma.cc
-mca_btl_base_registration_handle_t* register_memory(mca_btl_base_module_t*, Endpoint*, void* base, std::size_t size,
-                                                    std::uint32_t flags);
+mca_btl_base_registration_handle_t* register_memory(mca_btl_base_module_t*, Endpoint*, void* base,
+                                                    std::size_t size, std::uint32_t flags);
 int deregister_memory(mca_btl_base_module_t*, mca_btl_base_registration_handle_t* handle);
 int put(mca_btl_base_module_t*, Endpoint*, void* local, std::uint64_t remote,
-        mca_btl_base_registration_handle_t* local_handle, mca_btl_base_registration_handle_t* remote_handle,
-        std::size_t size, int flags, int order, mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
+        mca_btl_base_registration_handle_t* local_handle,
+        mca_btl_base_registration_handle_t* remote_handle, std::size_t size, int flags, int order,
+        mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
 int get(mca_btl_base_module_t*, Endpoint*, void* local, std::uint64_t remote,
-        mca_btl_base_registration_handle_t* local_handle, mca_btl_base_registration_handle_t* remote_handle,
-        std::size_t size, int flags, int order, mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
+        mca_btl_base_registration_handle_t* local_handle,
+        mca_btl_base_registration_handle_t* remote_handle, std::size_t size, int flags, int order,
+        mca_btl_base_rdma_completion_fn_t callback, void* context, void* data);
 
 }  // namespace clan::mpi

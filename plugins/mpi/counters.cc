@@ -9,7 +9,8 @@ void open_page(Node& node) {
   node.page = &node.private_page;
   node.page_fd = ::memfd_create(kMpiMemfdName, MFD_CLOEXEC);
   if (node.page_fd >= 0 && ::ftruncate(node.page_fd, sizeof(MpiPage)) == 0) {
-    void* memory = ::mmap(nullptr, sizeof(MpiPage), PROT_READ | PROT_WRITE, MAP_SHARED, node.page_fd, 0);
+    void* memory =
+        ::mmap(nullptr, sizeof(MpiPage), PROT_READ | PROT_WRITE, MAP_SHARED, node.page_fd, 0);
     if (memory != MAP_FAILED) node.page = new (memory) MpiPage;
   }
   node.page->pid = static_cast<std::uint32_t>(::getpid());
@@ -22,10 +23,12 @@ void close_page(Node& node) {
 }
 
 MpiPeer* peer_counters(Node& node, std::uint64_t peer) {
-  const std::uint32_t used = node.page->peers.load(std::memory_order_relaxed);  // relaxed: one writer, under a mutex
+  const std::uint32_t used =
+      node.page->peers.load(std::memory_order_relaxed);  // relaxed: one writer, under a mutex
   const std::uint32_t row = used < MpiPage::kPeers ? used : MpiPage::kPeers - 1;
   node.page->peer[row].name.store(peer, std::memory_order_relaxed);  // relaxed: for people
-  if (used < MpiPage::kPeers) node.page->peers.store(used + 1, std::memory_order_relaxed);  // relaxed: as above
+  if (used < MpiPage::kPeers)
+    node.page->peers.store(used + 1, std::memory_order_relaxed);  // relaxed: as above
   return &node.page->peer[row];
 }
 

@@ -1,9 +1,9 @@
-// What MPI_Alloc_mem calls: a component of another of Open MPI's frameworks, mpool, in the same file. It is loaded by
-// the name mca_mpool_clan.so, a link to mca_btl_clan.so. Where btl clan is not in use it has nothing to offer.
-#include "component.h"
-
+// What MPI_Alloc_mem calls: a component of another of Open MPI's frameworks, mpool, in the same
+// file. It is loaded by the name mca_mpool_clan.so, a link to mca_btl_clan.so. Where btl clan is
+// not in use it has nothing to offer.
 #include <cstring>
 
+#include "component.h"
 #include "pool.h"
 
 extern "C" {

@@ -27,12 +27,22 @@ int carry_out_atomic(AskedOperation& asked, std::byte* address) {
     case Operation::kAnd: old = word.fetch_and(operand); break;
     case Operation::kOr: old = word.fetch_or(operand); break;
     case Operation::kXor: old = word.fetch_xor(operand); break;
-    case Operation::kLogicalAnd: old = change(word, [&](Word w) { return Word{w != 0 && operand != 0}; }); break;
-    case Operation::kLogicalOr: old = change(word, [&](Word w) { return Word{w != 0 || operand != 0}; }); break;
-    case Operation::kLogicalXor: old = change(word, [&](Word w) { return Word{(w != 0) != (operand != 0)}; }); break;
+    case Operation::kLogicalAnd:
+      old = change(word, [&](Word w) { return Word{w != 0 && operand != 0}; });
+      break;
+    case Operation::kLogicalOr:
+      old = change(word, [&](Word w) { return Word{w != 0 || operand != 0}; });
+      break;
+    case Operation::kLogicalXor:
+      old = change(word, [&](Word w) { return Word{(w != 0) != (operand != 0)}; });
+      break;
     case Operation::kSwap: old = word.exchange(operand); break;
-    case Operation::kMin: old = change(word, [&](Word w) { return operand < w ? operand : w; }); break;
-    case Operation::kMax: old = change(word, [&](Word w) { return operand > w ? operand : w; }); break;
+    case Operation::kMin:
+      old = change(word, [&](Word w) { return operand < w ? operand : w; });
+      break;
+    case Operation::kMax:
+      old = change(word, [&](Word w) { return operand > w ? operand : w; });
+      break;
     case Operation::kCompareAndSwap:
       old = compared;
       word.compare_exchange_strong(old, operand);
@@ -52,8 +62,9 @@ T once(const T& word) {
 }  // namespace
 
 AskedOperation asked_in(const OperationCell& cell) {
-  return {once(cell.operation), once(cell.bytes), once(cell.aperture), once(cell.address), once(cell.key),
-          {once(cell.data[0]), once(cell.data[1]), once(cell.data[2])}};
+  return {once(cell.operation), once(cell.bytes),
+          once(cell.aperture),  once(cell.address),
+          once(cell.key),       {once(cell.data[0]), once(cell.data[1]), once(cell.data[2])}};
 }
 
 int carry_out(AskedOperation& asked, std::byte* address) {
@@ -63,11 +74,13 @@ int carry_out(AskedOperation& asked, std::byte* address) {
     if (bytes > kCellData) return EINVAL;
     const bool word = bytes == 8 && reinterpret_cast<std::uintptr_t>(address) % 8 == 0;
     if (operation == Operation::kPut && word) {  // one store: a reader sees all of it or nothing
-      std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).store(asked.data[0]);
+      std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address))
+          .store(asked.data[0]);
     } else if (operation == Operation::kPut) {
       std::memcpy(address, asked.data, bytes);
     } else if (word) {
-      asked.data[0] = std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).load();
+      asked.data[0] =
+          std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).load();
     } else {
       std::memcpy(asked.data, address, bytes);
     }

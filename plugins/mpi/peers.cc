@@ -1,6 +1,4 @@
 // Ranks: how they meet, how they part, and how a death is noticed.
-#include "component.h"
-
 #include <clan/clock.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "component.h"
 
 namespace clan::mpi {
 namespace {
@@ -29,7 +29,8 @@ bool receive_modex(const opal_process_name_t& name, Modex* modex) {
   void* bytes = nullptr;
   std::size_t size = 0;
   int rc = OPAL_SUCCESS;
-  OPAL_MODEX_RECV(rc, &mca_btl_clan_component.btl_version, &name, reinterpret_cast<void**>(&bytes), &size);
+  OPAL_MODEX_RECV(rc, &mca_btl_clan_component.btl_version, &name, reinterpret_cast<void**>(&bytes),
+                  &size);
   const bool right = rc == OPAL_SUCCESS && bytes != nullptr && size == sizeof(Modex);
   if (right) std::memcpy(modex, bytes, sizeof(Modex));
   std::free(bytes);
@@ -40,7 +41,8 @@ bool receive_modex(const opal_process_name_t& name, Modex* modex) {
 const char* out_of_reach(const Modex& own, const Modex& peer) {
   if (std::memcmp(own.boot, peer.boot, sizeof own.boot) != 0) return "it is on another host";
   if (own.uid != peer.uid) return "it is another user's";
-  if (own.namespace_of_network != peer.namespace_of_network) return "it is in another network namespace";
+  if (own.namespace_of_network != peer.namespace_of_network)
+    return "it is in another network namespace";
   return nullptr;
 }
 
@@ -68,9 +70,10 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
     return nullptr;
   }
-  if (remote->channel().bulk_bytes / 2 < std::max(g_module.btl_max_send_size, g_module.btl_eager_limit)) {
-    say(1, "rank %u (job %x): its channels of %u bytes are too small for what this rank sends", rank,
-        proc->proc_name.jobid, remote->channel().bulk_bytes);
+  if (remote->channel().bulk_bytes / 2 <
+      std::max(g_module.btl_max_send_size, g_module.btl_eager_limit)) {
+    say(1, "rank %u (job %x): its channels of %u bytes are too small for what this rank sends",
+        rank, proc->proc_name.jobid, remote->channel().bulk_bytes);
     remote->leave_channel();
     return nullptr;
   }
@@ -89,7 +92,8 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
 Result<Modex> make_modex(Node& node) {
   std::uint64_t& word = node.probe_word;
   word = node.context.node().value ^ 0x5a5a'5a5a'5a5a'5a5a;
-  auto probe = Aperture::export_region(node.context, std::as_writable_bytes(std::span(&word, 1)), Rights::kRead);
+  auto probe = Aperture::export_region(node.context, std::as_writable_bytes(std::span(&word, 1)),
+                                       Rights::kRead);
   if (!probe) return probe.error();
   node.probe.emplace(std::move(*probe));
   auto wakeups = OobEndpoint::create(node.context);
@@ -125,7 +129,8 @@ int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, En
     }
     endpoints[i] = endpoint.get();
     if (reachable == nullptr) continue;
-    if (const int rc = opal_bitmap_set_bit(reachable, static_cast<int>(i)); rc != OPAL_SUCCESS) return rc;
+    if (const int rc = opal_bitmap_set_bit(reachable, static_cast<int>(i)); rc != OPAL_SUCCESS)
+      return rc;
   }
   return OPAL_SUCCESS;
 }
@@ -136,18 +141,22 @@ void end_endpoint(Endpoint& endpoint) {
   if (std::exchange(endpoint.ended, true)) return;
   const MpiPeer& c = *endpoint.counters;
   const auto of = [](const std::atomic<std::uint64_t>& counter) {
-    return static_cast<unsigned long long>(counter.load(std::memory_order_relaxed));  // relaxed: for people
+    return static_cast<unsigned long long>(
+        counter.load(std::memory_order_relaxed));  // relaxed: for people
   };
-  say(1, "to rank %u: %llu records, %llu bytes; %llu gets, %llu bytes; %llu puts, %llu bytes; %llu atomics",
-      static_cast<unsigned>(endpoint.name.vpid), of(c.messages), of(c.bytes), of(c.gets), of(c.get_bytes), of(c.puts),
-      of(c.put_bytes), of(c.atomics));
+  say(1,
+      "to rank %u: %llu records, %llu bytes; %llu gets, %llu bytes; %llu puts, %llu bytes; %llu "
+      "atomics",
+      static_cast<unsigned>(endpoint.name.vpid), of(c.messages), of(c.bytes), of(c.gets),
+      of(c.get_bytes), of(c.puts), of(c.put_bytes), of(c.atomics));
   endpoint.imports.clear();
   endpoint.remote.leave_channel();
 }
 
 }  // namespace
 
-// What a peer has had no room for yet it takes in its own MPI_Finalize; a peer that ends at the same moment does not.
+// What a peer has had no room for yet it takes in its own MPI_Finalize; a peer that ends at the
+// same moment does not.
 void end_endpoints(Node& node, const std::vector<Endpoint*>& endpoints) {
   const std::uint64_t until = monotonic_ns() + 1'000'000'000;
   for (Endpoint* endpoint : endpoints) {
@@ -157,7 +166,8 @@ void end_endpoints(Node& node, const std::vector<Endpoint*>& endpoints) {
 }
 
 // Open MPI may name an endpoint twice: what has ended stays until the end.
-int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints) {
+int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs,
+              Endpoint** endpoints) {
   Node* node = g_node;
   if (node == nullptr) return OPAL_SUCCESS;
   std::vector<Endpoint*> ending;
@@ -207,7 +217,8 @@ void tell_of_nonsense(Node& node) {
     // relaxed: for people
     const std::uint64_t name = receiver->view().control->name.load(std::memory_order_relaxed);
     char text[160];
-    std::snprintf(text, sizeof text, "btl clan: rank %u (job %x) has written nonsense into shared memory",
+    std::snprintf(text, sizeof text,
+                  "btl clan: rank %u (job %x) has written nonsense into shared memory",
                   static_cast<unsigned>(name), static_cast<unsigned>(name >> 32));
     const auto found = node.endpoints.find(name);
     if (found != node.endpoints.end() && std::exchange(found->second->lost, true)) continue;
@@ -230,14 +241,18 @@ void look_after_peers(Node& node) {
     const bool dead = !e.remote.check().ok() || e.sender.broken();
     if (!dead || e.remote.leaving()) continue;
     e.lost = true;
-    // A job that has connected and disconnected may end as it likes; which of them have, Open MPI does not tell us.
-    if (e.name.jobid != OPAL_PROC_MY_NAME.jobid && !e.sender.broken() && !anything_under_way(node, e)) {
-      opal_output(0, "btl clan: rank %u of another job (%x) has died; nothing of ours was on its way to it",
-                  static_cast<unsigned>(e.name.vpid), e.name.jobid);
+    // A job that has connected and disconnected may end as it likes; which of them have, Open MPI
+    // does not tell us.
+    if (e.name.jobid != OPAL_PROC_MY_NAME.jobid && !e.sender.broken() &&
+        !anything_under_way(node, e)) {
+      opal_output(
+          0, "btl clan: rank %u of another job (%x) has died; nothing of ours was on its way to it",
+          static_cast<unsigned>(e.name.vpid), e.name.jobid);
       continue;
     }
     char text[160];
-    std::snprintf(text, sizeof text, "btl clan: rank %u (job %x) %s", static_cast<unsigned>(e.name.vpid), e.name.jobid,
+    std::snprintf(text, sizeof text, "btl clan: rank %u (job %x) %s",
+                  static_cast<unsigned>(e.name.vpid), e.name.jobid,
                   e.sender.broken() ? "has written nonsense into shared memory" : "has died");
     opal_proc_t* proc = e.proc;
     lock.unlock();

@@ -1,5 +1,6 @@
-// Memory that the program has asked MPI for (MPI_Alloc_mem): CLAN memory, so that peers map a window which lies there
-// and store into it, instead of asking its owner or the kernel. Nothing of Open MPI here; mpool.cc is what it calls.
+// Memory that the program has asked MPI for (MPI_Alloc_mem): CLAN memory, so that peers map a
+// window which lies there and store into it, instead of asking its owner or the kernel. Nothing of
+// Open MPI here; mpool.cc is what it calls.
 #pragma once
 
 #include <clan/memory.h>
@@ -42,7 +43,8 @@ class Pool {
     auto above = blocks_.upper_bound(address);
     if (above == blocks_.begin()) return nullptr;
     const auto& [start, block] = *--above;
-    if (address - start > block->size() || bytes > block->size() - (address - start)) return nullptr;
+    if (address - start > block->size() || bytes > block->size() - (address - start))
+      return nullptr;
     return block;
   }
 

@@ -1,5 +1,5 @@
-// The receiving side, and whatever else has to be looked at now and then. Open MPI calls progress() whenever a thread
-// waits, or tests.
+// The receiving side, and whatever else has to be looked at now and then. Open MPI calls progress()
+// whenever a thread waits, or tests.
 #include <clan/clock.h>
 
 #include "component.h"
@@ -7,10 +7,11 @@
 namespace clan::mpi {
 namespace {
 
-constexpr unsigned kMostRecords = 32;       ///< of one channel in one call: others wait, too
+constexpr unsigned kMostRecords = 32;          ///< of one channel in one call: others wait, too
 constexpr unsigned kIdleBeforeLooking = 4096;  ///< calls in a row that found nothing
 constexpr unsigned kCallsBetweenTimes = 256;   ///< of progress, before it reads the clock
-constexpr std::uint64_t kBetweenLooksNs = 100'000'000;  ///< for deaths, where there is always something to do
+constexpr std::uint64_t kBetweenLooksNs =
+    100'000'000;  ///< for deaths, where there is always something to do
 
 /// One thread at a time, which may come again from a callback.
 class Turn {
@@ -22,17 +23,20 @@ class Turn {
       return;
     }
     const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
-    if (node.progressing.load(std::memory_order_relaxed) != self) {  // relaxed: only we store that value
+    if (node.progressing.load(std::memory_order_relaxed) !=
+        self) {  // relaxed: only we store that value
       std::uint64_t nobody = 0;
       // PAIR mpi.progress: sees what the thread before us has left
-      if (!node.progressing.compare_exchange_strong(nobody, self, std::memory_order_acquire)) return;
+      if (!node.progressing.compare_exchange_strong(nobody, self, std::memory_order_acquire))
+        return;
     }
     mine_ = true;
     ++node.depth;
   }
   ~Turn() {
     if (!mine_ || --node_.depth > 0) return;
-    node_.progressing.store(0, std::memory_order_release);  // PAIR mpi.progress: for the next thread
+    node_.progressing.store(0,
+                            std::memory_order_release);  // PAIR mpi.progress: for the next thread
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -46,7 +50,8 @@ class Turn {
 /// False: Open MPI has no such tag.
 bool deliver(Node& node, const Record& record) {
   if (record.tag >= MCA_BTL_TAG_MAX) return false;
-  const mca_btl_active_message_callback_t& handler = mca_btl_base_active_message_trigger[record.tag];
+  const mca_btl_active_message_callback_t& handler =
+      mca_btl_base_active_message_trigger[record.tag];
   if (handler.cbfunc == nullptr) {
     node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
     return true;  // of a part that this rank has not opened, or has closed
@@ -71,11 +76,12 @@ int receive(Node& node, ChannelReceiver& channel) {
     });
     channel.publish(false);
   }
-  if (channel.broken()) {  // once: it is never ready again
+  if (channel.broken()) {                                         // once: it is never ready again
     node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
     node.nonsense = true;
   }
-  // A callback further out may still read a record of this channel: then the loop that called it gives all back.
+  // A callback further out may still read a record of this channel: then the loop that called it
+  // gives all back.
   if (taken > 0) channel.publish(true);
   return static_cast<int>(taken);
 }
@@ -106,12 +112,14 @@ int look_at_channels(Node& node) {
   int events = 0;
   for (unsigned look = 0; look < g_parameters.looks; ++look) {
     const std::uint32_t taken = node.segment.taken();
-    if (taken != node.receivers.size()) [[unlikely]] meet_senders(node, taken);
+    if (taken != node.receivers.size()) [[unlikely]]
+      meet_senders(node, taken);
     for (std::size_t i = 0; i < node.receivers.size(); ++i) {
       ChannelReceiver& channel = *node.receivers[i];
       if (channel.ready()) events += receive(node, channel);
       OperationCell& cell = *cells_of(channel.view());
-      if (cell.state.load(std::memory_order_relaxed) == CellState::kPosted) {  // relaxed: serve_cell() acquires
+      if (cell.state.load(std::memory_order_relaxed) ==
+          CellState::kPosted) {  // relaxed: serve_cell() acquires
         serve_cell(node, cell);
         ++events;
       }

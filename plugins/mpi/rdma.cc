@@ -12,7 +12,8 @@ std::uint64_t import_key(const RdmaCookie& cookie) {
 
 }  // namespace
 
-Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, const Handle& handle) {
+Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint,
+                                               const Handle& handle) {
   if (handle.lasting != 0) {
     std::lock_guard lock(endpoint.imports_mutex);
     const auto found = endpoint.imports.find(import_key(handle.cookie));
@@ -35,7 +36,8 @@ Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint, c
 namespace {
 
 /// Where the kernel forbids copies from process to process, the peer's driver thread does its half.
-Status by_queue(Node& node, RemoteAperture& remote, std::uint64_t offset, void* local, std::size_t size, bool write) {
+Status by_queue(Node& node, RemoteAperture& remote, std::uint64_t offset, void* local,
+                std::size_t size, bool write) {
   std::lock_guard lock(node.rdma_mutex);
   const RdmaOptions options{.cookie = ++node.rdma_requests};
   if (auto s = write ? node.rdma->write(remote, offset, local, size, options)
@@ -55,7 +57,8 @@ bool make_queue(Node& node) {
   return true;
 }
 
-int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& handle, std::size_t size, bool write) {
+int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& handle,
+         std::size_t size, bool write) {
   Node& node = *g_node;
   auto remote = import(node, endpoint, handle);
   if (!remote) return OPAL_ERR_NOT_AVAILABLE;
@@ -125,16 +128,16 @@ void forget_block(Node& node, const void* base) {
 
 Status register_all_memory(Node& node) {
   constexpr std::uintptr_t kFirst = 4096, kEnd = (std::uintptr_t{1} << 47) - 4096;
-  auto aperture = Aperture::export_region(node.context, {reinterpret_cast<std::byte*>(kFirst), kEnd - kFirst},
-                                          Rights::kRead);
+  auto aperture = Aperture::export_region(
+      node.context, {reinterpret_cast<std::byte*>(kFirst), kEnd - kFirst}, Rights::kRead);
   if (!aperture) return aperture.error();
   node.all_memory = std::make_unique<Registration>(Registration{{}, std::move(*aperture)});
   node.all_memory->handle = {node.all_memory->aperture.cookie(), kFirst, 1, 0};
   return {};
 }
 
-// Open MPI registers a message that it would have its receiver fetch, and the memory of windows. Null: it sends the
-// message by the channel instead.
+// Open MPI registers a message that it would have its receiver fetch, and the memory of windows.
+// Null: it sends the message by the channel instead.
 Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, std::size_t size,
                         std::uint32_t flags) {
   Node& node = *g_node;
@@ -146,7 +149,8 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
     node.offered.fetch_add(1, std::memory_order_release);  // PAIR mpi.offered: the queue is there
     return &node.all_memory->handle;
   }
-  if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;  // where a get goes
+  if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0)
+    return &node.local_memory;  // where a get goes
   if (size == 0 || !make_queue(node)) return nullptr;
   if (window) {
     start_server(node);
@@ -177,23 +181,28 @@ int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
   return OPAL_SUCCESS;
 }
 
-int put(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote, Handle* local_handle,
-        Handle* remote_handle, std::size_t size, int, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
-        void* data) {
-  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, true); rc != OPAL_SUCCESS) return rc;
+int put(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote,
+        Handle* local_handle, Handle* remote_handle, std::size_t size, int, int,
+        mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, true); rc != OPAL_SUCCESS)
+    return rc;
   endpoint->counters->puts.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
   endpoint->counters->put_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
-  if (callback != nullptr) callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
+  if (callback != nullptr)
+    callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
   return OPAL_SUCCESS;
 }
 
-int get(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote, Handle* local_handle,
-        Handle* remote_handle, std::size_t size, int, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
-        void* data) {
-  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, false); rc != OPAL_SUCCESS) return rc;
+int get(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote,
+        Handle* local_handle, Handle* remote_handle, std::size_t size, int, int,
+        mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+  if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, false);
+      rc != OPAL_SUCCESS)
+    return rc;
   endpoint->counters->gets.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
   endpoint->counters->get_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
-  if (callback != nullptr) callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
+  if (callback != nullptr)
+    callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
   return OPAL_SUCCESS;
 }
 

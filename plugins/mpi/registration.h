@@ -9,7 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
-/// What a rank gives to others so that they reach a region of its memory; 64 bytes, copied by Open MPI.
+/// What a rank gives to others so that they reach a region of its memory; 64 bytes, copied by Open
+/// MPI.
 struct mca_btl_base_registration_handle_t {
   clan::RdmaCookie cookie;
   std::uint64_t base = 0;     ///< address of the region in its owner
@@ -40,17 +41,21 @@ class Registrations {
     regions_.erase(registration.handle.cookie.aperture);
   }
 
-  /// Calls `use` with the address, if that stretch lies in a region that the key opens; its answer, or ESTALE,
-  /// EACCES, ERANGE. All arguments are a peer's words.
+  /// Calls `use` with the address, if that stretch lies in a region that the key opens; its answer,
+  /// or ESTALE, EACCES, ERANGE. All arguments are a peer's words.
   template <typename Use>
-  int with(std::uint32_t aperture, std::uint64_t key, std::uint64_t address, std::size_t bytes, bool write, Use use) {
+  int with(std::uint32_t aperture, std::uint64_t key, std::uint64_t address, std::size_t bytes,
+           bool write, Use use) {
     std::lock_guard lock(mutex_);
     const auto found = regions_.find(aperture);
     if (found == regions_.end()) return ESTALE;
     const RdmaCookie& cookie = found->second.cookie;
-    if (cookie.key != key || !includes(cookie.rights, write ? Rights::kWrite : Rights::kRead)) return EACCES;
+    if (cookie.key != key || !includes(cookie.rights, write ? Rights::kWrite : Rights::kRead))
+      return EACCES;
     const std::uint64_t base = found->second.base;
-    if (address < base || address - base > cookie.length || bytes > cookie.length - (address - base)) return ERANGE;
+    if (address < base || address - base > cookie.length ||
+        bytes > cookie.length - (address - base))
+      return ERANGE;
     return use(reinterpret_cast<std::byte*>(address));
   }
 

@@ -4,7 +4,8 @@
 
 namespace clan::mpi {
 
-Result<Segment> Segment::create(Context& context, std::uint32_t channels, std::uint32_t bulk_bytes) {
+Result<Segment> Segment::create(Context& context, std::uint32_t channels,
+                                std::uint32_t bulk_bytes) {
   auto memory = Memory::allocate(segment_bytes(channels, bulk_bytes));
   if (!memory) return memory.error();
   auto& header = *reinterpret_cast<SegmentHeader*>(memory->data());
@@ -32,31 +33,36 @@ void Segment::give_back(std::uint32_t index) const {
   control.owner.store(0, std::memory_order_release);
 }
 
-Result<RemoteSegment> RemoteSegment::take_channel(Context& context, const RdmaCookie& cookie, std::uint64_t name,
-                                                  std::int64_t timeout_ms) {
+Result<RemoteSegment> RemoteSegment::take_channel(Context& context, const RdmaCookie& cookie,
+                                                  std::uint64_t name, std::int64_t timeout_ms) {
   auto aperture = RemoteAperture::import(context, cookie, timeout_ms);
   if (!aperture) return aperture.error();
   std::byte* base = aperture->data();
   if (base == nullptr) return Error{EPROTO, "the peer's segment cannot be mapped"};
-  if (aperture->size() < sizeof(SegmentHeader)) return Error{EPROTO, "the peer's segment is too small"};
+  if (aperture->size() < sizeof(SegmentHeader))
+    return Error{EPROTO, "the peer's segment is too small"};
   auto* header = reinterpret_cast<SegmentHeader*>(base);
   const std::uint32_t channels = header->channels;
   const std::uint32_t bulk_bytes = header->bulk_bytes;
-  if (header->magic != kSegmentMagic || channels > kMaxChannels || !std::has_single_bit(bulk_bytes) ||
-      bulk_bytes < kCacheLine || aperture->size() < segment_bytes(channels, bulk_bytes)) {
+  if (header->magic != kSegmentMagic || channels > kMaxChannels ||
+      !std::has_single_bit(bulk_bytes) || bulk_bytes < kCacheLine ||
+      aperture->size() < segment_bytes(channels, bulk_bytes)) {
     return Error{EPROTO, "the peer's segment is none that this version knows"};
   }
   for (std::uint32_t i = 0; i < channels; ++i) {
     const ChannelView channel = channel_at(base, i, bulk_bytes);
     std::uint64_t nobody = 0;
     // PAIR channel.owner: sees what give_back() has left
-    if (!channel.control->owner.compare_exchange_strong(nobody, context.node().value, std::memory_order_acq_rel)) {
+    if (!channel.control->owner.compare_exchange_strong(nobody, context.node().value,
+                                                        std::memory_order_acq_rel)) {
       continue;
     }
     channel.control->name.store(name, std::memory_order_relaxed);  // relaxed: for people
-    std::uint32_t taken = header->taken.load(std::memory_order_relaxed);  // relaxed: the exchange decides
+    std::uint32_t taken =
+        header->taken.load(std::memory_order_relaxed);  // relaxed: the exchange decides
     // PAIR segment.taken: the channel has its owner
-    while (taken <= i && !header->taken.compare_exchange_weak(taken, i + 1, std::memory_order_release)) {
+    while (taken <= i &&
+           !header->taken.compare_exchange_weak(taken, i + 1, std::memory_order_release)) {
     }
     return RemoteSegment(std::move(*aperture), header, channel);
   }

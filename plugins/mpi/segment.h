@@ -1,13 +1,17 @@
-// The segment of a rank: CLAN memory that the other ranks of this host map and write into, with a channel for each
-// of them. Its cookie is what ranks tell each other when they meet (Modex). Nothing of Open MPI here.
+// The segment of a rank: CLAN memory that the other ranks of this host map and write into, with a
+// channel for each of them. Its cookie is what ranks tell each other when they meet (Modex).
+// Nothing of Open MPI here.
 //
-//   | SegmentHeader | channel 0 | channel 1 | …      a channel: | control | slot ring 16 KiB | bulk area |
+//   | SegmentHeader | channel 0 | channel 1 | …      a channel: | control | slot ring 16 KiB | bulk
+//   area |
 //
-// A rank that is to send takes a free channel of the receiver by itself; the receiver polls as many as have ever
-// been taken. Memory that is not used is not there: a segment costs what has gone through it.
+// A rank that is to send takes a free channel of the receiver by itself; the receiver polls as many
+// as have ever been taken. Memory that is not used is not there: a segment costs what has gone
+// through it.
 //
-// All ranks that have the cookie may write all of the segment: they are processes of one user and of one job, or of
-// jobs that have connected to each other. What is read from it is input all the same.
+// All ranks that have the cookie may write all of the segment: they are processes of one user and
+// of one job, or of jobs that have connected to each other. What is read from it is input all the
+// same.
 #pragma once
 
 #include <clan/aperture.h>
@@ -21,7 +25,8 @@ namespace clan::mpi {
 
 constexpr std::uint64_t kSegmentMagic = 0x31'67'73'69'70'6d'6e'63;  // "cnmpisg1"
 constexpr std::uint32_t kMaxChannels = 4096;
-constexpr std::size_t kControlBytes = 4096;  ///< what leads a channel: its control, cells for operations
+constexpr std::size_t kControlBytes =
+    4096;  ///< what leads a channel: its control, cells for operations
 
 struct SegmentHeader {
   // line 0: constant after create
@@ -30,15 +35,20 @@ struct SegmentHeader {
   std::uint32_t bulk_bytes;  ///< of each channel
   std::uint64_t node;
   // line 1: written by the owner
-  alignas(kCacheLine) std::atomic<std::uint32_t> leaving;  ///< it takes nothing more, and goes in order
+  alignas(
+      kCacheLine) std::atomic<std::uint32_t> leaving;  ///< it takes nothing more, and goes in order
   // line 2: written by peers
-  alignas(kCacheLine) std::atomic<std::uint32_t> taken;  ///< channels below this number have had an owner
+  alignas(kCacheLine)
+      std::atomic<std::uint32_t> taken;  ///< channels below this number have had an owner
   // line 3: written by peers
   alignas(kCacheLine) std::atomic<std::uint32_t> operations;  ///< posted, ever (operations.h)
 };
-static_assert(sizeof(SegmentHeader) == 4 * kCacheLine && offsetof(SegmentHeader, leaving) == kCacheLine &&
-              offsetof(SegmentHeader, taken) == 2 * kCacheLine && offsetof(SegmentHeader, operations) == 3 * kCacheLine);
-static_assert(std::is_standard_layout_v<SegmentHeader> && std::is_trivially_destructible_v<SegmentHeader>);
+static_assert(sizeof(SegmentHeader) == 4 * kCacheLine &&
+              offsetof(SegmentHeader, leaving) == kCacheLine &&
+              offsetof(SegmentHeader, taken) == 2 * kCacheLine &&
+              offsetof(SegmentHeader, operations) == 3 * kCacheLine);
+static_assert(std::is_standard_layout_v<SegmentHeader> &&
+              std::is_trivially_destructible_v<SegmentHeader>);
 
 constexpr std::size_t channel_bytes(std::uint32_t bulk_bytes) {
   return kControlBytes + kSlots * sizeof(Slot) + bulk_bytes;
@@ -61,7 +71,9 @@ class Segment {
   const RdmaCookie& cookie() const { return aperture_.cookie(); }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory_.data()); }
   std::uint32_t channels() const { return channels_; }
-  ChannelView channel(std::uint32_t index) const { return channel_at(memory_.data(), index, bulk_bytes_); }
+  ChannelView channel(std::uint32_t index) const {
+    return channel_at(memory_.data(), index, bulk_bytes_);
+  }
 
   /// Channels that have ever been taken, by what peers say; at most channels().
   std::uint32_t taken() const {
@@ -76,7 +88,10 @@ class Segment {
 
  private:
   Segment(Memory memory, Aperture aperture, std::uint32_t channels, std::uint32_t bulk_bytes)
-      : memory_(std::move(memory)), aperture_(std::move(aperture)), channels_(channels), bulk_bytes_(bulk_bytes) {}
+      : memory_(std::move(memory)),
+        aperture_(std::move(aperture)),
+        channels_(channels),
+        bulk_bytes_(bulk_bytes) {}
 
   Memory memory_;
   Aperture aperture_;
@@ -87,9 +102,10 @@ class Segment {
 /// A peer's, and the channel in it that is ours.
 class RemoteSegment {
  public:
-  /// EPROTO: what lies there is no segment. ENOSPC: no channel is free. Else as RemoteAperture::import().
-  static Result<RemoteSegment> take_channel(Context& context, const RdmaCookie& cookie, std::uint64_t name,
-                                            std::int64_t timeout_ms);
+  /// EPROTO: what lies there is no segment. ENOSPC: no channel is free. Else as
+  /// RemoteAperture::import().
+  static Result<RemoteSegment> take_channel(Context& context, const RdmaCookie& cookie,
+                                            std::uint64_t name, std::int64_t timeout_ms);
 
   const ChannelView& channel() const { return channel_; }
   SegmentHeader& header() const { return *header_; }

@@ -36,11 +36,12 @@ int init_fragment(opal_free_list_item_t* item, void* list) {
 
 bool make_list(opal_free_list_t* list, std::size_t data) {
   OBJ_CONSTRUCT(list, opal_free_list_t);
-  return opal_free_list_init(list, fragment_bytes(data), kCacheLine, OBJ_CLASS(Fragment), 0, 0, 8, -1, 64, nullptr, 0,
-                             nullptr, init_fragment, list) == OPAL_SUCCESS;
+  return opal_free_list_init(list, fragment_bytes(data), kCacheLine, OBJ_CLASS(Fragment), 0, 0, 8,
+                             -1, 64, nullptr, 0, nullptr, init_fragment, list) == OPAL_SUCCESS;
 }
 
-Fragment* take_fragment(Endpoint* endpoint, std::size_t bytes, std::uint8_t order, std::uint32_t flags) {
+Fragment* take_fragment(Endpoint* endpoint, std::size_t bytes, std::uint8_t order,
+                        std::uint32_t flags) {
   Node* node = g_node;
   opal_free_list_t* list = bytes <= kSmallFragment ? &node->small : &node->large;
   if (bytes > g_module.btl_max_send_size && bytes > g_module.btl_eager_limit) return nullptr;
@@ -69,10 +70,13 @@ void count(Endpoint& endpoint, std::size_t bytes) {
   add(endpoint.counters->bytes, bytes);
 }
 
-constexpr std::size_t kAnnouncedBytes = 2048;  ///< at once: smaller pieces cost more than they bring
+constexpr std::size_t kAnnouncedBytes =
+    2048;  ///< at once: smaller pieces cost more than they bring
 
-/// To a receiver that waits on a processor far away: it has most of the record in its caches when that is complete.
-void copy_announced(ChannelSender& sender, std::byte* to, const std::byte* from, std::size_t bytes) {
+/// To a receiver that waits on a processor far away: it has most of the record in its caches when
+/// that is complete.
+void copy_announced(ChannelSender& sender, std::byte* to, const std::byte* from,
+                    std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kAnnouncedBytes) {
     const std::size_t more = std::min(bytes - at, kAnnouncedBytes);
     std::memcpy(to + at, from + at, more);
@@ -94,7 +98,8 @@ void copy_in(Endpoint& endpoint, std::byte* to, const void* from, std::size_t by
     std::memcpy(to, from, bytes);
   }
   // A pause of the thread is not the copy's.
-  const std::uint64_t ps = std::min<std::uint64_t>((monotonic_ns() - start) * 1000 / bytes, 4 * kFarPs);
+  const std::uint64_t ps =
+      std::min<std::uint64_t>((monotonic_ns() - start) * 1000 / bytes, 4 * kFarPs);
   endpoint.copy_ps = static_cast<std::uint32_t>((7 * std::uint64_t{endpoint.copy_ps} + ps) / 8);
   endpoint.far = endpoint.copy_ps >= (far ? kNearPs : kFarPs);
   endpoint.sender.set_far(endpoint.far);
@@ -107,8 +112,8 @@ bool write(Endpoint& endpoint, Fragment& fragment) {
   const std::size_t more = fragment.base.des_segment_count > 1 ? rest.seg_len : 0;
   const std::size_t all = head.seg_len + more;
   ChannelSender& sender = endpoint.sender;
-  if (all > kInlineBytes ||
-      !sender.send_inline(fragment.tag, head.seg_addr.pval, head.seg_len, rest.seg_addr.pval, more)) {
+  if (all > kInlineBytes || !sender.send_inline(fragment.tag, head.seg_addr.pval, head.seg_len,
+                                                rest.seg_addr.pval, more)) {
     std::byte* room = sender.reserve(head.seg_len, more);
     if (room == nullptr) return false;
     std::memcpy(room, head.seg_addr.pval, head.seg_len);
@@ -129,14 +134,15 @@ void complete(Fragment* fragment, bool call) {
 }
 
 /// The message as the convertor has it, all of it, into the channel. Under the endpoint's lock.
-bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* header, std::size_t header_bytes,
-              std::size_t payload_bytes, std::uint8_t tag) {
+bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* header,
+              std::size_t header_bytes, std::size_t payload_bytes, std::uint8_t tag) {
   ChannelSender& sender = endpoint.sender;
   const std::size_t all = header_bytes + payload_bytes;
   const bool packs = payload_bytes != 0 && opal_convertor_need_buffers(convertor) != 0;
   void* data = nullptr;
   if (payload_bytes != 0 && !packs) opal_convertor_get_current_pointer(convertor, &data);
-  if (all <= kInlineBytes && !packs && sender.send_inline(tag, header, header_bytes, data, payload_bytes)) [[likely]] {
+  if (all <= kInlineBytes && !packs &&
+      sender.send_inline(tag, header, header_bytes, data, payload_bytes)) [[likely]] {
     return true;
   }
   std::byte* room = sender.reserve(header_bytes, payload_bytes);
@@ -167,8 +173,8 @@ void drop_fragment_lists(Node& node) {
   OBJ_DESTRUCT(&node.large);
 }
 
-mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint* endpoint, std::uint8_t order, std::size_t size,
-                                 std::uint32_t flags) {
+mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint* endpoint, std::uint8_t order,
+                                 std::size_t size, std::uint32_t flags) {
   Fragment* fragment = take_fragment(endpoint, size, order, flags);
   return fragment == nullptr ? nullptr : &fragment->base;
 }
@@ -179,8 +185,9 @@ int free_fragment(mca_btl_base_module_t*, mca_btl_base_descriptor_t* descriptor)
 }
 
 // Contiguous memory is copied when it is sent, straight into the channel; the rest is packed now.
-mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint* endpoint, opal_convertor_t* convertor,
-                                       std::uint8_t order, std::size_t reserve, std::size_t* size,
+mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint* endpoint,
+                                       opal_convertor_t* convertor, std::uint8_t order,
+                                       std::size_t reserve, std::size_t* size,
                                        std::uint32_t flags) {
   if (endpoint->pending.size >= kMostPending || reserve > kSmallFragment) return nullptr;
   *size = std::min(*size, g_module.btl_max_send_size - reserve);
@@ -205,7 +212,8 @@ mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint* endpoin
   return &fragment->base;
 }
 
-int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* descriptor, mca_btl_base_tag_t tag) {
+int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* descriptor,
+         mca_btl_base_tag_t tag) {
   auto* fragment = reinterpret_cast<Fragment*>(descriptor);
   fragment->tag = tag;
   fragment->endpoint = endpoint;
@@ -213,7 +221,8 @@ int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* 
     std::lock_guard lock(endpoint->lock);
     if (endpoint->pending.first != nullptr || !write(*endpoint, *fragment)) {
       if (endpoint->pending.first == nullptr) {
-        g_node->with_pending.fetch_add(1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+        g_node->with_pending.fetch_add(
+            1, std::memory_order_relaxed);  // relaxed: a hint for progress()
       }
       g_node->page->queued.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
       endpoint->pending.push(fragment);
@@ -224,9 +233,9 @@ int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* 
   return 1;
 }
 
-int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* convertor, void* header,
-          std::size_t header_bytes, std::size_t payload_bytes, std::uint8_t order, std::uint32_t flags,
-          mca_btl_base_tag_t tag, mca_btl_base_descriptor_t** descriptor) {
+int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* convertor,
+          void* header, std::size_t header_bytes, std::size_t payload_bytes, std::uint8_t order,
+          std::uint32_t flags, mca_btl_base_tag_t tag, mca_btl_base_descriptor_t** descriptor) {
   {
     std::lock_guard lock(endpoint->lock);
     if (endpoint->pending.first == nullptr) [[likely]] {
@@ -237,9 +246,11 @@ int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* c
     }
   }
   if (descriptor == nullptr) return OPAL_ERR_OUT_OF_RESOURCE;
-  // Open MPI looks again at what it keeps itself when one of our fragments is complete: there are some as long as we refuse.
+  // Open MPI looks again at what it keeps itself when one of our fragments is complete: there are
+  // some as long as we refuse.
   const bool full = endpoint->pending.size >= kMostPending;
-  *descriptor = full ? nullptr : alloc(module, endpoint, order, header_bytes + payload_bytes, flags);
+  *descriptor =
+      full ? nullptr : alloc(module, endpoint, order, header_bytes + payload_bytes, flags);
   return OPAL_ERR_OUT_OF_RESOURCE;
 }
 
@@ -250,9 +261,11 @@ int flush_endpoint(Node& node, Endpoint& endpoint) {
     Fragment* fragment = nullptr;
     {
       std::lock_guard lock(endpoint.lock);
-      if (endpoint.pending.first == nullptr || !write(endpoint, *endpoint.pending.first)) return gone;
+      if (endpoint.pending.first == nullptr || !write(endpoint, *endpoint.pending.first))
+        return gone;
       fragment = endpoint.pending.pop();
-      if (endpoint.pending.first == nullptr) node.with_pending.fetch_sub(1, std::memory_order_relaxed);
+      if (endpoint.pending.first == nullptr)
+        node.with_pending.fetch_sub(1, std::memory_order_relaxed);
     }
     complete(fragment, true);
   }
@@ -265,7 +278,8 @@ void flush_last(Node& node, Endpoint& endpoint, std::uint64_t until_ns) {
     std::lock_guard lock(endpoint.lock);
     return endpoint.pending.size;
   };
-  while (left() != 0 && endpoint.remote.check().ok() && !endpoint.remote.leaving() && monotonic_ns() < until_ns) {
+  while (left() != 0 && endpoint.remote.check().ok() && !endpoint.remote.leaving() &&
+         monotonic_ns() < until_ns) {
     if (flush_endpoint(node, endpoint) == 0) sched_yield();
   }
   std::lock_guard lock(endpoint.lock);

@@ -1,7 +1,6 @@
 #include "plugins/mpi/channel.h"
 
 #include <gtest/gtest.h>
-
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -21,7 +20,8 @@ class Channel : public ::testing::Test {
     memory_ = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     bytes_ = kBytes;
     auto* base = static_cast<std::byte*>(memory_);
-    view_ = {reinterpret_cast<ChannelControl*>(base), reinterpret_cast<Slot*>(base + sizeof(ChannelControl)),
+    view_ = {reinterpret_cast<ChannelControl*>(base),
+             reinterpret_cast<Slot*>(base + sizeof(ChannelControl)),
              base + sizeof(ChannelControl) + kSlots * sizeof(Slot), kBulk};
     sender_.attach(view_);
     receiver_.attach(view_);
@@ -30,7 +30,8 @@ class Channel : public ::testing::Test {
 
   static std::vector<std::byte> pattern(std::size_t n, unsigned seed) {
     std::vector<std::byte> bytes(n);
-    for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 251 + seed * 7);
+    for (std::size_t i = 0; i < n; ++i)
+      bytes[i] = static_cast<std::byte>(i * 31 + i / 251 + seed * 7);
     return bytes;
   }
 
@@ -140,7 +141,8 @@ TEST_F(Channel, BytesOfARecordAreNeverTakenForTheHeadOfAnother) {
     for (unsigned i = 0; i < 200; ++i) {
       std::vector<std::byte> forged(300);
       const std::uint64_t head = head_of((lap + i % 3) * kSlots, RecordKind::kInline, 65, 8);
-      for (std::size_t at = 0; at + 8 <= forged.size(); at += 8) std::memcpy(forged.data() + at, &head, 8);
+      for (std::size_t at = 0; at + 8 <= forged.size(); at += 8)
+        std::memcpy(forged.data() + at, &head, 8);
       const std::size_t n = i % 5 == 0 ? 30 : 260 + i % 40;
       if (!sender_.send_inline(1, forged.data(), 0, forged.data(), n)) {
         ASSERT_TRUE(send(20, ++seed));
@@ -280,7 +282,8 @@ TEST_F(Channel, CarriesAStreamBetweenTwoThreads) {
       std::this_thread::yield();
     }
     const auto bytes = pattern(8 + size_of(i), i);
-    if (record.bytes != bytes.size() || std::memcmp(record.data, bytes.data(), bytes.size()) != 0) ++wrong;
+    if (record.bytes != bytes.size() || std::memcmp(record.data, bytes.data(), bytes.size()) != 0)
+      ++wrong;
     receiver_.publish(false);
   }
   writer.join();

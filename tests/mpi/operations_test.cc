@@ -13,7 +13,8 @@ namespace clan::mpi {
 namespace {
 
 struct Cell : AskedOperation {
-  Cell(Operation what, std::uint16_t size, std::uint64_t operand, std::uint64_t compared = 0) : AskedOperation{} {
+  Cell(Operation what, std::uint16_t size, std::uint64_t operand, std::uint64_t compared = 0)
+      : AskedOperation{} {
     operation = what;
     bytes = size;
     data[0] = operand;
@@ -22,10 +23,11 @@ struct Cell : AskedOperation {
 };
 
 template <typename Word>
-void expect_operation(Operation operation, Word before, Word operand, Word after, Word compared = 0) {
+void expect_operation(Operation operation, Word before, Word operand, Word after,
+                      Word compared = 0) {
   Word word = before;
   Cell cell(operation, sizeof(Word), static_cast<std::uint64_t>(operand),
-                                static_cast<std::uint64_t>(compared));
+            static_cast<std::uint64_t>(compared));
   ASSERT_EQ(carry_out(cell, reinterpret_cast<std::byte*>(&word)), 0);
   EXPECT_EQ(word, after) << "operation " << static_cast<int>(operation);
   Word answer;
@@ -104,7 +106,8 @@ TEST(Operations, AreDoneAsTheyWereWhenTheyWereTaken) {
   EXPECT_EQ(asked.key, 5u);
   EXPECT_EQ(asked.aperture, 6u);
   ASSERT_EQ(carry_out(asked, memory.data()), 0);
-  for (std::size_t i = 0; i < memory.size(); ++i) EXPECT_EQ(memory[i], std::byte(i < 4 ? 9 : 7)) << i;
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    EXPECT_EQ(memory[i], std::byte(i < 4 ? 9 : 7)) << i;
 }
 
 TEST(Operations, OfTwoThreadsOnOneWordAreAllCounted) {
@@ -134,7 +137,8 @@ TEST(Registrations, OpenToTheRightKeyWithinTheRegionOnly) {
   const RdmaCookie cookie = registration.handle.cookie;
 
   Registrations registrations;
-  const auto ask = [&](std::uint32_t number, std::uint64_t key, std::uint64_t address, std::size_t bytes, bool write) {
+  const auto ask = [&](std::uint32_t number, std::uint64_t key, std::uint64_t address,
+                       std::size_t bytes, bool write) {
     return registrations.with(number, key, address, bytes, write, [](std::byte*) { return 0; });
   };
   EXPECT_EQ(ask(cookie.aperture, cookie.key, base, 8, false), ESTALE);

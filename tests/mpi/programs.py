@@ -121,6 +121,22 @@ def restricted(test):
     test.own("one_sided", 2, options=options)
 
 
+def namespaces(test):
+    """Each rank in namespaces of its own, where none may copy from the other: of processes, then of users. Windows are
+    left out: Open MPI's own files for them are named by process ids, which are the same there."""
+    unshare = find("unshare", "util-linux")
+    for kind in (["--pid", "--ipc", "--fork", "--kill-child"], ["--user", "--map-root-user"]):
+        probe = subprocess.run([unshare, *kind, "true"], capture_output=True, text=True, check=False)
+        if probe.returncode != 0:
+            raise Skip(f"no namespaces here: {probe.stderr.strip()}")
+        for name, words in (("collectives", [100_000]), ("point_to_point", ["ob1"])):
+            program = Path(test.mpi, f"mpi-{name}")
+            said = test.job(2, unshare, *kind, program, *words, options=CLAN, said_by=0)
+            require(f"{name}: PASS" in said, said[-1500:])
+            without = len(re.findall("by shared memory, .*, without copies from process to process", said))
+            require(without == 2, f"{without} ranks have said that they copy by the channel: {said[-1500:]}")
+
+
 def mixed(test):
     """Ranks 0 and 1 have clan, 2 and 3 have not: each pair finds a way that both have."""
     for other in ("vader", "tcp"):
@@ -281,7 +297,8 @@ def mpi4py(test):
         require(f"mpi4py: PASS on {ranks} ranks" in said, said[-1500:])
 
 
-PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_sided, shapes, spawn, crowd, restricted, mixed,
+PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_sided, shapes, spawn, crowd, restricted, namespaces,
+                                    mixed,
                                     kill, nonsense, unchanged, refusal, visible, netpipe, hpcc, mpi4py)}
 
 

@@ -1,7 +1,8 @@
-// What an MPI transport must not get wrong about the shape of data: sizes around every limit, up to 64 MB, types with
-// gaps, floods that no ring holds, buffered, synchronous and ready sends, shared windows, and a target that is not in
-// MPI while it is accessed.
-//   shapes [endless]      `endless`: all ranks exchange until they are killed; rank 0 says "exchanging" once
+// What an MPI transport must not get wrong about the shape of data: sizes around every limit, up to
+// 64 MB, types with gaps, floods that no ring holds, buffered, synchronous and ready sends, shared
+// windows, and a target that is not in MPI while it is accessed.
+//   shapes [endless]      `endless`: all ranks exchange until they are killed; rank 0 says
+//   "exchanging" once
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace {
 
 std::vector<unsigned char> pattern(std::size_t n, int seed) {
   std::vector<unsigned char> bytes(n);
-  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<unsigned char>(i * 7 + i / 4099 + static_cast<unsigned>(seed));
+  for (std::size_t i = 0; i < n; ++i)
+    bytes[i] = static_cast<unsigned char>(i * 7 + i / 4099 + static_cast<unsigned>(seed));
   return bytes;
 }
 
@@ -37,8 +39,8 @@ class Shapes {
     std::vector<unsigned char> in(300'000), out(300'000);
     for (std::size_t i = 0;; ++i) {
       const int n = i % 10 == 0 ? 300'000 : static_cast<int>(i % 5000);
-      MPI_Sendrecv(out.data(), n, MPI_BYTE, right_, 1, in.data(), n, MPI_BYTE, left_, 1, MPI_COMM_WORLD,
-                   MPI_STATUS_IGNORE);
+      MPI_Sendrecv(out.data(), n, MPI_BYTE, right_, 1, in.data(), n, MPI_BYTE, left_, 1,
+                   MPI_COMM_WORLD, MPI_STATUS_IGNORE);
       if (i == 1000 && rank_ == 0) {
         std::printf("exchanging\n");
         std::fflush(stdout);
@@ -50,8 +52,9 @@ class Shapes {
   /// Around each limit there may be, and far beyond.
   void sizes() {
     std::vector<int> all;
-    for (const int limit : {0, 1, 8, 32, 42, 56, 64, 128, 256, 512, 1024, 4096, 8192, 12'288, 16'384, 32'768, 65'536,
-                            131'072, 262'144, 1 << 20}) {
+    for (const int limit :
+         {0,    1,    8,    32,     42,     56,     64,     128,     256,     512,
+          1024, 4096, 8192, 12'288, 16'384, 32'768, 65'536, 131'072, 262'144, 1 << 20}) {
       for (int d = -17; d <= 17; d += limit < 300 ? 1 : 8) {
         if (limit + d >= 0) all.push_back(limit + d);
       }
@@ -65,7 +68,8 @@ class Shapes {
       const int to = pair ? 1 - rank_ : right_, from = pair ? 1 - rank_ : left_;
       std::fill(in.begin(), in.begin() + n, 0);
       MPI_Status status{};
-      MUST(MPI_Sendrecv(out.data(), n, MPI_BYTE, to, 2, in.data(), n, MPI_BYTE, from, 2, MPI_COMM_WORLD, &status));
+      MUST(MPI_Sendrecv(out.data(), n, MPI_BYTE, to, 2, in.data(), n, MPI_BYTE, from, 2,
+                        MPI_COMM_WORLD, &status));
       int count = -1;
       MUST(MPI_Get_count(&status, MPI_BYTE, &count));
       EXPECT(count == n);
@@ -74,7 +78,8 @@ class Shapes {
     }
   }
 
-  /// A structure with a gap, sent as such and received as bytes without it, in numbers from one to many.
+  /// A structure with a gap, sent as such and received as bytes without it, in numbers from one to
+  /// many.
   void gaps() {
     struct Gapped {
       double a;
@@ -84,7 +89,8 @@ class Shapes {
     };
     MPI_Datatype type{}, resized{};
     const int lengths[] = {1, 1, 1, 1};
-    const MPI_Aint places[] = {offsetof(Gapped, a), offsetof(Gapped, b), offsetof(Gapped, c), offsetof(Gapped, d)};
+    const MPI_Aint places[] = {offsetof(Gapped, a), offsetof(Gapped, b), offsetof(Gapped, c),
+                               offsetof(Gapped, d)};
     const MPI_Datatype parts[] = {MPI_DOUBLE, MPI_CHAR, MPI_INT, MPI_SHORT};
     MUST(MPI_Type_create_struct(4, lengths, places, parts, &type));
     MUST(MPI_Type_create_resized(type, 0, sizeof(Gapped), &resized));
@@ -92,13 +98,16 @@ class Shapes {
     for (const int n : {1, 2, 3, 100, 1000, 5000, 70'000}) {
       std::vector<Gapped> out(static_cast<std::size_t>(n)), in(static_cast<std::size_t>(n));
       std::memset(static_cast<void*>(in.data()), 0x55, in.size() * sizeof(Gapped));
-      for (int i = 0; i < n; ++i) out[static_cast<std::size_t>(i)] = {i * 0.5, static_cast<char>(i), i * 3, static_cast<short>(i + rank_)};
-      MUST(MPI_Sendrecv(out.data(), n, resized, right_, 3, in.data(), n, resized, left_, 3, MPI_COMM_WORLD,
-                        MPI_STATUS_IGNORE));
+      for (int i = 0; i < n; ++i)
+        out[static_cast<std::size_t>(i)] = {i * 0.5, static_cast<char>(i), i * 3,
+                                            static_cast<short>(i + rank_)};
+      MUST(MPI_Sendrecv(out.data(), n, resized, right_, 3, in.data(), n, resized, left_, 3,
+                        MPI_COMM_WORLD, MPI_STATUS_IGNORE));
       bool same = true;
       for (int i = 0; i < n; ++i) {
         const Gapped& g = in[static_cast<std::size_t>(i)];
-        same = same && g.a == i * 0.5 && g.b == static_cast<char>(i) && g.c == i * 3 && g.d == static_cast<short>(i + left_);
+        same = same && g.a == i * 0.5 && g.b == static_cast<char>(i) && g.c == i * 3 &&
+               g.d == static_cast<short>(i + left_);
         same = same && reinterpret_cast<const unsigned char*>(&g)[offsetof(Gapped, b) + 1] == 0x55;
       }
       EXPECT(same);
@@ -116,13 +125,14 @@ class Shapes {
       std::vector<int> spread(static_cast<std::size_t>(2 * n)), dense(static_cast<std::size_t>(n)),
           back(static_cast<std::size_t>(2 * n), -1);
       std::iota(spread.begin(), spread.end(), rank_ * 1000);
-      MUST(MPI_Sendrecv(spread.data(), 1, column, right_, 4, dense.data(), n, MPI_INT, left_, 4, MPI_COMM_WORLD,
-                        MPI_STATUS_IGNORE));
+      MUST(MPI_Sendrecv(spread.data(), 1, column, right_, 4, dense.data(), n, MPI_INT, left_, 4,
+                        MPI_COMM_WORLD, MPI_STATUS_IGNORE));
       bool same = true;
-      for (int i = 0; i < n; ++i) same = same && dense[static_cast<std::size_t>(i)] == left_ * 1000 + 2 * i;
+      for (int i = 0; i < n; ++i)
+        same = same && dense[static_cast<std::size_t>(i)] == left_ * 1000 + 2 * i;
       EXPECT(same);
-      MUST(MPI_Sendrecv(dense.data(), n, MPI_INT, right_, 4, back.data(), 1, column, left_, 4, MPI_COMM_WORLD,
-                        MPI_STATUS_IGNORE));
+      MUST(MPI_Sendrecv(dense.data(), n, MPI_INT, right_, 4, back.data(), 1, column, left_, 4,
+                        MPI_COMM_WORLD, MPI_STATUS_IGNORE));
       const int two_left = (rank_ + 2 * size_ - 2) % size_;
       for (int i = 0; i < n; ++i) {
         same = same && back[static_cast<std::size_t>(2 * i)] == two_left * 1000 + 2 * i &&
@@ -133,7 +143,8 @@ class Shapes {
     }
   }
 
-  /// Everybody sends a great deal to rank 0 before that looks once; it then takes all of it, by any source.
+  /// Everybody sends a great deal to rank 0 before that looks once; it then takes all of it, by any
+  /// source.
   void flood() {
     constexpr int kEach = 4000;
     const auto size = [](int i) { return i % 100 == 0 ? 9000 : i % 64; };
@@ -148,11 +159,13 @@ class Shapes {
     std::vector<int> next(static_cast<std::size_t>(size_), 0), message(9002);
     for (int k = 0; k < kEach * (size_ - 1); ++k) {
       MPI_Status status{};
-      MUST(MPI_Recv(message.data(), 9002, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status));
+      MUST(MPI_Recv(message.data(), 9002, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD,
+                    &status));
       int& i = next[static_cast<std::size_t>(status.MPI_SOURCE)];
       int count = 0;
       MUST(MPI_Get_count(&status, MPI_INT, &count));
-      EXPECT(count == size(i) + 2 && message[0] == i && message[static_cast<std::size_t>(count - 1)] == i);
+      EXPECT(count == size(i) + 2 && message[0] == i &&
+             message[static_cast<std::size_t>(count - 1)] == i);
       ++i;
     }
   }
@@ -185,8 +198,8 @@ class Shapes {
   void shared_window() {
     std::int64_t* mine = nullptr;
     MPI_Win window{};
-    MUST(MPI_Win_allocate_shared(1000 * sizeof(std::int64_t), sizeof(std::int64_t), MPI_INFO_NULL, MPI_COMM_WORLD, &mine,
-                                 &window));
+    MUST(MPI_Win_allocate_shared(1000 * sizeof(std::int64_t), sizeof(std::int64_t), MPI_INFO_NULL,
+                                 MPI_COMM_WORLD, &mine, &window));
     MUST(MPI_Win_lock_all(MPI_MODE_NOCHECK, window));
     for (int i = 0; i < 1000; ++i) mine[i] = rank_ * 10'000 + i;
     MUST(MPI_Win_sync(window));
@@ -203,7 +216,8 @@ class Shapes {
     MUST(MPI_Win_free(&window));
   }
 
-  /// Rank 0 sleeps outside of MPI while the others change its memory: what they do is complete before it is back.
+  /// Rank 0 sleeps outside of MPI while the others change its memory: what they do is complete
+  /// before it is back.
   void absent_target() {
     std::vector<std::int64_t> memory(16);
     MPI_Win window{};
@@ -217,7 +231,8 @@ class Shapes {
       const auto sum = __atomic_load_n(&memory[0], __ATOMIC_ACQUIRE);
       EXPECT(sum == 20 * (size_ - 1));
       bool put = true;
-      for (int r = 1; r < std::min(size_, 8); ++r) put = put && __atomic_load_n(&memory[static_cast<std::size_t>(r)], __ATOMIC_ACQUIRE) == r;
+      for (int r = 1; r < std::min(size_, 8); ++r)
+        put = put && __atomic_load_n(&memory[static_cast<std::size_t>(r)], __ATOMIC_ACQUIRE) == r;
       EXPECT(put);
     } else {
       const std::int64_t one = 1, me = rank_;

@@ -1,5 +1,6 @@
 // Jobs that meet at run time: ranks that are spawned, and two jobs that connect to each other.
-//   spawn                 starts itself twice more, two ranks each; the second connects to the first by a port
+//   spawn                 starts itself twice more, two ranks each; the second connects to the
+//   first by a port
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -13,7 +14,8 @@ constexpr int kChildren = 2;
 
 std::vector<unsigned char> pattern(std::size_t n, int seed) {
   std::vector<unsigned char> bytes(n);
-  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<unsigned char>(i * 13 + i / 777 + static_cast<unsigned>(seed));
+  for (std::size_t i = 0; i < n; ++i)
+    bytes[i] = static_cast<unsigned char>(i * 13 + i / 777 + static_cast<unsigned>(seed));
   return bytes;
 }
 
@@ -27,7 +29,8 @@ void exchange(MPI_Comm between, int seed_here, int seed_there) {
       const auto out = pattern(static_cast<std::size_t>(n), seed_here + rank);
       std::vector<unsigned char> in(out.size());
       MPI_Status status{};
-      MUST(MPI_Sendrecv(out.data(), n, MPI_BYTE, peer, 5, in.data(), n, MPI_BYTE, peer, 5, between, &status));
+      MUST(MPI_Sendrecv(out.data(), n, MPI_BYTE, peer, 5, in.data(), n, MPI_BYTE, peer, 5, between,
+                        &status));
       int count = -1;
       MUST(MPI_Get_count(&status, MPI_BYTE, &count));
       EXPECT(count == n && in == pattern(in.size(), seed_there + peer));
@@ -74,7 +77,8 @@ MPI_Comm start(char* program, const char* role) {
   std::strcpy(word, role);
   char* words[] = {word, nullptr};
   MPI_Comm children{};
-  MUST(MPI_Comm_spawn(program, words, kChildren, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children, MPI_ERRCODES_IGNORE));
+  MUST(MPI_Comm_spawn(program, words, kChildren, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children,
+                      MPI_ERRCODES_IGNORE));
   return children;
 }
 
