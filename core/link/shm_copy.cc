@@ -200,6 +200,7 @@ TransferResult ShmLink::transfer(const Transfer& t) {
   if (t.remote_offset > r.length || t.length > r.length - t.remote_offset) return failed(ERANGE);
   if (!includes(r.rights, write ? Rights::kWrite : Rights::kRead)) return failed(EACCES);
   if (r.mapped != nullptr) {
+    // PAIR aperture.generation: sees the entry that the owner published
     if (static_cast<std::uint32_t>(r.generation->load(std::memory_order_acquire)) !=
         r.generation_wanted) {
       return failed(ESTALE);
@@ -241,6 +242,7 @@ Status ShmLink::get(const RemoteHandle& handle, std::uint64_t offset, std::span<
 Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
                              AccessKind kind) {
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  // PAIR aperture.generation: sees the entry that the owner published
   if (static_cast<std::uint32_t>(entry_of(handle)->generation.load(std::memory_order_acquire)) !=
       handle.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
