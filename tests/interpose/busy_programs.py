@@ -47,8 +47,8 @@ def redis_replica(run):
               f"127.0.0.1 {port}", *common, port=second)
     run.until("replica in step", lambda: "master_link_status:up" in cli(second, "info"))
     compute(run)
-    load = run.text("redis-benchmark", "-p", port, "-n", 300_000, "-c", 20, "-P", 16, "-d", 200,
-                    "-r", 10_000, "-t", "set", "--csv")
+    load = run.text("redis-benchmark", "-p", port, "-n", 200_000, "-c", 20, "-P", 16, "-d", 200,
+                    "-r", 10_000, "-t", "set", "--csv", timeout=60)
     said = {"load": '"SET"' in load}
     run.until("replica has all", lambda: cli(port, "debug", "digest") == cli(second, "debug", "digest"),
               timeout=30)
