@@ -1,15 +1,17 @@
 // The UDP transport beside a bare UDP socket and kernel TCP, over any addresses: ping-pong and bulk.
 //
-//   clan-udp-transport serve udp|tcp|clan HOST:PORT         in one terminal (or network namespace)
-//   clan-udp-transport ping  udp|tcp|clan HOST:PORT [BYTES [SECONDS]]
-//   clan-udp-transport bulk      tcp|clan HOST:PORT [BYTES [SECONDS]]
+//   clan-udp-transport serve PATH HOST:PORT         in one terminal (or network namespace)
+//   clan-udp-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-udp-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
 //
-// Both ends poll and never sleep. Prints min, p50, p99 of round trips, or bytes per second as the receiver's
-// acknowledgement of the last byte ends the clock. Mode off. A program, not a test: run it on a quiet
-// machine.
+// PATH: udp (ping only), tcp, clan: both ends poll and never sleep; tcp-block: both sleep in the kernel. Prints
+// min, p50, p99 of round trips, or bytes per second as the receiver's acknowledgement of the last byte ends the
+// clock, and this end's processor time. Mode off. A program, not a test: run it on a quiet machine
+// (transport.py does it all, with network namespaces).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,7 +41,16 @@ struct Job {
   SocketAddress address;
   std::size_t bytes = 64;
   double seconds = 2;
+  int flags() const { return path == "tcp-block" ? 0 : MSG_DONTWAIT; }
 };
+
+void print_processor_time() {
+  rusage use;
+  (void)::getrusage(RUSAGE_SELF, &use);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6; };
+  std::printf("  %.2f s of processor, %.2f of it in the kernel\n", seconds(use.ru_utime) + seconds(use.ru_stime),
+              seconds(use.ru_stime));
+}
 
 void print_round_trips(std::vector<std::uint64_t>& ns) {
   if (ns.empty()) fail("no round trip");
@@ -64,10 +75,10 @@ sockaddr_in kernel_address(const SocketAddress& a) {
   return s;
 }
 
-// Reads all of `bytes`, polling. False: the end.
-bool read_all(int fd, std::byte* to, std::size_t bytes) {
+// Reads all of `bytes`, polling if `flags` say so. False: the end.
+bool read_all(int fd, std::byte* to, std::size_t bytes, int flags) {
   while (bytes > 0) {
-    const ssize_t n = ::recv(fd, to, bytes, MSG_DONTWAIT);
+    const ssize_t n = ::recv(fd, to, bytes, flags);
     if (n > 0) {
       to += n;
       bytes -= static_cast<std::size_t>(n);
@@ -78,9 +89,9 @@ bool read_all(int fd, std::byte* to, std::size_t bytes) {
   return true;
 }
 
-bool write_all(int fd, const std::byte* from, std::size_t bytes) {
+bool write_all(int fd, const std::byte* from, std::size_t bytes, int flags) {
   while (bytes > 0) {
-    const ssize_t n = ::send(fd, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = ::send(fd, from, bytes, flags | MSG_NOSIGNAL);
     if (n > 0) {
       from += n;
       bytes -= static_cast<std::size_t>(n);
@@ -114,13 +125,13 @@ void tcp_serve(const Job& o) {
     const int one = 1;
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     std::uint64_t request[2];
-    if (!read_all(fd, reinterpret_cast<std::byte*>(request), sizeof request)) fail("request");
+    if (!read_all(fd, reinterpret_cast<std::byte*>(request), sizeof request, o.flags())) fail("request");
     std::vector<std::byte> buffer(std::max<std::size_t>(request[0], 1));
     std::uint64_t got = 0;
-    while (read_all(fd, buffer.data(), buffer.size())) {
+    while (read_all(fd, buffer.data(), buffer.size(), o.flags())) {
       got += buffer.size();
-      if (request[1] == 0 ? !write_all(fd, buffer.data(), buffer.size())
-                          : got >= request[1] && !write_all(fd, buffer.data(), 1)) {
+      if (request[1] == 0 ? !write_all(fd, buffer.data(), buffer.size(), o.flags())
+                          : got >= request[1] && !write_all(fd, buffer.data(), 1, o.flags())) {
         break;
       }
     }
@@ -134,19 +145,19 @@ void tcp_run(const Job& o) {
   const bool ping = o.role == "ping";
   const std::uint64_t total = ping ? 0 : static_cast<std::uint64_t>(o.seconds * 1e9) / o.bytes * o.bytes;
   const std::uint64_t request[2] = {o.bytes, total};
-  if (!write_all(fd, reinterpret_cast<const std::byte*>(request), sizeof request)) fail("request");
+  if (!write_all(fd, reinterpret_cast<const std::byte*>(request), sizeof request, o.flags())) fail("request");
   const std::uint64_t begin = monotonic_ns();
   if (!ping) {
     for (std::uint64_t sent = 0; sent < total; sent += o.bytes) {
-      if (!write_all(fd, buffer.data(), o.bytes)) fail("send");
+      if (!write_all(fd, buffer.data(), o.bytes, o.flags())) fail("send");
     }
-    if (!read_all(fd, buffer.data(), 1)) fail("answer");
+    if (!read_all(fd, buffer.data(), 1, o.flags())) fail("answer");
     print_rate(total, monotonic_ns() - begin);
     return;
   }
   std::vector<std::uint64_t> trips;
   for (std::uint64_t now = begin, end = begin + static_cast<std::uint64_t>(o.seconds * 1e9); now < end;) {
-    if (!write_all(fd, buffer.data(), o.bytes) || !read_all(fd, buffer.data(), o.bytes)) fail("ping");
+    if (!write_all(fd, buffer.data(), o.bytes, o.flags()) || !read_all(fd, buffer.data(), o.bytes, o.flags())) fail("ping");
     const std::uint64_t then = std::exchange(now, monotonic_ns());
     trips.push_back(now - then);
   }
@@ -288,7 +299,7 @@ void clan_run(const Job& o) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|clan HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
     return 2;
   }
   Job o{argv[1], argv[2], {}, std::string(argv[1]) == "bulk" ? 1u << 20 : 64u, 2};
@@ -298,7 +309,7 @@ int main(int argc, char** argv) {
   if (argc > 4) o.bytes = std::strtoull(argv[4], nullptr, 10);
   if (argc > 5) o.seconds = std::strtod(argv[5], nullptr);
   if (o.bytes == 0 || o.bytes > (8u << 20)) fail("BYTES: 1 to 8388608");
-  if (o.path == "tcp") {
+  if (o.path == "tcp" || o.path == "tcp-block") {
     o.role == "serve" ? tcp_serve(o) : tcp_run(o);
   } else if (o.path == "udp" && o.role != "bulk") {
     o.role == "serve" ? udp_serve(o) : udp_ping(o);
@@ -307,5 +318,6 @@ int main(int argc, char** argv) {
   } else {
     fail("no such path");
   }
+  print_processor_time();
   return 0;
 }
