@@ -3,7 +3,8 @@
 
 # What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
-  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto)
+  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libssl-dev
+  libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto)
 
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)

@@ -11,15 +11,18 @@ import argparse
 import contextlib
 import os
 import re
+import secrets
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 PORT = 4000
 MTU = {"veth": 1500, "veth9000": 9000}
-ROWS = [("ping", "udp", 64), ("ping", "tcp", 64), ("ping", "tcp-block", 64), ("ping", "clan", 64),
-        ("bulk", "tcp", 1 << 20), ("bulk", "tcp-block", 1 << 20), ("bulk", "clan", 1 << 20)]
+CLAN = ("clan", "clan-integrity", "clan-encrypt")
+ROWS = [*(("ping", path, 64) for path in ("udp", "tcp", "tcp-block", *CLAN)),
+        *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN))]
 
 
 def ip(*words):
@@ -80,6 +83,10 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="what the programs print, too")
     options = parser.parse_args()
     port = PORT
+    key = tempfile.NamedTemporaryFile("w", prefix="clan-key-")  # made with mode 0600
+    key.write(secrets.token_hex(32))
+    key.flush()
+    os.environ["CLAN_KEY_FILE"] = key.name
     for over in options.over or ["loopback", "veth"]:
         found = {}
         with network(over) as (serving, asking, address):
@@ -98,7 +105,7 @@ def main():
         for name, values in found.items():
             unit = "us" if name.startswith("ping") else "GB/s"
             spread = " ".join(f"{v:.2f}" for v, _ in values)
-            print(f"{over:9} {name:15} {statistics.median(v for v, _ in values):8.2f} {unit:5}"
+            print(f"{over:9} {name:20} {statistics.median(v for v, _ in values):8.2f} {unit:5}"
                   f" sender's processor {statistics.median(c for _, c in values):.2f} s  ({spread})")
         sys.stdout.flush()
 

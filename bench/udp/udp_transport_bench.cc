@@ -4,10 +4,11 @@
 //   clan-udp-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
 //   clan-udp-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
 //
-// PATH: udp (ping only), tcp, clan: both ends poll and never sleep; tcp-block: both sleep in the kernel. Prints
-// min, p50, p99 of round trips, or bytes per second as the receiver's acknowledgement of the last byte ends the
-// clock, and this end's processor time. Mode off. A program, not a test: run it on a quiet machine
-// (transport.py does it all, with network namespaces).
+// PATH: udp (ping only), tcp, clan, clan-integrity, clan-encrypt: both ends poll and never sleep; tcp-block: both
+// sleep in the kernel. Prints min, p50, p99 of round trips, or bytes per second as the receiver's
+// acknowledgement of the last byte ends the clock, and this end's processor time. The modes with keys take the
+// pre-shared key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (transport.py
+// does it all, with network namespaces).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -24,6 +25,7 @@
 
 #include "base/random.h"
 #include "clan/clock.h"
+#include "link/udp/security_loader.h"
 #include "link/udp/socket_io.h"
 
 namespace {
@@ -201,13 +203,20 @@ void udp_ping(const Job& o) {
 // --- the transport ----------------------------------------------------------------------------------
 
 struct End final : EndpointSink {
-  explicit End(const SocketAddress& local) {
+  End(const SocketAddress& local, const std::string& path) {
+    const Mode mode = path == "clan-encrypt"     ? Mode::kEncrypt
+                      : path == "clan-integrity" ? Mode::kIntegrity
+                                                 : Mode::kOff;
+    const char* key = std::getenv("CLAN_KEY_FILE");
+    auto loaded = load_security(mode, key == nullptr ? "" : key);
+    if (!loaded) fail(loaded.error().what);
+    security = std::move(*loaded);
     auto made = SocketIo::open(local, {});
     if (!made) fail(made.error().what);
     io = std::move(*made);
     clan::udp::Options options;
     options.packet_window = io->packets_of_room();
-    endpoint = std::make_unique<Endpoint>(options, *this, clan::random_u64, nullptr);
+    endpoint = std::make_unique<Endpoint>(options, *this, clan::random_u64, security.get());
     pump = std::make_unique<PacketPump>(*endpoint, *io);
     memory.resize(16 << 20);
   }
@@ -233,6 +242,7 @@ struct End final : EndpointSink {
     if (!echo) std::printf("the connection ended: %s\n", std::strerror(err));
   }
 
+  std::unique_ptr<Security> security;
   std::unique_ptr<SocketIo> io;
   std::unique_ptr<Endpoint> endpoint;
   std::unique_ptr<PacketPump> pump;
@@ -243,13 +253,13 @@ struct End final : EndpointSink {
 };
 
 void clan_serve(const Job& o) {
-  End end(o.address);
+  End end(o.address, o.path);
   end.echo = true;
   for (;;) (void)end.pump->run(monotonic_ns());
 }
 
 void clan_run(const Job& o) {
-  End end(SocketAddress{});
+  End end(SocketAddress{}, o.path);
   if (end.endpoint->connect(o.address, {}, monotonic_ns()) == nullptr) fail("connect");
   const std::uint64_t patience = monotonic_ns() + 5 * kSecond;
   while (end.connection == nullptr && monotonic_ns() < patience) (void)end.pump->run(monotonic_ns());
@@ -299,7 +309,7 @@ void clan_run(const Job& o) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan[-integrity|-encrypt] HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
     return 2;
   }
   Job o{argv[1], argv[2], {}, std::string(argv[1]) == "bulk" ? 1u << 20 : 64u, 2};
@@ -313,7 +323,7 @@ int main(int argc, char** argv) {
     o.role == "serve" ? tcp_serve(o) : tcp_run(o);
   } else if (o.path == "udp" && o.role != "bulk") {
     o.role == "serve" ? udp_serve(o) : udp_ping(o);
-  } else if (o.path == "clan") {
+  } else if (o.path.starts_with("clan")) {
     o.role == "serve" ? clan_serve(o) : clan_run(o);
   } else {
     fail("no such path");
