@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""clan-udp-transport beside a bare UDP socket and kernel TCP, over loopback and over a veth pair.
+"""clan-udp-transport and clan-udp-stream beside a bare UDP socket and kernel TCP, over loopback and over a veth pair.
 
     bench/udp/transport.py build/release/bin/clan-udp-transport [--over loopback|veth] [--rounds N]
 
@@ -20,7 +20,8 @@ import time
 
 PORT = 4000
 MTU = {"veth": 1500, "veth9000": 9000}
-CLAN = ("clan", "clan-integrity", "clan-encrypt")
+CLAN = ("clan", "clan-integrity", "clan-encrypt", "stream", "stream-adaptive", "stream-sleep",
+        "stream-encrypt")
 ROWS = [*(("ping", path, 64) for path in ("udp", "tcp", "tcp-block", *CLAN)),
         *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN))]
 
@@ -65,6 +66,8 @@ def running(command):
 def once(program, prefixes, address, row, port, seconds):
     kind, path, size = row
     to = f"{address}:{port}"
+    if path.startswith("stream"):
+        program = program.replace("clan-udp-transport", "clan-udp-stream")
     with running([*prefixes[0], "taskset", "-c", "0", program, "serve", path, to]):
         command = [*prefixes[1], "taskset", "-c", "1", program, kind, path, to, str(size), str(seconds)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds * 10 + 20)
