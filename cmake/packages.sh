@@ -3,7 +3,7 @@
 
 # What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
-  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto
+  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libssl-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto
   libopenmpi-dev)
 
 # What ./quickstart shows beside the kernel.
@@ -138,8 +138,8 @@ install_optional_packages() {
   return 0
 }
 
-# build_preset NAME [OPTION...]: configures and builds it, with options of cmake --build; quiet where all is well.
+# build_preset NAME [TARGET]: configures and builds it; quiet where all is well.
 build_preset() {
   cmake --preset "$1" --log-level=WARNING >/dev/null || return 1
-  cmake --build --preset "$1" --parallel "$(nproc)" "${@:2}"
+  cmake --build --preset "$1" --parallel "$(nproc)" --target "${2:-all}"
 }

@@ -1,15 +1,18 @@
 // The UDP transport beside a bare UDP socket and kernel TCP, over any addresses: ping-pong and bulk.
 //
-//   clan-udp-transport serve udp|tcp|clan HOST:PORT         in one terminal (or network namespace)
-//   clan-udp-transport ping  udp|tcp|clan HOST:PORT [BYTES [SECONDS]]
-//   clan-udp-transport bulk      tcp|clan HOST:PORT [BYTES [SECONDS]]
+//   clan-udp-transport serve PATH HOST:PORT         in one terminal (or network namespace)
+//   clan-udp-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-udp-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
 //
-// Both ends poll and never sleep. Prints min, p50, p99 of round trips, or bytes per second as the receiver's
-// acknowledgement of the last byte ends the clock. Mode off. A program, not a test: run it on a quiet
-// machine.
+// PATH: udp (ping only), tcp, clan, clan-integrity, clan-encrypt: both ends poll and never sleep; tcp-block: both
+// sleep in the kernel. Prints min, p50, p99 of round trips, or bytes per second as the receiver's
+// acknowledgement of the last byte ends the clock, and this end's processor time. The modes with keys take the
+// pre-shared key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (transport.py
+// does it all, with network namespaces).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +25,7 @@
 
 #include "base/random.h"
 #include "clan/clock.h"
+#include "link/udp/security_loader.h"
 #include "link/udp/socket_io.h"
 
 namespace {
@@ -39,7 +43,16 @@ struct Job {
   SocketAddress address;
   std::size_t bytes = 64;
   double seconds = 2;
+  int flags() const { return path == "tcp-block" ? 0 : MSG_DONTWAIT; }
 };
+
+void print_processor_time() {
+  rusage use;
+  (void)::getrusage(RUSAGE_SELF, &use);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6; };
+  std::printf("  %.2f s of processor, %.2f of it in the kernel\n", seconds(use.ru_utime) + seconds(use.ru_stime),
+              seconds(use.ru_stime));
+}
 
 void print_round_trips(std::vector<std::uint64_t>& ns) {
   if (ns.empty()) fail("no round trip");
@@ -64,10 +77,10 @@ sockaddr_in kernel_address(const SocketAddress& a) {
   return s;
 }
 
-// Reads all of `bytes`, polling. False: the end.
-bool read_all(int fd, std::byte* to, std::size_t bytes) {
+// Reads all of `bytes`, polling if `flags` say so. False: the end.
+bool read_all(int fd, std::byte* to, std::size_t bytes, int flags) {
   while (bytes > 0) {
-    const ssize_t n = ::recv(fd, to, bytes, MSG_DONTWAIT);
+    const ssize_t n = ::recv(fd, to, bytes, flags);
     if (n > 0) {
       to += n;
       bytes -= static_cast<std::size_t>(n);
@@ -78,9 +91,9 @@ bool read_all(int fd, std::byte* to, std::size_t bytes) {
   return true;
 }
 
-bool write_all(int fd, const std::byte* from, std::size_t bytes) {
+bool write_all(int fd, const std::byte* from, std::size_t bytes, int flags) {
   while (bytes > 0) {
-    const ssize_t n = ::send(fd, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = ::send(fd, from, bytes, flags | MSG_NOSIGNAL);
     if (n > 0) {
       from += n;
       bytes -= static_cast<std::size_t>(n);
@@ -114,13 +127,13 @@ void tcp_serve(const Job& o) {
     const int one = 1;
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     std::uint64_t request[2];
-    if (!read_all(fd, reinterpret_cast<std::byte*>(request), sizeof request)) fail("request");
+    if (!read_all(fd, reinterpret_cast<std::byte*>(request), sizeof request, o.flags())) fail("request");
     std::vector<std::byte> buffer(std::max<std::size_t>(request[0], 1));
     std::uint64_t got = 0;
-    while (read_all(fd, buffer.data(), buffer.size())) {
+    while (read_all(fd, buffer.data(), buffer.size(), o.flags())) {
       got += buffer.size();
-      if (request[1] == 0 ? !write_all(fd, buffer.data(), buffer.size())
-                          : got >= request[1] && !write_all(fd, buffer.data(), 1)) {
+      if (request[1] == 0 ? !write_all(fd, buffer.data(), buffer.size(), o.flags())
+                          : got >= request[1] && !write_all(fd, buffer.data(), 1, o.flags())) {
         break;
       }
     }
@@ -134,19 +147,19 @@ void tcp_run(const Job& o) {
   const bool ping = o.role == "ping";
   const std::uint64_t total = ping ? 0 : static_cast<std::uint64_t>(o.seconds * 1e9) / o.bytes * o.bytes;
   const std::uint64_t request[2] = {o.bytes, total};
-  if (!write_all(fd, reinterpret_cast<const std::byte*>(request), sizeof request)) fail("request");
+  if (!write_all(fd, reinterpret_cast<const std::byte*>(request), sizeof request, o.flags())) fail("request");
   const std::uint64_t begin = monotonic_ns();
   if (!ping) {
     for (std::uint64_t sent = 0; sent < total; sent += o.bytes) {
-      if (!write_all(fd, buffer.data(), o.bytes)) fail("send");
+      if (!write_all(fd, buffer.data(), o.bytes, o.flags())) fail("send");
     }
-    if (!read_all(fd, buffer.data(), 1)) fail("answer");
+    if (!read_all(fd, buffer.data(), 1, o.flags())) fail("answer");
     print_rate(total, monotonic_ns() - begin);
     return;
   }
   std::vector<std::uint64_t> trips;
   for (std::uint64_t now = begin, end = begin + static_cast<std::uint64_t>(o.seconds * 1e9); now < end;) {
-    if (!write_all(fd, buffer.data(), o.bytes) || !read_all(fd, buffer.data(), o.bytes)) fail("ping");
+    if (!write_all(fd, buffer.data(), o.bytes, o.flags()) || !read_all(fd, buffer.data(), o.bytes, o.flags())) fail("ping");
     const std::uint64_t then = std::exchange(now, monotonic_ns());
     trips.push_back(now - then);
   }
@@ -190,13 +203,20 @@ void udp_ping(const Job& o) {
 // --- the transport ----------------------------------------------------------------------------------
 
 struct End final : EndpointSink {
-  explicit End(const SocketAddress& local) {
+  End(const SocketAddress& local, const std::string& path) {
+    const Mode mode = path == "clan-encrypt"     ? Mode::kEncrypt
+                      : path == "clan-integrity" ? Mode::kIntegrity
+                                                 : Mode::kOff;
+    const char* key = std::getenv("CLAN_KEY_FILE");
+    auto loaded = load_security(mode, key == nullptr ? "" : key);
+    if (!loaded) fail(loaded.error().what);
+    security = std::move(*loaded);
     auto made = SocketIo::open(local, {});
     if (!made) fail(made.error().what);
     io = std::move(*made);
     clan::udp::Options options;
     options.packet_window = io->packets_of_room();
-    endpoint = std::make_unique<Endpoint>(options, *this, clan::random_u64, nullptr);
+    endpoint = std::make_unique<Endpoint>(options, *this, clan::random_u64, security.get());
     pump = std::make_unique<PacketPump>(*endpoint, *io);
     memory.resize(16 << 20);
   }
@@ -222,6 +242,7 @@ struct End final : EndpointSink {
     if (!echo) std::printf("the connection ended: %s\n", std::strerror(err));
   }
 
+  std::unique_ptr<Security> security;
   std::unique_ptr<SocketIo> io;
   std::unique_ptr<Endpoint> endpoint;
   std::unique_ptr<PacketPump> pump;
@@ -232,13 +253,13 @@ struct End final : EndpointSink {
 };
 
 void clan_serve(const Job& o) {
-  End end(o.address);
+  End end(o.address, o.path);
   end.echo = true;
   for (;;) (void)end.pump->run(monotonic_ns());
 }
 
 void clan_run(const Job& o) {
-  End end(SocketAddress{});
+  End end(SocketAddress{}, o.path);
   if (end.endpoint->connect(o.address, {}, monotonic_ns()) == nullptr) fail("connect");
   const std::uint64_t patience = monotonic_ns() + 5 * kSecond;
   while (end.connection == nullptr && monotonic_ns() < patience) (void)end.pump->run(monotonic_ns());
@@ -288,7 +309,7 @@ void clan_run(const Job& o) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|clan HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan[-integrity|-encrypt] HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
     return 2;
   }
   Job o{argv[1], argv[2], {}, std::string(argv[1]) == "bulk" ? 1u << 20 : 64u, 2};
@@ -298,14 +319,15 @@ int main(int argc, char** argv) {
   if (argc > 4) o.bytes = std::strtoull(argv[4], nullptr, 10);
   if (argc > 5) o.seconds = std::strtod(argv[5], nullptr);
   if (o.bytes == 0 || o.bytes > (8u << 20)) fail("BYTES: 1 to 8388608");
-  if (o.path == "tcp") {
+  if (o.path == "tcp" || o.path == "tcp-block") {
     o.role == "serve" ? tcp_serve(o) : tcp_run(o);
   } else if (o.path == "udp" && o.role != "bulk") {
     o.role == "serve" ? udp_serve(o) : udp_ping(o);
-  } else if (o.path == "clan") {
+  } else if (o.path.starts_with("clan")) {
     o.role == "serve" ? clan_serve(o) : clan_run(o);
   } else {
     fail("no such path");
   }
+  print_processor_time();
   return 0;
 }

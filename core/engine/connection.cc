@@ -487,6 +487,7 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
   }
   const std::uint64_t at = kRegionRing + out_geometry_.index(slot_.position) * kCacheLine;
   // The same stores as packets: the payload in any order, then terminator, head and skip in order.
+  link_->begin_batch();
   if (payload > 0) {
     (void)link_->put(remote_, at + shm::kRingHeadBytes, std::span(staging_).first(payload),
                      nic::PutOrder::kAny);
@@ -494,6 +495,7 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
   shm::ring_publish_by(out_geometry_, slot_, head, [this](std::uint64_t index, std::uint64_t word) {
     put_ordered(kRegionRing + index * kCacheLine, word);
   });
+  link_->end_batch();
   shm::ring_advance(out_geometry_, producer_, slot_);
 }
 
@@ -516,6 +518,7 @@ Status Connection::finish(std::uint64_t deadline_ns) {
 // --- consumer --------------------------------------------------------------------------------------
 
 int Connection::nothing_there() {
+  if (!mapped()) link_->progress();
   if (shm::ring_should_publish_empty(consumer_)) publish_credit();
   return 0;
 }

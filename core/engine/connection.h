@@ -283,6 +283,10 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
   bool read_ready() { return readable() || peer_gone(); }
+  /// Between two looks of a thread that waits: over a link of packets, somebody has to fetch them.
+  void fetch() {
+    if (!mapped()) link_->progress();
+  }
 
   std::shared_ptr<ContextCore> context_;
   std::shared_ptr<nic::Link> link_;
@@ -390,6 +394,7 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
   nic_.arm(tripwire);
   int rc = 0;
   bool slept = false;
+  if (!mapped()) link_->before_sleep();
   if (!ready()) {
     count(context_->counters().sleeps);
     rc = futex_wait(signal.fired, seen, deadline_ns);
@@ -411,7 +416,11 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
     if (ready()) return {};
     Status s;
     const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
-    switch (waiter.wait(ready, {peer_cpu()}, deadline_ns, sleep)) {
+    const auto look = [&] {
+      fetch();
+      return ready();
+    };
+    switch (waiter.wait(look, {peer_cpu()}, deadline_ns, sleep)) {
       case Waited::kReady: return {};
       case Waited::kTimedOut: return Error{ETIMEDOUT, late};
       case Waited::kAgain: break;

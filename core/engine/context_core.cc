@@ -14,6 +14,7 @@
 #include "engine/aperture_names.h"
 #include "engine/connection.h"
 #include "engine/event_queue_core.h"
+#include "engine/network.h"
 #include "engine/rdma_driver.h"
 
 namespace clan::engine {
@@ -195,6 +196,10 @@ Status ContextCore::initialise() {
   doorbell_ = std::move(*doorbell);
   own_lane_ = lane(uid_);
   if (own_lane_ == nullptr) return Error{ENOMEM, "no shared memory for the NIC (memfd_create)"};
+  if (!options_.network.enabled) return {};
+  auto network = Network::start(*this, options_.network);
+  if (!network) return network.error();
+  network_ = std::move(*network);
   return {};
 }
 
@@ -212,6 +217,7 @@ void ContextCore::shut_down() {
   }
   for (const auto& link : links) link->shut_down();
   reactor_.stop();
+  if (network_) network_->shut_down();
   // The driver is gone; tell everyone that waits for a peer.
   for (const auto& link : links) on_link_down(link);
   std::lock_guard lock(mutex_);
@@ -225,6 +231,7 @@ void ContextCore::abandon_after_fork() {
   usable_.store(false);
   reactor_.abandon_after_fork();
   doorbell_.reset();
+  if (network_) network_->abandon_after_fork();
   for (const auto& link : links_) link->abandon_after_fork();
   // A sleeping connection of the parent is not ours to wake; ours answer "unusable".
 }
@@ -282,11 +289,13 @@ ContextCounters ContextCore::snapshot() {
 
 // --- links -----------------------------------------------------------------------------------------
 
-// A peer says itself which node it is, the kernel says whose it is: no user can pass for another one's node.
+// A peer says itself which node it is, the kernel says whose it is: no user can pass for another one's node. On
+// other hosts, whoever holds the pre-shared key is taken for our own user, whatever number it has there.
 std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
   for (const auto& link : links_) {
-    if (link->remote_node() == node && link->remote_uid() == uid && link->alive() && link->settled()) {
+    if (link->remote_node() == node && link->alive() && link->settled() &&
+        (link->remote_uid() == uid || !link->capabilities().mapped)) {
       return link;
     }
   }
@@ -338,6 +347,15 @@ bool ContextCore::peer_alive(const nic::Nic& nic, std::uint32_t slot) {
     if (link->holds_slot(nic, slot)) return link->alive();
   }
   return false;
+}
+
+void ContextCore::fetch_slowly() {
+  if (network_) network_->progress();
+}
+
+void ContextCore::before_sleep() {
+  // relaxed: a hint
+  if (packet_links_.load(std::memory_order_relaxed) && network_) network_->before_sleep();
 }
 
 bool ContextCore::help_slowly() {
@@ -439,7 +457,8 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::strin
     return link;
   }
   const std::string name = service_name(uid, service);
-  auto link = dial(name, uid, deadline_ns, endpoint);
+  auto link = Network::is_remote(service) ? link_to_host(service, uid, deadline_ns, endpoint)
+                                          : dial(name, uid, deadline_ns, endpoint);
   if (!link) {
     CLAN_INFO("no link to service \"%s\" of user %u: %s", service.c_str(), static_cast<unsigned>(uid),
               link.error().message().c_str());
@@ -449,6 +468,32 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::strin
   std::lock_guard lock(mutex_);
   known_services_[name] = {*link, *endpoint};
   return link;
+}
+
+Result<std::shared_ptr<nic::Link>> ContextCore::link_to_host(const std::string& service, uid_t uid,
+                                                             std::uint64_t deadline_ns,
+                                                             std::uint32_t* endpoint) {
+  if (!usable()) return unusable_error();
+  if (!network_) {
+    return Error{EHOSTUNREACH, "a service of another host needs ContextOptions::network enabled"};
+  }
+  auto link = network_->link_to(service, deadline_ns, endpoint);
+  if (!link) return link;
+  // Another service of that node may have been asked for before.
+  if (auto known = find_link((*link)->remote_node(), uid); known && !known->capabilities().mapped) {
+    (*link)->shut_down();
+    return known;
+  }
+  add_link(*link);
+  return link;
+}
+
+bool ContextCore::find_service(const std::string& service, std::uint32_t* endpoint) {
+  std::lock_guard lock(mutex_);
+  auto it = services_.find(service);
+  if (it == services_.end()) return false;
+  *endpoint = it->second.endpoint;
+  return true;
 }
 
 bool ContextCore::forget_service(const nic::Link& link, std::uint32_t endpoint) {
@@ -577,6 +622,9 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
   if (service.empty() || service.find('\0') != std::string::npos) {
     return Error{EINVAL, "a service name must not be empty or contain a zero byte"};
   }
+  if (Network::is_remote(service)) {
+    return Error{EINVAL, "a service name must not begin with \"udp:\", which is for those of other hosts"};
+  }
   auto listener = listen_abstract(service_name(uid_, service));
   if (!listener && listener.error().err == EADDRINUSE) {
     return Error{EADDRINUSE,
@@ -588,8 +636,9 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
   CLAN_DEBUG("service \"%s\" is offered", service.c_str());
   auto rendezvous = std::make_shared<Rendezvous>(*this, std::move(*listener), endpoint);
   if (auto s = reactor_.add(rendezvous->fd(), rendezvous); !s) return s;
+  auto teller = network_ ? network_->tell_port_of(service) : nullptr;
   std::lock_guard lock(mutex_);
-  services_[service] = {rendezvous, rendezvous->fd()};
+  services_[service] = {rendezvous, rendezvous->fd(), endpoint, std::move(teller)};
   return {};
 }
 
@@ -602,6 +651,7 @@ void ContextCore::remove_service(const std::string& service) {
   services_.erase(it);
   lock.unlock();
   reactor_.remove(gone.fd);
+  if (network_ && gone.teller) network_->forget(gone.teller);
   // The driver may be in a call of it; the name is free when that has returned.
   while (!reactor_.on_reactor_thread() && gone.listener.use_count() > 1) ::usleep(20);
 }
@@ -621,7 +671,7 @@ Status ContextCore::listen_as_node() {
   if (auto s = reactor_.add(rendezvous->fd(), rendezvous); !s) return s;
   std::lock_guard lock(mutex_);
   listens_as_node_ = true;
-  services_["node/" + std::to_string(node_.value)] = {rendezvous, rendezvous->fd()};
+  services_["node/" + std::to_string(node_.value)] = {rendezvous, rendezvous->fd(), 0, nullptr};
   return {};
 }
 
@@ -759,5 +809,8 @@ Result<Context> Context::create(const ContextOptions& options) {
 NodeId Context::node() const { return core_->node(); }
 const ContextOptions& Context::options() const { return core_->options(); }
 ContextCounters Context::counters() const { return core_->snapshot(); }
+std::uint16_t Context::network_port() const {
+  return core_->network() == nullptr ? 0 : core_->network()->port();
+}
 
 }  // namespace clan

@@ -24,6 +24,7 @@ namespace clan::engine {
 class EventQueueCore;
 class ContextCore;
 class RdmaDriver;
+class Network;
 
 /// Who receives out-of-band messages of one endpoint, and hears of dead peers. Driver thread.
 class OobSink {
@@ -149,7 +150,17 @@ class ContextCore final : public nic::LinkSink,
   std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
   /// Lends this thread to peers that have announced large copies. One load when there are none.
-  bool help() { return wants_help() && help_slowly(); }
+  bool help() {
+    fetch();
+    return wants_help() && help_slowly();
+  }
+  /// Fetches packets of other hosts, where there are any: a thread that waits calls it between its looks.
+  void fetch() {
+    // relaxed: a hint
+    if (packet_links_.load(std::memory_order_relaxed)) [[unlikely]] fetch_slowly();
+  }
+  /// The calling thread has called fetch() and sleeps now.
+  void before_sleep();
   /// A glance at whether there is something to help with.
   bool wants_help() const {
     // relaxed: a hint; link->help() acquires
@@ -166,6 +177,11 @@ class ContextCore final : public nic::LinkSink,
   void remove_service(const std::string& service);
   /// Makes endpoints reachable by Address.
   Status listen_as_node();
+
+  /// The endpoint behind a service of ours. False: there is none.
+  bool find_service(const std::string& service, std::uint32_t* endpoint);
+  /// Other hosts; null where ContextOptions::network is not enabled.
+  Network* network() { return network_.get(); }
 
   ApertureNames& names() { return names_; }
 
@@ -213,6 +229,9 @@ class ContextCore final : public nic::LinkSink,
   void watch_doorbell();
   void announce_queue_fds(nic::Link& link);
   bool help_slowly();
+  void fetch_slowly();
+  Result<std::shared_ptr<nic::Link>> link_to_host(const std::string& service, uid_t uid,
+                                                  std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner, std::uint64_t deadline_ns,
                                           std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
@@ -238,6 +257,8 @@ class ContextCore final : public nic::LinkSink,
   struct Service {
     std::shared_ptr<Pollable> listener;
     int fd = -1;
+    std::uint32_t endpoint = 0;
+    std::shared_ptr<Pollable> teller;  ///< tells other processes at which UDP port it is
   };
   std::map<std::string, Service> services_;
   struct Known {
@@ -249,6 +270,7 @@ class ContextCore final : public nic::LinkSink,
   std::map<std::uint32_t, std::shared_ptr<OobSink>> kept_;
   std::uint32_t next_endpoint_ = 1;
   ApertureNames names_;
+  std::unique_ptr<Network> network_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_
   std::unique_ptr<RdmaDriver> rdma_;
   std::vector<EventQueueCore*> queues_;  ///< by number; null: free

@@ -430,8 +430,12 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
     const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
     if (std::size_t n = poll(completions); n > 0) return n;
     int rc = 0;
-    const auto ready = [&] { return completions_.load(std::memory_order_relaxed) != seen; };
+    const auto ready = [&] {
+      context_->fetch();
+      return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
+    };
     const auto sleep = [&] {
+      context_->before_sleep();
       driver_.kick();  // whatever is left is the driver thread's while we sleep
       rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
       return true;

@@ -139,6 +139,15 @@ class Link {
   /// Whether the peer copies to and from our memory under this activity slot of `nic`.
   virtual bool holds_slot(const Nic& /*nic*/, std::uint32_t /*slot*/) const { return false; }
 
+  /// Around puts that belong together and may leave in one packet. The thread does nothing else meanwhile.
+  virtual void begin_batch() {}
+  virtual void end_batch() {}
+
+  /// Where packets have to be fetched: a thread that waits calls it between its looks. May be called often.
+  virtual void progress() {}
+  /// The calling thread has called progress() and sleeps now.
+  virtual void before_sleep() {}
+
   /// Ends the link; the peer sees it go. Up-calls end with the driver thread or before this returns.
   virtual void shut_down() = 0;
 

@@ -27,21 +27,29 @@
 #include "support/pattern.h"
 #include "support/plain_link.h"
 #include "support/streams.h"
+#include "support/udp_pair.h"
 
 namespace clan::test {
 namespace {
 
 using engine::OobSink;
 
-enum class Wire { kShm, kPlain, kScrambled };
+enum class Wire { kShm, kPlain, kScrambled, kUdp, kUdpLossy };
 
-void PrintTo(Wire wire, std::ostream* out) {
-  *out << (wire == Wire::kShm ? "shm" : wire == Wire::kPlain ? "plain" : "scrambled");
+const char* name_of(Wire wire) {
+  switch (wire) {
+    case Wire::kShm: return "Shm";
+    case Wire::kPlain: return "Plain";
+    case Wire::kScrambled: return "Scrambled";
+    case Wire::kUdp: return "Udp";
+    case Wire::kUdpLossy: return "UdpLossy";
+  }
+  return "";
 }
 
-std::string wire_name(const testing::TestParamInfo<Wire>& info) {
-  return info.param == Wire::kShm ? "Shm" : info.param == Wire::kPlain ? "Plain" : "Scrambled";
-}
+void PrintTo(Wire wire, std::ostream* out) { *out << name_of(wire); }
+
+std::string wire_name(const testing::TestParamInfo<Wire>& info) { return name_of(info.param); }
 
 template <typename Condition>
 bool eventually(Condition&& condition, int timeout_ms = 10'000) {
@@ -65,6 +73,7 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
 
   // Two fresh contexts and the link between them.
   void start(const ContextOptions& options) {
+    udp_.reset();
     b_.reset();
     a_.reset();
     network_.reset();
@@ -72,6 +81,12 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
     b_.emplace(must(Context::create(options)));
     if (GetParam() == Wire::kShm) {
       ASSERT_TRUE(a_->core()->listen_as_node().ok());
+    } else if (GetParam() == Wire::kUdp || GetParam() == Wire::kUdpLossy) {
+      Impairment impairment;
+      if (GetParam() == Wire::kUdpLossy) {
+        impairment = {testing::UnitTest::GetInstance()->random_seed() + 17u, 20, 20, 50};
+      }
+      udp_ = std::make_unique<UdpPair>(*a_->core(), *b_->core(), impairment);
     } else {
       PlainOptions plain;
       plain.seed = testing::UnitTest::GetInstance()->random_seed() + 17u;
@@ -98,9 +113,14 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
     }
   }
 
+  void pause() {
+    if (network_) network_->pause();
+    if (udp_) udp_->pause();
+  }
   bool packets() const { return GetParam() != Wire::kShm; }
   void settle() {
     if (network_) network_->settle();
+    if (udp_) udp_->settle();
   }
   std::shared_ptr<nic::Link> link() {
     return must(b_->core()->link_to_node(a_->node(), ::geteuid(), deadline_after_ms(10'000)));
@@ -115,6 +135,8 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   void take_link_down() {
     if (network_) {
       network_->cut();
+    } else if (udp_) {
+      udp_->cut();
     } else {
       link()->shut_down();
     }
@@ -142,11 +164,14 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
 
   std::unique_ptr<PlainNetwork> network_;  // first: goes last
   std::optional<Context> a_, b_;
+  std::unique_ptr<UdpPair> udp_;  // before the contexts that it serves
   std::optional<Listener> listener_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Links, ConformanceTest,
-                         testing::Values(Wire::kShm, Wire::kPlain, Wire::kScrambled), wire_name);
+                         testing::Values(Wire::kShm, Wire::kPlain, Wire::kScrambled, Wire::kUdp,
+                                         Wire::kUdpLossy),
+                         wire_name);
 
 // --- apertures
 // -------------------------------------------------------------------------------------
@@ -658,7 +683,7 @@ TEST_P(ConformanceTest, OutstandingRequestsFailWhenTheLinkGoesDown) {
   Shared s = share(1 << 20);
   std::vector<std::byte> local(1 << 20);
   auto queue = must(RdmaQueue::create(*b_));
-  network_->pause();
+  pause();
   for (std::uint64_t i = 0; i < 6; ++i) {
     ASSERT_TRUE(queue.write(s.remote, 0, local.data(), local.size(), {.cookie = i}).ok());
   }
@@ -746,7 +771,7 @@ void both_ways(Stream& client, Stream& server, std::uint64_t total, std::size_t 
 TEST_P(ConformanceTest, AStreamCarriesBytesOfAnySizeBothWays) {
   auto [client, server] = connect();
   both_ways(client, server, packets() ? 3'000'000 : 20'000'000, 100'000);
-  EXPECT_STREQ(client.peer().path, packets() ? "plain" : "shm");
+  EXPECT_STREQ(client.peer().path, udp_ ? "udp" : packets() ? "plain" : "shm");
   EXPECT_TRUE(client.peer().node == a_->node());
 }
 

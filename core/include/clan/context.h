@@ -37,6 +37,24 @@ struct WaitOptions {
   std::uint32_t max_spin_us = 50;  ///< about what a wake-up of an idle core costs
 };
 
+/// Links with other hosts, by UDP (docs/wire.md). A service there is named "udp:HOST/SERVICE", or
+/// "udp:HOST:PORT/SERVICE" where the port is known that its context is bound to; an IPv6 address in brackets.
+struct NetworkOptions {
+  enum class Mode {
+    kOff,        ///< neither checked nor encrypted: for wires that are trusted, by their users too
+    kIntegrity,  ///< nobody can change or forge packets
+    kEncrypt,    ///< nor read them
+  };
+  bool enabled = false;
+  Mode mode = Mode::kEncrypt;
+  /// The pre-shared key of all hosts that may talk to each other (modes kIntegrity and kEncrypt): a file that
+  /// only this user may use. Whoever holds the key counts as this user.
+  std::string key_file;
+  std::string address;  ///< to bind, "HOST:PORT"; empty: any address and port
+  /// Where the contexts of this user on this host can be asked for services: one of them holds it. 0: none.
+  std::uint16_t directory_port = 4790;
+};
+
 struct ContextOptions {
   WaitOptions wait;
   /// Users besides our own whose processes may link with us. Empty: none.
@@ -55,6 +73,8 @@ struct ContextOptions {
   bool lock_pages = false;           ///< mlock pages while they have an entry (honours RLIMIT_MEMLOCK)
   std::uint32_t tlb_entries = 1024;  ///< direct-mapped; a power of two
   std::uint32_t tlb_victims = 16;
+  /// Off: this host only.
+  NetworkOptions network;
 };
 
 /// Where an endpoint is. Plain data, 16 bytes: exchange it by any means.
@@ -88,6 +108,8 @@ class CLAN_EXPORT Context {
   NodeId node() const;
   const ContextOptions& options() const;
   ContextCounters counters() const;
+  /// The UDP port that peers of other hosts reach us at; 0 without a network.
+  std::uint16_t network_port() const;
 
   /// For the other classes of the engine.
   const std::shared_ptr<engine::ContextCore>& core() const { return core_; }

@@ -108,6 +108,11 @@ class Connection final : private MessageSink {
   std::uint64_t under_way() const { return under_way_; }
   std::size_t memory_bytes() const;
   void* user = nullptr;  ///< the sink's own
+  /// The payload of a message that was not copied is copied now; its memory is not looked at any more.
+  void detach(std::uint8_t channel, std::uint64_t token) { send_[channel].detach(token); }
+  void detach_all() {
+    for (SendChannel& c : send_) c.detach_all();
+  }
 
  private:
   friend class Endpoint;

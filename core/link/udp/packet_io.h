@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "clan/result.h"
 #include "link/udp/endpoint.h"
@@ -49,6 +50,8 @@ class PacketPump {
     if (now >= endpoint_.next_timeout()) endpoint_.on_timeout(now);
     return send(now) || some;
   }
+  /// Sends what may be sent.
+  bool flush(std::uint64_t now) { return send(now); }
   /// Whether a train waits for room in the socket.
   bool waits_for_room() const { return train_.bytes != 0; }
 

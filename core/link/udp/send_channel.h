@@ -67,6 +67,11 @@ class SendChannel {
     }
   }
 
+  /// Payloads that were not copied are copied now, of the message with this token or of all: their memory is not
+  /// looked at any more.
+  void detach(std::uint64_t token);
+  void detach_all();
+
   std::size_t memory_bytes() const;
   /// Gives back what an idle channel does not need.
   void release_memory();
@@ -82,6 +87,11 @@ class SendChannel {
     std::array<std::byte, kMostHeader> header;
     std::vector<std::byte> owned;  ///< the payload when it was copied; kept for the slot's next user
     std::uint64_t end() const { return position + kHeaderCharge + total; }
+    void detach() {
+      if (payload == owned.data() || total == 0) return;
+      owned.assign(payload, payload + total);
+      payload = owned.data();
+    }
   };
 
   bool new_ready() const { return next_ < end_ && next_ + kHeaderCharge < limit_; }

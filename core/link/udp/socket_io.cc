@@ -146,32 +146,43 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
   return Sent::kSent;
 }
 
+// One datagram, or what GRO has made one of. False: there is none, or only what is to be dropped.
+bool SocketIo::receive_one(std::size_t slot, Arrival* out, bool* empty) {
+  sockaddr_storage address;
+  iovec part{slots_.data() + slot * kSlotBytes, kSlotBytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr m{};
+  m.msg_name = &address;
+  m.msg_namelen = sizeof address;
+  m.msg_iov = &part;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  const ssize_t n = ::recvmsg(socket_.get(), &m, MSG_DONTWAIT);
+  *empty = n < 0;
+  if (n <= 0 || (m.msg_flags & MSG_TRUNC) != 0) return false;
+  out->from = from_kernel(address);
+  out->bytes = {slots_.data() + slot * kSlotBytes, static_cast<std::size_t>(n)};
+  out->segment = out->bytes.size();
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
+    int value = 0;
+    if (c->cmsg_level != SOL_UDP || c->cmsg_type != UDP_GRO) continue;
+    std::memcpy(&value, CMSG_DATA(c), sizeof value);
+    if (value > 0) out->segment = static_cast<std::size_t>(value);
+  }
+  return true;
+}
+
+// By recvmsg, not recvmmsg: that asks once more after the last one, and in a ping-pong every one is the last.
 std::size_t SocketIo::receive(std::span<Arrival> out) {
   const std::size_t most = std::min(out.size(), kSlots);
-  mmsghdr messages[kSlots];
-  iovec parts[kSlots];
-  sockaddr_storage addresses[kSlots];
-  alignas(cmsghdr) char controls[kSlots][CMSG_SPACE(sizeof(int))];
-  for (std::size_t i = 0; i < most; ++i) {
-    parts[i] = {slots_.data() + i * kSlotBytes, kSlotBytes};
-    messages[i].msg_hdr = {&addresses[i], sizeof addresses[i], &parts[i], 1,
-                           controls[i],   sizeof controls[i],  0};
-  }
-  const int n = ::recvmmsg(socket_.get(), messages, static_cast<unsigned>(most), MSG_DONTWAIT, nullptr);
   std::size_t count = 0;
-  for (int i = 0; i < n; ++i) {
-    msghdr& m = messages[i].msg_hdr;
-    if (messages[i].msg_len == 0 || (m.msg_flags & MSG_TRUNC) != 0) continue;
-    Arrival& a = out[count++];
-    a.from = from_kernel(addresses[i]);
-    a.bytes = {slots_.data() + static_cast<std::size_t>(i) * kSlotBytes, messages[i].msg_len};
-    a.segment = a.bytes.size();
-    for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
-      int value = 0;
-      if (c->cmsg_level != SOL_UDP || c->cmsg_type != UDP_GRO) continue;
-      std::memcpy(&value, CMSG_DATA(c), sizeof value);
-      if (value > 0) a.segment = static_cast<std::size_t>(value);
-    }
+  bool empty = false;
+  while (count < most && !empty) {
+    if (!receive_one(count, &out[count], &empty)) continue;
+    const Arrival& a = out[count++];
+    // A short one is most often alone: it is looked at before the kernel is asked again.
+    if (offload_ && a.bytes.size() < kLoneBytes) break;
   }
   return count;
 }

@@ -32,9 +32,11 @@ class SocketIo final : public PacketIo {
  private:
   static constexpr std::size_t kSlots = 8;
   static constexpr std::size_t kSlotBytes = 65'536;
+  static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are handed on at once
 
   SocketIo() = default;
   Status prepare(const SocketAddress& local, const Options& options);
+  bool receive_one(std::size_t slot, Arrival* out, bool* empty);
   Sent send_one(const SocketAddress& to, std::span<const std::byte> bytes, std::size_t segment);
 
   Fd socket_;

@@ -1,0 +1,274 @@
+#include "engine/network.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/fd.h"
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "engine/context_core.h"
+#include "link/udp/security_loader.h"
+#include "link/udp/socket_io.h"
+#include "link/udp/udp_link.h"
+
+namespace clan::engine {
+namespace {
+
+constexpr std::uint64_t kGoodBye = 2 * udp::kSecond;  ///< for what has been sent to be acknowledged
+constexpr long kAskUs = 200'000;  ///< the driver thread waits so long for a process of this host
+constexpr std::size_t kMostWatchers = 1024;
+constexpr std::uint64_t kUrgentCredit = 4 << 20;
+
+std::string own_name(const std::string& service) {
+  return "clan/" + std::to_string(::geteuid()) + "/udp/" + service;
+}
+std::string holder_name(std::uint16_t port) {
+  return "clan/" + std::to_string(::geteuid()) + "/udp-directory/" + std::to_string(port);
+}
+
+// At which port the process of this host that offers the service is; 0: nobody does.
+std::uint16_t ask_port(const std::string& service) {
+  auto socket = connect_abstract(own_name(service), 0);
+  if (!socket) return 0;
+  auto owner = peer_credentials(socket->get());
+  if (!owner || owner->uid != ::geteuid()) return 0;
+  const timeval limit{0, kAskUs};
+  (void)::setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  pollfd ready{socket->get(), POLLIN, 0};
+  std::uint16_t port = 0;
+  if (::poll(&ready, 1, kAskUs / 1000) != 1) return 0;
+  return ::recv(socket->get(), &port, sizeof port, MSG_DONTWAIT) == sizeof port ? port : 0;
+}
+
+struct RemoteName {
+  std::string host, service;  ///< host: with a port, or not
+};
+
+Result<RemoteName> split(const std::string& name) {
+  const auto slash = name.find('/');
+  if (slash == std::string::npos || slash <= 4 || slash + 1 == name.size()) {
+    return Error{EINVAL,
+                 "a service of another host is named udp:HOST/SERVICE or udp:HOST:PORT/SERVICE"};
+  }
+  return RemoteName{name.substr(4, slash - 4), name.substr(slash + 1)};
+}
+
+// "host", "host:port", "[::1]", "[::1]:port"
+bool has_port(const std::string& host) {
+  const auto bracket = host.rfind(']');
+  return host.find(':', bracket == std::string::npos ? 0 : bracket) != std::string::npos;
+}
+
+}  // namespace
+
+/// Answers whoever connects with our node's port.
+class Network::Teller final : public Pollable {
+ public:
+  Teller(Fd listener, std::uint16_t port) : listener_(std::move(listener)), port_(port) {}
+  int fd() const { return listener_.get(); }
+  void on_ready(std::uint32_t) override {
+    Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client) {
+      (void)::send(client.get(), &port_, sizeof port_, MSG_NOSIGNAL);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      ::usleep(10'000);  // the client waits in the kernel until we have a descriptor for it
+    }
+  }
+  void abandon_after_fork() override { listener_.reset(); }
+
+ private:
+  Fd listener_;
+  std::uint16_t port_;
+};
+
+/// At the holder: keeps the others' sockets, so that they see it end. At the others: sees it.
+class Network::HolderWatch final : public Pollable {
+ public:
+  HolderWatch(Network* network, Fd socket, bool holds)
+      : network_(network), socket_(std::move(socket)), holds_(holds) {}
+  int fd() const { return socket_.get(); }
+  void on_ready(std::uint32_t) override {
+    if (!holds_) {
+      network_->context_.reactor().remove(socket_.get());
+      network_->join_directory();
+      return;
+    }
+    std::erase_if(watchers_, [](const Fd& fd) {
+      char byte;
+      return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+    });
+    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client && watchers_.size() < kMostWatchers) watchers_.push_back(std::move(client));
+  }
+  void abandon_after_fork() override {
+    watchers_.clear();
+    socket_.reset();
+  }
+
+ private:
+  Network* const network_;
+  Fd socket_;
+  const bool holds_;
+  std::vector<Fd> watchers_;
+};
+
+// --- life
+// --------------------------------------------------------------------------------------------
+
+Network::Network(ContextCore& context, const NetworkOptions& options)
+    : context_(context), options_(options) {}
+Network::~Network() = default;
+
+Result<std::unique_ptr<Network>> Network::start(ContextCore& context,
+                                                const NetworkOptions& options) {
+  auto network = std::make_unique<Network>(context, options);
+  if (auto s = network->start(); !s) return s.error();
+  return network;
+}
+
+Status Network::start() {
+  udp::SocketAddress local;
+  if (!options_.address.empty()) {
+    auto address = udp::parse_address(options_.address.c_str());
+    if (!address) return address.error();
+    local = *address;
+  }
+  auto node = make_node(local, false);
+  if (!node) return node.error();
+  node_ = std::move(*node);
+  CLAN_INFO("reachable from other hosts at UDP port %u, %s", port(),
+            options_.mode == NetworkOptions::Mode::kOff         ? "neither checked nor encrypted"
+            : options_.mode == NetworkOptions::Mode::kIntegrity ? "checked, not encrypted"
+                                                                : "encrypted");
+  if (options_.directory_port != 0) join_directory();
+  return {};
+}
+
+Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddress& local,
+                                                         bool directory) {
+  const auto mode = options_.mode == NetworkOptions::Mode::kEncrypt     ? udp::Mode::kEncrypt
+                    : options_.mode == NetworkOptions::Mode::kIntegrity ? udp::Mode::kIntegrity
+                                                                        : udp::Mode::kOff;
+  auto security = udp::load_security(mode, options_.key_file);
+  if (!security) return security.error();
+  auto socket = udp::SocketIo::open(local, {});
+  if (!socket) return socket.error();
+  udp::Options options;
+  options.packet_window = (*socket)->packets_of_room();
+  options.credit[0] = kUrgentCredit;
+  udp::NodeOwner owner;
+  owner.node = context_.node();
+  owner.uid = context_.owner(-1);
+  owner.nic = &context_.own_lane();
+  owner.sink = &context_;
+  owner.reactor = &context_.reactor();
+  owner.find_service = [this, directory](const std::string& service, udp::Greeting* answer) {
+    return find_service(service, directory, answer);
+  };
+  owner.on_link = [this, directory](std::shared_ptr<nic::Link> link) {
+    if (!directory) context_.add_link(std::move(link));  // the directory's clients go on to a port
+  };
+  return udp::UdpNode::create(std::move(owner), std::move(*socket), std::move(*security), options);
+}
+
+void Network::shut_down() {
+  node_->shut_down(kGoodBye);
+  std::lock_guard lock(mutex_);
+  if (directory_) directory_->shut_down(0);
+}
+
+void Network::abandon_after_fork() {
+  node_->abandon_after_fork();
+  if (directory_) directory_->abandon_after_fork();
+}
+
+// --- services
+// ----------------------------------------------------------------------------------------
+
+int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
+  if (context_.find_service(service, &answer->endpoint)) {
+    if (directory) answer->port = port();
+    return 0;
+  }
+  if (!directory) return ECONNREFUSED;
+  answer->port = ask_port(service);
+  return answer->port == 0 ? ECONNREFUSED : 0;
+}
+
+Result<std::shared_ptr<nic::Link>> Network::link_to(const std::string& service,
+                                                    std::uint64_t deadline_ns,
+                                                    std::uint32_t* endpoint) {
+  auto name = split(service);
+  if (!name) return name.error();
+  std::string host = name->host;
+  if (!has_port(host)) {
+    if (options_.directory_port == 0) {
+      return Error{EINVAL, "without a directory port, a service is named udp:HOST:PORT/SERVICE"};
+    }
+    host += ":" + std::to_string(options_.directory_port);
+  }
+  auto address = udp::parse_address(host.c_str());
+  if (!address) return address.error();
+  auto found = node_->dial(*address, name->service, deadline_ns);
+  if (!found) return found.error();
+  *endpoint = found->peer.endpoint;
+  return std::static_pointer_cast<nic::Link>(found->link);
+}
+
+std::shared_ptr<Pollable> Network::tell_port_of(const std::string& service) {
+  auto listener = listen_abstract(own_name(service));
+  if (!listener) {
+    CLAN_WARN("other hosts find the service \"%s\" at port %u only: %s", service.c_str(), port(),
+              listener.error().message().c_str());
+    return nullptr;
+  }
+  auto teller = std::make_shared<Teller>(std::move(*listener), port());
+  if (!context_.reactor().add(teller->fd(), teller)) return nullptr;
+  return teller;
+}
+
+void Network::forget(const std::shared_ptr<Pollable>& teller) {
+  context_.reactor().remove(static_cast<Teller&>(*teller).fd());
+}
+
+// --- the directory
+// -----------------------------------------------------------------------------------
+
+// The port is bound before the name is, so whoever finds neither may look again a little later.
+void Network::join_directory() {
+  for (int i = 0; i < 4; ++i) {
+    if (hold_directory() || watch_holder()) return;
+    ::usleep(5'000);
+  }
+  CLAN_INFO("UDP port %u is in use by somebody else: other hosts have to name our port %u",
+            options_.directory_port, port());
+}
+
+bool Network::hold_directory() {
+  udp::SocketAddress local =
+      options_.address.empty() ? udp::SocketAddress{} : node_->local_address();
+  local.port = options_.directory_port;
+  auto directory = make_node(local, true);
+  if (!directory) return false;
+  auto name = listen_abstract(holder_name(options_.directory_port));
+  if (name) {
+    auto watch = std::make_shared<HolderWatch>(this, std::move(*name), true);
+    if (context_.reactor().add(watch->fd(), watch)) holder_ = std::move(watch);
+  }
+  std::lock_guard lock(mutex_);
+  directory_ = std::move(*directory);
+  return true;
+}
+
+bool Network::watch_holder() {
+  auto socket = connect_abstract(holder_name(options_.directory_port), 0);
+  if (!socket) return false;
+  auto watch = std::make_shared<HolderWatch>(this, std::move(*socket), false);
+  return context_.reactor().add(watch->fd(), watch).ok();
+}
+
+}  // namespace clan::engine

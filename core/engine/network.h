@@ -1,0 +1,73 @@
+// Network: a context's part in the network of hosts: its UDP node, and the directory by which
+// services of this host are found.
+//
+//   client --"echo"?--> udp:HOST:4790  the directory: held by whichever context of the user has
+//   bound it
+//                          | its own service, or asks the process that offers "echo" by an AF_UNIX
+//                          name
+//          <--port 40123---+
+//   client --"echo"?--> udp:HOST:40123  the node of that process: a link, and the endpoint of
+//   "echo"
+//
+// Without a daemon: when the holder ends, another context takes the port over. The directory is a
+// node of its own that makes no links, so it answers under the same keys as every other.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/reactor.h"
+#include "clan/context.h"
+#include "link/udp/udp_node.h"
+
+namespace clan::engine {
+
+class ContextCore;
+
+class Network {
+ public:
+  static Result<std::unique_ptr<Network>> start(ContextCore& context,
+                                                const NetworkOptions& options);
+  Network(ContextCore& context, const NetworkOptions& options);
+  ~Network();
+
+  /// "udp:HOST[:PORT]/SERVICE"
+  static bool is_remote(const std::string& service) { return service.starts_with("udp:"); }
+
+  /// A new link with the process that offers `service`, and the endpoint behind it.
+  Result<std::shared_ptr<nic::Link>> link_to(const std::string& service, std::uint64_t deadline_ns,
+                                             std::uint32_t* endpoint);
+  std::uint16_t port() const { return node_->local_address().port; }
+  void progress() { node_->progress(); }
+  void before_sleep() { node_->before_sleep(); }
+
+  /// Tells other processes of this user at which port a service of ours is. Null when that is not
+  /// possible.
+  std::shared_ptr<Pollable> tell_port_of(const std::string& service);
+  void forget(const std::shared_ptr<Pollable>& teller);
+
+  /// After the reactor has stopped.
+  void shut_down();
+  void abandon_after_fork();
+
+ private:
+  class Teller;
+  class HolderWatch;
+
+  Status start();
+  Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
+  int find_service(const std::string& service, bool directory, udp::Greeting* answer);
+  void join_directory();
+  bool hold_directory();
+  bool watch_holder();
+
+  ContextCore& context_;
+  const NetworkOptions options_;
+  std::shared_ptr<udp::UdpNode> node_;
+  std::mutex mutex_;  ///< guards directory_; taken before a node's
+  std::shared_ptr<udp::UdpNode> directory_;
+  std::shared_ptr<Pollable> holder_;  ///< the name by which others see that we hold the directory
+};
+
+}  // namespace clan::engine

@@ -1,0 +1,261 @@
+// The transport's cryptography by OpenSSL 3: X25519, HKDF-SHA-256, HMAC-SHA-256, AES-256-GCM.
+// docs/wire.md, Security, says which key is made of what. The only place that knows OpenSSL; a
+// library of its own.
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include "link/udp/security_library.h"
+
+namespace clan::udp {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+const unsigned char* raw(const std::byte* p) { return reinterpret_cast<const unsigned char*>(p); }
+unsigned char* raw(std::byte* p) { return reinterpret_cast<unsigned char*>(p); }
+
+/// 32 bytes that are wiped when they go.
+struct Secret {
+  std::array<std::byte, 32> bytes{};
+  Secret() = default;
+  Secret(const Secret&) = default;
+  Secret& operator=(const Secret&) = default;
+  ~Secret() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
+};
+
+bool hmac(Bytes key, Bytes message, Secret* out) {
+  unsigned int n = 0;
+  return HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), raw(message.data()),
+              message.size(), raw(out->bytes.data()), &n) != nullptr &&
+         n == out->bytes.size();
+}
+
+// HKDF-Expand (RFC 5869) for at most 32 bytes: one block.
+bool expand(const Secret& from, std::string_view label, Bytes context, Secret* out) {
+  std::array<std::byte, 128> info;
+  if (label.size() + context.size() + 1 > info.size()) return false;
+  std::memcpy(info.data(), label.data(), label.size());
+  if (!context.empty()) std::memcpy(info.data() + label.size(), context.data(), context.size());
+  const std::size_t n = label.size() + context.size();
+  info[n] = std::byte{1};
+  return hmac(from.bytes, Bytes(info).first(n + 1), out);
+}
+
+struct PkeyDeleter {
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+  void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
+  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
+};
+using Pkey = std::unique_ptr<EVP_PKEY, PkeyDeleter>;
+using PkeyContext = std::unique_ptr<EVP_PKEY_CTX, PkeyDeleter>;
+using CipherContext = std::unique_ptr<EVP_CIPHER_CTX, PkeyDeleter>;
+
+class Share final : public KeyShare {
+ public:
+  bool make() {
+    PkeyContext context(EVP_PKEY_CTX_new_id(EVP_PKEY_X25519, nullptr));
+    EVP_PKEY* key = nullptr;
+    if (!context || EVP_PKEY_keygen_init(context.get()) <= 0 ||
+        EVP_PKEY_keygen(context.get(), &key) <= 0)
+      return false;
+    key_.reset(key);
+    std::size_t n = public_.size();
+    return EVP_PKEY_get_raw_public_key(key, raw(public_.data()), &n) == 1 && n == public_.size();
+  }
+  std::span<const std::byte> bytes() const override { return public_; }
+  // False for a share that leaves nothing secret (a point of small order): OpenSSL refuses it.
+  bool derive(Bytes theirs, Secret* shared) {
+    Pkey peer(
+        EVP_PKEY_new_raw_public_key(EVP_PKEY_X25519, nullptr, raw(theirs.data()), theirs.size()));
+    PkeyContext context(EVP_PKEY_CTX_new(key_.get(), nullptr));
+    std::size_t n = shared->bytes.size();
+    return peer && context && EVP_PKEY_derive_init(context.get()) > 0 &&
+           EVP_PKEY_derive_set_peer(context.get(), peer.get()) > 0 &&
+           EVP_PKEY_derive(context.get(), raw(shared->bytes.data()), &n) > 0 &&
+           n == shared->bytes.size();
+  }
+
+ private:
+  Pkey key_;
+  std::array<std::byte, kShareBytes> public_{};
+};
+
+/// AES-256-GCM under one key of one direction.
+class Aead {
+ public:
+  Aead(const Secret& direction, std::uint64_t index, bool seals) : index_(index), seals_(seals) {
+    std::array<std::byte, 8> context;
+    for (std::size_t i = 0; i < 8; ++i)
+      context[i] = static_cast<std::byte>(index >> (56 - 8 * i) & 0xff);
+    Secret key, iv;
+    context_.reset(EVP_CIPHER_CTX_new());
+    if (!context_ || !expand(direction, "clan key", context, &key) ||
+        !expand(direction, "clan iv", context, &iv)) {
+      return;
+    }
+    std::copy_n(iv.bytes.begin(), iv_.size(), iv_.begin());
+    ok_ = EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, raw(key.bytes.data()),
+                            nullptr, seals ? 1 : 0) == 1;
+  }
+  std::uint64_t index() const { return index_; }
+
+  // The tag is read when opening and written when sealing.
+  bool run(std::uint64_t number, Bytes header, Bytes plain, std::span<std::byte> body,
+           std::byte* tag) {
+    std::array<unsigned char, 12> nonce;
+    for (std::size_t i = 0; i < nonce.size(); ++i) {
+      const auto shift = static_cast<unsigned>(8 * (11 - i));
+      nonce[i] = static_cast<unsigned char>(iv_[i]) ^
+                 static_cast<unsigned char>(i < 4 ? 0 : number >> shift & 0xff);
+    }
+    EVP_CIPHER_CTX* c = context_.get();
+    int n = 0;
+    unsigned char last[16];
+    if (!ok_ || EVP_CipherInit_ex(c, nullptr, nullptr, nullptr, nonce.data(), seals_ ? 1 : 0) != 1)
+      return false;
+    if (!seals_ && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag) != 1) return false;
+    if (EVP_CipherUpdate(c, nullptr, &n, raw(header.data()), static_cast<int>(header.size())) != 1)
+      return false;
+    if (!plain.empty() &&
+        EVP_CipherUpdate(c, nullptr, &n, raw(plain.data()), static_cast<int>(plain.size())) != 1) {
+      return false;
+    }
+    if (!body.empty() && EVP_CipherUpdate(c, raw(body.data()), &n, raw(body.data()),
+                                          static_cast<int>(body.size())) != 1) {
+      return false;
+    }
+    if (EVP_CipherFinal_ex(c, last, &n) != 1) return false;
+    return !seals_ || EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, kTagBytes, tag) == 1;
+  }
+
+ private:
+  CipherContext context_;
+  std::array<std::byte, 12> iv_{};
+  std::uint64_t index_;
+  bool seals_;
+  bool ok_ = false;
+};
+
+class Keys final : public Session {
+ public:
+  static constexpr unsigned kNumberBits = 24;  ///< of a packet number, under one key
+
+  Keys(Mode mode, const Secret& sending, const Secret& receiving, const Tag& accept)
+      : encrypts_(mode == Mode::kEncrypt),
+        sending_(sending),
+        receiving_(receiving),
+        accept_(accept) {}
+
+  void seal(std::uint64_t number, Bytes header, std::span<std::byte> body,
+            std::span<std::byte> tag) override {
+    const std::uint64_t index = number >> kNumberBits;
+    if (!seal_ || seal_->index() != index) seal_ = std::make_unique<Aead>(sending_, index, true);
+    if (!seal_->run(number, header, encrypts_ ? Bytes() : Bytes(body),
+                    encrypts_ ? body : std::span<std::byte>(), tag.data())) {
+      // OpenSSL has no memory: a packet that nobody accepts, and nothing in clear.
+      std::fill(body.begin(), body.end(), std::byte{0});
+      std::fill(tag.begin(), tag.end(), std::byte{0});
+    }
+  }
+
+  bool open(std::uint64_t number, Bytes header, std::span<std::byte> body, Bytes tag) override {
+    Aead* key = opening_key(number >> kNumberBits);
+    if (key == nullptr) return false;
+    Tag copy;
+    std::copy(tag.begin(), tag.end(), copy.begin());
+    if (!key->run(number, header, encrypts_ ? Bytes() : Bytes(body),
+                  encrypts_ ? body : std::span<std::byte>(), copy.data())) {
+      return false;
+    }
+    newest_ = std::max(newest_, key->index());
+    return true;
+  }
+
+  Tag accept_mac() override { return accept_; }
+
+ private:
+  // The key that is in use, the one before it for packets that are late, and the next: what a
+  // stranger writes into a packet's number makes us derive no others.
+  Aead* opening_key(std::uint64_t index) {
+    if (index > newest_ + 1 || index + 1 < newest_) return nullptr;
+    std::unique_ptr<Aead>& place = open_[index % open_.size()];
+    if (!place || place->index() != index) place = std::make_unique<Aead>(receiving_, index, false);
+    return place.get();
+  }
+
+  bool encrypts_;
+  Secret sending_, receiving_;
+  Tag accept_;
+  std::unique_ptr<Aead> seal_;
+  std::array<std::unique_ptr<Aead>, 3> open_;
+  std::uint64_t newest_ = 0;  ///< index of the newest key under which the peer has sealed
+};
+
+class OpensslSecurity final : public Security {
+ public:
+  explicit OpensslSecurity(Mode mode) : mode_(mode) {}
+
+  bool set_key(Bytes key) {
+    static constexpr std::string_view kSalt = "clan pre-shared key 1";
+    Secret extracted;
+    return hmac(std::as_bytes(std::span(kSalt)), key, &extracted) &&
+           expand(extracted, "clan salt", {}, &salt_) &&
+           expand(extracted, "clan mac", {}, &mac_key_);
+  }
+
+  Mode mode() const override { return mode_; }
+
+  std::unique_ptr<KeyShare> make_share() override {
+    auto share = std::make_unique<Share>();
+    if (!share->make()) return nullptr;
+    return share;
+  }
+
+  Tag mac(Bytes bytes) override {
+    Secret full;
+    Tag tag{};
+    if (hmac(mac_key_.bytes, bytes, &full))
+      std::copy_n(full.bytes.begin(), tag.size(), tag.begin());
+    return tag;
+  }
+
+  std::unique_ptr<Session> agree(KeyShare& ours, Bytes theirs, bool client, Bytes hello,
+                                 Bytes accept) override {
+    Secret shared, extracted, ends[2], confirm;
+    std::array<std::byte, 2 * SHA256_DIGEST_LENGTH> transcript;
+    SHA256(raw(hello.data()), hello.size(), raw(transcript.data()));
+    SHA256(raw(accept.data()), accept.size(), raw(transcript.data() + SHA256_DIGEST_LENGTH));
+    if (theirs.size() != kShareBytes || !static_cast<Share&>(ours).derive(theirs, &shared) ||
+        !hmac(salt_.bytes, shared.bytes, &extracted) ||
+        !expand(extracted, "clan client", transcript, &ends[0]) ||
+        !expand(extracted, "clan server", transcript, &ends[1]) ||
+        !expand(extracted, "clan accept", transcript, &confirm)) {
+      return nullptr;
+    }
+    Tag tag;
+    std::copy_n(confirm.bytes.begin(), tag.size(), tag.begin());
+    return std::make_unique<Keys>(mode_, ends[client ? 0 : 1], ends[client ? 1 : 0], tag);
+  }
+
+ private:
+  Mode mode_;
+  Secret salt_, mac_key_;
+};
+
+Security* make(Mode mode, const std::byte* key, std::size_t key_bytes) {
+  auto security = std::make_unique<OpensslSecurity>(mode);
+  return security->set_key({key, key_bytes}) ? security.release() : nullptr;
+}
+
+}  // namespace
+}  // namespace clan::udp
+
+extern "C" __attribute__((visibility("default")))
+const clan::udp::SecurityLibrary clan_security_library = {clan::udp::kSecurityAbi, clan::udp::make};

@@ -1,0 +1,363 @@
+// UdpLink: what the engine asks of it. What comes from the peer is in udp_link_receive.cc.
+#include "link/udp/udp_link.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "clan/clock.h"
+#include "clan/cpu.h"
+#include "clan/log.h"
+#include "link/udp/udp_node.h"
+
+namespace clan::udp {
+namespace {
+
+constexpr std::uint8_t kUrgent = 0, kBulk = 3;
+constexpr std::uint64_t kAnswerTimeout = 10 * kSecond;
+constexpr std::uint64_t kSpin = 50'000;         ///< a wait polls for so long
+constexpr std::uint64_t kMostQueued = 1 << 20;  ///< of channel 0, before a put waits
+constexpr std::size_t kPutOverhead = kDataHeader + kWholeFrame + 32 + kTagBytes;
+
+}  // namespace
+
+UdpLink::UdpLink(std::shared_ptr<UdpNode> node, Connection& connection, const Greeting& peer)
+    : node_(std::move(node)), connection_(&connection), peer_(peer) {}
+UdpLink::~UdpLink() = default;
+
+nic::LinkCapabilities UdpLink::capabilities() const {
+  nic::LinkCapabilities c;
+  c.translates = true;
+  c.name = "udp";
+  return c;
+}
+
+// Who holds the pre-shared key counts as our own user: user ids of other hosts mean nothing here.
+uid_t UdpLink::remote_uid() const { return node_->owner_.uid; }
+
+// --- sending, under the node's mutex
+// -----------------------------------------------------------------
+
+void UdpLink::send(std::uint8_t channel, const LinkHeader& header,
+                   std::span<const std::byte> payload, bool copy, bool notify,
+                   std::uint64_t token) {
+  if (connection_ == nullptr) return;
+  std::array<std::byte, kMostHeader> bytes;
+  const std::size_t n = write_link_header(bytes, header);
+  if (channel == kUrgent) ++urgent_sent_;
+  (void)node_->endpoint_.send(*connection_, channel,
+                              {std::span(bytes).first(n), payload, copy, notify, token});
+}
+
+void UdpLink::send_revoked(std::uint32_t aperture, std::uint32_t generation) {
+  LinkHeader h;
+  h.type = LinkMessageType::kRefused;
+  h.aperture = aperture;
+  h.generation = generation;
+  h.err = ESTALE;
+  send(kUrgent, h);
+}
+
+LinkHeader UdpLink::access(LinkMessageType type, const nic::RemoteHandle& handle,
+                           std::uint64_t offset) const {
+  LinkHeader h;
+  h.type = type;
+  h.aperture = handle.aperture;
+  h.generation = handle.generation_wanted;
+  h.key_image = handle.key_image;
+  h.offset = offset;
+  h.after = urgent_sent_;
+  return h;
+}
+
+// What this end knows already.
+int UdpLink::refusal(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
+                     Rights right) {
+  if (!alive()) return ECONNRESET;
+  if (offset > handle.length || length > handle.length - offset) return ERANGE;
+  if (!includes(handle.rights, right)) return EACCES;
+  auto it = imported_.find({handle.aperture, handle.generation_wanted});
+  return it == imported_.end() ? 0 : it->second.refused;
+}
+
+Status UdpLink::check(const nic::RemoteHandle& handle) {
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  std::lock_guard lock(node_->mutex_);
+  const int err = refusal(handle, 0, 0, Rights::kNone);
+  return err == 0 ? Status() : Error{err, "the aperture has been revoked"};
+}
+
+// Without the mutex. False: the link has gone meanwhile.
+bool UdpLink::wait_for_room() {
+  for (;;) {
+    if (node_->abandoned()) return false;
+    {
+      std::lock_guard lock(node_->mutex_);
+      if (connection_ == nullptr || !alive()) return false;
+      // In a batch the mutex is held, and the driver thread must not wait for itself.
+      if (node_->batch_ > 0 || connection_->queued_bytes(kUrgent) < kMostQueued ||
+          node_->on_driver_thread()) {
+        return true;
+      }
+    }
+    node_->progress();
+    cpu_pause();
+  }
+}
+
+// In pieces that fill a packet, so that each is placed straight from the packet it comes in.
+Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
+                    std::span<const std::byte> bytes, nic::PutOrder) {
+  do {
+    if (!wait_for_room()) return Error{ECONNRESET, "the peer is gone"};
+    std::lock_guard lock(node_->mutex_);
+    if (const int err = refusal(handle, offset, bytes.size(), Rights::kWrite); err != 0) {
+      return Error{err, "write to a remote aperture"};
+    }
+    if (bytes.empty() || connection_ == nullptr) return {};
+    node_->send_revocations();
+    const std::size_t piece = connection_->mtu().current() - kPutOverhead;
+    for (std::uint64_t sent = 0; sent < kMostQueued / 4 && !bytes.empty();) {
+      const std::size_t n = std::min(piece, bytes.size());
+      send(kUrgent, access(LinkMessageType::kPut, handle, offset), bytes.first(n));
+      bytes = bytes.subspan(n);
+      offset += n;
+      sent += n;
+    }
+    node_->after_call();
+  } while (!bytes.empty());
+  return {};
+}
+
+void UdpLink::begin_batch() {
+  (void)wait_for_room();
+  if (node_->abandoned()) return;
+  node_->mutex_.lock();
+  ++node_->batch_;
+}
+
+void UdpLink::end_batch() {
+  if (node_->abandoned()) return;
+  --node_->batch_;
+  node_->after_call();
+  node_->mutex_.unlock();
+}
+
+void UdpLink::announce_revoked(std::uint32_t aperture, std::uint32_t generation) {
+  node_->announce_revoked(shared_from_this(), aperture, generation);
+}
+
+Status UdpLink::after_access(const nic::RemoteHandle&, std::uint64_t, std::uint64_t,
+                             nic::AccessKind) {
+  return Error{EOPNOTSUPP, "nothing is mapped over this link"};
+}
+
+Status UdpLink::send_oob(const OobMessage& message) {
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  std::lock_guard lock(node_->mutex_);
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  node_->send_revocations();
+  OobMessage copy = message;
+  copy.length = std::min<std::uint32_t>(message.length, kOobPayload);
+  LinkHeader h;
+  h.type = LinkMessageType::kOob;
+  const std::size_t fixed = offsetof(OobMessage, payload);
+  send(kUrgent, h, std::as_bytes(std::span(&copy, 1)).first(fixed + copy.length));
+  node_->after_call();
+  return {};
+}
+
+// --- questions
+// ---------------------------------------------------------------------------------------
+
+Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
+  const std::uint64_t begin = monotonic_ns();
+  while (monotonic_ns() - begin < kSpin) {
+    node_->progress();
+    std::lock_guard lock(node_->mutex_);
+    if (pending_[request].answered || !alive()) break;
+  }
+  node_->before_sleep();
+  std::unique_lock lock(node_->mutex_);
+  node_->changed_.wait_for(lock, std::chrono::nanoseconds(kAnswerTimeout),
+                           [&] { return pending_[request].answered || !alive(); });
+  const Pending p = pending_[request];
+  pending_.erase(request);
+  if (p.answered) return p;
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  if (connection_ != nullptr) {
+    const ConnectionCounters& c = connection_->counters();
+    CLAN_WARN(
+        "process %u of another host has not answered for 10 s: %llu packets sent, %llu lost, %llu "
+        "received, %llu bytes under way, %llu waiting",
+        peer_.pid, static_cast<unsigned long long>(c.packets_sent),
+        static_cast<unsigned long long>(c.lost),
+        static_cast<unsigned long long>(c.packets_received),
+        static_cast<unsigned long long>(connection_->under_way()),
+        static_cast<unsigned long long>(connection_->queued_bytes(kUrgent) +
+                                        connection_->queued_bytes(kBulk)));
+  }
+  return Error{ETIMEDOUT, "the peer did not answer within 10 s"};
+}
+
+Status UdpLink::get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
+                          std::span<std::byte> bytes) {
+  std::uint64_t request;
+  {
+    std::lock_guard lock(node_->mutex_);
+    if (const int err = refusal(handle, offset, bytes.size(), Rights::kRead); err != 0) {
+      return Error{err, "read from a remote aperture"};
+    }
+    node_->send_revocations();
+    request = next_request_++;
+    Pending p;
+    p.local = bytes.data();
+    p.length = bytes.size();
+    pending_[request] = p;
+    LinkHeader h = access(LinkMessageType::kRead, handle, offset);
+    h.length = bytes.size();
+    h.request = request;
+    send(kUrgent, h);
+    node_->after_call();
+  }
+  auto answer = wait(request);
+  if (!answer) return answer.error();
+  if (answer->err != 0) return Error{answer->err, "read from a remote aperture"};
+  return {};
+}
+
+Status UdpLink::get(const nic::RemoteHandle& handle, std::uint64_t offset,
+                    std::span<std::byte> bytes) {
+  if (node_->on_driver_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  do {
+    const std::size_t n = std::min<std::size_t>(bytes.size(), kMostRead);
+    if (auto s = get_piece(handle, offset, bytes.first(n)); !s) return s;
+    bytes = bytes.subspan(n);
+    offset += n;
+  } while (!bytes.empty());
+  return {};
+}
+
+Result<nic::RemoteHandle> UdpLink::import(const RdmaCookie& cookie, bool may_wait) {
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  if (cookie.node != remote_node()) return Error{ESTALE, "RDMA cookie of another node"};
+  if (may_wait && node_->on_driver_thread()) {
+    return Error{EDEADLK, "the driver thread cannot wait for itself"};
+  }
+  nic::RemoteHandle handle;
+  handle.length = cookie.length;
+  handle.aperture = cookie.aperture;
+  handle.generation_wanted = cookie.generation;
+  handle.rights = cookie.rights;
+  handle.key_image = nic::key_image(cookie);
+  std::uint64_t request = 0;
+  {
+    std::lock_guard lock(node_->mutex_);
+    // Known before the answer comes: a revocation may be close behind it.
+    ++imported_[{handle.aperture, handle.generation_wanted}].references;
+    if (!may_wait) return handle;  // the owner checks every packet anyway
+    request = next_request_++;
+    pending_[request].kind = Pending::Kind::kImport;
+    LinkHeader h;
+    h.type = LinkMessageType::kImport;
+    h.request = request;
+    send(kUrgent, h, std::as_bytes(std::span(&cookie, 1)));
+    node_->after_call();
+  }
+  auto answer = wait(request);
+  if (answer.ok() && answer->err == 0) return handle;
+  release(handle);
+  if (!answer) return answer.error();
+  return Error{answer->err, "the owner of the aperture refused the import"};
+}
+
+void UdpLink::release(const nic::RemoteHandle& handle) {
+  if (node_->abandoned()) return;
+  std::lock_guard lock(node_->mutex_);
+  auto it = imported_.find({handle.aperture, handle.generation_wanted});
+  if (it != imported_.end() && --it->second.references <= 0) imported_.erase(it);
+}
+
+// --- RDMA
+// --------------------------------------------------------------------------------------------
+
+nic::TransferResult UdpLink::transfer(const nic::Transfer& t) {
+  using Kind = nic::TransferResult::Kind;
+  if (!alive()) return {Kind::kError, ECONNRESET};
+  std::lock_guard lock(node_->mutex_);
+  const bool write = t.op == RdmaOp::kWrite;
+  if (const int err =
+          refusal(*t.remote, t.remote_offset, t.length, write ? Rights::kWrite : Rights::kRead);
+      err != 0) {
+    return {Kind::kError, err};
+  }
+  if (transfers_ >= kMostTransfers || (!write && t.length > kMostRead)) {
+    return {transfers_ >= kMostTransfers ? Kind::kBusy : Kind::kError, EAGAIN};
+  }
+  node_->send_revocations();
+  const std::uint64_t request = next_request_++;
+  Pending p;
+  p.kind = write ? Pending::Kind::kWrite : Pending::Kind::kRead;
+  p.sent = !write;
+  p.token = t.token;
+  p.local = t.local;
+  p.length = t.length;
+  pending_[request] = p;
+  ++transfers_;
+  LinkHeader h =
+      access(write ? LinkMessageType::kWrite : LinkMessageType::kRead, *t.remote, t.remote_offset);
+  h.request = request;
+  h.length = t.length;
+  if (write) {
+    send(kBulk, h, {t.local, static_cast<std::size_t>(t.length)}, false, true, request);
+  } else {
+    send(kBulk, h);
+  }
+  node_->after_call();
+  return {Kind::kPending, 0};
+}
+
+void UdpLink::cancel(std::uint64_t token) {
+  if (node_->abandoned()) return;
+  std::lock_guard lock(node_->mutex_);
+  for (auto it = pending_.begin(); it != pending_.end(); ++it) {
+    const Pending& p = it->second;
+    const bool transfer = p.kind == Pending::Kind::kWrite || p.kind == Pending::Kind::kRead;
+    if (!transfer || p.token != token) continue;
+    if (connection_ != nullptr && !p.sent) connection_->detach(kBulk, it->first);
+    pending_.erase(it);
+    --transfers_;
+    return;
+  }
+}
+
+// --- progress, the end
+// -------------------------------------------------------------------------------
+
+void UdpLink::progress() { node_->progress(); }
+void UdpLink::before_sleep() { node_->before_sleep(); }
+
+void UdpLink::shut_down() {
+  if (node_->abandoned()) return;
+  std::lock_guard lock(node_->mutex_);
+  detached_ = true;
+  // PAIR udp_link.alive: no up-call follows
+  alive_.store(false, std::memory_order_release);
+  pending_.clear();
+  transfers_ = 0;
+  if (connection_ != nullptr) {
+    connection_->detach_all();
+    node_->endpoint_.close(*connection_, 0, monotonic_ns());
+    node_->after_call();
+  }
+  node_->changed_.notify_all();
+}
+
+void UdpLink::abandon_after_fork() {
+  // PAIR udp_link.alive: the child has one thread
+  alive_.store(false, std::memory_order_release);
+  node_->abandon_after_fork();
+}
+
+}  // namespace clan::udp

@@ -1,0 +1,406 @@
+#include "link/udp/udp_node.h"
+
+#include <poll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/random.h"
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "link/udp/udp_link.h"
+
+namespace clan::udp {
+namespace {
+
+// A thread polls when it has looked so often since the driver thread did, the last time so short
+// ago.
+constexpr unsigned kPolls = 4;
+constexpr std::uint64_t kJustNow = 30'000;
+constexpr std::uint64_t kTick = kMillisecond / 2;  ///< how long the driver thread keeps out then
+constexpr int kMostRuns = 64;  ///< of the pump, before other descriptors get their turn
+constexpr int kMostRedirections = 2;
+
+}  // namespace
+
+/// One of the node's descriptors under the reactor.
+class UdpNode::Event final : public Pollable {
+ public:
+  enum class Kind { kSocket, kTimer, kKick };
+  Event(std::weak_ptr<UdpNode> node, Kind kind, int fd)
+      : node_(std::move(node)), kind_(kind), fd_(fd) {}
+  void on_ready(std::uint32_t) override {
+    auto node = node_.lock();
+    if (!node) return;
+    std::uint64_t count;
+    if (kind_ != Kind::kSocket && ::read(fd_, &count, sizeof count) < 0) return;
+    node->drive(kind_ == Kind::kTimer);
+  }
+
+ private:
+  std::weak_ptr<UdpNode> node_;
+  Kind kind_;
+  int fd_;
+};
+
+UdpNode::UdpNode(NodeOwner owner, std::unique_ptr<PacketIo> io, std::unique_ptr<Security> security,
+                 const Options& options)
+    : owner_(std::move(owner)),
+      mode_(security ? security->mode() : Mode::kOff),
+      security_(std::move(security)),
+      io_(std::move(io)),
+      endpoint_(options, *this, random_u64, security_.get()),
+      pump_(endpoint_, *io_) {}
+
+UdpNode::~UdpNode() = default;
+
+Result<std::shared_ptr<UdpNode>> UdpNode::create(NodeOwner owner, std::unique_ptr<PacketIo> io,
+                                                 std::unique_ptr<Security> security,
+                                                 const Options& options) {
+  std::shared_ptr<UdpNode> node(
+      new UdpNode(std::move(owner), std::move(io), std::move(security), options));
+  if (auto s = node->start(); !s) return s.error();
+  return node;
+}
+
+Status UdpNode::start() {
+  timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!timer_) return errno_error("timerfd_create");
+  auto kick = create_eventfd();
+  if (!kick) return kick.error();
+  kick_ = std::move(*kick);
+  Reactor& reactor = *owner_.reactor;
+  auto event = [&](Event::Kind kind, int fd) {
+    return reactor.add(fd, std::make_shared<Event>(weak_from_this(), kind, fd));
+  };
+  if (auto s = event(Event::Kind::kTimer, timer_.get()); !s) return s;
+  if (auto s = event(Event::Kind::kKick, kick_.get()); !s) return s;
+  std::lock_guard lock(mutex_);
+  watch_socket(true);
+  return watching_ ? Status() : Error{EIO, "the UDP socket cannot be watched"};
+}
+
+// --- progress
+// ----------------------------------------------------------------------------------------
+
+bool UdpNode::pump(std::uint64_t now) {
+  send_revocations();
+  return pump_.run(now);
+}
+
+// After a call that may have something to send.
+void UdpNode::after_call() {
+  if (batch_ > 0 || shut_down_) return;
+  (void)pump_.flush(monotonic_ns());
+  if (watching_) set_timer();
+  if (!up_calls_.empty()) kick();
+}
+
+void UdpNode::kick() {
+  if (std::exchange(kicked_, true)) return;
+  signal_eventfd(kick_.get());
+}
+
+void UdpNode::progress() {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || shut_down_) return;  // whoever has it is at it
+  const std::uint64_t now = monotonic_ns();
+  polled_at_ = now;
+  ++polls_;
+  (void)pump(now);
+  if (watching_) set_timer();
+  if (!up_calls_.empty()) kick();
+}
+
+void UdpNode::before_sleep() {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  polled_at_ = 0;
+  if (watching_ || shut_down_) return;
+  watch_socket(true);
+  set_timer();
+}
+
+void UdpNode::watch_socket(bool on) {
+  if (on == watching_) return;
+  const int fd = io_->descriptor();
+  if (!on) {
+    owner_.reactor->remove(fd);
+    output_watched_ = false;
+  } else if (!owner_.reactor->add(
+                 fd, std::make_shared<Event>(weak_from_this(), Event::Kind::kSocket, fd))) {
+    return;
+  }
+  watching_ = on;
+}
+
+// Arms the timer for the endpoint's next time-out; later ones find it armed.
+void UdpNode::set_timer() {
+  if (pump_.waits_for_room() != output_watched_) {
+    output_watched_ = pump_.waits_for_room();
+    owner_.reactor->watch_output(io_->descriptor(), output_watched_);
+  }
+  const std::uint64_t at = std::max<std::uint64_t>(endpoint_.next_timeout(), 1);
+  if (at >= timer_at_) return;
+  timer_at_ = at;
+  itimerspec when{};
+  when.it_value.tv_sec = static_cast<time_t>(at / kSecond);
+  when.it_value.tv_nsec = static_cast<long>(at % kSecond);
+  (void)::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
+}
+
+void UdpNode::drive(bool ticked) {
+  {
+    std::lock_guard lock(mutex_);
+    kicked_ = false;
+    if (shut_down_) return;
+    if (ticked) timer_at_ = kNever;
+    std::uint64_t now = monotonic_ns();
+    const bool polled = std::exchange(polls_, 0) >= kPolls && now - polled_at_ < kJustNow;
+    if (polled) {
+      // A thread is waiting and fetches what comes. Later we see whether it still does.
+      watch_socket(false);
+      itimerspec when{};
+      when.it_value.tv_nsec = static_cast<long>(kTick);
+      (void)::timerfd_settime(timer_.get(), 0, &when, nullptr);
+      timer_at_ = kNever;
+    } else {
+      for (int i = 0; i < kMostRuns && pump(now); ++i) now = monotonic_ns();
+      watch_socket(true);
+      set_timer();
+    }
+  }
+  hand_out();
+}
+
+// Driver thread, without the mutex: the engine may call us in these.
+void UdpNode::hand_out() {
+  for (;;) {
+    UpCall call;
+    {
+      std::lock_guard lock(mutex_);
+      if (up_calls_.empty() || shut_down_) return;
+      call = std::move(up_calls_.front());
+      up_calls_.pop_front();
+    }
+    nic::LinkSink& sink = *owner_.sink;
+    switch (call.kind) {
+      case UpCall::Kind::kOob: sink.on_oob(call.link, call.message); break;
+      case UpCall::Kind::kTransferDone:
+        sink.on_transfer_done(call.token, call.err, call.bytes);
+        break;
+      case UpCall::Kind::kDown: sink.on_link_down(call.link); break;
+      case UpCall::Kind::kMisbehaviour: sink.on_misbehaviour(call.link); break;
+    }
+  }
+}
+
+// --- revocations
+// -------------------------------------------------------------------------------------
+
+void UdpNode::announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aperture,
+                               std::uint32_t generation) {
+  if (abandoned()) return;
+  std::lock_guard lock(revoked_mutex_);
+  revoked_.push_back({link, aperture, generation});
+  // PAIR udp_node.revoked: what is in the list is sent by whoever looks next
+  if (!any_revoked_.exchange(true, std::memory_order_acq_rel)) signal_eventfd(kick_.get());
+}
+
+void UdpNode::send_revocations() {
+  // PAIR udp_node.revoked: sees the list
+  if (!any_revoked_.load(std::memory_order_acquire)) return;
+  std::vector<Revoked> revoked;
+  {
+    std::lock_guard lock(revoked_mutex_);
+    revoked.swap(revoked_);
+    any_revoked_.store(false, std::memory_order_relaxed);  // relaxed: under the mutex
+  }
+  for (const Revoked& r : revoked) {
+    if (auto link = r.link.lock()) link->send_revoked(r.aperture, r.generation);
+  }
+}
+
+// --- beginning
+// ---------------------------------------------------------------------------------------
+
+Result<UdpNode::Dialled> UdpNode::dial(const SocketAddress& to, const std::string& service,
+                                       std::uint64_t deadline_ns) {
+  if (on_driver_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
+  SocketAddress at = to;
+  for (int i = 0; i <= kMostRedirections; ++i) {
+    auto found = dial_once(at, service, deadline_ns);
+    if (!found || found->peer.port == 0) return found;
+    at.port = found->peer.port;  // another process of that host has it
+    found->link->shut_down();
+  }
+  return Error{ELOOP, "that host sends us from one port to another"};
+}
+
+Result<UdpNode::Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& service,
+                                            std::uint64_t deadline_ns) {
+  Greeting ours;
+  ours.node = owner_.node.value;
+  ours.uid = owner_.uid;
+  ours.pid = static_cast<std::uint32_t>(::getpid());
+  ours.service = service;
+  std::array<std::byte, kMostGreeting> greeting;
+  const std::size_t n = write_greeting(greeting, ours);
+  if (n == 0)
+    return Error{ENAMETOOLONG, "the name of a service on another host has at most 255 bytes"};
+  std::unique_lock lock(mutex_);
+  if (shut_down_) return Error{ESHUTDOWN, "the context has been shut down"};
+  Dialling dialling;
+  Connection* c = endpoint_.connect(to, std::span(greeting).first(n), monotonic_ns());
+  if (c == nullptr) return Error{EIO, "OpenSSL has failed"};
+  dialling_[c] = &dialling;
+  after_call();
+  while (!dialling.done) {
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline_ns) {
+      dialling_.erase(c);
+      endpoint_.close(*c, ETIMEDOUT, now);
+      return Error{ETIMEDOUT, "no answer from that host: nobody is there, or it has another key"};
+    }
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
+  }
+  if (dialling.err == 0) return std::move(dialling.found);
+  switch (dialling.err) {
+    case ETIMEDOUT:
+      return Error{ETIMEDOUT, "no answer from that host: nobody is there, or it has another key"};
+    case ECONNREFUSED: return Error{ECONNREFUSED, "nobody offers this service on that host"};
+    case EPROTO: return Error{EPROTO, "that host has another security mode, or another version"};
+    default: return Error{dialling.err, "that host refused the link"};
+  }
+}
+
+std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer) {
+  auto link = std::make_shared<UdpLink>(shared_from_this(), c, peer);
+  c.user = link.get();
+  links_[&c] = link;
+  return link;
+}
+
+int UdpNode::on_request(const SocketAddress&, std::span<const std::byte> greeting,
+                        std::span<std::byte> answer, std::size_t* answer_bytes) {
+  Greeting client, ours;
+  if (shut_down_) return ESHUTDOWN;
+  if (!read_greeting(greeting, &client)) return EPROTO;
+  ours.node = owner_.node.value;
+  ours.uid = owner_.uid;
+  ours.pid = static_cast<std::uint32_t>(::getpid());
+  if (!client.service.empty()) {
+    if (const int err = owner_.find_service(client.service, &ours); err != 0) return err;
+  }
+  std::array<std::byte, kMostGreeting> bytes;
+  *answer_bytes = write_greeting(bytes, ours);
+  std::copy_n(bytes.begin(), *answer_bytes, answer.begin());
+  return 0;
+}
+
+void UdpNode::on_established(Connection& c, std::span<const std::byte> greeting) {
+  Greeting peer;
+  if (!read_greeting(greeting, &peer)) {
+    endpoint_.close(c, EPROTO, monotonic_ns());
+    return;
+  }
+  auto it = dialling_.find(&c);
+  if (it == dialling_.end()) {
+    owner_.on_link(make_link(c, peer));
+    return;
+  }
+  it->second->found = {make_link(c, peer), peer};
+  it->second->done = true;
+  dialling_.erase(it);
+  changed_.notify_all();
+}
+
+// --- up-calls of the transport
+// -----------------------------------------------------------------------
+
+bool UdpNode::on_fragment(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
+                          std::uint32_t total, std::uint32_t offset,
+                          std::span<const std::byte> bytes) {
+  UdpLink* link = link_of(c);
+  return link == nullptr || link->on_fragment(channel, header, total, offset, bytes);
+}
+
+void UdpNode::on_message(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
+                         std::uint32_t total, std::span<const std::byte> payload) {
+  if (UdpLink* link = link_of(c)) link->on_message(channel, header, total, payload);
+}
+
+void UdpNode::on_sent(Connection& c, std::uint8_t, std::uint64_t token) {
+  if (UdpLink* link = link_of(c)) link->on_sent(token);
+}
+
+void UdpNode::on_down(Connection& c, int err) {
+  if (auto it = dialling_.find(&c); it != dialling_.end()) {
+    it->second->err = err == 0 ? ECONNRESET : err;
+    it->second->done = true;
+    dialling_.erase(it);
+    changed_.notify_all();
+  }
+  auto it = links_.find(&c);
+  if (it == links_.end()) return;
+  auto link = std::move(it->second);
+  links_.erase(it);
+  c.user = nullptr;
+  link->on_down(err);
+}
+
+// --- the end
+// -----------------------------------------------------------------------------------------
+
+void UdpNode::shut_down(std::uint64_t patience_ns) {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_);
+  if (std::exchange(shut_down_, true)) return;
+  up_calls_.clear();
+  send_revocations();
+  const std::uint64_t begin = monotonic_ns();
+  std::vector<Connection*> open;
+  for (auto& [connection, link] : links_) open.push_back(connection);
+  for (Connection* c : open) endpoint_.close(*c, 0, begin);
+  for (std::uint64_t now = begin; endpoint_.connections() > 0 && now - begin < patience_ns;
+       now = monotonic_ns()) {
+    if (pump_.run(now)) continue;
+    pollfd fd{io_->descriptor(), POLLIN, 0};
+    (void)::poll(&fd, 1, 1);
+  }
+  for (auto& [connection, link] : links_) link->forget_connection();
+  links_.clear();
+  for (auto& [connection, dialling] : dialling_) dialling->err = ESHUTDOWN, dialling->done = true;
+  dialling_.clear();
+  changed_.notify_all();
+}
+
+void UdpNode::break_links(int err) {
+  std::lock_guard lock(mutex_);
+  std::vector<Connection*> open;
+  for (auto& [connection, link] : links_) open.push_back(connection);
+  for (Connection* c : open) endpoint_.close(*c, err, monotonic_ns());
+  for (Connection* c : open) on_down(*c, err);
+  kick();
+}
+
+bool UdpNode::all_acknowledged() {
+  std::lock_guard lock(mutex_);
+  return std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
+    const Connection& c = *entry.first;
+    return c.under_way() == 0 && c.queued_bytes(0) == 0 && c.queued_bytes(3) == 0;
+  });
+}
+
+void UdpNode::abandon_after_fork() {
+  abandoned_.store(true, std::memory_order_relaxed);  // relaxed: the child has one thread
+  io_.reset();
+  timer_.reset();
+  kick_.reset();
+}
+
+}  // namespace clan::udp

@@ -1,0 +1,177 @@
+// UdpNode: one context on the network: a socket, the transport's endpoint over it, and the links to
+// other hosts.
+//
+//   application threads --put, get, progress()--> [ mutex: Endpoint, PacketPump, links ] <-- driver
+//   thread
+//                                                            | out-of-band, completions, deaths
+//                                                            v
+//                                            LinkSink, from the driver thread, without the mutex
+//
+// Whoever waits makes progress, by progress(); the driver thread does where nobody has for a
+// millisecond. While threads poll it does not watch the socket, or each packet would wake it as
+// well.
+//
+// Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex,
+// then the Nic's and ContextCore::mutex_; revocations are announced under the latter and so only
+// noted here.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/reactor.h"
+#include "link/udp/endpoint.h"
+#include "link/udp/link_wire.h"
+#include "link/udp/packet_io.h"
+#include "nic/link.h"
+#include "nic/nic.h"
+
+namespace clan::udp {
+
+class UdpLink;
+
+/// What a node needs of its context. All of it outlives shut_down().
+struct NodeOwner {
+  NodeId node;
+  uid_t uid = 0;
+  nic::Nic* nic = nullptr;
+  nic::LinkSink* sink = nullptr;
+  Reactor* reactor = nullptr;
+  /// Where a service is, for a client that asks: fills endpoint or port. An errno: it is not here.
+  std::function<int(const std::string& service, Greeting* answer)> find_service;
+  /// A link that a peer has made. Under the node's mutex.
+  std::function<void(std::shared_ptr<nic::Link>)> on_link;
+};
+
+class UdpNode final : public EndpointSink, public std::enable_shared_from_this<UdpNode> {
+ public:
+  static Result<std::shared_ptr<UdpNode>> create(NodeOwner owner, std::unique_ptr<PacketIo> io,
+                                                 std::unique_ptr<Security> security,
+                                                 const Options& options);
+  ~UdpNode();
+
+  struct Dialled {
+    std::shared_ptr<UdpLink> link;
+    Greeting peer;
+  };
+  /// A link with the node at `to`. ECONNREFUSED: no such service there; ETIMEDOUT: nobody answers,
+  /// or somebody with another key.
+  Result<Dialled> dial(const SocketAddress& to, const std::string& service,
+                       std::uint64_t deadline_ns);
+
+  SocketAddress local_address() const { return io_->local_address(); }
+  Mode mode() const { return mode_; }
+  /// Takes what has come and sends what may be sent, unless another thread is at it.
+  void progress();
+  /// The calling thread stops polling: the driver thread watches the socket from now on.
+  void before_sleep();
+  /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
+  /// `patience_ns`. After the reactor has stopped; there are no up-calls any more.
+  void shut_down(std::uint64_t patience_ns);
+  void abandon_after_fork();
+
+  /// For tests: ends all links as if the peers were dead; nothing waits to be sent or acknowledged.
+  void break_links(int err);
+  bool all_acknowledged();
+  // relaxed: a child has one thread
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
+
+  // EndpointSink, under the mutex.
+  int on_request(const SocketAddress& from, std::span<const std::byte> greeting,
+                 std::span<std::byte> answer, std::size_t* answer_bytes) override;
+  void on_established(Connection& connection, std::span<const std::byte> greeting) override;
+  bool on_fragment(Connection& connection, std::uint8_t channel, std::span<const std::byte> header,
+                   std::uint32_t total, std::uint32_t offset,
+                   std::span<const std::byte> bytes) override;
+  void on_message(Connection& connection, std::uint8_t channel, std::span<const std::byte> header,
+                  std::uint32_t total, std::span<const std::byte> payload) override;
+  void on_sent(Connection& connection, std::uint8_t channel, std::uint64_t token) override;
+  void on_down(Connection& connection, int err) override;
+
+ private:
+  friend class UdpLink;
+  class Event;
+
+  /// To be told to the sink, by the driver thread.
+  struct UpCall {
+    enum class Kind : std::uint8_t { kOob, kTransferDone, kDown, kMisbehaviour };
+    Kind kind;
+    std::shared_ptr<UdpLink> link;
+    OobMessage message;
+    std::uint64_t token = 0;
+    int err = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Dialling {
+    bool done = false;
+    int err = 0;
+    Dialled found;
+  };
+  Result<Dialled> dial_once(const SocketAddress& to, const std::string& service,
+                            std::uint64_t deadline_ns);
+  std::shared_ptr<UdpLink> make_link(Connection& connection, const Greeting& peer);
+  UdpLink* link_of(Connection& connection) { return static_cast<UdpLink*>(connection.user); }
+
+  UdpNode(NodeOwner owner, std::unique_ptr<PacketIo> io, std::unique_ptr<Security> security,
+          const Options& options);
+  Status start();
+  bool on_driver_thread() const { return owner_.reactor->on_reactor_thread(); }
+  void tell(UpCall call) { up_calls_.push_back(std::move(call)); }
+  void announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aperture,
+                        std::uint32_t generation);
+
+  // Under the mutex.
+  bool pump(std::uint64_t now);
+  void send_revocations();
+  void set_timer();
+  void watch_socket(bool on);
+  void kick();
+  void after_call();
+
+  // Driver thread.
+  void drive(bool ticked);
+  void hand_out();
+
+  const NodeOwner owner_;
+  const Mode mode_;
+  std::unique_ptr<Security> security_;
+  std::unique_ptr<PacketIo> io_;
+  Fd timer_, kick_;
+
+  std::recursive_mutex mutex_;
+  std::condition_variable_any changed_;  ///< answers have come, a link has gone
+  Endpoint endpoint_;
+  PacketPump pump_;
+  unsigned batch_ = 0;  ///< begin_batch() less end_batch(), of the thread that holds the mutex
+  bool shut_down_ = false;
+  std::atomic<bool> abandoned_{
+      false};              ///< a forked child's: nothing is touched, not even the mutex
+  bool watching_ = false;  ///< the driver thread watches the socket
+  bool output_watched_ = false;
+  bool kicked_ = false;  ///< the driver thread will come for the up-calls
+  std::uint64_t timer_at_ = kNever;
+  std::uint64_t polled_at_ = 0;  ///< when a thread last made progress while it waited
+  unsigned polls_ = 0;           ///< how often since the driver thread looked
+  std::deque<UpCall> up_calls_;
+  std::unordered_map<Connection*, Dialling*> dialling_;
+  std::unordered_map<Connection*, std::shared_ptr<UdpLink>> links_;
+
+  std::mutex revoked_mutex_;  ///< a leaf: taken under ContextCore::mutex_
+  struct Revoked {
+    std::weak_ptr<UdpLink> link;
+    std::uint32_t aperture, generation;
+  };
+  std::vector<Revoked> revoked_;
+  std::atomic<bool> any_revoked_{false};
+};
+
+}  // namespace clan::udp

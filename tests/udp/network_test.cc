@@ -1,0 +1,252 @@
+// Contexts with a network: services of other hosts by name, under keys. All on loopback: what
+// differs between hosts is in hosts.py.
+#include <clan/context.h>
+#include <clan/message.h>
+#include <clan/rdma.h>
+#include <clan/stream.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "support/pattern.h"
+#include "support/streams.h"
+
+namespace clan::test {
+namespace {
+
+using Mode = NetworkOptions::Mode;
+
+// `total` bytes each way at once.
+void both_ways(Stream& client, Stream& server, std::uint64_t total, std::size_t most) {
+  std::thread up([&] { EXPECT_EQ(send_pattern(client, 1, 0, total, most), total); });
+  std::thread down([&] { EXPECT_EQ(send_pattern(server, 2, 0, total, most), total); });
+  std::thread taking([&] { EXPECT_EQ(receive_pattern(server, 1, 0, total, most).bytes, total); });
+  EXPECT_EQ(receive_pattern(client, 2, 0, total, most).bytes, total);
+  up.join();
+  down.join();
+  taking.join();
+}
+
+/// A port that was free a moment ago.
+std::uint16_t free_port() {
+  ContextOptions options;
+  options.network.enabled = true;
+  options.network.mode = Mode::kOff;
+  options.network.directory_port = 0;
+  return must(Context::create(options)).network_port();
+}
+
+class NetworkTest : public testing::Test {
+ protected:
+  ContextOptions with_network(Mode mode, std::uint16_t directory = 0) {
+    ContextOptions options;
+    options.network.enabled = true;
+    options.network.mode = mode;
+    options.network.directory_port = directory;
+    options.network.key_file = key_;
+    return options;
+  }
+  std::string make_key(const std::string& content) {
+    char name[] = "/tmp/clan-key-XXXXXX";
+    ::close(::mkstemp(name));
+    std::ofstream(name) << content;
+    made_.push_back(name);
+    return name;
+  }
+  void TearDown() override {
+    for (const std::string& name : made_) ::unlink(name.c_str());
+  }
+  static std::string name_at(const Context& context, const char* service) {
+    return "udp:127.0.0.1:" + std::to_string(context.network_port()) + "/" + service;
+  }
+  // An echo through a stream, whose two ends are `server`'s and `client`'s.
+  static void echo(Listener& listener, Context& client, const std::string& name) {
+    auto stream = must(Stream::connect(client, name.c_str(), 10'000));
+    auto served = must(listener.accept(10'000));
+    EXPECT_STREQ(stream.peer().path, "udp");
+    both_ways(stream, served, 300'000, 9'000);
+  }
+
+  std::vector<std::string> made_;
+  std::string key_ = make_key("0123456789abcdef0123456789abcdef");
+};
+
+TEST_F(NetworkTest, AServiceIsReachedByHostAndPort) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto listener = must(Listener::create(a, "network-port"));
+  echo(listener, b, name_at(a, "network-port"));
+  echo(listener, b, name_at(a, "network-port"));
+  EXPECT_EQ(b.counters().links, 1u) << "one link carries both streams";
+}
+
+#ifdef CLAN_CRYPTO_LIBRARY
+TEST_F(NetworkTest, ItIsReachedUnderAKeyAndThatIsTheDefault) {
+  EXPECT_EQ(NetworkOptions().mode, Mode::kEncrypt);
+  for (Mode mode : {Mode::kIntegrity, Mode::kEncrypt}) {
+    auto a = must(Context::create(with_network(mode)));
+    auto b = must(Context::create(with_network(mode)));
+    auto listener = must(Listener::create(a, "network-key"));
+    echo(listener, b, name_at(a, "network-key"));
+  }
+}
+
+TEST_F(NetworkTest, AnotherKeyOrModeIsNotServed) {
+  auto a = must(Context::create(with_network(Mode::kEncrypt)));
+  auto listener = must(Listener::create(a, "network-wrong"));
+  auto other_mode = must(Context::create(with_network(Mode::kOff)));
+  EXPECT_EQ(Stream::connect(other_mode, name_at(a, "network-wrong").c_str(), 5'000).error().err,
+            EPROTO);
+  key_ = make_key("another key, of 32 bytes or a few more");
+  auto other_key = must(Context::create(with_network(Mode::kEncrypt)));
+  EXPECT_EQ(Stream::connect(other_key, name_at(a, "network-wrong").c_str(), 500).error().err,
+            ETIMEDOUT);
+  EXPECT_EQ(a.counters().links, 0u);
+}
+#endif
+
+TEST_F(NetworkTest, WithoutAKeyThereIsNoContext) {
+  key_ = "/nonexistent/key";
+  EXPECT_EQ(Context::create(with_network(Mode::kEncrypt)).error().err, ENOENT);
+}
+
+TEST_F(NetworkTest, TheDirectoryFindsServicesOfOtherProcesses) {
+  const std::uint16_t directory = free_port();
+  auto holder = must(Context::create(with_network(Mode::kOff, directory)));
+  auto a = must(Context::create(with_network(Mode::kOff, directory)));
+  auto b = must(Context::create(with_network(Mode::kOff, directory)));
+  auto listener = must(Listener::create(a, "network-found"));
+  auto held = must(Listener::create(holder, "network-held"));
+  const std::string host = "udp:127.0.0.1:" + std::to_string(directory) + "/";
+  echo(listener, b, host + "network-found");
+  echo(held, b, host + "network-held");
+  EXPECT_EQ(Stream::connect(b, (host + "network-none").c_str(), 5'000).error().err, ECONNREFUSED);
+}
+
+TEST_F(NetworkTest, AnotherContextTakesTheDirectoryOver) {
+  const std::uint16_t directory = free_port();
+  std::optional<Context> holder(must(Context::create(with_network(Mode::kOff, directory))));
+  auto a = must(Context::create(with_network(Mode::kOff, directory)));
+  auto b = must(Context::create(with_network(Mode::kOff, directory)));
+  auto listener = must(Listener::create(a, "network-survives"));
+  holder.reset();
+  const std::string name = "udp:127.0.0.1:" + std::to_string(directory) + "/network-survives";
+  for (int i = 0; i < 100; ++i) {
+    auto stream = Stream::connect(b, name.c_str(), 200);
+    if (!stream) continue;
+    auto served = must(listener.accept(10'000));
+    both_ways(*stream, served, 10'000, 1'000);
+    return;
+  }
+  FAIL() << "nobody took the directory over";
+}
+
+TEST_F(NetworkTest, NamesThatMakeNoSenseAreRefused) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  for (const char* name : {"udp:", "udp:/x", "udp:127.0.0.1:4000/", "udp:127.0.0.1/x"}) {
+    EXPECT_EQ(Stream::connect(a, name, 1'000).error().err, EINVAL) << name;
+  }
+  EXPECT_EQ(Listener::create(a, "udp:x").error().err, EINVAL);
+  auto local = must(Context::create());
+  EXPECT_EQ(Stream::connect(local, "udp:127.0.0.1:4000/x", 1'000).error().err, EHOSTUNREACH);
+}
+
+TEST_F(NetworkTest, MessagesGoBetweenEndpoints) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto server = must(MessageEndpoint::create(a, "network-messages"));
+  auto client = must(MessageEndpoint::create(b));
+  auto peer = must(client.connect(name_at(a, "network-messages").c_str(), 10'000));
+  for (std::size_t bytes : {0u, 1u, 64u, 5'000u, 300'000u}) {
+    std::thread sender([&] { EXPECT_TRUE(client.send(peer, pattern(bytes, bytes)).ok()); });
+    std::vector<std::byte> buffer(bytes + 1);
+    auto got = server.recv(buffer, 10'000);
+    sender.join();
+    ASSERT_TRUE(got.ok()) << got.error().message();
+    EXPECT_EQ(got->size, bytes);
+    EXPECT_TRUE(is_pattern(std::span<const std::byte>(buffer).first(bytes), bytes, 0));
+  }
+}
+
+TEST_F(NetworkTest, APeerThatDiesIsAResetAndOneThatClosesIsTheEnd) {
+  std::optional<Context> a(must(Context::create(with_network(Mode::kOff))));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto listener = must(Listener::create(*a, "network-end"));
+  const std::string name = name_at(*a, "network-end");
+  auto first = must(Stream::connect(b, name.c_str(), 10'000));
+  auto second = must(Stream::connect(b, name.c_str(), 10'000));
+  std::optional<Stream> served(must(listener.accept(10'000)));
+  auto other = must(listener.accept(10'000));
+  std::byte byte{7};
+  ASSERT_TRUE(served->send({&byte, 1}).ok());
+  served.reset();
+  EXPECT_EQ(must(first.recv({&byte, 1}, 10'000)), 1u);
+  EXPECT_EQ(must(first.recv({&byte, 1}, 10'000)), 0u);
+  a.reset();
+  auto end = second.recv({&byte, 1}, 10'000);
+  ASSERT_FALSE(end.ok());
+  EXPECT_EQ(end.error().err, ECONNRESET);
+}
+
+TEST_F(NetworkTest, WhatWasSentBeforeTheContextEndsArrives) {
+  std::optional<Context> a(must(Context::create(with_network(Mode::kOff))));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto listener = must(Listener::create(b, "network-last"));
+  std::optional<Stream> stream(
+      must(Stream::connect(*a, name_at(b, "network-last").c_str(), 10'000)));
+  auto served = must(listener.accept(10'000));
+  auto bytes = pattern(200'000, 5);
+  ASSERT_EQ(must(stream->send(bytes)), bytes.size());
+  stream.reset();
+  a.reset();
+  std::vector<std::byte> seen(bytes.size());
+  std::size_t got = 0;
+  while (got < seen.size()) {
+    auto n = served.recv(std::span(seen).subspan(got), 10'000);
+    ASSERT_TRUE(n.ok()) << n.error().message();
+    ASSERT_GT(*n, 0u);
+    got += *n;
+  }
+  EXPECT_EQ(seen, bytes);
+}
+
+TEST_F(NetworkTest, AForkedChildLeavesTheParentsLinksAlone) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto listener = must(Listener::create(a, "network-fork"));
+  auto stream = must(Stream::connect(b, name_at(a, "network-fork").c_str(), 10'000));
+  auto served = must(listener.accept(10'000));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::byte byte{};
+    const bool refused = !stream.send({&byte, 1}).ok() && !stream.recv({&byte, 1}, 100).ok();
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  both_ways(stream, served, 100'000, 5'000);
+}
+
+TEST_F(NetworkTest, AnIdleLinkCostsNoProcessorTime) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto listener = must(Listener::create(a, "network-idle"));
+  auto stream = must(Stream::connect(b, name_at(a, "network-idle").c_str(), 10'000));
+  auto served = must(listener.accept(10'000));
+  both_ways(stream, served, 100'000, 5'000);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'000));
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.005);
+}
+
+}  // namespace
+}  // namespace clan::test

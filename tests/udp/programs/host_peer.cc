@@ -1,0 +1,135 @@
+// One end of hosts.py: serves, or asks a service of another host, through streams, messages and RDMA.
+//
+//   udp-host-peer serve DIRECTORY_PORT [KEY_FILE]        until its input ends
+//   udp-host-peer ask   DIRECTORY_PORT HOST [KEY_FILE]   0: every byte was right
+#include <clan/aperture.h>
+#include <clan/context.h>
+#include <clan/message.h>
+#include <clan/rdma.h>
+#include <clan/stream.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "support/pattern.h"
+#include "support/streams.h"
+
+namespace clan::test {
+namespace {
+
+constexpr std::uint64_t kStreamBytes = 20'000'000;
+constexpr std::size_t kRdmaBytes = 3'000'000;
+
+void check(bool right, const char* what) {
+  if (right) return;
+  std::fprintf(stderr, "%s went wrong\n", what);
+  std::exit(1);
+}
+
+Context make_context(const char* port, const char* key) {
+  ContextOptions options;
+  options.network.enabled = true;
+  options.network.mode = key == nullptr ? NetworkOptions::Mode::kOff : NetworkOptions::Mode::kEncrypt;
+  options.network.key_file = key == nullptr ? "" : key;
+  options.network.directory_port = static_cast<std::uint16_t>(std::atoi(port));
+  return must(Context::create(options));
+}
+
+// Echoes a stream, answers each message, and lets a peer write and read its memory.
+void serve(Context& context) {
+  auto listener = must(Listener::create(context, "host-stream"));
+  auto endpoint = must(MessageEndpoint::create(context, "host-message"));
+  std::vector<std::byte> region(kRdmaBytes);
+  auto aperture = must(Aperture::export_region(context, region, Rights::kReadWrite));
+  std::thread([&] {
+    for (;;) {
+      auto stream = listener.accept();
+      if (!stream) return;
+      std::vector<std::byte> buffer(64 * 1024);
+      for (auto n = stream->recv(buffer); n.ok() && *n > 0; n = stream->recv(buffer)) {
+        if (!stream->send(std::span(buffer).first(*n))) break;
+      }
+    }
+  }).detach();
+  std::thread([&] {
+    std::vector<std::byte> buffer(1 << 20);
+    for (;;) {
+      auto got = endpoint.recv(buffer);
+      if (!got) continue;
+      auto answer = std::as_bytes(std::span(&aperture.cookie(), 1));
+      if (got->size > 0) answer = std::span<const std::byte>(buffer).first(got->size);
+      (void)endpoint.send(got->from, answer);
+    }
+  }).detach();
+  std::puts("ready");
+  std::fflush(stdout);
+  char byte;
+  while (::read(0, &byte, 1) > 0) {
+  }
+  std::fflush(nullptr);
+  ::_exit(0);  // the threads never end
+}
+
+void ask_messages(Context& context, const std::string& host) {
+  auto endpoint = must(MessageEndpoint::create(context));
+  auto peer = must(endpoint.connect(host + "/host-message", 10'000));
+  std::vector<std::byte> buffer(1 << 20);
+  for (std::size_t bytes : {1u, 64u, 1'400u, 9'000u, 300'000u}) {
+    const auto sent = pattern(bytes, bytes);
+    check(endpoint.send(peer, sent).ok(), "sending a message");
+    auto got = endpoint.recv(buffer, 10'000);
+    check(got.ok() && got->size == bytes && std::equal(sent.begin(), sent.end(), buffer.begin()),
+          "a message");
+  }
+  check(endpoint.send(peer, {}).ok(), "asking for a cookie");
+  auto got = endpoint.recv(buffer, 10'000);
+  RdmaCookie cookie;
+  check(got.ok() && got->size == sizeof cookie, "the cookie");
+  std::memcpy(&cookie, buffer.data(), sizeof cookie);
+  auto remote = must(RemoteAperture::import(context, cookie, 10'000));
+  auto queue = must(RdmaQueue::create(context));
+  auto bytes = pattern(kRdmaBytes, 77);
+  std::vector<std::byte> seen(kRdmaBytes);
+  RdmaCompletion done[1];
+  check(queue.write(remote, 0, bytes.data(), bytes.size()).ok(), "an RDMA write");
+  check(queue.wait(done, 10'000).ok() && done[0].status == 0, "an RDMA write");
+  check(queue.read(remote, 0, seen.data(), seen.size()).ok(), "an RDMA read");
+  check(queue.wait(done, 10'000).ok() && done[0].status == 0, "an RDMA read");
+  check(seen == bytes, "what RDMA wrote and read");
+}
+
+void ask(Context& context, const std::string& host) {
+  auto stream = must(Stream::connect(context, host + "/host-stream", 10'000));
+  check(std::strcmp(stream.peer().path, "udp") == 0, "the path");
+  std::thread sender([&] {
+    check(send_pattern(stream, 5, 0, kStreamBytes) == kStreamBytes, "sending through a stream");
+  });
+  const Received r = receive_pattern(stream, 5, 0, kStreamBytes);
+  sender.join();
+  check(r.right && r.bytes == kStreamBytes, "a stream");
+  ask_messages(context, host);
+  std::puts("right");
+}
+
+}  // namespace
+}  // namespace clan::test
+
+int main(int argc, char** argv) {
+  using namespace clan::test;
+  const std::string role = argc > 2 ? argv[1] : "";
+  if (role == "serve") {
+    auto context = make_context(argv[2], argc > 3 ? argv[3] : nullptr);
+    serve(context);
+  } else if (role == "ask" && argc > 3) {
+    auto context = make_context(argv[2], argc > 4 ? argv[4] : nullptr);
+    ask(context, std::string("udp:") + argv[3]);
+  } else {
+    std::fprintf(stderr, "usage: %s serve PORT [KEY] | ask PORT HOST [KEY]\n", argv[0]);
+    return 2;
+  }
+  return 0;
+}
