@@ -72,7 +72,9 @@ class Stage:
 
     def environment(self, more=None):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"}
-        return {**kept, **(more or {})}
+        # Where omniORB's giop:unix and Tango's logs would otherwise leave directories in /tmp.
+        ours = {"ORBunixTransportDirectory": str(self.directory / "unix"), "TANGO_LOG_PATH": str(self.directory)}
+        return {**kept, **ours, **(more or {})}
 
     def command(self, arguments, under):
         return [self.clan, "run", "--with", "orb", "--log", "info", *map(str, arguments)] if under else list(map(str, arguments))
