@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::uint64_t kAdoptTag = ~std::uint64_t{0};
 constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};  ///< a send() that waits for its own offer
+constexpr std::uint64_t kLeastCopyNs = 200'000;  ///< of a large message and the answer to it; and 1 ns for each byte
+constexpr std::size_t kMostAwaitedBytes = 20'000'000;
 constexpr int kHotLooks = 200;                          ///< before recv() looks at anything else
 constexpr unsigned kColdEvery = 32;                     ///< looks at hot rings between looks at cold ones
 
@@ -414,6 +416,7 @@ Result<bool> MessageEndpointCore::offer(Peer& peer, std::span<const std::byte> h
   if (!header.empty()) std::memcpy(room + sizeof record, header.data(), header.size());
   c.commit(sizeof record + header.size(), RecordType::kOffer);
   peer.offers[slot] = {true, *exported, cookie, message, {}, 0};
+  copied_until_ns_ = monotonic_ns() + kLeastCopyNs + std::min(message.size(), kMostAwaitedBytes);
   peer.open_offers |= std::uint64_t{1} << slot;
   note_sending(peer);
   blocking_open_ = blocking_open_ || cookie == kNoCookie;
@@ -899,7 +902,8 @@ bool MessageEndpointCore::something_new() {
 
 // The peer of the next ring that will be looked at.
 Awaited MessageEndpointCore::awaited() const {
-  return {hot_.empty() ? std::uint16_t{0} : hot_[next_hot_ % hot_.size()]->connection->peer_cpu()};
+  const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
+  return {cpu, false, copied_until_ns_};
 }
 
 bool MessageEndpointCore::spin(std::uint64_t deadline_ns) {

@@ -1,7 +1,11 @@
 #include "clan/wait.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 #include "clan/preemption.h"
 
@@ -40,6 +44,30 @@ TEST(Contention, LastsLongerEachTimeItIsSeenAgainSoon) {
   now += 10'000 * kMs;  // calm for long
   contention.note_gap(now, 3 * kMs);
   EXPECT_FALSE(contention.lasts(now + 13 * kMs));
+}
+
+TEST(Contention, IsCrowdedWhileOthersRunInItsYields) {
+  Contention contention;
+  EXPECT_FALSE(contention.crowded());
+  for (int k = 0; k < 4; ++k) contention.note_yield(1000 * kMs, 2'000, true);
+  EXPECT_TRUE(contention.crowded());
+  for (int k = 0; k < 4; ++k) contention.note_yield(1000 * kMs, 200, false);
+  EXPECT_FALSE(contention.crowded());
+}
+
+TEST(Contention, DoesNotTakeACrowdForAComputation) {
+  Contention contention;
+  for (int k = 0; k < 1000; ++k) contention.note_yield(1000 * kMs, k % 100 == 50 ? 2 * kMs : 20'000, true);
+  EXPECT_FALSE(contention.known());
+  EXPECT_TRUE(contention.crowded());
+}
+
+TEST(Contention, TakesTwoLongYieldsInARowForAComputation) {
+  Contention contention;
+  contention.note_yield(1000 * kMs, 3 * kMs, true);
+  EXPECT_FALSE(contention.known());
+  contention.note_yield(1003 * kMs, 3 * kMs, true);
+  EXPECT_TRUE(contention.lasts(1010 * kMs));
 }
 
 TEST(Waiter, EndsAtOnceWhenItIsReady) {
@@ -111,6 +139,35 @@ TEST(Waiter, SpinsAgainWhenItsWaitsAreShort) {
     EXPECT_TRUE(waiter.spin([&] { return ++looks == 10; }, Awaited{}));
   }
   EXPECT_GE(waiter.budget_ns(), 50'000u);
+}
+
+TEST(Waiter, WaitsForAPeerThatWorksHoweverLongWaitsWere) {
+  Waiter waiter{WaitOptions{}};
+  sleep_long(waiter, 8);
+  const std::uint64_t end = monotonic_ns() + 2 * kMs;
+  EXPECT_TRUE(waiter.spin([&] { return monotonic_ns() >= end; }, Awaited{0, true, end + 1000 * kMs}));
+}
+
+// Two threads on one processor that know nothing of each other's place take turns by their yields.
+TEST(Waiter, TakesTurnsWithAThreadOnItsProcessor) {
+  cpu_set_t before, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(::sched_getcpu(), &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  std::atomic<int> turn{0};
+  const auto play = [&](int mine) {
+    Waiter waiter{WaitOptions{}};
+    for (int k = 0; k < 500; ++k) {
+      while (!waiter.spin([&] { return turn.load() == mine; }, Awaited{})) std::this_thread::yield();
+      turn.store(1 - mine);
+    }
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+  EXPECT_TRUE(t_contention.crowded() || t_contention.known());
+  ::sched_setaffinity(0, sizeof before, &before);
 }
 
 TEST(Waiter, NeverSpinsWhenItIsToSleep) {
