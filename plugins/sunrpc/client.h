@@ -25,7 +25,6 @@
 #include <span>
 #include <string>
 
-#include "patience.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -84,7 +83,6 @@ class Client {
   bool await_room(std::uint64_t deadline);
   bool await_more(std::uint64_t deadline, std::span<const std::byte>* bytes);
   Outcome await_reply(const Call& call);
-  bool look();
   Outcome sleep(const Call& call, class SocketReply* socket, bool* done);
   bool take_reply(const Call& call, bool* done);
   void take_this(const Call& call, const ReplyHead& head, std::span<const std::byte> bytes);
@@ -112,7 +110,6 @@ class Client {
 
   std::optional<MessageEndpoint> endpoint_;
   PeerIndex peer_ = 0;
-  Patience patience_;
   CallerState known_;  ///< what the server has been told
   std::size_t hint_ = 512;  ///< bytes that the next call may take
   bool more_follows_ = false;  ///< fragments of the reply that is being decoded

@@ -173,13 +173,10 @@ bool Client::await_room(std::uint64_t deadline) {
 
 // --- the reply ---------------------------------------------------------------------------------------
 
-// Until something may have come. False: the caller should sleep.
-bool Client::look() { return patience_.look(*endpoint_); }
-
 Client::Outcome Client::await_reply(const Call& call) {
   SocketReply socket(fd_);
   for (bool done = false;;) {
-    const bool something = look();
+    const bool something = endpoint_->spin();
     if (!take_reply(call, &done)) return lost();
     if (done) return Outcome::kDone;
     if (something && (call.deadline == kNoDeadline || monotonic_ns() < call.deadline)) continue;
@@ -304,7 +301,7 @@ bool Client::await_more(std::uint64_t deadline, std::span<const std::byte>* byte
     } else if (deadline != kNoDeadline && monotonic_ns() >= deadline) {
       error_.re_status = RPC_TIMEDOUT;
       return false;
-    } else if (!look()) {
+    } else if (!endpoint_->spin()) {
       (void)endpoint_->sleep(milliseconds_until(deadline));
     }
   }

@@ -250,7 +250,7 @@ void Hub::serve() {
       if (n % kClockEvery != 0 || monotonic_ns() < end) continue;
     } else {
       std::lock_guard lock(mutex_);
-      if (!patience_.look(*endpoint_) && endpoint_->arm_fd()) {
+      if (!endpoint_->spin() && endpoint_->arm_fd()) {
         count(counters().sleeps);
         break;
       }
@@ -287,7 +287,7 @@ bool Hub::await_more(PeerIndex from, std::uint32_t xid, std::vector<PeerIndex>* 
     } else if (message.error().err != EAGAIN || monotonic_ns() >= end ||
                (endpoint_->has_gone(from) && !endpoint_->peek().ok())) {
       return false;
-    } else if (!patience_.look(*endpoint_)) {
+    } else if (!endpoint_->spin()) {
       lock.unlock();
       const timespec pause{0, 50'000};
       nanosleep(&pause, nullptr);

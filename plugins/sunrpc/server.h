@@ -24,7 +24,6 @@
 #include <span>
 #include <vector>
 
-#include "patience.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -135,7 +134,6 @@ class Hub {
 
   std::mutex mutex_;
   std::optional<MessageEndpoint> endpoint_;
-  Patience patience_;
   std::uint32_t generation_ = 0;
   SVCXPRT xprt_{};
   SVCXPRT_EXT extension_{};
