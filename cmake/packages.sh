@@ -116,8 +116,8 @@ install_optional_packages() {
   return 0
 }
 
-# build_preset NAME: configures and builds it; quiet where all is well.
+# build_preset NAME [TARGET]: configures and builds it; quiet where all is well.
 build_preset() {
   cmake --preset "$1" --log-level=WARNING >/dev/null || return 1
-  cmake --build --preset "$1" --parallel "$(nproc)"
+  cmake --build --preset "$1" --parallel "$(nproc)" --target "${2:-all}"
 }

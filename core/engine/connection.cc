@@ -521,7 +521,7 @@ int Connection::nothing_there() {
 }
 
 void Connection::consume(const shm::RingRecord& record) {
-  consumer_.head += record.lines;
+  consumer_.advance(record.lines);
   if (shm::ring_should_publish(in_geometry_, consumer_)) publish_credit();
 }
 
@@ -554,19 +554,8 @@ void Connection::nudge() {
 }
 
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
-  auto ready = [this] { return read_ready(); };
-  for (;;) {
-    if (!context_->usable()) return unusable_error();
-    if (read_ready()) return {};
-    Status s;
-    const auto sleep = [&] { return sleep_on(ring_tripwire_, deadline_ns, ready, &s); };
-    switch (read_waiter_.wait(ready, {peer_cpu()}, deadline_ns, sleep)) {
-      case Waited::kReady: return {};
-      case Waited::kTimedOut: return Error{ETIMEDOUT, "nothing arrived in time"};
-      case Waited::kAgain: break;
-    }
-    if (!s) return s;
-  }
+  return wait_for(read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
+                  "nothing arrived in time");
 }
 
 // --- events ----------------------------------------------------------------------------------------

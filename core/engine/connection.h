@@ -192,9 +192,9 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   }
   void consume(const shm::RingRecord& record);
   Status wait_readable(std::uint64_t deadline_ns);
-  bool readable() const {
+  bool readable() {
     // relaxed: a glance; peek() acquires
-    auto& head = shm::head_at(in_ring_, in_geometry_.index(consumer_.head));
+    auto& head = shm::head_at(in_ring_, in_geometry_.index(consumer_.glance()));
     const bool there = head.load(std::memory_order_relaxed) != 0;
     // Whoever waited for the record reads its second line next, once it is back up the call stack.
     if (there) __builtin_prefetch(reinterpret_cast<const std::byte*>(&head) + kCacheLine);
@@ -278,6 +278,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   void notify_armed(std::uint64_t offset, std::uint64_t length);
   void publish(const shm::RingSlot& slot, shm::RingHead head);
   void no_room(int rc);
+  template <typename Ready>
+  Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns, const char* late);
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
   bool read_ready() { return readable() || peer_gone(); }
@@ -402,19 +404,25 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
 }
 
 template <typename Ready>
-Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns) {
+Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
+                            const char* late) {
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (ready()) return {};
     Status s;
-    const auto sleep = [&] { return sleep_on(credit_tripwire_, deadline_ns, ready, &s); };
-    switch (write_waiter_.wait(ready, {peer_cpu()}, deadline_ns, sleep)) {
+    const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
+    switch (waiter.wait(ready, {peer_cpu()}, deadline_ns, sleep)) {
       case Waited::kReady: return {};
-      case Waited::kTimedOut: return Error{ETIMEDOUT, "the peer did not make room in time"};
+      case Waited::kTimedOut: return Error{ETIMEDOUT, late};
       case Waited::kAgain: break;
     }
     if (!s) return s;
   }
+}
+
+template <typename Ready>
+Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns) {
+  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns, "the peer did not make room in time");
 }
 
 }  // namespace clan::engine

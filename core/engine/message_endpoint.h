@@ -140,6 +140,7 @@ class MessageEndpointCore final : public OobSink,
   };
 
   static constexpr std::size_t kMaxHot = 8;
+  static constexpr std::uint64_t kAdoptTag = ~std::uint64_t{0};  ///< event of adopt_event_
 
   /// A peer that is or was connected.
   Peer* find(PeerIndex index) const {
@@ -202,7 +203,7 @@ class MessageEndpointCore final : public OobSink,
   bool blocking_open_ = false;  ///< send() waits for the large message without a cookie
   int blocking_status_ = 0;     ///< how it ended
   Waiter waiter_;
-  std::uint64_t copied_until_ns_ = 0;  ///< guess: until then a peer copies a large message of ours, and what it answers
+  std::uint64_t copied_until_ns_ = 0;  ///< a guess: a peer has copied our large message, and answered, by then
   bool armed_fd_ = false;  ///< the next spin() comes after a sleep on fd()
   std::shared_ptr<EventQueueCore> user_queue_;
   std::uint32_t user_event_ = 0;

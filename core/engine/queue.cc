@@ -202,7 +202,7 @@ class QueueReceiverCore final : public QueueSide {
   void consume() {
     if (!have_front_) return;
     have_front_ = false;
-    consumer_.head += record_.lines;
+    consumer_.advance(record_.lines);
     if (shm::ring_should_publish(ring_, consumer_)) (void)publish_credit();
   }
 

@@ -98,8 +98,16 @@ struct RingProducer {
 
 /// Written by the consumer only.
 struct RingConsumer {
-  std::uint64_t head = 0;       ///< next line to read
+  std::uint64_t head = 0;       ///< next line to read; written by the reading thread, by advance()
   std::uint64_t published = 0;  ///< what the producer has been told
+
+  void advance(std::uint64_t lines) {
+    std::atomic_ref(head).store(head + lines, std::memory_order_relaxed);  // relaxed: see glance()
+  }
+  /// `head` for a thread that only watches: it may be old, and then a record is seen once more.
+  std::uint64_t glance() {
+    return std::atomic_ref(head).load(std::memory_order_relaxed);  // relaxed: nothing is read by it but a head
+  }
 };
 
 /// Where a record goes: the lines to write, found by ring_reserve().
@@ -203,7 +211,7 @@ inline int ring_peek(const RingGeometry& ring, RingConsumer& c, std::byte* memor
     if (!head.valid()) return -1;
     if (head.type() == kRingSkip) {
       if (index == 0) return -1;  // a skip never leads to itself
-      c.head += ring.lines - index;
+      c.advance(ring.lines - index);
       continue;
     }
     const std::uint64_t k = lines_for(head.length());
