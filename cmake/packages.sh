@@ -15,7 +15,7 @@ CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-
   iperf3 sockperf netpipe-tcp openmpi-bin libopenmpi-dev netpipe-openmpi hpcc python3-mpi4py libfabric-bin
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
   apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4
-  omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client)
+  omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client strace)
 
 as_root=()
 packages_known=no  # apt-get update has run
