@@ -84,6 +84,8 @@ def columns(cores):
 def can(column, kind, size):
     if kind == "cacheline":
         return column == "ShrimpRPC"
+    if kind == "xdr":
+        return column == "vRPC optimized"
     if column == "ShrimpRPC":
         return size in PAPER
     return column != "udp" or size <= 3072
@@ -208,23 +210,56 @@ class Computation:
 
 
 def paper(options, failed):
-    """Figures 4 and 6: the three stages of vRPC, and ShrimpRPC, by size."""
+    """Figures 4 to 6: the three stages of vRPC, and ShrimpRPC, by size; and what vRPC's time is made of."""
     makers = {f"vRPC {s}": (lambda s=s: Pair(f"vRPC {s}", "clan-rpc-load", "tcp", options.cores, "libclanrpc.so", s))
               for s in STAGES}
     makers["SunRPC (tcp)"] = columns(options.cores)["tcp"]
     makers["ShrimpRPC"] = columns(options.cores)["ShrimpRPC"]
-    return measure(makers, [("echo", n) for n in PAPER], options, failed), list(makers)
+    points = [("cacheline", 0)] + [(kind, n) for n in PAPER for kind in ("echo", "xdr")]
+    return measure(makers, points, options, failed), list(makers)
+
+
+def shares(figures):
+    """Figure 5: a call's time by what it goes to. Lines and XDR are measured by themselves; the rest is control: heads,
+    credentials, the rings' positions, libtirpc's dispatch."""
+    line = statistics.median(s[1] for s in figures["cacheline", 0]["ShrimpRPC"])
+    stage = "vRPC optimized"
+    rows = ["| vRPC's time, us | call | a cache line there and back | XDR, both ends | the rest |", "|---|---|---|---|---|"]
+    for size in PAPER:
+        whole = statistics.median(s[1] for s in figures["echo", size][stage])
+        xdr = statistics.median(s[1] for s in figures["xdr", size][stage]) if size else 0.0
+        rest = whole - line - xdr
+        parts = " | ".join(f"{part:.2f} ({100 * part / whole:.0f} %)" for part in (line, xdr, rest))
+        rows.append(f"| {'null' if size == 0 else f'{size} B'} | {whole:.2f} | {parts} |")
+    return "\n".join(rows)
+
+
+def draw(figures, names, machine, directory):
+    """Figures 4 and 6 as SVG: vRPC's stages beside SunRPC, and beside ShrimpRPC."""
+    for file, title, wanted in (("figure4", "SunRPC and the stages of vRPC", [n for n in names if n != "ShrimpRPC"]),
+                                ("figure6", "ShrimpRPC beside vRPC", ["vRPC optimized", "ShrimpRPC"])):
+        rows = []
+        for size in PAPER:
+            for name in wanted:
+                samples = figures["echo", size].get(name, [])
+                if samples:
+                    low, high = min(s[0] for s in samples), max(s[1] for s in samples)
+                    rows.append(f"{name}\t{max(size, 1)}\t{low}\t{statistics.median(s[1] for s in samples)}\t{high}")
+        text = f"round trip, in and out, us; null at 1 B; {machine['cpu']}, {machine['date']}"
+        done = subprocess.run([HERE / "clan-rpc-plot", title, text], input="\n".join(rows) + "\n", capture_output=True,
+                              text=True, check=True)
+        (directory / f"{file}.svg").write_text(done.stdout)
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="clan bench rpc", description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
-    parser.add_argument("--paper", action="store_true", help="the paper's stages and sizes instead (figures 4 and 6)")
+    parser.add_argument("--paper", action="store_true", help="the paper's stages and sizes instead (figures 4 to 6; plots with -o)")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 9 ms a turn instead of 5 of 18")
     parser.add_argument("--rounds", type=arguments.positive)
     parser.add_argument("--ms", type=arguments.positive)
     parser.add_argument("--cores", type=arguments.cores, metavar="A,B", help="the server's core and the client's")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for rpc.md and rpc.json")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for rpc.md, rpc.json and plots")
     parser.add_argument("--clan", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 5)
@@ -253,7 +288,11 @@ def main():
 
     if options.paper:
         figures, names = paper(options, failed)
-        say(table("stages of the paper", figures, names))
+        say(table("stages of the paper", {p: f for p, f in figures.items() if p[0] == "echo"}, names))
+        say(shares(figures))
+        if options.output:
+            options.output.mkdir(parents=True, exist_ok=True)
+            draw(figures, names, machine, options.output)
         results["paper"] = figures
     else:
         two = options.cores[0] != options.cores[1]

@@ -29,15 +29,14 @@ std::int64_t milliseconds_left(const omni_time_t& deadline) {
   return ns <= 0 ? 0 : (ns + 999'999) / 1'000'000;
 }
 
-bool nothing_yet(const Result<std::size_t>& result) { return !result.ok() && result.error().err == EAGAIN; }
-
 }  // namespace
 
 Channel::Channel(std::shared_ptr<Node> node, Stream stream, bool client)
     : node_(std::move(node)),
       stream_(std::move(stream)),
       peer_(stream_.peer()),
-      traffic_(node_->traffic(), peer_, client) {}
+      traffic_(node_->traffic(), peer_, client),
+      peek_waiter_(node_->context().options().wait) {}
 
 Channel::~Channel() {
   if (!inherited()) return;
@@ -53,11 +52,7 @@ int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadli
     if (shut_) return -1;
     const std::int64_t left = milliseconds_left(deadline);
     if (left == 0) return 0;
-    auto sent = stream_.try_send(data);
-    if (nothing_yet(sent)) {
-      (void)send_patience_.wait([&] { return !nothing_yet(sent = stream_.try_send(data)); }, options().spin_us);
-      if (nothing_yet(sent)) sent = stream_.send(data, left);
-    }
+    const auto sent = stream_.send(data, left);
     if (sent.ok()) {
       traffic_.sent(*sent);
       return static_cast<int>(*sent);
@@ -84,11 +79,7 @@ int Channel::receive(void* buffer, std::size_t size, const omni_time_t& deadline
       result = 0;
       break;
     }
-    auto got = stream_.try_recv(room);
-    if (nothing_yet(got)) {
-      (void)patience_.wait([&] { return !nothing_yet(got = stream_.try_recv(room)) || shut_; }, options().spin_us);
-      if (nothing_yet(got) && !shut_) got = stream_.recv(room, left);
-    }
+    const auto got = stream_.recv(room, left);
     if (got.ok()) {
       traffic_.received(*got);
       result = *got > 0 ? static_cast<int>(*got) : -1;
@@ -221,7 +212,7 @@ bool Channel::peek() {
   bool there = false;
   if (!receiving_.exchange(true)) {
     const auto stop = [this] { return readable() || wants_receiver_ || shut_; };
-    there = patience_.wait(stop, options().spin_us) && readable();
+    there = peek_waiter_.spin(stop, Awaited{}) && readable();
     // Asleep it cannot give way to a thread that reads the answer to a call in the other direction.
     const bool alone = !omni::orbParameters::acceptBiDirectionalGIOP && !omni::orbParameters::offerBiDirectionalGIOP;
     if (!there && alone && !wants_receiver_ && !shut_) {

@@ -20,10 +20,10 @@
 #include <mutex>
 
 #include <clan/stream.h>
+#include <clan/wait.h>
 
 #include "node.h"
 #include "omni.h"
-#include "patience.h"
 #include "traffic.h"
 
 namespace clan::orb {
@@ -71,8 +71,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   PeerInfo peer_;
   TrafficEntry traffic_;
 
-  Patience patience_;       ///< of the thread that has the receiver
-  Patience send_patience_;  ///< of the one that sends
+  Waiter peek_waiter_;
   std::atomic<bool> shut_{false};
   std::atomic<bool> receiving_{false};  ///< a thread is in receive() or peek()
   std::atomic<bool> wants_receiver_{false};

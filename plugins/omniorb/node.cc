@@ -38,8 +38,8 @@ const Settings& settings() {
 
 Result<Context> make_context() {
   ContextOptions made;
-  // Whoever comes to wait in the engine has waited awake already (patience.h).
-  made.wait.mode = WaitOptions::Mode::kSleep;
+  made.wait.max_spin_us = options().spin_us;
+  if (options().spin_us == 0) made.wait.mode = WaitOptions::Mode::kSleep;
   made.ring_bytes = options().ring_bytes;
   made.allow_uids.assign(settings().uids, settings().uids + settings().uid_count);
   return Context::create(made);

@@ -22,7 +22,7 @@ class ActiveCollection;
 /// What the options -ORBclan... ask for.
 struct Options {
   bool add_endpoint = false;        ///< add giop:clan: to the endpoints of a server
-  std::uint32_t spin_us = 100;      ///< how long a thread waits awake, at most
+  std::uint32_t spin_us = WaitOptions{}.max_spin_us;      ///< how long a thread waits awake, at most
   std::uint32_t ring_bytes = 512 * 1024;
 };
 Options& options();

@@ -116,7 +116,6 @@ void Client::after_fork() {
 
 void Client::leave(State next) {
   endpoint_.reset();
-  buffers_.clear();
   known_.known = false;
   state_ = next;
 }
@@ -153,7 +152,7 @@ void Client::meet(std::uint64_t deadline) {
   if (ours == nullptr || !ask(deadline, &results)) return;
   const std::int64_t ms = static_cast<std::int64_t>(kAskMs);
   MessageOptions options;
-  options.max_message = std::uint64_t{1} << 31;
+  options.max_message = kMostBytes;
   options.eager_bytes = kEager;
   auto endpoint = MessageEndpoint::create(*ours, {}, options);
   if (!endpoint) return;

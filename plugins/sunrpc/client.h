@@ -22,10 +22,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
-#include "patience.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -79,17 +78,17 @@ class Client {
   Outcome send_call(const Call& call);
   std::size_t put_heads(std::byte* to, const Call& call, bool new_caller) const;
   bool fits_in_place(const Call& call, bool new_caller, bool* sent);
-  Outcome send_encoded(const Call& call, bool new_caller);
-  Outcome await_room(std::uint64_t deadline);
+  Outcome send_fragments(const Call& call, bool new_caller);
+  bool encode(const Call& call, class OutMessage* to);
+  bool await_room(std::uint64_t deadline);
+  bool await_more(std::uint64_t deadline, std::span<const std::byte>* bytes);
   Outcome await_reply(const Call& call);
-  bool look();
   Outcome sleep(const Call& call, class SocketReply* socket, bool* done);
   bool take_reply(const Call& call, bool* done);
+  void take_this(const Call& call, const ReplyHead& head, std::span<const std::byte> bytes);
   void decode_reply(const Call& call, const ReplyHead& head, XDR* xdrs);
   void decode_full(const Call& call, XDR* xdrs);
   void unwrap(const Call& call, XDR* xdrs);
-  OutBuffer* free_buffer();
-  void collect_sent();
   Outcome lost();
   bool set_timeout(const timeval& timeout);
   Caller caller_now() const;
@@ -111,11 +110,11 @@ class Client {
 
   std::optional<MessageEndpoint> endpoint_;
   PeerIndex peer_ = 0;
-  Patience patience_;
-  LargeMessage large_;
   CallerState known_;  ///< what the server has been told
-  std::size_t hint_ = 512;
-  std::vector<std::unique_ptr<OutBuffer>> buffers_;
+  std::size_t hint_ = 512;  ///< bytes that the next call may take
+  bool more_follows_ = false;  ///< fragments of the reply that is being decoded
+  friend class CallOut;
+  friend class ReplyIn;
 
   rpcprog_t prog_;
   rpcvers_t vers_;

@@ -8,12 +8,11 @@
 #include <cstring>
 
 #include "client.h"
+#include "fragments.h"
 #include "stock_socket.h"
 
 namespace clan::rpc {
 namespace {
-
-constexpr std::size_t kMostKept = std::size_t{4} << 20;  ///< of a buffer, between calls
 
 int milliseconds_until(std::uint64_t deadline) {
   if (deadline == kNoDeadline) return -1;
@@ -41,9 +40,7 @@ Client::Outcome Client::by_clan(const Call& call) {
   xid_moved_ = true;
   const Outcome sent = send_call(call);
   if (sent != Outcome::kDone || error_.re_status != RPC_SUCCESS || !call.wait) return sent;
-  const Outcome outcome = await_reply(call);
-  if (outcome == Outcome::kDone && !buffers_.empty()) collect_sent();
-  return outcome;
+  return await_reply(call);
 }
 
 // --- sending -----------------------------------------------------------------------------------------
@@ -81,9 +78,9 @@ Client::Outcome Client::send_call(const Call& call) {
   const bool new_caller =
       reduced || !known_.is(caller_now(), static_cast<const char*>(handle_.cl_auth->ah_cred.oa_base));
   bool sent = false;
-  if (stage() != Stage::kDirect && fits_in_place(call, new_caller, &sent)) {
+  if (stage() != Stage::kDirect && hint_ <= kFragment && fits_in_place(call, new_caller, &sent)) {
     if (!sent) return Outcome::kNotSent;
-  } else if (const Outcome outcome = send_encoded(call, new_caller);
+  } else if (const Outcome outcome = send_fragments(call, new_caller);
              outcome != Outcome::kDone || error_.re_status != RPC_SUCCESS) {
     return outcome;
   }
@@ -94,7 +91,7 @@ Client::Outcome Client::send_call(const Call& call) {
 // Encodes straight into the server's ring. False: it may not fit, try otherwise. `sent` false with true: the
 // server has gone, nothing has been sent.
 bool Client::fits_in_place(const Call& call, bool new_caller, bool* sent) {
-  auto room = endpoint_->reserve(peer_, std::min(kEager, hint_ + kMostHeads));
+  auto room = endpoint_->reserve(peer_, std::min(kFragment, hint_ + kMostHeads));
   if (!room) {
     const int err = room.error().err;
     if (err == EAGAIN || err == EMSGSIZE) return false;
@@ -108,117 +105,78 @@ bool Client::fits_in_place(const Call& call, bool new_caller, bool* sent) {
   if (AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) == FALSE) return false;
   const std::size_t used = XDR_GETPOS(&xdrs);
   endpoint_->commit(peer_, heads + used);
-  hint_ = std::clamp<std::size_t>(used * 2, 512, kEager);
+  hint_ = std::clamp<std::size_t>(used * 2, 512, kFragment);
   *sent = true;
   return true;
 }
 
-OutBuffer* Client::free_buffer() {
-  collect_sent();
-  for (auto& buffer : buffers_) {
-    if (buffer->busy) continue;
-    buffer->size = 0;
-    return buffer.get();
-  }
-  buffers_.push_back(std::make_unique<OutBuffer>());
-  return buffers_.back().get();
-}
+/// A call of several fragments.
+class CallOut final : public OutMessage {
+ public:
+  CallOut(Client& client, std::uint64_t deadline)
+      : OutMessage(*client.endpoint_, client.peer_, client.xid_), client_(client), deadline_(deadline) {}
 
-void Client::collect_sent() {
-  SendCompletion done[8];
-  for (std::size_t n = 8; n == 8;) {
-    n = endpoint_->poll_sent(done);
-    for (std::size_t i = 0; i < n; ++i) reinterpret_cast<OutBuffer*>(done[i].cookie)->busy = false;
-  }
-  for (auto& buffer : buffers_) {
-    if (!buffer->busy && buffer->capacity > kMostKept) buffer = std::make_unique<OutBuffer>();
-  }
-}
+ private:
+  bool await_room() override { return client_.await_room(deadline_); }
+  Client& client_;
+  const std::uint64_t deadline_;
+};
 
-Client::Outcome Client::send_encoded(const Call& call, bool new_caller) {
-  OutBuffer* buffer = free_buffer();
-  if (!buffer->reserve(kMostHeads)) {
-    error_.re_status = RPC_SYSTEMERROR;
-    error_.re_errno = ENOMEM;
-    return Outcome::kDone;
-  }
-  const std::size_t heads = put_heads(reinterpret_cast<std::byte*>(buffer->data), call, new_caller);
-  buffer->size = heads;
+bool Client::encode(const Call& call, OutMessage* to) {
   XDR xdrs;
-  growing_xdr(&xdrs, buffer);
-  if (AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) == FALSE) {
-    error_.re_status = RPC_CANTENCODEARGS;
-    return Outcome::kDone;
+  if (stage() != Stage::kDirect) {
+    to->xdr(&xdrs);
+    return AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) != FALSE;
   }
-  for (bool told = !new_caller;;) {
-    Status status;
-    const auto whole = buffer->bytes();
-    if (whole.size() <= kEager) {
-      status = endpoint_->try_send(peer_, whole, {});
-    } else if (!told) {
-      // The header of an offer has no room for a credential: it goes ahead.
-      CallHead ahead;
-      ahead.kind = kCaller;
-      std::byte bytes[kMostHeads];
-      std::memcpy(bytes, buffer->data, heads);
-      std::memcpy(bytes, &ahead, sizeof ahead);
-      status = endpoint_->try_send(peer_, {bytes, heads}, {});
-      if (status) {
-        told = true;
-        continue;
-      }
-    } else {
-      CallHead head;
-      std::memcpy(&head, buffer->data, sizeof head);
-      head.new_caller = 0;
-      buffer->busy = true;
-      auto posted = endpoint_->post(peer_, std::as_bytes(std::span(&head, 1)), whole.subspan(heads),
-                                    reinterpret_cast<std::uint64_t>(buffer));
-      buffer->busy = posted.ok() && !*posted;
-      large_.note(whole.size());
-      if (!posted) status = posted.error();
-    }
-    if (status) return Outcome::kDone;
-    if (status.error().err != EAGAIN) {
-      leave(State::kFresh);
-      return Outcome::kNotSent;
-    }
-    if (const Outcome room = await_room(call.deadline); room != Outcome::kDone) return room;
-    if (error_.re_status != RPC_SUCCESS) return Outcome::kDone;
-  }
+  OutBuffer buffer;  // the paper's first stage sends a copy of what it has encoded
+  growing_xdr(&xdrs, &buffer);
+  return AUTH_WRAP(handle_.cl_auth, &xdrs, call.xargs, static_cast<caddr_t>(call.args)) != FALSE &&
+         to->put(buffer.data, buffer.size);
 }
 
-// The server is behind with what it has to read. What it sends us meanwhile nobody waits for.
-Client::Outcome Client::await_room(std::uint64_t deadline) {
+Client::Outcome Client::send_fragments(const Call& call, bool new_caller) {
+  CallOut out(*this, call.deadline);
+  std::byte heads[kMostHeads];
+  const bool begun = out.begin({heads, put_heads(heads, call, new_caller)});
+  if (begun && encode(call, &out)) {
+    hint_ = std::clamp<std::size_t>(out.position(), 512, kEager);
+    if (out.finish()) return Outcome::kDone;
+  }
+  if (endpoint_->has_gone(peer_)) {
+    if (out.in_the_middle()) return lost();
+    leave(State::kFresh);
+    return Outcome::kNotSent;
+  }
+  if (error_.re_status == RPC_SUCCESS) {
+    error_.re_status = RPC_CANTENCODEARGS;
+    out.give_up();
+  } else if (out.in_the_middle()) {
+    leave(State::kFresh);  // there was no room in time for the rest, nor for a word about it
+  }
+  return Outcome::kDone;
+}
+
+// The server is behind with what it has to read. What it sends us meanwhile nobody waits for. False: it has gone, or
+// the call's time is over.
+bool Client::await_room(std::uint64_t deadline) {
   for (auto message = endpoint_->peek(); message.ok(); message = endpoint_->peek()) endpoint_->drop();
-  PeerIndex gone;
-  if (endpoint_->take_departed(&gone)) return lost();
+  if (endpoint_->has_gone(peer_)) return false;
   if (deadline != kNoDeadline && monotonic_ns() >= deadline) {
     error_.re_status = RPC_CANTSEND;
     error_.re_errno = ETIMEDOUT;
-    return Outcome::kDone;
+    return false;
   }
   const timespec pause{0, 50'000};
   nanosleep(&pause, nullptr);
-  return Outcome::kDone;
+  return true;
 }
 
 // --- the reply ---------------------------------------------------------------------------------------
 
-// Until something may have come. False: the caller should sleep.
-bool Client::look() {
-  while (large_.lasts()) {
-    collect_sent();
-    auto message = endpoint_->peek();
-    if (message.ok() || message.error().err != EAGAIN) return true;
-  }
-  return patience_.look(*endpoint_);
-}
-
 Client::Outcome Client::await_reply(const Call& call) {
   SocketReply socket(fd_);
   for (bool done = false;;) {
-    const bool something = look();
+    const bool something = endpoint_->spin();
     if (!take_reply(call, &done)) return lost();
     if (done) return Outcome::kDone;
     if (something && (call.deadline == kNoDeadline || monotonic_ns() < call.deadline)) continue;
@@ -273,39 +231,79 @@ bool Client::take_reply(const Call& call, bool* done) {
       PeerIndex gone;
       return message.error().err == EAGAIN && !endpoint_->take_departed(&gone);
     }
-    std::span<const std::byte> bytes = message->offered ? message->header : message->bytes;
+    std::span<const std::byte> bytes = message->bytes;
     ReplyHead head;
-    if (!take_front(&bytes, &head) || (head.kind != kReply && head.kind != kReplyFull)) {
+    if (!take_front(&bytes, &head) || (head.kind != kReply && head.kind != kReplyFull && head.kind != kMore)) {
       count(counters().hostile);
       return false;
     }
-    if (head.xid != xid_) {  // of a call that was given up
+    if (head.xid != xid_ || head.kind == kMore) {  // of a call that was given up
       endpoint_->drop();
       continue;
     }
-    *done = true;
-    XDR xdrs;
-    if (!message->offered) {
-      if (stage() == Stage::kDirect) {  // the paper's first stage copies what it has received
-        OutBuffer copy;
-        if (!copy.reserve(bytes.size() + 4)) return false;
-        std::memcpy(copy.data, bytes.data(), bytes.size());
-        memory_xdr(&xdrs, {reinterpret_cast<std::byte*>(copy.data), bytes.size()});
-        decode_reply(call, head, &xdrs);
-      } else {
-        memory_xdr(&xdrs, bytes);
-        decode_reply(call, head, &xdrs);
+    take_this(call, head, bytes);
+    endpoint_->drop();
+    *done = error_.re_status != RPC_CANTRECV;  // the server has gone in the middle of it
+    return *done;
+  }
+}
+
+/// A reply of several fragments.
+class ReplyIn final : public InMessage {
+ public:
+  ReplyIn(Client& client, std::span<const std::byte> first, std::uint64_t deadline)
+      : InMessage(first), client_(client), deadline_(deadline) {}
+
+ private:
+  bool await_more(std::span<const std::byte>* bytes) override { return client_.await_more(deadline_, bytes); }
+  Client& client_;
+  const std::uint64_t deadline_;
+};
+
+void Client::take_this(const Call& call, const ReplyHead& head, std::span<const std::byte> bytes) {
+  XDR xdrs;
+  more_follows_ = head.go_on == kFollows;
+  if (more_follows_) {
+    ReplyIn reply(*this, bytes, call.deadline);
+    reply.xdr(&xdrs);
+    return decode_reply(call, head, &xdrs);  // fragments that are left have an xid that nobody waits for
+  }
+  if (stage() == Stage::kDirect) {  // the paper's first stage copies what it has received
+    OutBuffer copy;
+    if (!copy.reserve(bytes.size() + 4)) return;
+    std::memcpy(copy.data, bytes.data(), bytes.size());
+    memory_xdr(&xdrs, {reinterpret_cast<std::byte*>(copy.data), bytes.size()});
+    return decode_reply(call, head, &xdrs);
+  }
+  memory_xdr(&xdrs, bytes);
+  decode_reply(call, head, &xdrs);
+}
+
+// False leaves a fragment at the front of the ring, for take_reply() to drop.
+bool Client::await_more(std::uint64_t deadline, std::span<const std::byte>* bytes) {
+  if (!more_follows_) return false;
+  endpoint_->drop();
+  for (;;) {
+    auto message = endpoint_->peek();
+    if (message.ok()) {
+      *bytes = message->bytes;
+      ReplyHead head;
+      if (!take_front(bytes, &head)) return false;
+      if (head.kind == kMore && head.xid == xid_) {
+        more_follows_ = head.go_on == kFollows;
+        return head.go_on != kGivenUp && !bytes->empty();
       }
-      endpoint_->drop();
-      return true;
+      endpoint_->drop();  // of a call that was given up
+    } else if (endpoint_->has_gone(peer_)) {
+      if (endpoint_->peek().ok()) continue;  // what it had sent
+      error_.re_status = RPC_CANTRECV;
+      return false;
+    } else if (deadline != kNoDeadline && monotonic_ns() >= deadline) {
+      error_.re_status = RPC_TIMEDOUT;
+      return false;
+    } else if (!endpoint_->spin()) {
+      (void)endpoint_->sleep(milliseconds_until(deadline));
     }
-    auto aside = endpoint_->set_aside();
-    if (!aside) return false;
-    RemoteMessage remote(*endpoint_, nullptr, *aside);
-    remote.xdr(&xdrs);
-    decode_reply(call, head, &xdrs);
-    large_.note(aside->size());
-    return true;
   }
 }
 

@@ -17,9 +17,8 @@ namespace {
 
 constexpr std::uint64_t kSliceNs = 200'000;  ///< then others have their turn
 constexpr unsigned kClockEvery = 16;         ///< messages
-constexpr std::size_t kMostKept = std::size_t{4} << 20;
-constexpr std::size_t kMostSpare = 4;
 constexpr std::uint64_t kPatienceNs = 2'000'000'000;  ///< with a client that does not read its replies
+constexpr std::uint64_t kFragmentNs = 5'000'000'000;  ///< for the next fragment of a call
 
 Hub* the_hub = nullptr;
 int hub_fd = -1;
@@ -180,6 +179,16 @@ void Hub::bury_departed() {
 
 // --- serving -----------------------------------------------------------------------------------------
 
+namespace {
+// What is left of a call whose arguments nobody wanted, or which its client has given up.
+bool is_skipped(PeerState* peer, std::span<const std::byte> bytes) {
+  ReplyHead head;
+  if (!peer->skipping || !take_front(&bytes, &head) || head.kind != kMore) return false;
+  peer->skipping = head.go_on == kFollows;
+  return true;
+}
+}  // namespace
+
 // Takes one message, if there is one, and has it dispatched. True: there may be another.
 bool Hub::serve_one() {
   int fd = -1;
@@ -188,7 +197,6 @@ bool Hub::serve_one() {
     auto message = endpoint_->peek();
     if (!message) {
       bury_departed();
-      if (!under_way_.empty()) collect_sent();
       return false;
     }
     const PeerIndex from = message->from;
@@ -199,15 +207,14 @@ bool Hub::serve_one() {
       welcome(from, message->bytes);
       return true;
     }
-    Front front{from, {}, message->offered, message->offered ? message->header : message->bytes};
-    if (front.offered) large_.note(message->size);
-    bool good = take_front(&front.bytes, &front.head);
-    if (good && (front.head.new_caller != 0 || front.head.kind == kCaller)) good = take_caller(&front.bytes, &peer.caller);
-    if (good && front.head.kind == kCaller) {
+    Front front{from, {}, message->bytes};
+    if (is_skipped(&peer, front.bytes)) {
       endpoint_->drop();
       return true;
     }
-    if (!good || front.head.kind != kCall || !peer.caller.known) {
+    bool good = take_front(&front.bytes, &front.head);
+    if (good && front.head.new_caller != 0) good = take_caller(&front.bytes, &peer.caller);
+    if (!good || front.head.kind != kCall || front.head.go_on > kFollows || !peer.caller.known) {
       endpoint_->drop();
       drop_peer(from, true);
       return true;
@@ -242,9 +249,8 @@ void Hub::serve() {
     if (serve_one()) {
       if (n % kClockEvery != 0 || monotonic_ns() < end) continue;
     } else {
-      const bool awake = large_.lasts();
       std::lock_guard lock(mutex_);
-      if (!awake && !patience_.look(*endpoint_) && endpoint_->arm_fd()) {
+      if (!endpoint_->spin() && endpoint_->arm_fd()) {
         count(counters().sleeps);
         break;
       }
@@ -256,70 +262,53 @@ void Hub::serve() {
   dispatching_ = false;
 }
 
-// --- replies that do not fit into a ring -------------------------------------------------------------
+// --- fragments -----------------------------------------------------------------------------------------
 
-std::unique_ptr<OutBuffer> Hub::buffer() {
-  std::lock_guard lock(mutex_);
-  collect_sent();
-  if (spare_.empty()) return std::make_unique<OutBuffer>();
-  auto buffer = std::move(spare_.back());
-  spare_.pop_back();
-  buffer->size = 0;
-  return buffer;
-}
-
-void Hub::give_back(std::unique_ptr<OutBuffer> buffer) {
-  std::lock_guard lock(mutex_);
-  if (spare_.size() < kMostSpare && buffer->capacity <= kMostKept) spare_.push_back(std::move(buffer));
-}
-
-void Hub::collect_sent() {
-  SendCompletion done[8];
-  for (std::size_t n = 8; n == 8;) {
-    n = endpoint_->poll_sent(done);
-    for (std::size_t i = 0; i < n; ++i) {
-      auto at = under_way_.find(done[i].cookie);
-      if (at == under_way_.end()) continue;
-      if (spare_.size() < kMostSpare && at->second->capacity <= kMostKept) spare_.push_back(std::move(at->second));
-      under_way_.erase(at);
-    }
-  }
-}
-
-bool Hub::send(PeerIndex to, std::unique_ptr<OutBuffer> buffer) {
-  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+bool Hub::await_more(PeerIndex from, std::uint32_t xid, std::vector<PeerIndex>* held, GoOn* go_on,
+                     std::span<const std::byte>* bytes) {
+  const std::uint64_t end = monotonic_ns() + kFragmentNs;
+  std::unique_lock lock(mutex_);
+  endpoint_->drop();
   for (;;) {
-    {
-      std::lock_guard lock(mutex_);
-      const auto whole = buffer->bytes();
-      Status status;
-      if (whole.size() <= kEager) {
-        status = endpoint_->try_send(to, whole, {});
-      } else {
-        const auto cookie = reinterpret_cast<std::uint64_t>(buffer.get());
-        auto posted = endpoint_->post(to, whole.first(sizeof(ReplyHead)), whole.subspan(sizeof(ReplyHead)), cookie);
-        large_.note(whole.size());
-        if (posted.ok() && !*posted) {
-          under_way_.emplace(cookie, std::move(buffer));
-          return true;
-        }
-        if (!posted) status = posted.error();
-      }
-      if (status) {
-        if (spare_.size() < kMostSpare && buffer->capacity <= kMostKept) spare_.push_back(std::move(buffer));
-        return true;
-      }
-      if (status.error().err != EAGAIN) return false;
-      (void)endpoint_->poll_sent({});
-      if (monotonic_ns() >= end) {
-        CLAN_WARN("a client does not read its replies: it is not served over CLAN any more");
-        if (peer(to) != nullptr) drop_peer(to, false);
-        return false;
-      }
+    auto message = endpoint_->peek();
+    if (message.ok() && message->from != from) {
+      held->push_back(message->from);
+      endpoint_->hold();
+    } else if (message.ok()) {
+      *bytes = message->bytes;
+      ReplyHead head;
+      const bool good = take_front(bytes, &head) && head.kind == kMore && head.xid == xid && head.go_on <= kGivenUp &&
+                        (head.go_on != kFollows || !bytes->empty());
+      *go_on = good ? static_cast<GoOn>(head.go_on) : kGivenUp;
+      if (good) return *go_on != kGivenUp;
+      endpoint_->drop();
+      drop_peer(from, true);
+      return false;
+    } else if (message.error().err != EAGAIN || monotonic_ns() >= end ||
+               (endpoint_->has_gone(from) && !endpoint_->peek().ok())) {
+      return false;
+    } else if (!endpoint_->spin()) {
+      lock.unlock();
+      const timespec pause{0, 50'000};
+      nanosleep(&pause, nullptr);
+      lock.lock();
     }
-    const timespec pause{0, 50'000};
-    nanosleep(&pause, nullptr);
   }
+}
+
+bool Hub::await_room(PeerIndex to, std::uint64_t since) {
+  if (endpoint_->has_gone(to)) return false;
+  (void)endpoint_->poll_sent({});
+  if (monotonic_ns() - since >= kPatienceNs) {
+    CLAN_WARN("a client does not read its replies: it is not served over CLAN any more");
+    if (peer(to) != nullptr) drop_peer(to, false);
+    return false;
+  }
+  mutex_.unlock();  // the caller has it
+  const timespec pause{0, 50'000};
+  nanosleep(&pause, nullptr);
+  mutex_.lock();
+  return true;
 }
 
 }  // namespace clan::rpc

@@ -1,5 +1,8 @@
 // The four functions of libtirpc that this library stands before. Their names are in no version node: a node
 // other than libtirpc's own would switch them off without a word.
+//
+// In libclanrpc.a they have the names that the linker gives to --wrap, which its user has to ask for: with libtirpc.a
+// there is no second library in which the real ones could be found at run time.
 #include <new>
 
 #include <clan/export.h>
@@ -14,6 +17,12 @@ using clan::rpc::counters;
 using clan::rpc::disabled;
 using clan::rpc::real;
 
+#ifdef CLAN_RPC_WRAPPED
+#define CLAN_RPC_STANDS_BEFORE(function) __wrap_##function
+#else
+#define CLAN_RPC_STANDS_BEFORE(function) function
+#endif
+
 namespace {
 
 CLIENT* with_clan(CLIENT* stock, int fd, int type, const netbuf* server, rpcprog_t prog, rpcvers_t vers) {
@@ -26,25 +35,25 @@ CLIENT* with_clan(CLIENT* stock, int fd, int type, const netbuf* server, rpcprog
 
 extern "C" {
 
-CLAN_EXPORT CLIENT* clnt_vc_create(int fd, const netbuf* server, const rpcprog_t prog, const rpcvers_t vers,
-                                   u_int send_size, u_int receive_size) {
+CLAN_EXPORT CLIENT* CLAN_RPC_STANDS_BEFORE(clnt_vc_create)(int fd, const netbuf* server, const rpcprog_t prog,
+                                                           const rpcvers_t vers, u_int send_size, u_int receive_size) {
   CLIENT* stock = real().clnt_vc_create(fd, server, prog, vers, send_size, receive_size);
   return with_clan(stock, fd, SOCK_STREAM, server, prog, vers);
 }
 
-CLAN_EXPORT CLIENT* clnt_dg_create(int fd, const netbuf* server, const rpcprog_t prog, const rpcvers_t vers,
-                                   u_int send_size, u_int receive_size) {
+CLAN_EXPORT CLIENT* CLAN_RPC_STANDS_BEFORE(clnt_dg_create)(int fd, const netbuf* server, const rpcprog_t prog,
+                                                           const rpcvers_t vers, u_int send_size, u_int receive_size) {
   CLIENT* stock = real().clnt_dg_create(fd, server, prog, vers, send_size, receive_size);
   return with_clan(stock, fd, SOCK_DGRAM, server, prog, vers);
 }
 
-CLAN_EXPORT SVCXPRT* svc_vc_create(const int fd, const u_int send_size, const u_int receive_size) {
+CLAN_EXPORT SVCXPRT* CLAN_RPC_STANDS_BEFORE(svc_vc_create)(const int fd, const u_int send_size, const u_int receive_size) {
   SVCXPRT* xprt = real().svc_vc_create(fd, send_size, receive_size);
   announce(xprt);
   return xprt;
 }
 
-CLAN_EXPORT SVCXPRT* svc_dg_create(const int fd, const u_int send_size, const u_int receive_size) {
+CLAN_EXPORT SVCXPRT* CLAN_RPC_STANDS_BEFORE(svc_dg_create)(const int fd, const u_int send_size, const u_int receive_size) {
   SVCXPRT* xprt = real().svc_dg_create(fd, send_size, receive_size);
   announce(xprt);
   return xprt;

@@ -44,10 +44,30 @@ void after_fork_in_child() {
   forks.fetch_add(1, std::memory_order_relaxed);
 }
 
+#ifdef CLAN_RPC_WRAPPED  // libclanrpc.a: see override.cc
+extern "C" {
+decltype(::clnt_vc_create) __real_clnt_vc_create;
+decltype(::clnt_dg_create) __real_clnt_dg_create;
+decltype(::svc_vc_create) __real_svc_vc_create;
+decltype(::svc_dg_create) __real_svc_dg_create;
+}
+Real find_real() {
+  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create, __real_svc_dg_create};
+}
+#else
 template <typename Function>
 void find(Function* function, const char* name) {
   *function = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
 }
+Real find_real() {
+  Real real;
+  find(&real.clnt_vc_create, "clnt_vc_create");
+  find(&real.clnt_dg_create, "clnt_dg_create");
+  find(&real.svc_vc_create, "svc_vc_create");
+  find(&real.svc_dg_create, "svc_dg_create");
+  return real;
+}
+#endif
 
 void read_settings(Process& p) {
   const auto wrong = [](const WrongSetting& refused) {
@@ -63,14 +83,7 @@ void read_settings(Process& p) {
 
 Process* make_process() {
   auto* p = new Process;
-#ifdef CLAN_RPC_WRAPPED
-  p->real = wrapped_functions();
-#else
-  find(&p->real.clnt_vc_create, "clnt_vc_create");
-  find(&p->real.clnt_dg_create, "clnt_dg_create");
-  find(&p->real.svc_vc_create, "svc_vc_create");
-  find(&p->real.svc_dg_create, "svc_dg_create");
-#endif
+  p->real = find_real();
   read_settings(*p);
   p->page = &p->private_page;
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);

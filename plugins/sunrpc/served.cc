@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "fragments.h"
 #include "server.h"
 #include "stock_socket.h"
 
@@ -71,11 +72,9 @@ bool Served::receive(rpc_msg* message) {
   std::lock_guard lock(hub->mutex());
   from_clan_ = true;
   peer_ = front.peer;
-  if (front.offered) {
-    auto aside = hub->endpoint().set_aside();
-    if (!aside) return false;
-    aside_ = *aside;
-    where_ = Where::kRemote;
+  if (front.head.go_on == kFollows) {
+    in_ring_ = front.bytes;
+    where_ = Where::kFragments;
   } else if (front.bytes.size() <= kCopied) {
     if (!front.bytes.empty()) std::memcpy(copied_, front.bytes.data(), front.bytes.size());
     copied_bytes_ = front.bytes.size();
@@ -117,6 +116,50 @@ void Served::fill(rpc_msg* message, const PeerState& peer, const CallHead& head)
   }
 }
 
+/// The arguments of a call of several fragments.
+class CallIn final : public InMessage {
+ public:
+  CallIn(Hub& hub, PeerIndex peer, std::uint32_t xid, std::span<const std::byte> first)
+      : InMessage(first), hub_(hub), peer_(peer), xid_(xid) {}
+  ~CallIn() override {
+    std::lock_guard lock(hub_.mutex());
+    hub_.endpoint().drop();
+    if (PeerState* peer = hub_.peer(peer_)) peer->skipping = go_on_ == kFollows;
+    for (const PeerIndex other : held_) hub_.endpoint().resume(other);
+  }
+
+ private:
+  bool await_more(std::span<const std::byte>* bytes) override {
+    return go_on_ == kFollows && hub_.await_more(peer_, xid_, &held_, &go_on_, bytes);
+  }
+  Hub& hub_;
+  const PeerIndex peer_;
+  const std::uint32_t xid_;
+  GoOn go_on_ = kFollows;
+  std::vector<PeerIndex> held_;
+};
+
+/// A reply of several fragments. The hub's mutex is held all the while, but for the time that its client takes to read.
+class ReplyOut final : public OutMessage {
+ public:
+  ReplyOut(Hub& hub, PeerIndex to, std::uint32_t xid)
+      : OutMessage(hub.endpoint(), to, xid), lock_(hub.mutex()), hub_(hub), to_(to) {}
+
+ private:
+  bool await_room() override {
+    if (position() != at_) {
+      at_ = position();
+      since_ns_ = monotonic_ns();
+    }
+    return hub_.await_room(to_, since_ns_);
+  }
+  std::lock_guard<std::mutex> lock_;
+  Hub& hub_;
+  const PeerIndex to_;
+  std::uint64_t at_ = ~std::uint64_t{0};
+  std::uint64_t since_ns_ = 0;
+};
+
 enum xprt_stat Served::state() { return from_clan_ ? XPRT_IDLE : stock_->xp_stat(xprt_); }
 
 bool Served::decode(XDR* xdrs, xdrproc_t proc, void* to) {
@@ -137,11 +180,11 @@ bool Served::arguments(xdrproc_t proc, void* to) {
       memory_xdr(&xdrs, in_ring_);
       good = decode(&xdrs, proc, to);
       break;
-    case Where::kRemote: {
+    case Where::kFragments: {
       if (generation_ != generation()) return false;
-      RemoteMessage remote(hub_->endpoint(), &hub_->mutex(), *aside_);
-      where_ = Where::kNowhere;  // its end tells the sender
-      remote.xdr(&xdrs);
+      CallIn call(*hub_, peer_, xid_, in_ring_);
+      where_ = Where::kNowhere;  // its end lets the fragments go
+      call.xdr(&xdrs);
       return decode(&xdrs, proc, to);
     }
     case Where::kNowhere:
@@ -156,8 +199,10 @@ void Served::forget_arguments() {
   const Where where = std::exchange(where_, Where::kNowhere);
   if (generation_ != generation()) return;
   std::lock_guard lock(hub_->mutex());
-  if (where == Where::kInRing) hub_->endpoint().drop();
-  if (where == Where::kRemote) hub_->endpoint().finish(*aside_);
+  if (where != Where::kInRing && where != Where::kFragments) return;
+  hub_->endpoint().drop();
+  PeerState* peer = hub_->peer(peer_);
+  if (where == Where::kFragments && peer != nullptr) peer->skipping = true;
 }
 
 // --- replies -----------------------------------------------------------------------------------------
@@ -193,38 +238,46 @@ bool Served::reply(rpc_msg* message) {
   }
   message->rm_xid = xid_;
   if (generation_ != generation()) return reply_by_socket(message, results, where);
-  if (where_ == Where::kInRing || where_ == Where::kRemote) forget_arguments();
+  if (where_ == Where::kInRing || where_ == Where::kFragments) forget_arguments();
   const opaque_auth& verifier = message->acpted_rply.ar_verf;
   const bool plain = stage() == Stage::kOptimized && accepted && verifier.oa_flavor == AUTH_NONE &&
                      verifier.oa_length == 0;
-  if (stage() != Stage::kDirect) {
+  if (stage() != Stage::kDirect && hint_ <= kFragment) {
     std::lock_guard lock(hub_->mutex());
     auto room = hub_->endpoint().reserve(peer_, hint_);
     if (room.ok()) {
       const std::size_t used = put_reply(room->data(), room->size(), message, plain, results, where);
       if (used > 0) {
         hub_->endpoint().commit(peer_, used);
-        hint_ = std::clamp<std::size_t>(used * 2, 512, kEager);
+        hint_ = std::clamp<std::size_t>(used * 2, 512, kFragment);
         return true;
       }
     } else if (room.error().err != EAGAIN && room.error().err != EMSGSIZE) {
       return false;
     }
   }
-  auto buffer = hub_->buffer();
-  if (!buffer->reserve(sizeof(ReplyHead))) return false;
+  return reply_in_fragments(message, plain, results, where);
+}
+
+bool Served::reply_in_fragments(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
+  ReplyOut out(*hub_, peer_, xid_);
   ReplyHead head;
   head.kind = plain ? kReply : kReplyFull;
   head.xid = xid_;
-  std::memcpy(buffer->data, &head, sizeof head);
-  buffer->size = sizeof head;
   XDR xdrs;
-  growing_xdr(&xdrs, buffer.get());
-  if (!encode(&xdrs, message, plain, results, where)) {
-    hub_->give_back(std::move(buffer));
-    return false;
+  OutBuffer buffer;
+  bool good = out.begin(std::as_bytes(std::span(&head, 1)));
+  if (stage() == Stage::kDirect) {  // the paper's first stage sends a copy of what it has encoded
+    growing_xdr(&xdrs, &buffer);
+    good = good && encode(&xdrs, message, plain, results, where) && out.put(buffer.data, buffer.size);
+  } else {
+    out.xdr(&xdrs);
+    good = good && encode(&xdrs, message, plain, results, where);
   }
-  return hub_->send(peer_, std::move(buffer));
+  hint_ = std::clamp<std::size_t>(out.position(), 512, kEager);
+  if (good && out.finish()) return true;
+  if (hub_->peer(peer_) != nullptr) out.give_up();
+  return false;
 }
 
 // In the child of a fork CLAN is the parent's; the socket is both's. The client listens there as well.
@@ -240,7 +293,7 @@ bool Served::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where)
 void Served::destroy() {
   SVCXPRT* const xprt = xprt_;
   if (generation_ == generation()) {
-    if (where_ == Where::kInRing || where_ == Where::kRemote) forget_arguments();
+    if (where_ == Where::kInRing || where_ == Where::kFragments) forget_arguments();
     hub_->forget(this);
   }
   xprt->xp_ops = const_cast<TransportOps*>(stock_);

@@ -21,10 +21,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
-#include "patience.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -38,6 +37,7 @@ class Served;
 struct PeerState {
   Served* served = nullptr;  ///< null: it has not said Hello, or its transport is gone
   CallerState caller;
+  bool skipping = false;  ///< fragments of a call whose arguments nobody wants
   sockaddr_storage from{};  ///< of a datagram's client
   socklen_t from_length = 0;
 };
@@ -64,6 +64,7 @@ class Served {
   bool decode(XDR* xdrs, xdrproc_t proc, void* to);
   void forget_arguments();
   bool encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results, caddr_t where);
+  bool reply_in_fragments(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where);
   bool reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where);
   std::size_t put_reply(std::byte* to, std::size_t room, rpc_msg* message, bool plain, xdrproc_t results,
                         caddr_t where);
@@ -79,11 +80,10 @@ class Served {
   PeerIndex peer_ = 0;      ///< that sent it
   std::uint32_t xid_ = 0;
   std::size_t hint_ = 512;
-  // Its arguments: copied, in the ring, or in the client's memory.
-  enum class Where { kNowhere, kCopied, kInRing, kRemote };
+  // Its arguments: copied, in the ring, or in the ring as far as they have come.
+  enum class Where { kNowhere, kCopied, kInRing, kFragments };
   Where where_ = Where::kNowhere;
   std::span<const std::byte> in_ring_;
-  std::optional<SetAside> aside_;
   static constexpr std::size_t kCopied = 1024;
   std::size_t copied_bytes_ = 0;
   alignas(8) std::byte copied_[kCopied];
@@ -105,10 +105,12 @@ class Hub {
 
   MessageEndpoint& endpoint() { return *endpoint_; }
   std::mutex& mutex() { return mutex_; }
-  /// Sends a whole reply from `buffer`, which it takes.
-  bool send(PeerIndex to, std::unique_ptr<OutBuffer> buffer);
-  std::unique_ptr<OutBuffer> buffer();
-  void give_back(std::unique_ptr<OutBuffer> buffer);
+  /// The next fragment of the call with `xid` from `peer`, whose last one lies at the front. Those of others are held
+  /// back, and noted in `held`. False: there is none.
+  bool await_more(PeerIndex peer, std::uint32_t xid, std::vector<PeerIndex>* held, GoOn* go_on,
+                  std::span<const std::byte>* bytes);
+  /// Sleeps a while for a client that does not read its replies, with the mutex free. False: it has had `kPatienceNs`.
+  bool await_room(PeerIndex peer, std::uint64_t since);
   /// The transport goes.
   void forget(Served* served);
   PeerState* peer(PeerIndex index) { return index < peers_.size() ? peers_[index].get() : nullptr; }
@@ -128,27 +130,21 @@ class Hub {
   void welcome(PeerIndex index, std::span<const std::byte> bytes);
   void drop_peer(PeerIndex index, bool hostile);
   void bury_departed();
-  void collect_sent();
   Served* served(SVCXPRT* xprt);
 
   std::mutex mutex_;
   std::optional<MessageEndpoint> endpoint_;
-  Patience patience_;
-  LargeMessage large_;
   std::uint32_t generation_ = 0;
   SVCXPRT xprt_{};
   SVCXPRT_EXT extension_{};
   std::deque<Expected> expected_;
   std::vector<std::unique_ptr<PeerState>> peers_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<OutBuffer>> under_way_;
-  std::vector<std::unique_ptr<OutBuffer>> spare_;
   bool dispatching_ = false;
   // The message that the transport just called is to take.
   friend class Served;
   struct Front {
     PeerIndex peer;
     CallHead head;
-    bool offered;
     std::span<const std::byte> bytes;
   };
   std::optional<Front> front_;

@@ -12,11 +12,15 @@
 //
 // 2. Over CLAN, messages of one endpoint: a head in the machine's byte order, then XDR.
 //
-//      Call   | head 16 | if kNewCaller: caller 16, credential (padded to 4) | arguments |
+//      Call   | head 16 | if new_caller: caller 16, credential (padded to 4) | arguments |
 //      Reply  | head  8 | results                     |   kReply: accepted, success, no verifier
 //             | head  8 | xdr_replymsg, results if any |   kReplyFull: everything else
+//      More   | head  8 | goes on with the call or reply of the same xid
 //
-//    The caller (program, version, credential) is sent when it differs from the call before.
+//    The caller (program, version, credential) is sent when it differs from the call before. What is longer than a
+//    fragment goes on in further ones, each encoded in the receiver's ring and decoded there: while one side encodes
+//    a fragment the other decodes the one before. The fragments of a client's calls follow each other; those of
+//    replies may have others' between them.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +39,9 @@ namespace clan::rpc {
 constexpr rpcprog_t kProgram = 0x3c1a0001;
 constexpr rpcvers_t kVersion = 1;
 constexpr rpcproc_t kMeet = 1;
-constexpr std::uint32_t kAbi = 1;
+constexpr std::uint32_t kAbi = 2;
 
-enum Kind : std::uint8_t { kHello = 1, kWelcome, kCall, kCaller, kReply, kReplyFull };
+enum Kind : std::uint8_t { kHello = 1, kWelcome, kCall, kReply, kReplyFull, kMore };
 
 struct Hello {
   std::uint8_t kind = kHello;
@@ -47,10 +51,18 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 16);
 
+/// What follows a fragment.
+enum GoOn : std::uint8_t {
+  kLast,     ///< nothing: the message ends with it
+  kFollows,  ///< another fragment
+  kGivenUp,  ///< nothing: the message is not whole, the sender could not encode the rest
+};
+
 struct CallHead {
   std::uint8_t kind = kCall;
+  std::uint8_t go_on = 0;       ///< a GoOn
   std::uint8_t new_caller = 0;  ///< 1: a Caller follows
-  std::uint16_t pad = 0;
+  std::uint8_t pad = 0;
   std::uint32_t xid = 0;
   std::uint32_t proc = 0;
   std::uint32_t pad2 = 0;
@@ -65,12 +77,14 @@ struct Caller {
 };
 static_assert(sizeof(Caller) == 16);
 
+/// Of a reply, and of the further fragments of either.
 struct ReplyHead {
   std::uint8_t kind = kReply;
-  std::uint8_t pad[3] = {};
+  std::uint8_t go_on = 0;  ///< a GoOn
+  std::uint8_t pad[2] = {};
   std::uint32_t xid = 0;
 };
-static_assert(sizeof(ReplyHead) == 8);
+static_assert(sizeof(ReplyHead) == 8 && offsetof(ReplyHead, go_on) == offsetof(CallHead, go_on));
 
 /// Who calls what, and as whom.
 struct CallerState {
@@ -116,9 +130,11 @@ bool take_front(std::span<const std::byte>* bytes, T* to) {
 /// the peer wrote nonsense.
 bool take_caller(std::span<const std::byte>* bytes, CallerState* caller);
 
-/// Messages up to this size go through the ring, longer ones stay where they are and are copied once. In the ring
-/// they cost no system call; a ring holds five.
-constexpr std::size_t kEager = 96 * 1024;
+/// A fragment at most, with its head. A ring holds sixteen.
+constexpr std::size_t kFragment = 32 * 1024;
+constexpr std::size_t kEager = 96 * 1024;  ///< what rings are made for
+/// Of one message.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 31;
 
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 3) & ~std::size_t{3}; }
 

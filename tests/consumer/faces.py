@@ -25,31 +25,28 @@ def loaded(pid, prefix, library):
     assert found == {f"{prefix}/lib/{library}"}, found
 
 
-def orb(prefix, server_program, call):
-    server = under_clan(prefix, "orb", server_program, "-ORBendPoint", "giop:tcp:127.0.0.1:")
+def calls(prefix, face, server_words, library, client_words, said):
+    """`client_words` of the server's first line make the client's command; `said`: what it says when CLAN is used."""
+    server = under_clan(prefix, face, *server_words)
     try:
-        reference = server.stdout.readline().strip()
-        loaded(server.pid, prefix, "libomniclanTP4.so")
-        client = under_clan(prefix, "orb", call, reference, "0")
-        _, said = client.communicate(timeout=60)
-        assert client.returncode == 0 and "CORBA calls to process" in said, said
+        first = server.stdout.readline().strip()
+        loaded(server.pid, prefix, library)
+        client = under_clan(prefix, face, *client_words(first))
+        _, text = client.communicate(timeout=60)
+        assert client.returncode == 0 and said in text, text
     finally:
         server.kill()
         server.communicate()
 
 
-def rpc(prefix, server_program, client_program):
-    server = under_clan(prefix, "rpc", server_program, "tcp")
-    try:
-        ready = server.stdout.readline()
-        port = ready.split("tcp=")[1].split()[0]
-        loaded(server.pid, prefix, "libclanrpc.so")
-        client = under_clan(prefix, "rpc", client_program, port, "500")
-        _, said = client.communicate(timeout=60)
-        assert client.returncode == 0 and "go over CLAN" in said, said
-    finally:
-        server.kill()
-        server.communicate()
+def orb(prefix, server, call):
+    calls(prefix, "orb", [server, "-ORBendPoint", "giop:tcp:127.0.0.1:"], "libomniclanTP4.so",
+          lambda reference: [call, reference, "0"], "CORBA calls to process")
+
+
+def rpc(prefix, server, client):
+    calls(prefix, "rpc", [server, "tcp"], "libclanrpc.so",
+          lambda ready: [client, ready.split("tcp=")[1].split()[0], "500"], "go over CLAN")
 
 
 def mpi(prefix, program):

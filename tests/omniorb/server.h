@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -32,8 +33,14 @@ inline std::string& last_path() {
   static thread_local std::string path;
   return path;
 }
+/// Replies of the whole process that came by the expected path, and by another: calls of the ORB's own threads.
+inline std::atomic<int>& replies(bool expected) {
+  static std::atomic<int> counts[2];
+  return counts[expected ? 1 : 0];
+}
 inline CORBA::Boolean note_path(omni::omniInterceptors::clientReceiveReply_T::info_T& info) {
   last_path() = info.peeraddress();
+  ++replies(last_path().substr(0, expected_path().size()) == expected_path());
   return 1;
 }
 

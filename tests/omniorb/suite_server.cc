@@ -40,6 +40,11 @@ class ItemServant : public POA_Suite::Item {
     CORBA::String_var text = PortableServer::ObjectId_to_string(id);
     return static_cast<CORBA::ULong>(std::strtoul(text, nullptr, 10));
   }
+  CORBA::ULong number_after(CORBA::ULong ms) override {
+    if (ms == 0) throw Suite::Refused(4711);
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    return number();
+  }
   static CORBA::ORB_ptr orb;
 
  private:

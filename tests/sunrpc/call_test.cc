@@ -185,20 +185,30 @@ TEST(Calls, ToAServerWithoutTheLibraryGoByItsSocket) {
   EXPECT_EQ(paths().clan, before.clan);
 }
 
-// Linked with -lclanrpc before -ltirpc, and nothing in LD_PRELOAD.
-TEST(Linked, ProgramsCallOverClan) {
-  Server server({"tcp"}, Server::Library::kNo, SUNRPC_SERVER_LINKED);
+// Nothing in LD_PRELOAD.
+void expect_linked_programs_call(const char* server_program, const char* client_program) {
+  Server server({"tcp"}, Server::Library::kNo, server_program);
   const pid_t client = fork();
   if (client == 0) {
     unsetenv("LD_PRELOAD");
     const std::string port = std::to_string(server.tcp());
-    execl(SUNRPC_CLIENT_LINKED, SUNRPC_CLIENT_LINKED, port.c_str(), "500", nullptr);
+    execl(client_program, client_program, port.c_str(), "500", nullptr);
     _exit(127);
   }
   int status = -1;
   waitpid(client, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_GT(served_by_clan(server.pid()), 0u);
+}
+
+TEST(Linked, ProgramsCallOverClan) { expect_linked_programs_call(SUNRPC_SERVER_LINKED, SUNRPC_CLIENT_LINKED); }
+
+TEST(Linked, ProgramsWithTheArchivesCallOverClan) {
+#ifdef SUNRPC_SERVER_STATIC
+  expect_linked_programs_call(SUNRPC_SERVER_STATIC, SUNRPC_CLIENT_STATIC);
+#else
+  GTEST_SKIP() << "libtirpc.a or libgssapi_krb5.so is missing";
+#endif
 }
 
 TEST(Calls, OfSeveralThreadsShareAHandle) {

@@ -128,5 +128,100 @@ TEST_F(Hostile, ACallWithoutACallerEndsTheConnection) {
   expect_dropped_and_others_served(endpoint);
 }
 
+/// A first fragment of a call of ECHO whose argument is to have `length` bytes, `here` of which are in it.
+std::vector<std::byte> first_fragment(std::uint32_t length, std::size_t here) {
+  struct {
+    rpc::CallHead head;
+    rpc::Caller caller;
+    std::uint32_t length;
+  } front;
+  front.head.go_on = rpc::kFollows;
+  front.head.new_caller = 1;
+  front.head.xid = 77;
+  front.head.proc = ECHO;
+  front.caller.prog = EVERY;
+  front.caller.vers = EVERY_NEW;
+  front.length = htonl(length);
+  std::vector<std::byte> bytes(sizeof front + here);
+  std::memcpy(bytes.data(), &front, sizeof front);
+  return bytes;
+}
+
+std::vector<std::byte> next_fragment(rpc::GoOn go_on, std::size_t size, std::uint32_t xid = 77) {
+  rpc::ReplyHead head;
+  head.kind = rpc::kMore;
+  head.go_on = go_on;
+  head.xid = xid;
+  std::vector<std::byte> bytes(sizeof head + size);
+  std::memcpy(bytes.data(), &head, sizeof head);
+  return bytes;
+}
+
+TEST_F(Hostile, FragmentsThatMakeNoSenseEndTheConnection) {
+  const auto odd = static_cast<rpc::GoOn>(9);
+  for (const auto& next : {next_fragment(rpc::kFollows, 0), next_fragment(odd, 100), next_fragment(rpc::kLast, 100, 78),
+                           std::vector<std::byte>(3), first_fragment(100, 100)}) {
+    PeerIndex to = 0;
+    MessageEndpoint endpoint = welcome(&to);
+    ASSERT_TRUE(endpoint.send(to, first_fragment(100'000, 1000), 5000).ok());
+    ASSERT_TRUE(endpoint.send(to, next, 5000).ok());
+    expect_dropped_and_others_served(endpoint);
+  }
+  // One that goes on with nothing.
+  PeerIndex to = 0;
+  MessageEndpoint endpoint = welcome(&to);
+  ASSERT_TRUE(endpoint.send(to, next_fragment(rpc::kLast, 100), 5000).ok());
+  expect_dropped_and_others_served(endpoint);
+}
+
+TEST_F(Hostile, ArgumentsThatAreLongerThanTheirMessageAreGarbage) {
+  PeerIndex to = 0;
+  MessageEndpoint endpoint = welcome(&to);
+  std::byte answer[256];
+  for (const rpc::GoOn end : {rpc::kLast, rpc::kGivenUp}) {
+    ASSERT_TRUE(endpoint.send(to, first_fragment(100'000, 1000), 5000).ok());
+    ASSERT_TRUE(endpoint.send(to, next_fragment(rpc::kFollows, 1000), 5000).ok());
+    ASSERT_TRUE(endpoint.send(to, next_fragment(end, 1000), 5000).ok());
+    auto got = endpoint.recv(answer, 5000);
+    ASSERT_TRUE(got.ok());
+    rpc::ReplyHead head;
+    std::memcpy(&head, answer, sizeof head);
+    EXPECT_EQ(head.kind, rpc::kReplyFull);  // GARBAGE_ARGS
+  }
+  // What is left of one that was refused early is passed over.
+  ASSERT_TRUE(endpoint.send(to, first_fragment(0xfffffff0u, 1000), 5000).ok());
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(endpoint.send(to, next_fragment(rpc::kFollows, 4000), 5000).ok());
+  ASSERT_TRUE(endpoint.send(to, next_fragment(rpc::kLast, 10), 5000).ok());
+  ASSERT_TRUE(endpoint.recv(answer, 5000).ok());
+  ASSERT_TRUE(endpoint.send(to, first_fragment(4, 4), 5000).ok());
+  ASSERT_TRUE(endpoint.send(to, next_fragment(rpc::kLast, 0), 5000).ok());
+  auto got = endpoint.recv(answer, 5000);
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(static_cast<std::uint8_t>(answer[0]), rpc::kReply);
+}
+
+// The others' calls lie still while one message is taken apart, but not for long.
+TEST_F(Hostile, AClientThatStopsWithinAMessageIsWaitedForFiveSeconds) {
+  PeerIndex to = 0;
+  MessageEndpoint endpoint = welcome(&to);
+  ASSERT_TRUE(endpoint.send(to, first_fragment(100'000, 1000), 5000).ok());
+  const int one = 1;
+  const int* negated = negate_2(const_cast<int*>(&one), good_.get());
+  ASSERT_NE(negated, nullptr);
+  EXPECT_EQ(*negated, -1);
+}
+
+TEST_F(Hostile, AClientThatGoesWithinAMessageIsNotWaitedFor) {
+  PeerIndex to = 0;
+  std::optional<MessageEndpoint> endpoint = welcome(&to);
+  ASSERT_TRUE(endpoint->send(to, first_fragment(100'000, 1000), 5000).ok());
+  endpoint.reset();
+  timespec before, after;
+  clock_gettime(CLOCK_MONOTONIC, &before);
+  for (int i = 0; i < 20; ++i) ASSERT_NE(negate_2(&i, good_.get()), nullptr);
+  clock_gettime(CLOCK_MONOTONIC, &after);
+  EXPECT_LT(after.tv_sec - before.tv_sec, 4);
+}
+
 }  // namespace
 }  // namespace clan

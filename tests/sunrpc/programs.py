@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Programs nobody here wrote, with libclanrpc and stock: rpcbind, rpcinfo, rpc.rstatd and rup, by rpcbind's
-registration as ever. In a network and a mount namespace of their own.
+registration as ever. In a network and a mount namespace of their own. And what other programs tell of ours: strace
+that a call makes no system call, setpriv that users are kept apart.
 
-    programs.py CLAN SERVER        (exit code 77: something is missing here)
+    programs.py CLAN SERVER CLIENT programs|calls|users        (exit code 77: something is missing here)
+
+SERVER, CLIENT: sunrpc-server and sunrpc-client
 """
 
 import ctypes
@@ -18,7 +21,7 @@ import time
 
 CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWUSER = 0x20000, 0x40000000, 0x10000000
 PROGRAM = 0x2fabc001
-NEEDED = ("rpcbind", "rpcinfo", "rpc.rstatd", "rup", "ip", "mount")
+NEEDED_PROGRAMS = ("rpcbind", "rpcinfo", "rpc.rstatd", "rup", "ip", "mount")
 
 
 def skip(why):
@@ -41,6 +44,16 @@ def enter_namespaces():
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             skip(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def add_broadcast_network():
+    """Loopback has no broadcasts. Some kernels give us no other interface, or one that leads nowhere."""
+    for kind in (["dummy"], ["veth", "peer", "name", "clan1"], ["bridge"]):
+        if subprocess.run(["ip", "link", "add", "clan0", "type", *kind], capture_output=True, check=False).returncode == 0:
+            subprocess.run(["ip", "address", "add", "10.99.99.1/24", "broadcast", "10.99.99.255", "dev", "clan0"], check=True)
+            for end in ("clan0", "clan1"):
+                subprocess.run(["ip", "link", "set", end, "up"], capture_output=True, check=False)
+            return
 
 
 def children(name=None):
@@ -100,7 +113,7 @@ def check(clan, server, preload):
     under = [clan, "run", "--with", "rpc"] if preload else []
     daemons = Daemons()
     try:
-        daemons.start("rpcbind", "-f")
+        daemons.start("rpcbind", "-f", "-r")  # -r: it passes broadcast calls on
         until("rpcbind", lambda: registered(100000))
         ours, _ = daemons.start(*under, server, "rpcbind")
         until("our server's registration", lambda: registered(PROGRAM))
@@ -116,26 +129,114 @@ def check(clan, server, preload):
         for _ in range(3):
             done = subprocess.run([*under, "rup", "127.0.0.1"], capture_output=True, text=True, timeout=60)
             assert done.returncode == 0 and re.search(r"up .*load ", done.stdout), done
+        # Broadcasts stay what they are, and reach a server that has the library.
+        done = subprocess.run([*under, "timeout", "-s", "INT", "3", "rpcinfo", "-b", str(PROGRAM), "2"],
+                              capture_output=True, text=True, timeout=60, check=False)
+        answered = re.search(r"^(10\.99\.99\.1|127\.0\.0\.1)[. ]", done.stdout, re.M) is not None
         if preload:
             daemon = children("rpc.rstatd")[-1]  # it forks; its parent is a zombie of ours
             # A client of one call gets Welcome in time on a machine that is not too busy: most of them.
             for pid in (ours.pid, daemon):
                 page = counters(clan, pid)
                 assert page is not None and page["clients"] > 0 and page["served_clan"] > 0, (pid, page, ours.pid)
+        return answered
     finally:
         daemons.end()
 
 
-def main():
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    clan, server = sys.argv[1:3]
-    for program in NEEDED:
+def programs(clan, server, _):
+    for program in NEEDED_PROGRAMS:
         if shutil.which(program) is None:
             skip(f"{program} is not installed")
     enter_namespaces()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    check(clan, server, False)
-    check(clan, server, True)
+    add_broadcast_network()
+    stock = check(clan, server, False)
+    assert check(clan, server, True) == stock, f"a broadcast was answered: stock {stock}"
+    print("with broadcasts" if stock else "without broadcasts: no network that has them can be made here")
+
+
+class Served:
+    """A server of ours, under commands that come before it, and where it listens."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.port = re.match(r"ready tcp=(\d+)", self.process.stdout.readline()).group(1)
+
+    def end(self, number=signal.SIGKILL):
+        for pid in descendants(self.process.pid) or [self.process.pid]:
+            os.kill(pid, number)
+        self.process.communicate(timeout=60)
+
+
+def descendants(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as text:
+        return [int(child) for child in text.read().split()]
+
+
+def total(file):
+    """System calls in a summary of strace's, by name."""
+    with open(file) as text:
+        rows = [line.split() for line in text]
+    return {row[-1]: int(row[3]) for row in rows if len(row) > 4 and row[3].isdigit() and row[-1] != "total"}
+
+
+def counted(clan, server, client, number, directory):
+    strace = ["strace", "-f", "-c", "-o"]
+    served = Served(clan, "run", "--with", "rpc", *strace, f"{directory}/server", server, "tcp")
+    try:
+        subprocess.run([clan, "run", "--with", "rpc", *strace, f"{directory}/client", client, served.port, str(number)],
+                       check=True, timeout=60)
+    finally:
+        served.end(signal.SIGTERM)
+    return sum(total(f"{directory}/client").values()), sum(total(f"{directory}/server").values())
+
+
+def calls(clan, server, client):
+    """Of many calls and of few: the same number of system calls. On a busy machine only some times."""
+    if shutil.which("strace") is None:
+        skip("strace is not installed")
+    if len(os.sched_getaffinity(0)) < 2:
+        skip("both ends on one processor: it is handed over by system calls")
+    with tempfile.TemporaryDirectory(prefix="clan-rpc-") as directory:
+        try:
+            few = counted(clan, server, client, 1000, directory)
+        except (subprocess.CalledProcessError, AttributeError) as why:
+            skip(f"strace does not work here: {why}")
+        more, least = 20_000, 1.0
+        for _ in range(5):
+            many = counted(clan, server, client, 1000 + more, directory)
+            least = min(least, max(m - f for m, f in zip(many, few)) / more)
+            if least < 0.01:
+                break
+        if least >= 0.01 and os.getloadavg()[0] > os.cpu_count():
+            skip(f"others want the processors, and waiting yields to them: {least:.3f} system calls a call")
+        assert least < 0.01, f"{least:.3f} system calls a call"
+        print(f"{least:.4f} system calls a call")
+
+
+def users(clan, server, client):
+    """A server of another user: by its socket, or with CLAN_UIDS at both ends over CLAN."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        skip("only root can start a process of another user (setpriv)")
+    other = ["setpriv", "--reuid", "65534", "--clear-groups"]
+    if subprocess.run([*other, clan, "--version"], capture_output=True, check=False).returncode != 0:
+        skip("another user cannot read the build tree")
+    for uids, expected in (("", False), ("0,65534", True)):
+        os.environ["CLAN_UIDS"] = uids
+        served = Served(*other, clan, "run", "--with", "rpc", server, "tcp")
+        try:
+            done = subprocess.run([clan, "run", "--with", "rpc", "--log", "info", client, served.port, "300"],
+                                  capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and ("go over CLAN" in done.stderr) == expected, (uids, done)
+        finally:
+            served.end()
+
+
+def main():
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    *paths, name = sys.argv[1:]
+    {"programs": programs, "calls": calls, "users": users}[name](*paths)
 
 
 if __name__ == "__main__":

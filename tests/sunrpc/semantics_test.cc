@@ -236,10 +236,13 @@ TEST(Local, TheKernelNamesTheCallersProcess) {
   unlink(path.c_str());
 }
 
-// A flavour that CLAN does not serve: its calls go by the socket, and those around it over CLAN.
-TEST_F(Semantics, OtherFlavoursOfAuthenticationStayOnTheSocket) {
+// Flavours that CLAN does not serve: their calls go by the socket, and those around them over CLAN.
+class Flavours : public Semantics, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Of, Flavours, testing::Values(RPCSEC_GSS, AUTH_DES, 390'000));
+
+TEST_P(Flavours, OfOtherAuthenticationStayOnTheSocket) {
   AUTH odd = *tcp_->cl_auth;
-  odd.ah_cred.oa_flavor = 390'000;
+  odd.ah_cred.oa_flavor = GetParam();
   AUTH* const none = tcp_->cl_auth;
   int result = 0;
   const Paths before = paths();
@@ -254,6 +257,26 @@ TEST_F(Semantics, OtherFlavoursOfAuthenticationStayOnTheSocket) {
   EXPECT_EQ(negate(tcp_.get(), 3, &result), RPC_SUCCESS);
   if (preloaded()) {
     EXPECT_EQ(paths().clan - before.clan, 1u);
+  }
+}
+
+// A server may give a client a short name for its credential. Of libtirpc's it is not known again: the call is refused,
+// and repeated with the whole credential.
+TEST_F(Semantics, AShortCredentialThatIsRefusedIsRefreshed) {
+  for (CLIENT* client : both()) {
+    AUTH* const none = client->cl_auth;
+    client->cl_auth = authunix_create_default();
+    int on = 1;
+    ASSERT_NE(shorten_2(&on, client), nullptr);
+    EXPECT_EQ(client->cl_auth->ah_cred.oa_flavor, AUTH_SHORT);
+    const Paths before = paths();
+    credential* who = who_2(nullptr, client);
+    ASSERT_NE(who, nullptr) << clnt_sperror(client, "who");
+    EXPECT_EQ(who->flavor, AUTH_SYS);
+    EXPECT_EQ(who->uid, geteuid());
+    expect_clan(before, 1);
+    auth_destroy(client->cl_auth);
+    client->cl_auth = none;
   }
 }
 

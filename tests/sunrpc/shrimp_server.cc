@@ -75,6 +75,10 @@ int leave_2_svc(int* argument, void*, clan_shrimp_call*) {
   else raise(*argument);
   return 1;
 }
+int shorten_2_svc(int* value, int* result, clan_shrimp_call*) {
+  *result = *value;
+  return 1;
+}
 int served_2_svc(void*, quad_t* result, clan_shrimp_call*) {
   *result = 0;
   return 1;

@@ -47,6 +47,7 @@ struct clan_shrimp_client {
   std::uint64_t next = 1;
   Pending pending[kSlots];
   bool arena_used = false;
+  std::size_t expected = 0;  ///< bytes of results that will lie in the slot's data; 0: nobody knows, or none
   bool last_in_arena = false;  ///< the arguments put last
   bool gone = false;
 
@@ -148,7 +149,11 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, std::uint64_t dead
   auto& flag = slot_of(call).line.flag;
   for (;;) {
     const auto cpu = static_cast<std::uint16_t>(binding().head.server_cpu.load(std::memory_order_relaxed));
-    if (waiter->spin([&] { return answered(call); }, clan::Awaited{cpu}, deadline)) return CLAN_SHRIMP_OK;
+    const auto ready = [&] {
+      look_at_data(slot_of(call), expected);
+      return answered(call);
+    };
+    if (waiter->spin(ready, clan::Awaited{cpu}, deadline)) return CLAN_SHRIMP_OK;
     if (deadline != kNoDeadline && monotonic_ns() >= deadline) return CLAN_SHRIMP_TIMED_OUT;
     std::uint64_t asked = flag_of(call, kAsked);
     // PAIR shrimp.answer: the server exchanges it when it answers, and finds that we sleep
@@ -265,6 +270,7 @@ static clan_shrimp_stat finish(clan_shrimp_client& client, const clan_shrimp_req
                                std::uint64_t deadline) {
   Pending& pending = client.pending[ticket % kSlots];
   if (pending.call != ticket || pending.given_up) return CLAN_SHRIMP_GARBAGE;
+  client.expected = request.flat_results > kInLine ? request.flat_results : 0;
   const clan_shrimp_stat stat = client.wait(ticket, deadline);
   if (stat != CLAN_SHRIMP_OK) {
     pending.given_up = true;  // the server may write there until it has answered

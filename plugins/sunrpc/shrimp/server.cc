@@ -32,7 +32,9 @@ struct Bound {
   std::uint64_t in_arena = 0;  ///< the last call whose results went there
   Binding& binding() { return *reinterpret_cast<Binding*>(memory->data()); }
   Slot& slot() { return binding().slots[next % kSlots]; }
+  std::size_t expected = 0;  ///< bytes of arguments in the slot's data, by the last call
   bool asked() {
+    look_at_data(slot(), expected);
     // PAIR shrimp.call: sees the arguments
     return (slot().line.flag.load(std::memory_order_acquire) & ~kSleeps) == flag_of(next, kAsked);
   }
@@ -81,6 +83,7 @@ void clan_shrimp_server::serve_one(Bound& from) {
   Slot& slot = from.slot();
   clan_shrimp_call call{&from, &slot, slot.line.size, slot.line.where};
   const std::uint32_t number = slot.line.number;
+  from.expected = call.where == kSlotsData ? call.size : 0;
   clan_shrimp_stat stat = CLAN_SHRIMP_NO_PROCEDURE;
   for (std::uint32_t i = 0; i < program->count; ++i) {
     if (program->procedures[i].number != number) continue;
