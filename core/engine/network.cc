@@ -116,8 +116,7 @@ class Network::HolderWatch final : public Pollable {
   std::vector<Fd> watchers_;
 };
 
-// --- life
-// --------------------------------------------------------------------------------------------
+// --- life ----------------------------------------------------------------------------------------
 
 Network::Network(ContextCore& context, const NetworkOptions& options)
     : context_(context), options_(options) {}
@@ -186,8 +185,7 @@ void Network::abandon_after_fork() {
   if (directory_) directory_->abandon_after_fork();
 }
 
-// --- services
-// ----------------------------------------------------------------------------------------
+// --- services ------------------------------------------------------------------------------------
 
 int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
   if (context_.find_service(service, &answer->endpoint)) {
@@ -235,8 +233,7 @@ void Network::forget(const std::shared_ptr<Pollable>& teller) {
   context_.reactor().remove(static_cast<Teller&>(*teller).fd());
 }
 
-// --- the directory
-// -----------------------------------------------------------------------------------
+// --- the directory -------------------------------------------------------------------------------
 
 // The port is bound before the name is, so whoever finds neither may look again a little later.
 void Network::join_directory() {

@@ -139,8 +139,7 @@ inline PipeBounds pipe_bounds(std::uint64_t setting, int pid) {
   return {all / kPipesPart, group};
 }
 
-// --- how many there are
-// ---------------------------------------------------------------------------------
+// --- how many there are --------------------------------------------------------------------------
 
 /// In a set; each holds 32767.
 constexpr int kPipeCounters = 8;

@@ -127,8 +127,10 @@ class Waiter {
         return ready();
       }
     }
-    // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way.
-    for (int i = 0; i < kFirstBurst; ++i) {
+    // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way. In a crowd whatever
+    // is waited for needs this processor, most likely.
+    const int burst = contention.crowded() ? kBurst : kFirstBurst;
+    for (int i = 0; i < burst; ++i) {
       if (ready()) {
         if (i > 0 && expected_ns() > kBurstNs) expect(kBurstNs);
         return true;

@@ -35,8 +35,7 @@ nic::LinkCapabilities UdpLink::capabilities() const {
 // Who holds the pre-shared key counts as our own user: user ids of other hosts mean nothing here.
 uid_t UdpLink::remote_uid() const { return node_->owner_.uid; }
 
-// --- sending, under the node's mutex
-// -----------------------------------------------------------------
+// --- sending, under the node's mutex -------------------------------------------------------------
 
 void UdpLink::send(std::uint8_t channel, const LinkHeader& header,
                    std::span<const std::byte> payload, bool copy, bool notify,
@@ -167,8 +166,7 @@ Status UdpLink::send_oob(const OobMessage& message) {
   return {};
 }
 
-// --- questions
-// ---------------------------------------------------------------------------------------
+// --- questions -----------------------------------------------------------------------------------
 
 Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
   const std::uint64_t begin = monotonic_ns();
@@ -279,8 +277,7 @@ void UdpLink::release(const nic::RemoteHandle& handle) {
   if (it != imported_.end() && --it->second.references <= 0) imported_.erase(it);
 }
 
-// --- RDMA
-// --------------------------------------------------------------------------------------------
+// --- RDMA ----------------------------------------------------------------------------------------
 
 nic::TransferResult UdpLink::transfer(const nic::Transfer& t) {
   using Kind = nic::TransferResult::Kind;
@@ -332,8 +329,7 @@ void UdpLink::cancel(std::uint64_t token) {
   }
 }
 
-// --- progress, the end
-// -------------------------------------------------------------------------------
+// --- progress, the end ---------------------------------------------------------------------------
 
 void UdpLink::progress() { node_->progress(); }
 void UdpLink::before_sleep() { node_->before_sleep(); }

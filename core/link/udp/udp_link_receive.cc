@@ -80,8 +80,7 @@ int UdpLink::place(const LinkHeader& h, std::uint64_t offset, std::span<const st
   return 0;
 }
 
-// --- RDMA
-// --------------------------------------------------------------------------------------------
+// --- RDMA ----------------------------------------------------------------------------------------
 
 UdpLink::Incoming* UdpLink::incoming(const LinkHeader& h) {
   auto at = incoming_.end();
@@ -193,8 +192,7 @@ bool UdpLink::take_read_data(const LinkHeader& h, std::uint32_t offset,
   return true;
 }
 
-// --- answers
-// -----------------------------------------------------------------------------------------
+// --- answers -------------------------------------------------------------------------------------
 
 void UdpLink::complete(std::uint64_t request, Pending& pending) {
   const Pending done = pending;
@@ -255,8 +253,7 @@ void UdpLink::on_down(int) {
   node_->changed_.notify_all();
 }
 
-// --- messages
-// ----------------------------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------------------
 
 bool UdpLink::on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t,
                           std::uint32_t offset, std::span<const std::byte> bytes) {
