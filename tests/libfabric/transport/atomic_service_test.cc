@@ -58,7 +58,7 @@ class Memory final : public AtomicHost {
     Reply r;
     ASSERT_TRUE(take_front(message, &r.header) && take_front(message, &r.reply));
     r.values.resize(message.size() / 8);
-    std::memcpy(r.values.data(), message.data(), message.size());
+    if (!message.empty()) std::memcpy(r.values.data(), message.data(), message.size());
     replies.push_back(r);
   }
 };
