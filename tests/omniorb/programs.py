@@ -352,6 +352,11 @@ def users(stage):
         require('replied, "Hello!"' in done.stdout and (BY_CLAN in done.stderr) == expected, done.stderr)
 
 
+# Without stopping at sched_yield: strace would run in each, so a thread that waits would find itself in a crowd, and
+# yield on. What a wait yields is not counted.
+STRACE = ("-f", "--seccomp-bpf", "-e", "trace=!sched_yield", "-c", "-o")
+
+
 def total(path):
     """System calls in a summary of strace's."""
     rows = [line.split() for line in path.read_text().splitlines()]
@@ -360,7 +365,7 @@ def total(path):
 
 def calls(stage):
     """Of many calls and of few: the same number of system calls. On a busy machine only some times."""
-    strace = [find("strace", "strace"), "-f", "-c", "-o"]
+    strace = [find("strace", "strace"), *STRACE]
     if len(os.sched_getaffinity(0)) < 2:
         raise Skip("both ends on one processor: it is handed over by system calls")
 
@@ -378,11 +383,11 @@ def calls(stage):
     few, more, least = counted(1000), 20_000, 1.0
     for _ in range(5):
         least = min(least, max(m - f for m, f in zip(counted(1000 + more), few)) / more)
-        if least < 0.01:
+        if least < 0.05:
             break
-    if least >= 0.01 and os.getloadavg()[0] > os.cpu_count():
+    if least >= 0.05 and os.getloadavg()[0] > os.cpu_count():
         raise Skip(f"others want the processors, and waiting yields to them: {least:.3f} system calls a call")
-    require(least < 0.01, f"{least:.3f} system calls a call")
+    require(least < 0.05, f"{least:.3f} system calls a call")
 
 
 ALL = {f.__name__: f for f in (echo, rules, callbacks, data, names, events, tango, stat, refusal, ssl, unchanged, users, calls)}
