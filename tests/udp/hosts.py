@@ -3,9 +3,9 @@
 
     hosts.py PROGRAM [crypto]
 
-Streams, messages and RDMA, by the directory; over MTU 1500 and 9000; without and with a key; with 1 % of the
-packets dropped by nft where that is installed; and with the wire cut under a connection. Makes its
-namespaces and removes them. Exit code 77: not root, or no `ip`.
+Streams, messages and RDMA, by the directory; over MTU 1500 and 9000; without and with a key; and with 1 % of
+the packets dropped by nft where that is installed. Makes its namespaces and removes them. Exit code 77: not
+root, or no `ip`.
 """
 import contextlib
 import os
