@@ -73,7 +73,7 @@ Result<std::shared_ptr<RemoteApertureCore>> RemoteApertureCore::import(
 }
 
 TripwireCore::~TripwireCore() {
-  if (endpoint_ != 0) aperture_->context().remove_endpoint(endpoint_);
+  if (endpoint_ != 0) aperture_->context().endpoints().remove(endpoint_);
   if (valid()) nic().remove_tripwire(index_);
   if (queue_) queue_->remove(event_);
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kAnswerTimeoutNs = 10'000'000'000u;
 
-// One who asks, until the answer is there.
+// A thread that asks, until the answer is there.
 class Question final : public OobSink {
  public:
   explicit Question(std::shared_ptr<nic::Link> link) : link_(std::move(link)) {}
@@ -81,7 +81,7 @@ Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& conte
   auto sent = (*link)->send_oob(message);
   const bool answered =
       sent && question->wait(std::min(deadline_ns, monotonic_ns() + kAnswerTimeoutNs), &found);
-  context->remove_endpoint(*endpoint);
+  context->endpoints().remove(*endpoint);
   if (!sent) return sent.error();
   if (!answered) return Error{ETIMEDOUT, "the node did not say what aperture has this name"};
   if (found.err == ENOENT) return Error{ENOENT, "the node has no aperture of this name for us"};

@@ -16,6 +16,9 @@
 //   or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region is reused
 //   only when both sides have closed or the peer is dead (ClosedConnection).
 //
+// Files: connection_setup.cc is the set-up, connection_close.cc the tear-down, connection_events.cc what
+// event queues hear; connection.cc and connection_inline.h send, receive and wait.
+//
 // Threads: one producer and one consumer at a time, each any thread; the driver thread delivers
 // out-of-band messages. The flags they share are atomics.
 #pragma once
@@ -24,85 +27,21 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <vector>
 
-#include "base/futex.h"
+#include "clan/wait.h"
+#include "engine/connection_closed.h"
+#include "engine/connection_record.h"
 #include "engine/context_core.h"
 #include "engine/event_queue_core.h"
-#include "clan/copy.h"
-#include "clan/cpu.h"
-#include "clan/wait.h"
-#include "nic/wakeup.h"
-#include "shm/asymmetric_fence.h"
 #include "shm/ring.h"
 
 namespace clan::engine {
 
-/// What a record carries. Types from 16 are the message endpoint's.
-enum class RecordType : std::uint8_t {
-  kData = 1,
-  kFin = 2,  ///< the producer has half-closed: no more records
-  kMessage = 16,
-  kFragment = 17,
-  kLastFragment = 18,
-  kOffer = 19,  ///< a large message lies in the sender's memory (payload: OfferRecord)
-};
-
-/// Kinds of endpoints that connect to each other.
-enum class ConnectionKind : std::uint32_t { kStream = 1, kMessages = 2 };
-
-constexpr std::uint32_t kOobConnect = kOobInternal | 1;
-constexpr std::uint32_t kOobAccept = kOobInternal | 2;
-constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
-constexpr std::uint32_t kOobClose = kOobInternal | 4;  ///< the sender touches the connection no more
-constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
-// kOobLookUp and kOobFound are 6 and 7: context_core.h.
-
-/// Payload of kConnect and kAccept.
-struct ConnectRecord {
-  RdmaCookie region;
-  std::uint32_t ring_lines = 0;
-  ConnectionKind kind = ConnectionKind::kStream;
-  Address from;                ///< kMessages: the connecting endpoint itself
-  std::uint32_t can_copy = 0;  ///< 1: the sender of this record can read the other's memory directly
-  std::uint32_t reserved = 0;
-};
-static_assert(sizeof(ConnectRecord) <= kOobPayload);
-
-constexpr std::uint64_t kRegionOffers = 64;
-constexpr std::uint64_t kRegionRing = 128;
-
-/// What is left of a connection that we have closed: its region, which the peer may write to until it
-/// closes as well or dies, and the endpoint by which we hear of that. Kept by the context.
-class ClosedConnection final : public OobSink {
- public:
-  ClosedConnection(ContextCore& context, std::shared_ptr<nic::Link> link, nic::Nic& nic,
-                   std::shared_ptr<RegionArena> arena, const RegionArena::Region& region,
-                   std::uint32_t aperture, std::uint32_t endpoint)
-      : context_(context),
-        link_(std::move(link)),
-        nic_(nic),
-        arena_(std::move(arena)),
-        region_(region),
-        aperture_(aperture),
-        endpoint_(endpoint) {}
-  /// The peer touches the region no more: gives it back. Once; the caller holds a reference.
-  void release();
-  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
-  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
-
- private:
-  ContextCore& context_;
-  std::shared_ptr<nic::Link> link_;
-  nic::Nic& nic_;
-  std::shared_ptr<RegionArena> arena_;
-  RegionArena::Region region_;
-  std::uint32_t aperture_;  ///< kMaxApertures: none
-  std::uint32_t endpoint_;
-  std::atomic<bool> released_{false};
-};
-
-/// Who hears that something it has asked for has been answered. Any thread; it holds no lock of ours.
+/// Told when something it has asked for is answered. Called by any thread, which holds none of the
+/// engine's locks.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
@@ -111,23 +50,6 @@ class AnswerSink {
 
 /// Time for a peer's driver thread to answer kConnect.
 constexpr std::uint64_t kAcceptTimeoutNs = 10'000'000'000u;
-
-constexpr std::uint64_t kPrefetchLines = 8;   ///< measured: 16 is no better, 48 does harm
-constexpr std::uint64_t kMostPrefetched = 4;  ///< lines; larger records keep the memory busy by themselves
-
-// Asks for a cache line in order to write it; returns at once.
-inline void prefetch_for_write(const void* line) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
-
-inline shm::RingHead head_of(std::uint64_t payload, RecordType type) {
-  return shm::RingHead::make(static_cast<std::uint32_t>(payload), static_cast<std::uint8_t>(type),
-                             current_cpu_tag());
-}
 
 class Connection final : public OobSink, public std::enable_shared_from_this<Connection> {
  public:
@@ -166,7 +88,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
   void commit(std::uint64_t payload, RecordType type);
-  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and it fits max_payload().
+  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and the record fits
+  /// max_payload().
   bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type);
   /// True when a record of `payload` bytes fits now.
   bool writable(std::uint64_t payload);
@@ -265,7 +188,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// No record will follow. `done`: and the peer will not touch our region again.
   void peer_left(int reason, bool done);
   bool may_write() const {
-    // relaxed: whoever closes a connection while he sends on it gets one or the other
+    // relaxed: a thread that closes a connection while another sends on it gets one or the other
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
   void wake_local();
@@ -279,7 +202,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   void publish(const shm::RingSlot& slot, shm::RingHead head);
   void no_room(int rc);
   template <typename Ready>
-  Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns, const char* late);
+  Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
+                  const char* late);
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
   bool read_ready() { return readable() || peer_gone(); }
@@ -339,99 +263,6 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   bool owns_event_ = false;
 };
 
-inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
-  if (remote_.light_fence) {
-    if (nic::armed_chunks_after_store<shm::AsymmetricFence>(*remote_.armed) == 0) return;
-  } else {
-    shm::AsymmetricFence::full();
-    if (remote_.armed->load(std::memory_order_relaxed) == 0) return;  // relaxed: after the full fence
-  }
-  notify_armed(offset, length);
-}
-
-// Publishes a planned record, in the peer's mapped memory.
-inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
-  std::byte* const ring = remote_.mapped + kRegionRing;
-  shm::ring_publish(out_geometry_, ring, slot, head);
-  shm::ring_advance(out_geometry_, producer_, slot);
-  notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
-  // A busy producer of small records meets one line after the other in the consumer's cache. Ask for
-  // those of a later record now; never for lines that have not been read yet.
-  const std::uint64_t ahead = producer_.tail + kPrefetchLines;
-  if (slot.lines <= kMostPrefetched && ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
-    for (std::uint64_t i = 0; i < slot.lines; ++i) {
-      prefetch_for_write(ring + out_geometry_.index(ahead + i) * kCacheLine);
-    }
-  }
-}
-
-[[gnu::always_inline]] inline bool Connection::append(std::span<const std::byte> first,
-                                                      std::span<const std::byte> second,
-                                                      RecordType type) {
-  const std::uint64_t payload = first.size() + second.size();
-  shm::RingSlot slot;
-  const int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
-  if (rc <= 0) [[unlikely]] {
-    no_room(rc);
-    return false;
-  }
-  std::byte* const room = shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot);
-  copy_short(room, first.data(), first.size());
-  copy_short(room + first.size(), second.data(), second.size());
-  if (may_write()) [[likely]]
-    publish(slot, head_of(payload, type));
-  return true;
-}
-
-/// Arms a tripwire, looks once more and sleeps until it fires. Answers whether it slept.
-template <typename Ready>
-bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status) {
-  auto& signal = nic_.image().signals->tripwires[tripwire];
-  // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
-  const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
-  // PAIR tripwire.sleepers: stored before the last look; fire() loads it after fired has changed
-  signal.sleepers.store(1, std::memory_order_seq_cst);
-  nic_.arm(tripwire);
-  int rc = 0;
-  bool slept = false;
-  if (!mapped()) link_->before_sleep();
-  if (!ready()) {
-    count(context_->counters().sleeps);
-    rc = futex_wait(signal.fired, seen, deadline_ns);
-    count(context_->counters().wakeups);
-    slept = true;
-  }
-  signal.sleepers.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
-  nic_.disarm(tripwire);
-  (void)nic_.test_and_clear(tripwire);
-  if (rc == EINTR) *status = Error{EINTR, "a signal arrived while waiting for the peer"};
-  return slept;
-}
-
-template <typename Ready>
-Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
-                            const char* late) {
-  for (;;) {
-    if (!context_->usable()) return unusable_error();
-    if (ready()) return {};
-    Status s;
-    const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
-    const auto look = [&] {
-      fetch();
-      return ready();
-    };
-    switch (waiter.wait(look, {peer_cpu()}, deadline_ns, sleep)) {
-      case Waited::kReady: return {};
-      case Waited::kTimedOut: return Error{ETIMEDOUT, late};
-      case Waited::kAgain: break;
-    }
-    if (!s) return s;
-  }
-}
-
-template <typename Ready>
-Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns) {
-  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns, "the peer did not make room in time");
-}
-
 }  // namespace clan::engine
+
+#include "engine/connection_inline.h"

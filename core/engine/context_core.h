@@ -9,95 +9,39 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/reactor.h"
-#include "clan/aperture.h"
 #include "clan/context.h"
+#include "engine/context_counters.h"
+#include "engine/endpoint_table.h"
+#include "engine/fork_registry.h"
+#include "engine/named_apertures.h"
+#include "engine/queue_table.h"
+#include "engine/region_arena.h"
+#include "engine/rendezvous.h"
 #include "link/shm_link.h"
 #include "nic/link.h"
 #include "nic/nic.h"
 
 namespace clan::engine {
 
-class EventQueueCore;
-class ContextCore;
 class RdmaDriver;
 class Network;
 
-/// Who receives out-of-band messages of one endpoint, and hears of dead peers. Driver thread.
-class OobSink {
- public:
-  virtual ~OobSink() = default;
-  virtual void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) = 0;
-  virtual void on_link_down(const std::shared_ptr<nic::Link>& link) = 0;
-};
-
-/// Ring memory of connections with one peer: a peer can spoil only what it shares with us.
-class RegionArena {
- public:
-  struct Region {
-    std::shared_ptr<nic::MemoryBlock> block;
-    std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;
-    std::byte* data() const { return block->data() + offset; }
-  };
-  Result<Region> allocate(std::uint64_t bytes);
-  /// Gives the pages back to the kernel.
-  void free(const Region& region);
-
- private:
-  std::mutex mutex_;
-  std::vector<Region> free_;
-  std::shared_ptr<nic::MemoryBlock> block_;
-  std::uint64_t used_ = 0;
-};
+/// Error for calls on a context that has been shut down or was inherited over fork.
+inline Error unusable_error() {
+  return Error{ESHUTDOWN, "the context has been shut down or belongs to the parent process"};
+}
 
 /// What a node is asked, not an endpoint of it: aperture_names.h.
 constexpr std::uint32_t kOobLookUp = kOobInternal | 6;
 constexpr std::uint32_t kOobFound = kOobInternal | 7;
 
-/// Apertures of a context that have names. Thread-safe.
-class ApertureNames {
- public:
-  bool add(std::uint64_t name, const nic::Nic* nic, const NamedAperture& aperture) {
-    std::lock_guard lock(mutex_);
-    return names_.try_emplace(name, Entry{nic, aperture}).second;
-  }
-  void remove(std::uint64_t name) {
-    std::lock_guard lock(mutex_);
-    names_.erase(name);
-  }
-  /// Only for peers of the NIC that shows it.
-  bool find(std::uint64_t name, const nic::Nic* nic, NamedAperture* aperture) {
-    std::lock_guard lock(mutex_);
-    auto it = names_.find(name);
-    if (it == names_.end() || it->second.nic != nic) return false;
-    *aperture = it->second.aperture;
-    return true;
-  }
-
- private:
-  struct Entry {
-    const nic::Nic* nic;
-    NamedAperture aperture;
-  };
-  std::mutex mutex_;
-  std::unordered_map<std::uint64_t, Entry> names_;
-};
-
-/// Counters that several threads raise; read by anyone.
-struct CoreCounters {
-  std::atomic<std::uint64_t> connections_opened{0}, connections_reset{0}, hostile_peers{0},
-      oob_discarded{0}, sleeps{0}, wakeups{0};
-};
-inline void count(std::atomic<std::uint64_t>& counter) {
-  counter.fetch_add(1, std::memory_order_relaxed);  // relaxed: a statistic
-}
-
 class ContextCore final : public nic::LinkSink,
                           public nic::Ringer,
+                          public ClientSink,
+                          public ForkAware,
                           public std::enable_shared_from_this<ContextCore> {
  public:
   static Result<std::shared_ptr<ContextCore>> create(const ContextOptions& options);
@@ -129,7 +73,7 @@ class ContextCore final : public nic::LinkSink,
                                                      bool* remembered = nullptr);
   /// The link to whoever offers `service`, and the endpoint behind it, if we have asked before. Null: no.
   std::shared_ptr<nic::Link> known_link(const std::string& service, uid_t uid, std::uint32_t* endpoint);
-  /// The steps of dialling for who does not wait (link::begin_dial, link::finish_dial): asks for a service;
+  /// The steps of dialling for a caller that does not wait (link::begin_dial, link::finish_dial): asks for a service;
   /// makes the link when its process has answered; gives it up.
   Result<link::ShmPeer> begin_dial(const std::string& service, uid_t uid);
   Result<std::shared_ptr<nic::Link>> dialled(link::ShmPeer peer, const std::string& service,
@@ -141,7 +85,7 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<nic::Link>> link_to_node(NodeId node, uid_t uid, std::uint64_t deadline_ns);
   /// For revocation: is the peer behind this activity slot of a lane still there?
   bool peer_alive(const nic::Nic& nic, std::uint32_t slot);
-  /// Takes an aperture of ours away from its peers, waiting for copies under way.
+  /// Takes an aperture of this process away from its peers, waiting for copies under way.
   Status revoke(nic::Nic& nic, std::uint32_t aperture);
   /// The same without waiting for anyone.
   void retire(nic::Nic& nic, std::uint32_t aperture);
@@ -168,29 +112,30 @@ class ContextCore final : public nic::LinkSink,
   }
 
   // Endpoints.
-  Result<std::uint32_t> add_endpoint(std::weak_ptr<OobSink> sink);
-  void remove_endpoint(std::uint32_t endpoint);
-  /// Puts `sink` in the place of an endpoint's own and keeps it alive until remove_endpoint().
-  void keep_endpoint(std::uint32_t endpoint, std::shared_ptr<OobSink> sink);
+  Result<std::uint32_t> add_endpoint(std::weak_ptr<OobSink> sink) {
+    if (!usable()) return unusable_error();
+    return endpoints_.add(std::move(sink));
+  }
+  EndpointTable& endpoints() { return endpoints_; }
   /// Makes an endpoint reachable by name. EADDRINUSE.
   Status add_service(const std::string& service, std::uint32_t endpoint);
   void remove_service(const std::string& service);
   /// Makes endpoints reachable by Address.
   Status listen_as_node();
 
-  /// The endpoint behind a service of ours. False: there is none.
+  /// The endpoint behind a service of this context. False: there is none.
   bool find_service(const std::string& service, std::uint32_t* endpoint);
   /// Other hosts; null where ContextOptions::network is not enabled.
   Network* network() { return network_.get(); }
 
-  ApertureNames& names() { return names_; }
+  NamedApertures& names() { return names_; }
 
   /// The RDMA engine, made when first asked for.
   Result<RdmaDriver*> rdma();
 
   // Event queues.
   Result<std::uint32_t> add_queue(EventQueueCore* queue);
-  void remove_queue(std::uint32_t queue);
+  QueueTable& queues() { return queues_; }
   std::vector<nic::NicImage> lane_images();
   /// The descriptor that wakes sleepers of queue number `queue`: made when first asked for, the same for
   /// every queue that ever has this number, because peers keep it.
@@ -202,24 +147,16 @@ class ContextCore final : public nic::LinkSink,
   void on_link_down(const std::shared_ptr<nic::Link>& link) override;
   void on_misbehaviour(const std::shared_ptr<nic::Link>& link) override;
 
-  // nic::Ringer for our own event queues.
-  void ring(std::uint32_t queue) override;
+  // nic::Ringer, for event queues of our own.
+  void ring(std::uint32_t queue) override { queues_.ring(queue); }
 
-  // Fork: around it in the parent, and in the child.
-  void lock_for_fork() {
-    mutex_.lock();
-    reactor_.lock_for_fork();
-  }
-  void unlock_after_fork() {
-    reactor_.unlock_after_fork();
-    mutex_.unlock();
-  }
-  void abandon_after_fork();
+  // ForkAware
+  void lock_for_fork() override;
+  void unlock_after_fork() override;
+  void abandon_after_fork() override;
 
-  /// Driver thread: a client has connected to a rendezvous socket.
-  void on_client(Fd socket, std::uint32_t endpoint);
-  /// Driver thread: a peer rang without knowing the queue's descriptor.
-  void ring_all();
+  // ClientSink
+  void on_client(Fd socket, std::uint32_t endpoint) override;
 
  private:
   explicit ContextCore(const ContextOptions& options);
@@ -237,7 +174,6 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
   std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
   Status begin(const std::shared_ptr<link::ShmLink>& link);
-  std::vector<std::shared_ptr<OobSink>> sinks();
 
   const ContextOptions options_;
   NodeId node_;
@@ -249,7 +185,10 @@ class ContextCore final : public nic::LinkSink,
   std::atomic<bool> doorbell_watched_{false};
   nic::Nic* own_lane_ = nullptr;
 
-  std::mutex mutex_;
+  EndpointTable endpoints_;
+  QueueTable queues_;
+
+  std::mutex mutex_;  ///< before those of the tables above
   std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
   std::vector<std::shared_ptr<nic::Link>> links_;
   std::atomic<bool> packet_links_{false};  ///< there is or was one whose peer does not map our tables
@@ -266,21 +205,11 @@ class ContextCore final : public nic::LinkSink,
     std::uint32_t endpoint = 0;
   };
   std::map<std::string, Known> known_services_;
-  std::map<std::uint32_t, std::weak_ptr<OobSink>> endpoints_;
-  std::map<std::uint32_t, std::shared_ptr<OobSink>> kept_;
-  std::uint32_t next_endpoint_ = 1;
-  ApertureNames names_;
+  NamedApertures names_;
   std::unique_ptr<Network> network_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_
   std::unique_ptr<RdmaDriver> rdma_;
-  std::vector<EventQueueCore*> queues_;  ///< by number; null: free
-  std::vector<Fd> queue_fds_;
   bool listens_as_node_ = false;
 };
-
-/// Error for calls on a context that has been shut down or was inherited over fork.
-inline Error unusable_error() {
-  return Error{ESHUTDOWN, "the context has been shut down or belongs to the parent process"};
-}
 
 }  // namespace clan::engine

@@ -39,7 +39,7 @@ Result<std::shared_ptr<EventQueueCore>> EventQueueCore::create(std::shared_ptr<C
 }
 
 EventQueueCore::~EventQueueCore() {
-  if (index_ < shm::kMaxEventQueues) context_->remove_queue(index_);
+  if (index_ < shm::kMaxEventQueues) context_->queues().remove(index_);
 }
 
 void EventQueueCore::add_lane(const nic::NicImage& lane) {

@@ -5,7 +5,7 @@
 namespace clan::engine {
 MessageEndpointCore::~MessageEndpointCore() {
   if (!service_.empty()) context_->remove_service(service_);
-  if (endpoint_ != 0) context_->remove_endpoint(endpoint_);
+  if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
   for (auto& peer : peers_) {
     if (!peer) continue;
     for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {

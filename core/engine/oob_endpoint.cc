@@ -21,7 +21,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
 
   ~OobEndpointCore() override {
     if (!service_.empty()) context_->remove_service(service_);
-    if (endpoint_ != 0) context_->remove_endpoint(endpoint_);
+    if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
     if (queue_) queue_->remove(event_);
   }
 

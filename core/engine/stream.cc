@@ -202,7 +202,7 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
       queue_.reset();
     }
     if (!service_.empty()) context_->remove_service(service_);
-    if (endpoint_ != 0) context_->remove_endpoint(endpoint_);
+    if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
     if (queue) queue->remove(event_);
   }
 

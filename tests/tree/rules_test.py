@@ -118,6 +118,9 @@ int c(void)
 
     def test_a_source_needs_its_test(self):
         self.assertEqual(self.check("mirrors", {"core/shm/ring.h": "", "tests/shm/ring_test.cc": ""}), [])
+        self.assertEqual(self.check("mirrors", {"core/shm/ring_send.cc": "", "tests/shm/ring_test.cc": ""}), [])
+        self.assert_one("mirrors", {"core/shm/rings.cc": "", "tests/shm/ring_test.cc": ""},
+                        "core/shm/rings has no test")
         self.assert_one("mirrors", {"core/shm/ring.h": "", "core/shm/ring.cc": "", "tests/shm/x_test.cc": ""},
                         "core/shm/ring has no test")
         self.assert_one("mirrors", {"libfabric-provider/transport/a.cc": ""},

@@ -1,0 +1,62 @@
+// What the two ends of a connection tell each other: out-of-band messages of set-up and tear-down, and the
+// types of records.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/cookie.h"
+#include "clan/oob.h"
+
+namespace clan::engine {
+
+/// What a record carries. Types from 16 are the message endpoint's.
+enum class RecordType : std::uint8_t {
+  kData = 1,
+  kFin = 2,  ///< the producer has half-closed: no more records
+  kMessage = 16,
+  kFragment = 17,
+  kLastFragment = 18,
+  kOffer = 19,  ///< a large message lies in the sender's memory (payload: OfferRecord)
+};
+
+/// Kinds of endpoints that connect to each other.
+enum class ConnectionKind : std::uint32_t { kStream = 1, kMessages = 2 };
+
+constexpr std::uint32_t kOobConnect = kOobInternal | 1;
+constexpr std::uint32_t kOobAccept = kOobInternal | 2;
+constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
+constexpr std::uint32_t kOobClose = kOobInternal | 4;  ///< the sender touches the connection no more
+constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
+// kOobLookUp and kOobFound are 6 and 7: context_core.h.
+
+/// Payload of kConnect and kAccept.
+struct ConnectRecord {
+  RdmaCookie region;
+  std::uint32_t ring_lines = 0;
+  ConnectionKind kind = ConnectionKind::kStream;
+  Address from;                ///< kMessages: the connecting endpoint itself
+  std::uint32_t can_copy = 0;  ///< 1: the sender of this record can read the other's memory directly
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(ConnectRecord) <= kOobPayload);
+
+constexpr std::uint64_t kRegionOffers = 64;
+constexpr std::uint64_t kRegionRing = 128;
+
+template <typename T>
+void put_payload(OobMessage& message, const T& value) {
+  static_assert(sizeof(T) <= kOobPayload);
+  message.length = sizeof value;
+  std::memcpy(message.payload.data(), &value, sizeof value);
+}
+
+template <typename T>
+bool get_payload(const OobMessage& message, T* value) {
+  if (message.length != sizeof *value) return false;
+  std::memcpy(value, message.payload.data(), sizeof *value);
+  return true;
+}
+
+}  // namespace clan::engine

@@ -1,0 +1,84 @@
+// The locks of a pipe, and what its threads know of themselves.
+#pragma once
+
+#include <sys/syscall.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "clan/pipe.h"
+#include "clan/system_call.h"
+
+namespace clan::pipes {
+
+/// With the thread's id in a lock: it releases memory, perhaps of the other end's ring.
+constexpr std::uint32_t kReleases = 1u << 31;
+
+/// Of the calling thread. Signal handlers read it too: initial-exec needs no call.
+struct Thread {
+  std::uint32_t id = 0;
+  std::atomic<std::uint32_t> locks{0};  ///< that it has, or waits for
+  std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
+};
+extern constinit thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
+
+inline std::uint32_t thread_id() {
+  if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(sys::call(SYS_gettid));
+  return t_thread.id;
+}
+
+/// Counts a lock from before its word is taken until after it is not: a handler has to find both.
+class LockCount {
+ public:
+  LockCount() : outer_(t_thread.locks.load(std::memory_order_relaxed)) {  // relaxed: of this thread
+    t_thread.locks.store(outer_ + 1, std::memory_order_relaxed);          // relaxed: as above
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // order: the count, then the word, for handlers
+  }
+  ~LockCount() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // order: the word, then the count, for handlers
+    t_thread.locks.store(outer_, std::memory_order_relaxed);  // relaxed: as above
+  }
+  LockCount(const LockCount&) = delete;
+  LockCount& operator=(const LockCount&) = delete;
+  /// This thread was in a call already, which a handler has interrupted.
+  bool nested() const { return outer_ > 0; }
+
+ private:
+  std::uint32_t outer_;
+};
+
+}  // namespace clan::pipes
+
+namespace clan {
+
+/// The lock of one side of one end. Processes that share the end take it, and the other end when it does our part
+/// in going back; that one can also write whatever it likes there. So it is waited for no longer than ten seconds,
+/// whatever the word says: nobody keeps a lock for longer than a copy takes.
+class Pipe::Locked {
+ public:
+  /// `may_give_up`: EBUSY, if memory is being released and that does not end, as its thread has been stopped.
+  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word, bool may_give_up = false) : word_(word) {
+    const std::uint32_t me = pipes::thread_id();
+    std::uint32_t owner = 0;
+    // PAIR pipe.lock: sees the cursors the last owner left
+    if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed))
+        [[unlikely]] {
+      err_ = pipe.wait_for_lock(word_, me, count_.nested(), may_give_up);
+    }
+  }
+  ~Locked() {
+    // PAIR pipe.lock: publishes the cursors
+    if (err_ == 0) word_.store(0, std::memory_order_release);
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+  /// 0: the lock is ours. EDEADLK, EPROTO (the pipe is broken), EBUSY.
+  int err() const { return err_; }
+
+ private:
+  pipes::LockCount count_;
+  std::atomic<std::uint32_t>& word_;
+  int err_ = 0;
+};
+
+}  // namespace clan

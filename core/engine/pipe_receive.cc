@@ -1,0 +1,174 @@
+// Pipe: the side that receives.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "engine/application_buffers.h"
+#include "engine/pipe_lock.h"
+#include "engine/pipe_parts.h"
+
+namespace clan {
+
+using namespace pipes;
+
+namespace {
+
+constexpr std::uint64_t kPublishLines = 1024;  ///< that have been read, at most, before the writer is told
+constexpr int kMostLooks = 64;                 ///< at a head that moves
+
+enum class Copied { kBytes, kFault, kBroken, kNoBytes };
+
+// Copies at most `most` bytes of a record, of which `offset` have been read. `n`: as many as there were to copy.
+inline Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std::uint64_t most, Cursor& cursor,
+                       std::uint64_t* n) {
+  if (record.head.type() != kBytesRecord) return Copied::kNoBytes;
+  // Nobody sends an empty one, and a ring full of them has no end.
+  if (record.head.length() <= kStampBytes) return Copied::kBroken;
+  const std::uint64_t length = record.head.length() - kStampBytes;
+  if (offset > length) return Copied::kBroken;
+  *n = std::min(length - offset, most);
+  auto copy = [&] { cursor.scatter(record.payload + kStampBytes + offset, *n); };
+  return guarded(copy) ? Copied::kBytes : Copied::kFault;
+}
+
+}  // namespace
+
+// After lines have been given back: does the sender sleep until there are as many as there are now?
+bool Pipe::must_ring_for_room(bool drained) const {
+  auto& waiting = page_->ends[1 - end_].sender.waiting;
+  store_load_fence();
+  // PAIR pipe.waiting: Dekker with want_room(); sees the cursors of the sender that waits
+  const std::uint32_t now = waiting.load(std::memory_order_acquire);
+  if (now == 0) return false;
+  const PipeRoom room = now == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole;
+  if (!drained && !has_room(1 - end_, room)) return false;  // we are going to give back more
+  return waiting.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+PipeFront Pipe::front() const {
+  if (broken()) return PipeFront::kBroken;
+  if (seems_empty()) return PipeFront::kNothing;
+  const auto& receiver = page_->ends[end_].receiver;
+  const PipeRing ring{lines_};
+  // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head
+  // that is still the head is the record there.
+  for (int looks = 0; looks < kMostLooks; ++looks) {
+    // PAIR pipe.front: if it has changed, so has what we read
+    const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
+    shm::RingConsumer c{head, 0};
+    shm::RingRecord record;
+    const int rc = ring.peek(c, in_, &record);  // its loads are acquire: the next one comes after
+    if (receiver.head.load(std::memory_order_acquire) != head) continue;
+    if (rc == 0) return PipeFront::kNothing;
+    if (rc > 0 && record.head.type() == kBytesRecord) return PipeFront::kBytes;
+    if (rc > 0 && record.head.type() == kEndRecord) return PipeFront::kEnd;
+    if (rc > 0 && record.head.type() == kLeaveRecord) return PipeFront::kLeave;
+    broke(rc < 0 ? "impossible record" : "a record of no kind");
+    return PipeFront::kBroken;
+  }
+  return PipeFront::kBytes;  // somebody is reading them, one after the other
+}
+
+PipeStamp Pipe::front_stamp() const {
+  const PipeRing ring{lines_};
+  shm::RingConsumer c{page_->ends[end_].receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  PipeStamp stamp;
+  if (ring.peek(c, in_, &record) > 0 && record.head.length() >= kStampBytes) {
+    std::memcpy(&stamp, record.payload, kStampBytes);
+  }
+  return stamp;
+}
+
+bool Pipe::seems_empty() const {
+  const PipeRing ring{lines_};
+  const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
+  // relaxed: a glance
+  return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 && !broken();
+}
+
+// Enough lines have been read that the writer is told: a part of those it waits for.
+bool Pipe::worth_telling(std::uint64_t lines) const {
+  return lines >= std::min<std::uint64_t>(kFewestLines / 8, lines_ / 16) &&
+         lines >= std::min(kPublishLines, most_lines(1 - end_, PipeRoom::kWhole) / 8);
+}
+
+Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
+  Done done;
+  auto& receiver = page_->ends[end_].receiver;
+  const std::size_t wanted = total(buffers, count);
+  bool published = false, drained = false;
+  {
+    Locked lock(*this, receiver.lock);
+    if ((done.err = lock.err()) != 0) return done;
+    if (broken()) return {0, false, EPROTO};
+    auto relaxed = std::memory_order_relaxed;  // under the lock
+    const PipeRing ring{lines_};
+    shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
+    std::uint64_t offset = receiver.offset.load(relaxed);
+    Cursor cursor(buffers, count);
+    shm::RingRecord record;
+    auto give_back = [&] {
+      c.published = c.head;
+      receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: before it is written over
+      receiver.credit.store(c.head, std::memory_order_release);  // PAIR pipe.credit: we have finished with them
+      published = true;
+    };
+    int rc = 0;
+    while (done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
+      std::uint64_t n = 0;
+      const Copied copied = copy_out(record, offset, wanted - done.bytes, cursor, &n);
+      if (copied != Copied::kBytes) {
+        if (copied == Copied::kFault) done.err = EFAULT;
+        if (copied == Copied::kBroken) rc = -1;
+        break;
+      }
+      peer_cpu_.store(record.head.cpu(), std::memory_order_relaxed);  // relaxed: a hint
+      done.bytes += n;
+      offset += n;
+      if (ring.index(c.head) + record.lines > kSmallLines) note_large();
+      if (offset == record.head.length() - kStampBytes) {
+        offset = 0;
+        c.head += record.lines;
+        if (!peek && worth_telling(c.head - c.published)) give_back();
+      }
+    }
+    if (rc < 0) {
+      broke("impossible record");
+      return {0, false, EPROTO};
+    }
+    if (peek) return done;
+    const bool ahead = c.head - c.published >= ring.keep_up();
+    // Whoever asks for as many bytes as there are does not see that these were all.
+    drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
+    if (drained && ahead) {
+      give_back();
+    } else {
+      receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
+    }
+    receiver.published.store(c.published, relaxed);
+    receiver.offset.store(offset, relaxed);
+    add(receiver.bytes, done.bytes);
+  }
+  if (published) done.must_ring = must_ring_for_room(drained);
+  return done;
+}
+
+std::uint64_t Pipe::readable_bytes() const {
+  const auto& receiver = page_->ends[end_].receiver;
+  const PipeRing ring{lines_};
+  Locked lock(*this, page_->ends[end_].receiver.lock);
+  if (lock.err() != 0 || broken()) return 0;
+  shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
+  shm::RingRecord record;
+  std::uint64_t bytes = 0;
+  for (std::uint64_t records = 0;
+       records < lines_ && ring.peek(c, in_, &record) > 0 && record.head.type() == kBytesRecord;
+       ++records) {
+    bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
+    c.head += record.lines;
+  }
+  return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
+}
+
+}  // namespace clan

@@ -1,0 +1,205 @@
+// Pipe: the side that sends.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/cpu.h"
+#include "engine/application_buffers.h"
+#include "engine/pipe_lock.h"
+#include "engine/pipe_parts.h"
+
+namespace clan {
+
+using namespace pipes;
+
+namespace {
+
+constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;  ///< takes one line
+
+PipeProducer load(const PipePage::Sender& s) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed), s.look_at.load(relaxed),
+          s.skip_at.load(relaxed), s.jump_at.load(relaxed), s.jump_gap.load(relaxed)};
+}
+
+void store(PipePage::Sender& s, const PipeProducer& p) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  s.tail.store(p.tail, relaxed);
+  s.bound.store(p.bound, relaxed);
+  s.consumed.store(p.consumed, relaxed);
+  s.look_at.store(p.look_at, relaxed);
+  s.skip_at.store(p.skip_at, relaxed);
+  s.jump_at.store(p.jump_at, relaxed);
+  s.jump_gap.store(p.jump_gap, relaxed);
+}
+
+// After a record that was planned by reserve() has been published.
+void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const PipeSlot& slot,
+             std::uint64_t most) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  ring.advance(p, slot);
+  p.bound = ring.next_bound(p, most);
+  // Until we are here again.
+  const std::uint64_t touched = std::min(std::max(ring.index(p.tail) + 1, p.bound), ring.lines);
+  if (touched > s.touched.load(relaxed)) s.touched.store(touched, relaxed);
+  store(s, p);
+}
+
+// After something has been published: does the other side sleep? Once per sleep.
+bool take_waiting(std::atomic<std::uint32_t>& waiting) {
+  store_load_fence();
+  // PAIR pipe.waiting: Dekker with want_data() and want_room()
+  return waiting.load(std::memory_order_relaxed) != 0 && waiting.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace
+
+// The other end has slept or answered since this was last asked: no stream without a pause. Under the lock.
+bool Pipe::is_calm() const {
+  auto& mine = page_->ends[end_];
+  auto relaxed = std::memory_order_relaxed;  // hints
+  const std::uint64_t head = mine.receiver.head.load(relaxed);
+  const bool calm = mine.sender.rang.load(relaxed) != 0 || mine.sender.answered.load(relaxed) != head;
+  mine.sender.rang.store(0, relaxed);
+  mine.sender.answered.store(head, relaxed);
+  return calm;
+}
+
+// Plans a record of `n` bytes, or of fewer. 1 = planned, 0 = no room, -1 = broken.
+int Pipe::plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
+               PipeSlot* slot) const {
+  auto& peer = page_->ends[1 - end_].receiver;
+  // PAIR pipe.credit: the reader has finished with the lines before it
+  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
+  // A line stays for put_last().
+  int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+  while (rc == 0 && *n > kLeastPiece) {  // not all of it: then part of it
+    *n /= 2;
+    rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+  }
+  slot->lines = shm::lines_for(kStampBytes + *n);
+  if (rc < 0) broke("impossible credit");
+  return rc;
+}
+
+Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
+  Done done;
+  auto& sender = page_->ends[end_].sender;
+  auto& peer = page_->ends[1 - end_].receiver;
+  const std::size_t wanted = total(buffers, count);
+  if (wanted == 0) return done;
+  {
+    Locked lock(*this, sender.lock, true);
+    if (lock.err() == EBUSY) return done;  // no room for now
+    if ((done.err = lock.err()) != 0) return done;
+    if (broken()) return {0, false, EPROTO};
+    if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
+    const PipeRing ring{lines_};
+    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
+    const std::uint16_t cpu = current_cpu_tag();
+    Cursor cursor(buffers, count);
+    while (done.bytes < wanted) {
+      std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
+      const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);  // under the lock, as is the bound
+      PipeSlot slot{tail, tail, shm::lines_for(kStampBytes + n), 0};
+      PipeProducer p;
+      std::uint64_t most = 0;
+      const bool goes_on = ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
+      if (!goes_on) [[unlikely]] {
+        p = load(sender);
+        p.calm = is_calm();
+        most = most_lines(end_, room);
+        const int rc = plan(ring, p, most, &n, &slot);
+        if (rc < 0) return {0, false, EPROTO};
+        if (rc == 0) break;
+      }
+      std::byte* payload = ring.payload_at(out_, slot);
+      std::memcpy(payload, &stamp, kStampBytes);
+      auto copy = [&] { cursor.gather(payload + kStampBytes, n); };
+      if (!guarded(copy)) {
+        done.err = EFAULT;
+        break;
+      }
+      ring.publish(out_, slot,
+                   shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
+      if (goes_on) {
+        sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
+      } else {
+        advance(ring, sender, p, slot, most);
+        if (sender.touched.load(std::memory_order_relaxed) > kSmallLines) note_large();
+      }
+      done.bytes += n;
+    }
+    if (done.bytes == 0) return done;
+    add(sender.bytes, done.bytes);
+    add(sender.messages, 1);
+  }
+  done.must_ring = take_waiting(peer.waiting);
+  if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
+  return done;
+}
+
+Pipe::Done Pipe::put_last(std::uint8_t type) {
+  Done done;
+  auto& sender = page_->ends[end_].sender;
+  auto& peer = page_->ends[1 - end_].receiver;
+  {
+    Locked lock(*this, sender.lock);
+    if ((done.err = lock.err()) != 0) return done;
+    if (broken()) return {0, false, EPROTO};
+    if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
+    const PipeRing ring{lines_};
+    auto p = load(sender);
+    PipeSlot slot;
+    auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
+    const int rc = ring.reserve(p, kStampBytes, lines_, credit, &slot);
+    if (rc <= 0) {  // there always is a line
+      broke("impossible credit");
+      return {0, false, EPROTO};
+    }
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
+    std::memcpy(ring.payload_at(out_, slot), &stamp, kStampBytes);
+    ring.publish(out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
+    advance(ring, sender, p, slot, lines_);
+    sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
+    done.bytes = 1;
+  }
+  done.must_ring = take_waiting(peer.waiting);
+  return done;
+}
+
+Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
+Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
+
+void Pipe::wrote_past_pipes() { t_thread.past_pipes = order_stamp(); }
+
+// Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
+bool Pipe::has_room(int end, PipeRoom room) const {
+  const auto& peer = page_->ends[1 - end].receiver;
+  const PipeRing ring{lines_};
+  auto p = load(page_->ends[end].sender);
+  PipeSlot slot;
+  const std::uint64_t most = most_lines(end, room);
+  // PAIR pipe.credit
+  const std::uint64_t seen = peer.credit.load(std::memory_order_acquire);
+  if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
+  // Not at the first free line: whoever is woken for room should find some.
+  const std::uint64_t used = ring.used(p);
+  const bool within = used <= (room == PipeRoom::kWhole ? most - most / 3 : most - most / 8) || used > lines_;
+  return within && ring.reserve(p, kCacheLine, lines_, [&] { return p.consumed; }, &slot) != 0;
+}
+
+bool Pipe::writable(PipeRoom room) const {
+  return broken() || has_room(end_, room);  // broken: the call that is made then says why
+}
+
+std::uint64_t Pipe::unread_by_peer() const {
+  const std::uint64_t sent = page_->ends[end_].sender.bytes.load(std::memory_order_relaxed);
+  const std::uint64_t got = page_->ends[1 - end_].receiver.bytes.load(std::memory_order_relaxed);
+  const std::uint64_t unread = sent - got;
+  return unread > bytes_ ? 0 : unread;  // the peer's word
+}
+
+}  // namespace clan

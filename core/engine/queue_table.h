@@ -1,0 +1,55 @@
+// QueueTable: the event queues of a context by number, and the descriptors that wake their sleepers.
+//
+// The number of a queue is known to peers: they ring it by number, and keep the descriptor that they were sent for
+// it. So a descriptor belongs to a number and stays when the queue goes; the next queue of that number has it too.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/fd.h"
+#include "nic/image.h"
+
+namespace clan::engine {
+
+class EventQueueCore;
+
+/// Thread-safe. A queue that is registered is alive: it is called with the lock held, and removes itself first.
+class QueueTable {
+ public:
+  struct QueueFd {
+    int fd = -1;
+    bool made = false;  ///< by this call: peers are to be told
+  };
+
+  /// Gives the queue the lowest free number. ENOSPC.
+  Result<std::uint32_t> add(EventQueueCore* queue);
+  void remove(std::uint32_t number);
+  /// The eventfd of a number, made when first asked for.
+  Result<QueueFd> fd(std::uint32_t number);
+  /// All numbers that have a descriptor, with it.
+  std::vector<std::pair<std::uint32_t, int>> fds();
+
+  void ring(std::uint32_t number);
+  void ring_all();
+  void wake_all();
+  /// A peer has died: all queues look whether it left something half done.
+  void rescan_all();
+  /// All queues collect events of one more NIC.
+  void add_lane(const nic::NicImage& lane);
+
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+
+ private:
+  template <typename Call>
+  void for_each(Call&& call);
+
+  std::mutex mutex_;
+  std::vector<EventQueueCore*> queues_;  ///< by number; null: free
+  std::vector<Fd> fds_;
+};
+
+}  // namespace clan::engine

@@ -1,0 +1,96 @@
+// PipePage: the first page of a pipe's memfd, which tools read as well (clan/pipe.h says what a pipe is).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace clan {
+
+/// When a record was put into a pipe, by the word of its writer: for putting in order what several have written.
+///   bits 0..47 order_stamp() | 48..63 how long before that the thread last wrote past pipes, in units of 16
+struct PipeStamp {
+  static constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 48) - 1;
+  static constexpr std::uint64_t kLongAgo = 0xffff;
+  std::uint64_t word = 0;  ///< 0: none
+
+  static PipeStamp make(std::uint64_t now, std::uint64_t past_pipes) {
+    const std::uint64_t ago = ((now - past_pipes) >> 4) + 1;  // rounded up: it was before
+    return {(now & kTimeMask) | (ago < kLongAgo ? ago : kLongAgo) << 48};
+  }
+  std::uint64_t time() const { return word & kTimeMask; }
+  bool wrote_past_pipes() const { return word >> 48 != kLongAgo; }  ///< in the last milliseconds
+  std::uint64_t past_pipes() const { return (time() - ((word >> 48) << 4)) & kTimeMask; }
+  /// Times wrap: those of events that wait to be told of lie close together.
+  static bool before(std::uint64_t a, std::uint64_t b) { return ((a - b) & kTimeMask) > kTimeMask / 2; }
+};
+
+/// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
+struct PipePage {
+  static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
+  static constexpr std::uint32_t kVersion = 3;  ///< of this page, with what faces mean by their words
+
+  /// Written by the creator before anyone else sees it.
+  struct Head {
+    std::uint64_t magic;
+    std::uint32_t version;
+    std::uint32_t ring_bytes;
+    std::uint64_t created_ns;  ///< CLOCK_REALTIME
+    std::uint64_t reserved[4];
+    std::atomic<std::uint32_t> broken;  ///< written by whoever finds out
+    std::uint32_t pad;
+  };
+  /// Written by this end when it sends; `waiting` also by the other end, which clears it.
+  struct alignas(64) Sender {
+    std::atomic<std::uint64_t> tail;  ///< cursors of PipeProducer
+    std::atomic<std::uint64_t> bound;
+    std::atomic<std::uint64_t> consumed;
+    std::atomic<std::uint64_t> bytes;     ///< sent
+    std::atomic<std::uint64_t> messages;  ///< calls that sent something
+    std::atomic<std::uint64_t> look_at;   ///< more of PipeProducer
+    std::atomic<std::uint64_t> skip_at;
+    std::atomic<std::uint32_t> lock;
+    std::atomic<std::uint32_t> ended;                ///< 1: half-closed, 2: left
+    alignas(64) std::atomic<std::uint64_t> touched;  ///< lines of the ring, from line 0 on, that may have memory
+    std::atomic<std::uint64_t> jump_at;              ///< and the rest
+    std::atomic<std::uint64_t> jump_gap;
+    std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
+    std::atomic<std::uint64_t> answered;     ///< head of this end's receiver when its sender last looked
+    std::atomic<std::uint64_t> rang;         ///< the reader slept; cleared when this end looks
+    std::atomic<std::uint64_t> counted;      ///< of `bytes`, what a test has been told (preload/testing.h); by either end
+    std::uint64_t pad1;
+    alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
+    std::uint32_t pad2;
+    std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
+    std::uint64_t pad3[6];
+  };
+  /// Written by this end when it receives; `waiting` as above.
+  struct alignas(64) Receiver {
+    std::atomic<std::uint64_t> head;  ///< cursors of shm::RingConsumer
+    std::atomic<std::uint64_t> published;
+    std::atomic<std::uint64_t> offset;  ///< bytes of the front record that have been read
+    std::atomic<std::uint64_t> bytes;   ///< received
+    std::atomic<std::uint32_t> lock;
+    std::uint32_t pad[7];
+    alignas(64) std::atomic<std::uint64_t> credit;  ///< lines consumed, for the sender
+    std::uint64_t pad1[7];
+    alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there are bytes; see want_data()
+    std::uint32_t pad2;
+    std::atomic<std::uint64_t> limit;  ///< bytes << 1, bit 0: grows with the sender's. 0: none
+    std::uint64_t pad3[6];
+  };
+  /// The owner's of the socket, for what it has to share with its other end. Not looked at here.
+  struct alignas(64) Face {
+    std::atomic<std::uint64_t> words[16];
+  };
+  struct End {
+    Sender sender;
+    Receiver receiver;
+    Face face;
+  };
+
+  Head head;
+  End ends[2];
+};
+static_assert(sizeof(PipePage) <= 4096);
+
+}  // namespace clan

@@ -1,0 +1,171 @@
+#include "engine/connection.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "clan/clock.h"
+#include "engine/context_core.h"
+
+namespace clan::engine {
+namespace {
+
+constexpr int kWaitMs = 20'000;
+
+// Accepts what is asked of it, as a listener of message endpoints does.
+class Acceptor final : public OobSink {
+ public:
+  explicit Acceptor(std::shared_ptr<ContextCore> context) : context_(std::move(context)) {}
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
+    auto accepted = Connection::accept(context_, link, message, ConnectionKind::kMessages);
+    if (!accepted) return Connection::refuse(*link, message, accepted.error().err);
+    std::lock_guard lock(mutex_);
+    accepted_ = *accepted;
+    changed_.notify_all();
+  }
+  void on_link_down(const std::shared_ptr<nic::Link>&) override {}
+  std::shared_ptr<Connection> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return accepted_ != nullptr; });
+    return std::exchange(accepted_, nullptr);
+  }
+
+ private:
+  std::shared_ptr<ContextCore> context_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<Connection> accepted_;
+};
+
+class ConnectionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ContextOptions options;
+    options.ring_bytes = 4096;
+    a_ = *ContextCore::create(options);
+    b_ = *ContextCore::create(options);
+    acceptor_ = std::make_shared<Acceptor>(b_);
+    service_ = "connection-test-" + std::to_string(::getpid());
+    endpoint_ = *b_->add_endpoint(acceptor_);
+    ASSERT_TRUE(b_->add_service(service_, endpoint_).ok());
+  }
+  void TearDown() override {
+    for (const auto& context : {a_, b_}) context->shut_down();
+  }
+  Result<std::shared_ptr<Connection>> connect(ConnectionKind kind) {
+    return Connection::connect_service(a_, service_, ::geteuid(), kind, {}, deadline_after_ms(kWaitMs));
+  }
+  void open() {
+    auto made = connect(ConnectionKind::kMessages);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    client_ = *made;
+    server_ = acceptor_->wait();
+    ASSERT_NE(server_, nullptr);
+  }
+  // A record of `text`; false: no room.
+  static bool put(Connection& c, const std::string& text) {
+    std::byte* at = c.reserve(text.size());
+    if (at == nullptr) return false;
+    std::memcpy(at, text.data(), text.size());
+    c.commit(text.size(), RecordType::kMessage);
+    return true;
+  }
+  static std::string take(Connection& c) {
+    if (!c.wait_readable(deadline_after_ms(kWaitMs))) return "nothing";
+    shm::RingRecord record;
+    if (c.peek(&record) <= 0) return "gone";
+    std::string text(reinterpret_cast<const char*>(record.payload), record.head.length());
+    c.consume(record);
+    return text;
+  }
+
+  std::shared_ptr<ContextCore> a_, b_;
+  std::shared_ptr<Acceptor> acceptor_;
+  std::string service_;
+  std::uint32_t endpoint_ = 0;
+  std::shared_ptr<Connection> client_, server_;
+};
+
+TEST_F(ConnectionTest, CarriesRecordsBothWays) {
+  open();
+  ASSERT_TRUE(put(*client_, "there"));
+  EXPECT_EQ(take(*server_), "there");
+  ASSERT_TRUE(put(*server_, "and back"));
+  EXPECT_EQ(take(*client_), "and back");
+}
+
+TEST_F(ConnectionTest, HasNoRoomUntilTheReaderTellsOfWhatItHasRead) {
+  open();
+  const std::string text(500, 'x');
+  int sent = 0;
+  while (put(*client_, text)) ++sent;
+  EXPECT_GT(sent, 3);
+  EXPECT_FALSE(client_->writable(text.size()));
+  for (int i = 0; i < sent; ++i) ASSERT_EQ(take(*server_), text);
+  shm::RingRecord record;
+  EXPECT_EQ(server_->peek(&record), 0);
+  ASSERT_TRUE(client_->wait_writable(text.size(), deadline_after_ms(kWaitMs)).ok());
+  EXPECT_TRUE(put(*client_, text));
+}
+
+TEST_F(ConnectionTest, IsRefusedByAnEndpointOfAnotherKind) {
+  auto made = connect(ConnectionKind::kStream);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().err, EPROTOTYPE);
+}
+
+TEST_F(ConnectionTest, IsRefusedWhenTheEndpointIsGone) {
+  b_->endpoints().remove(endpoint_);
+  auto made = connect(ConnectionKind::kMessages);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().err, ECONNREFUSED);
+}
+
+TEST_F(ConnectionTest, LeavesWhatWasSentToBeReadWhenItCloses) {
+  open();
+  ASSERT_TRUE(put(*client_, "last words"));
+  client_->close();
+  EXPECT_EQ(take(*server_), "last words");
+  ASSERT_TRUE(server_->wait_readable(deadline_after_ms(kWaitMs)).ok());
+  EXPECT_TRUE(server_->peer_gone());
+  EXPECT_EQ(server_->reset_reason(), 0);
+}
+
+TEST_F(ConnectionTest, TellsThePeerOfAReset) {
+  open();
+  client_->abort();
+  ASSERT_TRUE(server_->wait_readable(deadline_after_ms(kWaitMs)).ok());
+  EXPECT_EQ(server_->reset_reason(), ECONNRESET);
+  EXPECT_EQ(client_->reset_reason(), ECONNABORTED);
+}
+
+TEST_F(ConnectionTest, GivesItsMemoryBackOnlyWhenBothEndsHaveClosed) {
+  open();
+  const std::uint64_t with_one = a_->snapshot().apertures;
+  client_->close();
+  EXPECT_EQ(a_->snapshot().apertures, with_one);  // the peer may still write
+  server_->close();
+  const std::uint64_t deadline = deadline_after_ms(kWaitMs);
+  while (a_->snapshot().apertures == with_one && monotonic_ns() < deadline) ::usleep(1000);
+  EXPECT_EQ(a_->snapshot().apertures, with_one - 1);
+}
+
+TEST_F(ConnectionTest, ResetsAPeerThatClaimsToHaveReadWhatWasNotSent) {
+  open();
+  ASSERT_TRUE(put(*client_, "x"));
+  // The server's word for how far it has read, in the client's memory.
+  auto* credit = reinterpret_cast<std::atomic<std::uint64_t>*>(&client_->own_offer_word(0)) -
+                 kRegionOffers / sizeof(std::uint64_t);
+  credit->store(1'000'000, std::memory_order_relaxed);
+  const std::string text(500, 'x');
+  while (put(*client_, text)) continue;
+  EXPECT_EQ(client_->reset_reason(), EPROTO);
+  EXPECT_EQ(a_->snapshot().hostile_peers, 1u);
+}
+
+}  // namespace
+}  // namespace clan::engine

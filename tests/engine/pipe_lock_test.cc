@@ -1,0 +1,287 @@
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "support/pipe_pair.h"
+
+namespace clan {
+namespace {
+
+// --- the locks, whose words the other end can write ---------------------------------------------------
+
+std::atomic<std::uint32_t>& sending_lock(Pipe& p) { return p.page().ends[p.end()].sender.lock; }
+std::atomic<std::uint32_t>& receiving_lock(Pipe& p) { return p.page().ends[p.end()].receiver.lock; }
+
+// A process that lives until the end of the scope, or for `most_s`: a call that waits for it then fails the
+// test instead of hanging.
+class Bystander {
+ public:
+  explicit Bystander(bool stopped, unsigned most_s = 60) {
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (stopped) ::raise(SIGSTOP);
+      ::sleep(most_s);
+      ::_exit(0);
+    }
+    int status = 0;
+    if (stopped) {
+      EXPECT_EQ(::waitpid(process_, &status, WUNTRACED), process_);
+    }
+    watch_ = std::thread([this, most_s] {
+      for (unsigned i = 0; i < most_s * 100 && !over_; ++i) ::usleep(10'000);
+      ::kill(process_, SIGKILL);
+      ::waitpid(process_, nullptr, 0);
+    });
+  }
+  ~Bystander() {
+    over_ = true;
+    watch_.join();
+  }
+  Bystander(const Bystander&) = delete;
+  Bystander& operator=(const Bystander&) = delete;
+  std::uint32_t id() const { return static_cast<std::uint32_t>(process_); }
+
+ private:
+  pid_t process_ = -1;
+  std::atomic<bool> over_{false};
+  std::thread watch_;
+};
+
+double seconds_of(const std::function<void()>& what) {
+  const auto before = std::chrono::steady_clock::now();
+  what();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
+constexpr double kSoon = 9, kAtLast = 45;  ///< 0.5 s and 10 s, on a very busy machine
+
+TEST(Pipe, BreaksSoonWhenTheOwnerOfALockHasDied) {
+  PipePair p;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    sending_lock(p.a).store(static_cast<std::uint32_t>(::getpid()));
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(put(p.a, {'x'}).err, EPROTO); }), kSoon);
+  EXPECT_EQ(p.b.front(), PipeFront::kBroken);
+}
+
+TEST(Pipe, BreaksSoonOnALockThatIsNoThreads) {
+  PipePair p;
+  sending_lock(p.a).store(0x40000001u);
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(put(p.a, {'x'}).err, EPROTO); }), kSoon);
+}
+
+TEST(Pipe, BreaksSoonOnALockWithTheCallersIdThatTheCallerNeverTook) {
+  PipePair p;
+  Pipe::after_fork_in_child();  // learn the thread's id anew
+  const auto me = static_cast<std::uint32_t>(::gettid());
+  put(p.a, {'x'});
+  receiving_lock(p.b).store(me);
+  EXPECT_EQ(p.b.front(), PipeFront::kBytes);  // who only looks does not wait
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(error_of_receiving(p.b), EPROTO); }), kSoon);
+  EXPECT_EQ(p.b.front(), PipeFront::kBroken);
+  PipePair q;
+  sending_lock(q.a).store(me);
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(put(q.a, {'y'}).err, EPROTO); }), kSoon);
+}
+
+TEST(Pipe, WaitsForAnOwnerThatLetsGo) {
+  PipePair p;
+  Bystander living(false);
+  sending_lock(p.a).store(living.id());
+  std::thread owner([&] {
+    ::usleep(1'500'000);
+    sending_lock(p.a).store(0);
+  });
+  EXPECT_EQ(put(p.a, {'x'}).bytes, 1u);
+  owner.join();
+  EXPECT_EQ(get(p.b, 5), (std::vector<char>{'x'}));
+}
+
+// A peer that writes the id of somebody alive, of somebody stopped, of either in turn.
+TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
+  Bystander living(false), stopped(true);
+  PipePair named_living, named_stopped, named_both;
+  sending_lock(named_living.a).store(living.id());
+  put(named_stopped.b, {'x'});
+  receiving_lock(named_stopped.a).store(stopped.id());
+  sending_lock(named_both.a).store(living.id());
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (std::uint32_t turn = 0; !over; ++turn) {
+      sending_lock(named_both.a).store(turn % 2 == 0 ? living.id() : stopped.id());
+      ::usleep(200'000);
+    }
+  });
+  std::vector<std::thread> callers;
+  double took[3] = {};
+  callers.emplace_back(
+      [&] { took[0] = seconds_of([&] { EXPECT_EQ(put(named_living.a, {'x'}).err, EPROTO); }); });
+  callers.emplace_back(
+      [&] { took[1] = seconds_of([&] { EXPECT_EQ(error_of_receiving(named_stopped.a), EPROTO); }); });
+  callers.emplace_back(
+      [&] { took[2] = seconds_of([&] { EXPECT_EQ(put(named_both.a, {'x'}).err, EPROTO); }); });
+  for (auto& caller : callers) caller.join();
+  over = true;
+  writer.join();
+  for (const double seconds : took) EXPECT_LT(seconds, kAtLast);
+}
+
+TEST(Pipe, HasNoRoomWhileMemoryIsReleasedByAThreadThatWasStopped) {
+  PipePair p(kLargeRing);
+  Bystander stopped(true);
+  sending_lock(p.a).store(stopped.id() | 1u << 31);
+  const auto done = put(p.a, {'x'});
+  EXPECT_EQ(done.err, 0);
+  EXPECT_EQ(done.bytes, 0u);
+  sending_lock(p.a).store(0);
+  EXPECT_EQ(put(p.a, {'x'}).bytes, 1u);
+  sending_lock(p.b).store(0x3fffffffu | 1u << 31);  // no thread
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(put(p.b, {'x'}).err, EPROTO); }), kSoon);
+}
+
+TEST(Pipe, IsNotMendedByThePeerOnceItHasBroken) {
+  PipePair p;
+  put(p.b, {'x'});
+  sending_lock(p.a).store(0x40000001u);
+  EXPECT_EQ(put(p.a, {'x'}).err, EPROTO);
+  Bystander living(false);
+  for (auto* lock : {&sending_lock(p.a), &receiving_lock(p.a)}) lock->store(living.id());
+  p.a.page().head.broken.store(0);
+  EXPECT_LT(seconds_of([&] {
+              EXPECT_EQ(put(p.a, {'x'}).err, EPROTO);
+              EXPECT_EQ(p.a.front(), PipeFront::kBroken);
+              EXPECT_EQ(p.a.readable_bytes(), 0u);
+            }),
+            kSoon);
+  for (auto* lock : {&sending_lock(p.a), &receiving_lock(p.a)}) lock->store(0);
+  p.a.page().head.broken.store(0);
+  EXPECT_EQ(put(p.a, {'x'}).err, EPROTO);
+  EXPECT_EQ(p.a.front(), PipeFront::kBroken);
+}
+
+// Job control stops owner and waiter alike, for hours perhaps.
+TEST(Pipe, CountsOnlyTheTimeInWhichTheWaiterRuns) {
+  PipePair p;
+  int go_on[2];
+  ASSERT_EQ(::pipe2(go_on, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Pipe::after_fork_in_child();
+    std::atomic<bool> holds{false};
+    std::thread owner([&] {
+      sending_lock(p.a).store(static_cast<std::uint32_t>(::gettid()));
+      holds = true;
+      char byte = 0;
+      while (::read(go_on[0], &byte, 1) < 0) continue;
+      sending_lock(p.a).store(0);
+    });
+    while (!holds) sched_yield();
+    const bool good = put(p.a, {'x'}).bytes == 1;
+    owner.join();
+    ::_exit(good ? 0 : 1);
+  }
+  ::usleep(500'000);  // both threads are where they should be
+  ::kill(child, SIGSTOP);
+  ::usleep(11'000'000);
+  ::kill(child, SIGCONT);
+  ::usleep(500'000);
+  EXPECT_EQ(::write(go_on[1], "x", 1), 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  ::close(go_on[0]);
+  ::close(go_on[1]);
+}
+
+// A fault in the caller's buffer runs a handler in the middle of the copy, under the lock.
+struct Interruption {
+  static inline PipePair* pair = nullptr;
+  static inline PipePair* other = nullptr;
+  static inline char* page = nullptr;
+  static inline int faults = 0;
+  static inline Pipe::Done sent, received, elsewhere;
+  static inline PipeFront front = PipeFront::kNothing;
+  static inline std::uint64_t readable = 0;
+  static inline std::chrono::duration<double> took{};
+
+  static void handler(int) {
+    if (++faults > 1) ::_exit(1);
+    const auto before = std::chrono::steady_clock::now();
+    char byte = 'z';
+    const iovec io{&byte, 1};
+    sent = pair->a.send(&io, 1);
+    elsewhere = other->a.send(&io, 1);
+    received = pair->b.receive(&io, 1, false);
+    front = pair->b.front();
+    readable = pair->b.readable_bytes();
+    took = std::chrono::steady_clock::now() - before;
+    ::mprotect(page, 4096, PROT_READ | PROT_WRITE);
+  }
+};
+
+void interrupt(PipePair& p, PipePair& other, const std::function<void(char*)>& call) {
+  void* page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  struct sigaction action {}, old {};
+  action.sa_handler = Interruption::handler;
+  ASSERT_EQ(::sigaction(SIGSEGV, &action, &old), 0);
+  Interruption::pair = &p;
+  Interruption::other = &other;
+  Interruption::page = static_cast<char*>(page);
+  Interruption::faults = 0;
+  call(static_cast<char*>(page));
+  EXPECT_EQ(Interruption::faults, 1);
+  EXPECT_LT(Interruption::took.count(), kSoon);
+  ::sigaction(SIGSEGV, &old, nullptr);
+  ::munmap(page, 4096);
+}
+
+TEST(Pipe, TellsAHandlerThatItHasInterruptedASend) {
+  PipePair p, other;
+  interrupt(p, other, [&](char* page) {
+    const iovec io{page, 100};
+    EXPECT_EQ(p.a.send(&io, 1).bytes, 100u);
+  });
+  EXPECT_EQ(Interruption::sent.err, EDEADLK);
+  EXPECT_EQ(Interruption::sent.bytes, 0u);
+  EXPECT_EQ(Interruption::received.err, 0);  // the other direction's lock is another
+  EXPECT_EQ(Interruption::elsewhere.bytes, 1u);
+  EXPECT_EQ(get(p.b, 500), std::vector<char>(100));
+  EXPECT_EQ(put(p.a, {'y'}).bytes, 1u);
+}
+
+TEST(Pipe, TellsAHandlerThatItHasInterruptedAReceive) {
+  PipePair p, other;
+  const auto bytes = pattern(100, 0);
+  put(p.a, bytes);
+  interrupt(p, other, [&](char* page) {
+    const iovec io{page, 50};
+    EXPECT_EQ(p.b.receive(&io, 1, false).bytes, 50u);
+    EXPECT_EQ(std::vector<char>(page, page + 50), std::vector<char>(bytes.begin(), bytes.begin() + 50));
+  });
+  EXPECT_EQ(Interruption::received.err, EDEADLK);
+  EXPECT_EQ(Interruption::received.bytes, 0u);
+  EXPECT_EQ(Interruption::front, PipeFront::kBytes);
+  EXPECT_EQ(Interruption::readable, 0u);
+  EXPECT_EQ(Interruption::sent.bytes, 1u);
+  auto rest = std::vector<char>(bytes.begin() + 50, bytes.end());
+  rest.push_back('z');
+  EXPECT_EQ(get(p.b, 500), rest);
+}
+
+}  // namespace
+}  // namespace clan
