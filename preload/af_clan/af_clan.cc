@@ -16,7 +16,8 @@
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
-#include "state/socket.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
 
 namespace clan::preload {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "os/real.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <cstdarg>
 
-#include "os/real.h"
+#include "calls/interpose.h"
 
 CLAN_INTERPOSE int __close(int fd) { return ::close(fd); }
 CLAN_INTERPOSE int __connect(int fd, const sockaddr* address, socklen_t size) {

@@ -16,8 +16,10 @@
 #include <cstdarg>
 #include <cstring>
 
-#include "share/process.h"
+#include "calls/interpose.h"
 #include "os/real.h"
+#include "share/fork.h"
+#include "share/process_end.h"
 #include "share/uring.h"
 
 using namespace clan::preload;

@@ -9,8 +9,9 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "state/own_descriptors.h"
+#include "calls/interpose.h"
 #include "os/real.h"
+#include "state/internal_fds.h"
 
 using namespace clan::preload;
 

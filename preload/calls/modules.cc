@@ -11,9 +11,10 @@
 #include <atomic>
 
 #include "clan/log.h"
-#include "os/config.h"
-#include "share/process.h"
+#include "os/memory_owner.h"
 #include "os/real.h"
+#include "os/sys.h"
+#include "share/process_end.h"
 
 namespace clan::preload {
 namespace {

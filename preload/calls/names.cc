@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "os/real.h"
 

@@ -13,7 +13,7 @@
 
 #include <atomic>
 
-#include "os/real.h"
+#include "os/sys.h"
 
 namespace sys = clan::preload::sys;
 

@@ -9,85 +9,19 @@
 #include <cstdarg>
 
 #include "af_clan/af_clan.h"
+#include "calls/interpose.h"
+#include "clan/settings.h"
 #include "os/config.h"
-#include "wait/epoll.h"
-#include "state/pipe_count.h"
-#include "share/process.h"
+#include "os/memory_owner.h"
 #include "os/real.h"
-#include "os/sandbox.h"
-#include "os/signals.h"
-#include "state/socket.h"
-#include "state/testing.h"
+#include "os/sys.h"
+#include "share/exec.h"
+#include "share/fork.h"
+#include "share/process_end.h"
 
 using namespace clan::preload;
 
-namespace clan::preload {
 namespace {
-
-std::atomic_flag forking = ATOMIC_FLAG_INIT;
-
-}  // namespace
-
-void before_fork() {
-  enter_section();
-  while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
-  share_slots();
-  lock_resends();
-  lock_epoll();
-  share_sets();
-  lock_af_clan();
-  lock_sockets();
-}
-
-void after_fork(bool in_child) {
-  KeepErrno keep;
-  note_fork(in_child);
-  if (in_child) {
-    t_signals.thread = 0;
-    (void)thread_id();  // not first when it has to ring
-    note_process();
-    sets_forked();
-  }
-  unlock_sockets();
-  unlock_af_clan();
-  unlock_epoll();
-  unlock_resends();
-  forking.clear(std::memory_order_release);
-  if (in_child) {
-    resends_forked();
-    forked();
-  }
-  fork_is_over();
-  leave_section();
-}
-
-void enter_sandbox() {
-  disable();
-  leave_all_pipes();
-  stop_counting_pipes();
-}
-
-}  // namespace clan::preload
-
-namespace {
-
-// Whoever shares our sockets must find their pipes when we are gone.
-void at_exit() {
-  if (in_borrowed_memory()) return;
-  finish_resends();
-  for_each_socket(
-      [](int fd, Socket& s, void*) {
-        if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
-        (void)leave_slot(s);
-        count_for_test(s);
-        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
-          return;
-        leave_to_others(fd, s);
-        auto& holders = s.mine().words[clan::socket_face::kHolders];
-        if (holders.load() > 1) holders.fetch_sub(1);
-      },
-      nullptr);
-}
 
 __attribute__((constructor)) void start() {
   note_process();
@@ -152,7 +86,7 @@ CLAN_INTERPOSE void _Exit(int status) { ::_exit(status); }
 // Rings are files for this limit, too: making one, or taking bytes back out of it, would be SIGXFSZ.
 CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit, rlimit* old) noexcept {
   const bool ours = pid == 0 || pid == ::getpid();
-  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < kFileBytes) enter_sandbox();
+  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) enter_sandbox();
   return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
 }
 CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,

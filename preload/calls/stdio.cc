@@ -8,10 +8,11 @@
 #include <cstdlib>
 #include <new>
 
-#include "af_clan/af_clan.h"
-#include "wait/epoll.h"
+#include "calls/interpose.h"
 #include "os/real.h"
-#include "state/socket.h"
+#include "os/sys.h"
+#include "share/fd_events.h"
+#include "state/fd_table.h"
 
 extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_list list);
 

@@ -23,33 +23,37 @@
 // even when its sender has been killed: a program asleep in recv() would wait for an end that does
 // not come. It would also be a key to the connection, given away before we know to whom. A window
 // is neither.
-#include <fcntl.h>
-#include <linux/tcp.h>
-#include <sched.h>
-#include <sys/stat.h>
+#include "migrate/directory.h"
+
+#include <poll.h>
 #include <sys/un.h>
-#include <time.h>
 
-#include <atomic>
-#include <cstddef>
-#include <cstdio>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 
-#include "clan/clock.h"
 #include "clan/log.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/calls_made.h"
+#include "migrate/directory_names.h"
+#include "migrate/same_connection.h"
 #include "os/config.h"
-#include "state/own_descriptors.h"
-#include "migrate/rendezvous.h"
+#include "os/fd_message.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "state/buffers.h"
+#include "state/internal_fds.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
 
 namespace clan::preload {
 namespace {
 
-constexpr int kEstablished = 1;             // TCP_ESTABLISHED
-constexpr int kLooks = 3;                   ///< at the counters, in one call
 constexpr std::uint32_t kMostChecks = 256;  ///< calls in which the counters may differ
 constexpr int kPatienceMs = 20;             ///< with who has connected, and is about to say why
-/// What may be under way from the other end beyond what it has been told of, while bytes come in.
-constexpr std::uint64_t kMostUnderWay = 1u << 20;
 
 struct Hello {
   char magic[8] = {'c', 'l', 'a', 'n', 'd', 'i', 'r', '1'};
@@ -57,176 +61,6 @@ struct Hello {
   std::uint32_t zero = 0;
   bool good() const { return std::memcmp(magic, Hello().magic, sizeof magic) == 0; }
 };
-
-// --- names in the directory
-// --------------------------------------------------------------------------
-
-static_assert(kOfferName + Config::kMostDirectory + 2 <= sizeof(sockaddr_un::sun_path));
-constexpr char kPrefix[] = "clan1-";
-constexpr std::size_t kPrefixSize = sizeof kPrefix - 1;
-static_assert(kPrefixSize + 16 == kOfferName);
-
-std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash ^ word) * 0xff51afd7ed558ccdu;
-  return hash ^ (hash >> 32);
-}
-
-// Two connections of the same name would stand in each other's way, and not be taken for each
-// other. Never 0.
-std::uint64_t name_of(const Endpoint& client, const Endpoint& server) {
-  std::uint64_t hash = 0x9e3779b97f4a7c15u;
-  for (const Endpoint* end : {&client, &server}) {
-    std::uint64_t halves[2];
-    std::memcpy(halves, &end->address, sizeof halves);
-    hash = mix(mix(mix(hash, halves[0]), halves[1]), end->port);
-  }
-  return hash != 0 ? hash : 1;
-}
-
-socklen_t path_of(std::uint64_t name, sockaddr_un* path) {
-  path->sun_family = AF_UNIX;
-  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx", config().directory,
-                              kPrefix, static_cast<unsigned long long>(name));
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(n) + 1);
-}
-
-void unlink_offer(std::uint64_t name) {
-  sockaddr_un path{};
-  path_of(name, &path);
-  sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
-}
-
-int unix_socket(int type) {
-  return static_cast<int>(sys::call(SYS_socket, AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-// Nobody has this socket any more: its process was killed. Asks by a socket of another type, which
-// the kernel refuses in one way when there is somebody and in another when not, and of which nobody
-// there hears.
-bool is_left_over(const sockaddr_un& path, socklen_t size) {
-  const int probe = unix_socket(SOCK_STREAM);
-  if (probe < 0) return false;
-  const bool nobody = sys::call(SYS_connect, probe, &path, size) != 0 && errno == ECONNREFUSED;
-  sys::close(probe);
-  return nobody;
-}
-
-constexpr std::uint64_t kSweepNs = 5'000'000'000u;
-constexpr int kMostNames = 1024, kMostProbes = 32;  ///< of one sweep
-constexpr long kFreshSeconds = 2;                   ///< may be about to get its socket
-
-// Removes what killed processes have left behind, some of it, now and then.
-void sweep() {
-  static std::atomic<std::uint64_t> next_ns{0};
-  static std::atomic<unsigned> turn{0};
-  const std::uint64_t now = monotonic_ns();
-  // relaxed: two threads that sweep at once do no harm
-  if (now < next_ns.load(std::memory_order_relaxed)) return;
-  next_ns.store(now + kSweepNs, std::memory_order_relaxed);
-  const int directory = static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, config().directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory < 0) return;
-  timespec clock{};
-  ::clock_gettime(CLOCK_REALTIME, &clock);
-  // Of many that are alive, others each time.
-  const unsigned part = turn.fetch_add(1, std::memory_order_relaxed) % 4;
-  DirectoryReader names(directory);
-  int seen = 0, probes = 0;
-  while (const char* name = seen < kMostNames && probes < kMostProbes ? names.next() : nullptr) {
-    if (std::strncmp(name, kPrefix, kPrefixSize) != 0 || std::strlen(name) != kOfferName) continue;
-    ++seen;
-    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part) continue;
-    struct stat st {};
-    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode)) continue;
-    if (clock.tv_sec - st.st_mtim.tv_sec < kFreshSeconds) continue;
-    ++probes;
-    sockaddr_un path{};
-    path.sun_family = AF_UNIX;
-    std::snprintf(path.sun_path, sizeof path.sun_path, "%s/%.*s", config().directory,
-                  static_cast<int>(kOfferName), name);
-    if (is_left_over(path, sizeof path)) sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
-  }
-  sys::close(directory);
-}
-
-// --- is that the other end?
-// --------------------------------------------------------------------------
-
-struct Counters {
-  bool known = false;
-  std::uint8_t state = 0;
-  std::uint64_t sent = 0, acked = 0, received = 0;
-};
-Counters counters_of(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  Counters c;
-  c.known = sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-            size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
-  c.state = info.tcpi_state;
-  c.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
-  c.acked = info.tcpi_bytes_acked;
-  c.received = info.tcpi_bytes_received;
-  return c;
-}
-
-// What one end has sent is what the other has received, but for what was under way between the
-// looks.
-bool agree(const Counters& before, const SockDiag::Found& theirs, const Counters& after) {
-  // The SYN counts among the bytes acknowledged.
-  const std::uint64_t acked = before.acked - (before.acked > 0 ? 1 : 0);
-  if (theirs.received < acked || theirs.received > after.sent) return false;
-  const std::uint64_t slack = after.received != before.received ? kMostUnderWay : 0;
-  const std::uint64_t told = theirs.acked - (theirs.acked > 0 ? 1 : 0);
-  return theirs.sent >= before.received && theirs.sent <= after.received + slack && told <= after.received;
-}
-
-enum class Verdict { kSame, kUnderWay, kOther };
-
-// Is the connection that `window` shows in its namespace ours, seen from the other end, and its
-// owner `peer`?
-Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interface, uid_t peer) {
-  for (int look = 0; look < kLooks; ++look) {
-    if (look > 0) sched_yield();
-    const Counters before = counters_of(fd);
-    SockDiag::Found theirs;
-    if (window.ask(r.remote, r.local, interface, &theirs) != SockDiag::Answer::kFound ||
-        !(theirs.local == r.remote) || !(theirs.remote == r.local)) {
-      CLAN_INFO(
-          "where an offer of shared memory comes from the kernel knows of no such connection; "
-          "refused");
-      return Verdict::kOther;
-    }
-    const Counters after = counters_of(fd);
-    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted || !after.known) {
-      return Verdict::kOther;
-    }
-    if (theirs.inode == 0) return Verdict::kOther;  // closed meanwhile: nobody owns it, and uid is not one
-    if (theirs.uid != peer) {
-      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer, theirs.uid);
-      return Verdict::kOther;
-    }
-    if (agree(before, theirs, after)) return Verdict::kSame;
-  }
-  return Verdict::kUnderWay;
-}
-
-// The user at the other end of a rendezvous, if we may share memory with it.
-bool allowed_peer(int rendezvous, uid_t* uid) {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
-  *uid = credentials.uid;
-  if (config().allows_uid(credentials.uid)) return true;
-  CLAN_INFO("an end in CLAN_DIR belongs to user %u, %s; refused", credentials.uid,
-            config().is_anybody(credentials.uid)
-                ? "which stands for every user that is not in this user namespace"
-                : "which CLAN_UIDS does not name");
-  return false;
-}
-
-// --- the client
-// --------------------------------------------------------------------------------------
 
 void close_offer(Socket& s) {
   if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
@@ -311,9 +145,6 @@ void go_on_as_client(int fd, Socket& s) {
   }
   withdraw_offer(s);
 }
-
-// --- the server
-// --------------------------------------------------------------------------------------
 
 void go_on_as_server(int fd, Socket& s) {
   if (s.window_fd.load() < 0) {
@@ -406,18 +237,6 @@ void go_on_in_directory(int fd, Socket& s) {
   if (gives_up(s, call)) return stay_because(fd, s, "the other end has not come to CLAN_DIR");
   if (!looks_at(call) && s.window_fd.load() < 0) return;
   s.client ? go_on_as_client(fd, s) : go_on_as_server(fd, s);
-}
-
-void drop_offer(Socket& s) {
-  s.offer_name = 0;
-  for (auto* fd : {&s.offer_fd, &s.window_fd}) {
-    if (const int number = fd->exchange(-1); number >= 0) sys::close(number);
-  }
-}
-
-void withdraw_offer(Socket& s) {
-  if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
-  drop_offer(s);
 }
 
 }  // namespace clan::preload

@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "clan/log.h"
-#include "os/real.h"
-#include "state/testing.h"
+#include "os/sys.h"
+#include "os/test_settings.h"
 
 namespace clan::preload {
 namespace {

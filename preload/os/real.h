@@ -1,8 +1,7 @@
 // The C library's own functions, below ours.
 //
 // `real()` is for calls an application makes and we pass on: cancellation points and other interposers stay
-// in force. What the library does for itself uses `sys::`, plain system calls: nobody can be in between, and
-// they are safe in signal handlers and before the loader is done.
+// in force. What the library does for itself uses `sys::` (sys.h).
 #pragma once
 
 #include <dirent.h>
@@ -14,24 +13,12 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdarg>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-
-#include "clan/system_call.h"
-
-// System calls are those of this processor, and some handshakes rely on its order of stores and loads: they
-// are listed at the end of docs/memory-model.md.
-#if !defined(__x86_64__) || defined(__ILP32__)
-#error "libclan-preload is for x86-64 only: configure with -DCLAN_PRELOAD=OFF"
-#endif
 
 namespace clan::preload {
 
@@ -132,96 +119,4 @@ struct Real {
 /// Every pointer set. Looked up on the first call, by whoever makes it.
 const Real& real();
 
-namespace sys {
-
-using namespace clan::sys;
-
-inline ssize_t recv(int fd, void* to, size_t n, int flags) {
-  return sys::call(SYS_recvfrom, fd, to, n, flags, nullptr, nullptr);
-}
-inline ssize_t send(int fd, const void* from, size_t n, int flags) {
-  return sys::call(SYS_sendto, fd, from, n, flags, nullptr, 0);
-}
-inline int ioctl(int fd, unsigned long request, void* argument) {
-  return static_cast<int>(sys::call(SYS_ioctl, fd, request, argument));
-}
-inline int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
-  return static_cast<int>(sys::call(SYS_getsockopt, fd, level, name, value, size));
-}
-inline int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
-  return static_cast<int>(sys::call(SYS_setsockopt, fd, level, name, value, size));
-}
-inline int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
-  return static_cast<int>(sys::call(SYS_epoll_ctl, epfd, op, fd, event));
-}
-inline int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
-  return static_cast<int>(sys::call(SYS_epoll_pwait, epfd, events, most, timeout, nullptr, 8));
-}
-inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
-  timespec ts{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
-  return static_cast<int>(sys::call(SYS_ppoll, fds, count, timeout_ms < 0 ? nullptr : &ts, nullptr, 8));
-}
-
-}  // namespace sys
-
-/// Of a call's time-out, in ns; kForEver if there is none, or it is longer than anybody lives. False: the
-/// kernel would not have it, and errno says so.
-constexpr std::int64_t kForEver = -1;
-inline bool nanoseconds(const timespec* timeout, std::int64_t* ns) {
-  constexpr time_t kMostSeconds = 4'000'000'000;
-  *ns = kForEver;
-  if (timeout == nullptr) return true;
-  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
-    errno = EINVAL;
-    return false;
-  }
-  if (timeout->tv_sec < kMostSeconds) *ns = timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
-  return true;
-}
-inline timespec as_timespec(std::int64_t ns) {
-  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-}
-
-// The names in a directory, without memory of our own.
-class DirectoryReader {
- public:
-  explicit DirectoryReader(int fd) : fd_(fd) {}
-  const char* next() {
-    if (at_ >= size_) {
-      size_ = sys::call(SYS_getdents64, fd_, buffer_, sizeof buffer_);
-      at_ = 0;
-      if (size_ <= 0) return nullptr;
-    }
-    const char* entry = buffer_ + at_;
-    std::uint16_t length;
-    std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
-    at_ += length;
-    return entry + 19;
-  }
-
- private:
-  int fd_;
-  long at_ = 0, size_ = 0;
-  alignas(8) char buffer_[4096];
-};
-
-/// A child of vfork() runs in the memory of its parent, whose descriptors are not its own. Known of a process
-/// that has called note_process() at its start, and after a fork.
-bool in_borrowed_memory();
-void note_process();
-
-/// errno as it was: what we do for ourselves must not show.
-class KeepErrno {
- public:
-  KeepErrno() : saved_(errno) {}
-  ~KeepErrno() { errno = saved_; }
-  KeepErrno(const KeepErrno&) = delete;
-  KeepErrno& operator=(const KeepErrno&) = delete;
-
- private:
-  int saved_;
-};
-
 }  // namespace clan::preload
-
-#define CLAN_INTERPOSE extern "C" __attribute__((visibility("default")))

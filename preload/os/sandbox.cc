@@ -18,8 +18,9 @@
 
 #include "clan/clock.h"
 #include "clan/log.h"
-#include "os/real.h"
+#include "os/memory_owner.h"
 #include "os/signals.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 namespace {

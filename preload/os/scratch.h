@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include "os/real.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <new>
 
-#include "os/real.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 

@@ -17,7 +17,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "os/real.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
-#include "os/real.h"
+#include "os/sys.h"
 #include "os/tcp_table.h"
 
 namespace clan::preload {

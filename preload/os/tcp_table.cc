@@ -3,10 +3,12 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "os/real.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 namespace {

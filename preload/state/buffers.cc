@@ -1,4 +1,5 @@
-// How much a connection in a pipe buffers: what it would on TCP.
+#include "state/buffers.h"
+
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -8,10 +9,11 @@
 #include <utility>
 
 #include "clan/log.h"
+#include "clan/pipe.h"
 #include "clan/pipe_memory.h"
-#include "os/config.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
 #include "state/pipe_count.h"
-#include "state/socket.h"
 
 namespace clan::preload {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "clan/pipe_memory.h"
 #include "os/config.h"
-#include "os/real.h"
 #include "os/sandbox.h"
+#include "os/sys.h"
 
 namespace clan::preload {
 namespace {

@@ -5,11 +5,14 @@
 // in our calls. Either end releases both directions. At most once a second for each connection, so that a busy
 // one pays next to nothing; what is owed then is done by a thread that sleeps in one of our calls and wakes up
 // once for that, a second later. A connection that carries short messages owes nothing, and nobody wakes up.
+#include "stream/memory.h"
+
 #include <algorithm>
 
 #include "clan/clock.h"
 #include "os/signals.h"
-#include "state/socket.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
 
 namespace clan::preload {
 namespace {

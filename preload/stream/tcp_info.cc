@@ -1,6 +1,8 @@
 // getsockopt(TCP_INFO) of a connection that has moved, or had: the kernel's, with the bytes that
 // went by the pipe and without doorbells. What is in the pipe counts as sent, acknowledged and
 // received, as it is with the peer. Segments, round-trip times and windows stay those of TCP.
+#include "stream/tcp_info.h"
+
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -8,8 +10,12 @@
 #include <cstddef>
 
 #include "clan/clock.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "os/sys.h"
+#include "state/face.h"
 #include "state/socket.h"
-#include "stream/transfer.h"
+#include "stream/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {
