@@ -56,7 +56,7 @@ struct PipePage {
     std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
     std::atomic<std::uint64_t> answered;     ///< head of this end's receiver when its sender last looked
     std::atomic<std::uint64_t> rang;         ///< the reader slept; cleared when this end looks
-    std::atomic<std::uint64_t> counted;      ///< of `bytes`, what a test has been told (preload/testing.h); by either end
+    std::atomic<std::uint64_t> counted;      ///< of `bytes`, what a test has been told (); by either end
     std::uint64_t pad1;
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
     std::uint32_t pad2;

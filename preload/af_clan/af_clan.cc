@@ -1,0 +1,481 @@
+#include "af_clan/af_clan.h"
+
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "af_clan/af_clan_name.h"
+#include "clan/log.h"
+#include "os/config.h"
+#include "os/real.h"
+#include "os/signals.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+
+namespace clan::preload {
+namespace {
+
+// --- the table of descriptors ------------------------------------------------------------------------
+
+// One for all descriptors of an open file. From a pool that is never returned: a stale pointer finds another,
+// not a hole.
+struct Named {
+  int refs = 0;
+  std::atomic<int> type{0};
+  ClanName local, peer;  ///< of streams: the kernel knows the others'
+  Named* next_free = nullptr;
+};
+
+using Entry = std::atomic<Named*>;
+constexpr unsigned kMost = 1u << 20;
+std::atomic<Entry*> table{nullptr};  // touched where it is used
+std::atomic<int> highest{-1};        // descriptor ever entered
+Named* pool = nullptr;
+std::atomic_flag table_lock = ATOMIC_FLAG_INIT;
+
+struct Locked {
+  Locked() { lock_af_clan(); }
+  ~Locked() { unlock_af_clan(); }
+
+ private:
+  Undisturbed undisturbed_;
+};
+
+Entry* entry(int fd) {
+  Entry* all = table.load(std::memory_order_acquire);  // PAIR preload.af_clan: sees zeroed entries
+  return all != nullptr && fd >= 0 && static_cast<unsigned>(fd) < kMost ? all + fd : nullptr;
+}
+
+// All below: under the lock.
+void leave(Named* n) {
+  if (n == nullptr || --n->refs > 0) return;
+  n->type = 0;
+  n->next_free = pool;
+  pool = n;
+}
+
+void enter(int fd, Named* n) {
+  Entry* e = entry(fd);
+  if (n != nullptr) {
+    ++n->refs;
+    if (fd > highest) highest = fd;
+  }
+  leave(e->exchange(n, std::memory_order_acq_rel));
+}
+
+Named* make(int type) {
+  if (pool == nullptr) {
+    constexpr std::size_t kBatch = 64;
+    void* memory = sys::mmap(nullptr, kBatch * sizeof(Named), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    for (std::size_t i = 0; i < kBatch; ++i) {
+      auto* n = new (static_cast<Named*>(memory) + i) Named;
+      n->next_free = pool;
+      pool = n;
+    }
+  }
+  Named* n = pool;
+  pool = n->next_free;
+  n->local.size = n->peer.size = 0;
+  n->type = type;
+  return n;
+}
+
+// What is remembered of a stream's names; copies, as another thread may close it.
+struct Names {
+  ClanName local, peer;
+};
+Names names_of(int fd) {
+  Locked locked;
+  Entry* e = entry(fd);
+  const Named* n = e != nullptr ? e->load() : nullptr;
+  return n != nullptr ? Names{n->local, n->peer} : Names{};
+}
+void remember(int fd, const ClanName* local, const ClanName* peer) {
+  Locked locked;
+  Entry* e = entry(fd);
+  Named* n = e != nullptr ? e->load() : nullptr;
+  if (n == nullptr) return;
+  if (local != nullptr) n->local = *local;
+  if (peer != nullptr) n->peer = *peer;
+}
+
+bool appear(int fd, int type, const Names& names) {
+  KeepErrno keep;
+  Locked locked;
+  if (table.load() == nullptr) {
+    void* memory = sys::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    // PAIR preload.af_clan: publishes zeroed entries
+    table.store(static_cast<Entry*>(memory), std::memory_order_release);
+  }
+  Named* n = entry(fd) != nullptr ? make(type) : nullptr;
+  if (n == nullptr) return false;
+  n->local = names.local;
+  n->peer = names.peer;
+  enter(fd, n);
+  af_clan_used = true;
+  return true;
+}
+
+// --- places of streams -------------------------------------------------------------------------------
+
+using Answer = SockDiag::Answer;
+
+Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote, SockDiag::Found* found) {
+  return kernel.ask(endpoint_of(local), endpoint_of(remote), 0, found);
+}
+
+// Who listens at a place and nowhere else.
+Answer listener_at(SockDiag& kernel, const sockaddr_in& place, SockDiag::Found* found, bool* other) {
+  const Answer answer = ask(kernel, place, sockaddr_in{}, found);
+  *other = answer == Answer::kFound && (found->family != AF_INET || !(found->local == endpoint_of(place)));
+  return *other ? Answer::kNone : answer;
+}
+
+int bind_to(int fd, const sockaddr_in& place) {
+  return real().bind(fd, reinterpret_cast<const sockaddr*>(&place), sizeof place);
+}
+
+int set_reuse(int fd, int value) {
+  KeepErrno keep;
+  int before = 0;
+  socklen_t size = sizeof before;
+  sys::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size);
+  sys::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &value, sizeof value);
+  return before;
+}
+
+// With EADDRINUSE when somebody has the place.
+int take_place(int fd, const sockaddr_in& place) {
+  if (bind_to(fd, place) == 0) return 0;
+  if (errno != EADDRINUSE) return -1;
+  // Perhaps only connections of a predecessor, whose end TCP still remembers.
+  const int before = set_reuse(fd, 1);
+  const int rc = bind_to(fd, place);
+  set_reuse(fd, before);
+  return rc;
+}
+
+int bind_stream(int fd, const ClanName& name) {
+  SockDiag kernel;
+  SockDiag::Found found;
+  bool others[ClanName::kPlaces];
+  for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
+    if (listener_at(kernel, name.place(i), &found, &others[i]) != Answer::kFound) continue;
+    // Sockets with SO_REUSEPORT share a name as they share a port: the kernel judges.
+    return take_place(fd, name.place(i));
+  }
+  for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
+    if (others[i]) continue;
+    return take_place(fd, name.place(i));
+  }
+  errno = EADDRINUSE;
+  return -1;
+}
+
+bool trusts(uid_t owner, const ClanName& name) {
+  if (config().allows_uid(owner)) return true;
+  CLAN_WARN("\"%.*s\" belongs to user %u, which CLAN_UIDS does not name; not connected",
+            static_cast<int>(name.size), name.text, owner);
+  errno = EACCES;
+  return false;
+}
+
+// 0 and the place where the name's owner listens, or -1 with errno.
+int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockDiag::Found* owner) {
+  for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
+    *place = name.place(i);
+    bool other = false;
+    switch (listener_at(kernel, *place, owner, &other)) {
+      case Answer::kFound: return trusts(owner->uid, name) ? 0 : -1;
+      case Answer::kNone: continue;
+      case Answer::kUnknown:
+        CLAN_WARN("the kernel does not say who has a name of AF_CLAN (sock_diag); not connected");
+        errno = EACCES;
+        return -1;
+    }
+  }
+  errno = ECONNREFUSED;
+  return -1;
+}
+
+// The one we connected to is the one we had looked at: nobody took the place in between.
+bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag::Found& owner) {
+  sockaddr_in local{};
+  socklen_t size = sizeof local;
+  if (sys::call(SYS_getsockname, fd, &local, &size) != 0) return true;
+  for (int look = 0; look < 3; ++look) {
+    SockDiag::Found end;
+    if (ask(kernel, place, local, &end) != Answer::kFound) return true;  // gone: no byte reaches anybody
+    if (end.inode == owner.inode) return true;                           // not through to it yet
+    if (end.inode != 0) return end.uid == owner.uid;                     // accepted
+    // It waits to be accepted, by whoever listens there. If that is nobody, it has been accepted since.
+    bool other = false;
+    if (listener_at(kernel, place, &end, &other) == Answer::kFound) {
+      return end.inode == owner.inode || end.uid == owner.uid;
+    }
+  }
+  return false;
+}
+
+int connect_stream(int fd, const ClanName& name) {
+  sockaddr_in place{};
+  SockDiag::Found owner;
+  SockDiag kernel;
+  if (find_owner(kernel, name, &place, &owner) != 0) {
+    const int error = errno;
+    sockaddr_in peer;
+    socklen_t size = sizeof peer;
+    errno = sys::call(SYS_getpeername, fd, &peer, &size) == 0 ? EISCONN : error;
+    return -1;
+  }
+  // Its own name, if it has one, is not to outlive it in TIME_WAIT: nobody can reach it by that name.
+  set_reuse(fd, 1);
+  const int rc = real().connect(fd, reinterpret_cast<const sockaddr*>(&place), sizeof place);
+  if (rc != 0 && errno != EINPROGRESS) return rc;
+  const int error = errno;
+  if (!reached(kernel, fd, place, owner)) {
+    CLAN_WARN("\"%.*s\" changed hands while we connected to it; not connected", static_cast<int>(name.size),
+              name.text);
+    sys::call(SYS_shutdown, fd, SHUT_RDWR);
+    errno = EACCES;
+    return -1;
+  }
+  remember(fd, nullptr, &name);
+  if (Held s = hold(fd); s && !s->shared()) s->client = true;
+  errno = error;
+  return rc;
+}
+
+int connect_packet(int fd, int type, const ClanName& name) {
+  sockaddr_un address;
+  const socklen_t size = name.to_unix(type, &address);
+  const int rc = real().connect(fd, reinterpret_cast<const sockaddr*>(&address), size);
+  if (rc != 0 || type != SOCK_SEQPACKET) return rc;
+  ucred owner{};
+  socklen_t owner_size = sizeof owner;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && trusts(owner.uid, name)) {
+    return 0;
+  }
+  KeepErrno keep;
+  sys::call(SYS_shutdown, fd, SHUT_RDWR);
+  return -1;
+}
+
+// The name the kernel knows of a packet socket.
+int packet_name(int fd, long call, sockaddr* address, socklen_t* size) {
+  sockaddr_un kernel_address;
+  socklen_t kernel_size = sizeof kernel_address;
+  if (sys::call(call, fd, &kernel_address, &kernel_size) != 0) return -1;
+  ClanName name;
+  name.from_unix(kernel_address, kernel_size);
+  return name.write(address, size);
+}
+
+// --- exec --------------------------------------------------------------------------------------------
+
+constexpr char kInheritedNames[] = "CLAN_INHERITED_NAMES";
+
+char* put_hex(char* to, char begin, const ClanName& name) {
+  *to++ = begin;
+  for (std::size_t i = 0; i < name.size; ++i) {
+    to += std::snprintf(to, 3, "%02x", static_cast<unsigned char>(name.text[i]));
+  }
+  return to;
+}
+
+ClanName get_hex(const char* from) {
+  ClanName name;
+  unsigned byte;
+  for (++from; name.size < sizeof name.text && std::sscanf(from, "%2x", &byte) == 1; from += 2) {
+    name.text[name.size++] = static_cast<char>(byte);
+  }
+  return name;
+}
+
+}  // namespace
+
+int af_clan_type(int fd) {
+  const Entry* e = entry(fd);
+  const Named* n = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
+  return n != nullptr ? n->type.load(std::memory_order_relaxed) : 0;
+}
+
+void lock_af_clan() {
+  while (table_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+}
+void unlock_af_clan() { table_lock.clear(std::memory_order_release); }
+
+int af_clan_kernel_domain(int type, int protocol) {
+  constexpr int kType = 0xf;
+  type &= kType;
+  if (type != SOCK_STREAM && type != SOCK_SEQPACKET && type != SOCK_DGRAM) {
+    errno = ESOCKTNOSUPPORT;
+    return -1;
+  }
+  if (protocol != 0) {
+    errno = EPROTONOSUPPORT;
+    return -1;
+  }
+  return type == SOCK_STREAM ? AF_INET : AF_UNIX;
+}
+
+bool af_clan_appeared(int fd, int type) {
+  constexpr int kType = 0xf;
+  type &= kType;
+  const int yes = 1;
+  if (type == SOCK_STREAM) sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  return appear(fd, type, Names{});
+}
+
+int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
+  ClanName name;
+  if (!name.read(address, size, EINVAL)) return -1;
+  const int type = af_clan_type(fd);
+  if (type == SOCK_STREAM && !names_of(fd).local.empty()) {
+    errno = EINVAL;
+    return -1;
+  }
+  const bool any = name.empty();
+  for (;;) {
+    if (any) name = ClanName::random();
+    int rc;
+    if (type == SOCK_STREAM) {
+      rc = bind_stream(fd, name);
+      if (rc == 0) remember(fd, &name, nullptr);
+    } else {
+      sockaddr_un kernel_address;
+      const socklen_t kernel_size = name.to_unix(type, &kernel_address);
+      rc = real().bind(fd, reinterpret_cast<sockaddr*>(&kernel_address), kernel_size);
+    }
+    if (rc == 0 || !any || errno != EADDRINUSE) return rc;
+  }
+}
+
+int af_clan_listen(int fd, int backlog) {
+  if (af_clan_type(fd) == SOCK_STREAM) {
+    if (names_of(fd).local.empty()) {  // TCP would take a port at all addresses
+      errno = EINVAL;
+      return -1;
+    }
+    set_reuse(fd, 1);  // for the successor, see take_place
+  }
+  return real().listen(fd, backlog);
+}
+
+int af_clan_connect(int fd, const sockaddr* address, socklen_t size) {
+  if (address != nullptr && size >= sizeof address->sa_family && address->sa_family == AF_UNSPEC) {
+    return real().connect(fd, address, size);
+  }
+  ClanName name;
+  if (!name.read(address, size, EAFNOSUPPORT)) return -1;
+  if (name.empty()) {
+    errno = EINVAL;
+    return -1;
+  }
+  const int type = af_clan_type(fd);
+  return type == SOCK_STREAM ? connect_stream(fd, name) : connect_packet(fd, type, name);
+}
+
+int af_clan_getsockname(int fd, sockaddr* address, socklen_t* size) {
+  if (af_clan_type(fd) != SOCK_STREAM) return packet_name(fd, SYS_getsockname, address, size);
+  return names_of(fd).local.write(address, size);
+}
+
+int af_clan_getpeername(int fd, sockaddr* address, socklen_t* size) {
+  if (af_clan_type(fd) != SOCK_STREAM) return packet_name(fd, SYS_getpeername, address, size);
+  sockaddr_in peer;
+  socklen_t peer_size = sizeof peer;
+  if (sys::call(SYS_getpeername, fd, &peer, &peer_size) != 0) return -1;
+  return names_of(fd).peer.write(address, size);
+}
+
+int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size) {
+  const int type = af_clan_type(listener);
+  appear(fd, type, Names{names_of(listener).local, {}});
+  if (address == nullptr) return fd;
+  // A client that has gone again has no name either.
+  int rc;
+  if (type == SOCK_STREAM || packet_name(fd, SYS_getpeername, address, size) != 0) {
+    rc = ClanName{}.write(address, size);
+  } else {
+    rc = 0;
+  }
+  if (rc == 0) return fd;
+  KeepErrno keep;
+  forget_af_clan(fd);
+  forget(fd);
+  sys::close(fd);
+  return -1;
+}
+
+void duplicate_af_clan(int from, int to) {
+  Entry* e = entry(from);
+  if (e == nullptr || entry(to) == nullptr) return forget_af_clan(to);
+  if (e->load() == nullptr && entry(to)->load() == nullptr) return;
+  Locked locked;
+  enter(to, e->load());
+}
+
+void forget_af_clan(int fd) {
+  Entry* e = entry(fd);
+  if (e == nullptr || e->load(std::memory_order_relaxed) == nullptr) return;
+  Locked locked;
+  enter(fd, nullptr);
+}
+
+void forget_af_clan_range(unsigned first, unsigned last) {
+  if (highest < 0) return;
+  for (unsigned fd = first; fd <= std::min(last, static_cast<unsigned>(highest.load())); ++fd) {
+    forget_af_clan(static_cast<int>(fd));
+  }
+}
+
+char* af_clan_inheritance() {
+  static char text[16384];
+  constexpr std::size_t kLongest = 32 + 2 * (1 + 2 * CLAN_NAME_MAX);
+  const int begin = std::snprintf(text, sizeof text, "%s=", kInheritedNames);
+  char* to = text + begin;
+  for (int fd = 0; fd <= highest && to + kLongest < text + sizeof text; ++fd) {
+    if (af_clan_type(fd) == 0) continue;
+    const int flags = sys::fcntl(fd, F_GETFD);
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
+    const Names names = names_of(fd);
+    to += std::snprintf(to, 32, "%d:%d:", fd, af_clan_type(fd));
+    to = put_hex(to, 'l', names.local);
+    to = put_hex(to, 'p', names.peer);
+    *to++ = ',';
+  }
+  *to = 0;
+  return to > text + begin ? text : nullptr;
+}
+
+void af_clan_take_over() {
+  const char* text = std::getenv(kInheritedNames);
+  if (text == nullptr) return;
+  int fd, type, used;
+  char local[2 + 2 * CLAN_NAME_MAX], peer[2 + 2 * CLAN_NAME_MAX];
+  while (std::sscanf(text, "%d:%d:%193[l0-9a-f]%193[p0-9a-f],%n", &fd, &type, local, peer, &used) == 4) {
+    int domain = 0, kernel_type = 0;
+    socklen_t size = sizeof domain;
+    const bool there = sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+                       sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &kernel_type, &size) == 0;
+    if (there && kernel_type == type && domain == (type == SOCK_STREAM ? AF_INET : AF_UNIX)) {
+      appear(fd, type, Names{get_hex(local), get_hex(peer)});
+    }
+    text += used;
+  }
+  ::unsetenv(kInheritedNames);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,142 @@
+#include "af_clan/af_clan_name.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "os/sys.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr std::size_t kFamily = sizeof(sa_family_t);
+
+// The application's memory as the kernel would see it: EFAULT instead of a crash.
+bool from_application(void* to, const void* from, std::size_t n) {
+  const iovec mine{to, n}, theirs{const_cast<void*>(from), n};
+  const long rc = sys::call(SYS_process_vm_readv, ::getpid(), &mine, 1, &theirs, 1, 0);
+  if (rc < 0 && errno != EFAULT) std::memcpy(to, from, n);  // not allowed here: hope for the best
+  if (rc == static_cast<long>(n) || (rc < 0 && errno != EFAULT)) return true;
+  errno = EFAULT;
+  return false;
+}
+
+bool to_application(void* to, const void* from, std::size_t n) {
+  const iovec mine{const_cast<void*>(from), n}, theirs{to, n};
+  const long rc = sys::call(SYS_process_vm_writev, ::getpid(), &mine, 1, &theirs, 1, 0);
+  if (rc < 0 && errno != EFAULT) std::memcpy(to, from, n);
+  if (rc == static_cast<long>(n) || (rc < 0 && errno != EFAULT)) return true;
+  errno = EFAULT;
+  return false;
+}
+
+socklen_t form(const ClanName& name, sockaddr_clan* address) {
+  address->sclan_family = AF_CLAN;
+  std::memcpy(address->sclan_name, name.text, name.size);
+  std::memset(address->sclan_name + name.size, 0, CLAN_NAME_MAX - name.size);
+  const bool zero = !name.empty() && name.size < CLAN_NAME_MAX;
+  return static_cast<socklen_t>(kFamily + name.size + (zero ? 1 : 0));
+}
+
+// FNV-1a with the finalizer of splitmix64.
+std::uint64_t hash(const char* text, std::size_t size, unsigned attempt) {
+  std::uint64_t h = 0xcbf29ce484222325 + attempt;
+  for (std::size_t i = 0; i < size; ++i) h = (h ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111eb;
+  return h ^ (h >> 31);
+}
+
+// "\0clan1/af/p/": what stands in front of a name.
+constexpr std::size_t kPrefix = 12;
+static_assert(kPrefix + CLAN_NAME_MAX == sizeof(sockaddr_un::sun_path));
+constexpr char kBefore[] = "\0clan1/af/";
+constexpr std::size_t kKindAt = sizeof kBefore - 1;
+
+}  // namespace
+
+ClanName ClanName::random() {
+  std::uint64_t dice[2] = {};
+  sys::call(SYS_getrandom, dice, sizeof dice, 0);
+  char text[40];
+  const int n = std::snprintf(text, sizeof text, "~%016llx%016llx", static_cast<unsigned long long>(dice[0]),
+                              static_cast<unsigned long long>(dice[1]));
+  ClanName name;
+  name.size = static_cast<std::size_t>(n);
+  std::memcpy(name.text, text, name.size);
+  return name;
+}
+
+bool ClanName::read(const sockaddr* address, socklen_t address_size, int wrong_family) {
+  if (address_size < kFamily || address_size > sizeof(sockaddr_storage)) {
+    errno = EINVAL;
+    return false;
+  }
+  sockaddr_clan copy{};
+  const std::size_t n = std::min<std::size_t>(address_size, sizeof copy);
+  if (!from_application(&copy, address, n)) return false;
+  if (copy.sclan_family != AF_CLAN) {
+    errno = wrong_family;
+    return false;
+  }
+  size = ::strnlen(copy.sclan_name, n - kFamily);
+  std::memcpy(text, copy.sclan_name, size);
+  return true;
+}
+
+int ClanName::write(sockaddr* address, socklen_t* address_size) const {
+  socklen_t room = 0;
+  if (!from_application(&room, address_size, sizeof room)) return -1;
+  if (static_cast<int>(room) < 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  sockaddr_clan filled;
+  const socklen_t n = form(*this, &filled);
+  room = std::min(room, n);
+  if (room > 0 && !to_application(address, &filled, room)) return -1;
+  return to_application(address_size, &n, sizeof n) ? 0 : -1;
+}
+
+sockaddr_in ClanName::place(unsigned attempt) const {
+  const std::uint64_t h = hash(text, size, attempt);
+  // Not 127.0.x.y, where people put things, nor an address that ends in 0 or 255.
+  const std::uint32_t a = 1 + h % 254, b = h >> 8 & 0xff, c = 1 + (h >> 16) % 254;
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(127u << 24 | a << 16 | b << 8 | c);
+  at.sin_port = htons(static_cast<std::uint16_t>(32768 + (h >> 48) % 16384));
+  return at;
+}
+
+socklen_t ClanName::to_unix(int type, sockaddr_un* address) const {
+  address->sun_family = AF_UNIX;
+  std::memcpy(address->sun_path, kBefore, kKindAt);
+  address->sun_path[kKindAt] = type == SOCK_DGRAM ? 'd' : 'p';
+  address->sun_path[kKindAt + 1] = '/';
+  std::memcpy(address->sun_path + kPrefix, text, size);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + kPrefix + size);
+}
+
+void ClanName::from_unix(const sockaddr_un& address, socklen_t address_size) {
+  constexpr std::size_t kText = offsetof(sockaddr_un, sun_path) + kPrefix;
+  size = 0;
+  if (address_size <= kText || address.sun_family != AF_UNIX ||
+      std::memcmp(address.sun_path, kBefore, kKindAt) != 0 || address.sun_path[kKindAt + 1] != '/') {
+    return;
+  }
+  size = ::strnlen(address.sun_path + kPrefix, std::min<std::size_t>(address_size - kText, CLAN_NAME_MAX));
+  std::memcpy(text, address.sun_path + kPrefix, size);
+}
+
+void ClanName::fill_in(sockaddr* address, socklen_t room, socklen_t* address_size) const {
+  sockaddr_clan filled;
+  const socklen_t n = form(*this, &filled);
+  std::memcpy(address, &filled, std::min(room, n));
+  *address_size = n;
+}
+
+}  // namespace clan::preload

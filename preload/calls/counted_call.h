@@ -1,0 +1,85 @@
+// A call that moves bytes: the kernel's while the socket is on TCP, and then counted so that nobody moves it meanwhile.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "clan/pipe.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "migrate/policy.h"
+#include "state/fd_table.h"
+#include "state/open_file.h"
+#include "stream/gate_wait.h"
+
+namespace clan::preload {
+
+constexpr int kMostVectors = 1024;                       ///< UIO_MAXIOV
+constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
+
+/// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
+/// meanwhile. `call` is the kernel's, `moved` ours.
+template <typename Call, typename Moved>
+ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
+  if (is_the_kernels(fd)) return call();
+  Held s = hold(fd);
+  if (!s) return call();
+  if (!s->shared()) before_receive(fd, *s);
+  UntilOpen until(fd, *s);
+  for (;;) {
+    if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+    if (s->shared()) return moved(*s);
+    Slot& slot = *s->slot.load(std::memory_order_acquire);
+    ssize_t n;
+    {
+      const Slot::UnderWay counted(slot.receives);
+      if (!counted || s->shared() || moved_elsewhere(*s)) {
+        (void)until.wait(slot.receives);
+        continue;
+      }
+      n = call();
+    }
+    if (n > 0 && !peek) after_receive(fd, *s);
+    return n;
+  }
+}
+
+template <typename Call>
+ssize_t past_pipes(Call&& call) {
+  const ssize_t n = call();
+  Pipe::wrote_past_pipes();
+  return n;
+}
+
+template <typename Call, typename Moved>
+ssize_t sending(int fd, Call&& call, Moved&& moved) {
+  if (is_the_kernels(fd)) return past_pipes(call);
+  Held s = hold(fd);
+  if (!s) return past_pipes(call);
+  if (!s->shared()) before_send(fd, *s);
+  UntilOpen until(fd, *s);
+  for (;;) {
+    if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+    if (s->shared()) return moved(*s);
+    Slot& slot = *s->slot.load(std::memory_order_acquire);
+    const Slot::UnderWay counted(slot.sends);
+    if (counted && !s->shared() && !moved_elsewhere(*s)) return past_pipes(call);
+    (void)until.wait(slot.sends);
+  }
+}
+
+inline bool bad_buffers(const iovec* buffers, int count) {
+  if (count < 0 || count > kMostVectors || (count > 0 && buffers == nullptr)) {
+    errno = EINVAL;
+    return true;
+  }
+  return false;
+}
+
+/// Urgent data is TCP's alone, and only TCP tells when it needs the bytes of MSG_ZEROCOPY no more.
+inline void leave_if_tcps(int fd, int flags) {
+  if ((flags & (MSG_OOB | MSG_ZEROCOPY)) != 0) leave_pipe(fd, false);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,56 @@
+// epoll sets.
+#include <sys/epoll.h>
+
+#include <cstdint>
+
+#include "calls/interpose.h"
+#include "os/real.h"
+#include "os/timeout.h"
+#include "state/fd_table.h"
+#include "stream/memory.h"
+#include "wait/control.h"
+#include "wait/waiting.h"
+
+using namespace clan::preload;
+
+CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  if (no_set_need_know(fd)) {
+    note_plain(epfd, op);
+    return real().epoll_ctl(epfd, op, fd, event);
+  }
+  return control(epfd, op, fd, event);
+}
+
+CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
+  return wait_for_events(
+      epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
+      [epfd](epoll_event* to, int n, std::int64_t ns) {
+        return sleep_releasing(ns, [&](std::int64_t left) {
+          return real().epoll_wait(epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000));
+        });
+      });
+}
+
+CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
+  return wait_for_events(
+      epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
+      [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
+        return sleep_releasing(ns, [&](std::int64_t left) {
+          return real().epoll_pwait(epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000),
+                                    mask);
+        });
+      });
+}
+
+CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const timespec* timeout,
+                                const sigset_t* mask) {
+  std::int64_t ns;
+  if (!nanoseconds(timeout, &ns)) return -1;
+  return wait_for_events(
+      epfd, events, most, ns, [epfd, mask](epoll_event* to, int n, std::int64_t all) {
+        return sleep_releasing(all, [&](std::int64_t left) {
+          const timespec ts = as_timespec(left < 0 ? 0 : left);
+          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+        });
+      });
+}

@@ -1,0 +1,226 @@
+// Programs that are executed: what they find of our connections, and whether they can make use of it.
+#include <alloca.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <utility>
+
+#include "af_clan/af_clan.h"
+#include "calls/interpose.h"
+#include "migrate/demote.h"
+#include "migrate/resend.h"
+#include "os/memory_owner.h"
+#include "os/real.h"
+#include "os/sys.h"
+#include "share/exec.h"
+#include "share/loader.h"
+
+using namespace clan::preload;
+
+namespace {
+
+// `call` with an environment that has `more`, and not the library.
+template <typename Call>
+int call_with(char* const* environment, bool without, std::initializer_list<char*> more, Call&& call) {
+  std::size_t count = 0;
+  while (environment != nullptr && environment[count] != nullptr) ++count;
+  auto** with = static_cast<char**>(alloca((count + more.size() + 1) * sizeof(char*)));
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    with[used++] = environment[i];
+    if (!without || !is_preload(environment[i])) continue;
+    auto* text = static_cast<char*>(alloca(std::strlen(environment[i]) + 1));
+    with[used - 1] = text;
+    if (!without_us(environment[i], text)) --used;
+  }
+  for (char* variable : more) {
+    if (variable != nullptr) with[used++] = variable;
+  }
+  with[used] = nullptr;
+  return call(static_cast<char* const*>(with));
+}
+
+// `call` with an environment that tells of our connections and names. Who does not load us takes no notice.
+template <typename Call>
+int exec(const char* path, char* const* environment, Call&& call) {
+  if (!in_borrowed_memory()) finish_resends();
+  char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
+  char* connections = hand_on_connections(path, environment);
+  const bool without = must_do_without_us(path, environment);
+  if (names == nullptr && connections == nullptr && !without) return call(environment);
+  const int rc = call_with(environment, without, {names, connections}, std::forward<Call>(call));
+  KeepErrno keep;
+  if (connections != nullptr) take_pipes_back();
+  return rc;
+}
+
+// What execvp() would execute, as far as it goes without trying.
+const char* find_program(const char* file, char* to, std::size_t size) {
+  const char* path = std::getenv("PATH");
+  if (std::strchr(file, '/') != nullptr || *file == 0) return file;
+  for (const char* at = path != nullptr ? path : "/bin:/usr/bin";; ++at) {
+    const std::size_t length = std::strcspn(at, ":");
+    const int n =
+        std::snprintf(to, size, "%.*s%s%s", static_cast<int>(length), at, length > 0 ? "/" : "", file);
+    const bool fits = n > 0 && static_cast<std::size_t>(n) < size;
+    if (fits && sys::call(SYS_faccessat, AT_FDCWD, to, X_OK) == 0) return to;
+    at += length;
+    if (*at == 0) return file;
+  }
+}
+
+int exec_path(const char* path, char* const* arguments, char* const* environment) {
+  return exec(path, environment, [&](char* const* with) { return real().execve(path, arguments, with); });
+}
+
+// As the shell finds programs: along PATH, and by the shell when it is a script without a first line.
+int exec_searched(const char* file, char* const* arguments, char* const* environment) {
+  auto run = [&](const char* path) {
+    const int rc = exec_path(path, arguments, environment);
+    if (errno != ENOEXEC) return rc;
+    std::size_t count = 0;
+    while (arguments[count] != nullptr) ++count;
+    auto** script = static_cast<char**>(alloca((count + 2) * sizeof(char*)));
+    char shell[] = "/bin/sh";
+    script[0] = shell;
+    script[1] = const_cast<char*>(path);
+    for (std::size_t i = 1; i <= count; ++i) script[i + 1] = arguments[i];
+    if (count == 0) script[2] = nullptr;
+    return exec_path(shell, script, environment);
+  };
+  if (*file == 0) {
+    errno = ENOENT;
+    return -1;
+  }
+  if (std::strchr(file, '/') != nullptr) return run(file);
+  const char* path = std::getenv("PATH");
+  if (path == nullptr) path = "/bin:/usr/bin";
+  bool denied = false;
+  for (;;) {
+    const std::size_t length = std::strcspn(path, ":");
+    char candidate[4096];
+    const int n = std::snprintf(candidate, sizeof candidate, "%.*s%s%s", static_cast<int>(length), path,
+                                length > 0 ? "/" : "", file);
+    if (n > 0 && static_cast<std::size_t>(n) < sizeof candidate) {
+      if (sys::call(SYS_faccessat, AT_FDCWD, candidate, X_OK) == 0) {
+        run(candidate);
+        if (errno != EACCES && errno != ENOENT && errno != ENOTDIR) return -1;
+      }
+      denied |= errno == EACCES;
+    }
+    if (path[length] == 0) break;
+    path += length + 1;
+  }
+  errno = denied ? EACCES : ENOENT;
+  return -1;
+}
+
+// What execl() and its kin were called with, as execv() wants it.
+struct Arguments {
+  char** list = nullptr;
+  char* const* environment = nullptr;
+};
+
+#define CLAN_COLLECT(first, with_environment, to)                                \
+  std::size_t count = 1;                                                         \
+  va_list varied;                                                                \
+  va_start(varied, first);                                                       \
+  while (va_arg(varied, char*) != nullptr) ++count;                              \
+  va_end(varied);                                                                \
+  (to).list = static_cast<char**>(alloca((count + 1) * sizeof(char*)));          \
+  va_start(varied, first);                                                       \
+  (to).list[0] = const_cast<char*>(first);                                       \
+  for (std::size_t i = 1; i <= count; ++i) (to).list[i] = va_arg(varied, char*); \
+  if (with_environment) (to).environment = va_arg(varied, char* const*);         \
+  va_end(varied)
+
+}  // namespace
+
+CLAN_INTERPOSE int execve(const char* path, char* const* arguments, char* const* environment) {
+  return exec_path(path, arguments, environment);
+}
+CLAN_INTERPOSE int execv(const char* path, char* const* arguments) {
+  return exec_path(path, arguments, environ);
+}
+CLAN_INTERPOSE int execvp(const char* file, char* const* arguments) {
+  return exec_searched(file, arguments, environ);
+}
+CLAN_INTERPOSE int execvpe(const char* file, char* const* arguments, char* const* environment) {
+  return exec_searched(file, arguments, environment);
+}
+CLAN_INTERPOSE int execl(const char* path, const char* first, ...) {
+  Arguments a;
+  CLAN_COLLECT(first, false, a);
+  return exec_path(path, a.list, environ);
+}
+CLAN_INTERPOSE int execlp(const char* file, const char* first, ...) {
+  Arguments a;
+  CLAN_COLLECT(first, false, a);
+  return exec_searched(file, a.list, environ);
+}
+CLAN_INTERPOSE int execle(const char* path, const char* first, ...) {
+  Arguments a;
+  CLAN_COLLECT(first, true, a);
+  return exec_path(path, a.list, a.environment);
+}
+CLAN_INTERPOSE int fexecve(int fd, char* const* arguments, char* const* environment) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return exec(path, environment, [&](char* const* with) { return real().fexecve(fd, arguments, with); });
+}
+
+CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* arguments, char* const* environment,
+                            int flags) noexcept {
+  char from[4200];
+  if (path == nullptr || path[0] == '/' || (directory == AT_FDCWD && path[0] != 0)) {
+    std::snprintf(from, sizeof from, "%s", path != nullptr ? path : "");
+  } else {
+    std::snprintf(from, sizeof from, "/proc/self/fd/%d%s%s", directory, path[0] != 0 ? "/" : "", path);
+  }
+  return exec(from, environment, [&](char* const* with) {
+    return static_cast<int>(sys::call(SYS_execveat, directory, path, arguments, with, flags));
+  });
+}
+
+// The C library makes these children by itself: nothing can be handed on.
+CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                               const posix_spawnattr_t* attributes, char* const* arguments,
+                               char* const* environment) {
+  take_all_back();
+  const auto spawn = [&](char* const* with) {
+    return real().posix_spawn(pid, path, actions, attributes, arguments, with);
+  };
+  return must_do_without_us(path, environment) ? call_with(environment, true, {}, spawn) : spawn(environment);
+}
+CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                                const posix_spawnattr_t* attributes, char* const* arguments,
+                                char* const* environment) {
+  take_all_back();
+  const auto spawn = [&](char* const* with) {
+    return real().posix_spawnp(pid, file, actions, attributes, arguments, with);
+  };
+  char found[4096];
+  const bool without = must_do_without_us(find_program(file, found, sizeof found), environment);
+  return without ? call_with(environment, true, {}, spawn) : spawn(environment);
+}
+CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int to) {
+  leave_pipe(fd, true);  // it will be open in the child, whatever its FD_CLOEXEC
+  return real().posix_spawn_file_actions_adddup2(actions, fd, to);
+}
+CLAN_INTERPOSE int system(const char* command) {
+  take_all_back();
+  return real().system(command);
+}
+CLAN_INTERPOSE FILE* popen(const char* command, const char* mode) {
+  take_all_back();
+  return real().popen(command, mode);
+}

@@ -1,0 +1,152 @@
+// From a file to a socket, and between a socket and a pipe of the kernel's: piece by piece, as shared memory has no pages
+// to hand over.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+
+#include "calls/counted_call.h"
+#include "calls/interpose.h"
+#include "migrate/attach.h"
+#include "os/real.h"
+#include "os/scratch.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "stream/blocking.h"
+#include "stream/readiness.h"
+#include "stream/receive.h"
+#include "stream/send.h"
+
+using namespace clan::preload;
+
+namespace {
+
+constexpr std::size_t kPiece = 32768;                    ///< of what goes through memory of ours
+
+// From a file, piece by piece: the pipe has no pages to hand over.
+ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
+  const Scratch scratch(kPiece);
+  if (!scratch) {
+    errno = ENOMEM;
+    return -1;
+  }
+  char* buffer = scratch.as<char>();
+  std::size_t sent = 0;
+  off_t at = offset != nullptr ? *offset : -1;
+  while (sent < n) {
+    const std::size_t want = std::min(n - sent, kPiece);
+    const ssize_t got = offset != nullptr ? ::pread(from, buffer, want, at)
+                                          : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
+    if (got < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (got == 0) break;
+    std::size_t done = 0;
+    while (done < static_cast<std::size_t>(got)) {
+      const iovec io{buffer + done, static_cast<std::size_t>(got) - done};
+      const ssize_t k = shared_send(to, s, &io, 1, 0);
+      if (k <= 0) break;
+      done += static_cast<std::size_t>(k);
+    }
+    sent += done;
+    at += static_cast<off_t>(done);
+    if (done < static_cast<std::size_t>(got)) {
+      // Not all went: the file's own position, if that is what counts, goes back.
+      if (offset == nullptr) ::lseek(from, static_cast<off_t>(done) - got, SEEK_CUR);
+      if (sent == 0) return -1;
+      break;
+    }
+  }
+  if (offset != nullptr) *offset = at;
+  return static_cast<ssize_t>(sent);
+}
+
+}  // namespace
+
+CLAN_INTERPOSE ssize_t sendfile(int to, int from, off_t* offset, size_t n) {
+  return sending(
+      to, [&] { return real().sendfile(to, from, offset, n); },
+      [&](Socket& s) { return send_file(to, s, from, offset, n); });
+}
+
+CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
+  return sendfile(to, from, offset, n);
+}
+
+CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,
+                              unsigned flags) {
+  Held source = hold(from), target = hold(to);
+  if (source && source->inherited) catch_up(from, *source);
+  if (target && target->inherited) catch_up(to, *target);
+  // Splicing takes the bytes past us: a connection that does it stays with the kernel.
+  if (source && !source->shared()) (void)keep_on_tcp(from, *source);
+  if (target && !target->shared()) (void)keep_on_tcp(to, *target);
+  const bool by_us = (source && source->shared()) || (target && target->shared());
+  if (!by_us) return real().splice(from, from_offset, to, to_offset, n, flags);
+  if (from_offset != nullptr || to_offset != nullptr) {  // one is a socket, and so the other is a pipe
+    errno = ESPIPE;
+    return -1;
+  }
+  const Scratch scratch(kPiece);
+  if (!scratch) {
+    errno = ENOMEM;
+    return -1;
+  }
+  char* buffer = scratch.as<char>();
+  if (source && source->shared()) {
+    // The other one is a kernel pipe: never take out more than it has room for.
+    pollfd room{to, POLLOUT, 0};
+    const bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
+    if (const int rc = sys::poll(&room, 1, wait ? -1 : 0); rc <= 0) {
+      if (rc == 0) errno = EAGAIN;
+      return -1;
+    }
+    int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
+    sys::ioctl(to, FIONREAD, &used);
+    const std::size_t most = std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
+    const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
+    const ssize_t got = shared_receive(from, *source, &io, 1, 0);  // SPLICE_F_NONBLOCK is not for sockets
+    if (got <= 0) return got;
+    for (ssize_t put = 0; put < got;) {
+      const long k = sys::call(SYS_write, to, buffer + put, got - put);
+      if (k < 0 && errno != EINTR && errno != EAGAIN) return put > 0 ? put : -1;
+      if (k > 0) put += k;
+      if (k < 0) {
+        pollfd p{to, POLLOUT, 0};
+        sys::poll(&p, 1, -1);
+      }
+    }
+    return got;
+  }
+  if (target && target->shared()) {
+    if (is_nonblocking(to, *target)) {
+      if ((readiness(to, *target, false) & POLLOUT) == 0) {
+        errno = EAGAIN;
+        return -1;
+      }
+    }
+    pollfd there{from, POLLIN, 0};
+    if (const int rc = sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1); rc <= 0) {
+      if (rc == 0) errno = EAGAIN;
+      return -1;
+    }
+    const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, kPiece));
+    if (got <= 0) return got;
+    for (ssize_t put = 0; put < got;) {
+      const iovec io{buffer + put, static_cast<std::size_t>(got - put)};
+      const ssize_t k = shared_send(to, *target, &io, 1, 0);
+      if (k > 0) {
+        put += k;
+      } else if (k < 0 && errno == EAGAIN) {
+        pollfd p{to, 0, 0};
+        sys::poll(&p, 1, 1);  // what has left the kernel's pipe cannot go back
+      } else if (k < 0 && errno != EINTR) {
+        return put > 0 ? put : -1;
+      }
+    }
+    return got;
+  }
+  return real().splice(from, from_offset, to, to_offset, n, flags);
+}

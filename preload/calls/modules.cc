@@ -1,0 +1,67 @@
+// dlopen() and dlmopen(): modules that call the C library past the library.
+//
+// A module that is opened with RTLD_DEEPBIND, or into a namespace of its own, finds read() in the C library
+// and not here. On a connection that has moved it would read doorbells. So before such a module is opened,
+// what has moved goes back to TCP, and nothing moves any more.
+//
+// The C library's functions look who calls them: for the caller's search path, and its namespace. So these
+// end in a jump, and the caller stays the caller.
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include "clan/log.h"
+#include "os/memory_owner.h"
+#include "os/real.h"
+#include "os/sys.h"
+#include "share/process_end.h"
+
+namespace clan::preload {
+namespace {
+
+void before_bypass(const char* module) {
+  static std::atomic<bool> told{false};
+  KeepErrno keep;
+  if (!told.exchange(true)) {
+    CLAN_INFO(
+        "%s is opened so that it calls the C library past CLAN (RTLD_DEEPBIND or dlmopen); connections of "
+        "this "
+        "process stay on TCP",
+        module);
+  }
+  if (!in_borrowed_memory()) enter_sandbox();
+}
+
+}  // namespace
+}  // namespace clan::preload
+
+using namespace clan::preload;
+
+// What is jumped to.
+extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlopen(const char* module,
+                                                                               int flags) {
+  if (module != nullptr && (flags & RTLD_DEEPBIND) != 0) before_bypass(module);
+  return real().dlopen;
+}
+extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlmopen(Lmid_t space,
+                                                                                const char* module,
+                                                                                int flags) {
+  if (module != nullptr && (space != LM_ID_BASE || (flags & RTLD_DEEPBIND) != 0)) before_bypass(module);
+  return real().dlmopen;
+}
+
+#define CLAN_JUMP(name, before)                                                              \
+  ".globl " name "\n.type " name ", @function\n" name                                        \
+  ":\n"                                                                                      \
+  ".cfi_startproc\n"                                                                         \
+  "endbr64\n"                                                                                \
+  "pushq %rdi\n.cfi_adjust_cfa_offset 8\npushq %rsi\n.cfi_adjust_cfa_offset 8\npushq %rdx\n" \
+  ".cfi_adjust_cfa_offset 8\n"                                                               \
+  "call " before                                                                             \
+  "\n"                                                                                       \
+  "popq %rdx\n.cfi_adjust_cfa_offset -8\npopq %rsi\n.cfi_adjust_cfa_offset -8\npopq %rdi\n"  \
+  ".cfi_adjust_cfa_offset -8\n"                                                              \
+  "jmp *%rax\n"                                                                              \
+  ".cfi_endproc\n.size " name ", .-" name "\n"
+
+asm(".text\n" CLAN_JUMP("dlopen", "clan_before_dlopen") CLAN_JUMP("dlmopen", "clan_before_dlmopen"));

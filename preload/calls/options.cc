@@ -1,0 +1,111 @@
+// Options of sockets.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+
+#include "af_clan/af_clan.h"
+#include "calls/interpose.h"
+#include "clan/af_clan.h"
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "os/real.h"
+#include "state/buffers.h"
+#include "state/fd_table.h"
+#include "stream/ending.h"
+#include "stream/tcp_info.h"
+#include "stream/tcp_prefix.h"
+
+using namespace clan::preload;
+
+namespace {
+
+// Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit of kState
+// that says how the program has them; 0: any other option, or TCP's own.
+std::uint64_t kept_option(const Socket& s, int level, int name) {
+  using namespace clan::socket_face;
+  if (level != IPPROTO_TCP || (name != TCP_NODELAY && name != TCP_CORK) || !s.shared()) return 0;
+  // PAIR face.state
+  if ((s.mine().words[kState].load(std::memory_order_acquire) & kSending) == 0) return 0;
+  return name == TCP_NODELAY ? kNodelay : kCorked;
+}
+
+// The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
+bool keeps_low_water(const Socket& s) { return s.shared() && !s.back_in.load(std::memory_order_acquire); }
+
+// Options by which the kernel does more with the bytes than carry them: tells of them in control data, or
+// encrypts them.
+void leave_if_kernels(int fd, int level, int name) {
+  constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
+                                 SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
+  if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages))
+    leave_pipe(fd, false);
+  if (level == IPPROTO_TCP && name == TCP_INQ) leave_pipe(fd, false);
+  if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)) leave_pipe(fd, true);
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
+  if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr &&
+      *size >= sizeof(int)) {
+    // The kernel's may be of a doorbell.
+    if (Held s = hold_current(fd); s && s->shared()) {
+      *static_cast<int*>(value) = take_error(fd, *s);
+      *size = sizeof(int);
+      return 0;
+    }
+  }
+  const int rc = real().getsockopt(fd, level, name, value, size);
+  if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
+    if (Held s = hold_current(fd); s && keeps_low_water(*s)) *static_cast<int*>(value) = s->low_water.load();
+  }
+  if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
+    if (Held s = hold_current(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
+  }
+  if (rc == 0 && level == IPPROTO_TCP && *size == sizeof(int)) {
+    Held s = hold_current(fd);
+    if (const std::uint64_t bit = s ? kept_option(*s, level, name) : 0; bit != 0) {
+      // relaxed: nothing else is told by it
+      const std::uint64_t state = s->mine().words[clan::socket_face::kState].load(std::memory_order_relaxed);
+      *static_cast<int*>(value) = (state & bit) != 0 ? 1 : 0;
+    }
+  }
+  if (rc == 0 && is_af_clan(fd) && level == SOL_SOCKET && *size == sizeof(int)) {
+    if (name == SO_DOMAIN) *static_cast<int*>(value) = AF_CLAN;
+    if (name == SO_PROTOCOL) *static_cast<int*>(value) = 0;
+  }
+  return rc;
+}
+
+CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
+  leave_if_kernels(fd, level, name);
+  if (Held s = hold_current(fd); s && size >= sizeof(int) && value != nullptr) {
+    if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
+      // A pipe delays nothing. TCP has to know only if it sends again.
+      auto& state = s->mine().words[clan::socket_face::kState];
+      const bool on = *static_cast<const int*>(value) != 0;
+      // relaxed: nothing else is told by it
+      on ? state.fetch_or(bit, std::memory_order_relaxed) : state.fetch_and(~bit, std::memory_order_relaxed);
+      if (!sends_tcp(*s)) return 0;
+    }
+  }
+  if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {
+    if (Held s = hold_current(fd)) {
+      const int asked = *static_cast<const int*>(value);
+      s->low_water = asked < 0 ? INT_MAX : std::max(1, asked);
+      if (keeps_low_water(*s)) return 0;
+    }
+  }
+  const int rc = real().setsockopt(fd, level, name, value, size);
+  constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
+  constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
+  if (rc == 0 && level == SOL_SOCKET && std::ranges::find(kOfBuffers, name) != std::end(kOfBuffers)) {
+    if (Held s = hold_current(fd); s && s->shared()) limit_as_tcp(fd, *s);
+  }
+  return rc;
+}

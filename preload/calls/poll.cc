@@ -1,0 +1,184 @@
+// poll and select with sockets that have moved. What the application waits for on those is answered from
+// the pipe; in the kernel they are watched for doorbells.
+#include <alloca.h>
+#include <poll.h>
+#include <sys/select.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "calls/interpose.h"
+#include "migrate/attach.h"
+#include "os/real.h"
+#include "os/scratch.h"
+#include "os/timeout.h"
+#include "state/fd_table.h"
+#include "stream/memory.h"
+#include "wait/epoll_set.h"
+#include "wait/poll_moved.h"
+#include "wait/set_sleep.h"
+
+extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
+
+using namespace clan::preload;
+
+namespace {
+
+constexpr nfds_t kOnStack = 256;
+// What one call waits for: sockets of ours at all, and things that have moved.
+struct Watched {
+  bool any = false;
+  nfds_t moved = 0;
+  Watched(const pollfd* fds, nfds_t count) {
+    for (nfds_t i = 0; i < count; ++i) {
+      if (fds[i].fd < 0) continue;
+      const Held s = hold_current(fds[i].fd);
+      // A socket of a set may move while we sleep: its peer has to know by then.
+      const bool here = (s && s->shared()) || known_epoll(fds[i].fd);
+      any |= static_cast<bool>(s) || here;
+      moved += here ? 1 : 0;
+    }
+  }
+};
+
+int milliseconds(std::int64_t ns) { return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000); }
+
+// `sleep(fds, count, ns)` is the kernel's poll, in the way the application called it.
+template <typename Sleep>
+int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
+  // A socket that moves while we sleep makes the kernel's answer a doorbell: look again then.
+  const TimeOut timeout(timeout_ns);
+  for (std::int64_t left = timeout_ns;; left = timeout.left()) {
+    Watched watched(fds, count);
+    if (watched.moved > 0) return poll_moved(fds, count, left, sleep);
+    const int rc = sleep(fds, count, left);
+    if (rc <= 0 || !watched.any) return rc;
+    if (Watched after(fds, count); after.moved == 0) return rc;
+  }
+}
+
+int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t* mask) {
+  return do_poll(fds, count, timeout_ns, [mask](pollfd* of, nfds_t n, std::int64_t all) {
+    return sleep_releasing(all, [&](std::int64_t left) {
+      const timespec ts = as_timespec(left);
+      return real().ppoll(of, n, left < 0 ? nullptr : &ts, mask);
+    });
+  });
+}
+
+// select by poll, when a socket of it has moved or may while it sleeps.
+int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_ns, const sigset_t* mask) {
+  const auto most = static_cast<std::size_t>(n);
+  const Scratch scratch(most * (sizeof(pollfd) + sizeof(bool)));
+  if (!scratch) {
+    errno = ENOMEM;
+    return -1;
+  }
+  auto* fds = scratch.as<pollfd>();
+  bool* open = reinterpret_cast<bool*>(fds + most);
+  nfds_t count = 0;
+  for (int fd = 0; fd < n; ++fd) {
+    short events = 0;
+    if (in != nullptr && FD_ISSET(fd, in)) events |= POLLIN;
+    if (out != nullptr && FD_ISSET(fd, out)) events |= POLLOUT;
+    if (bad != nullptr && FD_ISSET(fd, bad)) events |= POLLPRI;
+    if (events == 0) continue;
+    open[count] = known(fd) || known_epoll(fd);
+    fds[count++] = {fd, events, 0};
+  }
+  int rc = do_ppoll(fds, count, timeout_ns, mask);
+  if (rc >= 0) {
+    for (nfds_t i = 0; i < count; ++i) {
+      if ((fds[i].revents & POLLNVAL) == 0) continue;
+      if (open[i]) {  // another thread has closed it meanwhile: the kernel's select calls it ready then
+        fds[i].revents = fds[i].events;
+        continue;
+      }
+      errno = EBADF;
+      return -1;
+    }
+    const std::size_t bytes = (static_cast<std::size_t>(n) + 63) / 64 * 8;
+    for (fd_set* set : {in, out, bad}) {
+      if (set != nullptr) std::memset(set, 0, bytes);
+    }
+    rc = 0;
+    for (nfds_t i = 0; i < count; ++i) {
+      const short r = fds[i].revents, e = fds[i].events;
+      if ((e & POLLIN) != 0 && (r & (POLLIN | POLLHUP | POLLERR)) != 0) FD_SET(fds[i].fd, in), ++rc;
+      if ((e & POLLOUT) != 0 && (r & (POLLOUT | POLLERR)) != 0) FD_SET(fds[i].fd, out), ++rc;
+      if ((e & POLLPRI) != 0 && (r & POLLPRI) != 0) FD_SET(fds[i].fd, bad), ++rc;
+    }
+  }
+  return rc;
+}
+
+bool any_socket(int n, const fd_set* in, const fd_set* out) {
+  for (int fd = 0; fd < n; ++fd) {
+    if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
+        (hold(fd) || set_moved(fd))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
+  if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
+  return do_poll(fds, count, timeout < 0 ? kForEver : timeout * std::int64_t{1'000'000},
+                 [](pollfd* of, nfds_t n, std::int64_t ns) {
+                   return clan::preload::sleep_releasing(
+                       ns, [&](std::int64_t left) { return real().poll(of, n, milliseconds(left)); });
+                 });
+}
+
+CLAN_INTERPOSE int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  if (fds == nullptr || count == 0) return real().ppoll(fds, count, timeout, mask);
+  std::int64_t ns;
+  return nanoseconds(timeout, &ns) ? do_ppoll(fds, count, ns, mask) : -1;
+}
+
+CLAN_INTERPOSE int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
+  if (room / sizeof(pollfd) < count) __chk_fail();
+  return poll(fds, count, timeout);
+}
+
+CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
+                               size_t room) {
+  if (room / sizeof(pollfd) < count) __chk_fail();
+  return ppoll(fds, count, timeout, mask);
+}
+
+CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
+  if (n <= 0 || !any_socket(n, in, out)) return real().select(n, in, out, bad, timeout);
+  std::int64_t ns = kForEver;
+  if (timeout != nullptr) {
+    // More than a million is allowed here.
+    timespec ts{timeout->tv_sec, timeout->tv_usec};
+    if (ts.tv_nsec >= 0) {
+      ts.tv_sec += timeout->tv_usec / 1'000'000;
+      ts.tv_nsec = timeout->tv_usec % 1'000'000 * 1000;
+    }
+    if (!nanoseconds(&ts, &ns)) return -1;
+  }
+  const TimeOut whole(ns);
+  const int rc = do_select(n, in, out, bad, ns, nullptr);
+  if (timeout != nullptr && ns >= 0) {  // Linux tells what is left
+    const std::int64_t left = whole.left();
+    timeout->tv_sec = left / 1'000'000'000;
+    timeout->tv_usec = left % 1'000'000'000 / 1000;
+  }
+  return rc;
+}
+
+CLAN_INTERPOSE int pselect(int n, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
+                           const sigset_t* mask) {
+  if (n <= 0 || !any_socket(n, in, out)) return real().pselect(n, in, out, bad, timeout, mask);
+  std::int64_t ns;
+  return nanoseconds(timeout, &ns) ? do_select(n, in, out, bad, ns, mask) : -1;
+}

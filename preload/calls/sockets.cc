@@ -1,0 +1,265 @@
+// Calls that make, name, copy and end sockets; fcntl and ioctl.
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include <cstdarg>
+
+#include "af_clan/af_clan.h"
+#include "calls/interpose.h"
+#include "clan/af_clan.h"
+#include "clan/pipe.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "migrate/policy.h"
+#include "os/memory_owner.h"
+#include "os/real.h"
+#include "os/rings.h"
+#include "os/sys.h"
+#include "share/fd_events.h"
+#include "share/uring.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "stream/close.h"
+#include "stream/readiness.h"
+
+using namespace clan::preload;
+
+namespace {
+
+bool is_tcp_listener(int fd) {
+  if (known(fd)) return true;
+  KeepErrno keep;
+  int protocol = 0;
+  socklen_t size = sizeof protocol;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+}
+
+int accepted(int listener, int fd, int nonblocking) {
+  if (fd >= 0) {
+    gone(fd);
+    if (is_tcp_listener(listener)) {
+      adopt(fd, false, nonblocking);
+      was_accepted(fd);
+    }
+  }
+  return fd;
+}
+
+int accept_af_clan(int listener, sockaddr* address, socklen_t* size, int flags) {
+  const int fd = accepted(listener, real().accept4(listener, nullptr, nullptr, flags),
+                          (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  return fd >= 0 ? af_clan_accepted(listener, fd, address, size) : fd;
+}
+
+int socket_af_clan(int type, int protocol) {
+  const int domain = af_clan_kernel_domain(type, protocol);
+  if (domain < 0) return -1;
+  const int fd = ::socket(domain, type, 0);
+  if (fd < 0 || af_clan_appeared(fd, type)) return fd;
+  ::close(fd);
+  errno = ENOMEM;
+  return -1;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
+  if (is_af_clan(fd)) return af_clan_connect(fd, address, size);
+  Held s = hold(fd);
+  if (!s || address == nullptr || size < sizeof address->sa_family) return real().connect(fd, address, size);
+  const bool used = s->sends.load() > 0 || s->receives.load() > 0;
+  const bool takes_off = address->sa_family == AF_UNSPEC;
+  // What is known of the other end, and was offered to it, does not hold for the next.
+  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s)) before_disconnect(*s);
+  const int rc = real().connect(fd, address, size);
+  clan::Pipe::wrote_past_pipes();
+  if (rc != 0 && errno != EINPROGRESS) return rc;
+  if (s->shared()) {
+    disconnected(fd, *s);
+  } else if (address->sa_family == AF_INET || address->sa_family == AF_INET6) {
+    s->client = true;
+    was_connected(fd, *s);
+  }
+  return rc;
+}
+
+CLAN_INTERPOSE int accept(int fd, sockaddr* address, socklen_t* size) {
+  if (is_af_clan(fd)) return accept_af_clan(fd, address, size, 0);
+  return accepted(fd, with_room([&] { return real().accept(fd, address, size); }), 0);
+}
+
+CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+  if (is_af_clan(fd)) return accept_af_clan(fd, address, size, flags);
+  return accepted(fd, with_room([&] { return real().accept4(fd, address, size, flags); }),
+                  (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+}
+
+CLAN_INTERPOSE int bind(int fd, const sockaddr* address, socklen_t size) {
+  return is_af_clan(fd) ? af_clan_bind(fd, address, size) : real().bind(fd, address, size);
+}
+
+CLAN_INTERPOSE int listen(int fd, int backlog) {
+  return is_af_clan(fd) ? af_clan_listen(fd, backlog) : real().listen(fd, backlog);
+}
+
+CLAN_INTERPOSE int getsockname(int fd, sockaddr* address, socklen_t* size) {
+  return is_af_clan(fd) ? af_clan_getsockname(fd, address, size) : real().getsockname(fd, address, size);
+}
+
+CLAN_INTERPOSE int getpeername(int fd, sockaddr* address, socklen_t* size) {
+  return is_af_clan(fd) ? af_clan_getpeername(fd, address, size) : real().getpeername(fd, address, size);
+}
+
+CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
+  if (domain == AF_CLAN) return socket_af_clan(type, protocol);
+  const int fd = with_room([&] { return real().socket(domain, type, protocol); });
+  if (fd >= 0) {
+    gone(fd);
+    constexpr int kType = 0xf;
+    if ((domain == AF_INET || domain == AF_INET6) && (type & kType) == SOCK_STREAM &&
+        (protocol == 0 || protocol == IPPROTO_TCP)) {
+      adopt(fd, false, (type & SOCK_NONBLOCK) != 0 ? 1 : 0);
+    }
+  }
+  return fd;
+}
+
+CLAN_INTERPOSE int close(int fd) {
+  // The other end of what is closed may become ready, past pipes.
+  if (const Held s = hold(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
+  gone(fd);
+  const int rc = real().close(fd);
+  if (rc == 0 && rings_alive() && !in_borrowed_memory()) forget_ring(fd);
+  return rc;
+}
+
+CLAN_INTERPOSE void closefrom(int first) {
+  if (!in_borrowed_memory()) gone_range(static_cast<unsigned>(first), ~0u);
+  real().closefrom(first);
+}
+
+CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
+  if ((flags & CLOSE_RANGE_CLOEXEC) == 0 && !in_borrowed_memory()) gone_range(first, last);
+  return real().close_range(first, last, flags);
+}
+
+CLAN_INTERPOSE int dup(int fd) {
+  const int to = with_room([fd] { return real().dup(fd); });
+  if (to >= 0) same(fd, to);
+  return to;
+}
+
+namespace {
+
+// dup2 closes what `to` was. We have to be told before, while it can still be spoken to.
+void before_dup_onto(int fd, int to) {
+  if (fd == to || !(is_ours(to) || known(to))) return;
+  KeepErrno keep;
+  if (sys::fcntl(fd, F_GETFD) >= 0) gone(to);
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int dup2(int fd, int to) {
+  before_dup_onto(fd, to);
+  const int rc = real().dup2(fd, to);
+  if (rc >= 0) same(fd, to);
+  return rc;
+}
+
+CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
+  if ((flags & ~O_CLOEXEC) == 0) before_dup_onto(fd, to);  // else it fails, and closes nothing
+  const int rc = real().dup3(fd, to, flags);
+  if (rc >= 0) same(fd, to);
+  return rc;
+}
+
+namespace {
+
+int do_fcntl(int fd, int command, void* argument) {
+  // SIGIO tells of what comes by TCP.
+  if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
+    leave_pipe(fd, false);
+  const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+  // From so high a number on, ours would be in the way.
+  if (copies) keep_away_from(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
+  const int rc = copies ? with_room([&] { return real().fcntl(fd, command, argument); })
+                        : real().fcntl(fd, command, argument);
+  if (rc < 0) return rc;
+  if (copies) {
+    same(fd, rc);
+  } else if (command == F_SETFL) {
+    if (Held s = hold(fd)) {
+      s->nonblocking = (reinterpret_cast<std::uintptr_t>(argument) & O_NONBLOCK) != 0 ? 1 : 0;
+    }
+  }
+  return rc;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int fcntl(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  return do_fcntl(fd, command, argument);
+}
+
+CLAN_INTERPOSE int fcntl64(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  return do_fcntl(fd, command, argument);
+}
+
+CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
+  va_list list;
+  va_start(list, request);
+  void* argument = va_arg(list, void*);
+  va_end(list);
+  if (request == FIONREAD || request == SIOCOUTQ) {
+    if (Held s = hold_current(fd); s && s->shared() && argument != nullptr) {
+      // What is in the pipe is with the peer: TCP would have it acknowledged.
+      *static_cast<int*>(argument) = request == FIONREAD ? bytes_to_read(fd, *s) : 0;
+      return 0;
+    }
+  }
+  if (request == SIOCATMARK) {
+    // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
+    if (Held s = hold_current(fd); s && s->shared()) {
+      (void)readiness(fd, *s, true);
+      if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {
+        *static_cast<int*>(argument) = 0;
+        return 0;
+      }
+    }
+  }
+  if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) leave_pipe(fd, false);
+  const int rc = real().ioctl(fd, request, argument);
+  if (rc == 0 && request == FIONBIO && argument != nullptr) {
+    if (Held s = hold(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
+  }
+  return rc;
+}
+
+CLAN_INTERPOSE int sockatmark(int fd) {
+  int at = 0;
+  return ::ioctl(fd, SIOCATMARK, &at) == 0 ? at : -1;
+}
+
+CLAN_INTERPOSE int shutdown(int fd, int how) {
+  Held s = hold_current(fd);
+  if (s && s->shared() && (how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR)) {
+    return shared_shutdown(fd, *s, how);
+  }
+  clan::Pipe::wrote_past_pipes();
+  const int rc = real().shutdown(fd, how);
+  // Half closed it is not worth moving any more.
+  if (rc == 0 && s) s->slot.load()->pinned = 1;
+  return rc;
+}

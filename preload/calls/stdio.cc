@@ -1,0 +1,135 @@
+// Streams of the C library on sockets.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "calls/interpose.h"
+#include "os/real.h"
+#include "os/sys.h"
+#include "share/fd_events.h"
+#include "state/fd_table.h"
+
+extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_list list);
+
+using namespace clan::preload;
+
+namespace {
+
+// The C library's own streams read and write past us, so a stream on a TCP socket is made of calls of ours.
+struct Stream {
+  std::atomic<FILE*> file{nullptr};  // null: free for another
+  int fd = -1;
+  Stream* next = nullptr;
+};
+std::atomic<Stream*> streams{nullptr};  // never shortened
+
+Stream* find(FILE* file) {
+  Stream* s = streams.load(std::memory_order_acquire);  // PAIR preload.streams
+  // relaxed: a stream is closed by who has opened it, or has been given it
+  while (s != nullptr && s->file.load(std::memory_order_relaxed) != file) s = s->next;
+  return s;
+}
+
+// `mark`: what stands for the stream until there is one.
+Stream* new_stream(int fd, FILE* mark) {
+  Stream* first = streams.load(std::memory_order_acquire);  // PAIR preload.streams
+  for (Stream* s = first; s != nullptr; s = s->next) {
+    FILE* none = nullptr;
+    if (s->file.compare_exchange_strong(none, mark)) return s->fd = fd, s;
+  }
+  auto* s = new (std::nothrow) Stream;
+  if (s == nullptr) return nullptr;
+  s->file = mark;
+  s->fd = fd;
+  s->next = streams.load(std::memory_order_relaxed);
+  while (!streams.compare_exchange_weak(s->next, s, std::memory_order_release)) {  // PAIR preload.streams
+  }
+  return s;
+}
+
+// As the C library writes from its streams: until all is written, or something goes wrong. A signal does,
+// too.
+std::size_t write_all(int fd, const char* bytes, std::size_t n) {
+  std::size_t done = 0;
+  while (done < n) {
+    const ssize_t k = ::write(fd, bytes + done, n - done);
+    if (k <= 0) break;
+    done += static_cast<std::size_t>(k);
+  }
+  return done;
+}
+
+ssize_t cookie_read(void* cookie, char* buffer, size_t n) {
+  return ::read(static_cast<Stream*>(cookie)->fd, buffer, n);
+}
+ssize_t cookie_write(void* cookie, const char* buffer, size_t n) {
+  return static_cast<ssize_t>(write_all(static_cast<Stream*>(cookie)->fd, buffer, n));
+}
+int cookie_close(void* cookie) {
+  auto* stream = static_cast<Stream*>(cookie);
+  const int fd = stream->fd;
+  stream->file.store(nullptr);
+  return ::close(fd);
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int fclose(FILE* stream) {
+  // What is left in a stream of ours goes out by write() of ours, and so does its descriptor.
+  const int fd = stream != nullptr && find(stream) == nullptr ? ::fileno(stream) : -1;
+  if (fd >= 0) gone(fd);
+  return real().fclose(stream);
+}
+
+CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
+  Held s = hold(fd);
+  if (!s) return real().fdopen(fd, mode);
+  const cookie_io_functions_t calls{cookie_read, cookie_write, nullptr, cookie_close};
+  static char mark;
+  Stream* cookie = new_stream(fd, reinterpret_cast<FILE*>(&mark));
+  FILE* stream = cookie != nullptr ? ::fopencookie(cookie, mode, calls) : nullptr;
+  if (cookie == nullptr) errno = ENOMEM;
+  if (stream != nullptr) stream->_fileno = fd;  // fileno() must go on to work
+  if (cookie != nullptr) cookie->file.store(stream);
+  return stream;
+}
+
+namespace {
+
+// `flag`: of the fortified functions, -1 for the plain ones.
+int print(int fd, int flag, const char* format, va_list list) {
+  if (flag < 0 && !hold(fd)) return real().vdprintf(fd, format, list);
+  char* text = nullptr;
+  const int n = flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
+  if (n < 0) return -1;
+  const std::size_t written = write_all(fd, text, static_cast<std::size_t>(n));
+  KeepErrno keep;
+  std::free(text);
+  return written == static_cast<std::size_t>(n) ? n : -1;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int vdprintf(int fd, const char* format, va_list list) { return print(fd, -1, format, list); }
+CLAN_INTERPOSE int __vdprintf_chk(int fd, int flag, const char* format, va_list list) {
+  return print(fd, flag, format, list);
+}
+CLAN_INTERPOSE int dprintf(int fd, const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  const int n = print(fd, -1, format, list);
+  va_end(list);
+  return n;
+}
+CLAN_INTERPOSE int __dprintf_chk(int fd, int flag, const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  const int n = print(fd, flag, format, list);
+  va_end(list);
+  return n;
+}

@@ -1,0 +1,186 @@
+#include "migrate/attach.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/socket_face.h"
+#include "clan/wait.h"
+#include "migrate/find_pipe.h"
+#include "os/proc.h"
+#include "os/signals.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "state/buffers.h"
+#include "state/hooks.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kState;
+
+void introduce(int fd, Socket& s, const Route& r) {
+  auto& w = s.mine().words;
+  auto relaxed = std::memory_order_relaxed;  // for people to read
+  w[socket_face::kProcess].store(static_cast<std::uint64_t>(::getpid()) << 32 | ::geteuid(), relaxed);
+  w[socket_face::kCookie].store(cookie_of(fd), relaxed);
+  const bool v4 = IN6_IS_ADDR_V4MAPPED(&r.local.address);
+  w[socket_face::kPorts].store(static_cast<std::uint64_t>(v4 ? AF_INET : AF_INET6) << 32 |
+                                   static_cast<std::uint64_t>(r.local.port) << 16 | r.remote.port,
+                               relaxed);
+  auto put = [&](int at, const in6_addr& address) {
+    std::uint64_t halves[2] = {0, 0};
+    std::memcpy(halves, address.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 16);
+    w[at].store(halves[0], relaxed);
+    w[at + 1].store(halves[1], relaxed);
+  };
+  put(socket_face::kLocalAddress, r.local.address);
+  put(socket_face::kRemoteAddress, r.remote.address);
+}
+
+// In memory that processes share over fork.
+std::atomic<std::uint32_t>* shared_moves = nullptr;
+
+std::atomic<bool> fork_under_way{false};  ///< sockets are being counted for a child: none moves meanwhile
+
+}  // namespace
+
+void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
+  guard_buffers();
+  s.receive_wait.emplace(WaitOptions{});
+  s.send_wait.emplace(WaitOptions{});
+  int low_water = 1;
+  socklen_t size = sizeof low_water;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0 && low_water > 1) {
+    // A doorbell is one byte, and has to wake.
+    const int one = 1;
+    s.low_water = low_water;
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+  }
+  count_pipe(s, moves && s.pipe.end() == 1);
+  limit_as_tcp(fd, s);
+  if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
+  if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
+  s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
+  s.pipe.keep_wanted(false);
+  if (s.in_sets.load(std::memory_order_seq_cst)) hooks.migrated(s);
+}
+
+std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves->load() : 0; }
+
+void forbid_moves() {
+  fork_under_way.store(true);
+  if (shared_moves != nullptr) return;
+  void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
+}
+
+void allow_moves() { fork_under_way.store(false); }
+
+bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
+  const Undisturbed undisturbed;
+  if (fork_under_way.load()) return false;  // whom the child counts as what has been decided
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  const std::int32_t me = thread_id();
+  if (!Slot::try_close(slot.receives, me)) return false;
+  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
+  // meanwhile.
+  if (!Slot::try_close(slot.sends, me)) {
+    Slot::open(slot.receives, me);
+    return false;
+  }
+  if (slot.pinned.load() != 0 || Slot::on_its_way(slot.held.load()) != 0) {
+    Slot::open(slot.sends, me);
+    Slot::open(slot.receives, me);
+    return false;
+  }
+  introduce(fd, s, route);
+  s.offered_ns = monotonic_ns();
+  // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
+  s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
+  s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
+  slot.pipe_pid.store(::getpid());
+  slot.pipe_end.store(s.pipe.end());
+  slot.pipe_fd.store(s.pipe.memfd());
+  if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
+  if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed)) shared_moves->fetch_add(1);
+  begin_sharing(fd, s, counted, !counted);
+  // PAIR face.state: the other end may send through the pipe
+  s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
+  Slot::open(slot.sends, me);
+  Slot::open(slot.receives, me);
+  return true;
+}
+
+void catch_up(int fd, Socket& s) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  const int memfd = slot.pipe_fd.load(std::memory_order_acquire);
+  if (memfd < 0 || s.shared()) return;
+  KeepErrno keep;
+  Once once(s);
+  if (!once || s.shared() || fork_under_way.load()) return;
+  int end = slot.pipe_end.load();
+  const std::uint64_t cookie = cookie_of(fd);
+  const auto mover = static_cast<unsigned>(slot.pipe_pid.load());
+  auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);
+  if (!pipe) {  // who moved it is gone
+    const int other = find_pipe(cookie, &end);
+    pipe = open_pipe_of(other, end, cookie);
+  }
+  if (!pipe) {
+    log_line(LogLevel::kError,
+             "a connection was moved to shared memory by process %d, which shared it with this one, and "
+             "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
+             slot.pipe_pid.load(), pipe.error().what);
+    s.state.store(Socket::State::kKernel);
+    s.inherited.store(false);  // there is nobody to follow any more
+    return reset_connection(fd);
+  }
+  withdraw_offer(s);
+  s.pipe = std::move(*pipe);
+  begin_sharing(fd, s, false, false);
+}
+
+bool keep_on_tcp(int fd, Socket& s) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  Slot* slot = nullptr;
+  while (slot != s.slot.load(std::memory_order_acquire)) {  // fork moves it
+    slot = s.slot.load(std::memory_order_acquire);
+    slot->pinned.store(1);
+    // Who moves it just now, perhaps another process, has looked before.
+    const std::uint64_t end = monotonic_ns() + kPatienceNs;
+    while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
+  }
+  if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  const auto state = s.state.load();
+  if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(s);
+  s.moving.clear(std::memory_order_release);
+  return !s.shared();
+}
+
+bool has_waited_for_peer(Socket& s) {
+  constexpr std::uint32_t kMostCalls = 4096, kCalls = 16;
+  constexpr std::uint64_t kMostNs = 900'000'000;
+  const std::uint32_t calls = s.offer_calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (calls >= kMostCalls) return true;
+  return calls >= kCalls && calls % 8 == 0 && monotonic_ns() - s.offered_ns > kMostNs;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,62 @@
+// How an end enters a pipe: its own, or one that another process which shares the socket has moved it to.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "os/signals.h"
+#include "os/sock_diag.h"
+#include "state/fd_table.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;
+/// later. `counted`: whoever gave us the descriptor has counted us among the holders, or we were
+/// before exec.
+bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false);
+
+/// Another process that shares the open file has moved it: follow.
+void catch_up(int fd, Socket& s);
+
+/// As hold(), and follows.
+inline Held hold_current(int fd) {
+  Held s = hold(fd);
+  if (s && s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+  return s;
+}
+
+/// As catch_up() does it: the calling process finds the connection moved. Under Socket::moving.
+void begin_sharing(int fd, Socket& s, bool counted, bool moves);
+
+/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has
+/// moved already, and has still to be taken back if it must not stay there.
+bool keep_on_tcp(int fd, Socket& s);
+
+/// Counts the sockets that this process, or one it shares them with over fork, has moved after the fork.
+std::uint32_t moves_of_shared();
+
+/// Sockets are being counted for a child: none moves meanwhile. Before the first, memory for moves_of_shared().
+void forbid_moves();
+void allow_moves();
+
+/// Of a socket in whose pipe the other end has not come yet: it will not any more, and without a pipe calls cost
+/// less. Counts the call.
+bool has_waited_for_peer(Socket& s);
+
+/// One thread at a time decides where a socket goes, and others do not wait.
+class Once {
+ public:
+  explicit Once(Socket& s) : s_(s), mine_(!s.moving.test_and_set(std::memory_order_acquire)) {}
+  ~Once() {
+    if (mine_) s_.moving.clear(std::memory_order_release);
+  }
+  explicit operator bool() const { return mine_; }
+
+ private:
+  Undisturbed undisturbed_;
+  Socket& s_;
+  bool mine_;
+};
+
+}  // namespace clan::preload

@@ -1,0 +1,217 @@
+#include "migrate/demote.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/answer.h"
+#include "migrate/attach.h"
+#include "migrate/demote_end.h"
+#include "migrate/demote_for_peer.h"
+#include "migrate/resend.h"
+#include "migrate/returned_bytes.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "state/face.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+#include "stream/doorbell.h"
+#include "stream/gate_wait.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGivenBack;
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kResends;
+using socket_face::kSending;
+using socket_face::kState;
+
+// Until both directions are clean for somebody who knows TCP alone.
+void wait_until_clean(int fd, Socket& s) {
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  const int taken = static_cast<int>(sys::call(SYS_memfd_create, kTakenName, MFD_CLOEXEC));
+  const TakenHead head = head_of(s);
+  sys::call(SYS_write, taken, &head, sizeof head);
+  bool tried = false;
+  std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
+  s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);
+  auto take_rest = [&] {
+    // It has gone and sends the rest, perhaps when there is room for it in TCP.
+    const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
+    if (resends && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) return true;
+    if (!take_unread(fd, s, taken)) return false;
+    if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) return true;
+    give_back(s, taken);
+    return false;
+  };
+  while (!came_back(fd, s)) {
+    if ((state_of(s.theirs()) & kSending) == 0) {
+      // It has not switched, and will not any more.
+      set_gone(s.theirs());
+      give_back(s, taken);
+      if (came_back(fd, s)) break;
+    } else if (take_rest()) {
+      break;
+    }
+    if (closed(fd)) {
+      if (s.pipe.front() == PipeFront::kBytes) {
+        CLAN_WARN("fd %d: its peer has closed; bytes that were not read cannot go back to TCP", fd);
+      }
+      break;
+    }
+    if (monotonic_ns() > end) {
+      log_line(
+          LogLevel::kError,
+          "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
+          "reset (set CLAN_EXCEPT for this port)",
+          fd);
+      reset_connection(fd);
+      break;
+    }
+    nap();
+  }
+  if (taken >= 0) sys::close(taken);
+  read_kernel(fd, s);
+}
+
+// Under s.moving. False: nobody has come into the pipe; who comes now sees that we have gone.
+bool say_leaving(int fd, Socket& s, bool reads_on) {
+  // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP would not.
+  if (reads_on) (void)s.pipe.want_data();
+  s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
+    (void)silence(s.mine());  // likewise
+    set_gone(s.mine());
+    read_kernel(fd, s);
+    settle(s);
+    return false;
+  }
+  // The doorbell that wakes the other end has to be told from the application's bytes.
+  for (Patience patience(fd, s); !switch_sending(fd, s);) {
+    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 || !patience.wait()) break;
+  }
+  if (reads_on) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
+  if ((state_of(s.mine()) & kGone) == 0) go(fd, s);
+  return true;
+}
+
+// No process moves the socket any more. One that was just doing it has closed its counters: either it has
+// seen that, or we see here that it has moved it.
+void pin(int fd, Socket& s) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  slot.pinned.store(1);
+  if (!s.inherited.load(std::memory_order_relaxed)) return;
+  constexpr std::uint64_t kMoveNs = 1'000'000'000;
+  const std::uint64_t end = monotonic_ns() + kMoveNs;
+  auto being_moved = [&] {
+    return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0;
+  };
+  while (!s.resending.load() && being_moved() && monotonic_ns() < end) sched_yield();
+  catch_up(fd, s);
+}
+
+void leave(int fd, Socket& s, bool to_others) {
+  const Undisturbed undisturbed;
+  KeepErrno keep;
+  pin(fd, s);
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  if (s.shared()) {
+    CLAN_DEBUG("fd %d goes back to TCP", fd);
+    if (say_leaving(fd, s, !to_others) && to_others) wait_until_clean(fd, s);
+    settle(s);
+  }
+  s.moving.clear(std::memory_order_release);
+  // Nothing may overtake that.
+  for (UntilTaken patience; to_others && resends(fd, s); nap()) {
+    if (!patience.over()) continue;
+    log_line(LogLevel::kError,
+             "fd %d: its peer has not read for ten seconds what is to be sent before it can go back to TCP; "
+             "the connection is reset (set CLAN_EXCEPT for this port)",
+             fd);
+    reset_connection(fd);
+    break;
+  }
+  tell_sets(s);
+}
+
+}  // namespace
+
+bool leave_alone(int fd, Socket& s) {
+  const Undisturbed undisturbed;
+  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 ||
+      s.moving.test_and_set(std::memory_order_acquire)) {
+    return false;
+  }
+  KeepErrno keep;
+  s.slot.load(std::memory_order_acquire)->pinned.store(1);
+  (void)say_leaving(fd, s, true);
+  const bool alone = !s.inherited.load(std::memory_order_relaxed);
+  if (alone && !s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
+  s.moving.clear(std::memory_order_release);
+  return s.back_in.load(std::memory_order_acquire);
+}
+
+void give_up_on_peer(int fd, Socket& s) {
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s)) (void)leave_alone(fd, s);
+}
+
+void leave_pipe(int fd, bool to_others) {
+  if (Held s = hold(fd)) leave(fd, *s, to_others);
+}
+
+void never_move(int fd, Socket& s) {
+  if (!keep_on_tcp(fd, s)) leave_pipe(fd, true);
+}
+
+void leave_all_pipes() {
+  KeepErrno keep;
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        leave_pipe(fd, true);
+        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
+        s.state.store(Socket::State::kKernel);
+        withdraw_offer(s);
+      },
+      nullptr);
+}
+
+void leave_to_others(int fd, Socket& s) {
+  if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) leave(fd, s, false);
+}
+
+void before_disconnect(Socket& s) {
+  const bool both_ended = s.pipe.page().ends[s.pipe.end()].sender.ended.load() == 1 &&
+                          s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1;
+  if (!both_ended) s.mine().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
+  (void)silence(s.mine());  // a doorbell now would be a byte of the next connection
+}
+
+void disconnected(int fd, Socket& s) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  (void)silence(s.mine());
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);
+  set_gone(s.mine());
+  read_kernel(fd, s);
+  s.anew.store(true);
+  settle(s);
+  s.moving.clear(std::memory_order_release);
+  tell_sets(s);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,100 @@
+#include "migrate/demote_end.h"
+
+#include <poll.h>
+#include <time.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "state/face.h"
+#include "state/hooks.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "stream/doorbell.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kSending;
+using socket_face::kState;
+
+}  // namespace
+
+void nap() {
+  timespec ts{0, 50'000};
+  sys::call(SYS_nanosleep, &ts, nullptr);
+}
+
+bool closed(int fd) {
+  pollfd p{fd, POLLRDHUP, 0};
+  return sys::poll(&p, 1, 0) > 0;
+}
+
+bool count_doorbells(int fd, PipePage::Face& face) {
+  if (!silence(face)) return false;
+  std::uint64_t sent = 0;
+  if ((state_of(face) & (kSending | kGone)) != kSending || closed(fd) || !sent_by_tcp(fd, &sent)) return true;
+  sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
+  if (sent < face.words[kDoorbells].load()) face.words[kDoorbells].store(sent);
+  return true;
+}
+
+void set_gone(PipePage::Face& face) {
+  face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: publishes that number
+}
+
+void say_goodbye(int fd, Socket& s, bool rings) {
+  auto& face = s.mine();
+  // EPIPE: half-closed before, and that record is the last.
+  if (!s.pipe.leave().must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
+  if (!count_doorbells(fd, face)) {
+    log_line(
+        LogLevel::kError,
+        "fd %d: a thread that was stopped while it used this connection keeps it from going back to TCP; "
+        "the connection is reset",
+        fd);
+    s.kernel_error.store(true);
+    set_gone(face);
+    return reset_connection(fd);
+  }
+  if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
+  const char byte = 0;
+  face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    // Its queue is full, so it does not sleep; or it is gone.
+    face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
+    break;
+  }
+  set_gone(face);
+}
+
+void settle(Socket& s) {
+  if (!s.back_in.load() || (state_of(s.mine()) & kGone) == 0 || s.resending.load()) return;
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  slot.pinned.store(1);
+  slot.pipe_fd.store(-1);
+  s.state.store(Socket::State::kKernel, std::memory_order_seq_cst);  // see control_add() in epoll.cc
+}
+
+void read_kernel(int fd, Socket& s) {
+  if (const int low_water = s.low_water.load(); low_water > 1) {
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
+  }
+  s.back_in.store(true, std::memory_order_release);
+}
+
+void tell_sets(Socket& s) {
+  if (s.in_sets.load(std::memory_order_seq_cst) && !s.shared()) hooks.demoted(s);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,147 @@
+#include "migrate/demote_for_peer.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/socket_face.h"
+#include "migrate/demote_end.h"
+#include "migrate/returned_bytes.h"
+#include "migrate/trust.h"
+#include "os/proc.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/socket.h"
+#include "stream/doorbell.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGivenBack;
+using socket_face::kGone;
+
+// A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may not be
+// asked.
+int socket_of(const char* pid, const char* link) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
+  const int directory =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory < 0) return -1;
+  int found = -1;
+  DirectoryReader names(directory);
+  while (const char* name = found < 0 ? names.next() : nullptr) {
+    char text[64];
+    const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    if (std::strcmp(text, link) != 0) continue;
+    if (!counts_as_we_do(pid)) break;
+    const int process = static_cast<int>(sys::call(SYS_pidfd_open, std::atoi(pid), 0));
+    if (process < 0) break;
+    found = static_cast<int>(sys::call(SYS_pidfd_getfd, process, std::atoi(name), 0));
+    sys::close(process);
+    // It may have closed that, or been followed by another of its number.
+    struct stat st {};
+    if (found < 0) continue;
+    const bool known = sys::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode);
+    std::snprintf(text, sizeof text, "socket:[%lu]", static_cast<unsigned long>(st.st_ino));
+    if (known && std::strcmp(text, link) == 0) continue;
+    sys::close(found);
+    found = -1;
+  }
+  sys::close(directory);
+  return found;
+}
+
+// The other end's. -1: not to be had.
+int their_socket(int fd) {
+  const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
+  const int proc =
+      inode == 0
+          ? -1
+          : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (proc < 0) return -1;
+  char link[32];
+  std::snprintf(link, sizeof link, "socket:[%u]", inode);
+  int found = -1;
+  DirectoryReader processes(proc);
+  while (const char* pid = found < 0 ? processes.next() : nullptr) {
+    if (*pid >= '1' && *pid <= '9') found = socket_of(pid, link);
+  }
+  sys::close(proc);
+  return found;
+}
+
+bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadline_ns) {
+  for (std::size_t at = 0; at < count;) {
+    const ssize_t n = sys::send(to, bytes + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) {
+      at += static_cast<std::size_t>(n);
+    } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
+      pollfd p{to, POLLOUT, 0};
+      sys::poll(&p, 1, 10);
+    } else if (n == 0 || errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What the other end has sent by TCP after it had gone by itself, behind what lies in the pipe.
+void take_later(int fd, int to) {
+  char bytes[16384];
+  for (long n; (n = sys::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+    sys::call(SYS_write, to, bytes, n);
+}
+
+// From `at` on.
+bool send_file(int to, int from, long at, std::uint64_t deadline_ns) {
+  char bytes[16384];
+  for (long n; (n = sys::call(SYS_pread64, from, bytes, sizeof bytes, at)) > 0; at += n) {
+    if (!send_all(to, bytes, static_cast<std::size_t>(n), deadline_ns)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
+  const int socket = their_socket(fd);
+  if (socket < 0) return false;
+  auto other = s.pipe.at_other_end();
+  bool well = static_cast<bool>(other);
+  if (well) {
+    const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
+    const bool silent = count_doorbells(socket, s.theirs());
+    (void)other->leave();  // EPIPE: it has gone, or half-closed
+    well = silent && swallow_doorbells(fd, s);
+    if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later);
+    well = well && send_file(socket, taken, sizeof(TakenHead), deadline_ns);
+    char bytes[16384];
+    const iovec io{bytes, sizeof bytes};
+    for (std::size_t n; well && (n = s.pipe.receive(&io, 1, false).bytes) > 0;) {
+      well = send_all(socket, bytes, n, deadline_ns);
+    }
+    well = well && send_file(socket, later, 0, deadline_ns);
+    if (later >= 0) sys::close(later);
+    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1)
+      sys::call(SYS_shutdown, socket, SHUT_WR);
+    set_gone(s.theirs());
+    s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
+  }
+  sys::close(socket);
+  return well;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,242 @@
+// How two ends in different network namespaces find each other: by a directory that both see
+// (CLAN_DIR).
+//
+//   client (connected)                                server (accepted)
+//   listens on a socket in the directory, named
+//   after the connection's addresses
+//                                                     connects to that name after its 5th, 10th,
+//                                                     20th… call
+//                     <── a window into our namespace ──
+//   checks whose socket it sees there, unlinks the
+//   name, makes the pipe and enters it
+//                     ── a window into our namespace, the memfd ──>
+//                                                     checks whose socket it sees there, enters the
+//                                                     pipe
+//
+// Each step is done in a call that the application makes; nobody waits for anybody.
+//
+// The window is a sock_diag socket. What is asked through it the kernel answers for the network
+// namespace in which it was made, whoever asks. So each end sees for itself that a TCP connection
+// with the same addresses, mirrored, is established there, that it belongs to the user at the other
+// end of the rendezvous, and that as many bytes went by it as by our own. A duplicate of the TCP
+// socket would show the same. But until it has been received it would keep the connection open,
+// even when its sender has been killed: a program asleep in recv() would wait for an end that does
+// not come. It would also be a key to the connection, given away before we know to whom. A window
+// is neither.
+#include "migrate/directory.h"
+
+#include <poll.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/calls_made.h"
+#include "migrate/directory_names.h"
+#include "migrate/same_connection.h"
+#include "os/config.h"
+#include "os/fd_message.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "state/buffers.h"
+#include "state/internal_fds.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr std::uint32_t kMostChecks = 256;  ///< calls in which the counters may differ
+constexpr int kPatienceMs = 20;             ///< with who has connected, and is about to say why
+
+struct Hello {
+  char magic[8] = {'c', 'l', 'a', 'n', 'd', 'i', 'r', '1'};
+  std::uint32_t interface = 0;  ///< of a link-local address, in the sender's namespace
+  std::uint32_t zero = 0;
+  bool good() const { return std::memcmp(magic, Hello().magic, sizeof magic) == 0; }
+};
+
+void close_offer(Socket& s) {
+  if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
+  if (const int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+}
+
+// Somebody has connected to our offer. True: it is the end of somebody we may talk to, and has
+// shown a window.
+bool meet_taker(Socket& s, int taker) {
+  uid_t uid = 0;
+  if (!allowed_peer(taker, &uid)) return false;
+  pollfd p{taker, POLLIN, 0};
+  Hello hello;
+  int window = -1;
+  if (sys::poll(&p, 1, kPatienceMs) <= 0 ||
+      receive_descriptors(taker, &hello, sizeof hello, &window, 1) <= 0) {
+    return false;
+  }
+  if (!hello.good() || !SockDiag::genuine(window)) {
+    sys::close(window);
+    return false;
+  }
+  s.window_interface = hello.interface;
+  s.window_fd.store(move_high(window));
+  return s.window_fd.load() >= 0;
+}
+
+// Both: whose connection does the window show? kOther: it stays on TCP.
+Verdict look_through_window(int fd, Socket& s, const Route& route) {
+  const int window_fd = s.window_fd.exchange(-1);
+  SockDiag window(window_fd);
+  uid_t peer = 0;
+  Verdict verdict = allowed_peer(s.offer_fd.load(), &peer)
+                        ? compare(fd, route, window, s.window_interface, peer)
+                        : Verdict::kOther;
+  if (verdict == Verdict::kUnderWay && ++s.window_looks > kMostChecks) {
+    CLAN_INFO("the bytes of both ends of a connection never were seen to agree; it stays on TCP");
+    verdict = Verdict::kOther;
+  }
+  if (verdict == Verdict::kOther) {
+    stay(s);
+  } else {
+    s.window_fd.store(window.release());
+  }
+  return verdict;
+}
+
+void go_on_as_client(int fd, Socket& s) {
+  if (s.window_fd.load() < 0) {
+    const int taker = static_cast<int>(
+        sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (taker < 0) return;
+    if (!meet_taker(s, taker)) {
+      // The one we wait for may still come.
+      sys::close(taker);
+      constexpr std::uint32_t kMostStrangers = 8;
+      if (++s.window_looks > kMostStrangers) stay(s);
+      return;
+    }
+    close_offer(s);
+    s.window_looks = 0;
+    s.offer_fd.store(move_high(taker));
+    if (s.offer_fd.load() < 0) return stay(s);
+  }
+  Route route;
+  if (!route_of(fd, &route)) return stay(s);
+  if (look_through_window(fd, s, route) != Verdict::kSame) return;
+  if (!s.pipe) {
+    auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 0);
+    if (!pipe) return stay(s);
+    s.pipe = std::move(*pipe);
+    if (!move_high(s.pipe)) return stay(s);
+  }
+  // The other end may use the pipe as soon as it has it: be ready first.
+  if (!enter_pipe(fd, s, route)) return;
+  SockDiag ours;
+  Hello hello;
+  hello.interface = route.interface;
+  const int given[] = {ours.fd(), s.pipe.memfd()};
+  if (ours.fd() < 0 || !send_descriptors(s.offer_fd.load(), &hello, sizeof hello, given, 2)) {
+    CLAN_INFO("who took up an offer is gone; the connection stays on TCP");
+  }
+  withdraw_offer(s);
+}
+
+void go_on_as_server(int fd, Socket& s) {
+  if (s.window_fd.load() < 0) {
+    Hello hello;
+    int given[2] = {-1, -1};
+    const int rc = receive_descriptors(s.offer_fd.load(), &hello, sizeof hello, given, 2);
+    if (rc == 0) return;
+    if (rc < 0) return stay(s);
+    if (!hello.good() || !SockDiag::genuine(given[0])) {
+      for (const int passed : given) sys::close(passed);
+      return stay(s);
+    }
+    s.window_interface = hello.interface;
+    s.window_fd.store(move_high(given[0]));
+    auto pipe = open_high(given[1], 1);
+    if (s.window_fd.load() < 0) return stay(s);
+    if (!pipe) {
+      CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
+      return stay(s);
+    }
+    s.pipe = std::move(*pipe);
+  }
+  Route route;
+  if (!route_of(fd, &route)) return stay(s);
+  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route)) withdraw_offer(s);
+}
+
+}  // namespace
+
+void offer_in_directory(int, Socket& s, const Route& route) {
+  sweep();
+  const std::uint64_t name = name_of(route.local, route.remote);
+  sockaddr_un path{};
+  const socklen_t size = path_of(name, &path);
+  int listener = unix_socket(SOCK_SEQPACKET);
+  if (listener < 0) return stay(s);
+  listener = move_high(listener);
+  if (listener < 0) return stay(s);
+  long rc = sys::call(SYS_bind, listener, &path, size);
+  if (rc != 0 && errno == EADDRINUSE && is_left_over(path, size)) {
+    unlink_offer(name);
+    rc = sys::call(SYS_bind, listener, &path, size);
+  }
+  // Who may connect is judged by his credentials, not by our umask.
+  const int mode = config().uid_count > 0 ? 0666 : 0600;
+  if (rc == 0 &&
+      (::chmod(path.sun_path, static_cast<mode_t>(mode)) != 0 || sys::call(SYS_listen, listener, 1) != 0)) {
+    unlink_offer(name);
+    rc = -1;
+  }
+  if (rc != 0) {
+    CLAN_INFO("no offer in %s: %s; the connection stays on TCP", config().directory, std::strerror(errno));
+    sys::close(listener);
+    return stay(s);
+  }
+  s.offer_name.store(name);
+  s.offer_fd.store(listener);
+  s.state.store(Socket::State::kOffered);
+}
+
+void claim_in_directory(int, Socket& s, const Route& route) {
+  sockaddr_un path{};
+  const socklen_t size = path_of(name_of(route.remote, route.local), &path);
+  const int rendezvous = unix_socket(SOCK_SEQPACKET);
+  if (rendezvous < 0) return;
+  uid_t uid = 0;
+  if (sys::call(SYS_connect, rendezvous, &path, size) != 0) {
+    // Not there yet, left over, or somebody else's. Full: taken up by somebody, who may be a
+    // stranger.
+    sys::close(rendezvous);
+    return;
+  }
+  SockDiag ours;
+  const int window = ours.fd();
+  Hello hello;
+  hello.interface = route.interface;
+  if (!allowed_peer(rendezvous, &uid) || window < 0 ||
+      !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
+    sys::close(rendezvous);
+    return stay(s);
+  }
+  s.offer_fd.store(move_high(rendezvous));
+  if (s.offer_fd.load() < 0) return stay(s);
+  s.state.store(Socket::State::kOffered);
+}
+
+void go_on_in_directory(int fd, Socket& s) {
+  // The other end does its part at its own calls: often at first, and now and then for long.
+  const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
+  if (gives_up(s, call)) return stay_because(fd, s, "the other end has not come to CLAN_DIR");
+  if (!looks_at(call) && s.window_fd.load() < 0) return;
+  s.client ? go_on_as_client(fd, s) : go_on_as_server(fd, s);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,91 @@
+#include "migrate/directory_names.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "os/config.h"
+#include "os/proc.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+  return hash ^ (hash >> 32);
+}
+
+constexpr std::uint64_t kSweepNs = 5'000'000'000u;
+constexpr int kMostNames = 1024, kMostProbes = 32;  ///< of one sweep
+constexpr long kFreshSeconds = 2;                   ///< may be about to get its socket
+
+}  // namespace
+
+std::uint64_t name_of(const Endpoint& client, const Endpoint& server) {
+  std::uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (const Endpoint* end : {&client, &server}) {
+    std::uint64_t halves[2];
+    std::memcpy(halves, &end->address, sizeof halves);
+    hash = mix(mix(mix(hash, halves[0]), halves[1]), end->port);
+  }
+  return hash != 0 ? hash : 1;
+}
+
+int unix_socket(int type) {
+  return static_cast<int>(sys::call(SYS_socket, AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+bool is_left_over(const sockaddr_un& path, socklen_t size) {
+  const int probe = unix_socket(SOCK_STREAM);
+  if (probe < 0) return false;
+  const bool nobody = sys::call(SYS_connect, probe, &path, size) != 0 && errno == ECONNREFUSED;
+  sys::close(probe);
+  return nobody;
+}
+
+void sweep() {
+  static std::atomic<std::uint64_t> next_ns{0};
+  static std::atomic<unsigned> turn{0};
+  const std::uint64_t now = monotonic_ns();
+  // relaxed: two threads that sweep at once do no harm
+  if (now < next_ns.load(std::memory_order_relaxed)) return;
+  next_ns.store(now + kSweepNs, std::memory_order_relaxed);
+  const int directory = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, config().directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory < 0) return;
+  timespec clock{};
+  ::clock_gettime(CLOCK_REALTIME, &clock);
+  // Of many that are alive, others each time.
+  const unsigned part = turn.fetch_add(1, std::memory_order_relaxed) % 4;
+  DirectoryReader names(directory);
+  int seen = 0, probes = 0;
+  while (const char* name = seen < kMostNames && probes < kMostProbes ? names.next() : nullptr) {
+    if (std::strncmp(name, kOfferPrefix, kOfferPrefixSize) != 0 || std::strlen(name) != kOfferName) continue;
+    ++seen;
+    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part) continue;
+    struct stat st {};
+    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode)) continue;
+    if (clock.tv_sec - st.st_mtim.tv_sec < kFreshSeconds) continue;
+    ++probes;
+    sockaddr_un path{};
+    path.sun_family = AF_UNIX;
+    std::snprintf(path.sun_path, sizeof path.sun_path, "%s/%.*s", config().directory,
+                  static_cast<int>(kOfferName), name);
+    if (is_left_over(path, sizeof path)) sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
+  }
+  sys::close(directory);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,72 @@
+#include "migrate/find_pipe.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "os/config.h"
+#include "os/proc.h"
+#include "os/sys.h"
+#include "state/internal_fds.h"
+
+namespace clan::preload {
+
+int find_pipe(std::uint64_t cookie, int* end) {
+  const int proc =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (proc < 0) return -1;
+  int found = -1;
+  DirectoryReader processes(proc);
+  while (const char* pid = processes.next()) {
+    if (*pid < '1' || *pid > '9') continue;
+    char path[96];
+    std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
+    const int fds =
+        static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fds < 0) continue;
+    DirectoryReader names(fds);
+    while (const char* name = names.next()) {
+      char link[64];
+      const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
+      link[n > 0 ? n : 0] = 0;
+      if (std::strcmp(link, kPipeLink) != 0) continue;
+      const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
+      if (memfd < 0) continue;
+      struct stat about {};
+      if (sys::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) {
+        sys::close(memfd);
+        continue;
+      }
+      for (int e = 0; e < 2 && found < 0; ++e) {
+        auto pipe = Pipe::open(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), e);
+        if (pipe && pipe->my_face().words[socket_face::kCookie].load() == cookie) {
+          found = memfd;
+          *end = e;
+        }
+      }
+      if (found >= 0) break;
+      sys::close(memfd);
+    }
+    sys::close(fds);
+    if (found >= 0) break;
+  }
+  sys::close(proc);
+  return found;
+}
+
+Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie) {
+  if (memfd < 0) return Error{errno, "opening a pipe of another process"};
+  auto pipe = open_high(memfd, end);
+  if (pipe && pipe->my_face().words[socket_face::kCookie].load() != cookie) {
+    return Error{ENOENT, "the pipe of another connection"};
+  }
+  return pipe;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,179 @@
+#include "migrate/offer.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/calls_made.h"
+#include "migrate/directory.h"
+#include "migrate/directory_names.h"
+#include "migrate/trust.h"
+#include "os/config.h"
+#include "os/fd_message.h"
+#include "os/sandbox.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "os/test_settings.h"
+#include "state/buffers.h"
+#include "state/internal_fds.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* name) {
+  char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN];
+  ::inet_ntop(AF_INET6, &client.address, from, sizeof from);
+  ::inet_ntop(AF_INET6, &server.address, to, sizeof to);
+  name->sun_family = AF_UNIX;
+  name->sun_path[0] = 0;
+  const int n = std::snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "clan1/%s/%u/%s/%u", from,
+                              client.port, to, server.port);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
+}
+
+constexpr char kHello[8] = "clan1";
+constexpr int kNotNow = -2;
+
+// -1: there is none. kNotNow: the other end could not take the offer up, and may another time.
+int receive_memfd(int from) {
+  pollfd p{from, POLLIN, 0};
+  char hello[sizeof kHello];
+  if (sys::poll(&p, 1, 20) <= 0) return -1;
+  if (sys::recv(from, hello, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return kNotNow;
+  int fd = -1;
+  return receive_descriptors(from, hello, sizeof hello, &fd, 1) > 0 ? fd : -1;
+}
+
+// In tests, where it may well come just now.
+void wait_for_taker(Socket& s) {
+  pollfd p{s.offer_fd.load(), POLLIN, 0};
+  (void)sys::poll(&p, 1, 2);
+}
+
+}  // namespace
+
+bool is_kept(int fd, Socket& s, const Route& route) {
+  const std::uint16_t local = route.local.port, remote = route.remote.port;
+  if (config().excepts(local, remote)) {
+    stay_because(fd, s, "CLAN_EXCEPT");
+  } else if (config().leaves_out(local, remote)) {
+    stay_because(fd, s, "CLAN_ONLY");
+  } else if (!permits_moving() || !may_have_pipe()) {  // which say why
+    stay(s);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void offer(int fd, Socket& s) {
+  Route route;
+  if (!route_of(fd, &route)) return;  // not connected yet
+  if (is_kept(fd, s, route)) return;
+  if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
+  if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
+    CLAN_INFO(
+        "the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
+        "/proc/self/net/tcp); it stays on TCP");
+    return stay(s);
+  }
+  int listener =
+      static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (listener < 0) return stay(s);
+  listener = move_high(listener);
+  if (listener < 0) return stay(s);
+  sockaddr_un name{};
+  const socklen_t size = name_of(route.local, route.remote, &name);
+  if (sys::call(SYS_bind, listener, &name, size) != 0 || sys::call(SYS_listen, listener, 1) != 0) {
+    sys::close(listener);
+    return stay(s);
+  }
+  s.offer_fd.store(listener);
+  s.offered_ns = monotonic_ns();
+  s.state.store(Socket::State::kOffered);
+}
+
+void look_for_taker(int fd, Socket& s) {
+  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
+  // long.
+  const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
+  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay_because(fd, s, kNoPeer);
+  if (!looks_at(call)) return;
+  if (moves_at_once() && call == 0 && !s.pipe) wait_for_taker(s);
+  if (s.pipe) {  // somebody has, but a call was under way
+    Route route;
+    if (route_of(fd, &route)) enter_pipe(fd, s, route);
+    return;
+  }
+  const int taker = static_cast<int>(
+      sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (taker < 0) return;
+  if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+  Route route;
+  const int memfd = route_of(fd, &route) && trusted(taker, route) ? receive_memfd(taker) : -1;
+  sys::close(taker);
+  if (memfd == kNotNow) return s.state.store(Socket::State::kTcp);  // offers again
+  if (memfd < 0) return stay(s);
+  auto pipe = Pipe::open(memfd, 0);
+  if (!pipe) {
+    CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
+    return stay(s);
+  }
+  if (too_large_here(*pipe)) return stay(s);
+  s.pipe = std::move(*pipe);
+  if (!move_high(s.pipe)) {
+    if (s.inherited.load(std::memory_order_relaxed)) return stay(s);  // others could not follow
+    close_descriptor(s);
+  }
+  s.offer_calls.store(0, std::memory_order_relaxed);
+  enter_pipe(fd, s, route);
+}
+
+void look_for_offer(int fd, Socket& s) {
+  Route route;
+  if (!route_of(fd, &route)) return;
+  if (is_kept(fd, s, route)) return;
+  if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
+  const int rendezvous =
+      static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (rendezvous < 0) return;
+  sockaddr_un name{};
+  const socklen_t size = name_of(route.remote, route.local, &name);
+  if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
+    auto pipe = trusted(rendezvous, route) ? Pipe::create(socket_face::kMemfdName, ring_bytes(), 1)
+                                           : Result<Pipe>(Error{EACCES, "not trusted"});
+    if (pipe) {
+      s.pipe = std::move(*pipe);
+      const bool kept = move_high(s.pipe);
+      const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
+      // The other end may use the pipe as soon as it has it: be ready first.
+      if (others_could_follow && enter_pipe(fd, s, route)) {
+        const int memfd = s.pipe.memfd();
+        if (!send_descriptors(rendezvous, kHello, sizeof kHello, &memfd, 1)) {
+          CLAN_INFO("an offer was taken back while it was taken up; the connection stays on TCP");
+        }
+        if (!kept) close_descriptor(s);
+      } else {
+        s.pipe = Pipe();
+      }
+    } else {
+      stay(s);
+    }
+  }
+  sys::close(rendezvous);
+}
+
+}  // namespace clan::preload

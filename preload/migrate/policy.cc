@@ -1,0 +1,90 @@
+#include "migrate/policy.h"
+
+#include <time.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "migrate/attach.h"
+#include "migrate/calls_made.h"
+#include "migrate/directory.h"
+#include "migrate/offer.h"
+#include "os/rings.h"
+#include "os/sys.h"
+#include "os/test_settings.h"
+#include "state/fd_table.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr std::uint32_t kFirstOfferSends = 2;
+constexpr std::uint32_t kFirstOfferReceives = 8;
+constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over by then
+
+std::uint32_t calls(const Socket& s) {
+  return s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
+}
+
+void consider(int fd, Socket& s) {
+  const auto state = s.state.load(std::memory_order_acquire);
+  if (state == Socket::State::kKernel || state == Socket::State::kShared) return;
+  KeepErrno keep;
+  Once once(s);
+  if (!once || s.state.load() != state) return;
+  if (rings_alive()) return stay_because(fd, s, "an io_uring of this process");
+  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) {
+    return stay_because(fd, s,
+                        "a call is under way in another process, or it has been used in a way that is TCP's");
+  }
+  if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;  // not yet
+  if (state == Socket::State::kOffered) {
+    return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
+  }
+  if (s.client) {
+    const bool used = s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives;
+    if (used || moves_at_once()) offer(fd, s);
+    return;
+  }
+  const std::uint32_t n = calls(s);
+  if (gives_up(s, n)) return stay_because(fd, s, kNoPeer);
+  const bool looks = n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook);
+  if (looks || (moves_at_once() && looks_at(n))) look_for_offer(fd, s);
+}
+
+}  // namespace
+
+void before_send(int fd, Socket& s) {
+  s.sends.fetch_add(1, std::memory_order_relaxed);
+  consider(fd, s);
+}
+
+void before_receive(int fd, Socket& s) {
+  if (moves_at_once()) consider(fd, s);
+}
+
+void was_connected(int fd, Socket& s) {
+  if (moves_at_once() && s.state.load() == Socket::State::kTcp) consider(fd, s);
+}
+
+void was_accepted(int fd) {
+  constexpr int kTurns = 20;  // of a tenth of a millisecond: the other end is about to return from connect()
+  const timespec nap{0, 100'000};
+  if (!moves_at_once()) return;
+  KeepErrno keep;
+  const Held s = hold(fd);
+  for (int turn = 0; s && turn < kTurns && s->state.load() == Socket::State::kTcp; ++turn) {
+    if (turn > 0) sys::call(SYS_nanosleep, &nap, nullptr);
+    consider(fd, *s);
+  }
+}
+
+void after_receive(int fd, Socket& s) {
+  s.receives.fetch_add(1, std::memory_order_relaxed);
+  consider(fd, s);
+}
+
+}  // namespace clan::preload

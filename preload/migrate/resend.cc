@@ -1,0 +1,253 @@
+#include "migrate/resend.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "migrate/demote_end.h"
+#include "migrate/returned_bytes.h"
+#include "os/signals.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+namespace {
+
+class Resend;
+Resend* behind = nullptr;  ///< those that a thread finishes
+std::atomic<int> behind_count{0};
+std::atomic_flag resends_lock = ATOMIC_FLAG_INIT;
+
+class ResendsGuard {
+ public:
+  ResendsGuard() { lock_resends(); }
+  ~ResendsGuard() { unlock_resends(); }
+  ResendsGuard(const ResendsGuard&) = delete;
+  ResendsGuard& operator=(const ResendsGuard&) = delete;
+
+ private:
+  Undisturbed undisturbed_;
+};
+
+// Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
+class Resend {
+ public:
+  Resend(Held s, int fd, int given, std::int32_t closer)
+      : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
+  ~Resend() {
+    if (given_ >= 0) sys::close(given_);
+    if (fd_ >= 0) sys::close(fd_);
+    resent(*s_, closer_);
+    if (!listed_) return;
+    const ResendsGuard guard;
+    for (Resend** p = &behind; *p != nullptr; p = &(*p)->next_) {
+      if (*p != this) continue;
+      *p = next_;
+      break;
+    }
+    behind_count.fetch_sub(1);
+  }
+  Resend(const Resend&) = delete;
+  Resend& operator=(const Resend&) = delete;
+
+  bool open() {
+    auto pipe = s_->pipe.at_other_end();
+    if (!pipe) return false;
+    theirs_ = std::move(*pipe);
+    return true;
+  }
+  // A thread is going to finish it.
+  void list() {
+    const ResendsGuard guard;
+    next_ = std::exchange(behind, this);
+    listed_ = true;
+    behind_count.fetch_add(1);
+  }
+  Resend* next() const { return next_; }
+  // It goes on in the parent: this is a copy in a child.
+  void disown() {
+    if (given_ >= 0) sys::close(given_);
+    sys::close(fd_);
+    theirs_ = Pipe();
+    const Held gone(std::move(s_));
+  }
+  // The other end is to see that something is missing.
+  void give_up() const { reset_connection(fd_); }
+  // False: TCP takes no more for now.
+  bool run(bool may_wait) {
+    for (;;) {
+      if (from_ == to_) fill();
+      if (from_ == to_) break;
+      const ssize_t n =
+          sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
+      if (n > 0) {
+        from_ += static_cast<std::size_t>(n);
+        bytes_resent.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+      } else if (n < 0 && errno == EAGAIN) {
+        if (!may_wait) return false;
+        pollfd p{fd_, POLLOUT, 0};  // the application made it non-blocking
+        sys::poll(&p, 1, -1);
+      } else if (n == 0 || errno != EINTR) {
+        return true;  // nobody is there to read it
+      }
+    }
+    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, fd_, SHUT_WR);
+    return true;
+  }
+
+ private:
+  void fill() {
+    from_ = to_ = 0;
+    if (given_ >= 0) {
+      const long n = sys::call(SYS_pread64, given_, bytes_, sizeof bytes_, given_at_);
+      if (n > 0) {
+        given_at_ += n;
+        to_ = static_cast<std::size_t>(n);
+        return;
+      }
+      sys::close(given_);
+      given_ = -1;
+    }
+    const iovec io{bytes_, sizeof bytes_};
+    to_ = theirs_.receive(&io, 1, false).bytes;
+  }
+
+  Held s_;
+  int fd_;  ///< a descriptor of our own
+  int given_;
+  std::int32_t closer_;  ///< of the socket's sends
+  long given_at_ = sizeof(TakenHead);
+  Pipe theirs_;
+  Resend* next_ = nullptr;  ///< in `behind`
+  bool listed_ = false;
+  std::size_t from_ = 0, to_ = 0;
+  char bytes_[16384];
+};
+
+void* resend_rest(void* argument) {
+  auto* resend = static_cast<Resend*>(argument);
+  resend->run(true);
+  delete resend;
+  return nullptr;
+}
+
+// More than TCP takes at once: a thread waits for room. Its signals are the application's threads'.
+void finish_behind(Resend* resend) {
+  sigset_t all, old;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &old);
+  pthread_t thread;
+  resend->list();
+  if (::pthread_create(&thread, nullptr, resend_rest, resend) == 0) {
+    ::pthread_detach(thread);
+  } else {
+    resend_rest(resend);
+  }
+  ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+}  // namespace
+
+constinit std::atomic<std::uint64_t> bytes_resent{0};
+
+void resent(Socket& s, std::int32_t closer) {
+  {
+    const ResendsGuard guard;
+    s.resending.store(false, std::memory_order_release);
+    Slot::open(s.slot.load(std::memory_order_acquire)->sends, closer);
+  }
+  settle(s);
+}
+
+void resend(int fd, Socket& s, int given, std::int32_t closer) {
+  s.refs.fetch_add(1, std::memory_order_relaxed);
+  auto* resend = new (std::nothrow)
+      Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given, closer);
+  if (resend == nullptr || !resend->open()) {
+    log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
+    const linger at_once{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    sys::call(SYS_shutdown, fd, SHUT_RDWR);
+    if (resend == nullptr) {
+      s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
+      resent(s, closer);
+    }
+    delete resend;
+    return;
+  }
+  if (resend->run(false)) {
+    delete resend;
+  } else {
+    finish_behind(resend);
+  }
+}
+
+bool resends(int fd, Socket& s) {
+  if (!s.resending.load(std::memory_order_acquire)) return false;
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  std::int32_t who = slot.resender.load();
+  if (who == 0 || who == ::getpid()) return true;
+  KeepErrno keep;
+  if ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) == 0) {
+    s.resending.store(false);
+    settle(s);
+    return false;
+  }
+  if (sys::exists(who)) return true;
+  if (!slot.resender.compare_exchange_strong(who, 0)) return true;
+  log_line(
+      LogLevel::kError,
+      "fd %d: the process that sent again what its peer had not read was killed; the connection is reset",
+      fd);
+  reset_connection(fd);
+  resent(s, who);
+  return false;
+}
+
+void lock_resends() {
+  while (resends_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+}
+
+void unlock_resends() { resends_lock.clear(std::memory_order_release); }
+
+void resends_forked() {
+  for (Resend* one = std::exchange(behind, nullptr); one != nullptr;) {
+    Resend* next = one->next();
+    one->disown();  // its memory stays: the thread that would free it is the parent's
+    one = next;
+  }
+  behind_count.store(0);
+}
+
+void finish_resends() {
+  if (behind_count.load() == 0) return;
+  KeepErrno keep;
+  for (UntilTaken patience; behind_count.load() > 0 && !patience.over();) nap();
+  if (behind_count.load() == 0) return;
+  log_line(LogLevel::kError,
+           "this process ends, and a program that a connection was handed to has not read for ten seconds "
+           "what is still to be sent there; the connection is reset (set CLAN_EXCEPT for this port)");
+  const ResendsGuard guard;
+  for (const Resend* one = behind; one != nullptr; one = one->next()) one->give_up();
+}
+
+}  // namespace clan::preload

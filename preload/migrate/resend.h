@@ -1,0 +1,51 @@
+// What the other end gave back is sent again, by TCP.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "migrate/demote_end.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Bytes that have been sent again, in this process.
+extern constinit std::atomic<std::uint64_t> bytes_resent;
+
+/// Ten seconds, from the last time that some of it was taken.
+class UntilTaken {
+ public:
+  bool over() {
+    const std::uint64_t now = monotonic_ns(), bytes = bytes_resent.load(std::memory_order_relaxed);
+    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now + kPatienceNs;
+    bytes_ = bytes;
+    return now >= end_ns_;
+  }
+
+ private:
+  std::uint64_t end_ns_ = 0, bytes_ = 0;
+};
+
+/// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
+void resent(Socket& s, std::int32_t closer);
+
+/// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the other end had taken
+/// from TCP, or -1. The sends of the socket are closed by `closer`.
+void resend(int fd, Socket& s, int given, std::int32_t closer);
+
+/// What the other end gave back is on its way, by this process or another: nothing may overtake it.
+bool resends(int fd, Socket& s);
+
+/// Before this process loses its threads, by exit or exec: all that has been given back is on its way when
+/// this returns. Who does not read it within ten seconds sees a reset.
+void finish_resends();
+
+/// For fork, and after it in the child: the parent goes on.
+void lock_resends();
+
+void unlock_resends();
+void resends_forked();
+
+}  // namespace clan::preload

@@ -1,0 +1,86 @@
+#include "migrate/returned_bytes.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "clan/socket_face.h"
+#include "migrate/demote_end.h"
+#include "os/proc.h"
+#include "os/sys.h"
+#include "state/socket.h"
+#include "stream/gate_wait.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGivenBack;
+
+constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
+
+}  // namespace
+
+TakenHead head_of(const Socket& s) {
+  TakenHead head;
+  head.pipe = s.pipe.inode();
+  return head;
+}
+
+Given given_back(int fd, Socket& s) {
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  auto& word = s.theirs().words[kGivenBack];
+  Given given;
+  // PAIR face.given
+  while ((given.word = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {
+    if (closed(fd)) return given;
+    nap();
+  }
+  if (given.word <= kReadsOn) return given;
+  const auto process = static_cast<unsigned>(given.word >> 32);
+  given.memfd = open_memfd_of(process, static_cast<int>(given.word & 0x7fff'ffffu), kTakenLink, O_RDONLY);
+  TakenHead found;
+  if (sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
+      !(found == head_of(s))) {
+    if (given.memfd >= 0) sys::close(given.memfd);
+    given.memfd = -1;
+    given.lost = true;
+  }
+  return given;
+}
+
+void give_back(Socket& s, int taken) {
+  auto& word = s.mine().words[kGivenBack];
+  if (word.load(std::memory_order_relaxed) != 0) return;
+  const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
+  const std::uint64_t where =
+      static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
+  const bool none = bytes <= static_cast<long>(sizeof(TakenHead));
+  word.store(none ? kNothing : where, std::memory_order_release);  // PAIR face.given
+}
+
+bool take_unread(int fd, Socket& s, int to) {
+  char bytes[16384];
+  while (!s.drained.load(std::memory_order_acquire)) {
+    Draining draining(fd, s);
+    std::size_t certain = 0;
+    if (left_in_tcp(fd, s, &certain) == 0) break;
+    if (certain == 0) return false;
+    const ssize_t n = sys::recv(fd, bytes, std::min(certain, sizeof bytes), MSG_DONTWAIT);
+    note_end(s, n);
+    if (n <= 0) return false;
+    for (ssize_t at = 0; at < n;) {
+      const long k = sys::call(SYS_write, to, bytes + at, n - at);
+      if (k <= 0) return false;
+      at += k;
+    }
+  }
+  return true;
+}
+
+}  // namespace clan::preload

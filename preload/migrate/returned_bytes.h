@@ -1,0 +1,38 @@
+// Bytes that an end which goes back to TCP has not read, and gives back to their sender.
+#pragma once
+
+#include <cstdint>
+
+#include "os/sock_diag.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of another
+/// process sees that it belongs to his connection, and not to some other of a process that has that number
+/// here.
+struct TakenHead {
+  std::uint64_t magic = 0x316e656b61746e63;  // "cntaken1"
+  std::uint64_t pipe = 0;                    // the inode of its memfd
+  bool operator==(const TakenHead&) const = default;
+};
+
+constexpr char kTakenName[] = "clan-given-back";
+TakenHead head_of(const Socket& s);
+
+/// What the other end, which leaves, has to say of the bytes it has not read.
+struct Given {
+  std::uint64_t word = 0;
+  int memfd = -1;     ///< of those it has taken from TCP
+  bool lost = false;  ///< it has taken some, which cannot be had
+};
+
+Given given_back(int fd, Socket& s);
+
+/// Shows the other end what take_unread() has put into `taken`.
+void give_back(Socket& s, int taken);
+
+/// Reads what is left of TCP before the other end's switch. True: all of it is in `to`.
+bool take_unread(int fd, Socket& s, int to);
+
+}  // namespace clan::preload

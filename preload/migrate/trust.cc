@@ -1,0 +1,70 @@
+#include "migrate/trust.h"
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "clan/log.h"
+#include "os/config.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+namespace {
+
+bool is_loopback(const in6_addr& a) {
+  return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
+}
+
+// Who owns the other end of the connection, and its socket's inode, by the kernel's word.
+bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
+  SockDiag kernel;
+  return kernel.ask(r.remote, r.local, r.interface, owner) == SockDiag::Answer::kFound;
+}
+
+}  // namespace
+
+bool same_host(Socket& s, const Route& r) {
+  if (s.place == Socket::Place::kNotAsked) {
+    const bool here = is_loopback(r.remote.address) ||
+                      std::memcmp(&r.remote.address, &r.local.address, sizeof r.local.address) == 0 ||
+                      other_end_is_here(r);
+    s.place = here ? Socket::Place::kHere : Socket::Place::kElsewhere;
+  }
+  return s.place == Socket::Place::kHere;
+}
+
+bool trusted(int rendezvous, const Route& route) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
+  SockDiag::Found found;
+  if (!owner_of_other_end(route, &found)) {
+    CLAN_INFO("the kernel does not say who owns the other end of a connection%s; it stays on TCP",
+              SockDiag::can_tell() ? "" : " (it takes AF_NETLINK, or /proc/self/net/tcp)");
+    return false;
+  }
+  if (found.inode == 0) return false;  // closed meanwhile: nobody owns it, and uid is not one
+  const uid_t owner = found.uid;
+  if (owner != credentials.uid) {
+    CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);
+    return false;
+  }
+  if (!config().allows_uid(owner)) {
+    CLAN_INFO("the other end belongs to user %u, %s; it stays on TCP", owner,
+              config().is_anybody(owner) ? "which stands for every user that is not in this user namespace"
+                                         : "which CLAN_UIDS does not name");
+    return false;
+  }
+  return true;
+}
+
+std::uint32_t inode_of_other_end(int fd) {
+  Route route;
+  SockDiag::Found owner;
+  return route_of(fd, &route) && owner_of_other_end(route, &owner) ? owner.inode : 0;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,126 @@
+#include "os/config.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "clan/log.h"
+#include "os/sys.h"
+#include "os/test_settings.h"
+
+namespace clan::preload {
+namespace {
+
+constinit Config the_config;
+std::atomic<int> state{0};  // 0 unread, 1 being read, 2 read
+
+// The text of a settings file; null, with a message, if it cannot be read.
+char* read_file(const char* path) {
+  static char text[kSettingsFile];
+  const char* why = nullptr;
+  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) {
+    why = std::strerror(errno);
+  } else {
+    const long n = sys::call(SYS_read, fd, text, sizeof text);
+    if (n < 0) why = std::strerror(errno);
+    if (n == sizeof text) why = kSettingsFileTooLong;
+    if (why == nullptr) text[n] = 0;
+    sys::close(fd);
+  }
+  if (why == nullptr) return text;
+  log_line(LogLevel::kError,
+           "environment: CLAN_CONFIG=%s cannot be read: %s; CLAN leaves all connections to the kernel", path,
+           why);
+  return nullptr;
+}
+
+// Up to `size` - 1 bytes of a file in /proc, and a 0. Empty if it cannot be read.
+void read_proc(const char* path, char* to, std::size_t size) {
+  to[0] = 0;
+  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return;
+  const long n = sys::call(SYS_read, fd, to, size - 1);
+  to[n > 0 ? n : 0] = 0;
+  sys::close(fd);
+}
+
+// The number that stands for users without one in this user namespace.
+uid_t read_overflow_uid() {
+  char text[32];
+  read_proc("/proc/sys/kernel/overflowuid", text, sizeof text);
+  const long uid = std::strtol(text, nullptr, 10);
+  return uid > 0 ? static_cast<uid_t>(uid) : 65534;
+}
+
+// All users have their numbers here, as where the machine was started.
+bool every_user_is_mapped() {
+  char text[128];
+  read_proc("/proc/self/uid_map", text, sizeof text);
+  unsigned inside = 1, outside = 1, count = 0;
+  int used = 0;
+  return std::sscanf(text, "%u %u %u %n", &inside, &outside, &count, &used) == 3 && text[used] == 0 &&
+         inside == 0 && outside == 0 && count == 0xffff'ffffu;
+}
+
+void read() {
+  (void)log_level();  // which complains of a CLAN_LOG that is none, even if there is nothing to log
+  const char* path = std::getenv("CLAN_CONFIG");
+  const bool has_file = path != nullptr && *path != 0;
+  char* file = has_file ? read_file(path) : nullptr;
+  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
+  const auto say = [&](const WrongSetting& wrong) {
+    char text[768];
+    describe(wrong, path, text, sizeof text);
+    log_line(LogLevel::kError, "%s; %s", text,
+             wrong.is_directory() ? "connections to other network namespaces stay on TCP"
+                                  : "CLAN leaves all connections to the kernel");
+  };
+  (void)take_settings(file, environment, &the_config, say);
+  the_config.disabled = the_config.disable || (has_file && file == nullptr);
+  if (the_config.disable && !(has_file && file == nullptr))
+    CLAN_INFO("CLAN_DISABLE; connections stay on TCP");
+  read_test_settings();
+  the_config.overflow_uid = read_overflow_uid();
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) {
+    the_config.disabled = true;
+    CLAN_INFO("the limit of file sizes (ulimit -f) is too small for shared memory; connections stay on TCP");
+  }
+}
+
+}  // namespace
+
+// Asked anew each time: a process can go into another user namespace.
+bool Config::is_anybody(uid_t uid) const { return uid == overflow_uid && !every_user_is_mapped(); }
+
+bool Config::allows_uid(uid_t uid) const {
+  return (uid == ::geteuid() || names_uid(uid)) && !is_anybody(uid);
+}
+
+const Config& config() {
+  int expected = 0;
+  if (state.load(std::memory_order_acquire) != 2) {  // PAIR preload.config
+    if (state.compare_exchange_strong(expected, 1, std::memory_order_acquire)) {
+      KeepErrno keep;
+      read();
+      state.store(2, std::memory_order_release);  // PAIR preload.config
+    } else {
+      while (state.load(std::memory_order_acquire) != 2) sched_yield();  // PAIR preload.config
+    }
+  }
+  return the_config;
+}
+
+void disable() {
+  (void)config();
+  the_config.disabled = true;
+}
+
+}  // namespace clan::preload

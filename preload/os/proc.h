@@ -1,0 +1,49 @@
+// What /proc tells of processes: their descriptors, their credentials, and what they have mapped.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "os/sys.h"
+
+namespace clan::preload {
+
+// The names in a directory, without memory of our own.
+class DirectoryReader {
+ public:
+  explicit DirectoryReader(int fd) : fd_(fd) {}
+  const char* next() {
+    if (at_ >= size_) {
+      size_ = sys::call(SYS_getdents64, fd_, buffer_, sizeof buffer_);
+      at_ = 0;
+      if (size_ <= 0) return nullptr;
+    }
+    const char* entry = buffer_ + at_;
+    std::uint16_t length;
+    std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
+    at_ += length;
+    return entry + 19;
+  }
+
+ private:
+  int fd_;
+  long at_ = 0, size_ = 0;
+  alignas(8) char buffer_[4096];
+};
+
+/// A memfd of another process, by its descriptor there and the link that /proc shows for it, or -1.
+/// The other process may have counted in another pid namespace: what is found must be known by its contents.
+int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
+/// /proc counts processes as our pid namespace does.
+bool proc_is_ours();
+/// The process is in our pid namespace, not in one below it.
+bool counts_as_we_do(const char* pid);
+/// What we may do to find a pipe the process may, too: it is of our user, and behind no more filters of system
+/// calls.
+bool may_as_much(pid_t pid);
+/// The process has mapped this library.
+bool loads_library(pid_t pid);
+
+}  // namespace clan::preload

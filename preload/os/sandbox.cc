@@ -1,0 +1,327 @@
+#include "os/sandbox.h"
+
+#include <linux/sched.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "clan/clock.h"
+#include "clan/log.h"
+#include "os/memory_owner.h"
+#include "os/signals.h"
+#include "os/sys.h"
+
+namespace clan::preload {
+namespace {
+
+enum State { kUnknown, kNoFilter, kUntried, kBeingTried, kPermits, kRefuses };
+std::atomic<int> state{kUnknown};
+std::atomic<bool> forked{false};
+std::atomic<bool> counting{true};  ///< nothing is known to kill for it
+std::atomic<std::uint32_t> asked{0};
+
+// --- what is there ------------------------------------------------------------------------------------
+
+struct Status {
+  int filter = -1;   ///< 0: none
+  int filters = -1;  ///< how many, one behind the other
+  int threads = 0;
+  int parent = 0;
+};
+
+// Of /proc/PID/status, whose list of groups may be long.
+Status read_status(const char* path = "/proc/self/status") {
+  Status found;
+  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return found;
+  char text[2049];
+  constexpr std::size_t kKept = 64;  // of the piece before, for a line between two
+  std::size_t kept = 0;
+  const auto number_behind = [&](const char* name, int* number) {
+    const char* at = std::strstr(text, name);
+    if (at != nullptr && std::strchr(at, '\n') != nullptr) *number = std::atoi(at + std::strlen(name));
+  };
+  for (long n; (n = sys::call(SYS_read, fd, text + kept, sizeof text - 1 - kept)) > 0;) {
+    const std::size_t end = kept + static_cast<std::size_t>(n);
+    text[end] = 0;
+    number_behind("\nThreads:\t", &found.threads);
+    number_behind("\nSeccomp:\t", &found.filter);
+    number_behind("\nSeccomp_filters:\t", &found.filters);
+    number_behind("\nPPid:\t", &found.parent);
+    kept = end < kKept ? end : kKept;
+    std::memmove(text, text + end - kept, kept);
+  }
+  sys::close(fd);
+  return found;
+}
+
+// --- what it lets pass --------------------------------------------------------------------------------
+
+// A call that does nothing, and what the kernel says to it: an errno, or 0 for no error.
+struct Probe {
+  const char* name;
+  long number;
+  long a[6];
+  int expected;
+};
+constexpr int kAny = -1;  ///< whatever it says, it does not kill
+
+constexpr long kNone = -1;
+// Arguments that are addresses, so that the table is a constant: it is needed before constructors have run.
+constexpr long kBuffer = -1001, kNoTime = -1002, kMessage = -1003, kName = -1004, kNoName = -1005;
+
+const void* meant_by(long argument) {
+  static int buffer[64];
+  static msghdr message;
+  static const timespec no_time{0, 0};
+  switch (argument) {
+    case kBuffer: return buffer;
+    case kNoTime: return &no_time;
+    case kMessage: return &message;
+    case kName: return "clan";
+    case kNoName: return "";
+    default: return reinterpret_cast<const void*>(argument);
+  }
+}
+
+long try_call(const Probe& p) {
+  const void* a[6];
+  for (int i = 0; i < 6; ++i) a[i] = meant_by(p.a[i]);
+  return sys::call(p.number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+// The first one is how the parent learns of the child's end.
+constexpr Probe kNeeded[] = {
+    {"wait4", SYS_wait4, {kNone, 0, WNOHANG}, ECHILD},
+    {"socket(AF_UNIX)", SYS_socket, {AF_UNIX, 0xf, 0}, EINVAL},
+    {"socket(AF_NETLINK)", SYS_socket, {AF_NETLINK, SOCK_DGRAM, 0xff}, kAny},
+    {"bind", SYS_bind, {kNone}, EBADF},
+    {"listen", SYS_listen, {kNone}, EBADF},
+    {"connect", SYS_connect, {kNone}, EBADF},
+    {"accept4", SYS_accept4, {kNone}, EBADF},
+    {"getsockname", SYS_getsockname, {kNone}, EBADF},
+    {"getpeername", SYS_getpeername, {kNone}, EBADF},
+    {"getsockopt", SYS_getsockopt, {kNone, SOL_SOCKET, SO_ERROR, kBuffer, kBuffer}, EBADF},
+    {"setsockopt", SYS_setsockopt, {kNone, SOL_SOCKET, SO_RCVLOWAT, kBuffer, 4}, EBADF},
+    {"shutdown", SYS_shutdown, {kNone}, EBADF},
+    {"sendmsg", SYS_sendmsg, {kNone, kMessage, 0}, EBADF},
+    {"recvmsg", SYS_recvmsg, {kNone, kMessage, 0}, EBADF},
+    {"sendto", SYS_sendto, {kNone, kBuffer, 1}, EBADF},
+    {"recvfrom", SYS_recvfrom, {kNone, kBuffer, 1}, EBADF},
+    {"ioctl", SYS_ioctl, {kNone, FIONREAD, kBuffer}, EBADF},
+    {"fcntl", SYS_fcntl, {kNone, F_GETFD}, EBADF},
+    {"ppoll", SYS_ppoll, {0, 0, kNoTime, 0, 8}, 0},
+    {"epoll_ctl", SYS_epoll_ctl, {kNone, EPOLL_CTL_DEL, kNone}, EBADF},
+    {"epoll_pwait", SYS_epoll_pwait, {kNone, kBuffer, 1, 0, 0, 8}, EBADF},
+    {"eventfd2", SYS_eventfd2, {0, kNone}, EINVAL},
+    {"memfd_create", SYS_memfd_create, {kName, kNone}, EINVAL},
+    {"ftruncate", SYS_ftruncate, {kNone, 0}, EBADF},
+    {"fstatfs", SYS_fstatfs, {kNone, kBuffer}, EBADF},
+    {"newfstatat", SYS_newfstatat, {kNone, kNoName, kBuffer, AT_EMPTY_PATH}, EBADF},
+    {"openat", SYS_openat, {kNone, kName, O_RDONLY}, EBADF},
+    {"readlinkat", SYS_readlinkat, {kNone, kName, kBuffer, 1}, EBADF},
+    {"getdents64", SYS_getdents64, {kNone, kBuffer, 256}, EBADF},
+    {"read", SYS_read, {kNone, kBuffer, 1}, EBADF},
+    {"write", SYS_write, {kNone, kBuffer, 1}, EBADF},
+    {"pread64", SYS_pread64, {kNone, kBuffer, 1, 0}, EBADF},
+    {"close", SYS_close, {kNone}, EBADF},
+    {"mmap", SYS_mmap, {0, 0, PROT_READ | PROT_WRITE, MAP_SHARED, kNone, 0}, EBADF},
+    {"munmap", SYS_munmap, {0, 0}, EINVAL},
+    {"mremap", SYS_mremap, {0, 0, 0, MREMAP_MAYMOVE}, EINVAL},
+    {"madvise", SYS_madvise, {0, 0, MADV_NORMAL}, 0},
+    {"futex", SYS_futex, {kBuffer, 1 /* FUTEX_WAKE */, 0}, 0},
+    {"nanosleep", SYS_nanosleep, {kNoTime, 0}, 0},
+    {"sched_yield", SYS_sched_yield, {}, 0},
+    {"getpid", SYS_getpid, {}, 0},
+    {"gettid", SYS_gettid, {}, 0},
+    {"kill", SYS_kill, {0x7fff'ffff, 0}, ESRCH},
+    {"tgkill", SYS_tgkill, {0x7fff'ffff, 0x7fff'ffff, 0}, ESRCH},
+    {"rt_tgsigqueueinfo", SYS_rt_tgsigqueueinfo, {kNone, kNone, 0, 0}, EFAULT},
+    {"rt_sigaction", SYS_rt_sigaction, {SIGUSR1, 0, 0, 8}, 0},
+    {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, 8}, 0},
+    {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
+    // Where these are refused, as by Docker, a program that is executed with a connection waits for
+    // the other end.
+    {"pidfd_open", SYS_pidfd_open, {kNone, 0}, kAny},
+    {"pidfd_getfd", SYS_pidfd_getfd, {kNone, kNone, 0}, kAny},
+    // From here on what connections can do without.
+    {"semget", SYS_semget, {0x7fff'ffff, 1, 0}, kAny},
+    {"semctl", SYS_semctl, {kNone, 0, 13 /* GETALL */, kBuffer}, kAny},
+    {"semop", SYS_semop, {kNone, kBuffer, 1}, kAny},
+};
+constexpr int kProbes = static_cast<int>(std::size(kNeeded));
+constexpr int kWishes = 3;
+
+// In memory that parent and child share.
+struct Progress {
+  std::atomic<int> passed{0};  ///< probes
+  std::atomic<bool> refused{false};
+};
+
+// The child: in a copy of our memory, with all signals blocked, and with our descriptors, not copies of them,
+// which would keep connections open.
+[[noreturn]] void try_all(Progress& progress) {
+  // No core file for dying as expected; 1 also for programs that collect them.
+  const rlimit none{1, 1};
+  sys::call(SYS_prlimit64, 0, RLIMIT_CORE, &none, nullptr);
+  for (const Probe& p : kNeeded) {
+    if (progress.refused.load()) break;
+    const int said = try_call(p) < 0 ? errno : 0;
+    said == p.expected || p.expected == kAny ? (void)progress.passed.fetch_add(1)
+                                             : progress.refused.store(true);
+  }
+  for (;;) sys::call(SYS_exit_group, 0);
+}
+
+// As the C library makes threads, and then as it makes processes: that one of them passes is known. No signal
+// when it ends, and no wait() of the program finds it.
+long make_child() {
+  clone_args how{};
+  how.flags = CLONE_FILES;
+  const long pid = forked.load() ? -1 : sys::call(SYS_clone3, &how, sizeof how);
+  return pid >= 0 ? pid : sys::call(SYS_clone, CLONE_FILES, 0, 0, 0, 0);
+}
+
+// How many of the probes pass, all or those before the first that does not. -1: no child is to be had.
+int passing(Progress& progress) {
+  constexpr int kNaps = 1000;  // for the first probe
+  const timespec nap{0, 200'000};
+  const std::uint64_t all = ~std::uint64_t{0};
+  std::uint64_t before = 0;
+  sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+  const long pid = make_child();
+  if (pid == 0) try_all(progress);
+  for (int i = 0; pid > 0 && progress.passed.load() == 0 && !progress.refused.load() && i < kNaps; ++i) {
+    sys::call(SYS_nanosleep, &nap, nullptr);
+  }
+  if (pid > 0 && progress.passed.load() > 0) {
+    while (sys::call(SYS_wait4, pid, nullptr, __WALL, nullptr) < 0 && errno == EINTR) {
+    }
+  }
+  sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+  return pid > 0 ? progress.passed.load() : -1;
+}
+
+int try_filter() {
+  void* memory =
+      sys::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return kUntried;
+  const int passed = passing(*new (memory) Progress);
+  sys::munmap(memory, sizeof(Progress));
+  if (passed < 0) return kUntried;
+  if (passed >= kProbes - kWishes) {
+    counting.store(passed == kProbes,
+                   std::memory_order_relaxed);  // relaxed: asked once `state` has been stored
+    CLAN_INFO("the filter of system calls lets pass what connections in shared memory need");
+    return kPermits;
+  }
+  CLAN_INFO(
+      "a filter of system calls is in the way of shared memory: %s does not pass; connections stay on TCP",
+      kNeeded[passed].name);
+  return kRefuses;
+}
+
+// Without a filter: refused by something else. What is said of no descriptor tells.
+bool reach_kernel() {
+  for (const Probe& p : kNeeded) {
+    if (p.expected != EBADF) continue;
+    if (try_call(p) < 0 && errno == EBADF) continue;
+    CLAN_INFO("%s is refused, and shared memory needs it; connections stay on TCP", p.name);
+    return false;
+  }
+  return true;
+}
+
+// The parent has as many filters, so they were there when it made this process: not systemd, which has none,
+// but a shell in a container.
+bool made_by_filtered(const Status& own) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%d/status", own.parent);
+  return own.parent > 0 && own.filters > 0 && read_status(path).filters == own.filters;
+}
+
+// Reading it for each of many sockets would cost more than they do.
+bool may_try() {
+  if (forked.load(std::memory_order_relaxed)) return true;
+  const std::uint32_t time = asked.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (!std::has_single_bit(time)) return false;
+  const Status status = read_status();
+  if (status.threads > 1) return true;
+  if (made_by_filtered(status)) {
+    forked.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  if (time == 1) {
+    CLAN_INFO(
+        "a filter of system calls is there, and cannot be tried before the program has made a process or a "
+        "thread; until then connections stay on TCP");
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_filtered() {
+  int now = state.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+  if (now == kUnknown) {
+    KeepErrno keep;
+    int filter = read_status().filter;
+    if (filter < 0) filter = static_cast<int>(sys::call(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0));
+    now = filter == 0 ? kNoFilter : kUntried;
+    int unknown = kUnknown;
+    state.compare_exchange_strong(unknown, now);
+  }
+  return now == kUntried || now == kBeingTried || now == kRefuses;
+}
+
+bool permits_moving() {
+  static std::atomic<int> reaches{-1};
+  int now = state.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+  if (now == kPermits) return true;
+  if (now == kUnknown) {
+    (void)is_filtered();
+    now = state.load();
+  }
+  if (now == kNoFilter) {
+    int known = reaches.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+    if (known < 0) {
+      KeepErrno keep;
+      known = reach_kernel() ? 1 : 0;
+      reaches.store(known, std::memory_order_relaxed);
+    }
+    return known != 0;
+  }
+  if (now != kUntried) return now == kPermits;
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  if (!may_try() || !state.compare_exchange_strong(now, kBeingTried)) return false;
+  const int found = try_filter();
+  state.store(found);
+  if (found == kPermits) note_process();
+  return found == kPermits;
+}
+
+bool permits_counting() {
+  const int now = state.load();
+  return now == kNoFilter ||
+         (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: as above
+}
+
+void note_fork(bool in_child) {
+  forked.store(true, std::memory_order_relaxed);  // relaxed: whoever sees it late asks again
+  int trying = kBeingTried;                       // by a thread of the parent
+  if (in_child) state.compare_exchange_strong(trying, kUntried);
+}
+
+}  // namespace clan::preload

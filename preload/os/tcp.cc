@@ -1,0 +1,39 @@
+#include "os/tcp.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "os/sys.h"
+
+namespace clan::preload {
+
+bool sent_by_tcp(int fd, std::uint64_t* bytes) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  if (size < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) return false;
+  *bytes = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+  return true;
+}
+
+std::uint64_t arrived(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received : 0;
+}
+
+std::uint64_t cookie_of(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+void reset_connection(int fd) {
+  const sockaddr nowhere{AF_UNSPEC, {}};
+  sys::call(SYS_connect, fd, &nowhere, sizeof nowhere);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,18 @@
+// What the kernel says of one TCP socket, by its descriptor.
+#pragma once
+
+#include <cstdint>
+
+namespace clan::preload {
+
+/// Bytes the kernel has taken from the application, and doorbells, for this connection, ever. False: it does
+/// not say.
+bool sent_by_tcp(int fd, std::uint64_t* bytes);
+/// Bytes that TCP has ever received, doorbells and all.
+std::uint64_t arrived(int fd);
+/// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.
+std::uint64_t cookie_of(int fd);
+/// When nothing else is right any more.
+void reset_connection(int fd);
+
+}  // namespace clan::preload

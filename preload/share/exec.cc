@@ -1,0 +1,132 @@
+#include "share/exec.h"
+
+#include <fcntl.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "os/memory_owner.h"
+#include "os/sandbox.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "share/loader.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+#include "wait/shared_sets.h"
+
+namespace clan::preload {
+namespace {
+
+// What a program that is executed finds: "descriptor:pipe:end,…" of connections that go on in it.
+constexpr char kInherited[] = "CLAN_INHERITED";
+
+struct Inheritance {
+  char text[16384];
+  std::size_t used = 0;
+};
+
+// Connections that stay open across exec, and the descriptors of their pipes, made to stay open too.
+void hand_on(int fd, Socket& s, void* argument) {
+  auto& list = *static_cast<Inheritance*>(argument);
+  const int flags = sys::fcntl(fd, F_GETFD);
+  if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
+  char item[64];
+  const int n =
+      std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1, s.pipe.end());
+  // A standard stream of the new program would read and write past us.
+  if (fd <= STDERR_FILENO || !s.shared() || s.resending.load() || s.pipe.memfd() < 0 ||
+      list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
+    leave_pipe(fd, true);
+    return;
+  }
+  std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n) + 1);
+  list.used += static_cast<std::size_t>(n);
+  sys::fcntl(s.pipe.memfd(), F_SETFD, 0);
+}
+
+void take_back(int fd, Socket&, void*) {
+  const int flags = sys::fcntl(fd, F_GETFD);
+  if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true);
+}
+
+// The file would stay behind. After vfork it is the parent's.
+void take_offer_back(int, Socket& s, void*) {
+  if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
+}
+
+void take_pipe_back(int, Socket& s, void*) {
+  if (s.shared() && s.pipe.memfd() >= 0) sys::fcntl(s.pipe.memfd(), F_SETFD, FD_CLOEXEC);
+}
+
+// A pipe from a process before exec.
+void adopt_pipe(int fd, int memfd, int end) {
+  KeepErrno keep;
+  probe(fd);
+  Held s = hold(fd);
+  auto pipe = open_high(memfd, end);
+  Route route;
+  if (!s || !pipe || !route_of(fd, &route)) {
+    log_line(LogLevel::kError,
+             "a connection in shared memory was handed to this program, which cannot use it (%s); it is "
+             "reset. CLAN_DISABLE=1 for the program that executed this one avoids that",
+             s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
+    return reset_connection(fd);
+  }
+  s->inherited = true;
+  s->pipe = std::move(*pipe);
+  enter_pipe(fd, *s, route, true);
+}
+
+}  // namespace
+
+char* hand_on_connections(const char* path, char* const* environment) {
+  static Inheritance list;  // after exec nobody else needs it; after vfork the parent waits
+  bool any = false;
+  for_each_socket([](int, Socket&, void* found) { *static_cast<bool*>(found) = true; }, &any);
+  if (!any) return nullptr;
+  if (!in_borrowed_memory()) for_each_socket(take_offer_back, nullptr);
+  if (!names_us(environment) || loader_of(path, 0) != Loader::kLoadsUs) {
+    for_each_socket(take_back, nullptr);
+    return nullptr;
+  }
+  list.used = static_cast<std::size_t>(std::snprintf(list.text, sizeof list.text, "%s=", kInherited));
+  const std::size_t none = list.used;
+  for_each_socket(hand_on, &list);
+  return list.used > none ? list.text : nullptr;
+}
+
+void take_pipes_back() { for_each_socket(take_pipe_back, nullptr); }
+void take_all_back() { for_each_socket(take_back, nullptr); }
+
+void take_over_connections() {
+  const char* text = std::getenv(kInherited);
+  if (text == nullptr) return;
+  note_fork(false);  // whoever moved them had the filter of system calls, if there is one
+  const char* const all = text;
+  int fd, memfd, end, used;
+  for (; std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3; text += used) {
+    // Duplicates name the same pipe: one of them was enough to open it, and has.
+    int first = -1, pipe = -1, ignored, more;
+    for (const char* at = all; at != text && pipe != memfd; at += more) {
+      if (std::sscanf(at, "%d:%d:%d,%n", &first, &pipe, &ignored, &more) != 3) break;
+    }
+    if (pipe != memfd) {
+      adopt_pipe(fd, memfd, end);
+    } else if (!duplicate_entry(first, fd)) {
+      if (const Held s = hold(first)) never_move(first, *s);
+    }
+  }
+  ::unsetenv(kInherited);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,41 @@
+#include "share/fd_events.h"
+
+#include <cstring>
+
+#include "af_clan/af_clan.h"
+#include "migrate/demote.h"
+#include "os/memory_owner.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "wait/epoll_set.h"
+
+namespace clan::preload {
+
+void gone(int fd) {
+  if (is_ours(fd) && !in_borrowed_memory()) disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
+  if (!(known(fd) || known_epoll(fd) || is_af_clan(fd)) || in_borrowed_memory()) return;
+  forget(fd);
+  forget_epoll(fd);
+  if (is_af_clan(fd)) forget_af_clan(fd);
+}
+
+void gone_range(unsigned first, unsigned last) {
+  disown(first, last);
+  forget_epoll_range(first, last);
+  forget_range(first, last);
+  forget_af_clan_range(first, last);
+}
+
+void same(int from, int to) {
+  if (from == to) return;
+  if (in_borrowed_memory()) return leave_pipe(from, true);  // for whatever is executed
+  // Standard streams of the C library and of C++ read and write past us.
+  if (to <= STDERR_FILENO) leave_pipe(from, true);
+  if (!duplicate_entry(from, to)) {
+    if (const Held s = hold(from)) never_move(from, *s);
+  }
+  duplicate_epoll(from, to);
+  if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);
+}
+
+}  // namespace clan::preload

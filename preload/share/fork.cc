@@ -1,0 +1,156 @@
+#include "share/fork.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "af_clan/af_clan.h"
+#include "clan/clock.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "migrate/demote_end.h"
+#include "migrate/resend.h"
+#include "os/memory_owner.h"
+#include "os/sandbox.h"
+#include "os/shared_pages.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "state/open_file.h"
+#include "state/pipe_count.h"
+#include "state/socket.h"
+#include "state/socket_pool.h"
+#include "state/withdraw.h"
+#include "wait/epoll_set.h"
+#include "wait/shared_sets.h"
+
+namespace clan::preload {
+namespace {
+
+std::atomic_flag forking = ATOMIC_FLAG_INIT;
+SharedPages<Slot> slots;
+std::uint64_t forks = 0;
+
+// A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child after all,
+// -1.
+void count_child(Socket& s, int by) {
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  slot.held.fetch_add(by);
+  if (s.not_to_follow.load() && s.pipe) {
+    s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}));
+  } else {
+    slot.to_follow.fetch_add(by);
+  }
+}
+
+// Once for each socket, however many descriptors it has.
+bool counted_in_this_fork(Socket& s) { return std::exchange(s.last_fork, forks) == forks; }
+
+// Before fork: counters of calls under way go where parent and child see them.
+void share_slots() {
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  forbid_moves();
+  ++forks;
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        if (counted_in_this_fork(s)) return;
+        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may take
+        // longer, but that both see.
+        const std::uint64_t end = monotonic_ns() + kPatienceNs;
+        bool mine = false;
+        while (!(mine = !s.moving.test_and_set(std::memory_order_acquire)) && monotonic_ns() < end)
+          sched_yield();
+        s.inherited = true;
+        if (s.slot.load() == &s.own_slot) {
+          Slot* slot = slots.take();
+          lock_resends();
+          slot != nullptr ? (void)share_slot(s, slot) : s.own_slot.pinned.store(1);
+          unlock_resends();
+        }
+        count_child(s, 1);
+        if (mine) s.moving.clear(std::memory_order_release);
+      },
+      nullptr);
+}
+
+// In parent and child: sockets may move again.
+void fork_is_over() {
+  allow_moves();
+  // Parent and child count by themselves what goes by one connection: by TCP alone can that be.
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot) never_move(fd, s);
+      },
+      nullptr);
+}
+
+// In the child.
+void forked() {
+  slots.forked();
+  Pipe::after_fork_in_child();
+  pipe_count_forked();
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        s.moving.clear();
+        s.charge = {};
+        // The parent's offer is the parent's: who takes it up must find one process there.
+        const bool half_way = s.place == Socket::Place::kElsewhere;
+        if (s.state.load() == Socket::State::kOffered && (!s.pipe || half_way)) {
+          drop_offer(s);
+          s.pipe = Pipe();
+          s.state.store(Socket::State::kKernel);
+        }
+      },
+      nullptr);
+}
+
+}  // namespace
+
+void before_fork() {
+  enter_section();
+  while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
+  share_slots();
+  lock_resends();
+  lock_epoll();
+  share_sets();
+  lock_af_clan();
+  lock_sockets();
+}
+
+void after_fork(bool in_child) {
+  KeepErrno keep;
+  note_fork(in_child);
+  if (in_child) {
+    t_signals.thread = 0;
+    (void)thread_id();  // not first when it has to ring
+    note_process();
+    sets_forked();
+  }
+  unlock_sockets();
+  unlock_af_clan();
+  unlock_epoll();
+  unlock_resends();
+  forking.clear(std::memory_order_release);
+  if (in_child) {
+    resends_forked();
+    forked();
+  }
+  fork_is_over();
+  leave_section();
+}
+
+void fork_has_failed() {
+  ++forks;
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        if (!counted_in_this_fork(s)) count_child(s, -1);
+      },
+      nullptr);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,27 @@
+// Does a program load the library? When in doubt: no, and its connections go by TCP.
+#pragma once
+
+namespace clan::preload {
+
+/// The environment names the library, and the program is not told to leave all sockets alone.
+bool names_us(char* const* environment);
+
+enum class Loader {
+  kLoadsUs,   ///< the C library's: a dynamically linked program of this machine without privileges of its own
+  kCannot,    ///< another C library's (musl), which does not start a program behind a library that is not its
+              ///< own
+  kLeavesUs,  ///< there is none, or it takes nothing from LD_PRELOAD
+};
+
+/// Of a program, or of the one that a script is for.
+Loader loader_of(const char* path, int depth);
+
+/// The program cannot start with the library: it gets an environment without it.
+bool must_do_without_us(const char* path, char* const* environment);
+
+bool is_preload(const char* variable);
+
+/// LD_PRELOAD without the library, into `to`, which has as much room. False: nothing else is in it.
+bool without_us(const char* variable, char* to);
+
+}  // namespace clan::preload

@@ -1,0 +1,170 @@
+#include "share/passing.h"
+
+#include <sched.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "migrate/demote_end.h"
+#include "migrate/find_pipe.h"
+#include "migrate/trust.h"
+#include "os/config.h"
+#include "os/proc.h"
+#include "os/rings.h"
+#include "os/sandbox.h"
+#include "os/signals.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "share/fd_events.h"
+#include "share/slot_table.h"
+#include "state/fd_table.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+// A descriptor of the socket is about to be sent by SCM_RIGHTS. False: it has moved or stays on TCP; or the
+// receiver could not find its slot, and then it has to stay.
+bool put_on_its_way(int fd, Socket& s) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  struct Unlock {
+    Socket& s;
+    ~Unlock() { s.moving.clear(std::memory_order_release); }
+  } unlock{s};
+  const auto state = s.state.load();
+  if (state == Socket::State::kKernel || state == Socket::State::kShared) return false;
+  // What has been taken up already would be another process's to go on with.
+  if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere)) return false;
+  Slot* slot = s.slot.load(std::memory_order_acquire);
+  constexpr std::uint64_t kMost = 1000;  // somebody takes them who does not claim
+  if (slot->pinned.load() != 0 || Slot::on_its_way(slot->held.load()) > kMost) return false;
+  if (slot == &s.own_slot) {
+    if (!has_findable_table()) return false;
+    SocketIdentity id;
+    SlotEntry* e = identify(fd, &id) ? new_entry() : nullptr;
+    if (e == nullptr) return false;
+    e->inode = id.inode;
+    e->pids = id.pids;
+    e->client = s.client ? 1 : 0;
+    if (!share_slot(s, &e->slot)) return false;
+    e->cookie = id.cookie;
+    slot = &e->slot;
+  } else if (!is_passable(slot)) {
+    return false;
+  }
+  if (state == Socket::State::kOffered) {  // whoever goes on with it offers again
+    withdraw_offer(s);
+    s.state.store(Socket::State::kTcp);
+  }
+  slot->held.fetch_add(Slot::kOnItsWay);
+  // Who moves it just now, another process, has looked before.
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
+  if (slot->pipe_fd.load() < 0) return true;
+  slot->held.fetch_sub(Slot::kOnItsWay);
+  return false;
+}
+
+// It was not sent.
+void take_off_its_way(Socket& s) {
+  Slot* slot = s.slot.load(std::memory_order_acquire);
+  if (slot->pinned.load() == 0 && is_passable(slot)) slot->held.fetch_sub(Slot::kOnItsWay);
+}
+
+// Such a descriptor has been received. False: nobody knows of it.
+bool claim_passed(int fd, Socket& s, int through, bool peeked) {
+  SocketIdentity id;
+  SlotEntry* e = identify(fd, &id) ? find_entry(through, id) : nullptr;
+  if (e == nullptr) return false;
+  std::uint64_t held = e->slot.held.load();
+  do {
+    if (Slot::on_its_way(held) == 0 || e->cookie.load() != id.cookie) return false;
+    if (peeked) {  // another copy of it will be received, and nobody knows what is done with this one
+      e->slot.pinned.store(1);
+      return false;
+    }
+    e->slot.to_follow.fetch_add(1);  // before nobody is on its way any more
+    if (e->slot.held.compare_exchange_strong(held, held - Slot::kOnItsWay + 1)) break;
+    e->slot.to_follow.fetch_sub(1);
+  } while (true);
+  s.client = e->client.load() != 0;
+  s.inherited = true;
+  s.slot.store(&e->slot, std::memory_order_release);
+  return true;
+}
+
+// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at the other
+// end of a connection; of a pair it only says who made it.
+bool receiver_knows(int through) {
+  sockaddr_un name{};
+  socklen_t mine = sizeof name, theirs = sizeof name;
+  if (sys::call(SYS_getsockname, through, &name, &mine) != 0) return false;
+  if (sys::call(SYS_getpeername, through, &name, &theirs) != 0) return false;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (std::max(mine, theirs) <= sizeof(sa_family_t)) return false;
+  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && proc_is_ours() &&
+         loads_library(peer.pid) && may_as_much(peer.pid);
+}
+
+}  // namespace
+
+void adopt_passed(int fd, int through, bool peeked) {
+  KeepErrno keep;
+  gone(fd);
+  const bool takes_part = !config().disabled && !rings_alive();
+  probe(fd, true);
+  Held s = hold(fd);
+  Route route;
+  if (!s || !route_of(fd, &route)) return;
+  const bool may_move = takes_part && fd > STDERR_FILENO && permits_moving();
+  if (may_move && claim_passed(fd, *s, through, peeked)) return;
+  int end = 0;
+  const std::uint64_t cookie = cookie_of(fd);
+  const bool may_have_moved = same_host(*s, route) || config().has_directory();
+  const int memfd = may_have_moved ? find_pipe(cookie, &end) : -1;
+  auto pipe = open_pipe_of(memfd, end, cookie);
+  if (!pipe) return stay(*s);
+  s->pipe = std::move(*pipe);
+  enter_pipe(fd, *s, route, true);
+  if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true);
+}
+
+void pass_on(int fd, int through) {
+  Held s = hold_current(fd);
+  if (!s) return;
+  s->inherited = true;
+  if (!s->shared()) {
+    if (put_on_its_way(fd, *s)) return;
+    catch_up(fd, *s);
+  }
+  if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) leave_pipe(fd, true);
+  s->followed = true;
+  leave_to_others(fd, *s);
+  if (s->shared()) {
+    s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
+  } else {
+    never_move(fd, *s);
+  }
+}
+
+void not_sent(int fd) {
+  if (Held s = hold(fd)) {
+    s->shared() ? (void)s->mine().words[clan::socket_face::kHolders].fetch_sub(1) : take_off_its_way(*s);
+  }
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,42 @@
+#include "share/process_end.h"
+
+#include <cstring>
+
+#include "clan/socket_face.h"
+#include "migrate/demote.h"
+#include "migrate/resend.h"
+#include "os/config.h"
+#include "os/memory_owner.h"
+#include "state/count_for_test.h"
+#include "state/fd_table.h"
+#include "state/open_file.h"
+#include "state/pipe_count.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+
+void at_exit() {
+  if (in_borrowed_memory()) return;
+  finish_resends();
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
+        (void)leave_slot(s);
+        count_for_test(s);
+        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
+          return;
+        leave_to_others(fd, s);
+        auto& holders = s.mine().words[clan::socket_face::kHolders];
+        if (holders.load() > 1) holders.fetch_sub(1);
+      },
+      nullptr);
+}
+
+void enter_sandbox() {
+  disable();
+  leave_all_pipes();
+  stop_counting_pipes();
+}
+
+}  // namespace clan::preload

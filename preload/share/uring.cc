@@ -1,0 +1,79 @@
+#include "share/uring.h"
+
+#include <fcntl.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "clan/log.h"
+#include "migrate/demote.h"
+#include "os/proc.h"
+#include "os/real.h"
+#include "os/rings.h"
+#include "os/sys.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr unsigned kRegisterRingFds = 20;  // IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
+constexpr int kMost = 16;
+std::atomic<int> noted[kMost];            ///< rings by system call: descriptor + 1
+
+// Duplicates, and rings we were not told of. No answer: yes.
+bool any_open() {
+  const int fds =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fds < 0) return true;
+  bool found = false;
+  DirectoryReader names(fds);
+  while (const char* name = found ? nullptr : names.next()) {
+    char link[64];
+    const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
+    link[n > 0 ? n : 0] = 0;
+    found = std::strcmp(link, "anon_inode:[io_uring]") == 0;
+  }
+  sys::close(fds);
+  return found;
+}
+
+}  // namespace
+
+constinit thread_local bool t_in_liburing = false;
+
+void ring_made() {
+  if (open_rings.fetch_add(1, std::memory_order_seq_cst) == 0) {
+    CLAN_INFO("the program has an io_uring: its connections stay on TCP while it lives");
+  }
+  leave_all_pipes();
+}
+
+void ring_closed() {
+  KeepErrno keep;
+  if (open_rings.load(std::memory_order_relaxed) == 1 && any_open()) return;  // counts for the other one
+  open_rings.fetch_sub(1, std::memory_order_release);
+}
+
+long ring_setup(unsigned entries, void* parameters) {
+  const long fd = real().syscall(SYS_io_uring_setup, entries, parameters);
+  if (fd < 0 || t_in_liburing) return fd;
+  for (auto& one : noted) {
+    int none = 0;
+    if (one.compare_exchange_strong(none, static_cast<int>(fd) + 1)) break;
+  }
+  ring_made();
+  return fd;
+}
+
+long ring_register(int fd, unsigned operation, void* argument, unsigned count) {
+  if (operation == kRegisterRingFds) open_rings.fetch_add(1, std::memory_order_seq_cst);  // nobody counts it down
+  return real().syscall(SYS_io_uring_register, fd, operation, argument, count);
+}
+
+void forget_ring(int fd) {
+  for (auto& one : noted) {
+    int number = fd + 1;
+    if (one.compare_exchange_strong(number, 0)) return ring_closed();
+  }
+}
+
+}  // namespace clan::preload

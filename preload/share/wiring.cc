@@ -1,0 +1,20 @@
+// Where the upward calls of the lower rooms go.
+
+#include "state/hooks.h"
+#include "stream/close.h"
+#include "wait/owed_answers.h"
+#include "wait/set_events.h"
+
+namespace clan::preload {
+
+constinit Hooks hooks{
+    .left_descriptor = left_descriptor,
+    .migrated = moved,
+    .demoted = went_back,
+    .pinned = stayed,
+    .set_sleeps = set_sleeps,
+    .put_off = put_off,
+    .last_close = shared_close,
+};
+
+}  // namespace clan::preload

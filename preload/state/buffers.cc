@@ -1,0 +1,149 @@
+#include "state/buffers.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <utility>
+
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "clan/pipe_memory.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "state/pipe_count.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr std::uint64_t kSmallRing = 512 * 1024;      ///< where address space is short
+constexpr std::uint64_t kMostRing = 32 * 1024 * 1024;  ///< of each of two, with RLIMIT_FSIZE in mind
+constexpr std::uint64_t kUsualMost = 4 * 1024 * 1024;  ///< of tcp_wmem, should the kernel not say
+constexpr int kBufLock = 72;                           ///< SO_BUF_LOCK, in headers of Linux 5.16
+constexpr int kSendLock = 1, kReceiveLock = 2;         ///< SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
+
+// The last of three numbers.
+std::uint64_t most_of(const char* file) {
+  char text[96] = {};
+  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC, 0));
+  const long n = fd >= 0 ? sys::call(SYS_read, fd, text, sizeof text - 1) : 0;
+  if (fd >= 0) sys::close(fd);
+  if (n <= 0) return kUsualMost;
+  char* at = text;
+  std::uint64_t number = 0;
+  for (int i = 0; i < 3; ++i) number = std::strtoull(at, &at, 10);
+  return number > 0 ? number : kUsualMost;
+}
+
+// Both are of the network namespace, and read once: who changes them restarts programs for TCP's sake too.
+struct Most {
+  std::uint64_t sends, receives;
+};
+const Most& most() {
+  static const Most found{most_of("/proc/sys/net/ipv4/tcp_wmem"), most_of("/proc/sys/net/ipv4/tcp_rmem")};
+  return found;
+}
+
+int option_of(int fd, int name) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return sys::getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : 0;
+}
+
+std::atomic<std::uint32_t> pipes_here{0};
+
+std::atomic<std::uint64_t> share_told{
+    ~std::uint64_t{0}};  ///< share_of_pipe() by which pipes here have their limits
+
+std::uint64_t share_now() {
+  return share_of_pipe(
+      pipes_here.load(std::memory_order_relaxed));  // relaxed: one that comes just now shares anew
+}
+
+// All pipes of the process take their share, if that is another by far. While there is enough for
+// all nothing changes.
+void share_memory(std::uint64_t share) {
+  constexpr std::uint64_t kFar = 2;
+  const std::uint64_t enough = most().sends * kFar * 2;
+  std::uint64_t told =
+      share_told.load(std::memory_order_relaxed);  // relaxed: either of two says the same
+  const bool less = share * kFar <= told && share < enough,
+             more = told < enough && share >= told * kFar;
+  if ((!less && !more) || !share_told.compare_exchange_strong(told, share)) return;
+  for_each_socket(
+      [](int fd, Socket& one, void*) {
+        if (one.shared()) limit_as_tcp(fd, one);
+      },
+      nullptr);
+}
+
+bool address_space_is_short() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+}  // namespace
+
+std::uint32_t ring_bytes() {
+  static const std::uint32_t bytes = [] {
+    if (address_space_is_short()) return static_cast<std::uint32_t>(kSmallRing);
+    // What a pipe takes of a ring is 7/8, and what is received counts a quarter more.
+    const std::uint64_t wanted = std::bit_ceil(most().sends / 4 * 5 / 7 * 8);
+    return static_cast<std::uint32_t>(std::clamp(wanted, kSmallRing, kMostRing));
+  }();
+  return bytes;
+}
+
+bool too_large_here(const Pipe& pipe) {
+  return address_space_is_short() && pipe.page().head.ring_bytes > kSmallRing;
+}
+
+void limit_as_tcp(int fd, Socket& s) {
+  const int locks = option_of(fd, kBufLock);
+  const std::uint64_t sends = (locks & kSendLock) != 0
+                                  ? static_cast<std::uint64_t>(option_of(fd, SO_SNDBUF))
+                                  : most().sends;
+  const bool grows = (locks & kReceiveLock) == 0;
+  const std::uint64_t receives =
+      grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF));
+  const std::uint64_t share =
+      share_now() / 2;  // of a ring; sums of both ends' numbers are what counts
+  s.pipe.set_limits(std::min(sends, share / 2), std::min(receives, share / 2), grows);
+}
+
+bool may_have_pipe() {
+  const std::uint64_t pipes =
+      pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
+  if (share_of_pipe(pipes, 1) >= kLeastPipeBytes) return true;
+  CLAN_INFO(
+      "the user's connections in shared memory are as many as its memory allows (CLAN_MEMORY); one "
+      "stays on TCP");
+  return false;
+}
+
+void count_pipe(Socket& s, bool charged) {
+  if (s.pipe_counted.exchange(true)) return;
+  pipes_here.fetch_add(1);
+  if (charged) s.charge = charge_pipe();
+  share_memory(share_now());
+}
+
+void discount_pipe(Socket& s) {
+  if (!s.pipe_counted.exchange(false)) return;
+  pipes_here.fetch_sub(1);
+  discharge_pipe(std::exchange(s.charge, {}));
+}
+
+void share_memory_anew(std::uint64_t now_ns) {
+  constexpr std::uint64_t kEveryNs = 100'000'000;
+  static std::atomic<std::uint64_t> looked{0};
+  std::uint64_t last = looked.load(std::memory_order_relaxed);  // relaxed: of two threads one looks
+  if (now_ns - last < kEveryNs ||
+      !looked.compare_exchange_strong(last, now_ns, std::memory_order_relaxed))
+    return;
+  share_memory(share_now());
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,33 @@
+// As much as TCP: how much a connection in a pipe buffers, and how many pipes there may be.
+#pragma once
+
+#include <cstdint>
+
+#include "clan/pipe.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Of the rings of a pipe that is made here.
+std::uint32_t ring_bytes();
+
+/// The address space of this process is limited, and a pipe that somebody else has made takes much of it.
+bool too_large_here(const Pipe& pipe);
+
+/// One more pipe is within what pipes may take of memory.
+bool may_have_pipe();
+
+/// It has moved here, and its memory is the user's: both ends count, and of the two of a pipe one
+/// is charged. The Socket is another connection's from now on.
+void count_pipe(Socket& s, bool charged);
+
+void discount_pipe(Socket& s);
+
+/// What the pipe of a socket takes, by the socket's buffers: when it moves, and when they are set.
+void limit_as_tcp(int fd, Socket& s);
+
+/// By a thread that sends: others of the user may have more pipes by now, or fewer. Looks now and
+/// then.
+void share_memory_anew(std::uint64_t now_ns);
+
+}  // namespace clan::preload

@@ -1,0 +1,15 @@
+// The words that both ends of a pipe see of each other (clan/socket_face.h), by what they mean.
+#pragma once
+
+#include <cstdint>
+
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+
+namespace clan::preload {
+
+inline std::uint64_t state_of(const PipePage::Face& face) {
+  return face.words[socket_face::kState].load(std::memory_order_acquire);  // PAIR face.state
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,41 @@
+// Of a Socket: which connection it is, and whose.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "clan/pipe.h"
+#include "state/open_file.h"
+
+namespace clan::preload {
+
+struct Identity {
+  enum class State : std::uint8_t {
+    kTcp,      ///< not moved; may be
+    kOffered,  ///< we have connected, and listen for the other end to take up the offer; in CLAN_DIR also: an
+               ///< offer has been taken up, by us or by the other end, and not all has been checked
+    kShared,   ///< there is a pipe
+    kKernel,   ///< stays with the kernel for good
+  };
+
+  std::atomic<int> refs{0};  ///< descriptors, and calls under way
+  std::atomic<int> fds{0};   ///< descriptors alone
+  std::atomic<State> state{State::kTcp};
+  bool client = false;
+  std::atomic<bool> inherited{false};  ///< other processes may have the same open file
+  std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
+  std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
+  std::atomic<Slot*> slot{nullptr};
+  Slot own_slot;
+  Pipe pipe;
+  std::atomic<bool> left_at_exit{false};   ///< counted out when the process ended
+  std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
+  std::atomic<bool> not_to_follow{false};  ///< nor among those who are to follow
+  std::uint64_t last_fork = 0;             ///< which it has been counted for; under the lock of fork
+
+  /// For the next connection. Not the counts of references: there are none. Relaxed stores: whoever gets the
+  /// Socket next gets it by the pool's lock.
+  void reset();
+};
+
+}  // namespace clan::preload

@@ -1,0 +1,177 @@
+#include "state/internal_fds.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "clan/pipe.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "state/withdraw.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+std::atomic<int> lowest{0};      ///< ours are not below this, once the application has come near
+std::atomic<int> least{kNever};  ///< of the numbers that ours may have
+std::atomic<int> near{kNever};  ///< a descriptor of the application from here on is near ours; there are some
+
+int limit() {
+  rlimit most{};
+  ::getrlimit(RLIMIT_NOFILE, &most);
+  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 20));
+}
+
+int distance(int limit) { return std::max(8, limit / 64); }
+
+// Closes what has a number below `end`.
+int close_ours_below(int end) {
+  struct Range {
+    int end, closed;
+    bool all;
+  } range{end, 0, true};
+  for_each_socket(
+      [](int, Socket& s, void* argument) {
+        auto& r = *static_cast<Range*>(argument);
+        const Undisturbed undisturbed;
+        if (s.moving.test_and_set(std::memory_order_acquire)) {
+          r.all = false;
+          return;
+        }
+        auto ours = [&](int number) { return number >= 0 && number < r.end; };
+        if (s.shared()) {
+          const int memfd = s.pipe.memfd();
+          if (ours(memfd) && s.followed.load()) {
+            r.all = false;
+          } else if (ours(memfd)) {
+            close_descriptor(s);
+            ++r.closed;
+          }
+        } else if (ours(s.offer_fd.load()) || ours(s.window_fd.load()) || (s.pipe && ours(s.pipe.memfd()))) {
+          stay(s);
+          ++r.closed;
+        }
+        s.moving.clear(std::memory_order_release);
+      },
+      &range);
+  if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
+  // What the program has there is known to be its own.
+  if (range.all) least.store(std::max(least.load(), end));
+  return range.closed;
+}
+
+// From the upper quarter, and when that is full from the upper half.
+int copy_of(int fd) {
+  const int most = limit();
+  for (const int start : {most / 4 * 3, most / 2}) {
+    const int from = std::max(start, lowest.load());
+    const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
+    if (high < 0) continue;
+    near.store(std::min(near.load(), from - distance(most)));
+    for (int before = least.load(); high < before && !least.compare_exchange_weak(before, high);) {
+    }
+    return high;
+  }
+  return -1;
+}
+
+}  // namespace
+
+constinit std::atomic<int> passing_memfd{-1};
+
+bool close_slots(unsigned first, unsigned last, bool already_closed) {
+  int memfd = passing_memfd.load();
+  if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last) return false;
+  if (!passing_memfd.compare_exchange_strong(memfd, -1)) return false;
+  if (!already_closed) sys::close(memfd);
+  return true;
+}
+
+int move_high(int fd) {
+  if (fd < 0) return fd;
+  const int high = copy_of(fd);
+  KeepErrno keep;
+  sys::close(fd);
+  return high;
+}
+
+bool move_high(Pipe& pipe) {
+  const int high = copy_of(pipe.memfd());
+  if (high < 0) return false;
+  sys::close(pipe.memfd());
+  pipe.set_memfd(high);
+  return true;
+}
+
+Result<Pipe> open_high(int memfd, int end) {
+  auto pipe = Pipe::open(memfd, end);
+  if (pipe && !move_high(*pipe)) {
+    sys::close(pipe->memfd());
+    pipe->set_memfd(-1);
+  }
+  return pipe;
+}
+
+namespace {
+
+// Its descriptor is another's now, or is about to go.
+void forget_descriptor(Socket& s) {
+  s.slot.load(std::memory_order_acquire)->pipe_fd.store(-1);
+  s.pipe.set_memfd(-1);
+}
+
+}  // namespace
+
+void close_descriptor(Socket& s) {
+  const int memfd = s.pipe.memfd();
+  forget_descriptor(s);
+  sys::close(memfd);
+}
+
+void keep_away_from(int fd) {
+  if (fd < near.load(std::memory_order_relaxed)) return;
+  KeepErrno keep;
+  const int most = limit();
+  const int from = std::min(most, fd + 2 * distance(most));
+  lowest.store(from);
+  near.store(from - distance(most));
+  close_ours_below(from);
+}
+
+bool is_ours(int fd) { return fd >= least.load(std::memory_order_relaxed); }
+
+void disown(unsigned first, unsigned last) {
+  if (last < static_cast<unsigned>(least.load(std::memory_order_relaxed))) return;
+  struct Range {
+    unsigned first, last;
+  } range{first, last};
+  (void)close_slots(first, last, true);
+  for_each_socket(
+      [](int, Socket& s, void* argument) {
+        const auto& r = *static_cast<const Range*>(argument);
+        auto gone = [&](int number) {
+          return number >= 0 && static_cast<unsigned>(number) >= r.first &&
+                 static_cast<unsigned>(number) <= r.last;
+        };
+        if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
+        for (auto* fd : {&s.offer_fd, &s.window_fd}) {
+          if (gone(fd->load())) fd->store(-1);
+        }
+      },
+      &range);
+}
+
+bool give_up_ours() {
+  if (near.load(std::memory_order_relaxed) == kNever) return false;
+  KeepErrno keep;
+  lowest.store(limit());
+  return close_ours_below(kNever) > 0;
+}
+
+}  // namespace clan::preload

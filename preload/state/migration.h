@@ -1,0 +1,33 @@
+// Of a Socket: what is done to find its other end, and to move into a pipe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "state/pipe_count.h"
+
+namespace clan::preload {
+
+struct Migration {
+  /// Whether the other end's socket is in our network namespace.
+  enum class Place : std::uint8_t { kNotAsked, kHere, kElsewhere };
+
+  std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
+  /// The listener; in CLAN_DIR, once taken up: what connects with the other end.
+  std::atomic<int> offer_fd{-1};
+  std::atomic<std::uint32_t> offer_calls{0};
+  std::uint64_t offered_ns = 0;    ///< under `moving`
+  Place place = Place::kNotAsked;  ///< under `moving`
+  // Of an offer in CLAN_DIR, see migrate/directory.cc.
+  std::atomic<std::uint64_t> offer_name{0};              ///< of the file; 0: there is none of ours
+  std::atomic<int> window_fd{-1};                        ///< into the other end's network namespace
+  std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
+  std::atomic_flag moving = ATOMIC_FLAG_INIT;
+  std::atomic<bool> pipe_counted{false};
+  PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
+
+  /// All but `moving`, the offer and the charge, which are given back before.
+  void reset();
+};
+
+}  // namespace clan::preload

@@ -1,0 +1,77 @@
+#include "state/socket.h"
+
+#include "clan/pipe.h"
+#include "state/demotion.h"
+#include "state/identity.h"
+#include "state/migration.h"
+#include "state/transfer.h"
+#include "state/watch.h"
+
+namespace clan::preload {
+namespace {
+
+void set(auto& field, auto value) { field.store(value, std::memory_order_relaxed); }  // see Identity::reset
+
+}  // namespace
+
+void Identity::reset() {
+  client = false;
+  set(inherited, false);
+  set(followed, false);
+  set(nonblocking, -1);
+  pipe = Pipe();
+  for (auto* flag : {&left_at_exit, &left_slot, &not_to_follow}) set(*flag, false);
+  last_fork = 0;
+  set(own_slot.sends, 0);
+  set(own_slot.receives, 0);
+  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.resender}) set(*word, 0);
+  set(own_slot.pipe_fd, -1);
+  set(own_slot.held, 1);
+  set(own_slot.to_follow, 1);
+  set(slot, &own_slot);
+  set(state, State::kTcp);
+}
+
+void Transfer::reset() {
+  receive_wait.reset();
+  send_wait.reset();
+  for (auto* flag : {&drained, &kernel_end, &fin_counted, &kernel_error, &error_taken, &kernel_says, &reset_told,
+                     &shut_read, &rang, &owes_memory}) {
+    set(*flag, false);
+  }
+  set(low_water, 1);
+  for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
+  for (auto* count : {&full, &receives_owing}) set(*count, 0);
+  set(checked_ns, 0);
+  set(released_ns, 0);
+  for (auto* counter : {&told_sent, &told_acked, &told_received}) {
+    set(counter->told, 0);
+    set(counter->changed_ns, 0);
+  }
+}
+
+void Migration::reset() {
+  for (auto* count : {&sends, &receives, &offer_calls}) set(*count, 0);
+  offered_ns = 0;
+  place = Place::kNotAsked;
+  window_interface = window_looks = 0;
+}
+
+void Demotion::reset() {
+  for (auto* flag : {&back_in, &anew, &resending}) set(*flag, false);
+}
+
+void Watch::reset() {
+  interests = nullptr;
+  set(in_sets, false);
+}
+
+void Socket::reset() {
+  Transfer::reset();
+  Watch::reset();
+  Migration::reset();
+  Demotion::reset();
+  Identity::reset();
+}
+
+}  // namespace clan::preload

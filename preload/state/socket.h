@@ -1,0 +1,58 @@
+// Socket: what the library knows of a TCP socket of the application, whose descriptor stays the kernel's.
+//
+// A connection starts on TCP and may move into a Pipe while it lives (migrate/). Each direction moves by
+// itself:
+//
+//   sender    asks the kernel how many bytes it has sent by TCP in all, publishes that number
+//             (socket_face::kSwitchAt, then kSending) and sends the rest through the pipe
+//   receiver  reads from TCP exactly up to that number, then from the pipe
+//
+// From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor readable, so that
+// whoever sleeps on it in the kernel (recv, poll, epoll, another process) wakes up. Their number is in the
+// pipe's page, so they are told from the application's bytes of before and after.
+//
+// The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP says so.
+// What then is left in the pipe is read first.
+//
+// One Socket serves all descriptors of this process that name the same open file (dup). Memory: Sockets come
+// from a pool that is never returned, so a stale pointer finds a Socket, if not the one it looked for.
+#pragma once
+
+#include <atomic>
+
+#include "clan/pipe.h"
+#include "state/demotion.h"
+#include "state/identity.h"
+#include "state/migration.h"
+#include "state/transfer.h"
+#include "state/watch.h"
+
+namespace clan::preload {
+
+struct Socket : Identity, Transfer, Migration, Demotion, Watch {
+  Socket* next_free = nullptr;  ///< in the pool
+
+  PipePage::Face& mine() const { return pipe.my_face(); }
+  PipePage::Face& theirs() const { return pipe.peer_face(); }
+  /// For good, in all processes that have it, and no set remembers it.
+  bool stays_on_tcp() const {
+    return state.load(std::memory_order_relaxed) == State::kKernel &&
+           !in_sets.load(std::memory_order_relaxed) &&
+           (!inherited.load(std::memory_order_relaxed) ||
+            slot.load(std::memory_order_acquire)->pinned.load(std::memory_order_relaxed) != 0);
+  }
+  bool shared() const {
+    // PAIR preload.shared: sees the pipe
+    return state.load(std::memory_order_acquire) == State::kShared;
+  }
+  /// For the next connection, when nobody has this one any more.
+  void reset();
+};
+
+/// One has, and we have not followed yet.
+inline bool moved_elsewhere(const Socket& s) {
+  return s.inherited.load(std::memory_order_relaxed) && !s.shared() &&
+         s.slot.load(std::memory_order_acquire)->pipe_fd.load(std::memory_order_acquire) >= 0;
+}
+
+}  // namespace clan::preload

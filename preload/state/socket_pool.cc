@@ -1,0 +1,62 @@
+#include "state/socket_pool.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <new>
+
+#include "os/signals.h"
+#include "os/sys.h"
+
+namespace clan::preload {
+namespace {
+
+// Free Sockets, as a stack under a spin lock: taken at connect and accept, not per byte.
+struct Pool {
+  std::atomic_flag lock = ATOMIC_FLAG_INIT;
+  Socket* free = nullptr;
+  void put(Socket* s) {
+    s->next_free = free;
+    free = s;
+  }
+  void enter() {
+    enter_section();
+    while (lock.test_and_set(std::memory_order_acquire)) sched_yield();
+  }
+  void leave() {
+    lock.clear(std::memory_order_release);
+    leave_section();
+  }
+};
+Pool pool;
+
+}  // namespace
+
+Socket* take_socket() {
+  pool.enter();
+  if (pool.free == nullptr) {
+    constexpr std::size_t kBatch = 64;
+    void* memory = sys::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+      auto* sockets = static_cast<Socket*>(memory);
+      for (std::size_t i = 0; i < kBatch; ++i) pool.put(new (sockets + i) Socket);
+    }
+  }
+  Socket* s = pool.free;
+  if (s != nullptr) pool.free = s->next_free;
+  pool.leave();
+  return s;
+}
+
+void give_back_socket(Socket* s) {
+  s->reset();
+  pool.enter();
+  pool.put(s);
+  pool.leave();
+}
+
+void lock_sockets() { pool.enter(); }
+void unlock_sockets() { pool.leave(); }
+
+}  // namespace clan::preload

@@ -1,0 +1,41 @@
+// Of a Socket: bytes on their way through its pipe, and threads that wait for them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "clan/wait.h"
+
+namespace clan::preload {
+
+struct Transfer {
+  std::optional<Waiter> receive_wait, send_wait;
+  std::atomic<bool> drained{false};      ///< all TCP bytes from before the switch have been read
+  std::atomic<bool> kernel_end{false};   ///< the peer's side of TCP is closed
+  std::atomic<bool> fin_counted{false};  ///< TCP_INFO counts the peer's FIN among the bytes received
+  std::atomic<bool> kernel_error{false};
+  std::atomic<bool> error_taken{false};  ///< the kernel has told it to us, and so not to the application
+  std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
+  std::atomic<bool> reset_told{false};
+  std::atomic<bool> shut_read{false};
+  std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
+  /// Threads of this process in the kernel, or nearly; not those in epoll's wait.
+  std::atomic<int> data_sleepers{0}, room_sleepers{0};
+  std::atomic<std::uint64_t> checked_ns{0};
+  std::atomic<bool> rang{false};       ///< the other end slept when something was last sent to it
+  std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
+  /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the way.
+  std::atomic<bool> owes_memory{false};
+  std::atomic<std::uint64_t> released_ns{0};
+  std::atomic<int> release_looks{0};
+  std::atomic<std::uint32_t> receives_owing{0};
+  /// Of TCP_INFO, which never falls.
+  struct Counter {
+    std::atomic<std::uint64_t> told{0}, changed_ns{0};
+  } told_sent, told_acked, told_received;
+
+  void reset();
+};
+
+}  // namespace clan::preload

@@ -1,0 +1,62 @@
+#include "state/withdraw.h"
+
+#include <fcntl.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "clan/log.h"
+#include "clan/pipe.h"
+#include "os/config.h"
+#include "os/sys.h"
+#include "state/hooks.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+namespace {
+
+static_assert(kOfferName + Config::kMostDirectory + 2 <= sizeof(sockaddr_un::sun_path));
+
+}  // namespace
+
+socklen_t path_of(std::uint64_t name, sockaddr_un* path) {
+  path->sun_family = AF_UNIX;
+  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx", config().directory,
+                              kOfferPrefix, static_cast<unsigned long long>(name));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(n) + 1);
+}
+
+void unlink_offer(std::uint64_t name) {
+  sockaddr_un path{};
+  path_of(name, &path);
+  sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
+}
+
+void drop_offer(Socket& s) {
+  s.offer_name = 0;
+  for (auto* fd : {&s.offer_fd, &s.window_fd}) {
+    if (const int number = fd->exchange(-1); number >= 0) sys::close(number);
+  }
+}
+
+void withdraw_offer(Socket& s) {
+  if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
+  drop_offer(s);
+}
+
+void stay(Socket& s) {
+  withdraw_offer(s);
+  s.pipe = Pipe();
+  s.state.store(Socket::State::kKernel);
+  if (s.in_sets.load(std::memory_order_seq_cst)) hooks.pinned(s);
+}
+
+void stay_because(int fd, Socket& s, const char* why) {
+  CLAN_INFO("fd %d: %s; the connection stays on TCP", fd, why);
+  stay(s);
+}
+
+}  // namespace clan::preload

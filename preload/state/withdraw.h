@@ -1,0 +1,31 @@
+// An offer of a connection, and how it is taken back: its descriptors, and in CLAN_DIR its name.
+#pragma once
+
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "os/config.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Of the file of an offer: by the connection's addresses.
+socklen_t path_of(std::uint64_t name, sockaddr_un* path);
+void unlink_offer(std::uint64_t name);
+/// Of all these names.
+constexpr char kOfferPrefix[] = "clan1-";
+constexpr std::size_t kOfferPrefixSize = sizeof kOfferPrefix - 1;
+static_assert(kOfferPrefixSize + 16 == kOfferName);
+
+/// Takes back an offer, or a claim. drop_offer() leaves the file, which is another process's who has it too.
+void withdraw_offer(Socket& s);
+
+void drop_offer(Socket& s);
+
+/// The connection stays on TCP for good. `why`: for CLAN_LOG=info, as `clan stat --all` has it.
+void stay(Socket& s);
+void stay_because(int fd, Socket& s, const char* why);
+
+}  // namespace clan::preload

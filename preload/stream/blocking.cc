@@ -1,0 +1,123 @@
+#include "stream/blocking.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/socket_face.h"
+#include "clan/wait.h"
+#include "os/real.h"
+#include "os/signal_handlers.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/socket.h"
+#include "stream/memory.h"
+#include "stream/ring.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+
+std::uint64_t deadline_of(int fd, int option) {
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
+  if (limit.tv_sec == 0 && limit.tv_usec == 0) return kNoDeadline;
+  return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
+}
+
+int time_left_ms(std::uint64_t deadline, int most) {
+  if (deadline == kNoDeadline) return most;
+  const std::uint64_t now = monotonic_ns();
+  if (now >= deadline) return 0;
+  const auto left =
+      static_cast<int>(std::min<std::uint64_t>((deadline - now + 999'999) / 1'000'000, 1u << 30));
+  return most < 0 ? left : std::min(left, most);
+}
+
+namespace {
+
+// A handler has run since the call began, while the kernel would have slept in it. Is that its end?
+bool interrupts(SinceEntry& since, std::uint64_t deadline) {
+  if (!since.handled()) return false;
+  // With a time limit the kernel restarts nothing.
+  if (since.interrupted() || deadline != kNoDeadline) return true;
+  since.begin();
+  return false;
+}
+
+}  // namespace
+
+int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since) {
+  const Disturbed here;
+  if (interrupts(since, deadline)) {
+    errno = EINTR;
+    return -1;
+  }
+  s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+  // Memory that cannot be released yet is so by a call that wakes up for it.
+  const std::int64_t release_ns = release_memory();
+  if (more || deadline != kNoDeadline || release_ns >= 0) {
+    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+    const int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
+    const int rc = real().poll(&p, 1, time_left_ms(deadline, most));
+    if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
+    if (rc == 0) errno = EAGAIN;
+    if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would
+    return rc > 0 && still_names(fd, s) ? 0 : -1;
+  }
+  char byte;
+  const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
+  if (n < 0 && (errno == EINTR || errno == EAGAIN || closed_under_us())) return -1;
+  if (n <= 0) note_end(s, n);
+  return still_names(fd, s) ? n > 0 : -1;
+}
+
+namespace {
+
+// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after handlers
+// with SA_RESTART. poll() does not say which it was, so all that there are have to be of that kind.
+bool handlers_restart() {
+  KeepErrno keep;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action {};
+    if (set_action(number, nullptr, &action) != 0) continue;
+    const bool handled = action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+    if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
+  if (errno != EINTR || sent > 0 || deadline != kNoDeadline || since.interrupted()) return false;
+  if (!since.handled()) return handlers_restart();  // it was set past the C library
+  since.begin();
+  return true;
+}
+
+int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
+  const Disturbed here;
+  (void)release_memory();
+  if (!since.handled()) return real().poll(p, 1, timeout_ms);
+  errno = EINTR;
+  return -1;
+}
+
+int ask_nonblocking(int fd, Socket& s) {
+  const int flags = sys::fcntl(fd, F_GETFL);
+  const int known = flags >= 0 && (flags & O_NONBLOCK) != 0 ? 1 : 0;
+  s.nonblocking.store(known, std::memory_order_relaxed);
+  return known;
+}
+
+}  // namespace clan::preload

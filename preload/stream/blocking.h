@@ -1,0 +1,58 @@
+// Calls that wait: their time limits, the signals that end them, and their sleep in the kernel.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "clan/wait.h"
+#include "os/signals.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// When a blocking call gives up. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
+std::uint64_t deadline_of(int fd, int option);
+
+/// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
+int time_left_ms(std::uint64_t deadline, int most);
+
+/// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and cancellation
+/// are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after a signal;
+/// nor does the kernel begin one anew that has a time-out. 1: there is a byte; 0: something is to be looked at; or -1
+/// with errno.
+int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since);
+
+/// The sleep of a send has failed. False: so does the send.
+bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
+
+/// Sleeps in poll(), until the send's descriptor says something, but not without looking at what has run.
+int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since);
+
+/// As is_nonblocking(), when it is not known or another process may have changed it.
+int ask_nonblocking(int fd, Socket& s);
+
+/// O_NONBLOCK, or FIONBIO.
+inline bool is_nonblocking(int fd, Socket& s) {
+  const int known = s.nonblocking.load(std::memory_order_relaxed);
+  const bool asks = known < 0 || s.inherited.load(std::memory_order_relaxed);
+  return (asks ? ask_nonblocking(fd, s) : known) != 0;
+}
+
+/// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing to
+/// spin for. `sleep()` sees to signal handlers that have run.
+template <typename Ready, typename Sleep>
+void wait_for(std::optional<Waiter>* at, const SinceEntry& since, Awaited peer, Ready&& ready,
+              Sleep&& sleep) {
+  Waited waited = Waited::kTimedOut;
+  if (at != nullptr && *at) {
+    const Disturbed here;
+    waited = (*at)->wait([&] { return ready() || since.handled(); }, peer, kNoDeadline, sleep);
+  }
+  if (waited == Waited::kTimedOut || (waited == Waited::kReady && since.handled())) (void)sleep();
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,88 @@
+#include "stream/close.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "clan/socket_face.h"
+#include "migrate/demote.h"
+#include "migrate/resend.h"
+#include "os/real.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "stream/doorbell.h"
+#include "stream/ending.h"
+#include "stream/gate_wait.h"
+#include "stream/poll_tcp.h"
+#include "stream/readiness.h"
+#include "stream/ring.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kReset;
+using socket_face::kSending;
+using socket_face::kState;
+
+}  // namespace
+
+void shared_close(int fd, Socket& s, bool others) {
+  KeepErrno keep;
+  // What the kernel does at the last close is a matter of the open file, whoever closes last.
+  linger lingers{};
+  socklen_t size = sizeof lingers;
+  sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
+  const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
+  if (at_once) s.mine().words[kState].fetch_or(kReset, std::memory_order_acq_rel);
+  if (s.left_at_exit.load()) return;
+  if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
+  // Others go on, or will when they follow.
+  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1 || others) return;
+  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
+  const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
+  const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
+  s.mine().words[kState].fetch_or(socket_face::kClosed | reset, std::memory_order_acq_rel);
+  look_at_kernel(fd, s);
+  swallow_doorbells(fd, s);  // nobody is left who could sleep for them, and unread they would make a reset
+  // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once, behind all bytes. Not
+  // while a call is under way, which goes on until it returns.
+  if (!unread && !at_once && s.refs.load() == 1 && (state_of(s.mine()) & (kSending | kGone)) == kSending &&
+      (state_of(s.theirs()) & kLeaving) == 0) {
+    (void)s.pipe.end_sending();
+  }
+  if (unread) {
+    const linger now{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
+}
+
+int shared_shutdown(int fd, Socket& s, int how) {
+  const Undisturbed undisturbed;
+  if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
+  if (how == SHUT_WR || how == SHUT_RDWR) {
+    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+    Patience patience(fd, s);
+    do {
+      if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
+        // Our bytes go by TCP, and so does their end.
+        while (resends(fd, s)) {
+          const Disturbed here;
+          sys::poll(nullptr, 0, 1);
+        }
+        return real().shutdown(fd, how);
+      }
+      if (must_ring(s, s.pipe.end_sending())) ring_doorbell(fd, s);
+      // Else just going back.
+    } while (sender.ended.load(std::memory_order_relaxed) != 1 && patience.wait());
+  }
+  // Whoever sleeps on this descriptor here has to notice.
+  if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);
+  return 0;
+}
+
+}  // namespace clan::preload

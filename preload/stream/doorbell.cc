@@ -1,0 +1,124 @@
+#include "stream/doorbell.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/socket.h"
+#include "stream/gate_wait.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kBells;
+using socket_face::kDoorbells;
+using socket_face::kSwallowed;
+
+constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
+constexpr std::uint64_t kRingers = socket_face::kBellsClosed - 1;
+constexpr std::uint64_t kForAnotherNs = 2'000'000;       ///< how long one who rings waits for another
+constexpr std::uint64_t kForNobodyNs = 100'000'000;      ///< and a leaver for one who is not named
+constexpr std::uint64_t kForRingerNs = 10'000'000'000u;  ///< and for one who is, and lives
+
+// By its name in kBells. When in doubt: yes.
+bool lives(std::uint64_t bells) {
+  KeepErrno keep;
+  const auto thread = static_cast<pid_t>(bells >> socket_face::kRinger);
+  return thread > 0 && sys::exists(thread);
+}
+
+}  // namespace
+
+Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
+  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
+  std::uint64_t end = 0;
+  for (std::uint64_t now = bells_.load(std::memory_order_relaxed);;) {
+    if ((now & socket_face::kBellsClosed) != 0) {
+      allowed_ = false;
+      return;
+    }
+    const std::uint64_t other = now & kRingersName;
+    std::uint64_t next = now + 1;
+    if (other == 0) {
+      next |= me;
+    } else if (other != me) {  // else a signal has come between
+      const std::uint64_t time = monotonic_ns();
+      if (end == 0) end = time + kForAnotherNs;
+      if (time < end) {
+        sched_yield();
+        now = bells_.load(std::memory_order_relaxed);
+        continue;
+      }
+      if (!lives(now)) next = (now & ~kRingersName) | me;  // it was killed: its place is taken
+    }
+    // PAIR face.bells
+    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed))
+      continue;
+    me_ = (next & kRingersName) == me && other != me ? me : 0;
+    return;
+  }
+}
+
+Ringing::~Ringing() {
+  if (!allowed_) return;
+  std::uint64_t now = bells_.load(std::memory_order_relaxed), next;
+  do {
+    next = now - 1;
+    if (me_ != 0 && (now & kRingersName) == me_) next &= ~kRingersName;
+    // PAIR face.bells: the doorbell has been sent
+  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed));
+}
+
+bool silence(PipePage::Face& face) {
+  auto& bells = face.words[kBells];
+  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
+  const std::uint64_t start = monotonic_ns();
+  std::uint64_t now =
+      bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  std::uint64_t unnamed_since = 0;
+  for (int turns = 1; (now & kRingers) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
+    const std::uint64_t other = now & kRingersName, time = monotonic_ns();
+    if (other == me || time - start > kForRingerNs) return false;
+    if (other == 0) {
+      if (unnamed_since == 0) unnamed_since = time;
+      if (time - unnamed_since > kForNobodyNs) return true;  // killed, nearly for sure
+    } else if (turns % 64 == 0 && !lives(now)) {
+      bells.compare_exchange_strong(now, (now & ~kRingersName) - 1, std::memory_order_acq_rel);
+      continue;
+    }
+    sched_yield();
+  }
+  return true;
+}
+
+bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
+  Draining draining(fd, s);
+  char bytes[64];
+  auto& swallowed = s.mine().words[kSwallowed];
+  for (;;) {
+    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    const std::uint64_t rung = std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
+    if (had >= rung) return true;
+    const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    note_end(s, n);
+    if (n <= 0) return true;
+    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+  }
+}
+
+bool ringer_was_killed(const Socket& s) {
+  const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
+  return (bells & kRingers) != 0 && (bells & kRingersName) != 0 && !lives(bells);
+}
+
+}  // namespace clan::preload

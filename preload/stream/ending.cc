@@ -1,0 +1,80 @@
+#include "stream/ending.h"
+
+#include <poll.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/socket_face.h"
+#include "migrate/demote.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/socket.h"
+#include "stream/poll_tcp.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kReset;
+using socket_face::kSending;
+using socket_face::kSwallowed;
+
+}  // namespace
+
+void look_for_end(int fd, Socket& s) {
+  pollfd p{fd, POLLRDHUP, 0};
+  if (sys::poll(&p, 1, 0) <= 0 || leave_alone(fd, s))
+    return;  // the end of what is TCP's alone is TCP's to tell
+  char byte;
+  const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  note_end(s, n);
+  if (n <= 0) return;
+  if ((p.revents & POLLERR) != 0) s.kernel_error.store(true);
+  if ((p.revents & POLLRDHUP) != 0) note_end(s, 0);
+}
+
+bool was_reset(const Socket& s) {
+  if (!s.kernel_end.load() && !s.kernel_error.load()) return false;
+  const std::uint64_t theirs = state_of(s.theirs());
+  // Who sends by TCP may have half-closed, and read on.
+  const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
+  // Who has gone, or never came, and read all doorbells, left other bytes unread.
+  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) &&
+                      s.kernel_error.load() &&
+                      s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
+                          s.mine().words[kDoorbells].load(std::memory_order_relaxed);
+  return died || by_tcp || (theirs & kReset) != 0;
+}
+
+ssize_t ended(Socket& s) {
+  if (was_reset(s) && !s.reset_told.exchange(true)) {
+    errno = ECONNRESET;
+    return -1;
+  }
+  return 0;
+}
+
+ssize_t broken_pipe(int flags) {
+  if ((flags & MSG_NOSIGNAL) == 0) {
+    // To this thread, as the kernel does.
+    sys::call(SYS_tgkill, ::getpid(), static_cast<pid_t>(sys::call(SYS_gettid)), SIGPIPE);
+  }
+  errno = EPIPE;
+  return -1;
+}
+
+int take_error(int fd, Socket& s) {
+  look_at_kernel(fd, s);
+  int error = 0;
+  socklen_t size = sizeof error;
+  sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (s.back_in.load(std::memory_order_acquire) || s.kernel_says.load()) return error;
+  return was_reset(s) && !s.reset_told.exchange(true) ? ECONNRESET : 0;
+}
+
+}  // namespace clan::preload

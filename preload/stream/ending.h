@@ -1,0 +1,49 @@
+// The end of a connection that has moved: what the kernel says of it, and what calls say of it.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/pipe.h"
+#include "state/buffers.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Notes the end of TCP, whatever is still to be read before it.
+void look_for_end(int fd, Socket& s);
+
+/// The kernel resets a connection whose reader left doorbells unread too, so its word alone does not count:
+/// the peer said so when it closed, or died and left bytes unread.
+bool was_reset(const Socket& s);
+
+/// The peer's TCP is closed or reset and the pipe is empty: what recv says.
+ssize_t ended(Socket& s);
+
+// What the pipe has done is all; what it could not do is errno.
+inline bool failed(const Pipe::Done& done) {
+  if (done.err == 0) return false;
+  errno = done.err == EPROTO ? ECONNRESET : done.err == EFAULT ? EFAULT : EAGAIN;
+  return true;
+}
+
+/// What send says to an end that nobody reads. `flags`: MSG_NOSIGNAL.
+ssize_t broken_pipe(int flags);
+
+/// SO_ERROR, which is told once.
+int take_error(int fd, Socket& s);
+
+constexpr std::uint64_t kCheckNs = 1'000'000;  ///< how often a busy sender asks whether the peer is alive
+
+/// It is time to ask whether the peer is alive.
+inline bool check_due(Socket& s) {
+  const std::uint64_t now = monotonic_ns();
+  if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
+  s.checked_ns.store(now, std::memory_order_relaxed);
+  share_memory_anew(now);
+  return true;
+}
+
+}  // namespace clan::preload

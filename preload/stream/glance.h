@@ -1,0 +1,30 @@
+// What a few loads tell of a connection that has moved.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "clan/socket_face.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// readiness() has nothing to say but perhaps POLLOUT. False means that it has to be asked.
+inline bool nothing_new(const Socket& s) {
+  const bool plain =
+      s.drained.load(std::memory_order_acquire) && !s.kernel_end.load(std::memory_order_relaxed) &&
+      !s.kernel_error.load(std::memory_order_relaxed) && !s.shut_read.load(std::memory_order_relaxed) &&
+      !s.back_in.load(std::memory_order_relaxed);
+  constexpr std::uint64_t kDemotes = socket_face::kLeaving | socket_face::kGone;
+  return plain && s.pipe.seems_empty() &&
+         (s.theirs().words[socket_face::kState].load(std::memory_order_acquire) & kDemotes) ==
+             0;  // PAIR face.state
+}
+
+/// Its record lies in the pipe: the peer sends no more.
+inline bool has_ended(const Socket& s) {
+  // relaxed: a hint; the record says
+  return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,50 @@
+// Buffers of one call, and parts of them.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace clan::preload {
+
+constexpr int kMostBuffers = 64;
+
+inline std::size_t total(const iovec* buffers, int count) {
+  std::size_t n = 0;
+  for (int i = 0; i < count; ++i) n += buffers[i].iov_len;
+  return n;
+}
+
+// Null buffers discard; the kernel has a flag for it.
+inline int discarding(const iovec* buffers, int count) {
+  return count > 0 && buffers[0].iov_base == nullptr && buffers[0].iov_len > 0 ? MSG_TRUNC : 0;
+}
+
+inline msghdr message_of(const iovec* buffers, int count) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(buffers);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  return message;
+}
+
+// The buffers behind the first `skip` bytes, at most `most` bytes of them.
+struct Part {
+  iovec buffers[kMostBuffers];
+  int count = 0;
+  Part(const iovec* from, int n, std::size_t skip, std::size_t most = ~std::size_t{0}) {
+    for (int i = 0; i < n && count < kMostBuffers && most > 0; ++i) {
+      if (skip >= from[i].iov_len) {
+        skip -= from[i].iov_len;
+        continue;
+      }
+      auto* base = static_cast<char*>(from[i].iov_base);
+      const std::size_t length = std::min(from[i].iov_len - skip, most);
+      buffers[count++] = {base == nullptr ? nullptr : base + skip, length};
+      most -= length;
+      skip = 0;
+    }
+  }
+};
+
+}  // namespace clan::preload

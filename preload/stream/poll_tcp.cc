@@ -1,0 +1,113 @@
+#include "stream/poll_tcp.h"
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/answer.h"
+#include "migrate/demote_end.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/hooks.h"
+#include "state/socket.h"
+#include "stream/doorbell.h"
+#include "stream/ending.h"
+#include "stream/gate_wait.h"
+#include "stream/glance.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kLeaving;
+
+}  // namespace
+
+bool others_sleep(const Socket& s) {
+  return s.inherited.load(std::memory_order_relaxed) || s.data_sleepers.load() > 0 ||
+         s.room_sleepers.load() > 0 || watcher_sleeps(s, 0);
+}
+
+namespace {
+
+bool others_want_room(const Socket& s) {
+  return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT | POLLWRNORM);
+}
+
+}  // namespace
+
+bool enough_bytes(const Socket& s, std::size_t of_tcp) {
+  const auto low_water = static_cast<std::uint64_t>(s.low_water.load(std::memory_order_relaxed));
+  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s);
+}
+
+namespace {
+
+// Something that somebody who sleeps would want to know of.
+bool worth_waking(const Socket& s) {
+  const PipeFront front = s.pipe.front();
+  // After kLeave, TCP's own bytes wake everybody.
+  if (front != PipeFront::kNothing && front != PipeFront::kLeave &&
+      (front != PipeFront::kBytes || enough_bytes(s))) {
+    return true;
+  }
+  return others_want_room(s) && s.pipe.writable();
+}
+
+// A doorbell wakes everybody who sleeps in the kernel on this socket, but only those who get the processor
+// before it is taken away. So when others may sleep, it stays as long as it has something to tell:
+//
+//   1 count the doorbells   2 ask for another, in the others' name   3 look into the pipe   4 drop those of 1
+//
+// Whatever those of 1 told of was in the pipe at 3. What came later rings again, because of 2.
+bool drop_doorbells(int fd, Socket& s) {
+  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+  if (!doorbells_waiting(s)) return true;
+  // Not those rung since: somebody may have gone to sleep meanwhile, and they are for him.
+  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), true;
+  s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
+  if (worth_waking(s)) return false;
+  swallow_doorbells(fd, s, rung);
+  return true;
+}
+
+}  // namespace
+
+bool look_at_kernel(int fd, Socket& s) {
+  if (s.back_in.load(std::memory_order_acquire)) return true;
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0)
+    (void)answer_leaving(fd, s);
+  if (!s.drained.load(std::memory_order_acquire)) {
+    Draining draining(fd, s);
+    std::size_t certain = 0;
+    const ssize_t left = left_in_tcp(fd, s, &certain);
+    if (left != 0) {
+      look_for_end(fd, s);
+      return true;
+    }
+  }
+  const bool dropped = drop_doorbells(fd, s);
+  look_for_end(fd, s);
+  return dropped;
+}
+
+bool take_doorbells(int fd, Socket& s) {
+  const bool only_bells = s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
+                          !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
+                          (state_of(s.theirs()) & kLeaving) == 0;
+  if (!only_bells) return look_at_kernel(fd, s);
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  return drop_doorbells(fd, s);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,120 @@
+#include "stream/readiness.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "migrate/answer.h"
+#include "migrate/demote_end.h"
+#include "migrate/resend.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/socket.h"
+#include "stream/ending.h"
+#include "stream/gate_wait.h"
+#include "stream/glance.h"
+#include "stream/poll_tcp.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kSending;
+using socket_face::kSwallowed;
+
+}  // namespace
+
+short readiness(int fd, Socket& s, bool look) {
+  const Undisturbed undisturbed;
+  if (look) look_at_kernel(fd, s);
+  KeepErrno keep;
+  const bool reads_kernel = s.back_in.load(std::memory_order_acquire) || came_back(fd, s);
+  const bool by_tcp = sends_tcp(s);  // perhaps only since then
+  short ready = 0;
+  bool hung_up = false;
+  if (reads_kernel || by_tcp) {
+    pollfd p{fd, static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)), 0};
+    if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
+    if (resends(fd, s)) ready &= static_cast<short>(~POLLOUT);
+    if (reads_kernel) return ready;
+    hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
+    ready &= POLLOUT;
+  }
+  const bool gone = s.kernel_end.load() || s.kernel_error.load();
+  if (!s.drained.load(std::memory_order_acquire)) {
+    std::size_t certain = 0;
+    Draining draining(fd, s);
+    if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
+        enough_bytes(s, certain)) {
+      ready |= POLLIN;
+    }
+  }
+  if (s.drained.load(std::memory_order_acquire)) {
+    const PipeFront front = s.pipe.front();
+    const bool enough = front != PipeFront::kBytes || enough_bytes(s);
+    if (front != PipeFront::kNothing && front != PipeFront::kLeave && enough) ready |= POLLIN;
+    // As in TCP, the end is known before the bytes in front of it are read.
+    if (has_ended(s)) ready |= POLLRDHUP;
+    if (front == PipeFront::kBroken) ready |= POLLERR | POLLHUP;
+  }
+  if (gone) {
+    ready |= POLLIN | POLLRDHUP;
+    pollfd p{fd, 0, 0};
+    if (was_reset(s)) {
+      ready |= POLLERR | POLLHUP;
+    } else if (s.kernel_says.load() && sys::poll(&p, 1, 0) > 0) {
+      ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
+    }
+  }
+  if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
+  const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
+  if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
+  if (!by_tcp && (gone || ended_here || s.pipe.writable())) ready |= POLLOUT;
+  return ready;
+}
+
+bool prepare_sleep(Socket& s, short events) {
+  const Undisturbed undisturbed;
+  // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller waits for.
+  bool sleeps = true;
+  if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
+    sleeps = !s.drained.load(std::memory_order_acquire);
+  }
+  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room()) sleeps = false;
+  return sleeps;
+}
+
+int bytes_to_read(int fd, Socket& s) {
+  int n = 0;
+  KeepErrno keep;
+  if (s.back_in.load(std::memory_order_acquire)) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
+  const std::uint64_t theirs = state_of(s.theirs());
+  Draining draining(fd, s);
+  bool all_of_tcp = s.drained.load(std::memory_order_acquire);
+  if (!all_of_tcp) {
+    std::size_t certain = 0;
+    const ssize_t left = left_in_tcp(fd, s, &certain);
+    if (left > 0) n = static_cast<int>(certain);
+    all_of_tcp = left >= 0 && static_cast<std::size_t>(left) == certain && (theirs & kSending) != 0;
+  }
+  if (!all_of_tcp) return n;
+  const bool more_by_tcp = (theirs & kGone) != 0 && s.drained.load(std::memory_order_acquire);
+  int queued = 0;
+  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) {
+    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_relaxed);
+    const std::uint64_t bells = rung - s.mine().words[kSwallowed].load(std::memory_order_relaxed);
+    if (static_cast<std::uint64_t>(queued) > bells) n += queued - static_cast<int>(bells);
+  }
+  return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
+}
+
+}  // namespace clan::preload

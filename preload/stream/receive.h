@@ -1,0 +1,13 @@
+// Reading from a socket that has moved.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Returns what recvmsg would, with errno. `flags` as there. The socket is shared().
+ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags);
+
+}  // namespace clan::preload

@@ -1,0 +1,82 @@
+#include "stream/ring.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/socket_face.h"
+#include "migrate/answer.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/fd_table.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "stream/doorbell.h"
+#include "stream/gate_wait.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kLeaving;
+
+}  // namespace
+
+bool still_names(int fd, const Socket& s) {
+  if (hold(fd).get() == &s) return true;
+  errno = EBADF;
+  return false;
+}
+
+int descriptor_of(Socket& s) {
+  KeepErrno keep;
+  struct {
+    Socket* socket;
+    int fd;
+  } wanted{&s, -1};
+  for_each_socket(
+      [](int fd, Socket& one, void* argument) {
+        auto* w = static_cast<decltype(wanted)*>(argument);
+        if (&one == w->socket && sys::fcntl(fd, F_GETFD) >= 0) w->fd = fd;
+      },
+      &wanted);
+  return wanted.fd;
+}
+
+void ring_doorbell(int fd, Socket& s) {
+  KeepErrno keep;
+  auto& face = s.mine();
+  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0)
+    return (void)answer_leaving(fd, s);
+  // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
+  // just sending by TCP has to be through.
+  for (Patience patience(fd, s); !switch_sending(fd, s);) {
+    const std::uint64_t theirs = state_of(s.theirs());
+    if ((theirs & kLeaving) != 0 || (state_of(face) & kGone) != 0) return;
+    if ((theirs & socket_face::kAttached) == 0 || !patience.wait()) return;
+  }
+  if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  Ringing ringing(face);
+  if (!ringing) return;
+  face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
+  const char byte = 0;
+  while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno == EINTR) continue;
+    const int other = closed_under_us() ? descriptor_of(s) : -1;
+    if (other >= 0 && other != fd) {
+      fd = other;
+      continue;
+    }
+    face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
+    // EAGAIN: its queue is full of doorbells already. Else it is gone.
+    if (errno != EAGAIN && !closed_under_us()) s.kernel_error.store(true);
+    return;
+  }
+}
+
+}  // namespace clan::preload

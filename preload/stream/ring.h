@@ -1,0 +1,16 @@
+// Ringing the other end awake.
+#pragma once
+
+#include "state/socket.h"
+
+namespace clan::preload {
+
+void ring_doorbell(int fd, Socket& s);
+
+/// Some descriptor of it, or -1.
+int descriptor_of(Socket& s);
+
+/// False, with EBADF: another thread has closed the descriptor, and the number may be another file's by now.
+bool still_names(int fd, const Socket& s);
+
+}  // namespace clan::preload

@@ -1,0 +1,223 @@
+#include "stream/send.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "clan/wait.h"
+#include "migrate/demote.h"
+#include "migrate/resend.h"
+#include "os/real.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "stream/blocking.h"
+#include "stream/doorbell.h"
+#include "stream/ending.h"
+#include "stream/gate_wait.h"
+#include "stream/io_part.h"
+#include "stream/memory.h"
+#include "stream/poll_tcp.h"
+#include "stream/ring.h"
+#include "stream/sleeper.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kSending;
+
+constexpr int kLongestNapMs = 16;  ///< of a send that cannot be told of room
+
+}  // namespace
+
+ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  const Undisturbed undisturbed;
+  SinceEntry since;
+  const std::size_t wanted = total(buffers, count);
+  const bool may_wait = (flags & MSG_DONTWAIT) == 0;
+  // A send that may wait for a reader that reads need not fill all that TCP would take.
+  PipeRoom room = PipeRoom::kWindow;
+  std::size_t sent = 0;
+  int nap_ms = 1;
+  Patience ending(fd, s);
+  std::uint64_t deadline = 0;  ///< of SO_SNDTIMEO, from the first sleep on
+  UntilOpen until(fd, s);
+  for (;;) {
+    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+    const bool gone = (state_of(s.mine()) & kGone) != 0;
+    if (gone && sent > 0) return static_cast<ssize_t>(sent);
+    if (gone && resends(fd, s)) {
+      if (!may_wait || is_nonblocking(fd, s)) {
+        errno = EAGAIN;
+        return -1;
+      }
+      const Disturbed here;
+      sys::poll(nullptr, 0, 1);
+      continue;
+    }
+    // Left unread, they would make our death a reset, which drops what we have sent by TCP.
+    if (gone && doorbells_waiting(s)) look_at_kernel(fd, s);
+    if (gone || !switch_sending(fd, s)) {
+      // Still by TCP, or again. The counter keeps the switch from happening under us.
+      Slot& slot = *s.slot.load(std::memory_order_acquire);
+      const bool waits = may_wait && !is_nonblocking(fd, s);
+      {
+        const Slot::UnderWay counted(slot.sends);
+        if (!counted) {
+          (void)until.wait(slot.sends);
+          continue;
+        }
+        if (gone) {
+          const msghdr message = message_of(buffers, count);
+          const Disturbed here;
+          return real().sendmsg(fd, &message, flags);
+        }
+        if ((state_of(s.mine()) & kSending) != 0) continue;
+        Part part(buffers, count, sent);
+        const msghdr message = message_of(part.buffers, part.count);
+        const long n =
+            sys::call(SYS_sendmsg, fd, &message, flags | MSG_DONTWAIT | (sent > 0 ? MSG_NOSIGNAL : 0));
+        // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
+        if (n < static_cast<long>(wanted - sent)) s.full.fetch_add(1, std::memory_order_relaxed);
+        if (n < 0 && (errno != EAGAIN || !waits)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+        if (n > 0) {
+          sent += static_cast<std::size_t>(n);
+          give_up_on_peer(fd, s);
+        }
+        if (sent == wanted || !waits) return static_cast<ssize_t>(sent);
+      }
+      // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that to switch;
+      // the peer may read nothing until then.
+      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
+      const int timeout = time_left_ms(deadline, kLongestNapMs);
+      if (timeout == 0) {
+        if (sent > 0) return static_cast<ssize_t>(sent);
+        errno = EAGAIN;
+        return -1;
+      }
+      pollfd p{fd, POLLOUT, 0};
+      if (sleep_in_send(&p, timeout, since) < 0 && !goes_on(sent, deadline, since)) {
+        return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+      }
+      continue;
+    }
+    if (sender.ended.load(std::memory_order_relaxed) == 1) {
+      return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
+    }
+    if ((state_of(s.theirs()) & kLeaving) != 0) {
+      look_at_kernel(fd, s);
+    } else if (!s.rang.load(std::memory_order_relaxed) && check_due(s)) {  // else the doorbell tells
+      // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see any more.
+      KeepErrno keep;
+      pollfd p{fd, POLLRDHUP, 0};
+      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd, s);
+    }
+    if (s.kernel_end.load() || s.kernel_error.load()) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      if (was_reset(s)) {
+        if (s.reset_told.exchange(true)) return broken_pipe(flags);
+        errno = ECONNRESET;
+        return -1;
+      }
+      // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
+      s.kernel_says.store(true);
+      const msghdr message = message_of(buffers, count);
+      const Disturbed here;
+      return real().sendmsg(fd, &message, flags);
+    }
+    Pipe::Done done;
+    if (sent == 0) {
+      done = s.pipe.send(buffers, count, room);
+    } else {
+      Part part(buffers, count, sent);
+      done = s.pipe.send(part.buffers, part.count, room);
+    }
+    if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
+      if ((state_of(s.mine()) & kGone) != 0) continue;
+      if ((!may_wait || is_nonblocking(fd, s)) && sender.ended.load() != 1) {
+        if (sent > 0) return static_cast<ssize_t>(sent);
+        s.full.fetch_add(1, std::memory_order_relaxed);
+        errno = EAGAIN;
+        return -1;
+      }
+      if (!ending.wait()) return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
+      continue;
+    }
+    const bool rings = must_ring(s, done);
+    if (rings) {
+      ring_doorbell(fd, s);
+      if (s.kernel_error.load() && sent == 0) continue;  // nobody is there who could read it
+    }
+    if (s.rang.load(std::memory_order_relaxed) != rings) s.rang.store(rings, std::memory_order_relaxed);
+    if (s.pipe.is_large()) [[unlikely]]
+      owe_memory(fd, s, false);
+    sent += done.bytes;
+    if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+    if (sent == wanted) return static_cast<ssize_t>(sent);
+    const bool waits = may_wait && !is_nonblocking(fd, s);
+    if (room == PipeRoom::kWindow && !waits) {
+      room = PipeRoom::kWhole;
+      continue;
+    }
+    if (done.bytes > 0) continue;
+    s.full.fetch_add(1, std::memory_order_relaxed);
+    if (!waits) {
+      if (sent > 0) return static_cast<ssize_t>(sent);
+      look_at_kernel(fd, s);
+      if (s.kernel_end.load() || s.kernel_error.load()) continue;
+      errno = EAGAIN;
+      return -1;
+    }
+    bool over = false;
+    auto sleep = [&] {
+      const Undisturbed again;
+      const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
+      // Whoever sleeps here for the peer's bytes needs the doorbells.
+      const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
+      std::optional<Sleeper> sleeper(std::in_place, s, false, true);
+      if (!s.pipe.want_room(room)) return false;
+      s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+      // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
+      // would make this return at once, so then only a short nap is taken.
+      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
+      pollfd p{fd, POLLIN | POLLRDHUP, 0};
+      int most = -1;
+      if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others) {
+        p.events = 0;
+        most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
+      }
+      if (room == PipeRoom::kWindow) most = 1;
+      const int timeout = time_left_ms(deadline, most);
+      if (timeout == 0) {
+        errno = EAGAIN;
+        over = true;
+        return false;
+      }
+      const int woken = sleep_in_send(&p, timeout, since);
+      if (woken == 0) room = PipeRoom::kWhole;  // it does not read
+      sleeper.reset();
+      over = (woken < 0 && !goes_on(sent, deadline, since)) || !still_names(fd, s);
+      if (!over) look_at_kernel(fd, s);
+      return true;
+    };
+    wait_for(
+        &s.send_wait, since, Awaited{s.pipe.peer_cpu()}, [&] { return s.pipe.writable(room); },
+        sleep);
+    if (over) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
+  }
+}
+
+}  // namespace clan::preload

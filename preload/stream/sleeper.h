@@ -1,0 +1,32 @@
+// Threads of this process that sleep in the kernel on a socket that has moved.
+#pragma once
+
+#include <cstring>
+
+#include "os/sock_diag.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before the calls
+/// that ask to be rung; when it goes, the thread wants no doorbells any more. Who has one does not
+/// look_at_kernel(), which would take it for somebody else.
+class Sleeper {
+ public:
+  explicit Sleeper(Socket& s, bool for_data, bool for_room) : s_(s), data_(for_data), room_(for_room) {
+    if (data_) s_.data_sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (room_) s_.room_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Sleeper() {
+    if (data_) s_.pipe.unwant_data(), s_.data_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (room_) s_.room_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  Socket& s_;
+  bool data_, room_;
+};
+
+}  // namespace clan::preload

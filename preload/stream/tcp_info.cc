@@ -1,0 +1,100 @@
+// getsockopt(TCP_INFO) of a connection that has moved, or had: the kernel's, with the bytes that
+// went by the pipe and without doorbells. What is in the pipe counts as sent, acknowledged and
+// received, as it is with the peer. Segments, round-trip times and windows stay those of TCP.
+#include "stream/tcp_info.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "clan/clock.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/socket.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kSending;
+using socket_face::kSwitchAt;
+
+std::uint64_t pipe_bytes(const Socket& s, int end) {
+  return s.pipe.page().ends[end].sender.bytes.load(std::memory_order_relaxed);
+}
+
+// Of `counted` bytes of TCP those that the application wrote: all up to the switch, or all but the
+// doorbells when it writes there again. `besides`: bytes that are counted and nobody wrote.
+std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face, std::uint64_t besides) {
+  const std::uint64_t state = state_of(face);
+  if ((state & kSending) == 0) return counted;
+  auto relaxed = std::memory_order_relaxed;  // the peer's word, and bounded by the kernel's
+  if ((state & kGone) == 0) return std::min(counted, face.words[kSwitchAt].load(relaxed) + besides);
+  return counted - std::min(counted, face.words[kDoorbells].load(relaxed));
+}
+
+// Raises a counter that never falls, and says since when it stands, in ms. A change is noticed when
+// somebody asks, so the time is one by which it had happened.
+struct Told {
+  std::uint64_t value;
+  std::uint32_t quiet_ms;
+};
+Told tell(Socket::Counter& counter, std::uint64_t value, std::uint64_t now) {
+  std::uint64_t told = counter.told.load(std::memory_order_relaxed);
+  while (value > told) {
+    if (!counter.told.compare_exchange_weak(told, value, std::memory_order_relaxed)) continue;
+    // It may have happened at any time since the last question: just now, then.
+    counter.changed_ns.store(now, std::memory_order_relaxed);
+    return {value, 0};
+  }
+  const std::uint64_t since = counter.changed_ns.load(std::memory_order_relaxed);
+  return {told, static_cast<std::uint32_t>((now - std::min(now, since)) / 1'000'000)};
+}
+
+}  // namespace
+
+void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
+  const auto state = s.state.load(std::memory_order_acquire);  // PAIR preload.shared
+  if (s.anew.load()) return;
+  if ((state != Socket::State::kShared && state != Socket::State::kKernel) || !s.pipe) return;
+  KeepErrno keep;
+  // The application's may be cut short, of an older <netinet/tcp.h>.
+  tcp_info info{};
+  socklen_t whole = sizeof info;
+  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &whole) != 0) return;
+  const std::uint64_t now = monotonic_ns();
+  const std::uint64_t out = pipe_bytes(s, s.pipe.end()), in = pipe_bytes(s, 1 - s.pipe.end());
+  const Told sent =
+      tell(s.told_sent, applications(info.tcpi_bytes_sent, s.mine(), info.tcpi_bytes_retrans) + out, now);
+  // The client's SYN counts as a byte that was acknowledged.
+  const Told acked =
+      tell(s.told_acked, applications(info.tcpi_bytes_acked, s.mine(), s.client ? 1 : 0) + out, now);
+  const Told received =
+      tell(s.told_received, applications(info.tcpi_bytes_received, s.theirs(), 0) + in, now);
+  const bool by_pipe = !sends_tcp(s);
+  auto put = [&](std::size_t at, auto field) {
+    if (at + sizeof field <= size) std::memcpy(static_cast<char*>(value) + at, &field, sizeof field);
+  };
+#define CLAN_PUT(field, is) put(offsetof(tcp_info, field), static_cast<decltype(tcp_info::field)>(is))
+  CLAN_PUT(tcpi_bytes_sent, sent.value);
+  CLAN_PUT(tcpi_bytes_acked, acked.value);
+  CLAN_PUT(tcpi_bytes_received, received.value);
+  if (out > 0) CLAN_PUT(tcpi_last_data_sent, std::min(info.tcpi_last_data_sent, sent.quiet_ms));
+  if (in > 0) {
+    CLAN_PUT(tcpi_last_data_recv, std::min(info.tcpi_last_data_recv, received.quiet_ms));
+  }
+  // What TCP has not sent or not been told of are doorbells.
+  if (by_pipe) {
+    CLAN_PUT(tcpi_notsent_bytes, 0);
+    CLAN_PUT(tcpi_unacked, 0);
+  }
+#undef CLAN_PUT
+}
+
+}  // namespace clan::preload

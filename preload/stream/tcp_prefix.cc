@@ -1,0 +1,163 @@
+#include "stream/tcp_prefix.h"
+
+#include <linux/bpf.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/log.h"
+#include "clan/socket_face.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "state/face.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kCorked;
+using socket_face::kDoorbells;
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kNodelay;
+using socket_face::kSending;
+using socket_face::kState;
+using socket_face::kSwallowed;
+using socket_face::kSwitchAt;
+
+// The kernel counts a FIN as a byte received, but not as one queued.
+bool fin_counted(Socket& s, const tcp_info& info) {
+  switch (info.tcpi_state) {
+    case BPF_TCP_CLOSE_WAIT:
+    case BPF_TCP_LAST_ACK:
+    case BPF_TCP_CLOSING:
+    case BPF_TCP_TIME_WAIT: s.fin_counted.store(true); break;
+    case BPF_TCP_CLOSE: {
+      // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
+      auto& theirs = s.theirs().words;
+      const std::uint64_t most = theirs[kSwitchAt].load() + theirs[kDoorbells].load();
+      if ((state_of(s.theirs()) & (kSending | kGone)) == kSending && info.tcpi_bytes_received == most + 1) {
+        s.fin_counted.store(true);
+      }
+      break;
+    }
+    default: break;
+  }
+  return s.fin_counted.load();
+}
+
+// Bytes that have been read from the kernel, ever.
+bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
+  for (;;) {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    int queued = 0, again = 0;
+    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return false;
+    if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+    // What arrived between the two questions counts as read for a moment: ask until nothing did.
+    if (sys::ioctl(fd, FIONREAD, &again) != 0) return false;
+    if (again != queued) continue;
+    *bytes = info.tcpi_bytes_received - static_cast<std::uint64_t>(queued);
+    if (fin_counted(s, info)) --*bytes;
+    return true;
+  }
+}
+
+bool is_set(int fd, int option_of_tcp) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return sys::getsockopt(fd, IPPROTO_TCP, option_of_tcp, &value, &size) == 0 && value != 0;
+}
+
+}  // namespace
+
+void recount_doorbells(int fd, Socket& s) {
+  std::uint64_t read = 0;
+  if ((state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read)) return;
+  const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  if (read <= before) return;
+  auto& swallowed = s.mine().words[kSwallowed];
+  const std::uint64_t bells = std::min(read - before, s.theirs().words[kDoorbells].load());
+  if (bells > swallowed.load(std::memory_order_relaxed)) swallowed.store(bells, std::memory_order_relaxed);
+}
+
+bool switch_sending_now(int fd, Socket& s) {
+  auto& mine = s.mine();
+  if ((state_of(mine) & kSending) != 0) return true;
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) return false;
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  // No send may be under way in the kernel, here or in a process that shares the socket.
+  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  const std::int32_t me = thread_id();
+  if (!Slot::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
+  std::uint64_t bytes = 0;
+  bool switched = (state_of(mine) & kSending) != 0;
+  const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
+  if (!switched && !over && sent_by_tcp(fd, &bytes)) {
+    // Doorbells must not wait for anything. What the program has set it goes on to see.
+    const int on = 1, off = 0;
+    const std::uint64_t options = (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
+                                  (is_set(fd, TCP_CORK) ? std::uint64_t{kCorked} : 0);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
+    // PAIR face.state: publishes kSwitchAt
+    mine.words[kState].fetch_or(kSending | options, std::memory_order_seq_cst);
+    // Whoever leaves says so and then looks whether we have switched: one of us sees the other.
+    switched = (state_of(s.theirs()) & kLeaving) == 0;
+    if (!switched) mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);
+    CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
+               static_cast<unsigned long long>(bytes));
+  }
+  Slot::open(slot.sends, me);
+  return switched;
+}
+
+ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
+  *certain = 0;
+  int queued = 0;
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+  if ((state_of(s.theirs()) & kSending) == 0) {
+    // It has not switched even now, so what was queued before we looked is no doorbell.
+    *certain = static_cast<std::size_t>(queued);
+    return 1;
+  }
+  std::uint64_t read = 0;
+  if (!read_by_tcp(fd, s, &read)) return -1;
+  const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // windows of TCP are smaller
+  if (until > read + kMostUnderWay) {
+    CLAN_WARN("fd %d: its pipe begins where it cannot; the connection is reset", fd);
+    reset_connection(fd);
+    s.kernel_error.store(true);
+    errno = ECONNRESET;
+    return -1;
+  }
+  if (read >= until) {
+    s.drained.store(true, std::memory_order_release);
+    CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(read));
+    return 0;
+  }
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+  *certain = std::min<std::size_t>(until - read, static_cast<std::size_t>(queued));
+  return static_cast<ssize_t>(until - read);
+}
+
+void note_end(Socket& s, ssize_t n) {
+  if (n == 0 && !s.shut_read.load()) s.kernel_end.store(true);  // else it is our own word
+  if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
+    s.error_taken.store(true);
+    s.kernel_error.store(true);
+  }
+}
+
+}  // namespace clan::preload

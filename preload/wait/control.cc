@@ -1,0 +1,204 @@
+#include "wait/control.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "clan/pipe.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "os/real.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "state/socket.h"
+#include "stream/poll_tcp.h"
+#include "wait/epoll_set.h"
+#include "wait/registration.h"
+#include "wait/shared_sets.h"
+
+namespace clan::preload {
+namespace {
+
+// A set in a set: the kernel has done what was asked, and we answer for what has moved in it.
+void note_nested(int epfd, int op, int fd, const epoll_event* event) {
+  Guard guard;
+  Set* inner = op == EPOLL_CTL_ADD ? make(fd) : find(fd);
+  Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
+  if (set == nullptr || inner == nullptr || inner == set) return;
+  Interest* i = inner->within;
+  while (i != nullptr && (i->set != set || i->fd != fd)) i = i->next_of_socket;
+  if (op == EPOLL_CTL_DEL) {
+    if (i != nullptr) remove(i);
+    return;
+  }
+  if (i == nullptr) {
+    i = new_interest();
+    if (i == nullptr || !add(*set, i)) return;
+    i->set = set;
+    i->nested = true;
+    i->inner = inner;
+    i->next_of_socket = std::exchange(inner->within, i);
+    i->moved = true;  // it is asked each time
+    ++set->moved;
+    ++set->nested;
+    set->plain.store(true, std::memory_order_relaxed);
+    i->fd = fd;
+    watch(*i);
+  }
+  i->events = event->events;
+  i->data = event->data;
+  i->fired = false;
+}
+
+// What the application wants of a socket that has moved, from now on.
+void ask_for(Interest& i, const epoll_event& event) {
+  i.events = event.events;
+  i.data = event.data;
+  i.fired = false;
+  i.out_told = false;
+  i.seen_in = ~std::uint64_t{0};
+  i.since = order_stamp() & PipeStamp::kTimeMask;
+  i.listed = false;
+  watch(i);
+  i.set->changes.fetch_add(1, std::memory_order_relaxed);
+  tell_sleepers(i, true);
+}
+
+// As far as the event goes.
+bool kernel_would_take(const epoll_event* event) {
+  constexpr std::uint32_t kWithExclusive =
+      EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+  return event != nullptr &&
+         ((event->events & EPOLLEXCLUSIVE) == 0 || (event->events & ~kWithExclusive) == 0);
+}
+
+// `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to remember it.
+int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before, bool* lost) {
+  if (before != nullptr && before->parked) {
+    KeepErrno keep;
+    sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
+  }
+  // One that has moved is asked for doorbells at once: of those that lie there already a thread
+  // asleep in the set would be told as of bytes.
+  epoll_event bells = for_doorbells(fd);
+  const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
+  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &bells : event);
+  if (rc != 0) return rc;
+  if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
+  Interest* i = set != nullptr ? new_interest() : nullptr;
+  if (i == nullptr || (i->set = set, !add(*set, i))) {
+    KeepErrno keep;
+    if (moved) sys::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event);
+    *lost = true;
+    return rc;
+  }
+  i->socket = &s;
+  i->fd = fd;
+  i->events = event->events;
+  i->data = event->data;
+  i->next_of_socket = s.interests;
+  s.interests = i;
+  // Who has gone back to TCP meanwhile sees this, or we see that below.
+  s.in_sets.store(true, std::memory_order_seq_cst);
+  i->since = order_stamp() & PipeStamp::kTimeMask;
+  if (s.shared()) {
+    KeepErrno keep;
+    moved ? answer_from_pipe(*i) : watch_doorbells(*i);
+    tell_sleepers(*i, true);
+  } else if (moved) {  // it has gone back to TCP meanwhile
+    KeepErrno keep;
+    change_to(*set, fd, event);
+  }
+  return rc;
+}
+
+// Asks the kernel. `epfd` is not in it.
+bool is_set(int fd, int epfd) {
+  KeepErrno keep;
+  return sys::epoll_ctl(fd, EPOLL_CTL_DEL, epfd, nullptr) != 0 && errno == ENOENT;
+}
+
+int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool* lost) {
+  Guard guard;
+  Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
+  Interest* i = set != nullptr ? find(*set, &s, fd) : nullptr;
+  if (op == EPOLL_CTL_ADD) {
+    if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
+      i->parked = false;
+      if (std::exchange(i->missed, false)) (void)look_at_kernel(fd, s);
+      ask_for(*i, *event);
+      return 0;
+    }
+    return control_add(epfd, fd, event, s, set, i, lost);
+  }
+  if (i != nullptr && i->parked) {
+    errno = ENOENT;
+    return -1;
+  }
+  if (i == nullptr || !i->moved) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    if (rc == 0 && i != nullptr) {
+      if (op == EPOLL_CTL_DEL) {
+        remove(i);
+      } else {
+        i->events = event->events;
+        i->data = event->data;
+      }
+    }
+    return rc;
+  }
+  if (op == EPOLL_CTL_DEL) {
+    // Programs take sockets out and put them in again with every message. Processes may share the set.
+    if (!s.inherited.load(std::memory_order_relaxed)) {
+      i->parked = true;
+      unwatch(*i);
+      return 0;
+    }
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    remove(i);
+    return rc;
+  }
+  if (op != EPOLL_CTL_MOD || event == nullptr || ((event->events | i->events) & EPOLLEXCLUSIVE) != 0) {
+    errno = event == nullptr ? EFAULT : EINVAL;
+    return -1;
+  }
+  ask_for(*i, *event);
+  return 0;
+}
+
+}  // namespace
+
+void note_plain(int epfd, int op) {
+  Set* set = op == EPOLL_CTL_ADD ? find(epfd) : nullptr;
+  if (set == nullptr || set->plain.load(std::memory_order_relaxed)) return;
+  set->plain.store(true, std::memory_order_relaxed);
+  set->changes.fetch_add(1, std::memory_order_relaxed);
+}
+
+int control(int epfd, int op, int fd, epoll_event* event) {
+  if (find(fd) != nullptr) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    if (rc == 0) note_nested(epfd, op, fd, event);
+    return rc;
+  }
+  Held s = hold_current(fd);
+  if (!s || s->stays_on_tcp()) note_plain(epfd, op);
+  if (!s && op == EPOLL_CTL_ADD) {
+    const int rc = real().epoll_ctl(epfd, op, fd, event);
+    // A set in which there is no socket yet. Now that it is in the other one, that cannot be in it.
+    if (rc == 0 && is_set(fd, epfd)) note_nested(epfd, op, fd, event);
+    return rc;
+  }
+  // Nothing to remember of one that stays on TCP for good.
+  if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
+  if (op != EPOLL_CTL_DEL && has_shared_sets() && changes_shared(epfd)) leave_pipe(fd, false);
+  bool lost = false;
+  const int rc = control_socket(epfd, op, fd, event, *s, &lost);
+  if (lost) never_move(fd, *s);
+  return rc;
+}
+
+}  // namespace clan::preload

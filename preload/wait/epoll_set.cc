@@ -1,0 +1,164 @@
+#include "wait/epoll_set.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/wait.h"
+#include "migrate/attach.h"
+#include "state/socket.h"
+#include "wait/list.h"
+#include "wait/owed_answers.h"
+#include "wait/registration.h"
+
+namespace clan::preload {
+namespace {
+
+std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
+Recycled<Interest> interest_pool;
+Recycled<Set> set_pool;
+
+}  // namespace
+
+constinit std::atomic<Set*> sets[kMostSets]{};
+constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets]{};
+constinit std::atomic<int> sets_end{0};
+
+Guard::Guard() {
+  lock_epoll();
+  t_owed.putting_off = true;
+}
+
+Guard::~Guard() {
+  t_owed.putting_off = false;
+  unlock_epoll();
+  if (t_owed.count > 0) pay_owed_answers();
+}
+
+void lock_epoll() {
+  while (lock_word.test_and_set(std::memory_order_acquire)) sched_yield();
+}
+
+void unlock_epoll() { lock_word.clear(std::memory_order_release); }
+bool try_lock_epoll() { return !lock_word.test_and_set(std::memory_order_acquire); }
+
+Set* make(int epfd) {
+  if (epfd < 0 || epfd >= kMostSets) return nullptr;
+  Set* set = sets[epfd].load(std::memory_order_relaxed);
+  if (set != nullptr) return set;
+  set = set_pool.take();
+  if (set == nullptr) return nullptr;
+  set->names = set->refs = 1;
+  set->epfd = epfd;
+  set->waiter.emplace(WaitOptions{});
+  set->plain = !is_empty(epfd);
+  set->seen_moves = moves_of_shared() - 1;
+  sets[epfd].store(set, std::memory_order_release);
+  sets_end = std::max(sets_end.load(), epfd + 1);
+  return set;
+}
+
+Interest* find(Set& set, const Socket* s, int fd) {
+  for (Interest* i = s->interests; i != nullptr; i = i->next_of_socket) {
+    if (i->set == &set && i->fd == fd) return i;
+  }
+  return nullptr;
+}
+
+bool add(Set& set, Interest* i) {
+  // Room in both lists, so that watch() cannot fail.
+  if (!set.interests.reserve(set.interests.count + 1)) return false;
+  if (!set.watched.reserve(set.interests.room) || !set.found.reserve(set.interests.room)) return false;
+  set.changes.fetch_add(1, std::memory_order_relaxed);
+  i->index = set.interests.count;
+  set.interests.at[set.interests.count++] = i;
+  set.remembered.store(set.interests.count, std::memory_order_seq_cst);
+  return true;
+}
+
+Interest* new_interest() { return interest_pool.take(); }
+
+void watch(Interest& i) {
+  i.heard_ns = i.set->now();
+  if (i.watched_at != Interest::kNowhere) return;
+  i.set->changes.fetch_add(1, std::memory_order_relaxed);
+  List<Interest*>& list = i.set->watched;
+  i.watched_at = list.count;
+  list.at[list.count++] = &i;
+}
+
+void unwatch(Interest& i) {
+  if (i.watched_at == Interest::kNowhere) return;
+  i.set->changes.fetch_add(1, std::memory_order_relaxed);
+  List<Interest*>& list = i.set->watched;
+  list.at[i.watched_at] = list.at[--list.count];
+  list.at[i.watched_at]->watched_at = i.watched_at;
+  i.watched_at = Interest::kNowhere;
+}
+
+void remove(Interest* i) {
+  Set& set = *i->set;
+  if (i->moved) --set.moved;
+  if (i->nested) --set.nested;
+  unwatch(*i);
+  set.interests.at[i->index] = set.interests.at[--set.interests.count];
+  set.interests.at[i->index]->index = i->index;
+  set.remembered.store(set.interests.count, std::memory_order_relaxed);
+  for (Interest** p = i->nested ? &i->inner->within : &i->socket->interests; *p != nullptr;
+       p = &(*p)->next_of_socket) {
+    if (*p == i) {
+      *p = i->next_of_socket;
+      break;
+    }
+  }
+  if (!i->nested && i->socket->interests == nullptr)
+    i->socket->in_sets.store(false, std::memory_order_relaxed);
+  interest_pool.give_back(i);
+}
+
+void release(Set& set) {
+  if (--set.refs > 0) return;
+  while (set.interests.count > 0) remove(set.interests.at[0]);
+  set.interests.release();
+  set.watched.release();
+  set.found.release();
+  set_pool.give_back(&set);
+}
+
+bool known_epoll(int fd) { return find(fd) != nullptr; }
+
+void forget_epoll(int fd) {
+  if (!known_epoll(fd)) return;
+  Guard guard;
+  Set* set = sets[fd].exchange(nullptr);
+  if (set == nullptr) return;
+  if (--set->names > 0) {
+    for (int other = 0; set->epfd == fd && other < kMostSets; ++other) {
+      if (sets[other].load(std::memory_order_relaxed) == set) set->epfd = other;
+    }
+    return;
+  }
+  while (set->within != nullptr) remove(set->within);  // the kernel takes it out of other sets
+  release(*set);
+}
+
+void forget_epoll_range(unsigned first, unsigned last) {
+  const auto end = static_cast<unsigned>(sets_end.load());
+  for (unsigned fd = first; fd <= last && fd < end; ++fd) forget_epoll(static_cast<int>(fd));
+}
+
+void duplicate_epoll(int from, int to) {
+  forget_epoll(to);
+  if (find(from) == nullptr || to < 0 || to >= kMostSets) return;
+  Guard guard;
+  Set* set = sets[from].load();
+  if (set == nullptr) return;
+  ++set->names;
+  sets[to].store(set, std::memory_order_release);
+  sets_end = std::max(sets_end.load(), to + 1);
+}
+
+}  // namespace clan::preload

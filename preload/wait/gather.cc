@@ -1,0 +1,300 @@
+#include "wait/gather.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "clan/clock.h"
+#include "clan/pipe.h"
+#include "clan/socket_face.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "state/socket.h"
+#include "stream/poll_tcp.h"
+#include "stream/tcp_prefix.h"
+#include "wait/epoll_set.h"
+#include "wait/event_order.h"
+#include "wait/list.h"
+#include "wait/look.h"
+#include "wait/registration.h"
+#include "wait/set_sleep.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr std::uint64_t kEndsNs = 10'000;  ///< how long the kernel may go unasked where all has moved
+
+/// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours or more.
+constexpr std::uint64_t kLongNs = 600'000'000'000, kLongStamp = std::uint64_t{1} << 40;
+
+constexpr std::uint32_t kArmedFew = 64;
+constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
+
+// The kernel has told of a socket that has moved.
+void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
+  watch(i);
+  i.rung_in = set.round;
+  Socket& s = *i.socket;
+  // Doorbells may lie there: registered by edges, this set hears of the next one all the same. Others would
+  // not, nor would what the kernel has to say besides.
+  constexpr std::uint64_t kMostLeft = 8;
+  const std::uint64_t rung = s.theirs().words[socket_face::kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t had = s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed);
+  const bool only_bell = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !reads_tcp(s) &&
+                         !s.back_in.load(std::memory_order_acquire) &&
+                         !s.inherited.load(std::memory_order_relaxed) && i.set->within == nullptr &&
+                         (state_of(s.theirs()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
+  if (only_bell && rung - had <= kMostLeft) return;
+  (void)look_at_kernel(i.fd, s);
+}
+
+// The kernel has told of it in an answer before, and does again as long as it holds. `end`: of what
+// it told before. Several descriptors may have the same data: each is known once in the answer
+// `asks`.
+// `*again`: it has its place in the program's answer already.
+bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event,
+              bool* again) {
+  for (std::uint32_t k = 0; k < end; ++k) {
+    Found& found = set.found.at[k];
+    const bool same = found.interest == nullptr && found.event.data.u64 == event.data.u64;
+    if (!same || found.index == asks) continue;
+    *again = found.event.events != 0;
+    found.event.events |= event.events;
+    found.index = asks;
+    return true;
+  }
+  return false;
+}
+
+// The kernel's news of a socket that has moved are TCP's: bytes from before, or its end.
+void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
+  Found found = look_at(i, false);
+  found.event.data = i.data;
+  order.place(found);
+  if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel tells of
+                   // it again
+    found.interest = nullptr;
+    found.event.events = 0;
+    set.found.at[set.found.count++] = found;
+    return;
+  }
+  if ((found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0) return;
+  if (!i.listed) i.since = found.since;  // should it be left out of this answer
+  found.since = i.since;
+  set.found.at[set.found.count++] = found;
+  i.found_in = set.round;
+}
+
+// Takes in what the kernel has said when it was asked for the `asks`th time, `n` events at
+// `events`: answers how many of them are the application's.
+int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
+  const std::uint32_t first = set.found.count;
+  int plain = 0;
+  KernelOrder order(order_stamp());
+  for (int k = 0; k < n; ++k) {
+    if (!has_our_tag(events[k])) {
+      if (of_doorbells_in_nested(set, events[k])) continue;
+      bool again = false;
+      const bool known = is_known(set, first, asks, events[k], &again);
+      if (!known) set.found.at[set.found.count++] = order.plain(events[k]);
+      if (!again) ++plain;
+      continue;
+    }
+    const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
+    Held s = hold(fd);
+    Interest* i = s ? find(set, s.get(), fd) : nullptr;
+    if (i == nullptr || !i->moved) continue;
+    if (i->parked) {
+      i->missed = true;
+      continue;
+    }
+    note_doorbell(set, *i, events[k].events);
+    const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
+    if (stamp.word != 0) {
+      order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
+    } else if (i->found_in != set.round) {
+      take_in_tcp(set, *i, order);
+    }
+  }
+  return plain;
+}
+
+// Looks at what is watched and has not been found yet. `first`: for the first time in this
+// gather().
+void find_ready(Set& set, bool first) {
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    if (i.found_in != set.round) {
+      Found found = look_at(i, false);
+      if (found.event.events != 0) {
+        const bool of_pipe =
+            (found.event.events & EPOLLIN) != 0 && !i.nested && !reads_tcp(*i.socket);
+        const PipeStamp stamp = of_pipe ? i.socket->pipe.front_stamp() : PipeStamp{};
+        found.event.data = i.data;
+        found.since = i.listed ? i.since : later(stamp, i.since);
+        found.past_pipes = stamp;
+        set.found.at[set.found.count++] = found;
+        i.found_in = set.round;
+        // Told of before, or written before the kernel answered; of room nobody else knows.
+        const bool old = i.listed || i.rung_in == set.round ||
+                         (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
+        if (!old) set.note_happened(stamp.word != 0 ? stamp.time() : order_stamp());
+      } else {
+        if (first) i.listed = false;
+        if (first && set.watched.count > kWatchedFew && i.watched_at != Interest::kNowhere &&
+            quiet_for_long(i)) {
+          arm(i);
+        }
+      }
+    }
+    // Else another one has taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
+  }
+}
+
+// A set in this one may have been told of from here and by the kernel.
+int without_repeated_sets(const Set& set, epoll_event* events, int n) {
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (!i.nested) continue;
+    bool told = false;
+    for (int e = 0; e < n;) {
+      if (events[e].data.u64 == i.data.u64 && std::exchange(told, true)) {
+        events[e] = events[--n];
+      } else {
+        ++e;
+      }
+    }
+  }
+  return n;
+}
+
+// See gather().
+bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked, set.happened); }
+
+}  // namespace
+
+bool has_plain(const Set& set) {
+  return set.plain.load(std::memory_order_relaxed) || set.use != nullptr || set.moved < set.interests.count;
+}
+
+namespace {
+
+// The kernel may know what we do not: of plain descriptors always, of sockets that have moved their end.
+bool kernel_is_due(Set& set) {
+  if (!has_plain(set) && set.now() - set.asked_ns < kEndsNs) return false;
+  set.asked_ns = set.now();
+  return true;
+}
+
+// Reports what has been found, no more than `most`. The kernel will not say again what it has said:
+// of these none is left out. `*all`: nothing is.
+int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all) {
+  List<Found>& found = set.found;
+  found.count = static_cast<std::uint32_t>(
+      std::remove_if(found.at, found.at + found.count,
+                     [](const Found& one) { return one.event.events == 0; }) -
+      found.at);
+  if (found.count > 1) put_in_order(found.at, found.count, low);
+  auto left_out = found.count > static_cast<std::uint32_t>(most) ? found.count - most : 0;
+  *all = left_out == 0;
+  for (std::uint32_t k = found.count; left_out > 0 && k-- > 0;) {
+    if (found.at[k].interest == nullptr) continue;
+    std::copy(found.at + k + 1, found.at + found.count, found.at + k);
+    --found.count;
+    --left_out;
+  }
+  const std::uint64_t now = order_stamp();
+  for (std::uint32_t k = 0; k < found.count; ++k) {
+    if (found.at[k].interest != nullptr) told(found.at[k], (now + k) & PipeStamp::kTimeMask);
+    events[k] = found.at[k].event;
+  }
+  const int n = static_cast<int>(std::exchange(found.count, 0));
+  return set.nested > 0 ? without_repeated_sets(set, events, n) : n;
+}
+
+// The kernel is not asked for doorbells in this call. As far as there are few armed ones, those
+// with news are found.
+void watch_armed(Set& set) {
+  if (set.moved - set.watched.count > kArmedFew) return;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    Interest& i = *set.interests.at[k];
+    const bool armed = i.moved && !i.nested && !i.parked && i.watched_at == Interest::kNowhere;
+    if (armed && !i.fired && !quiet(i)) watch(i);
+  }
+}
+
+}  // namespace
+
+// What one wait answers, without sleeping. Under the lock. `told`: so many events stand at `events`
+// that the kernel has answered in this call, asked at `before`; <0: it has not been asked.
+//
+//   1  note the time   2  ask the kernel   3  look at what has moved   4  again, as long as
+//   something that has been found may have happened after 1
+//
+// Set::looked is the 1 of the last time that 2 was answered in full, Set::happened the latest time
+// at which something that has been found may have happened. What the kernel may know and we have
+// not seen has happened between the two.
+//
+//   - What 3 has found was written at the time of its stamp; without one, at any time until now. A
+//   socket for which the
+//     kernel has told of a doorbell was written to before 2 ended, and so was all that was written
+//     before.
+//   - What the kernel told in 2 may be newer than 1, and so may be what happened before it: that 3
+//   finds, as it comes
+//     after 2, and asks for 4 itself.
+//   - When the kernel fills the room it was given, more may wait behind: `looked` stays where it
+//   was.
+//   - Of a socket that goes back to TCP meanwhile only the kernel tells from then on: that happens
+//   now.
+//
+// More may be ready than there is room for. Then the kernel comes first in one call, and what has
+// moved in the next: so everybody is told of within two rounds of the set.
+int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before) {
+  ++set.round;
+  set.found.count = 0;
+  if (!set.found.reserve(set.watched.count)) return without_ours(events, told);
+  const std::uint64_t last = set.now();
+  set.set_now(monotonic_ns());
+  if (set.now() - last > kLongNs) set.looked = (order_stamp() - kLongStamp) & PipeStamp::kTimeMask;
+  const std::uint64_t low = set.happened = set.looked;
+  const bool kernel_first = told >= 0 || set.kernels_turn;
+  int room = most;  // for what the kernel tells
+  if (!kernel_first) {
+    watch_armed(set);
+    find_ready(set, true);
+    room -= static_cast<int>(std::min(set.found.count, static_cast<std::uint32_t>(most)));
+  }
+  for (std::uint32_t asks = 1; asks <= 16 && room > 0; ++asks, told = -1) {
+    if (told < 0) {
+      before = order_stamp() & PipeStamp::kTimeMask;
+      KeepErrno keep;
+      told = kernel_is_due(set) ? ask_kernel(set, events, room) : 0;
+    }
+    if (told < room) {
+      set.looked = before;
+    } else {
+      set.note_happened(order_stamp());
+    }
+    if (told > 0) {
+      if (!set.found.reserve(set.found.count + set.watched.count + told)) {
+        return without_ours(events, told);
+      }
+      room -= take_in(set, asks, events, told);
+    }
+    find_ready(set, kernel_first && asks == 1);
+    if (!kernel_may_know_more(set)) break;
+  }
+  if (set.found.count == 0) return 0;
+  bool all = true;
+  const int n = report(set, events, most, low, &all);
+  set.kernels_turn = all || !kernel_first;
+  return n;
+}
+
+}  // namespace clan::preload

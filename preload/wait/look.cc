@@ -1,0 +1,109 @@
+#include "wait/look.h"
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "os/tcp.h"
+#include "state/socket.h"
+#include "stream/readiness.h"
+#include "stream/tcp_prefix.h"
+#include "wait/epoll_set.h"
+#include "wait/event_order.h"
+#include "wait/owed_answers.h"
+#include "wait/registration.h"
+
+namespace clan::preload {
+
+std::uint64_t in_stamp(int fd, const Socket& s) {
+  constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
+  const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
+  const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
+  const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;  // relaxed: its record moves the tail
+  return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) +
+         (s.kernel_end.load() && !told_in_pipe ? 2u : 0u) + (s.kernel_error.load() ? 1u : 0u);
+}
+
+bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready) {
+  const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
+  if (room && !(i.out_told && i.socket->full.load(std::memory_order_relaxed) == i.seen_full)) return true;
+  return (ready & kForReading) != 0 && in_stamp != i.seen_in;
+}
+
+Found look_at(Interest& i, bool look) {
+  Found found;
+  found.interest = &i;
+  if (i.fired || !i.moved) return found;
+  if (i.nested) {
+    if (anything(*i.inner)) found.event.events = i.events & (EPOLLIN | EPOLLRDNORM);
+    return found;
+  }
+  Socket& s = *i.socket;
+  if (!look && quiet(i)) return found;
+  const std::uint32_t wanted =
+      (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR | EPOLLHUP;
+  const bool by_edges = (i.events & EPOLLET) != 0;
+  // Taken first: what comes while we look is an edge of its own.
+  if (by_edges) found.edge = in_stamp(i.fd, s);
+  auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
+  if (!s.shared()) {
+    watch_kernel(i);
+    return found;
+  }
+  if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
+  if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
+  ready &= wanted;
+  found.event.events = by_edges && !has_edge(i, found.edge, ready) ? 0 : ready;
+  return found;
+}
+
+void told(const Found& found, std::uint64_t stamp) {
+  Interest& i = *found.interest;
+  const std::uint32_t ready = found.event.events;
+  i.since = stamp;
+  i.listed = (i.events & EPOLLET) == 0;
+  i.heard_ns = i.set->now();
+  if ((i.events & EPOLLET) != 0 && !i.nested) {
+    if ((ready & kForReading) != 0) i.seen_in = found.edge;
+    if ((ready & EPOLLOUT) != 0) {
+      i.out_told = true;
+      i.seen_full = i.socket->full.load(std::memory_order_relaxed);
+    }
+  }
+  if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
+}
+
+bool waits_for_tcp_room(const Interest& i) {
+  return !i.nested && !i.fired && wants_room(i) && sends_tcp(*i.socket);
+}
+
+std::int64_t longest_sleep(const Interest& i) {
+  if (i.nested || !wants_room(i)) return kNoCap;
+  // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
+  if (reads_tcp(*i.socket)) return 1'000'000;
+  // Who shares the open file may take the doorbell for our room.
+  return waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed) ? 10'000'000 : kNoCap;
+}
+
+void arm(Interest& i) {
+  i.heard_ns = i.set->now();
+  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
+  if (!i.fired) {
+    i.socket->pipe.keep_wanted(wants_room(i));
+    if (is_ready(i) || !i.moved || t_owed.count > 0) return;
+  }
+  unwatch(i);
+}
+
+bool anything(Set& set) {
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    if (is_ready(i)) return true;
+    // It may have gone back to TCP, and another one taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
+  }
+  return false;
+}
+
+}  // namespace clan::preload

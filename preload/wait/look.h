@@ -1,0 +1,56 @@
+// Looking at what an epoll set holds: what is ready, and what of it is an edge.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "state/socket.h"
+#include "stream/glance.h"
+#include "wait/epoll_set.h"
+#include "wait/event_order.h"
+
+namespace clan::preload {
+
+constexpr std::int64_t kNoCap = INT64_MAX;
+constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+
+/// What changes with every edge for reading. The last byte of TCP is one: it uncovers what is in the pipe.
+std::uint64_t in_stamp(int fd, const Socket& s);
+
+/// Nothing can have happened, as far as a few loads tell.
+inline bool quiet(const Interest& i) {
+  const Socket& s = *i.socket;
+  if (!nothing_new(s)) return false;
+  if (!wants_room(i)) return true;
+  return (i.events & EPOLLET) != 0 && i.out_told && i.seen_full == s.full.load(std::memory_order_relaxed);
+}
+
+/// By edges: something of `ready` is new. Then all of it is told, as the kernel does.
+bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready);
+
+/// What holds for an interest. Under the lock. Nothing has been told of it before told() is called.
+Found look_at(Interest& i, bool look);
+
+/// It is being reported, as the one with this stamp.
+void told(const Found& found, std::uint64_t stamp);
+
+inline bool is_ready(Interest& i) { return look_at(i, false).event.events != 0; }
+
+/// A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
+bool waits_for_tcp_room(const Interest& i);
+
+/// For how many ns the kernel may be left to tell of it.
+std::int64_t longest_sleep(const Interest& i);
+
+constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
+inline bool quiet_for_long(const Interest& i) { return i.set->now() - i.heard_ns > kQuietNs; }
+
+/// Stops looking at it, if its peer will ring with the next news.
+void arm(Interest& i);
+
+/// Something is ready, of what has moved and is watched.
+bool anything(Set& set);
+
+}  // namespace clan::preload

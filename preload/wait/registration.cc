@@ -1,0 +1,106 @@
+#include "wait/registration.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/pipe.h"
+#include "os/sys.h"
+#include "wait/epoll_set.h"
+#include "wait/look.h"
+
+namespace clan::preload {
+namespace {
+
+std::uint64_t tag(int fd) { return kTag | static_cast<std::uint32_t>(fd); }
+
+// EPOLLONESHOT, and the kernel has told of it already: then it asks for nothing any more.
+bool is_spent(const Interest& i) {
+  constexpr unsigned kHow = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
+  bool spent = false;
+  (void)for_registered(i.set->epfd, [&](int fd, unsigned events) {
+    if (fd == i.fd) spent = (events & ~kHow) == 0;
+  });
+  return spent;
+}
+
+}  // namespace
+
+bool is_empty(int epfd) {
+  bool any = false;
+  return for_registered(epfd, [&](int, unsigned) { any = true; }) && !any;
+}
+
+int change(const Set& set, int op, int fd, epoll_event* event) {
+  if (set.names == 0) {
+    errno = EBADF;
+    return -1;
+  }
+  return sys::epoll_ctl(set.epfd, op, fd, event);
+}
+
+int ask_kernel(const Set& set, epoll_event* events, int most) {
+  return set.names == 0 ? 0 : sys::epoll_wait(set.epfd, events, most, 0);
+}
+
+void change_to(const Set& set, int fd, epoll_event* event) {
+  if (change(set, EPOLL_CTL_MOD, fd, event) == 0) return;
+  if (errno == EINVAL) change(set, EPOLL_CTL_DEL, fd, nullptr);
+  if (errno == EINVAL || errno == ENOENT) change(set, EPOLL_CTL_ADD, fd, event);
+}
+
+epoll_event for_doorbells(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+  event.data.u64 = tag(fd);
+  return event;
+}
+
+void answer_from_pipe(Interest& i) {
+  if (!i.moved) ++i.set->moved;
+  i.moved = true;
+  watch(i);
+}
+
+void watch_doorbells(Interest& i) {
+  if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
+  epoll_event event = for_doorbells(i.fd);
+  change_to(*i.set, i.fd, &event);
+  answer_from_pipe(i);
+}
+
+void watch_kernel(Interest& i) {
+  if (!i.moved) return;
+  KeepErrno keep;
+  epoll_event event{};
+  event.events = i.fired ? EPOLLONESHOT : i.events;
+  event.data = i.data;
+  change_to(*i.set, i.fd, &event);
+  i.moved = false;
+  --i.set->moved;
+  i.set->note_happened(order_stamp());
+  unwatch(i);
+}
+
+int without_ours(epoll_event* events, int told) {
+  return told > 0 ? static_cast<int>(std::remove_if(events, events + told, has_our_tag) - events) : 0;
+}
+
+void tell_sleepers(Interest& i, bool look) {
+  Set& set = *i.set;
+  if (!i.moved || i.parked || i.fired || i.nested) return;
+  if (set.sleepers == 0 && (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0)) return;
+  KeepErrno keep;
+  i.socket->pipe.keep_wanted(wants_room(i));
+  if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
+  if (!i.moved) return;
+  // To be asked for room that is always there makes the kernel tell of it at once, each time it is asked.
+  epoll_event event = for_doorbells(i.fd);
+  event.events |= EPOLLOUT;
+  change_to(set, i.fd, &event);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,81 @@
+#include "wait/set_events.h"
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "os/sys.h"
+#include "state/socket.h"
+#include "wait/epoll_set.h"
+#include "wait/owed_answers.h"
+#include "wait/registration.h"
+
+namespace clan::preload {
+
+void moved(Socket& s) {
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
+    watch_doorbells(*i);
+    tell_sleepers(*i, false);
+  }
+}
+
+void went_back(Socket& s) {
+  if (!s.in_sets.load(std::memory_order_seq_cst) || s.shared()) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr;) {
+    Interest* next = i->next_of_socket;
+    if (i->parked) {
+      KeepErrno keep;
+      change(*i->set, EPOLL_CTL_DEL, i->fd, nullptr);
+      remove(i);
+    } else {
+      watch_kernel(*i);
+    }
+    i = next;
+  }
+}
+
+void stayed(Socket& s) {
+  // Who shares the open file may still move it.
+  if (!s.in_sets.load(std::memory_order_seq_cst) || s.inherited.load(std::memory_order_relaxed)) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr;) {
+    Interest* next = i->next_of_socket;
+    if (!i->moved && !i->parked) remove(i);
+    i = next;
+  }
+}
+
+void left_descriptor(Socket& s, int fd) {
+  if (!s.in_sets.load(std::memory_order_seq_cst)) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr;) {
+    Interest* next = i->next_of_socket;
+    if (i->fd == fd) {
+      // The kernel keeps a registration while another descriptor of the file is open. Nobody could say what
+      // it is for any more: the socket's own descriptor is what we know it by.
+      KeepErrno keep;
+      if (s.fds.load(std::memory_order_relaxed) > 1) change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
+      remove(i);
+    }
+    i = next;
+  }
+}
+
+bool set_sleeps(const Socket& s, std::uint32_t events) {
+  if (!s.in_sets.load(std::memory_order_seq_cst)) return false;
+  const bool locked = !t_owed.putting_off;
+  if (locked && !try_lock_epoll()) return true;  // to be on the safe side
+  bool sleeps = false;
+  for (const Interest* i = s.interests; i != nullptr && !sleeps; i = i->next_of_socket) {
+    if (!i->moved || i->parked || i->fired || (events != 0 && (i->events & events) == 0)) continue;
+    sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0 ||
+             plain_sleepers[i->set->epfd].load(std::memory_order_seq_cst) > 0;
+  }
+  if (locked) unlock_epoll();
+  return sleeps;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,25 @@
+// What sets are told of the sockets in them (state/hooks.h).
+#pragma once
+
+#include <cstdint>
+
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// The socket has moved: the sets it is in watch for doorbells from now on.
+void moved(Socket& s);
+
+/// It has gone back to TCP: they watch what the application asked for.
+void went_back(Socket& s);
+
+/// The socket stays on TCP for good: sets need not remember it, and one without others is the kernel's alone.
+void stayed(Socket& s);
+
+/// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do we.
+void left_descriptor(Socket& s, int fd);
+
+/// A thread sleeps in a set that holds the socket. `events`: and waits for any of these; 0 = all.
+bool set_sleeps(const Socket& s, std::uint32_t events);
+
+}  // namespace clan::preload

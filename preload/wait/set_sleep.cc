@@ -1,0 +1,130 @@
+#include "wait/set_sleep.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "clan/clock.h"
+#include "os/sys.h"
+#include "stream/doorbell.h"
+#include "stream/poll_tcp.h"
+#include "stream/readiness.h"
+#include "wait/epoll_set.h"
+#include "wait/list.h"
+#include "wait/look.h"
+
+namespace clan::preload {
+namespace {
+
+Recycled<SetSleep> sleep_pool;
+
+}  // namespace
+
+bool prepare(Set& set, SetSleep** sleep) {
+  SetSleep* one = sleep_pool.take();
+  if (one == nullptr) return false;
+  *one = {&set, *sleep};
+  *sleep = one;
+  ++set.refs;
+  ++set.sleepers;
+  if (set.watched.count > 0) set.set_now(monotonic_ns());
+  for (std::uint32_t k = set.watched.count; k-- > 0;) {  // from behind: what is armed leaves the list
+    Interest& i = *set.watched.at[k];
+    if (i.nested) {
+      if (!i.fired) (void)prepare(*i.inner, sleep);
+      continue;
+    }
+    // A loop that sleeps between other events need not touch this one's memory each time.
+    if (quiet_for_long(i)) {
+      arm(i);
+      if (k >= set.watched.count || set.watched.at[k] != &i) continue;
+    }
+    if (i.fired) continue;
+    short events = POLLIN | POLLRDHUP;
+    if (wants_room(i)) events |= POLLOUT;
+    (void)prepare_sleep(*i.socket, events);
+  }
+  return !anything(set);
+}
+
+bool watches_pipes(const Set& set) {
+  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+    const Interest& i = *set.watched.at[k];
+    if (!i.nested || watches_pipes(*i.inner)) return true;
+  }
+  return false;
+}
+
+void awake(SetSleep* sleep) {
+  while (sleep != nullptr) {
+    Set& set = *sleep->set;
+    --set.sleepers;
+    for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+      const Interest& i = *set.watched.at[k];
+      if (!i.nested) i.socket->pipe.unwant_data();
+    }
+    release(set);
+    sleep_pool.give_back(std::exchange(sleep, sleep->next));
+  }
+}
+
+bool only_doorbells(Set& set) {
+  if (anything(set)) return false;
+  bool rung = false;
+  for (std::uint32_t k = 0; k < set.interests.count && !rung; ++k) {
+    const Interest& i = *set.interests.at[k];
+    rung = i.moved && (i.nested ? i.inner->moved > 0 : doorbells_waiting(*i.socket));
+  }
+  pollfd p{set.epfd, POLLIN, 0};
+  // Not ready at all: the event was of another descriptor with the same data.
+  if (!rung || sys::poll(&p, 1, 0) == 0) return false;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
+  }
+  return set.names > 0 && !anything(set) && sys::poll(&p, 1, 0) == 0;
+}
+
+bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
+  for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
+    if (i.inner->moved > 0 && i.inner->names > 0 && only_doorbells(*i.inner)) return true;
+  }
+  return false;
+}
+
+bool set_moved(int epfd) {
+  Set* set = find(epfd);
+  return set != nullptr && set->moved > 0;
+}
+
+bool set_ready(int epfd) {
+  Guard guard;
+  Set* set = find(epfd);
+  return set != nullptr && anything(*set);
+}
+
+bool set_has_only_doorbells(int epfd) {
+  Guard guard;
+  Set* set = find(epfd);
+  return set != nullptr && only_doorbells(*set);
+}
+
+SetSleep* set_prepare_sleep(int epfd, bool* sleeps) {
+  Guard guard;
+  SetSleep* sleep = nullptr;
+  Set* set = find(epfd);
+  *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
+  return sleep;
+}
+
+void set_awake(SetSleep* sleep) {
+  if (sleep == nullptr) return;
+  Guard guard;
+  awake(sleep);
+}
+
+}  // namespace clan::preload

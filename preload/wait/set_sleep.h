@@ -1,0 +1,52 @@
+// Sleeping in epoll sets: their sockets' peers are asked to ring.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include "os/sys.h"
+#include "wait/epoll_set.h"
+
+namespace clan::preload {
+
+/// Asks the peers of all that are watched to ring. False: something is there already, or no memory. To be
+/// followed by awake(*sleep).
+bool prepare(Set& set, SetSleep** sleep);
+
+/// Something may come by shared memory.
+bool watches_pipes(const Set& set);
+
+/// The calling thread sleeps no more. Sets may have been put into others, or closed, meanwhile.
+void awake(SetSleep* sleep);
+
+/// The kernel calls a set ready. For doorbells alone?
+bool only_doorbells(Set& set);
+
+/// Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
+bool of_doorbells_in_nested(Set& set, const epoll_event& event);
+
+/// The kernel's wait, after prepare() if `prepared`. The thread may be cancelled there.
+template <typename Sleep>
+int sleep_prepared(SetSleep* prepared, Sleep&& sleep) {
+  struct Awake {
+    SetSleep* prepared;
+    ~Awake() {
+      if (prepared == nullptr) return;
+      KeepErrno keep;
+      Guard guard;
+      awake(prepared);
+    }
+  } awake_after{prepared};
+  return sleep();
+}
+
+/// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether epoll_wait
+/// would say something of those; whether nothing holds in spite of the kernel, which saw doorbells; and,
+/// before sleeping, as prepare_sleep() of a socket; and after it.
+bool set_moved(int epfd);
+
+bool set_ready(int epfd);
+bool set_has_only_doorbells(int epfd);
+SetSleep* set_prepare_sleep(int epfd, bool* sleeps);
+void set_awake(SetSleep* sleep);
+
+}  // namespace clan::preload

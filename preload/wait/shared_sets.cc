@@ -1,0 +1,174 @@
+#include "wait/shared_sets.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "migrate/demote.h"
+#include "os/shared_pages.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/fd_table.h"
+#include "state/socket.h"
+#include "wait/epoll_set.h"
+#include "wait/registration.h"
+#include "wait/spin_view.h"
+
+namespace clan::preload {
+namespace {
+
+bool sets_shared = false;  ///< there may be sets that have lived through a fork
+pid_t our_pid = 0;         ///< if there are
+SharedPages<SetUse> uses;
+
+// Calls `f(fd, socket)` for all sockets of a set that `which` names, without the lock: what it does to one
+// makes `which` false of it.
+template <typename Which, typename F>
+bool for_sockets(Set& set, Which&& which, F&& f) {
+  constexpr std::uint32_t kSome = 16;
+  struct {
+    int fd;
+    Socket* socket;
+  } some[kSome];
+  bool any = false;
+  for (std::uint32_t turns = 0, n = kSome; n == kSome && turns < set.interests.kMost; ++turns) {
+    n = 0;
+    {
+      Guard guard;
+      for (std::uint32_t k = 0; k < set.interests.count && n < kSome; ++k) {
+        const Interest& i = *set.interests.at[k];
+        if (i.nested || !which(i)) continue;
+        i.socket->refs.fetch_add(1, std::memory_order_relaxed);
+        some[n++] = {i.fd, i.socket};
+      }
+    }
+    for (std::uint32_t k = 0; k < n; ++k) {
+      const Held held(some[k].socket);
+      f(some[k].fd, *held);
+      any = true;
+    }
+  }
+  return any;
+}
+
+// The first user may be asleep in the kernel, where it waits for doorbells that any of us may take.
+void wake_first_user(const Set& set) {
+  KeepErrno keep;
+  const int bell = static_cast<int>(sys::call(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (bell < 0) return;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kTag | 0xffff'ffffu;  // no descriptor
+  constexpr int kMostMs = 200;           // it may be busy, and looks before it sleeps
+  if (change(set, EPOLL_CTL_ADD, bell, &event) == 0) {
+    const timespec nap{0, 1'000'000};
+    for (int ms = 0; ms < kMostMs && !set.use->noticed.load(); ++ms) sys::call(SYS_nanosleep, &nap, nullptr);
+    change(set, EPOLL_CTL_DEL, bell, nullptr);
+  }
+  sys::close(bell);
+}
+
+}  // namespace
+
+bool has_shared_sets() { return sets_shared; }
+
+bool used_by_several(Set& set) {
+  if (set.use == nullptr) return false;
+  SetUse& use = *set.use;
+  const pid_t me = our_pid;
+  pid_t user = use.user.load();
+  if (!use.several.load() && user != me) {
+    KeepErrno keep;
+    const bool free = user == 0 || !sys::exists(user);
+    if (!free || !use.user.compare_exchange_strong(user, me)) use.several.store(true);
+  }
+  if (!use.several.load()) return false;
+  if (use.user.load() == me) use.noticed.store(true);
+  return true;
+}
+
+bool follow_others(Set& set) {
+  const std::uint32_t moves = moves_of_shared();
+  if (moves == set.seen_moves) return false;
+  set.seen_moves = moves;
+  KeepErrno keep;
+  return for_sockets(
+      set, [](const Interest& i) { return !i.moved && moved_elsewhere(*i.socket); }, catch_up);
+}
+
+void take_back(Set& set) {
+  if (set.taken_back.exchange(true)) return;
+  for_sockets(
+      set,
+      [](const Interest& i) {
+        const Socket& s = *i.socket;
+        if (s.slot.load(std::memory_order_acquire)->pinned.load() == 0) return true;
+        return s.shared() ? (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0
+                          : moved_elsewhere(s);
+      },
+      [](int fd, Socket&) { leave_pipe(fd, false); });
+  if (!set.use->noticed.load()) wake_first_user(set);
+}
+
+int without_moved(Set& set, epoll_event* events, int n) {
+  Guard guard;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    const Interest& i = *set.interests.at[k];
+    if (i.moved && !i.nested) {
+      n = static_cast<int>(
+          std::remove_if(events, events + n, [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
+          events);
+    }
+  }
+  return n;
+}
+
+bool changes_shared(int epfd) {
+  InUse use;
+  {
+    Guard guard;
+    Set* set = find(epfd);
+    if (set == nullptr || !used_by_several(*set)) return false;
+    use.take(*set);
+  }
+  take_back(*use.get());
+  return true;
+}
+
+void share_sets() {
+  for (int fd = 0; fd < sets_end; ++fd) {
+    Set* set = sets[fd].load(std::memory_order_relaxed);
+    if (set == nullptr) continue;
+    for (std::uint32_t k = set->interests.count; k-- > 0;) {
+      Interest* i = set->interests.at[k];
+      if (!i->parked) continue;
+      change(*set, EPOLL_CTL_DEL, i->fd, nullptr);
+      remove(i);
+    }
+    if (set->use != nullptr) continue;
+    set->use = uses.take();
+    if (set->use == nullptr) return;
+    sets_shared = true;
+    our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
+  }
+}
+
+void sets_forked() {
+  uses.forked();
+  our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
+  for (int fd = 0; fd < sets_end; ++fd) {
+    Set* set = sets[fd].load(std::memory_order_relaxed);
+    if (set == nullptr) continue;
+    set->refs = 1;  // other threads are the parent's
+    set->sleepers = 0;
+    plain_sleepers[fd].store(0);
+  }
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,65 @@
+// Sets that processes share over fork, and sockets in them that other processes have moved.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "wait/epoll_set.h"
+
+namespace clan::preload {
+
+/// A process uses the set. True: several do. Under the lock.
+bool used_by_several(Set& set);
+
+/// What other processes have moved of the set is moved here too. True: there was something.
+bool follow_others(Set& set);
+
+/// Several processes use the set: its sockets go back to TCP.
+void take_back(Set& set);
+
+/// A raw event of a socket that another process had moved already was a doorbell.
+int without_moved(Set& set, epoll_event* events, int n);
+
+/// The set is about to be changed by this process. True: several use it.
+bool changes_shared(int epfd);
+
+/// There may be sets that have lived through a fork.
+bool has_shared_sets();
+
+/// Before fork, under the lock: what parent and child have to know of each other's use of a set. After it, in
+/// the child.
+void share_sets();
+
+void sets_forked();
+
+/// A set that the calling thread comes back to, after it has let go of the lock. As long as that it is there,
+/// with all that is in it, even if another thread closes it: so it is for a thread in the kernel's wait.
+class InUse {
+ public:
+  InUse() = default;
+  ~InUse() {
+    if (set_ == nullptr) return;
+    KeepErrno keep;
+    Guard guard;
+    release(*set_);
+  }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+  Set* get() const { return set_; }
+  /// Both under the lock.
+  void take(Set& set) {
+    if (set_ == nullptr) ++set.refs;
+    set_ = &set;
+  }
+  void drop() {
+    if (set_ != nullptr) release(*std::exchange(set_, nullptr));
+  }
+
+ private:
+  Set* set_ = nullptr;
+};
+
+}  // namespace clan::preload

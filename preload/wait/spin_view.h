@@ -1,0 +1,74 @@
+// What a thread that spins in epoll_wait looks at.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/wait.h"
+#include "os/sock_diag.h"
+#include "state/fd_table.h"
+#include "state/socket.h"
+#include "stream/glance.h"
+#include "wait/epoll_set.h"
+#include "wait/look.h"
+#include "wait/set_sleep.h"
+
+namespace clan::preload {
+
+/// What a thread that spins looks at, without the lock: sockets that have moved and have nothing to say.
+class SpinView {
+ public:
+  SpinView() = default;
+  ~SpinView() { clear(); }
+  SpinView(const SpinView&) = delete;
+  SpinView& operator=(const SpinView&) = delete;
+
+  /// Under the lock. False: nothing is there that could be looked at.
+  bool take(const Set& set) {
+    clear();
+    changes_ = set.changes.load(std::memory_order_relaxed);
+    rest_ = set.watched.count > kMost;
+    for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+      const Interest& i = *set.watched.at[k];
+      const bool simple = !i.nested && count_ < kMost && quiet(i);
+      rest_ |= !simple;
+      if (!simple) continue;
+      i.socket->refs.fetch_add(1, std::memory_order_relaxed);
+      sockets_[count_++] = i.socket;
+    }
+    return watches_pipes(set);
+  }
+  /// Of some of them, others each time.
+  bool any() {
+    for (std::uint32_t k = std::min(count_, kSome); k > 0; --k) {
+      next_ = next_ + 1 < count_ ? next_ + 1 : 0;
+      if (!nothing_new(*sockets_[next_])) return true;
+    }
+    return false;
+  }
+  /// Others, for which it takes the lock; or what is in the set has changed.
+  bool rest(const Set& set) const { return rest_ || changes_ != set.changes.load(std::memory_order_relaxed); }
+  /// What is known of all their peers.
+  Awaited peers() const {
+    Awaited peers{0, count_ > 0};
+    for (std::uint32_t k = 0; k < count_; ++k) {
+      const std::uint16_t cpu = sockets_[k]->pipe.peer_cpu();
+      peers.cpu = k == 0 || cpu == peers.cpu ? cpu : 0;
+      peers.slept &= sockets_[k]->rang.load(std::memory_order_relaxed);
+    }
+    return peers;
+  }
+
+ private:
+  static constexpr std::uint32_t kMost = 16, kSome = 4;
+  void clear() {
+    while (count_ > 0) (void)Held(sockets_[--count_]);
+  }
+  Socket* sockets_[kMost];
+  std::uint32_t count_ = 0, next_ = 0;
+  std::uint32_t changes_ = 0;
+  bool rest_ = false;
+};
+
+}  // namespace clan::preload

@@ -1,0 +1,248 @@
+#include "wait/waiting.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+#include "clan/clock.h"
+#include "clan/pipe.h"
+#include "clan/wait.h"
+#include "migrate/attach.h"
+#include "migrate/demote_end.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "stream/ending.h"
+#include "wait/epoll_set.h"
+#include "wait/gather.h"
+#include "wait/kernel_wait.h"
+#include "wait/look.h"
+#include "wait/registration.h"
+#include "wait/set_sleep.h"
+#include "wait/shared_sets.h"
+#include "wait/spin_view.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr std::int64_t kOthersNs = 10'000'000;  ///< how long a set may go unasked while its sockets leave
+
+// A glance without the lock: what is in the set is the kernel's alone.
+bool remembers_nothing(int epfd) {
+  const Set* set = find(epfd);
+  return set != nullptr && set->epfd == epfd && set->use == nullptr &&
+         set->remembered.load(std::memory_order_seq_cst) == 0;
+}
+
+// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said of these
+// is not the application's.
+bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep,
+                    int* n) {
+  struct Counted {
+    std::atomic<std::uint32_t>& sleepers;
+    explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) { sleepers.fetch_add(1); }
+    ~Counted() { sleepers.fetch_sub(1); }  // also when cancelled
+  };
+  if (!remembers_nothing(epfd)) return false;
+  const std::uint64_t before = order_stamp() & PipeStamp::kTimeMask;
+  {
+    const Counted counted(plain_sleepers[epfd]);
+    if (!remembers_nothing(epfd)) return false;
+    *n = sleep(events, most, timeout_ns);
+  }
+  if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, has_our_tag))) return true;
+  Guard guard;
+  if (Set* set = find(epfd); set != nullptr) {
+    *n = gather(*set, events, most, *n, before);
+  } else {
+    *n = without_ours(events, *n);
+  }
+  return true;
+}
+
+// One epoll_wait() on a set that holds sockets of ours. `sleep(events, most, timeout_ns)` is the kernel's wait as the
+// application called it.
+class Wait {
+ public:
+  Wait(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep)
+      : epfd_(epfd), events_(events), most_(most), waits_(timeout_ns != 0), sleep_(sleep),
+        deadline_(timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {}
+
+  int run() {
+    int told = -1;  // events that the kernel has answered and nobody has seen yet
+    std::uint64_t before = 0;
+    bool interrupted = false;
+    bool asks = !waits_;
+    // What has moved comes first when the kernel has had its turn.
+    bool first = asks && moved_ones_turn();
+    for (;; first = false) {
+      int n = 0;
+      if (asks && !first) {
+        // As the application called it: a signal may wait that the mask of the call lets in.
+        asks = false;
+        before = order_stamp() & PipeStamp::kTimeMask;
+        told = sleep_(events_, most_, 0);
+        interrupted = told < 0 && errno == EINTR;
+        if (told < 0 && !interrupted) return told;
+        told = std::max(told, 0);
+      }
+      switch (look(told, before, &n)) {
+        case Next::kDone: return n;
+        case Next::kGone: return sleep_(events_, most_, left_ns());  // nobody can wait there any more
+        case Next::kAgain: told = -1; continue;
+        case Next::kFollow:
+          if (follow_others(*use_.get())) told = without_moved(*use_.get(), events_, told);
+          continue;
+        case Next::kSleep: break;
+      }
+      if (asks) continue;
+      if (!waits_) {
+        if (interrupted) errno = EINTR;
+        return interrupted ? -1 : 0;
+      }
+      told = -1;
+      n = spins_ ? spin_and_doze(&told, &before) : doze(&told, &before);
+      if (n != kGoOn) return n;
+    }
+  }
+
+ private:
+  enum class Next { kDone, kGone, kAgain, kFollow, kSleep };
+  static constexpr int kGoOn = -2;
+
+  bool moved_ones_turn() const {
+    const Set* set = find(epfd_);
+    return set != nullptr && !set->kernels_turn.load(std::memory_order_relaxed);  // relaxed: a hint, fairness alone
+  }
+
+  // What there is, without waiting.
+  Next look(int told, std::uint64_t before, int* n) {
+    bool several = false;
+    Set* set = nullptr;
+    {
+      Guard guard;
+      set = use_.get() != nullptr ? use_.get() : find(epfd_);
+      if (set == nullptr || (set->names == 0 && told <= 0)) return Next::kGone;
+      several = used_by_several(*set);
+      const bool looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
+      several_ = several;
+      moved_ = set->moved > 0;
+      if (told > 0 && looks && !several) {  // it may be of doorbells of what another process has moved
+        use_.take(*set);
+        return Next::kFollow;
+      }
+      if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before);
+      if (*n > 0) {
+        use_.drop();
+        return Next::kDone;
+      }
+      use_.take(*set);
+      if (!looks) {
+        spins_ = moved_ && waits_ && view_.take(*set);
+        return Next::kSleep;
+      }
+    }
+    several ? take_back(*set) : (void)follow_others(*set);
+    return Next::kAgain;
+  }
+
+  // As doze(), when spinning has not been enough.
+  int spin_and_doze(int* told, std::uint64_t* before) {
+    Set& set = *use_.get();
+    const bool plain = has_plain(set);
+    bool failed = false;
+    auto ready = [&] { return view_.any() || since_.handled(); };
+    auto beyond = [&] {
+      if (plain && !failed) {
+        *before = order_stamp() & PipeStamp::kTimeMask;
+        KeepErrno keep;
+        *told = sys::epoll_wait(epfd_, events_, most_, 0);
+        if (*told > 0) return true;
+        failed = *told < 0;
+        *told = -1;
+      }
+      if (!view_.rest(set)) return false;
+      Guard guard;
+      return set.names == 0 || anything(set) || !view_.take(set);
+    };
+    int n = kGoOn;
+    auto sleep = [&] {
+      n = doze(told, before);
+      return slept_;
+    };
+    const Waited waited = set.waiter->wait(ready, view_.peers(), deadline_, sleep, beyond);
+    const bool handled = waited == Waited::kReady && *told <= 0 && since_.handled();
+    return handled || waited == Waited::kTimedOut ? doze(told, before) : n;
+  }
+
+  // Sleeps in the kernel. kGoOn, or the answer.
+  int doze(int* told, std::uint64_t* before) {
+    Set& set = *use_.get();
+    slept_ = false;
+    if (since_.handled()) {
+      errno = EINTR;
+      return -1;
+    }
+    SetSleep* prepared = nullptr;
+    std::int64_t longest = kNoCap;
+    {
+      Guard guard;
+      if (!prepare(set, &prepared) || guard.owes()) {
+        awake(prepared);
+        return kGoOn;
+      }
+      for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+        longest = std::min(longest, longest_sleep(*set.watched.at[k]));
+      }
+    }
+    if (several_ && moved_) longest = std::min(longest, kOthersNs);
+    const std::int64_t left = left_ns();
+    const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
+    *before = order_stamp() & PipeStamp::kTimeMask;
+    int n = sleep_prepared(prepared, [&] { return sleep_(events_, most_, nap); });
+    if (n < 0) return n;
+    slept_ = true;
+    if (n > 0 || nap != left) {
+      *told = n;
+      return kGoOn;
+    }
+    Guard guard;
+    return gather(set, events_, most_, 0, *before);
+  }
+
+  std::int64_t left_ns() const {
+    if (deadline_ == kNoDeadline) return -1;
+    if (!waits_) return 0;
+    const std::uint64_t now = monotonic_ns();
+    return now >= deadline_ ? 0 : static_cast<std::int64_t>(deadline_ - now);
+  }
+
+  const int epfd_;
+  epoll_event* const events_;
+  const int most_;
+  const bool waits_;
+  const KernelEpoll& sleep_;
+  const std::uint64_t deadline_;
+  InUse use_;
+  SpinView view_;
+  const SinceEntry since_;
+  bool several_ = false, moved_ = false, spins_ = false, slept_ = false;
+};
+
+}  // namespace
+
+int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep) {
+  if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
+  const std::uint64_t start = timeout_ns > 0 ? monotonic_ns() : 0;
+  if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
+    if (n != 0 || timeout_ns == 0) return n;
+    if (timeout_ns > 0) {
+      timeout_ns -= static_cast<std::int64_t>(std::min<std::uint64_t>(monotonic_ns() - start, timeout_ns));
+      if (timeout_ns == 0) return 0;
+    }
+  }
+  Wait wait(epfd, events, most, timeout_ns, sleep);
+  return wait.run();
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,117 @@
+#include "wait/event_order.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace clan::preload {
+struct Interest {
+  int unused;
+};
+namespace {
+
+Interest some_interest;
+
+// Times count from here, in the units of order_stamp().
+std::uint64_t base() {
+  static const std::uint64_t start = order_stamp() & PipeStamp::kTimeMask;
+  return start - 1'000'000;
+}
+
+epoll_event event_of(std::uint64_t data) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = data;
+  return event;
+}
+
+Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t wrote_past_pipes = 0) {
+  Found found;
+  found.interest = &some_interest;
+  found.event = event_of(data);
+  found.since = base() + written;
+  found.past_pipes = PipeStamp::make(base() + written, wrote_past_pipes == 0 ? 0 : base() + wrote_past_pipes);
+  return found;
+}
+
+std::vector<std::uint64_t> order_of(std::vector<Found> found, std::uint64_t low = 0) {
+  put_in_order(found.data(), static_cast<std::uint32_t>(found.size()), base() + low);
+  std::vector<std::uint64_t> order;
+  for (const Found& one : found) order.push_back(one.event.data.u64);
+  return order;
+}
+
+using Data = std::vector<std::uint64_t>;
+
+TEST(EventOrder, OfWhatHasMovedIsThatOfTheWrites) {
+  EXPECT_EQ(order_of({moved(1, 300), moved(2, 100), moved(3, 200)}), (Data{2, 3, 1}));
+}
+
+TEST(EventOrder, OfOneTimeIsThatInWhichTheyWereFound) {
+  EXPECT_EQ(order_of({moved(1, 100), moved(2, 100), moved(3, 100)}), (Data{1, 2, 3}));
+}
+
+TEST(EventOrder, PutsPlainOnesLastWhereNothingIsKnownAndKeepsTheirOwn) {
+  const KernelOrder kernel(base() + 900);
+  EXPECT_EQ(order_of({kernel.plain(event_of(7)), kernel.plain(event_of(8)), moved(1, 500)}), (Data{1, 7, 8}));
+}
+
+TEST(EventOrder, PutsAPlainOneWhereTheWriterOfARecordWroteBefore) {
+  const KernelOrder kernel(base() + 90000);
+  // Written to 2, then past pipes, then to 1.
+  EXPECT_EQ(order_of({moved(1, 50000, 40000), moved(2, 20000), kernel.plain(event_of(7))}), (Data{2, 7, 1}));
+}
+
+TEST(EventOrder, PutsAPlainOneInFrontHoweverShortlyBeforeTheRecordItWasWritten) {
+  const KernelOrder kernel(base() + 90000);
+  EXPECT_EQ(order_of({moved(1, 50000, 49999), kernel.plain(event_of(7))}), (Data{7, 1}));
+}
+
+TEST(EventOrder, ForgetsWritesFromBeforeTheKernelWasLastAsked) {
+  const KernelOrder kernel(base() + 90000);
+  EXPECT_EQ(order_of({moved(1, 50000, 10000), kernel.plain(event_of(7))}, 30000), (Data{1, 7}));
+}
+
+TEST(EventOrder, KeepsThePlaceOfADoorbellInTheKernelsAnswer) {
+  KernelOrder kernel(base() + 90000);
+  std::vector<Found> found{kernel.plain(event_of(7))};
+  kernel.doorbell(found.data(), found.data() + 1, base() + 50000);  // of 1
+  found.push_back(kernel.plain(event_of(8)));
+  // What the writer says of its writes past pipes is 7, as 8 came behind the doorbell.
+  found.push_back(moved(1, 50000, 40000));
+  EXPECT_EQ(order_of(found), (Data{7, 1, 8}));
+}
+
+TEST(EventOrder, IsSomeOrderWhateverWritersSay) {
+  std::vector<Found> found;
+  std::uint64_t seed = 1;
+  for (std::uint64_t k = 0; k < 500; ++k) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    Found one;
+    one.interest = k % 3 == 0 ? nullptr : &some_interest;
+    one.event = event_of(k);
+    one.since = seed & PipeStamp::kTimeMask;
+    one.edge = one.interest == nullptr ? seed >> 7 & PipeStamp::kTimeMask : 0;
+    one.past_pipes.word = seed * 31;
+    found.push_back(one);
+  }
+  Data order = order_of(found, seed >> 20);
+  std::sort(order.begin(), order.end());
+  for (std::uint64_t k = 0; k < 500; ++k) ASSERT_EQ(order[k], k);
+}
+
+TEST(PipeStamp, KnowsNothingOfWritesLongAgo) {
+  const std::uint64_t now = order_stamp();
+  EXPECT_FALSE(PipeStamp::make(now, 0).wrote_past_pipes());
+  EXPECT_TRUE(PipeStamp::make(now, now - 1000).wrote_past_pipes());
+  EXPECT_TRUE(PipeStamp::before(PipeStamp::make(now, now).past_pipes(), now & PipeStamp::kTimeMask));
+}
+
+TEST(PipeStamp, ComparesTimesThatWrap) {
+  EXPECT_TRUE(PipeStamp::before(PipeStamp::kTimeMask, 1));
+  EXPECT_FALSE(PipeStamp::before(1, PipeStamp::kTimeMask));
+  EXPECT_FALSE(PipeStamp::before(5, 5));
+}
+
+}  // namespace
+}  // namespace clan::preload
