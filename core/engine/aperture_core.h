@@ -24,7 +24,7 @@ class ApertureCore {
   const std::shared_ptr<ContextCore>& context_pointer() const { return context_; }
   Status revoke();
   Status set_name(std::uint64_t name, std::span<const std::byte> note);
-  /// revoke(), or at least no access by those who come later.
+  /// revoke(), or at least no access by peers that come later.
   void end();
   bool live() const { return live_.load(std::memory_order_acquire); }
 

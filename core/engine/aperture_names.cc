@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kAnswerTimeoutNs = 10'000'000'000u;
 
-// One who asks, until the answer is there.
+// A thread that asks, until the answer is there.
 class Question final : public OobSink {
  public:
   explicit Question(std::shared_ptr<nic::Link> link) : link_(std::move(link)) {}

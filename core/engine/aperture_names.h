@@ -1,7 +1,7 @@
 // Names of apertures: how a peer that knows only a number gets the cookie.
 //
 // Two out-of-band messages, answered by the owner's driver thread: kOobLookUp{name} goes to the node, not to
-// an endpoint of it; kOobFound{err, aperture} goes back to the one who asked.
+// an endpoint of it; kOobFound{err, aperture} goes back to the process that asked.
 #pragma once
 
 #include <condition_variable>

@@ -260,7 +260,7 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
     get_payload(message, &answer_err_);
     if (answer_err_ <= 0) answer_err_ = ECONNREFUSED;
     answer_known_ = true;
-    exposed_ = false;  // it keeps nothing of ours
+    exposed_ = false;  // it keeps none of our memory
   }
   answered_.notify_all();
   lock.unlock();

@@ -102,7 +102,7 @@ class ClosedConnection final : public OobSink {
   std::atomic<bool> released_{false};
 };
 
-/// Who hears that something it has asked for has been answered. Any thread; it holds no lock of ours.
+/// Told when something it has asked for is answered. Called by any thread, which holds none of the engine's locks.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
@@ -265,7 +265,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// No record will follow. `done`: and the peer will not touch our region again.
   void peer_left(int reason, bool done);
   bool may_write() const {
-    // relaxed: whoever closes a connection while he sends on it gets one or the other
+    // relaxed: a thread that closes a connection while another sends on it gets one or the other
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
   void wake_local();

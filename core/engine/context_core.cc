@@ -663,7 +663,7 @@ Status ContextCore::listen_as_node() {
   }
   auto listener = listen_abstract(node_name(uid_, node_));
   if (!listener) {
-    // Another thread of ours was faster: the name is ours, nobody else knows the node's number.
+    // Another thread of this process was faster: the name is ours, nobody else knows the node's number.
     std::lock_guard lock(mutex_);
     return listens_as_node_ ? Status() : listener.error();
   }

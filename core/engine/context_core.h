@@ -129,7 +129,7 @@ class ContextCore final : public nic::LinkSink,
                                                      bool* remembered = nullptr);
   /// The link to whoever offers `service`, and the endpoint behind it, if we have asked before. Null: no.
   std::shared_ptr<nic::Link> known_link(const std::string& service, uid_t uid, std::uint32_t* endpoint);
-  /// The steps of dialling for who does not wait (link::begin_dial, link::finish_dial): asks for a service;
+  /// The steps of dialling for a caller that does not wait (link::begin_dial, link::finish_dial): asks for a service;
   /// makes the link when its process has answered; gives it up.
   Result<link::ShmPeer> begin_dial(const std::string& service, uid_t uid);
   Result<std::shared_ptr<nic::Link>> dialled(link::ShmPeer peer, const std::string& service,
@@ -141,7 +141,7 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<nic::Link>> link_to_node(NodeId node, uid_t uid, std::uint64_t deadline_ns);
   /// For revocation: is the peer behind this activity slot of a lane still there?
   bool peer_alive(const nic::Nic& nic, std::uint32_t slot);
-  /// Takes an aperture of ours away from its peers, waiting for copies under way.
+  /// Takes an aperture of this process away from its peers, waiting for copies under way.
   Status revoke(nic::Nic& nic, std::uint32_t aperture);
   /// The same without waiting for anyone.
   void retire(nic::Nic& nic, std::uint32_t aperture);
@@ -178,7 +178,7 @@ class ContextCore final : public nic::LinkSink,
   /// Makes endpoints reachable by Address.
   Status listen_as_node();
 
-  /// The endpoint behind a service of ours. False: there is none.
+  /// The endpoint behind a service of this context. False: there is none.
   bool find_service(const std::string& service, std::uint32_t* endpoint);
   /// Other hosts; null where ContextOptions::network is not enabled.
   Network* network() { return network_.get(); }

@@ -88,7 +88,7 @@ class MessageEndpointCore final : public OobSink,
   // OobSink, driver thread
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
   void on_link_down(const std::shared_ptr<nic::Link>& link) override;
-  // AnswerSink: an attempt of ours has ended
+  // AnswerSink: a connection attempt of this endpoint has ended
   void on_answer() override;
 
  private:
@@ -118,7 +118,7 @@ class MessageEndpointCore final : public OobSink,
     // A fragmented message being put together.
     std::vector<std::byte> assembly;
     bool assembled = false;
-    // Messages of ours that travel in fragments, because the peer cannot copy from our memory.
+    // Our messages that travel in fragments, because the peer cannot copy from our memory.
     std::deque<Offer> fragmenting;
     std::size_t fragment_sent = 0;
   };

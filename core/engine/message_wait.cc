@@ -114,8 +114,8 @@ void MessageEndpointCore::bind_peer(Peer& peer) {
   if (!tripwire) return;
   c.also_notify(user_queue_, user_event_);
   c.nic().arm(*tripwire);
-  // Whoever writes just now may have walked past the end of the chain before this tripwire was there: he
-  // will post to arrivals_ alone, later than the application looks. What he wrote can be seen already.
+  // A peer that writes just now may have walked past the end of the chain before this tripwire was there: it
+  // will post to arrivals_ alone, later than the application looks. What it wrote can be seen already.
   if (c.readable() || c.peer_gone()) arrivals_->post(peer.event);
   user_queue_->post(user_event_);
 }

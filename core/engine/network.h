@@ -42,7 +42,7 @@ class Network {
   void progress() { node_->progress(); }
   void before_sleep() { node_->before_sleep(); }
 
-  /// Tells other processes of this user at which port a service of ours is. Null when that is not
+  /// Tells other processes of this user at which port a service of this process is. Null when that is not
   /// possible.
   std::shared_ptr<Pollable> tell_port_of(const std::string& service);
   void forget(const std::shared_ptr<Pollable>& teller);

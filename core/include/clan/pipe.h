@@ -12,10 +12,10 @@
 // A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up, its first
 // page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
 //
-// Pipes neither sleep nor wake anybody: who owns the sockets does, with `must_ring` below.
+// Pipes neither sleep nor wake other processes: the owner of the sockets does, with `must_ring` below.
 //
 // Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(), want_room())
-// and sleeps. Whoever publishes bytes or room afterwards is told to ring, once.
+// and sleeps. The thread that publishes bytes or room afterwards is told to ring, once.
 //
 // Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked and masked
 // before use; a Pipe with impossible contents is `broken` for good.
@@ -230,10 +230,10 @@ class CLAN_EXPORT Pipe {
   std::uint64_t readable_bytes() const;
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
   bool want_data();
-  /// The calling thread does not wait any more. Takes the flag back if nobody else has set it too.
+  /// The calling thread does not wait any more. Takes the flag back if no other thread has set it too.
   void unwant_data();
-  /// Asks to be rung for bytes, and for room too, in the name of anybody; only the other end takes that back.
-  /// For who is about to take away a wake-up that others may sleep for, or will not look again by himself.
+  /// Asks to be rung for bytes, and for room too, on behalf of every process of this end; only the other end takes that back.
+  /// For a thread that is about to take away a wake-up that others may sleep for, or will not look again by itself.
   void keep_wanted(bool room);
   // --- memory -------------------------------------------------------------------------------------
   /// More of the rings has been touched, since the last release(), than a page of each. A glance.
