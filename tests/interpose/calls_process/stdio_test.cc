@@ -130,7 +130,7 @@ TEST(Stdio, AWriteThatASignalInterruptsFails) {
   EXPECT_EQ(written, 0u);
   EXPECT_EQ(error, EINTR);
   EXPECT_NE(std::ferror(out), 0);
-  pair.close_far();  // and who still writes fails
+  pair.close_far();  // and a later write fails
   writer.join();
   std::fclose(out);
   ::sigaction(SIGUSR1, &old, nullptr);
