@@ -102,7 +102,7 @@ std::string why_not_moved(const Connection& connection, Processes& processes) {
     }
     if (all_refuse) return users;
     if (all_changed) {
-      return fmt::format("process {} is not of user {}, who made its socket", under[end][0], own);
+      return fmt::format("process {} is not of user {}, which made its socket", under[end][0], own);
     }
   }
   return may_be_user ? "perhaps " + users : "";
