@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,100 +35,57 @@ struct Line {
   Which polling = {};  ///< the kernel's variant that polls, when `other` is one that blocks
 };
 
+constexpr double kMb = 1048576, kKb64 = 65536;
+
+// Bar, limit, CLAN's row, the other, and the other when it polls.
+const Line kLines[] = {
+    {"stream 64 B round trip, in cache-line trips", Bar::kProbesAtMost, 2.5,
+     {"stream_latency", "clan-poll", 64}},
+    {"stream 64 B round trip against TCP", Bar::kTimesBetter, 50,
+     {"stream_latency", "clan-poll", 64}, {"stream_latency", "tcp", 64}, {"stream_latency", "tcp-poll", 64}},
+    {"message 64 B round trip, in cache-line trips", Bar::kProbesAtMost, 2.5,
+     {"message_latency", "clan-poll", 64}},
+    {"message 64 B round trip against TCP", Bar::kTimesBetter, 50,
+     {"message_latency", "clan-poll", 64}, {"stream_latency", "tcp", 64}, {"stream_latency", "tcp-poll", 64}},
+    {"8 B messages/s against the bare bound", Bar::kTimesBetter, 0.6,
+     {"message_rate", "clan", 8}, {"message_rate", "bare", 8}},
+    {"64 B messages/s against the bare bound", Bar::kTimesBetter, 0.6,
+     {"message_rate", "clan", 64}, {"message_rate", "bare", 64}},
+    {"8 B messages/s against UCX tag_bw", Bar::kTimesBetter, 1,
+     {"message_rate", "clan", 8}, {"ucx_rate", "ucx", 8}},
+    {"64 B messages/s against UCX tag_bw", Bar::kTimesBetter, 1,
+     {"message_rate", "clan", 64}, {"ucx_rate", "ucx", 64}},
+    {"1 MB stream against TCP", Bar::kTimesBetter, 2.5,
+     {"bandwidth", "clan-poll", kMb}, {"bandwidth", "tcp", kMb}, {"bandwidth", "tcp-poll", kMb}},
+    {"64 KB stream against UCX posix", Bar::kTimesBetter, 1,
+     {"bandwidth", "clan-poll", kKb64}, {"ucx_bandwidth", "ucx posix", kKb64}},
+    {"1 MB RDMA, both ends polling, against UCX cma", Bar::kTimesBetter, 1.4,
+     {"rdma_copy", "clan-poll", kMb}, {"ucx_bandwidth", "ucx", kMb}},
+    {"1 MB RDMA, owner not polling, against one push", Bar::kTimesBetter, 0.95,
+     {"rdma_copy", "clan", kMb}, {"rdma_copy", "writev", kMb}},
+    {"PIO write of 64 B against a store loop", Bar::kTimesBetter, 1 / 1.2,
+     {"pio_write", "clan", 64}, {"pio_write", "bare", 64}},
+    {"round trip, 10000 idle endpoints against 1", Bar::kTimesBetter, 1 / 1.1,
+     {"idle_endpoints", "clan-poll", 10000}, {"idle_endpoints", "clan-poll", 1}},
+    {"resident bytes of an idle connection", Bar::kAtMost, 10240,
+     {"idle_memory", "clan", 1000}},
+    {"CPU time of an idle process, us/s", Bar::kAtMost, 1,
+     {"idle_cpu", "clan", 1000}},
+    {"both ends on one core against UNIX sockets", Bar::kTimesBetter, 1,
+     {"same_core", "clan", 64}, {"same_core", "unix", 64}},
+    {"8 processes on 2 cores against UNIX sockets", Bar::kTimesBetter, 1,
+     {"oversubscribed", "clan", 64}, {"oversubscribed", "unix", 64}},
+};
+
+/// The rows of one size each.
+Line against_ucx(double bytes) {
+  return {"message round trip against UCX tag_lat", Bar::kTimesBetter, 1,
+          {"message_latency", "clan-poll", bytes}, {"ucx_latency", "ucx", bytes}};
+}
+
 std::vector<Line> lines() {
-  constexpr double kMb = 1048576, kKb64 = 65536;
-  std::vector<Line> all = {
-      {"stream 64 B round trip, in cache-line trips",
-       Bar::kProbesAtMost,
-       2.5,
-       {"stream_latency", "clan-poll", 64}},
-      {"stream 64 B round trip against TCP",
-       Bar::kTimesBetter,
-       50,
-       {"stream_latency", "clan-poll", 64},
-       {"stream_latency", "tcp", 64},
-       {"stream_latency", "tcp-poll", 64}},
-      {"message 64 B round trip, in cache-line trips",
-       Bar::kProbesAtMost,
-       2.5,
-       {"message_latency", "clan-poll", 64}},
-      {"message 64 B round trip against TCP",
-       Bar::kTimesBetter,
-       50,
-       {"message_latency", "clan-poll", 64},
-       {"stream_latency", "tcp", 64},
-       {"stream_latency", "tcp-poll", 64}},
-      {"8 B messages/s against the bare bound",
-       Bar::kTimesBetter,
-       0.6,
-       {"message_rate", "clan", 8},
-       {"message_rate", "bare", 8}},
-      {"64 B messages/s against the bare bound",
-       Bar::kTimesBetter,
-       0.6,
-       {"message_rate", "clan", 64},
-       {"message_rate", "bare", 64}},
-      {"8 B messages/s against UCX tag_bw",
-       Bar::kTimesBetter,
-       1,
-       {"message_rate", "clan", 8},
-       {"ucx_rate", "ucx", 8}},
-      {"64 B messages/s against UCX tag_bw",
-       Bar::kTimesBetter,
-       1,
-       {"message_rate", "clan", 64},
-       {"ucx_rate", "ucx", 64}},
-      {"1 MB stream against TCP",
-       Bar::kTimesBetter,
-       2.5,
-       {"bandwidth", "clan-poll", kMb},
-       {"bandwidth", "tcp", kMb},
-       {"bandwidth", "tcp-poll", kMb}},
-      {"64 KB stream against UCX posix",
-       Bar::kTimesBetter,
-       1,
-       {"bandwidth", "clan-poll", kKb64},
-       {"ucx_bandwidth", "ucx posix", kKb64}},
-      {"1 MB RDMA, both ends polling, against UCX cma",
-       Bar::kTimesBetter,
-       1.4,
-       {"rdma_copy", "clan-poll", kMb},
-       {"ucx_bandwidth", "ucx", kMb}},
-      {"1 MB RDMA, owner not polling, against one push",
-       Bar::kTimesBetter,
-       0.95,
-       {"rdma_copy", "clan", kMb},
-       {"rdma_copy", "writev", kMb}},
-      {"PIO write of 64 B against a store loop",
-       Bar::kTimesBetter,
-       1 / 1.2,
-       {"pio_write", "clan", 64},
-       {"pio_write", "bare", 64}},
-      {"round trip, 10000 idle endpoints against 1",
-       Bar::kTimesBetter,
-       1 / 1.1,
-       {"idle_endpoints", "clan-poll", 10000},
-       {"idle_endpoints", "clan-poll", 1}},
-      {"resident bytes of an idle connection", Bar::kAtMost, 10240, {"idle_memory", "clan", 1000}},
-      {"CPU time of an idle process, us/s", Bar::kAtMost, 1, {"idle_cpu", "clan", 1000}},
-      {"both ends on one core against UNIX sockets",
-       Bar::kTimesBetter,
-       1,
-       {"same_core", "clan", 64},
-       {"same_core", "unix", 64}},
-      {"8 processes on 2 cores against UNIX sockets",
-       Bar::kTimesBetter,
-       1,
-       {"oversubscribed", "clan", 64},
-       {"oversubscribed", "unix", 64}},
-  };
-  for (double bytes : {8.0, 64.0, 1024.0, kKb64, kMb}) {
-    all.push_back({"message round trip against UCX tag_lat",
-                   Bar::kTimesBetter,
-                   1,
-                   {"message_latency", "clan-poll", bytes},
-                   {"ucx_latency", "ucx", bytes}});
-  }
+  std::vector<Line> all(std::begin(kLines), std::end(kLines));
+  for (const double bytes : {8.0, 64.0, 1024.0, kKb64, kMb}) all.push_back(against_ucx(bytes));
   return all;
 }
 

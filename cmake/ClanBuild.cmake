@@ -122,3 +122,16 @@ function(clan_targets_below directory result)
   endforeach()
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
+
+# clan_fmt: a static library, so that an installed tree needs no other than libclan.so; header-only with a version of
+# fmt that cmake/fmt.cc does not know.
+find_package(fmt REQUIRED)
+if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+  add_library(clan_fmt STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/fmt.cc)
+  target_include_directories(clan_fmt SYSTEM
+    PUBLIC $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_features(clan_fmt PUBLIC cxx_std_20)
+else()
+  add_library(clan_fmt INTERFACE)
+  target_link_libraries(clan_fmt INTERFACE fmt::fmt-header-only)
+endif()

@@ -3,7 +3,7 @@
 
 # What CLAN is built from.
 CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
-  libgtest-dev libcli11-dev libfmt-dev libfabric-dev libssl-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto
+  libgtest-dev libcli11-dev libfmt-dev nlohmann-json3-dev libfabric-dev libssl-dev libomniorb4-dev omniidl libtirpc-dev rpcsvc-proto
   libopenmpi-dev)
 
 # What ./quickstart shows beside the kernel.

@@ -76,7 +76,7 @@ int main() {
     }
     if (!in.post(buffers[m.id], m.id)) return 1;
   }
-  std::printf("%llu messages landed in %llu buffers, with one copy each and none of ours\n",
+  std::printf("%llu messages landed in %llu buffers, with one copy each and none by this program\n",
               static_cast<unsigned long long>(kMessages), static_cast<unsigned long long>(kBuffers));
   if (!oob.send(hello.from, 3, {}, 5000)) return 1;
   int status = 0;

@@ -1,4 +1,4 @@
-// Atomic operations on types: which there are, and how they are carried out on memory of ours.
+// Atomic operations on types: which there are, and how they are carried out on this process's memory.
 #pragma once
 
 #include <cstddef>

@@ -134,7 +134,7 @@ void Av::follow_slowly() {
   });
 }
 
-// The answer of an insertion: the number inserted, or events for who inserts asynchronously.
+// The answer of an insertion: the number inserted, or events, where insertion is asynchronous.
 int Av::finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count,
                       void* context) {
   if (!asynchronous_) return static_cast<int>(inserted);

@@ -70,7 +70,7 @@ class Endpoint final : public fid_ep {
   enum Counted { kSends, kReceives, kReads, kWrites, kRemoteReads, kRemoteWrites, kCounted };
   Counter* counter(Counted what) const { return counters_[what]; }
 
-  /// A peer has accessed memory of ours.
+  /// A peer has accessed this process's memory.
   void note_access(std::uint64_t flags);
 
   // What a message endpoint hears from its transport.

@@ -35,7 +35,7 @@ class Eq final : public fid_eq, public Waitable {
   void write_error(const fi_eq_err_entry& error) noexcept;
   /// An event has been lost.
   void lose() noexcept;
-  /// Those who make events when they progress.
+  /// The objects that make events when they make progress.
   int add_source(Source& source);
   void remove_source(Source& source);
   /// Takes out events that name an object which is about to go.

@@ -171,7 +171,7 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
                   const SocketAddress& source, const SocketAddress& destination) {
   fi_info* info = fi_allocinfo();
   if (info == nullptr) return nullptr;
-  // FI_SOURCE_ERR only for who asks: it makes errors of messages that others take as they are.
+  // FI_SOURCE_ERR only where it is asked for: it makes errors of messages that are otherwise taken as they are.
   info->caps = hints != nullptr && hints->caps != 0 ? with_directions(hints->caps) | kDomainCaps
                                                     : offered.caps & ~FI_SOURCE_ERR;
   info->addr_format = FI_SOCKADDR_IN;

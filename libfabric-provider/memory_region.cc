@@ -102,7 +102,7 @@ int MemoryRegion::expose() {
   return 0;
 }
 
-// The table has pages of its own: nothing else of ours is shown with it.
+// The table has pages of its own: nothing else of this process is shown with it.
 int MemoryRegion::expose_pieces(Rights rights) {
   constexpr std::size_t kPage = 4096;
   constexpr std::size_t kBytes = (kRegionPieces * sizeof(RegionPiece) + kPage - 1) / kPage * kPage;

@@ -19,7 +19,7 @@ namespace clan::ofi {
 class Counter;
 class Domain;
 
-/// What the owner tells who looks up the aperture of a key.
+/// What the owner tells a peer that looks up the aperture of a key.
 struct RegionNote {
   std::uint64_t base = 0;        ///< its address in the owner
   std::uint32_t tell_owner = 0;  ///< 1: the owner wants to hear of each access

@@ -42,13 +42,13 @@ struct Label {
   }
 };
 
-// How an operation ends: who counts it, and whether the queue hears of it.
+// How an operation ends: the counter that counts it, and whether the queue gets a completion.
 struct Ending {
   Counter* counter = nullptr;
   bool completion = false;
 };
 
-// Whether a send that answered `rc` is over all the same: who sends datagrams does not hear of peers that are
+// Whether a send that answered `rc` is over all the same: a sender of datagrams is not told of peers that are
 // not there, or not any more.
 bool lost(const Endpoint& endpoint, ssize_t rc) {
   if (!endpoint.datagrams()) return false;
@@ -219,7 +219,7 @@ void show(Endpoint& endpoint, Unexpected& message, void* context) {
   cq->write(completion);
 }
 
-// FI_PEEK: is there such a message? With FI_CLAIM it is kept for who asked, with FI_DISCARD thrown away.
+// FI_PEEK: is there such a message? With FI_CLAIM it is kept for the caller, with FI_DISCARD thrown away.
 ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint64_t flags) {
   ReceiveQueue& queue = endpoint.receives();
   const Peer* from;

@@ -65,7 +65,7 @@ Object& object_of(fid_t id) {
   return static_cast<Object&>(*reinterpret_cast<typename Object::Face*>(id));
 }
 
-/// Counts those who refer to an object.
+/// Counts the references to an object.
 class References {
  public:
   void add() { count_.fetch_add(1); }

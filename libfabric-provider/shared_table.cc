@@ -54,7 +54,7 @@ std::string link_of(const std::string& path) {
 }
 
 // One process of a user opens at a time, so that two do not make the same table. The name is the lock: the
-// kernel takes it from who dies.
+// kernel releases it when the process dies.
 File lock_opening() {
   File socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return socket;
@@ -71,7 +71,7 @@ File lock_opening() {
   return socket;
 }
 
-// Looks for a memfd of ours in all processes of this user.
+// Looks for a table's memfd in all processes of this user.
 File find_memfd(const std::string& name, int flags) {
   const std::string wanted = "/memfd:" + name + " (deleted)";
   const auto close_dir = [](DIR* d) { ::closedir(d); };

@@ -7,7 +7,7 @@
 //
 //   Header (64 bytes) | fi_addr_t numbers[capacity] | Line lines[capacity]
 //
-// Who changes it holds a lock of the file, which the kernel takes from who dies. A line is written before it
+// A process that changes it holds a lock of the file, which the kernel releases when the process dies. A line is written before it
 // is marked as used, so a writer's death leaves a whole table.
 #pragma once
 

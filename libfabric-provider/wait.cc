@@ -172,7 +172,7 @@ int WaitObject::show() {
   return 0;
 }
 
-// The thread is for programs that sleep on the condition themselves: who never asks has none.
+// The thread is for programs that sleep on the condition themselves; one that never asks has none.
 int WaitObject::face(fi_mutex_cond* face) {
   std::lock_guard lock(bell_mutex_);
   if (bell_ == nullptr) {

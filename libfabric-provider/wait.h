@@ -1,19 +1,19 @@
 // Waiting: what fi_cq_sread(), FI_GETWAIT, fi_trywait() and wait sets are made of.
 //
 // Something becomes ready in one of two ways. Either a source hears from the network: its descriptor becomes
-// readable, and whoever wakes makes progress. Or another thread has made progress already and puts an entry
-// into a queue that somebody is about to sleep on: it calls signal().
+// readable, and the thread that wakes makes progress. Or another thread has made progress already and puts an entry
+// into a queue that a thread is about to sleep on: it calls signal().
 //
-//   sleeper                              who fills its queue
+//   sleeper                              thread that fills its queue
 //     armed_ = true                        put the entry (under the queue's lock)
 //     sources: progress, arm               signal(): armed_ was true? write the eventfd
 //     queue still empty? sleep
 //
-// Either the sleeper sees the entry or the other sees armed_.
+// Either the sleeper sees the entry or the other thread sees armed_.
 //
 // Calls that sleep (sleep_unless()) may be many, and each waits for something of its own: one is woken by
 // every change, though another has slept and woken in between. So their eventfd is emptied only while none of
-// them sleeps: when it is known to be full, who comes waits until those that it has woken have left.
+// them sleeps: when it is known to be full, a thread that comes waits until those that it has woken have left.
 //
 // Programs that sleep by themselves (prepare(), by fi_trywait) have a descriptor to do so on, once they have
 // asked for it: an epoll over an eventfd of its own and the sources. It is readable as long as there is
@@ -135,7 +135,7 @@ class WaitObject {
   std::atomic<bool> shown_{false};
   int shown_epoll_ = -1;
   int shown_event_ = -1;
-  ForkMutex mutex_;  ///< guards the lists, the timer, and who may empty an eventfd
+  ForkMutex mutex_;  ///< guards the lists, the timer, and the emptying of an eventfd
   std::vector<Source*> sources_;
   std::vector<Waitable*> waitables_;
   ForkMutex bell_mutex_;  ///< guards the making of bell_

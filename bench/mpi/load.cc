@@ -10,7 +10,6 @@
 // and after each measurement, every byte; of the others the result.
 #include <mpi.h>
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -22,17 +21,15 @@
 #include <string>
 #include <vector>
 
+#include "support/slices.h"
+
 namespace {
 
 constexpr int kWindow = 64;
 constexpr int kSlices = 27, kMostTimes = 5;
 constexpr int kMostBytes = 4 << 20;
 
-long times_preempted() {
-  rusage usage{};
-  (void)getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_nivcsw;
-}
+using clan::bench::times_preempted;
 
 [[noreturn]] void give_up(const char* why) {
   std::fprintf(stderr, "clan-mpi-load: %s\n", why);
@@ -55,23 +52,22 @@ class Rank {
     double each = std::max(run(kind, bytes, few) / few, 1e-9);
     int times = static_cast<int>(std::clamp(ms * 1e-3 / kSlices / each, double(few), 1e6)) / unit * unit;
     MPI_Bcast(&times, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    std::vector<double> calm, disturbed;
+    clan::bench::Slices slices;
     const double until = MPI_Wtime() + kMostTimes * ms * 1e-3;
     for (int more = 1; more != 0;) {
       const long before = times_preempted();
       const double us = run(kind, bytes, times) / times * 1e6;
       int preempted = times_preempted() != before ? 1 : 0;
       MPI_Allreduce(MPI_IN_PLACE, &preempted, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-      (preempted != 0 ? disturbed : calm).push_back(us);
-      more = calm.size() < kSlices && MPI_Wtime() < until ? 1 : 0;
+      slices.add(us, preempted != 0);
+      more = slices.calm() < kSlices && MPI_Wtime() < until ? 1 : 0;
       MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
     verify(bytes);
     if (rank_ != 0) return;
-    auto& kept = calm.empty() ? disturbed : calm;
-    std::sort(kept.begin(), kept.end());
-    std::printf("%s %d %.5f %.5f %zu %zu\n", kind.c_str(), bytes, kept.front(), kept[kept.size() / 2], calm.size(),
-                disturbed.size());
+    const clan::bench::Figure figure = slices.figure();
+    std::printf("%s %d %.5f %.5f %d %d\n", kind.c_str(), bytes, figure.minimum, figure.median, figure.kept,
+                figure.dropped);
     std::fflush(stdout);
   }
 
@@ -97,14 +93,14 @@ class Rank {
     return (this->*way->second)(bytes, times);
   }
 
-  static std::uint8_t stamp_of(int number) { return static_cast<std::uint8_t>(number % 251 + 1); }
   void stamp(int bytes, int number) {
-    if (bytes > 0) out_[0] = out_[bytes / 2] = out_[bytes - 1] = stamp_of(number);
+    clan::bench::mark(out_.data(), static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(number));
   }
   void check(int bytes, int number) const { check(in_.data(), bytes, number); }
   static void check(const std::uint8_t* in, int bytes, int number) {
-    const std::uint8_t s = stamp_of(number);
-    if (bytes > 0 && (in[0] != s || in[bytes / 2] != s || in[bytes - 1] != s)) give_up("wrong data");
+    if (!clan::bench::marked(in, static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(number))) {
+      give_up("wrong data");
+    }
   }
 
   double ping_pong(int bytes, int times) {
@@ -194,7 +190,7 @@ class Rank {
     return took;
   }
   double get(int bytes, int times) {
-    const std::uint8_t wanted = stamp_of(7 * run_);
+    const std::uint8_t wanted = clan::bench::number_mark(static_cast<std::uint64_t>(7 * run_));
     if (rank_ == 1) std::fill_n(exposed_.memory, bytes, wanted);
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
     const double took =
@@ -256,7 +252,7 @@ class Rank {
   void verify(int bytes) {
     const int seed = ++seed_, peer = rank_ ^ 1;
     if (peer >= ranks_) return;
-    for (int i = 0; i < bytes; ++i) out_[i] = static_cast<std::uint8_t>(i * 31 + (i >> 8) * 7 + seed);
+    clan::bench::fill(out_.data(), static_cast<std::size_t>(bytes), static_cast<unsigned>(seed));
     MPI_Sendrecv(out_.data(), bytes, MPI_BYTE, peer, 4, in_.data(), bytes, MPI_BYTE, peer, 4, MPI_COMM_WORLD,
                  MPI_STATUS_IGNORE);
     if (!std::equal(out_.begin(), out_.begin() + bytes, in_.begin())) give_up("wrong data");

@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -28,6 +27,8 @@
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "support/slices.h"
 
 namespace {
 
@@ -200,20 +201,14 @@ struct Client {
   }
 };
 
-long preempted() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_nivcsw;
-}
-
 void measure(Client& client, const char* kind, u_int size, int ms) {
   client.prepare(size);
   const double slice_us = ms * 1000.0 / kSlices;
   for (const double end = now_us() + slice_us; now_us() < end;) client.call(kind, size);
-  std::vector<double> kept, dropped;
+  clan::bench::Slices slices;
   const double limit = now_us() + 5 * ms * 1000.0;
-  while (kept.size() < kSlices && (now_us() < limit || kept.size() + dropped.size() < 3)) {
-    const long before = preempted();
+  while (slices.calm() < kSlices && (now_us() < limit || slices.all() < 3)) {
+    const long before = clan::bench::times_preempted();
     const double begin = now_us();
     double at = begin;
     int calls = 0;
@@ -222,11 +217,10 @@ void measure(Client& client, const char* kind, u_int size, int ms) {
       calls += 4;
       at = now_us();
     }
-    (preempted() == before ? kept : dropped).push_back((at - begin) / calls);
+    slices.add((at - begin) / calls, clan::bench::times_preempted() != before);
   }
-  std::vector<double>& figures = kept.empty() ? dropped : kept;
-  std::sort(figures.begin(), figures.end());
-  std::printf("%.4f %.4f %zu %zu\n", figures.front(), figures[figures.size() / 2], kept.size(), dropped.size());
+  const clan::bench::Figure figure = slices.figure();
+  std::printf("%.4f %.4f %d %d\n", figure.minimum, figure.median, figure.kept, figure.dropped);
   std::fflush(stdout);
 }
 

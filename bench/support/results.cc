@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "support/plot.h"
 
@@ -14,22 +15,46 @@ namespace clan::bench {
 
 namespace {
 
-std::string quoted(const std::string& s) {
-  std::string out = "\"";
-  for (char c : s) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
+using Json = nlohmann::ordered_json;
+
+/// What is not finite is null, as JSON has it.
+Json number(double v) { return std::isfinite(v) ? Json(v) : Json(); }
+
+Json json_of(const Machine& m) {
+  return {{"cpu", m.cpu_model}, {"cores", m.cores},   {"kernel", m.kernel},     {"governor", m.governor},
+          {"clock", m.clock},   {"date", m.date},     {"commit", m.commit},     {"compiler", m.compiler},
+          {"load", m.load_average}};
 }
 
-std::string number(double v) { return std::isfinite(v) ? fmt::format("{:.6g}", v) : "null"; }
+Json json_of(const Row& r) {
+  return {{"benchmark", r.benchmark},
+          {"variant", r.variant},
+          {"x", number(r.x)},
+          {"x_name", r.x_name},
+          {"unit", r.unit},
+          {"higher_is_better", r.higher_is_better},
+          {"min", number(r.stats.min)},
+          {"p50", number(r.stats.p50)},
+          {"p99", number(r.stats.p99)},
+          {"max", number(r.stats.max)},
+          {"mad", number(r.stats.mad)},
+          {"count", r.stats.count},
+          {"runs", r.stats.runs},
+          {"op_ns", number(r.op_ns)},
+          {"probe_ns", number(r.probe_ns)},
+          {"to_probe", number(r.to_probe())},
+          {"dropped", r.dropped},
+          {"note", r.note}};
+}
+
+Json json_of(const Skip& s) { return {{"benchmark", s.benchmark}, {"variant", s.variant}, {"reason", s.reason}}; }
+
+template <typename T>
+Json list_of(const std::vector<T>& items) {
+  Json list = Json::array();
+  for (const T& item : items) list.push_back(json_of(item));
+  return list;
+}
 
 /// Columns as wide as their widest cell; the first `left` columns left-aligned.
 std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t left) {
@@ -131,33 +156,8 @@ std::string Results::table(const std::string& benchmark) const {
 }
 
 std::string Results::json(const Machine& m) const {
-  std::string out = fmt::format(
-      "{{\n  \"machine\": {{\"cpu\": {}, \"cores\": {}, \"kernel\": {}, \"governor\": {}, "
-      "\"clock\": {}, \"date\": {}, \"commit\": {}, \"compiler\": {}, \"load\": {}}},\n"
-      "  \"results\": [",
-      quoted(m.cpu_model), m.cores, quoted(m.kernel), quoted(m.governor), quoted(m.clock),
-      quoted(m.date), quoted(m.commit), quoted(m.compiler), quoted(m.load_average));
-  const char* separator = "\n";
-  for (const Row& r : rows_) {
-    out += fmt::format(
-        "{}    {{\"benchmark\": {}, \"variant\": {}, \"x\": {}, \"x_name\": {}, \"unit\": {}, "
-        "\"higher_is_better\": {}, \"min\": {}, \"p50\": {}, \"p99\": {}, \"max\": {}, "
-        "\"mad\": {}, \"count\": {}, \"runs\": {}, \"op_ns\": {}, \"probe_ns\": {}, "
-        "\"to_probe\": {}, \"dropped\": {}, \"note\": {}}}",
-        separator, quoted(r.benchmark), quoted(r.variant), number(r.x), quoted(r.x_name),
-        quoted(r.unit), r.higher_is_better, number(r.stats.min), number(r.stats.p50),
-        number(r.stats.p99), number(r.stats.max), number(r.stats.mad), r.stats.count, r.stats.runs,
-        number(r.op_ns), number(r.probe_ns), number(r.to_probe()), r.dropped, quoted(r.note));
-    separator = ",\n";
-  }
-  out += "\n  ],\n  \"skipped\": [";
-  separator = "\n";
-  for (const Skip& s : skips_) {
-    out += fmt::format("{}    {{\"benchmark\": {}, \"variant\": {}, \"reason\": {}}}", separator,
-                       quoted(s.benchmark), quoted(s.variant), quoted(s.reason));
-    separator = ",\n";
-  }
-  return out + "\n  ]\n}\n";
+  const Json json{{"machine", json_of(m)}, {"results", list_of(rows_)}, {"skipped", list_of(skips_)}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 bool Results::write(const std::string& directory, const Machine& machine) const {

@@ -274,7 +274,7 @@ Status ShmLink::make_staging() {
 }
 
 // One at a time per link: this is the slow path that keeps a forbidden kernel feature from being an
-// error. The data pass through staging memory of ours that the peer maps.
+// error. The data pass through our staging memory, which the peer maps.
 TransferResult ShmLink::copy_by_peer(const Transfer& t) {
   auto failed = [](int err) { return TransferResult{TransferResult::Kind::kError, err}; };
   std::unique_lock lock(mutex_);
@@ -319,8 +319,9 @@ void ShmLink::serve_copy(const ControlMessage& message) {
   const bool write = message.flags == static_cast<std::uint32_t>(RdmaOp::kWrite);
   {
     std::lock_guard lock(mutex_);
-    // Possession of the key is the permission: anyone can read apertures and generations. Asked first: who
-    // holds a landing must not call the NIC, which may be waiting for it.
+    // Possession of the key is the permission: anyone can read apertures and generations. Check the key first: a
+    // thread that holds a Nic::Landing must not take the NIC's mutex, because revoke() waits for landings while
+    // holding it.
     const bool permitted = nic_.check_cookie(message.cookie).ok();
     auto target = nic_.resolve(message.cookie.aperture, message.cookie.generation, message.offset,
                                message.length, write ? Rights::kWrite : Rights::kRead);

@@ -103,7 +103,7 @@ Status ShmLink::grant(const RdmaCookie& cookie) {
   auto grant = nic_.check_cookie(cookie);
   if (!grant) return grant.error();
   if (grant->memory_id == 0) return {};
-  // Held until it is sent: whoever finds the memory granted may mention it in his next message.
+  // Held until it is sent: a thread that finds the memory granted may mention it in its next message.
   std::lock_guard lock(mutex_);
   auto at = std::lower_bound(granted_.begin(), granted_.end(), grant->memory_id);
   if (at != granted_.end() && *at == grant->memory_id) return {};

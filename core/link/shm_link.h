@@ -161,7 +161,7 @@ class ShmLink final : public nic::Link,
   bool told_of_lost_ = false;   ///< driver thread
   std::size_t unsent_fds_ = 0;  ///< how many of them carry a descriptor
 
-  /// Lanes of our DmaActivity in the peer's NIC that a thread of ours is copying under.
+  /// Lanes of our DmaActivity in the peer's NIC that one of our threads is copying under.
   std::atomic<std::uint32_t> lanes_in_use_{0};
   std::mutex job_mutex_;
   std::uint32_t job_sequence_ = 0;  ///< under job_mutex_
@@ -169,7 +169,7 @@ class ShmLink final : public nic::Link,
 };
 
 /// Client: connects to an abstract name and shakes hands with a process of user `owner`: anybody may take
-/// a name, only the kernel says who it is. `lane` gives our NIC for the server's uid, or
+/// a name, only the kernel says which process it is. `lane` gives our NIC for the server's uid, or
 /// null when policy forbids that uid. On success `endpoint` is what the name stands for there.
 Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,

@@ -95,7 +95,7 @@ class Link {
   virtual Result<RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) = 0;
   virtual void release(const RemoteHandle& handle) = 0;
 
-  /// Makes sure that the peer can import this cookie of ours without asking.
+  /// Makes sure that the peer can import this cookie, one of this NIC's, without asking.
   virtual Status grant(const RdmaCookie& cookie) = 0;
 
   /// Writes to and reads from an aperture that is not mapped. The bytes are copied before return. A put
@@ -106,10 +106,10 @@ class Link {
   virtual Status get(const RemoteHandle& handle, std::uint64_t offset, std::span<std::byte> bytes) = 0;
 
   /// What is known of an aperture without asking its owner: ESTALE. Where RemoteHandle::generation is
-  /// null; those who have it look for themselves.
+  /// null; callers that have it look for themselves.
   virtual Status check(const RemoteHandle& /*handle*/) { return {}; }
 
-  /// An aperture of ours has been revoked. Where the peer cannot see that it is told, after all that was
+  /// An aperture of this NIC has been revoked. Where the peer cannot see that it is told, after all that was
   /// sent before. Does not wait.
   virtual void announce_revoked(std::uint32_t /*aperture*/, std::uint32_t /*generation*/) {}
 

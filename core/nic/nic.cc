@@ -302,7 +302,7 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
     ApertureEntry& a = tables_->apertures[spec.aperture];
     entry.next.store(shm::kNoTripwire, relaxed);
     // At the end, so that the older of two tripwires fires first: message endpoints post to their own
-    // queue before they post to the application's, who then looks there.
+    // queue before they post to that of the application, which then looks there.
     // PAIR aperture.chain: publishes the entry to fire_tripwires
     if (local.tripwires.empty()) {
       a.first_tripwire.store(index, std::memory_order_release);

@@ -73,7 +73,7 @@ class Nic {
   };
   Result<Grant> check_cookie(const RdmaCookie& cookie);
 
-  /// Memory of ours that a link is about to copy to or from on behalf of a peer. Revocation waits until it
+  /// Our memory that a link is about to copy to or from on behalf of a peer. Revocation waits until it
   /// is gone, so hold it for the copy only and call nothing of the Nic meanwhile.
   class Landing {
    public:

@@ -87,7 +87,7 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     const std::uint32_t start = *cursor / 64;
     std::uint64_t ahead = root & ~((std::uint64_t{1} << start) - 1);
     auto r = static_cast<std::uint32_t>(__builtin_ctzll(ahead != 0 ? ahead : root));
-    if (r >= shm::kEventsPerQueue / 64 / 64) {  // no producer of ours sets these bits
+    if (r >= shm::kEventsPerQueue / 64 / 64) {  // no producer of this version sets these bits
       q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
       continue;
     }

@@ -96,7 +96,7 @@ class Handshake {
   PeerTable& peers_;
   std::uint64_t impatient_until_ = 0;  ///< no first message waits until then (CLOCK_MONOTONIC)
   Unverified unverified_;
-  std::uint64_t turned_away_ = 0;  ///< messages of those with whom a message endpoint is not connected
+  std::uint64_t turned_away_ = 0;  ///< messages of peers that a message endpoint is not connected with
   bool connects_ = true;
 };
 

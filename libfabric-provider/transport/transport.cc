@@ -161,7 +161,7 @@ int Transport::introduce(const Name& to, const WireHeader& header, const void* d
   std::vector<std::byte> message(sizeof header + length);
   std::memcpy(message.data(), &header, sizeof header);
   if (length > 0) std::memcpy(message.data() + sizeof header, data, length);
-  // No progress here: our caller has yet to note whom it has asked.
+  // No progress here: the caller has yet to note which peer it has asked.
   other.failure = 0;
   if (other.pending != kNoPeer) {
     replies_.send(other, message);
@@ -265,7 +265,7 @@ ssize_t Transport::post(Operation& operation, std::span<const std::byte> header,
     }
   }
   operation.waits_for_copy = !*posted;
-  // Not before: should the peer be found to have gone, it is our caller who hears of it.
+  // Not before: should the peer be found to have gone, the caller is told by the return value.
   operation.waits_for_answer = waits_for_answer;
   if (operation.waits_for_copy) ++posted_sends_;
   operations_.settle(operation);
@@ -338,7 +338,7 @@ ssize_t Transport::start_long_atomic(Endpoint& from, Peer& to, const SendRequest
   expect_results(operation, results);
   WireHeader header = request.header;
   header.id = operation.id;
-  // The request goes with the header, so that operands in one piece need no copy of ours.
+  // The request goes with the header, so that operands in one piece are not copied here.
   std::byte head[sizeof header + sizeof(AtomicRequest)];
   std::memcpy(head, &header, sizeof header);
   std::memcpy(head + sizeof header, request.iov[0].iov_base, sizeof(AtomicRequest));

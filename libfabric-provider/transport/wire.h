@@ -27,8 +27,8 @@ enum class Op : std::uint8_t {
   kPut,          ///< a small write to memory: AccessWord, remote CQ data with kHasData, bytes
   kGet,          ///< a small read: AccessWord, GetRequest
   kGetReply,     ///< the bytes that `id` has asked for
-  // Of message endpoints, with the program's own data behind the header. `tag` is the number that who
-  // connects has given to the attempt.
+  // Of message endpoints, with the program's own data behind the header. `tag` is the number that the
+  // connecting endpoint has given to the attempt.
   kConnect,  ///< to a passive endpoint
   kAccept,   ///< the connection that it comes by is the one
   kReject,
@@ -97,10 +97,10 @@ struct AtomicReply {
   std::uint32_t reserved = 0;
 };
 
-// Answers (kAck, kGetReply, kAtomicReply) that find no room are kept by who owes them. So nobody asks a peer
-// for more than kMostOwed at a time, and whose answers are more than that, by far, is not listened to until
-// it takes some: answers are always taken, so two that ask each other for much wait for nothing but
-// themselves.
+// Reply credit. Replies (kAck, kGetReply, kAtomicReply) that find no room are kept by the process that owes
+// them. A peer may be asked for at most kMostOwed bytes of replies at a time; a peer that is owed more than
+// kMostKept is not read until it has taken some. Replies are always read, so two peers that ask each other
+// for much cannot block each other.
 constexpr std::size_t kMostOwed = std::size_t{2} << 20;
 constexpr std::size_t kMostKept = 2 * kMostOwed;
 /// What an answer counts for beside the bytes that it brings.

@@ -19,7 +19,7 @@
 // all of the record is there. A receiver that dies leaves `consumed` where it was: the sender finds
 // the ring full, and its owner notices the death (Endpoint::peer_alive()).
 //
-// Thread-safety: one thread at a time sends on a channel, one at a time receives; who that is, the
+// Thread-safety: one thread at a time sends on a channel, one at a time receives; which one, the
 // caller sees to.
 #pragma once
 

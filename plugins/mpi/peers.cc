@@ -196,7 +196,7 @@ void tell(Node& node, opal_proc_t* proc, const char* text) {
   }
 }
 
-/// Whether something of ours is still on its way to that peer, or an answer on its way back.
+/// Whether something is still on its way to that peer, or an answer on its way back.
 bool anything_under_way(Node& node, Endpoint& endpoint) {
   {
     std::lock_guard lock(endpoint.lock);

@@ -1,4 +1,4 @@
-// Channel: one connection's stream, the watch on it, and who may touch it when.
+// Channel: one connection's stream, the watch on it, and which thread may touch it when.
 //
 // The ORB reads and writes from its own threads; while nobody reads, it may ask for the connection to be watched
 // (setSelectable), which the Watcher of the endpoint does for all of them by one event queue.

@@ -94,7 +94,7 @@ std::string this_machine(const char* host) {
   return {};
 }
 
-/// True if the reference has components of ours; their addresses on this host are added.
+/// True if the reference has CLAN's components; their addresses on this host are added.
 bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
   const auto& components = info.iiop.components;
   bool any = false;

@@ -1,4 +1,4 @@
-// One call over CLAN: encode into the server's ring, wait, decode out of ours.
+// One call over CLAN: encode into the server's ring, wait, decode out of the client's own.
 #include <clan/clock.h>
 #include <clan/log.h>
 #include <poll.h>
@@ -55,7 +55,7 @@ Caller Client::caller_now() const {
   return caller;
 }
 
-// The heads of a call, and of who calls if the server does not know. Returns their size, a multiple of 4.
+// The heads of a call, and of its caller if the server does not know it. Returns their size, a multiple of 4.
 std::size_t Client::put_heads(std::byte* to, const Call& call, bool new_caller) const {
   CallHead head;
   head.new_caller = new_caller ? 1 : 0;

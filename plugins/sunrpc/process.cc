@@ -222,7 +222,7 @@ bool is_local(int fd, int socket_type, const sockaddr* address, socklen_t length
            getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &theirs_length) == 0 &&
            same_host_address(ours, reinterpret_cast<sockaddr*>(&theirs));
   }
-  // Which address would packets to it leave from? Its own, if it is one of ours.
+  // Which address would packets to it leave from? Its own, if this host has it.
   const int probe = socket(address->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (probe < 0) return false;
   const bool local = connect(probe, address, length) == 0 &&

@@ -46,7 +46,7 @@ struct PeerState {
 class Served {
  public:
   Served(Hub& hub, SVCXPRT* xprt);
-  static Served* of(SVCXPRT* xprt);  ///< null: not one of ours
+  static Served* of(SVCXPRT* xprt);  ///< null: not one that CLAN serves
   static Served& known(SVCXPRT* xprt);
 
   // What libtirpc asks of a transport.

@@ -86,7 +86,7 @@ struct ReplyHead {
 };
 static_assert(sizeof(ReplyHead) == 8 && offsetof(ReplyHead, go_on) == offsetof(CallHead, go_on));
 
-/// Who calls what, and as whom.
+/// The call: which procedure, and with which credential.
 struct CallerState {
   Caller head;
   char credential[MAX_AUTH_BYTES] = {};

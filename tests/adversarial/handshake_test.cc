@@ -650,7 +650,7 @@ TEST(BadServer, ThatSaysNothingIsATimeOut) {
 // --- too few descriptors
 // -----------------------------------------------------------------------------
 
-// Whoever has no room for what an honest peer passes says so, and is served again when he has.
+// A process without room for what an honest peer passes says so, and is served again when it has room.
 TEST(OutOfDescriptors, LosesNoLinkAndGoesOnWhenThereIsRoom) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer looks at memory through a pipe, for which there would be no descriptors";

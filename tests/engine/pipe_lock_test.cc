@@ -89,7 +89,7 @@ TEST(Pipe, BreaksSoonOnALockWithTheCallersIdThatTheCallerNeverTook) {
   const auto me = static_cast<std::uint32_t>(::gettid());
   put(p.a, {'x'});
   receiving_lock(p.b).store(me);
-  EXPECT_EQ(p.b.front(), PipeFront::kBytes);  // who only looks does not wait
+  EXPECT_EQ(p.b.front(), PipeFront::kBytes);  // a thread that only looks does not wait
   EXPECT_LT(seconds_of([&] { EXPECT_EQ(error_of_receiving(p.b), EPROTO); }), kSoon);
   EXPECT_EQ(p.b.front(), PipeFront::kBroken);
   PipePair q;

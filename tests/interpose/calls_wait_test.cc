@@ -769,7 +769,7 @@ TEST(Threads, OfTwoAsleepEachWakesAsWithTcp) {
       EXPECT_TRUE(one.falls_asleep());
       Thread two([&] { well[1] = second.wait(peer.fd); });
       EXPECT_TRUE(two.falls_asleep());
-      // One byte for each that takes one; who only looks is content with the same, but may come too
+      // One byte for each that takes one; a thread that only looks needs no more, but may come too
       // late for a byte that is taken.
       put(peer.fd, "x");
       if (!first.takes && !second.takes) {

@@ -295,7 +295,7 @@ bool comes_true(F&& what) {
   return what();
 }
 
-/// A thread of ours, or a child, sleeps in the kernel, and not just for a moment.
+/// A thread of this process, or a child, sleeps in the kernel, and not just for a moment.
 inline bool sleeps(const std::atomic<pid_t>& tid) {
   int looks = 0;
   return comes_true([&] {

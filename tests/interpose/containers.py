@@ -367,7 +367,7 @@ class Forger:
 
 
 def a_forged_offer_is_refused(world):
-    """In its place somebody else's: without our connection where he is, and of another user who can see it."""
+    """In its place another process's: without our connection in its namespace, and of another user that sees it."""
     both = {"CLAN_UIDS": f"0,{OTHER_USER}"}
     other = {"namespace": world.containers[1].pid, "user": OTHER_USER}
     forgeries = (({}, {}, "knows of no such connection"), (other, {}, "CLAN_UIDS does not name"),

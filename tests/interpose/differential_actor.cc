@@ -675,8 +675,7 @@ std::string Actor::take() {
   return "taken";
 }
 
-// --- stdio
-// ----------------------------------------------------------------------------------------
+// --- stdio -------------------------------------------------------------------------------------
 
 std::string Actor::line_out(const Command& command) {
   FILE* stream = ::fdopen(::dup(fd_), command.how == 0 ? "w" : "r+");

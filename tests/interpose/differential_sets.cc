@@ -205,7 +205,7 @@ struct Source {
   Kind kind = Kind::kWarm;
   int index = 0;   ///< among all
   int plain = 0;   ///< of pipes and eventfds
-  int client = 0;  ///< who has the other end
+  int client = 0;  ///< the client that has the other end
   int fd = -1;
   int set = 0;
   std::uint32_t events = 0;  ///< as it is asked for; 0: not in a set

@@ -23,7 +23,7 @@ CURLS = 50  # of one file by one connection
 
 
 def user_of_servers(run):
-    """The user that servers of root change to; and he is trusted."""
+    """The user that servers of root change to; it is trusted."""
     run.trust("www-data", "nobody", "proxy", "vcache", "mosquitto")
     return "www-data" if ROOT else None
 

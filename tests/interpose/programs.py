@@ -193,7 +193,7 @@ class Run:
         return list(struct.unpack("<QQQ", self.count.read_bytes())[1:])
 
     def trust(self, *names):
-        """Processes of these users and of ours share memory. Without it, users stay on TCP among each other."""
+        """Processes of these users and of the caller's share memory. Without it, users stay on TCP among each other."""
         known = []
         for name in names:
             with contextlib.suppress(KeyError):

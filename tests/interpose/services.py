@@ -109,7 +109,7 @@ def nobody_in_a_user_namespace_is_our_own_user(world):
 def users_that_a_user_namespace_has_are_told_apart(world):
     only_root()
     mapped = [*as_user(FIRST_USER), "unshare", "--user", "--map-root-user"]
-    # Inside, 1000 is 0; a user who is not mapped reads as 65534, for whom CLAN_UIDS stands as little.
+    # Inside, 1000 is 0; a user that is not mapped reads as 65534, which CLAN_UIDS does not let in either.
     inside, outside = {"CLAN_UIDS": "0,65534"}, {"CLAN_UIDS": "0,1000"}
     for places, settings, expected in (((mapped, as_user(FIRST_USER)), (inside, outside), moved),
                                        ((as_user(FIRST_USER), mapped), (outside, inside), moved),
@@ -128,7 +128,7 @@ def nobody_is_a_user_where_every_user_is_mapped(world):
 
 
 def offer_of(client, server, user):
-    """Somebody of that user who has the name of the client's offer."""
+    """A process of that user that has taken the name of the client's offer."""
     at = [f"::ffff:{address}/{port}" for address, port in (client.getsockname(), server)]
     pid = os.fork()
     if pid:
@@ -182,7 +182,7 @@ def has_ended(actor):
 
 
 def use(world, places, evidence, preload, child, expected=None, said=""):
-    """A connection between them, one of whom has a filter: nobody dies of it."""
+    """A connection between two processes, one with a filter: neither dies of it."""
     world.log.unlink(missing_ok=True)
     sides = {"directory": False, "log": "info", "preload": preload}
     ends = [Told(world, Place(*place), **sides) for place in places]

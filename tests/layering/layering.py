@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of the tree that a compiler does not: who includes whom, and memory-order pairs.
+"""Checks the rules of the tree that a compiler does not: what may include what, and memory-order pairs.
 
     layering.py ROOT      prints each violation as file:line: text, exit code 1 if there is one
 

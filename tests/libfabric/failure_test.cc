@@ -40,7 +40,7 @@ enum class Manner {
   kSilent,  ///< shows its memory, and then makes no progress at all
 };
 
-// A node in a process of its own. It echoes messages of tag 1 to who sent them, as tag 2.
+// A node in a process of its own. It echoes messages of tag 1 to their sender, as tag 2.
 class Other {
  public:
   explicit Other(Manner manner, std::uint16_t port = 0) {
@@ -101,7 +101,7 @@ class Other {
       ssize_t n;
       while ((n = fi_cq_read(node.cq.get(), &entry, 1)) == -FI_EAGAIN) ::usleep(100);
       if (n == -FI_EAVAIL) MUST(fi_cq_readerr(node.cq.get(), &error, 0));
-      // The first 16 bytes say who it is.
+      // The first 16 bytes name it.
       const fi_addr_t to = node.insert(std::vector<char>(buffer, buffer + 16));
       (void)sent([&] { return fi_tinject(node.ep.get(), buffer, 32, to, 2); }, node);
     }

@@ -1,7 +1,7 @@
 // A peer that speaks the provider's wire and means no good: every kind of message with wrong lengths,
 // numbers, keys and contexts, answers that nobody has asked for, introductions as somebody else, access words
-// as no peer writes them. Whoever talks with it keeps what is his: his memory, his other conversations, one
-// end to each operation, and his processor.
+// as no peer writes them. A process that talks with it keeps what it has: its memory, its other conversations, one
+// end to each operation, and its processor.
 #include <clan/context.h>
 #include <clan/message.h>
 #include <malloc.h>
@@ -491,7 +491,7 @@ TEST_F(FabricHostile, AnOperationThatCouldNotBeStartedHasNoEnd) {
   }
   ASSERT_EQ(rc, -FI_EAGAIN);
   ASSERT_TRUE(eventually([&] { return victim.hostile.messages().peek().ok(); }));
-  // It goes, which who sends finds out in the middle of a call; that begins anew, or says so.
+  // It goes, which the sender finds out in the middle of a call; that begins anew, or says so.
   victim.hostile.messages().disconnect(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for our driver thread to hear of it
   const int well = victim.well;
@@ -524,7 +524,7 @@ TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
   append(body, Hello{.version = 99, .length = 7000});
   ASSERT_TRUE(hostile.say({.op = Op::kHello}, body));
   victim.idle();
-  // To whom it would have liked to be goes what is for him.
+  // What is meant for the endpoint whose name it has claimed goes to that endpoint.
   const fi_addr_t to_b = victim.insert(two.b.name());
   (void)two.b.insert(victim.name());
   char in[8] = {};
@@ -548,7 +548,7 @@ TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
   EXPECT_EQ(victim.well, 0);
 }
 
-// --- who asks for much and reads nothing -------------------------------------------------------------
+// --- peers that ask for much and read nothing --------------------------------------------------------
 
 struct Greed {
   const char* what;
@@ -1024,7 +1024,7 @@ TEST_F(FabricHostile, AMessageEndpointHearsItsConnectionAlone) {
   intrude(stranger, stranger.port());
   intrude(stranger, passive.port());
   ASSERT_TRUE(impostor.connect(port));
-  ASSERT_TRUE(impostor.introduce(granter.port()));  // is there first, with the name of who will be it
+  ASSERT_TRUE(impostor.introduce(granter.port()));  // is there first, with the name of the later endpoint
   for (int i = 0; i < 50; ++i) EXPECT_EQ(victim.received(10), 0);
   ASSERT_TRUE(granter.connect(port));
   ASSERT_TRUE(granter.introduce(granter.port()));

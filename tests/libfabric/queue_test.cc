@@ -252,8 +252,8 @@ TEST(FabricWaits, OnAConditionEndForEventsCountersAndSets) {
   }
 }
 
-// Several threads that sleep on one thing. In each round something comes for every one of them, and who has
-// got his does not come back before all have: nobody else would wake those that were missed. `take` is called
+// Several threads that sleep on one thing. In each round something comes for every one of them, and a
+// thread that has got its own does not come back before all have: nothing else would wake those that were missed. `take` is called
 // until it is true; `give` with the number of what to give.
 void sleep_together(int rounds, const std::function<bool(int sleeper, int round)>& take,
                     const std::function<void(int sleeper, int round)>& give) {
@@ -517,7 +517,7 @@ TEST(FabricCounters, CountBothSidesOfAMessage) {
   b.ep.reset();
 }
 
-// Work that cannot be started is an error of its counter, and of its queue; who waits for either goes on.
+// Work that cannot be started is an error of its counter, and of its queue; a thread that waits for either goes on.
 TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
   Two two;
   const auto open = [&] {

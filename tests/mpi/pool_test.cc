@@ -34,7 +34,7 @@ TEST(Pool, FreesABlockOnceByItsBeginning) {
   EXPECT_TRUE(pool.free(base));
   EXPECT_FALSE(pool.free(base));
   EXPECT_EQ(pool.find(base, 1), nullptr);
-  std::memset(kept->data(), 1, 8192);  // who has found it keeps it
+  std::memset(kept->data(), 1, 8192);  // a look-up that found it keeps it
 }
 
 TEST(Pool, RefusesMoreThanItsNumberOfBlocks) {

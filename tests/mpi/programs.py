@@ -4,7 +4,7 @@
     programs.py --clan CLAN --component MCA_BTL_CLAN.SO --mpi DIRECTORY NAME...   DIRECTORY: where mpi-shapes is
     programs.py --list
 
-That clan carried a job is what each rank says at its end (btl_clan_verbose): to whom it has sent how many records.
+That clan carried a job is what each rank says at its end (btl_clan_verbose): how many records it has sent to which rank.
 Exit code 1 when something is wrong, 77 when what was asked for is not installed.
 """
 
@@ -181,7 +181,7 @@ def kill(test):
             require(job.returncode != 0, f"the job has ended well: {said[-1500:]}")
         else:
             require(re.search(r"btl clan: rank \d+ \(job [0-9a-f]+\) has died", said), said[-1500:])
-    # All at once, and mpirun with them: there is nobody left who could clean up.
+    # All at once, and mpirun with them: nothing is left that could clean up.
     job, ranks = start_endless(test, 3)
     for pid in [job.pid, *ofi.descendants(job.pid)]:
         with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Programs nobody here wrote, with libclanrpc and stock: rpcbind, rpcinfo, rpc.rstatd and rup, by rpcbind's
-registration as ever. In a network and a mount namespace of their own. And what other programs tell of ours: strace
+registration as ever. In a network and a mount namespace of their own. And what other programs say of CLAN's: strace
 that a call makes no system call, setpriv that users are kept apart.
 
     programs.py CLAN SERVER CLIENT programs|calls|users        (exit code 77: something is missing here)
@@ -73,7 +73,7 @@ class Daemons:
         self.started = []
 
     def start(self, *command):
-        # A file and not a pipe: who daemonizes keeps a pipe open.
+        # A file and not a pipe: a daemon keeps a pipe open.
         log = tempfile.TemporaryFile()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.started.append(process)
@@ -134,7 +134,7 @@ def check(clan, server, preload):
                               capture_output=True, text=True, timeout=60, check=False)
         answered = re.search(r"^(10\.99\.99\.1|127\.0\.0\.1)[. ]", done.stdout, re.M) is not None
         if preload:
-            daemon = children("rpc.rstatd")[-1]  # it forks; its parent is a zombie of ours
+            daemon = children("rpc.rstatd")[-1]  # it forks; its parent is our zombie
             # A client of one call gets Welcome in time on a machine that is not too busy: most of them.
             for pid in (ours.pid, daemon):
                 page = counters(clan, pid)
@@ -157,7 +157,7 @@ def programs(clan, server, _):
 
 
 class Served:
-    """A server of ours, under commands that come before it, and where it listens."""
+    """A server of the tests, under commands that come before it, and where it listens."""
 
     def __init__(self, *command):
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

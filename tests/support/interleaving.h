@@ -141,7 +141,7 @@ template <typename T>
 bool model_futex_wait(ModelAtomic<T> word, T expected) {
   return interleaving::perform({interleaving::OpKind::kFutexWait, word.address(), expected}) != 0;
 }
-/// Wakes all who sleep on the word.
+/// Wakes all threads that sleep on the word.
 template <typename T>
 void model_futex_wake(ModelAtomic<T> word) {
   (void)interleaving::perform({interleaving::OpKind::kFutexWake, word.address()});

@@ -77,7 +77,7 @@ def check_environment(tree):
 
 
 def check_command(tree):
-    # What looks like options of ours behind the command is the command's.
+    # What looks like options of clan run behind the command is the command's.
     echoed = tree.run("--log", "warn", "printf", "%s|", "--log", "--help", "--", "-h", "")
     assert (echoed.returncode, echoed.stdout, echoed.stderr) == (0, "--log|--help|--|-h||", ""), echoed
     assert tree.run("--", "printf", "x").stdout == "x"

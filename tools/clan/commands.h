@@ -70,9 +70,6 @@ std::string rpc_library();
 std::string why_no_rpc();
 int print_rpc_environment();
 ProviderState look_for_rpc();
-/// A line, or a JSON object, for each process whose remote calls travel over CLAN. No pids: of all.
-std::vector<std::string> remote_call_lines(const std::vector<pid_t>& pids);
-std::vector<std::string> remote_call_objects(const std::vector<pid_t>& pids);
 
 /// Why Open MPI cannot load mca_btl_clan.so, "" if it can; the variables by which it does; `clan env mpi`; for `clan
 /// doctor`.
@@ -80,9 +77,6 @@ std::string why_no_mpi();
 std::vector<std::pair<std::string, std::string>> mpi_variables();
 int print_mpi_environment();
 ProviderState look_for_mpi();
-/// A line, or a JSON object, for each rank of MPI that another sends to over CLAN. No pids: of all.
-std::vector<std::string> mpi_rank_lines(const std::vector<pid_t>& pids);
-std::vector<std::string> mpi_rank_objects(const std::vector<pid_t>& pids);
 
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {

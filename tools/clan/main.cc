@@ -66,12 +66,27 @@ class RunFormatter : public CLI::Formatter {
   }
 };
 
-CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code) {
-  auto* run =
-      app.add_subcommand("run", "Run a program with its local TCP connections, or libfabric, over CLAN");
-  run->formatter(std::make_shared<RunFormatter>());
-  run->prefix_command();  // from the command's name on, everything is the command's
-  run->add_option_function<std::string>(
+std::string about_run() {
+  return "The command runs as it always does, with libclan-preload.so added to LD_PRELOAD. TCP\n"
+         "connections to other programs on this machine that run under CLAN too move to shared memory\n"
+         "once they are in use. A peer without CLAN, on this machine or another, notices nothing: the\n"
+         "connection stays on TCP. `clan stat` shows which have moved.\n\n"
+         "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider and\n"
+         "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, OMPI_MCA_pml,\n"
+         "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
+         "With `--with orb` omniORB's programs call each other over CLAN and everybody else by TCP: servers\n"
+         "get an endpoint giop:clan: beside theirs. `--log info` says by which path each connection goes.\n"
+         "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that run so, too.\n\n"
+         "What the library reads from the environment; the options above set it, and the command's\n"
+         "children inherit it:\n" +
+         clan::tool::environment_help() +
+         "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 2\n"
+         "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a\n"
+         "static one and one of another architecture run without CLAN.";
+}
+
+void add_faces(CLI::App& run, clan::tool::RunOptions& options) {
+  run.add_option_function<std::string>(
          "--with",
          [&options](const std::string& faces) {
            options.tcp = names_face(faces, "tcp");
@@ -94,6 +109,14 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
          "or several (tcp,ofi)")
       ->type_name("FACE,...")
       ->check(check_faces);
+}
+
+CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code) {
+  auto* run =
+      app.add_subcommand("run", "Run a program with its local TCP connections, or libfabric, over CLAN");
+  run->formatter(std::make_shared<RunFormatter>());
+  run->prefix_command();  // from the command's name on, everything is the command's
+  add_faces(*run, options);
   run->add_option("--only", options.only, "Only connections with one of these ports (CLAN_ONLY)")
       ->type_name("PORT,...")
       ->check(check_ports);
@@ -105,24 +128,7 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
       ->check(CLI::IsMember({"off", "error", "warn", "info", "debug"}));
   run->add_option("--config", options.config, "A file with settings (CLAN_CONFIG)")->type_name("FILE");
   run->add_flag("--disable", options.disable, "Load the library, but leave all on TCP (CLAN_DISABLE=1)");
-  run->footer([] {
-    return "The command runs as it always does, with libclan-preload.so added to LD_PRELOAD. TCP\n"
-           "connections to other programs on this machine that run under CLAN too move to shared memory\n"
-           "once they are in use. A peer without CLAN, on this machine or another, notices nothing: the\n"
-           "connection stays on TCP. `clan stat` shows which have moved.\n\n"
-           "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider and\n"
-           "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, OMPI_MCA_pml,\n"
-           "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
-           "With `--with orb` omniORB's programs call each other over CLAN and everybody else by TCP: servers\n"
-           "get an endpoint giop:clan: beside theirs. `--log info` says by which path each connection goes.\n"
-           "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that run so, too.\n\n"
-           "What the library reads from the environment; the options above set it, and the command's\n"
-           "children inherit it:\n" +
-           clan::tool::environment_help() +
-           "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 2\n"
-           "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a\n"
-           "static one and one of another architecture run without CLAN.";
-  });
+  run->footer(about_run);
   run->callback(
       [=, &options, &exit_code] { exit_code = clan::tool::exec_under_clan(options, run->remaining()); });
   return run;
@@ -189,6 +195,79 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 }
 #endif
 
+void add_doctor(CLI::App& app, int& exit_code) {
+  auto* doctor = app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
+  doctor->add_flag("--json")->description("The same as JSON");
+  doctor->callback([=, &exit_code] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
+}
+
+/// The faces of this build that programs have to be told of.
+std::vector<std::string> faces_with_variables() {
+  std::vector<std::string> faces;
+#ifdef CLAN_LIBFABRIC
+  faces.push_back("ofi");
+#endif
+#ifdef CLAN_OMNIORB
+  faces.push_back("orb");
+#endif
+#ifdef CLAN_SUNRPC
+  faces.push_back("rpc");
+#endif
+#ifdef CLAN_MPI
+  faces.push_back("mpi");
+#endif
+  return faces;
+}
+
+/// What makes programs find a face. The exit code.
+int print_face([[maybe_unused]] const std::string& face) {
+#ifdef CLAN_LIBFABRIC
+  if (face == "ofi") return clan::tool::print_ofi_environment();
+#endif
+#ifdef CLAN_SUNRPC
+  if (face == "rpc") return clan::tool::print_rpc_environment();
+#endif
+#ifdef CLAN_MPI
+  if (face == "mpi") return clan::tool::print_mpi_environment();
+#endif
+#ifdef CLAN_OMNIORB
+  if (face == "orb") return clan::tool::print_orb_environment();
+#endif
+  clan::tool::print_environment();
+  return 0;
+}
+
+void add_env(CLI::App& app, std::string& face, int& exit_code) {
+  auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
+  if (const auto faces = faces_with_variables(); !faces.empty()) {
+    env->add_option("FACE", face, "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
+        ->check(CLI::IsMember(faces));
+  }
+  env->callback([&] { exit_code = print_face(face); });
+}
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto* bench =
+      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb, rpc)");
+  bench->prefix_command();  // everything after `bench` is the runner's,
+  bench->set_help_flag();   // --help too
+  bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
+}
+
+/// `clan help`, `clan help COMMAND`. The exit code.
+int print_help(const CLI::App& app, const std::string& about) {
+  if (about.empty()) {
+    fmt::print("{}\n`clan doctor` is the one to begin with, `clan bench` what comes next.\n",
+               app.get_formatter()->make_help(&app, "clan", CLI::AppFormatMode::Normal));
+    return 0;
+  }
+  if (about == "bench") return clan::tool::exec_bench({"help"});
+  const CLI::App* command = find_command(app, about);
+  if (command == nullptr) return complain_about(app, about);
+  fmt::print("{}", command->help());
+  return 0;
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE(bugprone-exception-escape): what nobody handles ends the program
@@ -209,50 +288,10 @@ int main(int argc, char** argv) {
   add_stat(app, stat_options, exit_code);
 #endif
 
-  auto* doctor = app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
-  doctor->add_flag("--json")->description("The same as JSON");
-  doctor->callback([&] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
-
-  auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
   std::string face;
-  std::vector<std::string> faces;
-#ifdef CLAN_LIBFABRIC
-  faces.push_back("ofi");
-#endif
-#ifdef CLAN_OMNIORB
-  faces.push_back("orb");
-#endif
-#ifdef CLAN_SUNRPC
-  faces.push_back("rpc");
-#endif
-#ifdef CLAN_MPI
-  faces.push_back("mpi");
-#endif
-  if (!faces.empty()) {
-    env->add_option("FACE", face, "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
-        ->check(CLI::IsMember(faces));
-  }
-  env->callback([&] {
-    if (face.empty()) clan::tool::print_environment();
-#ifdef CLAN_LIBFABRIC
-    if (face == "ofi") exit_code = clan::tool::print_ofi_environment();
-#endif
-#ifdef CLAN_SUNRPC
-    if (face == "rpc") exit_code = clan::tool::print_rpc_environment();
-#endif
-#ifdef CLAN_MPI
-    if (face == "mpi") exit_code = clan::tool::print_mpi_environment();
-#endif
-#ifdef CLAN_OMNIORB
-    if (face == "orb") exit_code = clan::tool::print_orb_environment();
-#endif
-  });
-
-  auto* bench =
-      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb, rpc)");
-  bench->prefix_command();  // everything after `bench` is the runner's,
-  bench->set_help_flag();   // --help too
-  bench->callback([&] { exit_code = clan::tool::exec_bench(bench->remaining()); });
+  add_doctor(app, exit_code);
+  add_env(app, face, exit_code);
+  add_bench(app, exit_code);
 
   std::string about;
   auto* help = app.add_subcommand("help", "This list, or what a command takes: `clan help run`");
@@ -268,14 +307,5 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
   if (!app.get_subcommands().empty() && !help->parsed()) return exit_code;
-  if (about.empty()) {
-    fmt::print("{}\n`clan doctor` is the one to begin with, `clan bench` what comes next.\n",
-               app.get_formatter()->make_help(&app, "clan", CLI::AppFormatMode::Normal));
-    return 0;
-  }
-  if (about == "bench") return clan::tool::exec_bench({"help"});
-  const CLI::App* command = find_command(app, about);
-  if (command == nullptr) return complain_about(app, about);
-  fmt::print("{}", command->help());
-  return 0;
+  return print_help(app, about);
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -75,39 +76,29 @@ void print_table(const std::vector<Row>& rows) {
       "buffer). non-c: other misses (r; w with receive buffers). pinned: pages, high water.\n");
 }
 
-std::string json_string(const std::string& text) {
-  std::string quoted = "\"";
-  for (unsigned char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c < 0x20 ? fmt::format("\\u{:04x}", c) : std::string(1, static_cast<char>(c));
-  }
-  return quoted + '"';
-}
-
 void print_json(const std::vector<Row>& rows) {
-  const char* separator = "";
-  fmt::print("[");
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
   for (const Row& row : rows) {
     for (const Replay& replay : row.replays) {
-      fmt::print(
-          "{}\n  {{\"trace\": {}, \"entries\": {}, \"victim\": {}, \"evictions\": {}, "
-          "\"victim_hits\": {}, \"pinned_high_water\": {}",
-          separator, json_string(row.name), replay.config().primary_entries,
-          replay.config().victim_entries, replay.stats().evictions, replay.stats().victim_hits,
-          replay.stats().pinned_high_water);
+      Json& json = list.emplace_back();
+      json["trace"] = row.name;
+      json["entries"] = replay.config().primary_entries;
+      json["victim"] = replay.config().victim_entries;
+      json["evictions"] = replay.stats().evictions;
+      json["victim_hits"] = replay.stats().victim_hits;
+      json["pinned_high_water"] = replay.stats().pinned_high_water;
       for (Op op : {Op::kRead, Op::kWrite, Op::kReceive}) {
         const OpCounts& counts = replay.counts(op);
-        fmt::print(
-            ",\n   \"{}\": {{\"accesses\": {}, \"pages\": {}, \"hits\": {}, "
-            "\"compulsory_misses\": {}, \"non_compulsory_misses\": {}}}",
-            to_string(op), counts.accesses, counts.pages, counts.hits(), counts.compulsory,
-            counts.non_compulsory);
+        json[std::string(to_string(op))] = {{"accesses", counts.accesses},
+                                            {"pages", counts.pages},
+                                            {"hits", counts.hits()},
+                                            {"compulsory_misses", counts.compulsory},
+                                            {"non_compulsory_misses", counts.non_compulsory}};
       }
-      fmt::print("}}");
-      separator = ",";
     }
   }
-  fmt::print("\n]\n");
+  fmt::print("{}\n", list.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
 int replay_files(const std::vector<std::string>& files, const Sizes& sizes, bool json) {

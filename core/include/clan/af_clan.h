@@ -7,7 +7,7 @@
  *
  * Everything else is the socket API as it is: listen, accept, getsockname, poll, fork, dup. This header is
  * all a program needs; it links with nothing. In a process without the interposer socket() fails with
- * EAFNOSUPPORT, by the kernel's word. What names mean and who may have them: docs/interposition.md, "AF_CLAN".
+ * EAFNOSUPPORT, by the kernel's word. What names mean and which users may have them: docs/interposition.md, "AF_CLAN".
  */
 #ifndef CLAN_AF_CLAN_H_
 #define CLAN_AF_CLAN_H_

@@ -38,7 +38,7 @@ struct NamedAperture {
   std::array<std::byte, kMaxApertureNote> note{};
 };
 
-/// A region of ours that peers may reach. Thread-safe.
+/// A region of this process that peers may reach. Thread-safe.
 class CLAN_EXPORT Aperture {
  public:
   /// Exports [offset, offset + length) of CLAN memory: peers on this host map it. `peers_uid` -1: our own
@@ -141,8 +141,8 @@ class CLAN_EXPORT RemoteAperture {
   std::byte* data() const { return mapped_; }
   Status wrote(std::uint64_t offset, std::size_t bytes) { return after_write(offset, bytes); }
 
-  /// Whether it is still there: ESTALE, ECONNRESET. No system call. For those who read what the peer
-  /// writes and would not notice that it has stopped.
+  /// Whether it is still there: ESTALE, ECONNRESET. No system call. For readers of what the peer
+  /// writes that would not notice that it has stopped.
   Status check() const;
 
   const std::shared_ptr<engine::RemoteApertureCore>& core() const { return core_; }

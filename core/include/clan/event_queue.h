@@ -68,8 +68,8 @@ class CLAN_EXPORT EventQueue {
   /// Before sleeping on the descriptor. False: events are there already, do not sleep. An armed
   /// descriptor that woke the sleeper must be armed again; poll() first.
   bool arm_fd();
-  /// Makes the descriptor readable: for who shares it with other sleepers, and leaves events, or what they
-  /// told of, to those. Any thread.
+  /// Makes the descriptor readable: for a thread that shares it with other sleepers, and leaves events, or what
+  /// they told of, to those. Any thread.
   void ring_fd();
 
   const std::shared_ptr<engine::EventQueueCore>& core() const { return core_; }

@@ -129,7 +129,7 @@ class CLAN_EXPORT MessageEndpoint {
   /// Takes completions of posted sends.
   std::size_t poll_sent(std::span<SendCompletion> completions);
 
-  /// Sends without a copy of ours: fill the room, then commit. EAGAIN, EMSGSIZE (max_eager()).
+  /// Sends without a copy by the engine: fill the room, then commit. EAGAIN, EMSGSIZE (max_eager()).
   Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
   void commit(PeerIndex to, std::size_t bytes);
   std::size_t max_eager(PeerIndex to) const;
@@ -137,7 +137,7 @@ class CLAN_EXPORT MessageEndpoint {
   /// not at all. EAGAIN, EMSGSIZE (max_eager()).
   Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message);
 
-  // For who waits by peek() and not by recv(): first spin(), then one of the two ways to sleep, then peek() again.
+  // For callers that wait by peek() and not by recv(): first spin(), then one of the two ways to sleep, then peek() again.
   // Spurious ends of all three are possible.
   /// Looks as long as the context's WaitOptions make worth while. True: there may be something to find.
   bool spin();
@@ -149,10 +149,10 @@ class CLAN_EXPORT MessageEndpoint {
   /// Before sleeping on fd(). False: look first; the descriptor may then be readable or not. One that woke the
   /// sleeper stays readable until this is called.
   bool arm_fd();
-  /// Makes the descriptor readable: for who has to look at others before it looks here again.
+  /// Makes the descriptor readable: for a caller that has to look elsewhere before it looks here again.
   void ring_fd();
 
-  /// True when peek(), poll_sent() and take_departed() would find nothing now. For who polls: costs a fraction
+  /// True when peek(), poll_sent() and take_departed() would find nothing now. For callers that poll: costs a fraction
   /// of what they do.
   bool quiet() const;
 
@@ -170,8 +170,8 @@ class CLAN_EXPORT MessageEndpoint {
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
 
-  /// Takes the offered message last looked at out of the ring and leaves it in its sender's memory, for who
-  /// decides later where it goes. EINVAL: it is not offered. A sender has at most 64 offers open with one
+  /// Takes the offered message last looked at out of the ring and leaves it in its sender's memory, for a
+  /// caller that decides later where it goes. EINVAL: it is not offered. A sender has at most 64 offers open with one
   /// peer; further messages of it go through the ring.
   Result<SetAside> set_aside();
   /// Copies a part of it. ERANGE; ESTALE: the sender took it back; EFAULT: its memory cannot be read;
@@ -181,8 +181,8 @@ class CLAN_EXPORT MessageEndpoint {
   void finish(const SetAside& message, bool received = true);
 
   // A message that both sides work on. Over shared memory it stays where reserve() has put it until its receiver
-  // drops it, and either side may change its bytes meanwhile: by an atomic word in it they agree on who does what.
-  /// Whether messages to this peer are such, and nobody there sleeps until one comes.
+  // drops it, and either side may change its bytes meanwhile: by an atomic word in it they agree which side does what.
+  /// Whether messages to this peer are such, and no thread there sleeps until one comes.
   bool shares_messages(PeerIndex to) const;
   /// A mark behind the last message committed to this peer.
   std::uint64_t sent_mark(PeerIndex to) const;
@@ -195,7 +195,7 @@ class CLAN_EXPORT MessageEndpoint {
   void hold();
   /// Precondition: hold() was called for this peer. Its departure is not told in between.
   void resume(PeerIndex peer);
-  /// Sender: has changed bytes of a message that the peer may be holding. Wakes who sleeps there.
+  /// Sender: has changed bytes of a message that the peer may be holding. Wakes threads that sleep there.
   void nudge(PeerIndex to);
   /// The peer has closed or died; what it had sent may be there still.
   bool has_gone(PeerIndex peer) const;

@@ -1,5 +1,5 @@
 // What mca_btl_clan.so keeps in a shared page, for `clan stat` and for tests: which ranks a rank has met, and what has
-// gone to them. Plain atomics, written by that process, read by anybody who may open its descriptors.
+// gone to them. Plain atomics, written by that process, read by any process that may open its descriptors.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,8 @@
 // How much memory the pipes of a user may take, CLAN_MEMORY or by what the machine and the cgroup
 // have, and how many pipes the user has. For the interposer, which keeps to it, and for `clan
-// stat`, which tells who has reached it.
+// stat`, which tells which process has reached it.
 //
-// Memory of a pipe belongs to the cgroup of whoever touches it first. At the cgroup's limit the
+// Memory of a pipe belongs to the cgroup of the process that touches it first. At the cgroup's limit the
 // kernel has nothing to say to a store into shared memory, and ends the program; to a send by TCP
 // it can say "later". So pipes keep well below it: each may be filled with its share only, and
 // there are no more of them than have a share of kLeastPipeBytes.

@@ -1,5 +1,5 @@
 // What libclanrpc.so keeps in a shared page, for `clan stat` and for tests: how the remote calls of a process
-// travelled. Plain atomics, written by that process, read by anybody who may open its descriptors.
+// travelled. Plain atomics, written by that process, read by any process that may open its descriptors.
 #pragma once
 
 #include <atomic>

@@ -14,7 +14,7 @@ enum Word : std::uint32_t {
   kSwitchAt,      ///< bytes this end has sent by TCP before the first in the pipe
   kDoorbells,     ///< bytes this end has sent by TCP since, to wake the other end
   kSwallowed,     ///< such bytes this end has read
-  kProcess,       ///< pid << 32 | uid, of who moved it here
+  kProcess,       ///< pid << 32 | uid, of the process that moved it here
   kCookie,        ///< SO_COOKIE of this end's socket
   kPorts,         ///< address family << 32 | local port << 16 | remote port
   kLocalAddress,  ///< 16 bytes in network order, IPv4 in the first 4

@@ -186,7 +186,7 @@ class CLAN_EXPORT Tlb {
   /// Whether a page has an entry. Changes and counts nothing.
   bool contains(AddressSpaceId asid, std::uint64_t vaddr) const;
 
-  /// The primary slot of an address, for those who study conflicts.
+  /// The primary slot of an address, for studies of conflicts.
   std::size_t slot_of(AddressSpaceId asid, std::uint64_t vaddr) const;
 
  private:

@@ -56,8 +56,8 @@ bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uin
   return delay >= above_delay_ / 10 * 9 && window_ < above_window_ / 4 * 3;
 }
 
-// Now and then the least window for two rounds, unless the path shows its shortest round trip by itself: who
-// came when the queue was full has never seen it, and would take more than its share.
+// Now and then the least window for two rounds, unless the path shows its shortest round trip by itself: a
+// connection that began when the queue was full has never seen it, and would take more than its share.
 bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   if (draining_ > 0) {
     if (--draining_ == 0) window_ = saved_window_;

@@ -131,7 +131,7 @@ class Pscw {
  public:
   Pscw(MPI_Win window, int target) : window_(window) {
     const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
-    const int origin = (2 * rank - target + 2 * size) % size;  // who is as far on the other side
+    const int origin = (2 * rank - target + 2 * size) % size;  // the rank as far on the other side
     MPI_Group world{};
     MUST(MPI_Comm_group(MPI_COMM_WORLD, &world));
     MUST(MPI_Group_incl(world, 1, &origin, &origins_));

@@ -186,7 +186,7 @@ class Exchange {
     }
   }
 
-  /// Rank 0 takes what comes, from whom it comes; the others cannot wait for each other.
+  /// Rank 0 takes what comes, from any rank; the others cannot wait for each other.
   void any_source() {
     constexpr int kEach = 200;
     if (rank_ == 0) {

@@ -93,7 +93,7 @@ TEST_F(Stubs, ReturnWhatTheProcedureDoes) {
   clan_free_credential(&who);
 }
 
-// The results of rpcgen's stubs over libtirpc, with CLAN in it and stock, and of ours are the same text.
+// The results of rpcgen's stubs over libtirpc, with CLAN in it and stock, and those of clan-rpcgen's stubs are the same text.
 TEST_F(Stubs, GiveTheResultsOfRpcgensStubs) {
   int status = -1;
   const std::string ours = Child({SHRIMP_PRINT, name_}).all(&status);

@@ -14,7 +14,7 @@
 
 #include "clan/pipe_memory.h"
 #include "clan/socket_face.h"
-#include "commands.h"
+#include "../commands.h"
 
 namespace clan::tool {
 namespace {

@@ -1,5 +1,5 @@
 // The tables of CORBA connections that omniORB programs keep (plugins/omniorb/traffic_page.h), for `clan stat`.
-#include "orb_traffic.h"
+#include "orb_tables.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>

@@ -1,0 +1,212 @@
+// Going back to TCP, and the end of a connection.
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "helpers.h"
+
+namespace clan::test {
+namespace {
+
+/// A descriptor of the same socket that the library does not know.
+int behind_its_back(int fd) {
+  const int self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+  const int copy = static_cast<int>(::syscall(SYS_pidfd_getfd, self, fd, 0));
+  ::close(self);
+  return copy;
+}
+
+// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and another
+// one takes the connection back to TCP.
+TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedFor) {
+  if (!preloaded()) return;
+  using namespace socket_face;
+  Pair pair;
+  const int copy = behind_its_back(pair.near);
+  ASSERT_GE(copy, 0) << std::strerror(errno);
+  PipePage::Face* face = face_of(pair.near);
+  ASSERT_NE(face, nullptr);
+  const std::uint64_t ringer = static_cast<std::uint64_t>(::gettid()) << kRinger | 1;
+  face->words[kBells].fetch_add(ringer);
+  face->words[kDoorbells].fetch_add(1);
+  put(pair.near, "by the pipe, ");
+  {
+    Thread leaver([&] {
+      EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
+      put(pair.near, "by TCP");
+    });
+    ::usleep(400'000);
+    EXPECT_FALSE(leaver.done());
+    EXPECT_EQ(::write(copy, "", 1), 1);
+    face->words[kBells].fetch_sub(ringer);
+    EXPECT_TRUE(leaver.ends());
+  }
+  EXPECT_EQ(get(pair.far, 19), "by the pipe, by TCP");
+  EXPECT_TRUE(silent(pair.far));
+  ::close(copy);
+}
+
+TEST(GoingBack, ADoorbellThatWasNeverRungIsNoByteOfTheApplications) {
+  if (!preloaded()) return;
+  using namespace socket_face;
+  Pair pair;
+  PipePage::Face* face = face_of(pair.near);
+  ASSERT_NE(face, nullptr);
+  const pid_t dead = child([] { return 0; });
+  EXPECT_EQ(result_of(dead), 0);
+  face->words[kBells].fetch_add(static_cast<std::uint64_t>(dead) << kRinger | 1);
+  face->words[kDoorbells].fetch_add(1);
+  put(pair.near, "by the pipe, ");
+  EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
+  put(pair.near, "by TCP");
+  EXPECT_EQ(get(pair.far, 19), "by the pipe, by TCP");
+  EXPECT_TRUE(silent(pair.far));
+  EXPECT_TRUE(by_tcp(pair.far));
+}
+
+// --- the end -----------------------------------------------------------------------------------
+
+TEST(End, HalfClosedItGoesOnTheOtherWay) {
+  Pair pair;
+  put(pair.near, "last");
+  ASSERT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+  EXPECT_EQ(::send(pair.near, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(get(pair.far, 4), "last");
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(ends(pair.far));
+  for (int i = 0; i < 100; ++i) {
+    put(pair.far, "more");
+    EXPECT_EQ(get(pair.near, 4), "more");
+  }
+  ASSERT_EQ(::shutdown(pair.far, SHUT_WR), 0);
+  EXPECT_TRUE(ends(pair.near));
+}
+
+TEST(End, ShutdownOfReadingLeavesWhatHasCome) {
+  Pair pair;
+  put(pair.near, "ab");
+  ASSERT_EQ(::shutdown(pair.far, SHUT_RD), 0);
+  EXPECT_EQ(get(pair.far, 2), "ab");
+  EXPECT_TRUE(ends(pair.far));
+  put(pair.far, "cd");
+  EXPECT_EQ(get(pair.near, 2), "cd");
+}
+
+TEST(End, WrongShutdownsFail) {
+  Pair pair;
+  EXPECT_EQ(::shutdown(pair.near, 3), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::shutdown(-1, SHUT_WR), -1);
+  EXPECT_EQ(errno, EBADF);
+  const int single = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::shutdown(single, SHUT_WR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+  ::close(single);
+  pair.talk();
+}
+
+TEST(End, ClosedWithBytesUnderWayTheyStillArrive) {
+  const std::string all(200'000, 'u');
+  for (const bool exits : {false, true}) {
+    Peer peer([&](int fd) {
+      put(fd, all);
+      if (!exits) ::close(fd);
+      return 0;
+    });
+    ::usleep(20'000);
+    EXPECT_TRUE(get(peer.fd, all.size()) == all);
+    EXPECT_TRUE(ends(peer.fd));
+  }
+}
+
+// In the pipe, where a peer that polls sees it before the kernel has been asked. What is only one of several
+// holders' close is not, nor what is to be a reset.
+TEST(End, OfTheLastDescriptorIsToldInThePipeBehindTheBytes) {
+  struct Ended {
+    explicit Ended(int fd) : face(face_of(fd)) {}
+    // By the end that has closed.
+    bool operator()() const {
+      const auto* end = reinterpret_cast<const PipePage::End*>(reinterpret_cast<const char*>(face) -
+                                                               offsetof(PipePage::End, face));
+      return end->sender.ended.load() == 1;
+    }
+    PipePage::Face* face;
+  };
+  {
+    Pair pair;
+    const Ended ended(pair.near);
+    const int other = ::dup(pair.near);
+    put(pair.near, "last");
+    pair.close_near();
+    EXPECT_TRUE(!preloaded() || !ended());
+    put(other, "more");
+    ::close(other);
+    EXPECT_TRUE(!preloaded() || ended());
+    EXPECT_NE(poll_one(pair.far, POLLIN, 1000) & POLLIN, 0);
+    EXPECT_EQ(get(pair.far, 8), "lastmore");
+    EXPECT_TRUE(ends(pair.far));
+  }
+  {
+    Pair pair;
+    const Ended ended(pair.near);
+    const pid_t holder = child([&] {
+      ::usleep(200'000);
+      put(pair.near, "by a child");
+      return 0;
+    });
+    pair.close_near();
+    EXPECT_TRUE(!preloaded() || !ended());
+    EXPECT_EQ(get(pair.far, 10), "by a child");
+    EXPECT_EQ(result_of(holder), 0);
+    EXPECT_TRUE(ends(pair.far));
+  }
+  {
+    Pair pair;
+    const Ended ended(pair.near);
+    put(pair.far, "nobody reads this");
+    EXPECT_EQ(poll_one(pair.near, POLLIN, 1000), POLLIN);
+    pair.close_near();
+    EXPECT_TRUE(!preloaded() || !ended());
+  }
+}
+
+TEST(End, ClosedWithUnreadBytesThePeerSeesAReset) {
+  Pair pair;
+  put(pair.far, "nobody reads this");
+  EXPECT_EQ(poll_one(pair.near, POLLIN, 1000), POLLIN) << "it has come";
+  pair.close_near();
+  EXPECT_TRUE(comes_true([&] { return (poll_one(pair.far, POLLIN, 0) & POLLERR) != 0; }));
+  char byte;
+  EXPECT_EQ(::read(pair.far, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(::read(pair.far, &byte, 1), 0);
+  EXPECT_EQ(::send(pair.far, "x", 1, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+TEST(End, ClosedWithLingerOfNoughtThePeerSeesAReset) {
+  Pair pair;
+  const linger now{1, 0};
+  ASSERT_EQ(::setsockopt(pair.near, SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+  pair.close_near();
+  char byte;
+  EXPECT_EQ(::read(pair.far, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+  EXPECT_EQ(option(pair.far, SOL_SOCKET, SO_ERROR), 0) << "it has been told";
+}
+
+TEST(End, ClosedWithLingerOfASecondItIsOrderly) {
+  Pair pair;
+  const linger second{1, 1};
+  ASSERT_EQ(::setsockopt(pair.near, SOL_SOCKET, SO_LINGER, &second, sizeof second), 0);
+  put(pair.near, "ab");
+  pair.close_near();
+  EXPECT_EQ(get(pair.far, 2), "ab");
+  EXPECT_TRUE(ends(pair.far));
+}
+
+}  // namespace
+}  // namespace clan::test

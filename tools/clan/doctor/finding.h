@@ -1,0 +1,58 @@
+// What `clan doctor` has found of one facility, and the checks. Each asks the kernel by trying; every child,
+// file and mapping is gone when it returns.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace clan::tool {
+
+enum class State { kOk, kLimited, kAbsent };
+
+struct Finding {
+  std::string name;
+  State state = State::kAbsent;
+  std::string seen = {};    // what was measured or read
+  std::string effect = {};  // what CLAN does about it
+  bool fatal = false;       // CLAN cannot work at all on this machine
+};
+
+std::string errno_text();
+/// First line of a file, empty if it cannot be read.
+std::string read_line(const std::string& path);
+std::optional<long> read_number(const std::string& path);
+
+/// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() { reset(); }
+  void reset();
+  int get() const { return fd_; }
+  bool ok() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// memory.cc
+Finding check_memfd();
+Finding check_huge_pages();
+Finding check_memlock();
+Finding check_userfaultfd();
+Finding check_max_map_count();
+// processes.cc
+Finding check_membarrier();
+Finding check_process_vm();
+Finding check_ptrace_scope();
+Finding check_cpus();
+// sockets.cc
+Finding check_unix_sockets();
+// faces.cc: one for each face of this build
+std::vector<Finding> check_faces();
+
+}  // namespace clan::tool

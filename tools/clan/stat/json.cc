@@ -1,0 +1,96 @@
+#include <fmt/core.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "proc.h"
+#include "write.h"
+
+namespace clan::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double tenths(double value) { return std::round(value * 10) / 10; }
+
+Json end_of(const Connection& connection, int which, const std::optional<Rate>& rate) {
+  const EndView& end = connection.ends[which];
+  Json processes = Json::array();
+  for (const pid_t pid : end.processes) processes.push_back({{"pid", pid}, {"comm", command_name(pid)}});
+  Json json{{"address", to_string(end.address)},
+            {"port", end.address.port},
+            {"network", end.network != 0 ? Json(end.network) : Json()},
+            {"processes", std::move(processes)}};
+  if (connection.in_pipe) {
+    json["bytes"] = end.bytes;
+    json["messages"] = end.messages;
+    json["sleeps"] = end.sleeps;
+    json["wakeups"] = end.wakeups;
+    json["tcp_bytes"] = end.tcp_bytes;
+  }
+  if (rate) {
+    json["bytes_per_s"] = tenths(rate->bytes[which]);
+    json["messages_per_s"] = tenths(rate->messages[which]);
+  }
+  return json;
+}
+
+Json object_of(const RpcCounters& calls) {
+  return {{"path", "rpc"},
+          {"pid", calls.pid},
+          {"handles", calls.handles},
+          {"servers", calls.met},
+          {"calls_clan", calls.calls_clan},
+          {"calls_stock", calls.calls_stock},
+          {"lost", calls.lost},
+          {"clients", calls.clients},
+          {"served_clan", calls.served},
+          {"replies_stock", calls.replies_stock},
+          {"hostile", calls.hostile},
+          {"sleeps", calls.sleeps}};
+}
+
+Json object_of(const MpiPair& pair) {
+  return {{"path", "mpi"},
+          {"pid", pair.pid},
+          {"job", pair.job},
+          {"rank", pair.rank},
+          {"peer_job", pair.peer_job},
+          {"peer_rank", pair.peer_rank},
+          {"records", pair.messages},
+          {"bytes", pair.bytes},
+          {"gets", pair.gets},
+          {"get_bytes", pair.get_bytes},
+          {"puts", pair.puts},
+          {"put_bytes", pair.put_bytes},
+          {"atomics", pair.atomics},
+          {"queued", pair.queued},
+          {"nonsense", pair.nonsense}};
+}
+
+void add(std::string& text, const Json& object, bool one_line) {
+  if (!text.empty()) text += one_line ? ", " : ",\n";
+  text += object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+void print_json(const Report& report, bool one_line) {
+  std::string text;
+  for (std::size_t i = 0; i < report.connections.size(); ++i) {
+    const Connection& connection = report.connections[i];
+    const std::optional<Rate>& rate = report.rates[i];
+    const Json object{{"local", end_of(connection, 0, rate)},
+                      {"peer", end_of(connection, 1, rate)},
+                      {"path", connection.path},
+                      {"why", printable(connection.why)}};
+    add(text, object, one_line);
+  }
+  for (const RpcCounters& calls : report.remote_calls) add(text, object_of(calls), one_line);
+  for (const MpiPair& pair : report.mpi_pairs) add(text, object_of(pair), one_line);
+  fmt::print("[{}]\n", text);
+}
+
+}  // namespace clan::tool

@@ -1,0 +1,135 @@
+// Tables and lines of `clan stat`.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+#include "proc.h"
+#include "write.h"
+
+namespace clan::tool {
+namespace {
+
+using Row = std::vector<std::string>;
+
+/// 1234567 as "1.2M".
+std::string short_number(double value) {
+  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
+  std::size_t unit = 0;
+  for (; value >= 9999.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{:.0f}", value) : fmt::format("{:.1f}{}", value, kUnits[unit]);
+}
+
+std::string both(double first, double second) { return short_number(first) + "/" + short_number(second); }
+
+std::string processes_text(const EndView& end) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  std::size_t n = 0;
+  for (const pid_t pid : end.processes) {
+    if (n++ == kShown) {
+      text += fmt::format(",+{}", end.processes.size() - kShown);
+      break;
+    }
+    text += fmt::format("{}{}/{}", text.empty() ? "" : ",", pid, printable(command_name(pid)));
+  }
+  return text.empty() ? "?" : text;
+}
+
+/// Of both ends, once if they are in the same one.
+std::string networks_text(const EndView& a, const EndView& b) {
+  const auto text = [](std::uint64_t n) { return n != 0 ? fmt::format("{}", n) : std::string("?"); };
+  return a.network == b.network ? text(a.network) : text(a.network) + "/" + text(b.network);
+}
+
+Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool watch) {
+  const EndView& a = connection.ends[0];
+  const EndView& b = connection.ends[1];
+  const auto counted = [&](std::uint64_t EndView::*counter) {
+    const bool known = connection.in_pipe &&
+                       !(connection.corba && (counter == &EndView::sleeps || counter == &EndView::wakeups));
+    return known ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
+  };
+  Row row{connection.corba ? "client" : with_port(a.address), connection.corba ? "server" : with_port(b.address),
+          !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
+          counted(&EndView::bytes)};
+  if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");
+  row.push_back(counted(&EndView::messages));
+  if (watch) row.push_back(rate ? both(rate->messages[0], rate->messages[1]) : "-");
+  row.push_back(counted(&EndView::sleeps));
+  row.push_back(counted(&EndView::wakeups));
+  row.push_back(networks_text(a, b));
+  row.push_back(processes_text(a));
+  row.push_back(processes_text(b));
+  return row;
+}
+
+void print_table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    fmt::print("{}{}\n", line, row.back());
+  }
+}
+
+Row heading(bool watch) {
+  if (!watch) {
+    return {"LOCAL",  "PEER",     "PATH",    "SENT",    "MESSAGES",
+            "SLEEPS", "WAKE-UPS", "NETWORK", "PROCESS", "PEER'S PROCESS"};
+  }
+  return {"LOCAL",      "PEER",   "PATH",     "SENT",    "SENT/S",  "MESSAGES",
+          "MESSAGES/S", "SLEEPS", "WAKE-UPS", "NETWORK", "PROCESS", "PEER'S PROCESS"};
+}
+
+/// Columns, the first row their names.
+std::vector<Row> table(const Report& report, bool watch) {
+  std::vector<Row> rows{heading(watch)};
+  for (std::size_t i = 0; i < report.connections.size(); ++i) {
+    rows.push_back(text_row(report.connections[i], report.rates[i], watch));
+  }
+  return rows;
+}
+
+std::string line_of(const RpcCounters& calls) {
+  const std::string name = command_name(static_cast<pid_t>(calls.pid));
+  std::string line = fmt::format("{}/{}: ", calls.pid, name.empty() ? "?" : name);
+  if (calls.handles > 0) {
+    line += fmt::format("{} calls made over CLAN, {} by sockets ({} handles)", calls.calls_clan, calls.calls_stock,
+                        calls.handles);
+  }
+  if (calls.clients > 0 || calls.handles == 0) {
+    line += fmt::format("{}{} calls of {} clients served over CLAN", calls.handles > 0 ? "; " : "", calls.served,
+                        calls.clients);
+  }
+  if (calls.lost > 0) line += fmt::format("; {} servers lost", calls.lost);
+  if (calls.hostile > 0) line += fmt::format("; {} messages made no sense", calls.hostile);
+  return line;
+}
+
+std::string line_of(const MpiPair& pair) {
+  std::string line = fmt::format("job {:x}, rank {} (process {}) to ", pair.job, pair.rank, pair.pid);
+  if (pair.peer_job != pair.job) line += fmt::format("job {:x}, ", pair.peer_job);
+  line += fmt::format("rank {}: {} records, {} bytes", pair.peer_rank, pair.messages, pair.bytes);
+  if (pair.gets > 0) line += fmt::format("; {} gets, {} bytes", pair.gets, pair.get_bytes);
+  if (pair.puts > 0) line += fmt::format("; {} puts, {} bytes", pair.puts, pair.put_bytes);
+  if (pair.atomics > 0) line += fmt::format("; {} atomics", pair.atomics);
+  return line;
+}
+
+}  // namespace
+
+void print_text(const Report& report, bool watch) {
+  print_table(table(report, watch));
+  if (!report.remote_calls.empty()) fmt::print("\nREMOTE CALLS\n");
+  for (const RpcCounters& calls : report.remote_calls) fmt::print("{}\n", line_of(calls));
+  if (!report.mpi_pairs.empty()) fmt::print("\nMPI\n");
+  for (const MpiPair& pair : report.mpi_pairs) fmt::print("{}\n", line_of(pair));
+}
+
+}  // namespace clan::tool

@@ -1,0 +1,16 @@
+// `clan stat --all`: connections that could be over CLAN and are not.
+#pragma once
+
+#include <vector>
+
+#include "connection.h"
+#include "process.h"
+#include "scan.h"
+#include "tcp_table.h"
+
+namespace clan::tool {
+
+/// Local TCP connections with a program under CLAN at one end at least, that are in none of `listed`.
+void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std::vector<Connection>& listed);
+
+}  // namespace clan::tool
