@@ -70,7 +70,7 @@ def find(program):
 
 PIPE_LINK = "/memfd:clan-pipe (deleted)"
 PIPE_MAGIC = 0x31657069702D6E63
-PIPE_VERSION = 3
+PIPE_VERSION = 4
 # core/include/clan/pipe.h, PipePage: a head of 64 bytes, then two ends of sender, receiver, face.
 PIPE_ENDS = (64, 64 + 512)
 SENDER_BYTES = 24
