@@ -908,6 +908,15 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   return n;
 }
 
+// The kernel has told of something. Under the lock.
+void fetch_ahead(const Set& set) {
+  constexpr std::uint32_t kFew = 4;
+  for (std::uint32_t k = 0; k < std::min(set.watched.count, kFew); ++k) {
+    const Interest& i = *set.watched.at[k];
+    if (!i.nested) i.socket->pipe.fetch_ahead();
+  }
+}
+
 // A thread may be asleep in the set, or in one that this is in, and has not prepared for what is newly asked of a
 // socket that has moved: does it in its place, and wakes it if there is something already. Under the lock. `look`:
 // false while the socket is just moving; then the sleeper looks itself.
@@ -1249,6 +1258,7 @@ class Wait {
         use_.take(*set);
         return Next::kFollow;
       }
+      if (told > 0) fetch_ahead(*set);
       if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before);
       if (*n > 0) {
         use_.drop();

@@ -18,6 +18,7 @@
 #include "signals.h"
 #include "socket.h"
 #include "testing.h"
+#include "transfer.h"
 
 using namespace clan::preload;
 
@@ -80,6 +81,10 @@ void at_exit() {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
         (void)leave_slot(s);
         count_for_test(s);
+        // Unread ones would make our end a reset.
+        if (s.shared() && !s.inherited.load(std::memory_order_relaxed) && doorbells_waiting(s)) {
+          (void)swallow_doorbells(fd, s);
+        }
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
           return;
         leave_to_others(fd, s);

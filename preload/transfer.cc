@@ -674,6 +674,22 @@ bool drop_doorbells(int fd, Socket& s) {
 
 }  // namespace
 
+namespace {
+
+// What the kernel has woken a thread for is a doorbell.
+bool only_doorbells(const Socket& s) {
+  return s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() && !s.kernel_error.load() &&
+         !s.back_in.load(std::memory_order_acquire) && (state_of(s.theirs()) & kLeaving) == 0;
+}
+
+// A thread that a doorbell has woken has something else to do first: it is dropped when somebody is about to sleep
+// here again, which is time that nobody waits for.
+bool may_lie(const Socket& s) {
+  return only_doorbells(s) && (state_of(s.theirs()) & kGone) == 0 && doorbells_waiting(s) && !others_sleep(s);
+}
+
+}  // namespace
+
 bool look_at_kernel(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   KeepErrno keep;
@@ -695,10 +711,7 @@ bool look_at_kernel(int fd, Socket& s) {
 }
 
 bool take_doorbells(int fd, Socket& s) {
-  const bool only_bells = s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
-                          !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
-                          (state_of(s.theirs()) & kLeaving) == 0;
-  if (!only_bells) return look_at_kernel(fd, s);
+  if (!only_doorbells(s)) return look_at_kernel(fd, s);
   KeepErrno keep;
   const Undisturbed undisturbed;
   return drop_doorbells(fd, s);
@@ -862,11 +875,14 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     int woken = 0;
     auto sleep = [&] {
       const Undisturbed again;
+      if (doorbells_waiting(s)) take_doorbells(fd, s);  // that may_lie()
       {
         Sleeper sleeper(s, true, false);
         if (!s.pipe.want_data() && !reads_tcp(s) && !leaves) return false;
         woken = sleep_for_bytes(fd, s, got > 0, until(), since);
+        s.pipe.fetch_ahead();
       }
+      if (woken > 0 && may_lie(s)) return true;
       if (woken >= 0) woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
       return true;
     };
@@ -918,6 +934,7 @@ int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  if (s.rang.load(std::memory_order_relaxed)) s.pipe.fetch_ahead();  // it seldom sends
   const Undisturbed undisturbed;
   SinceEntry since;
   const std::size_t wanted = total(buffers, count);
