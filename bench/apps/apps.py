@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 SPECIAL = {
     "idle-connections": (idle.idle_connections, "10,000 idle connections: memory, time of an event loop"),
     "idle": (idle.idle_processes, "an idle redis with 50 connections: CPU time and wake-ups"),
+    "after-silence": (idle.after_silence, "connections that carried 4 MB and fell silent: memory, first round trip"),
 }
 
 

@@ -20,19 +20,29 @@ BUSY_CONNECTIONS = 50
 # An idle redis wakes up by itself ten times a second; nothing may come on top of that but chance.
 MORE_WAKEUPS = 2
 MORE_CPU_MS = 1.0
+SILENT_CONNECTIONS = 100        # that have carried 4 MB each
+SILENCE_S = 6
+MORE_AFTER_SILENCE_US = 20
+BYTES_OF_SILENT = 16 * 1024     # of shared memory, for both sides together
 
 
 @contextlib.contextmanager
 def holder(session, server, count, under):
     """A client with `count` connections that have been used and are not any more."""
-    process = session.start(programs.LOAD, "hold", server.port, count, core=1, under=under,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with load_of_ours(session, 30 + count / 100, "hold", server.port, count, under=under) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def load_of_ours(session, limit, *words, under):
+    """clan-app-load, when it has said that its connections are ready."""
+    process = session.start(programs.LOAD, *words, core=1, under=under, stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        limit = 30 + count / 100
         if not select.select([process.stdout], [], [], limit)[0]:
-            raise Failed(f"{count} connections were not opened and used within {limit:.0f} s")
+            raise Failed(f"its connections were not opened and used within {limit:.0f} s: {words}")
         if not process.stdout.readline().startswith(b"ready"):
-            raise Failed(f"the client with {count} connections: {process.stderr.read()[-300:].decode()}")
+            raise Failed(f"clan-app-load {words}: {process.stderr.read()[-300:].decode()}")
         yield process
     finally:
         process.kill()
@@ -197,3 +207,50 @@ def idle_processes(session, pairs):
                 note="redis has timers of its own" if side == "server" else "",
                 samples={"stock": values[False], "clan": values[True]}))
     return lines
+
+
+def silent_run(session, server, under):
+    """(what clan-app-load measured, what the counters saw, bytes of shared memory at the end of the silence)"""
+    with load_of_ours(session, 90, "silence", server.port, SILENT_CONNECTIONS, SILENCE_S, under=under) as process:
+        time.sleep(SILENCE_S - 1)
+        seen = counters.look(session.clan, server.port) if under else None
+        left = shared_memory_bytes(server.pid)
+        text = process.stdout.read().decode() + process.stderr.read().decode()
+    return {key: programs.number(rf"{key} ([\d.]+)", text, "clan-app-load")
+            for key in ("first", "first90", "second")}, seen, left
+
+
+def after_silence(session, pairs):
+    """Connections that have carried 4 MB and fell silent: what is left of their memory, and their first round trip."""
+    servers = {under: programs.serve_redis(session, under) for under in (False, True)}
+    samples, looks, memory_left = {False: [], True: []}, [], []
+    for pair in range(pairs):
+        for under in (False, True) if pair % 2 == 0 else (True, False):
+            figures, seen, left = silent_run(session, servers[under], under)
+            samples[under].append(figures)
+            if under:
+                looks.append(seen)
+                memory_left.append(left / SILENT_CONNECTIONS)
+    missing = [seen for seen in looks if not seen.by_the_ring()]
+    path = f"not by the ring: {missing[0].text()}" if missing else "ring"
+
+    def values(key, under):
+        return [figures[key] for figures in samples[under]]
+
+    def median(key, under):
+        return statistics.median(values(key, under))
+
+    def line(text, unit, stock, clan, limit, wanted, note):
+        verdict = "does not count" if missing else "ok" if statistics.median(clan) <= limit else "MISSED"
+        return Line("after-silence", text, unit, statistics.median(stock), statistics.median(clan), low=min(clan),
+                    high=max(clan), wanted=wanted, verdict=verdict, path=path, note=note,
+                    samples={"stock": stock, "clan": clan})
+
+    what = f"a connection that carried 4 MB, {SILENCE_S} s after"
+    return [
+        line(f"first round trip of {what}", "us", values("first", False), values("first", True),
+             median("first", False) + MORE_AFTER_SILENCE_US, f"at most stock + {MORE_AFTER_SILENCE_US}",
+             f"nine of ten within {median('first90', False):.0f} and {median('first90', True):.0f}; the one after: "
+             f"{median('second', False):.0f} and {median('second', True):.0f}"),
+        line(f"shared memory of {what}", "B", [0.0], memory_left, BYTES_OF_SILENT, f"at most {BYTES_OF_SILENT}",
+             f"{SILENT_CONNECTIONS} connections, both sides together")]

@@ -10,9 +10,13 @@
 //   clan-app-load hold PORT CONNECTIONS
 //       opens connections to a redis-server, uses each for some round trips, prints "ready N", and sleeps
 //       until the end of its standard input
+//   clan-app-load silence PORT CONNECTIONS SECONDS
+//       sends a redis-server 4 MB by each of the connections, prints "ready", is silent for SECONDS, and times a round
+//       trip on each; then a second one. Prints "first N", "first90 N", "second N": medians and a percentile (us)
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -180,6 +184,41 @@ int hold(int port, int count) {
   return 0;
 }
 
+/// Round trips, one on each connection, each after a pause in which both ends have gone to sleep; in us, sorted.
+std::vector<double> time_each(const std::vector<int>& fds) {
+  std::vector<double> times;
+  for (const int fd : fds) {
+    usleep(3000);
+    const double start = seconds_of(CLOCK_MONOTONIC);
+    exchange(fd, "PING\r\n", "+PONG\r\n");
+    times.push_back((seconds_of(CLOCK_MONOTONIC) - start) * 1e6);
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+int measure_silence(int port, int count, double seconds) {
+  constexpr int kRoundTrips = 64;  // more than a connection needs to move
+  const std::string value(4 << 20, 'v');
+  const std::string set = "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$" + std::to_string(value.size()) + "\r\n" + value + "\r\n";
+  std::vector<int> fds(static_cast<std::size_t>(count));
+  for (int& fd : fds) {
+    fd = connect_to(port);
+    for (int i = 0; i < kRoundTrips; ++i) exchange(fd, "PING\r\n", "+PONG\r\n");
+    exchange(fd, set, "+OK\r\n");
+  }
+  std::printf("ready %d\n", count);
+  std::fflush(stdout);
+  // In poll(), as a program waits that may be told something meanwhile.
+  std::vector<pollfd> asked;
+  for (const int fd : fds) asked.push_back({fd, POLLIN, 0});
+  if (poll(asked.data(), asked.size(), static_cast<int>(seconds * 1000)) != 0) fail("something came in the silence");
+  const std::vector<double> first = time_each(fds), second = time_each(fds);
+  std::printf("first %.2f\nfirst90 %.2f\nsecond %.2f\n", first[first.size() / 2], first[first.size() * 9 / 10],
+              second[second.size() / 2]);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -191,7 +230,10 @@ int main(int argc, char** argv) {
     return load_at_rate(std::atoi(argv[2]), std::atof(argv[3]), std::atof(argv[4]), std::atoi(argv[5]));
   }
   if (what == "hold" && argc == 4) return hold(std::atoi(argv[2]), std::atoi(argv[3]));
+  if (what == "silence" && argc == 5 && std::atoi(argv[3]) > 0) {
+    return measure_silence(std::atoi(argv[2]), std::atoi(argv[3]), std::atof(argv[4]));
+  }
   std::fprintf(stderr, "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | rate PORT RATE SECONDS SERVER | "
-                       "hold PORT CONNECTIONS\n");
+                       "hold PORT CONNECTIONS | silence PORT CONNECTIONS SECONDS\n");
   return 2;
 }

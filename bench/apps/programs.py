@@ -88,12 +88,15 @@ def redis_load(clients, pipeline):
             text, seen = run_load(session, server, "redis-benchmark", "-p", server.port, "-c", clients,
                                   "-P", pipeline, "-t", "set,get", "-n", count, "--csv", under=under,
                                   core=core, **more)
-            rows = {row["test"]: float(row["rps"])
+            rows = {row["test"]: row
                     for row in csv.DictReader(line for line in io.StringIO(text) if line.startswith('"'))}
             if set(rows) != {"SET", "GET"}:
                 raise Failed(f"redis-benchmark printed no figures: {text.strip()[-300:]}")
-            redis_count(session, key, min(rows.values()), each)
-            return rows, seen
+            figures = {test: float(row["rps"]) for test, row in rows.items()}
+            redis_count(session, key, min(figures.values()), each)
+            # In steps of a microsecond.
+            tails = {f"{test} p99": max(1000 * float(row["p99_latency_ms"]), 1) for test, row in rows.items()}
+            return figures | tails, seen
 
         if key not in session.memory:
             count = 5000 * pipeline if clients == 1 else 20_000 * pipeline
@@ -216,11 +219,13 @@ def serve_chain(session, under):
 
 def wrk(file, clients):
     def load(session, server, under, core):
-        text, seen = run_load(session, server, "wrk", "-t1", f"-c{clients}", f"-d{session.seconds}s",
+        text, seen = run_load(session, server, "wrk", "-t1", f"-c{clients}", f"-d{session.seconds}s", "--latency",
                               f"http://127.0.0.1:{server.port}/{file}", under=under, core=core)
         if wrong := re.search(r"Socket errors.*|Non-2xx.*", text):
             raise Failed(f"wrk: {wrong[0].strip()}")
-        return {"rate": number(r"Requests/sec: +([\d.]+)", text, "wrk")}, seen
+        unit = re.search(r" 99% +[\d.]+(us|ms|s)\s", text)
+        p99 = number(r" 99% +([\d.]+)", text, "wrk") * {"us": 1, "ms": 1e3, "s": 1e6}[unit[1]]
+        return {"rate": number(r"Requests/sec: +([\d.]+)", text, "wrk"), "p99": p99}, seen
     return load
 
 

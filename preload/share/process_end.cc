@@ -13,6 +13,7 @@
 #include "state/pipe_count.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "stream/doorbell.h"
 
 namespace clan::preload {
 
@@ -24,6 +25,10 @@ void at_exit() {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
         (void)leave_slot(s);
         count_for_test(s);
+        // Unread ones would make our end a reset.
+        if (s.shared() && !s.inherited.load(std::memory_order_relaxed) && doorbells_waiting(s)) {
+          (void)swallow_doorbells(fd, s);
+        }
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
           return;
         leave_to_others(fd, s);

@@ -80,6 +80,20 @@ bool drop_doorbells(int fd, Socket& s) {
 
 }  // namespace
 
+namespace {
+
+// What the kernel has woken a thread for is a doorbell.
+bool only_doorbells(const Socket& s) {
+  return s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() && !s.kernel_error.load() &&
+         !s.back_in.load(std::memory_order_acquire) && (state_of(s.theirs()) & kLeaving) == 0;
+}
+
+}  // namespace
+
+bool may_lie(const Socket& s) {
+  return only_doorbells(s) && (state_of(s.theirs()) & kGone) == 0 && doorbells_waiting(s) && !others_sleep(s);
+}
+
 bool look_at_kernel(int fd, Socket& s) {
   if (s.back_in.load(std::memory_order_acquire)) return true;
   KeepErrno keep;
@@ -101,10 +115,7 @@ bool look_at_kernel(int fd, Socket& s) {
 }
 
 bool take_doorbells(int fd, Socket& s) {
-  const bool only_bells = s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() &&
-                          !s.kernel_error.load() && !s.back_in.load(std::memory_order_acquire) &&
-                          (state_of(s.theirs()) & kLeaving) == 0;
-  if (!only_bells) return look_at_kernel(fd, s);
+  if (!only_doorbells(s)) return look_at_kernel(fd, s);
   KeepErrno keep;
   const Undisturbed undisturbed;
   return drop_doorbells(fd, s);

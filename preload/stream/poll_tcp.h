@@ -14,6 +14,10 @@ bool look_at_kernel(int fd, Socket& s);
 /// The same where the kernel has told of bytes and of nothing else: an end is behind them, and not looked for.
 bool take_doorbells(int fd, Socket& s);
 
+/// A thread that a doorbell has woken has something else to do first: the doorbell is dropped when a thread is about
+/// to sleep here again, which is time that nothing waits for.
+bool may_lie(const Socket& s);
+
 /// Others than the calling thread may be asleep on the socket.
 bool others_sleep(const Socket& s);
 

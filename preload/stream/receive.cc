@@ -200,11 +200,14 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     int woken = 0;
     auto sleep = [&] {
       const Undisturbed again;
+      if (doorbells_waiting(s)) take_doorbells(fd, s);  // that may_lie()
       {
         Sleeper sleeper(s, true, false);
         if (!s.pipe.want_data() && !reads_tcp(s) && !leaves) return false;
         woken = sleep_for_bytes(fd, s, got > 0, until(), since);
+        s.pipe.fetch_ahead();
       }
+      if (woken > 0 && may_lie(s)) return true;
       if (woken >= 0) woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
       return true;
     };

@@ -297,4 +297,12 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   return n;
 }
 
+void fetch_ahead(const Set& set) {
+  constexpr std::uint32_t kFew = 4;
+  for (std::uint32_t k = 0; k < std::min(set.watched.count, kFew); ++k) {
+    const Interest& i = *set.watched.at[k];
+    if (!i.nested) i.socket->pipe.fetch_ahead();
+  }
+}
+
 }  // namespace clan::preload

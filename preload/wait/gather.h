@@ -38,4 +38,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
 /// The kernel may know of events that shared memory does not show.
 bool has_plain(const Set& set);
 
+/// The kernel has told of something: what a few of the sockets will be asked for comes into the cache. Under the lock.
+void fetch_ahead(const Set& set);
+
 }  // namespace clan::preload

@@ -131,6 +131,7 @@ class Wait {
         use_.take(*set);
         return Next::kFollow;
       }
+      if (told > 0) fetch_ahead(*set);
       if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before);
       if (*n > 0) {
         use_.drop();

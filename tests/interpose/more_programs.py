@@ -408,6 +408,79 @@ def erlang(run):
     return {"talk": run.text("erl", *common, "-sname", "client@localhost", "-eval", " ".join(ERLANG_TALK.split()))}
 
 
+# Confirms, a consumer with acknowledgements, messages of 0 bytes to 2 MB, in two queues: what came, in which order.
+RABBIT_CLIENT = """
+import hashlib, pika, sys
+def connect():
+    return pika.BlockingConnection(pika.ConnectionParameters('127.0.0.1', int(sys.argv[1]), heartbeat=30))
+sizes = [i * 7919 % 20000 for i in range(400)] + [0, 2 << 20, 1, 300000] * 3
+def body(i, n):
+    return hashlib.sha256(b'%d' % i).digest() * (n // 32) + bytes(n % 32)
+sender, taker = connect(), connect()
+out, take = sender.channel(), taker.channel()
+out.confirm_delivery()
+for queue, durable in (('fast', False), ('safe', True)):
+    out.queue_declare(queue, durable=durable)
+    for i, n in enumerate(sizes):
+        out.basic_publish('', queue, body(i, n), pika.BasicProperties(message_id=str(i)), mandatory=True)
+    count = out.queue_declare(queue, durable=durable, passive=True).method.message_count
+    sum, order = hashlib.sha256(), True
+    take.basic_qos(prefetch_count=20)
+    for i, (method, properties, got) in enumerate(take.consume(queue, inactivity_timeout=20)):
+        order = order and properties.message_id == str(i) and got == body(i, sizes[i])
+        sum.update(got)
+        take.basic_ack(method.delivery_tag)
+        if i == len(sizes) - 1:
+            break
+    take.cancel()
+    print(queue, count, order, sum.hexdigest()[:16])
+# An echo by two queues: each message waits for the one before.
+out.queue_declare('ask'); out.queue_declare('answer')
+take.basic_qos(prefetch_count=1)
+back = hashlib.sha256()
+asked, answers = take.consume('ask', inactivity_timeout=20), out.consume('answer', inactivity_timeout=20)
+for i in range(200):
+    out.basic_publish('', 'ask', b'%d' % i)
+    method, _, got = next(asked)
+    take.basic_publish('', 'answer', got * 3)
+    take.basic_ack(method.delivery_tag)
+    method, _, got = next(answers)
+    out.basic_ack(method.delivery_tag)
+    back.update(got)
+print('echo', back.hexdigest()[:16])
+sender.close()
+taker.close()
+"""
+
+
+def rabbitmq(run):
+    """Erlang's virtual machine as a broker, and clients in Python."""
+    server = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in sbin changes the user
+    if not server.exists() or subprocess.run([PYTHON, "-c", "import pika"], capture_output=True, check=False).returncode:
+        raise Skip("rabbitmq-server or python3-pika is not installed")
+    port, names, other = free_port(), free_port(), free_port()
+    place = run.directory / "rabbit"
+    place.mkdir()
+    run.environment |= {
+        "HOME": str(place), "RABBITMQ_HOME": "/usr/lib/rabbitmq", "ERL_EPMD_PORT": str(names),
+        "ERL_EPMD_ADDRESS": "127.0.0.1", "RABBITMQ_NODENAME": f"rabbit{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_DIST_PORT": str(other),
+        "RABBITMQ_MNESIA_BASE": str(place), "RABBITMQ_LOG_BASE": str(place), "RABBITMQ_LOGS": "-",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(place / "plugins"), "RABBITMQ_PID_FILE": str(place / "pid"),
+        "RABBITMQ_CONFIG_FILE": str(place / "none"), "RABBITMQ_CONF_ENV_FILE": str(place / "none")}
+    epmd = shutil.which("epmd") or "/usr/lib/erlang/bin/epmd"
+    run.serve(epmd, "-port", names, "-address", "127.0.0.1", port=names)
+    broker = run.serve(server, out="rabbit.log")
+    log = run.directory / "rabbit.log"
+    run.until("the broker has started", lambda: broker.poll() is not None or b"completed with" in log.read_bytes(),
+              timeout=60)
+    said = {"talk": run.text(PYTHON, run.file("client.py", RABBIT_CLIENT), port, timeout=60).splitlines()}
+    run.end(broker, patience=20)
+    said["exit code"] = broker.returncode
+    said["errors"] = re.findall(r"\[(?:error|critical)\].*", log.read_text(errors="replace"))
+    return said
+
+
 # --- brokers and databases --------------------------------------------------------------------------------------------
 
 BEANSTALK_CLIENT = """
@@ -463,7 +536,7 @@ def mosquitto(run):
     to = ["-h", "127.0.0.1", "-p", port]
     count = 1000
     listeners = [run.serve("mosquitto_sub", *to, "-t", "news/#", "-q", quality, "-C", count, role="client",
-                           out=f"heard{quality}") for quality in (0, 1, 2)]
+                           out=f"heard{quality}", once=True) for quality in (0, 1, 2)]
     run.until("all listen", lambda: all_subscribed(port, 3))
     lines = "".join(f"{i} {sha(b'%d' % i) * (i % 20)}\n" for i in range(count))
     run.run("mosquitto_pub", *to, "-t", "news/a", "-q", 1, "-l", data=lines.encode())
@@ -598,7 +671,7 @@ def nginx_buffers(run):
 
 PROGRAMS = {
     apache: 30 << 20, lighttpd: 10 << 20, nghttp2: 20 << 20, squid: 10 << 20, varnish: 10 << 20, php: 10 << 20,
-    ruby: 10 << 20, perl: 10 << 20, java_async: 10 << 20, erlang: 10 << 20, beanstalkd: 5 << 20, mosquitto: 100_000,
+    ruby: 10 << 20, perl: 10 << 20, java_async: 10 << 20, erlang: 10 << 20, rabbitmq: 20 << 20, beanstalkd: 5 << 20, mosquitto: 100_000,
     zeromq: 1 << 20, stunnel: 10 << 20, mariadb: 1 << 20, nginx_buffers: 50 << 20,
 }
 

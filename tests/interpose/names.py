@@ -15,7 +15,7 @@ import programs
 def talk(run):
     name = f"clan:perf/{os.getpid()}"
     report = None
-    server = run.serve("iperf3", "-s", "-1", "-B", name)
+    server = run.serve("iperf3", "-s", "-1", "-B", name, once=True)
 
     def served():
         nonlocal report

@@ -7,10 +7,11 @@
 Every program runs in a private directory on free ports. Without --preload it runs twice stock, which tests
 the tests. With it: stock, then both ends under LIB (with --clan started as `CLAN run COMMAND…`), then, with
 --one-sided, only the servers and only the clients. What each run reports must be equal, and in the run with
-both ends processes must have pipes of CLAN open through which enough bytes went, in both directions. A server
-that was killed by a signal of its own making, or whose log tells of such a process, fails the run. A program that is not
-installed is skipped; the Debian packages are CLAN_TEST_PACKAGES in cmake/packages.sh. Exit code 1 when
-something differs or fails, 77 when all that was asked for was skipped.
+both ends processes must have pipes of CLAN open through which enough bytes went, in both directions. A server that
+ends before it is told to, that was killed by a signal of its own making, or whose log tells of such a process, fails
+the run; so does one that is told to end and has an exit code that it does not have without the library. A program that
+is not installed is skipped; the Debian packages are CLAN_TEST_PACKAGES in cmake/packages.sh. Exit code 1 when something
+differs or fails, 77 when all that was asked for was skipped.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def find(program):
 
 PIPE_LINK = "/memfd:clan-pipe (deleted)"
 PIPE_MAGIC = 0x31657069702D6E63
-PIPE_VERSION = 3
+PIPE_VERSION = 4
 # core/include/clan/pipe.h, PipePage: a head of 64 bytes, then two ends of sender, receiver, face.
 PIPE_ENDS = (64, 64 + 512)
 SENDER_BYTES = 24
@@ -134,6 +135,10 @@ class PipeWatch(threading.Thread):
 
 # --- one run of one program --------------------------------------------------------------------------
 
+# What a server may end with when it is told to (143: of a SIGTERM that it handles), and what some do besides, stock too.
+TOLD_TO = {0, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM}
+BY_CHANCE = {"lighttpd": {1}}
+
 # What servers write when one of their processes has crashed, or the library complains.
 DEATH = re.compile(r".*(?:exited on signal|exit signal|Segmentation|SIGSEGV|SIGABRT|core dumped|clan\[\d+\] error).*")
 
@@ -152,6 +157,8 @@ class Run:
         self.environment = {"LC_ALL": "C", "CLAN_TEST_COUNT": str(self.count)}
         self.started = []
         self.servers = {}  # process: its name and its log
+        self.told_to_end = set()  # of them
+        self.ends_itself = set()
         self.deadline = time.monotonic() + PROGRAM_SECONDS
 
     def __enter__(self):
@@ -159,10 +166,11 @@ class Run:
 
     def __exit__(self, failed, *_):
         try:
-            for process, (name, _) in self.servers.items():
+            for process, (name, log) in self.servers.items():
                 code = process.poll()
-                require(failed or code is None or code in (0, -signal.SIGTERM, -signal.SIGKILL) or code > 0,
-                        f"{name} was ended by signal {-(code or 0)}")
+                early = code is not None and process not in self.told_to_end
+                require(failed or not early or (code == 0 and process in self.ends_itself),
+                        f"{name} has ended with code {code}: {log.read_text(errors='replace')[-300:]}")
             for process in reversed(self.started):
                 self.end(process)
             for _, (name, log) in self.servers.items():
@@ -176,9 +184,9 @@ class Run:
                 self.end(process)
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    @staticmethod
-    def end(process, patience=3):
+    def end(self, process, patience=3):
         """SIGTERM, then SIGKILL, to the group that the process leads."""
+        self.told_to_end.add(process)
         for number, patience in ((signal.SIGTERM, patience), (signal.SIGKILL, 5)):
             if process.poll() is not None:
                 break
@@ -188,6 +196,12 @@ class Run:
                 process.wait(patience)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it left behind in its group
+
+    def odd_codes(self):
+        """Exit codes of servers that have been told to end, which stock ones would have to have, too."""
+        codes = [(Path(name).name, process.returncode) for process, (name, _) in self.servers.items()]
+        return sorted({f"{name}: {code}" for name, code in codes
+                       if code not in TOLD_TO | BY_CHANCE.get(name, set())})
 
     def counted(self):
         return list(struct.unpack("<QQQ", self.count.read_bytes())[1:])
@@ -215,12 +229,14 @@ class Run:
         self.started.append(process)
         return process
 
-    def serve(self, *argv, port=None, role="server", stdin=subprocess.DEVNULL, out=None):
-        """Starts a server and waits until it accepts on `port`."""
+    def serve(self, *argv, port=None, role="server", stdin=subprocess.DEVNULL, out=None, once=False):
+        """Starts a server and waits until it accepts on `port`. One that serves `once` ends by itself, with 0."""
         log = self.directory / (out or f"log-{len(self.started)}")
         with open(log, "wb") as to:
             process = self.popen(argv, role, stdin=stdin, stdout=to, stderr=subprocess.STDOUT)
         self.servers[process] = (str(argv[0]), log)
+        if once:
+            self.ends_itself.add(process)
         while port is not None:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -528,7 +544,7 @@ def iperf3(run):
     port = free_port()
     said = {}
     for name, words in {"one": [], "reverse": ["-R"], "four": ["-P", 4], "both ways": ["--bidir"]}.items():
-        server = run.serve("iperf3", "-s", "-1", "-p", port)
+        server = run.serve("iperf3", "-s", "-1", "-p", port, once=True)
         run.until("iperf3 listens", lambda: port_is_open(port))
         report = json.loads(run.text("iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-n", "300M", "-l",
                                      "128K", *words))
@@ -725,7 +741,7 @@ def netpipe(run):
         port = free_port()
         # A fixed number of repeats: NetPIPE's own choice depends on how fast it goes.
         common = ["-P", port, "-i", "-n", 200, "-u", 300_000, *words]
-        server = run.serve("NPtcp", *common)
+        server = run.serve("NPtcp", *common, once=True)
         run.until("NPtcp listens", lambda port=port: port_is_open(port))
         out = run.text("NPtcp", "-h", "127.0.0.1", *common)
         said[name] = {"sizes": re.findall(r"(\d+) bytes +(\d+) times", out),
@@ -1016,6 +1032,7 @@ def attempt(program, threshold=None, clan=None, **under):
             if clan and threshold:
                 clan_stat(clan)
             counted = run.counted()
+        said["exit codes"] = run.odd_codes()
     finally:
         pipes, count = watch.stop()
     count = list(map(max, count, counted))

@@ -149,6 +149,9 @@ class CLAN_EXPORT Pipe {
   /// Asks to be rung for bytes, and for room too, on behalf of every process of this end; only the other end takes that back.
   /// For a thread that is about to take away a wake-up that others may sleep for, or will not look again by itself.
   void keep_wanted(bool room);
+  /// For a thread that comes back from the kernel: what the other end has written, and what our next send()
+  /// touches, comes into the cache together and not one after the other.
+  void fetch_ahead() const;
   // --- memory -------------------------------------------------------------------------------------
   /// More of the rings has been touched, since the last release(), than a page of each. A glance.
   bool is_large() const { return large_.load(std::memory_order_relaxed); }

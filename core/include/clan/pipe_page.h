@@ -2,24 +2,36 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 namespace clan {
 
 /// When a record was put into a pipe, by the word of its writer: for putting in order what several have written.
-///   bits 0..47 order_stamp() | 48..63 how long before that the thread last wrote past pipes, in units of 16
+///   bits 0..47 order_stamp() | 48..59 and 60..63, n and e: n << e units of 16 before that the thread last wrote past
+///   pipes; exact to a two-thousandth, up to a second (2^31 steps of the clock)
 struct PipeStamp {
   static constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 48) - 1;
   static constexpr std::uint64_t kLongAgo = 0xffff;
+  static constexpr unsigned kDigits = 12;
   std::uint64_t word = 0;  ///< 0: none
 
   static PipeStamp make(std::uint64_t now, std::uint64_t past_pipes) {
     const std::uint64_t ago = ((now - past_pipes) >> 4) + 1;  // rounded up: it was before
-    return {(now & kTimeMask) | (ago < kLongAgo ? ago : kLongAgo) << 48};
+    const auto digits = static_cast<unsigned>(std::bit_width(ago));
+    unsigned e = digits > kDigits ? digits - kDigits : 0;
+    std::uint64_t n = (ago + (std::uint64_t{1} << e) - 1) >> e;
+    e += static_cast<unsigned>(n >> kDigits);  // rounded up to one digit more
+    n >>= n >> kDigits;
+    const std::uint64_t said = std::uint64_t{e} << kDigits | n;
+    return {(now & kTimeMask) | (said < kLongAgo ? said : kLongAgo) << 48};
   }
   std::uint64_t time() const { return word & kTimeMask; }
-  bool wrote_past_pipes() const { return word >> 48 != kLongAgo; }  ///< in the last milliseconds
-  std::uint64_t past_pipes() const { return (time() - ((word >> 48) << 4)) & kTimeMask; }
+  bool wrote_past_pipes() const { return word >> 48 != kLongAgo; }  ///< in the last second
+  std::uint64_t past_pipes() const {
+    const std::uint64_t n = word >> 48 & ((1u << kDigits) - 1);
+    return (time() - (n << (word >> (48 + kDigits)) << 4)) & kTimeMask;
+  }
   /// Times wrap: those of events that wait to be told of lie close together.
   static bool before(std::uint64_t a, std::uint64_t b) { return ((a - b) & kTimeMask) > kTimeMask / 2; }
 };
@@ -27,7 +39,7 @@ struct PipeStamp {
 /// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
-  static constexpr std::uint32_t kVersion = 3;  ///< of this page, with what faces mean by their words
+  static constexpr std::uint32_t kVersion = 4;  ///< of this page, with what faces mean by their words
 
   /// Written by the creator before anyone else sees it.
   struct Head {

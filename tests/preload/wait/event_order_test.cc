@@ -67,6 +67,19 @@ TEST(EventOrder, PutsAPlainOneInFrontHoweverShortlyBeforeTheRecordItWasWritten) 
   EXPECT_EQ(order_of({moved(1, 50000, 49999), kernel.plain(event_of(7))}), (Data{7, 1}));
 }
 
+TEST(EventOrder, PutsAPlainOneInFrontOfARecordThatWasWrittenLongAfterIt) {
+  // The thread computed for half a second in between.
+  constexpr std::uint64_t kPause = 1'000'000'000;
+  const KernelOrder kernel(base() + 90000);
+  EXPECT_EQ(order_of({moved(1, 50000, 50000 - kPause), kernel.plain(event_of(7))}, 0 - 2 * kPause), (Data{7, 1}));
+}
+
+TEST(EventOrder, PutsAPlainOneTooEarlyRatherThanTooLate) {
+  const KernelOrder kernel(base() + 90000);
+  // Written past pipes, then to 1, then to 7 (docs/interposition.md, "Limit of the order").
+  EXPECT_EQ(order_of({moved(1, 50000, 40000), kernel.plain(event_of(7))}), (Data{7, 1}));
+}
+
 TEST(EventOrder, ForgetsWritesFromBeforeTheKernelWasLastAsked) {
   const KernelOrder kernel(base() + 90000);
   EXPECT_EQ(order_of({moved(1, 50000, 10000), kernel.plain(event_of(7))}, 30000), (Data{1, 7}));
@@ -105,6 +118,18 @@ TEST(PipeStamp, KnowsNothingOfWritesLongAgo) {
   EXPECT_FALSE(PipeStamp::make(now, 0).wrote_past_pipes());
   EXPECT_TRUE(PipeStamp::make(now, now - 1000).wrote_past_pipes());
   EXPECT_TRUE(PipeStamp::before(PipeStamp::make(now, now).past_pipes(), now & PipeStamp::kTimeMask));
+}
+
+TEST(PipeStamp, SaysHowLongAgoToATwoThousandthAndNeverTooLate) {
+  const std::uint64_t now = std::uint64_t{1} << 40;
+  for (std::uint64_t ago = 1; ago < 2'000'000'000; ago += ago / 7 + 1) {
+    const PipeStamp stamp = PipeStamp::make(now, now - ago);
+    ASSERT_TRUE(stamp.wrote_past_pipes()) << ago;
+    const std::uint64_t said = now - stamp.past_pipes();
+    ASSERT_GE(said, ago);
+    ASSERT_LE(said, ago + ago / 2000 + 32);
+  }
+  EXPECT_FALSE(PipeStamp::make(now, now - 3'000'000'000).wrote_past_pipes());
 }
 
 TEST(PipeStamp, ComparesTimesThatWrap) {
