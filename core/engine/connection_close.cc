@@ -50,6 +50,7 @@ void Connection::wake_local() {
     auto& signal = nic_.image().signals->tripwires[t];
     signal.fired.fetch_add(1, std::memory_order_seq_cst);  // PAIR tripwire.fired: as a peer that has written
     futex_wake(signal.fired);
+    link_->wake_sleepers();
   }
   std::shared_ptr<EventQueueCore> queue, also;
   std::uint32_t event, also_event;

@@ -83,10 +83,10 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
   nic_.arm(tripwire);
   int rc = 0;
   bool slept = false;
-  if (!mapped()) link_->before_sleep();
   if (!ready()) {
     count(context_->counters().sleeps);
-    rc = futex_wait(signal.fired, seen, deadline_ns);
+    rc = mapped() ? futex_wait(signal.fired, seen, deadline_ns)
+                  : link_->sleep(signal.fired, seen, deadline_ns);
     count(context_->counters().wakeups);
     slept = true;
   }

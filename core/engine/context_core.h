@@ -103,8 +103,19 @@ class ContextCore final : public nic::LinkSink,
     // relaxed: a hint
     if (packet_links_.load(std::memory_order_relaxed)) [[unlikely]] fetch_slowly();
   }
-  /// The calling thread has called fetch() and sleeps now.
+  /// Around a sleep of a thread that has called fetch().
   void before_sleep();
+  void after_sleep();
+  /// Whether packets of other hosts may have to be fetched.
+  bool has_packets() const {
+    // relaxed: a hint
+    return packet_links_.load(std::memory_order_relaxed) && network_ != nullptr;
+  }
+  /// Sleeps until `fd` is readable, fetching packets meanwhile: 0, ETIMEDOUT, EINTR. Precondition:
+  /// has_packets().
+  int sleep_on(int fd, std::uint64_t deadline_ns);
+  /// A descriptor is about to be slept on elsewhere: the driver thread has to fetch packets.
+  void leave_packets_to_driver();
   /// A glance at whether there is something to help with.
   bool wants_help() const {
     // relaxed: a hint; link->help() acquires

@@ -92,8 +92,19 @@ void ContextCore::fetch_slowly() {
 }
 
 void ContextCore::before_sleep() {
-  // relaxed: a hint
-  if (packet_links_.load(std::memory_order_relaxed) && network_) network_->before_sleep();
+  if (network_) network_->before_sleep();
+}
+
+void ContextCore::after_sleep() {
+  if (network_) network_->after_sleep();
+}
+
+int ContextCore::sleep_on(int fd, std::uint64_t deadline_ns) {
+  return network_->sleep_on(fd, deadline_ns);
+}
+
+void ContextCore::leave_packets_to_driver() {
+  if (has_packets()) network_->keep_watching();
 }
 
 bool ContextCore::help_slowly() {

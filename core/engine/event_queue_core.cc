@@ -194,7 +194,12 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
 Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
   int rc = 0;
-  if (lanes() == 1) {
+  if (context_->has_packets()) {
+    auto number = fd();
+    if (!number) return number.error();
+    if (!prepare_fd(*number)) return std::size_t{0};
+    rc = context_->sleep_on(*number, deadline_ns);
+  } else if (lanes() == 1) {
     shm::EventQueueMemory& q = *lanes_[0].memory;
     if (!nic::prepare_sleep(q, shm::kSleepsOnFutex)) return std::size_t{0};
     // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
@@ -205,7 +210,7 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   } else {
     auto number = fd();
     if (!number) return number.error();
-    if (!arm_fd()) return std::size_t{0};
+    if (!prepare_fd(*number)) return std::size_t{0};
     pollfd p{*number, POLLIN, 0};
     timespec left{};
     if (deadline_ns != kNoDeadline) {
@@ -236,7 +241,12 @@ Result<int> EventQueueCore::fd() {
 bool EventQueueCore::arm_fd() {
   auto number = fd();
   if (!number) return false;
-  drain_eventfd(*number);
+  context_->leave_packets_to_driver();
+  return prepare_fd(*number);
+}
+
+bool EventQueueCore::prepare_fd(int number) {
+  drain_eventfd(number);
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
     if (!nic::prepare_sleep(*lanes_[i].memory, shm::kSleepsOnFd)) return false;

@@ -52,6 +52,7 @@ class EventQueueCore {
   void rescan();
 
  private:
+  bool prepare_fd(int number);
   struct Slot {
     std::atomic<std::uint64_t> tag{0};
     std::atomic<std::uint32_t> kind{0};  ///< 0 = not registered

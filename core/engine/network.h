@@ -41,6 +41,11 @@ class Network {
   std::uint16_t port() const { return node_->local_address().port; }
   void progress() { node_->progress(); }
   void before_sleep() { node_->before_sleep(); }
+  void after_sleep() { node_->after_sleep(); }
+  int sleep_on(int fd, std::uint64_t deadline_ns) {
+    return node_->sleep(nullptr, 0, fd, deadline_ns);
+  }
+  void keep_watching() { node_->keep_watching(); }
 
   /// Tells other processes of this user at which port a service of this process is. Null when that is not
   /// possible.

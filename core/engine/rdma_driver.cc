@@ -438,6 +438,7 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
       context_->before_sleep();
       driver_.kick();  // whatever is left is the driver thread's while we sleep
       rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+      context_->after_sleep();
       return true;
     };
     if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 
+#include "base/futex.h"
 #include "clan/cookie.h"
 #include "clan/oob.h"
 #include "clan/rdma_request.h"
@@ -145,8 +146,14 @@ class Link {
 
   /// Where packets have to be fetched: a thread that waits calls it between its looks. May be called often.
   virtual void progress() {}
-  /// The calling thread has called progress() and sleeps now.
-  virtual void before_sleep() {}
+  /// The calling thread has called progress() and sleeps until `word` is no longer `seen`, as futex_wait(). Over
+  /// a link of packets it fetches them meanwhile.
+  virtual int sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                    std::uint64_t deadline_ns) {
+    return futex_wait(word, seen, deadline_ns);
+  }
+  /// A word that a thread may sleep on has changed, and not by what came over this link.
+  virtual void wake_sleepers() {}
 
   /// Ends the link; the peer sees it go. Up-calls end with the driver thread or before this returns.
   virtual void shut_down() = 0;

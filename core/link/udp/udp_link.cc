@@ -175,10 +175,17 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
     std::lock_guard lock(node_->mutex_);
     if (pending_[request].answered || !alive()) break;
   }
-  node_->before_sleep();
-  std::unique_lock lock(node_->mutex_);
-  node_->changed_.wait_for(lock, std::chrono::nanoseconds(kAnswerTimeout),
-                           [&] { return pending_[request].answered || !alive(); });
+  const std::uint64_t deadline = begin + kAnswerTimeout;
+  for (int rc = 0; rc != ETIMEDOUT;) {
+    // PAIR udp_node.answers: an answer that comes after this look changes the word
+    const std::uint32_t seen = node_->answers_.load(std::memory_order_seq_cst);
+    {
+      std::lock_guard lock(node_->mutex_);
+      if (pending_[request].answered || !alive()) break;
+    }
+    rc = node_->sleep(&node_->answers_, seen, -1, deadline);
+  }
+  std::lock_guard lock(node_->mutex_);
   const Pending p = pending_[request];
   pending_.erase(request);
   if (p.answered) return p;
@@ -332,7 +339,11 @@ void UdpLink::cancel(std::uint64_t token) {
 // --- progress, the end ---------------------------------------------------------------------------
 
 void UdpLink::progress() { node_->progress(); }
-void UdpLink::before_sleep() { node_->before_sleep(); }
+int UdpLink::sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                   std::uint64_t deadline_ns) {
+  return node_->sleep(&word, seen, -1, deadline_ns);
+}
+void UdpLink::wake_sleepers() { node_->wake_sleepers(); }
 
 void UdpLink::shut_down() {
   if (node_->abandoned()) return;
@@ -347,7 +358,7 @@ void UdpLink::shut_down() {
     node_->endpoint_.close(*connection_, 0, monotonic_ns());
     node_->after_call();
   }
-  node_->changed_.notify_all();
+  node_->announce();
 }
 
 void UdpLink::abandon_after_fork() {

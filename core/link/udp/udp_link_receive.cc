@@ -214,7 +214,7 @@ void UdpLink::finish(std::uint64_t request, int err) {
   p.answered = true;
   p.err = err;
   if (p.kind == Pending::Kind::kGet || p.kind == Pending::Kind::kImport) {
-    node_->changed_.notify_all();
+    node_->announce();
   } else if (p.sent) {
     complete(request, p);
   }
@@ -250,7 +250,7 @@ void UdpLink::on_down(int) {
   incoming_.clear();
   bulk_waiting_.clear();
   node_->tell({UdpNode::UpCall::Kind::kDown, shared_from_this(), {}, 0, 0, 0});
-  node_->changed_.notify_all();
+  node_->announce();
 }
 
 // --- messages ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 
+#include "base/futex.h"
 #include "base/random.h"
 #include "clan/clock.h"
 #include "clan/log.h"
@@ -71,6 +72,9 @@ Status UdpNode::start() {
   auto kick = create_eventfd();
   if (!kick) return kick.error();
   kick_ = std::move(*kick);
+  auto wake = create_eventfd();
+  if (!wake) return wake.error();
+  wake_ = std::move(*wake);
   Reactor& reactor = *owner_.reactor;
   auto event = [&](Event::Kind kind, int fd) {
     return reactor.add(fd, std::make_shared<Event>(weak_from_this(), kind, fd));
@@ -93,7 +97,7 @@ bool UdpNode::pump(std::uint64_t now) {
 void UdpNode::after_call() {
   if (batch_ > 0 || shut_down_) return;
   (void)pump_.flush(monotonic_ns());
-  if (watching_) set_timer();
+  note_timer();
   if (!up_calls_.empty()) kick();
 }
 
@@ -110,17 +114,9 @@ void UdpNode::progress() {
   polled_at_ = now;
   ++polls_;
   (void)pump(now);
-  if (watching_) set_timer();
+  note_timer();
   if (!up_calls_.empty()) kick();
-}
-
-void UdpNode::before_sleep() {
-  if (abandoned()) return;
-  std::lock_guard lock(mutex_);
-  polled_at_ = 0;
-  if (watching_ || shut_down_) return;
-  watch_socket(true);
-  set_timer();
+  rouse_sleeper();
 }
 
 void UdpNode::watch_socket(bool on) {
@@ -136,6 +132,24 @@ void UdpNode::watch_socket(bool on) {
   watching_ = on;
 }
 
+// The driver thread has to know of a time-out if it is the one that waits, or if a thread that sleeps in
+// charge looks later.
+void UdpNode::note_timer() {
+  if (in_charge_ ? endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room() : watching_) {
+    set_timer();
+  }
+}
+
+// Nobody watches the socket: the driver thread looks at the next tick whether a thread still sees to it.
+void UdpNode::keep_out() {
+  watch_socket(false);
+  if (std::exchange(ticking_, true)) return;
+  itimerspec when{};
+  when.it_value.tv_nsec = static_cast<long>(kTick);
+  (void)::timerfd_settime(timer_.get(), 0, &when, nullptr);
+  timer_at_ = kNever;
+}
+
 // Arms the timer for the endpoint's next time-out; later ones find it armed.
 void UdpNode::set_timer() {
   if (pump_.waits_for_room() != output_watched_) {
@@ -145,6 +159,7 @@ void UdpNode::set_timer() {
   const std::uint64_t at = std::max<std::uint64_t>(endpoint_.next_timeout(), 1);
   if (at >= timer_at_) return;
   timer_at_ = at;
+  ticking_ = false;
   itimerspec when{};
   when.it_value.tv_sec = static_cast<time_t>(at / kSecond);
   when.it_value.tv_nsec = static_cast<long>(at % kSecond);
@@ -156,16 +171,16 @@ void UdpNode::drive(bool ticked) {
     std::lock_guard lock(mutex_);
     kicked_ = false;
     if (shut_down_) return;
-    if (ticked) timer_at_ = kNever;
+    if (ticked) timer_at_ = kNever, ticking_ = false;
     std::uint64_t now = monotonic_ns();
     const bool polled = std::exchange(polls_, 0) >= kPolls && now - polled_at_ < kJustNow;
-    if (polled) {
-      // A thread is waiting and fetches what comes. Later we see whether it still does.
-      watch_socket(false);
-      itimerspec when{};
-      when.it_value.tv_nsec = static_cast<long>(kTick);
-      (void)::timerfd_settime(timer_.get(), 0, &when, nullptr);
-      timer_at_ = kNever;
+    const bool slept = ticked ? std::exchange(sleeps_, 0) > 0 && others_asleep_ == 0 : ticking_;
+    if (in_charge_) {
+      (void)pump(now);
+      note_timer();
+      rouse_sleeper();
+    } else if (polled || (slept && !keep_watching_)) {
+      keep_out();  // a thread fetches what comes; later we see whether it still does
     } else {
       for (int i = 0; i < kMostRuns && pump(now); ++i) now = monotonic_ns();
       watch_socket(true);
@@ -195,6 +210,14 @@ void UdpNode::hand_out() {
       case UpCall::Kind::kMisbehaviour: sink.on_misbehaviour(call.link); break;
     }
   }
+}
+
+// Answers have come, or links have gone.
+void UdpNode::announce() {
+  // PAIR udp_node.answers: what is told of is written
+  answers_.fetch_add(1, std::memory_order_seq_cst);
+  changed_.notify_all();
+  if (others_asleep_ > 0) futex_wake(answers_);
 }
 
 // --- revocations ---------------------------------------------------------------------------------
@@ -245,7 +268,7 @@ void UdpNode::on_down(Connection& c, int err) {
     it->second->err = err == 0 ? ECONNRESET : err;
     it->second->done = true;
     dialling_.erase(it);
-    changed_.notify_all();
+    announce();
   }
   auto it = links_.find(&c);
   if (it == links_.end()) return;
@@ -277,7 +300,9 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   links_.clear();
   for (auto& [connection, dialling] : dialling_) dialling->err = ESHUTDOWN, dialling->done = true;
   dialling_.clear();
-  changed_.notify_all();
+  announce();
+  lock.unlock();
+  wake_sleepers();
 }
 
 void UdpNode::break_links(int err) {
@@ -302,6 +327,7 @@ void UdpNode::abandon_after_fork() {
   io_.reset();
   timer_.reset();
   kick_.reset();
+  wake_.reset();
 }
 
 }  // namespace clan::udp

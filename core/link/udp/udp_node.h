@@ -7,9 +7,9 @@
 //                                                            v
 //                                            LinkSink, from the driver thread, without the mutex
 //
-// Whoever waits makes progress, by progress(); the driver thread does where nobody has for a
-// millisecond. While threads poll it does not watch the socket, or each packet would wake it as
-// well.
+// Whoever waits makes progress: by progress() while it polls, by sleep() while it sleeps. The driver
+// thread does where nobody has for half a millisecond. Meanwhile it does not watch the socket, or each
+// packet would wake it as well.
 //
 // Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex,
 // then the Nic's and ContextCore::mutex_; revocations are announced under the latter and so only
@@ -72,8 +72,19 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Mode mode() const { return mode_; }
   /// Takes what has come and sends what may be sent, unless another thread is at it.
   void progress();
-  /// The calling thread stops polling: the driver thread watches the socket from now on.
+  /// The calling thread sleeps until `*word` is no longer `seen` or, where there is one, until `fd` is readable,
+  /// and fetches packets meanwhile unless another thread does. `word` may be null if there is an fd. 0,
+  /// ETIMEDOUT or EINTR.
+  int sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
+            std::uint64_t deadline_ns);
+  /// A word that a thread may sleep on has changed, and not by a packet.
+  void wake_sleepers();
+  /// Around a sleep elsewhere, for what the driver thread will tell.
   void before_sleep();
+  void after_sleep();
+  /// From now on the driver thread watches the socket whenever no thread sleeps in charge of it or polls: there
+  /// are sleeps that we do not see.
+  void keep_watching();
   /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
   /// `patience_ns`. After the reactor has stopped; there are no up-calls any more.
   void shut_down(std::uint64_t patience_ns);
@@ -133,9 +144,16 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   bool pump(std::uint64_t now);
   void send_revocations();
   void set_timer();
+  void note_timer();
+  void announce();
   void watch_socket(bool on);
   void kick();
   void after_call();
+  void keep_out();
+  int sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int fd,
+                      std::uint64_t deadline_ns);
+  bool word_has_changed() const;
+  void rouse_sleeper();
 
   // Driver thread.
   void drive(bool ticked);
@@ -146,9 +164,11 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::unique_ptr<Security> security_;
   std::unique_ptr<PacketIo> io_;
   Fd timer_, kick_;
+  Fd wake_;  ///< rouses the thread that sleeps in charge
 
   std::recursive_mutex mutex_;
   std::condition_variable_any changed_;  ///< answers have come, a link has gone
+  std::atomic<std::uint32_t> answers_{0};  ///< how often; what a thread that waits for one sleeps on
   Endpoint endpoint_;
   PacketPump pump_;
   unsigned batch_ = 0;  ///< begin_batch() less end_batch(), of the thread that holds the mutex
@@ -161,6 +181,17 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::uint64_t timer_at_ = kNever;
   std::uint64_t polled_at_ = 0;  ///< when a thread last made progress while it waited
   unsigned polls_ = 0;           ///< how often since the driver thread looked
+  bool ticking_ = false;         ///< the timer is armed for a tick: the driver thread will look
+  unsigned sleeps_ = 0;          ///< in charge, since the last tick
+
+  // udp_node_sleep.cc
+  bool in_charge_ = false;  ///< a thread that sleeps fetches the packets
+  const std::atomic<std::uint32_t>* word_ = nullptr;  ///< what it sleeps for
+  std::uint32_t word_seen_ = 0;
+  std::uint64_t charge_until_ = 0;  ///< when it looks at the timers
+  std::atomic<bool> asleep_{false};
+  unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
+  bool keep_watching_ = false;
   std::deque<UpCall> up_calls_;
   std::unordered_map<Connection*, Dialling*> dialling_;
   std::unordered_map<Connection*, std::shared_ptr<UdpLink>> links_;

@@ -104,7 +104,7 @@ void UdpNode::on_established(Connection& c, std::span<const std::byte> greeting)
   it->second->found = {make_link(c, peer), peer};
   it->second->done = true;
   dialling_.erase(it);
-  changed_.notify_all();
+  announce();
 }
 
 }  // namespace clan::udp

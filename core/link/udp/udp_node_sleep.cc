@@ -1,0 +1,134 @@
+// How threads sleep at a node.
+//
+// A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what comes and
+// leaves when its word has changed. So a packet wakes one thread, not the driver thread and then the sleeper.
+// One thread at a time is in charge. The others sleep as they would anywhere: who is in charge fires their
+// tripwires, and hands the socket to the driver thread when it leaves.
+//
+//   in charge   the driver thread does not watch the socket; timers are the time-out of ppoll()
+//   left        nobody watches the socket for one tick: the thread is most often back by then. If not, the
+//               driver thread watches it from the tick on, and at once where other threads sleep.
+#include <poll.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/futex.h"
+#include "clan/clock.h"
+#include "link/udp/udp_node.h"
+
+namespace clan::udp {
+namespace {
+
+// As futex_wait(): 0, ETIMEDOUT or EINTR.
+int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
+  timespec left{};
+  if (deadline_ns != kNever) {
+    const std::uint64_t now = monotonic_ns();
+    const std::uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+    left = {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
+  }
+  const int n = ::ppoll(fds.data(), fds.size(), deadline_ns == kNever ? nullptr : &left, nullptr);
+  return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
+}
+
+}  // namespace
+
+int UdpNode::sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
+                   std::uint64_t deadline_ns) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!abandoned()) lock.lock();
+  if (abandoned() || shut_down_ || in_charge_ || on_driver_thread()) {
+    if (lock.owns_lock()) lock.unlock();
+    before_sleep();
+    pollfd only{fd, POLLIN, 0};
+    const int rc = fd < 0 ? futex_wait(*word, seen, deadline_ns)
+                          : poll_until(std::span(&only, 1), deadline_ns);
+    after_sleep();
+    return rc;
+  }
+  in_charge_ = true;
+  word_ = word;
+  word_seen_ = seen;
+  watch_socket(false);
+  const int rc = sleep_in_charge(lock, fd, deadline_ns);
+  in_charge_ = false;
+  ++sleeps_;
+  if (shut_down_) return rc;
+  if (others_asleep_ > 0 || keep_watching_) {
+    watch_socket(true);
+    set_timer();
+  } else {
+    keep_out();
+  }
+  return rc;
+}
+
+int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int fd,
+                             std::uint64_t deadline_ns) {
+  while (!shut_down_) {
+    pollfd fds[3] = {{io_->descriptor(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
+    if (pump_.waits_for_room()) fds[0].events |= POLLOUT;
+    charge_until_ = std::min(deadline_ns, endpoint_.next_timeout());
+    // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the change
+    asleep_.store(true, std::memory_order_seq_cst);
+    int rc = 0;
+    if (!word_has_changed()) {
+      lock.unlock();
+      rc = poll_until(std::span(fds, fd < 0 ? 2 : 3), charge_until_);
+      lock.lock();
+    }
+    asleep_.store(false, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
+    if (rc == EINTR) return rc;
+    if ((fds[1].revents & POLLIN) != 0) drain_eventfd(wake_.get());
+    if (shut_down_) return 0;
+    const std::uint64_t now = monotonic_ns();
+    if (rc == ETIMEDOUT || fds[0].revents != 0) (void)pump(now);
+    if (!up_calls_.empty()) kick();
+    if (word_has_changed() || fds[2].revents != 0) return 0;
+    if (now >= deadline_ns) return ETIMEDOUT;
+  }
+  return 0;
+}
+
+bool UdpNode::word_has_changed() const {
+  // PAIR tripwire.fired: sees what has changed it before `asleep_` was stored
+  return word_ != nullptr && word_->load(std::memory_order_seq_cst) != word_seen_;
+}
+
+// Under the mutex: what this thread has fetched may be what another sleeps for.
+void UdpNode::rouse_sleeper() {
+  if (in_charge_ && word_has_changed()) wake_sleepers();
+}
+
+void UdpNode::wake_sleepers() {
+  // PAIR udp_node.asleep: loaded after the word has changed
+  if (!abandoned() && asleep_.load(std::memory_order_seq_cst)) signal_eventfd(wake_.get());
+}
+
+void UdpNode::before_sleep() {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  ++others_asleep_;
+  polled_at_ = 0;
+  if (in_charge_ || watching_ || shut_down_) return;
+  watch_socket(true);
+  set_timer();
+}
+
+void UdpNode::after_sleep() {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  --others_asleep_;
+}
+
+void UdpNode::keep_watching() {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  if (std::exchange(keep_watching_, true)) return;
+  if (in_charge_ || shut_down_) return;
+  watch_socket(true);
+  set_timer();
+}
+
+}  // namespace clan::udp

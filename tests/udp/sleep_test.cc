@@ -1,0 +1,169 @@
+// Threads that sleep for packets: one of them fetches for all, and what it leaves behind is seen to.
+#include <clan/aperture.h>
+#include <clan/context.h>
+#include <clan/message.h>
+#include <clan/rdma.h>
+#include <clan/stream.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "support/pattern.h"
+#include "support/streams.h"
+
+namespace clan::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+Context sleeping_context() {
+  ContextOptions options;
+  options.wait.mode = WaitOptions::Mode::kSleep;
+  options.network.enabled = true;
+  options.network.mode = NetworkOptions::Mode::kOff;
+  options.network.directory_port = 0;
+  return must(Context::create(options));
+}
+
+class SleepTest : public testing::Test {
+ protected:
+  std::pair<Stream, Stream> connect() {
+    auto client = must(Stream::connect(b_, name("sleep").c_str(), 10'000));
+    return {std::move(client), must(listener_.accept(10'000))};
+  }
+  std::string name(const char* service) const {
+    return "udp:127.0.0.1:" + std::to_string(a_.network_port()) + "/" + service;
+  }
+  // Echoes single bytes until the peer closes.
+  static void echo(Stream& stream) {
+    std::byte byte{};
+    while (must(stream.recv({&byte, 1}, 20'000)) == 1) (void)must(stream.send({&byte, 1}));
+  }
+  static void ask(Stream& stream, int times) {
+    for (int i = 0; i < times; ++i) {
+      std::byte byte{static_cast<unsigned char>(i)}, back{};
+      ASSERT_EQ(must(stream.send({&byte, 1})), 1u);
+      ASSERT_EQ(must(stream.recv({&back, 1}, 20'000)), 1u);
+      ASSERT_EQ(back, byte);
+    }
+  }
+
+  Context a_ = sleeping_context(), b_ = sleeping_context();
+  Listener listener_ = must(Listener::create(a_, "sleep"));
+};
+
+TEST_F(SleepTest, TwoThreadsThatSleepAreServedByTheOneInCharge) {
+  auto first = connect(), second = connect();
+  std::thread servers[] = {std::thread([&] { echo(first.second); }),
+                           std::thread([&] { echo(second.second); })};
+  std::thread clients[] = {std::thread([&] { ask(first.first, 500); }),
+                           std::thread([&] { ask(second.first, 500); })};
+  for (std::thread& t : clients) t.join();
+  first.first.close();
+  second.first.close();
+  for (std::thread& t : servers) t.join();
+}
+
+// The one in charge gets what it slept for and does something else; the other must not wait for it.
+TEST_F(SleepTest, OneThatLeavesHandsThePacketsToWhoeverWatches) {
+  auto first = connect(), second = connect();
+  std::atomic<int> got{0};
+  std::thread leaves([&] {
+    std::byte byte{};
+    EXPECT_EQ(must(first.second.recv({&byte, 1}, 20'000)), 1u);
+    got.store(1);
+    std::this_thread::sleep_for(milliseconds(1'500));
+  });
+  std::thread stays([&] {
+    std::byte byte{};
+    EXPECT_EQ(must(second.second.recv({&byte, 1}, 20'000)), 1u);
+    got.store(2);
+  });
+  std::this_thread::sleep_for(milliseconds(50));  // both sleep, most likely
+  std::byte byte{1};
+  (void)must(first.first.send({&byte, 1}));
+  while (got.load() == 0) std::this_thread::yield();
+  const auto begin = steady_clock::now();
+  (void)must(second.first.send({&byte, 1}));
+  while (got.load() == 1) std::this_thread::yield();
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(500));
+  leaves.join();
+  stays.join();
+}
+
+// RDMA needs nothing of the peer's threads: its driver thread has to see that they have left the socket.
+TEST_F(SleepTest, ADriverThreadTakesOverFromThreadsThatDoNotComeBack) {
+  auto [client, server] = connect();
+  std::vector<std::byte> region(1 << 20);
+  auto aperture = must(Aperture::export_region(a_, region, Rights::kReadWrite));
+  std::thread answers([&, &served = server] {
+    std::byte byte{};
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(must(served.recv({&byte, 1}, 20'000)), 1u);
+      (void)must(served.send({&byte, 1}));
+    }
+  });
+  ask(client, 100);
+  answers.join();
+  auto remote = must(RemoteAperture::import(b_, aperture.cookie(), 10'000));
+  auto queue = must(RdmaQueue::create(b_));
+  const auto bytes = pattern(region.size(), 3);
+  RdmaCompletion done[1];
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(queue.write(remote, 0, bytes.data(), bytes.size()).ok());
+    ASSERT_TRUE(queue.wait(done, 10'000).ok());
+    ASSERT_EQ(done[0].status, 0);
+    std::uint64_t word = 0;
+    ASSERT_TRUE(remote.read(8, &word, sizeof word).ok());
+    std::this_thread::sleep_for(milliseconds(3));
+  }
+  EXPECT_EQ(region, bytes);
+}
+
+TEST_F(SleepTest, AMessageEndpointFetchesWhileItSleeps) {
+  auto server = must(MessageEndpoint::create(a_, "sleep-messages"));
+  auto client = must(MessageEndpoint::create(b_));
+  auto peer = must(client.connect(name("sleep-messages").c_str(), 10'000));
+  std::thread answers([&] {
+    std::vector<std::byte> buffer(2'000);
+    for (int i = 0; i < 300; ++i) {
+      auto got = must(server.recv(buffer, 20'000));
+      ASSERT_TRUE(server.send(got.from, std::span(buffer).first(got.size)).ok());
+    }
+  });
+  std::vector<std::byte> buffer(2'000);
+  for (std::size_t i = 0; i < 300; ++i) {
+    const auto sent = pattern(1 + i, i);
+    ASSERT_TRUE(client.send(peer, sent).ok());
+    ASSERT_EQ(must(client.recv(buffer, 20'000)).size, sent.size());
+    ASSERT_TRUE(std::equal(sent.begin(), sent.end(), buffer.begin()));
+  }
+  answers.join();
+}
+
+TEST_F(SleepTest, ADeadlineEndsASleepInCharge) {
+  auto [client, server] = connect();
+  std::byte byte{};
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(client.recv({&byte, 1}, 80).error().err, ETIMEDOUT);
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(79));
+}
+
+TEST_F(SleepTest, AnAbortByAnotherThreadWakesTheOneInCharge) {
+  auto [client, server] = connect();
+  std::thread sleeper([&mine = client] {
+    std::byte byte{};
+    EXPECT_EQ(mine.recv({&byte, 1}, 20'000).error().err, ECONNABORTED);
+  });
+  std::this_thread::sleep_for(milliseconds(50));
+  const auto begin = steady_clock::now();
+  client.abort();
+  sleeper.join();
+  EXPECT_LT(steady_clock::now() - begin, milliseconds(5'000));
+}
+
+}  // namespace
+}  // namespace clan::test
