@@ -94,7 +94,9 @@ void decode_reply(std::span<const std::byte> bytes) {
     rpc_err error{};
     _seterr_reply(&reply, &error);
   }
-  std::free(reply.rm_reply.rp_stat == MSG_ACCEPTED ? reply.acpted_rply.ar_verf.oa_base : nullptr);
+  int stat = 0;  // as a number: what has been decoded need not be one of its names
+  std::memcpy(&stat, &reply.rm_reply.rp_stat, sizeof stat);
+  std::free(stat == MSG_ACCEPTED ? reply.acpted_rply.ar_verf.oa_base : nullptr);
 }
 
 }  // namespace
