@@ -144,23 +144,31 @@ bool Client::serves(bool wait, timeval timeout) {
 
 void Client::meet(std::uint64_t deadline) {
   state_ = State::kStock;
-  if (++attempts_ > kMostAttempts || !marker_is_there(marker_)) return;
+  const auto stays = [this](const std::string& why) {
+    CLAN_INFO("calls of program %u version %u go by the socket: %s", prog_, vers_, why.c_str());
+  };
+  if (++attempts_ > kMostAttempts) return stays("the server has gone or was late too often");
+  if (!marker_is_there(marker_)) return stays("its server has not libclanrpc, or is not in this network namespace");
   const auto* address = reinterpret_cast<const sockaddr*>(&server_);
-  if (!is_local(fd_, datagram_ ? SOCK_DGRAM : SOCK_STREAM, address, server_length_)) return;
+  if (!is_local(fd_, datagram_ ? SOCK_DGRAM : SOCK_STREAM, address, server_length_)) {
+    return stays("its server is on another host");
+  }
   Context* ours = context();
+  if (ours == nullptr) return stays("CLAN cannot be used in this process (clan doctor)");
   MeetResults results;
-  if (ours == nullptr || !ask(deadline, &results)) return;
+  if (!ask(deadline, &results)) {
+    if (state_ == State::kFresh) return;  // it has not answered in time: to be asked again
+    return stays(results.status == EPROTONOSUPPORT ? "the server has another version of libclanrpc"
+                                                   : "the server does not take calls over CLAN");
+  }
   const std::int64_t ms = static_cast<std::int64_t>(kAskMs);
   MessageOptions options;
   options.max_message = kMostBytes;
   options.eager_bytes = kEager;
   auto endpoint = MessageEndpoint::create(*ours, {}, options);
-  if (!endpoint) return;
+  if (!endpoint) return stays(endpoint.error().message());
   auto peer = endpoint->connect(results.address, ms);
-  if (!peer) {
-    CLAN_INFO("a server of program %u cannot be linked with: %s", prog_, peer.error().message().c_str());
-    return;
-  }
+  if (!peer) return stays(peer.error().message());
   Hello hello;
   hello.token = results.token;
   if (!endpoint->try_send(*peer, std::as_bytes(std::span(&hello, 1)), {})) return;

@@ -88,6 +88,7 @@ class Client {
   void take_this(const Call& call, const ReplyHead& head, std::span<const std::byte> bytes);
   void decode_reply(const Call& call, const ReplyHead& head, XDR* xdrs);
   void decode_full(const Call& call, XDR* xdrs);
+  void take_full(const Call& call, rpc_msg* reply, XDR* xdrs);
   void unwrap(const Call& call, XDR* xdrs);
   Outcome lost();
   bool set_timeout(const timeval& timeout);

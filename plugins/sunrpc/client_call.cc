@@ -331,25 +331,28 @@ void Client::decode_full(const Call& call, XDR* xdrs) {
   reply.acpted_rply.ar_verf = _null_auth;
   reply.acpted_rply.ar_results.where = nullptr;
   reply.acpted_rply.ar_results.proc = no_data();
-  if (xdr_replymsg(xdrs, &reply) == FALSE) {
+  if (xdr_replymsg(xdrs, &reply) != FALSE) {
+    take_full(call, &reply, xdrs);
+  } else {
     error_.re_status = RPC_CANTDECODERES;
-    return;
   }
-  _seterr_reply(&reply, &error_);
+  int stat = MSG_DENIED;  // as a number: what has been decoded need not be one of its names
+  std::memcpy(&stat, &reply.rm_reply.rp_stat, sizeof stat);
+  if (stat != MSG_ACCEPTED || reply.acpted_rply.ar_verf.oa_base == nullptr) return;
+  XDR freeing;
+  freeing_xdr(&freeing);
+  (void)xdr_opaque_auth(&freeing, &reply.acpted_rply.ar_verf);
+}
+
+void Client::take_full(const Call& call, rpc_msg* reply, XDR* xdrs) {
+  _seterr_reply(reply, &error_);
   if (error_.re_status != RPC_SUCCESS) {
-    refresh_ = error_.re_status == RPC_AUTHERROR && AUTH_REFRESH(handle_.cl_auth, &reply) != FALSE;
-    return;
-  }
-  if (AUTH_VALIDATE(handle_.cl_auth, &reply.acpted_rply.ar_verf) == FALSE) {
+    refresh_ = error_.re_status == RPC_AUTHERROR && AUTH_REFRESH(handle_.cl_auth, reply) != FALSE;
+  } else if (AUTH_VALIDATE(handle_.cl_auth, &reply->acpted_rply.ar_verf) == FALSE) {
     error_.re_status = RPC_AUTHERROR;
     error_.re_why = AUTH_INVALIDRESP;
   } else {
     unwrap(call, xdrs);
-  }
-  if (reply.acpted_rply.ar_verf.oa_base != nullptr) {
-    XDR freeing;
-    freeing_xdr(&freeing);
-    (void)xdr_opaque_auth(&freeing, &reply.acpted_rply.ar_verf);
   }
 }
 

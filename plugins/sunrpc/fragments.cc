@@ -186,6 +186,8 @@ bool InMessage::set_position(std::uint64_t position) {
   return true;
 }
 
+bool InMessage::decodes(const XDR* xdrs) { return xdrs->x_ops == &kDecoding; }
+
 void InMessage::xdr(XDR* xdrs) {
   *xdrs = {};
   xdrs->x_op = XDR_DECODE;

@@ -71,6 +71,8 @@ class InMessage {
   virtual ~InMessage() = default;
 
   void xdr(XDR* xdrs);
+  /// Whether the stream is one of xdr()'s.
+  static bool decodes(const XDR* xdrs);
   bool get(void* to, std::size_t bytes);
   char* get_inline(std::size_t bytes);
   std::uint64_t position() const { return before_ + used_; }

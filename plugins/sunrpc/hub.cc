@@ -151,6 +151,7 @@ void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
   answer.kind = kWelcome;
   if (!endpoint_->try_send(index, std::as_bytes(std::span(&answer, 1)), {})) return drop_peer(index, false);
   count(counters().clients);
+  CLAN_INFO("a client's calls come over CLAN");
 }
 
 void Hub::drop_peer(PeerIndex index, bool hostile) {

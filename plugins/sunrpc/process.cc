@@ -52,7 +52,7 @@ decltype(::svc_vc_create) __real_svc_vc_create;
 decltype(::svc_dg_create) __real_svc_dg_create;
 }
 Real find_real() {
-  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create, __real_svc_dg_create};
+  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create, __real_svc_dg_create, nullptr};
 }
 #else
 template <typename Function>
@@ -65,6 +65,7 @@ Real find_real() {
   find(&real.clnt_dg_create, "clnt_dg_create");
   find(&real.svc_vc_create, "svc_vc_create");
   find(&real.svc_dg_create, "svc_dg_create");
+  find(&real.xdr_bytes, "xdr_bytes");
   return real;
 }
 #endif

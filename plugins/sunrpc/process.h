@@ -19,6 +19,7 @@ struct Real {
   decltype(&::clnt_dg_create) clnt_dg_create = nullptr;
   decltype(&::svc_vc_create) svc_vc_create = nullptr;
   decltype(&::svc_dg_create) svc_dg_create = nullptr;
+  decltype(&::xdr_bytes) xdr_bytes = nullptr;  ///< null in libclanrpc.a, which leaves that one alone
 };
 const Real& real();
 

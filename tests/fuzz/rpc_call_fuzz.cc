@@ -1,9 +1,13 @@
-// What a peer may write into a call: heads, credentials, arguments; and a reply, as libtirpc decodes it.
+// What a peer may write into a call: heads, credentials, arguments; and a reply, as libtirpc decodes it. The same
+// arguments in fragments, whose sizes are a part of the input: they decode to what they are in one piece.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 
+#include "fragments.h"
 #include "wire.h"
 #include "xdr_streams.h"
 
@@ -29,13 +33,55 @@ bool_t xdr_item(XDR* xdrs, Item* item) {
       xdr_pointer(xdrs, reinterpret_cast<char**>(&item->next), sizeof(Item), as_xdrproc(xdr_item)) != FALSE);
 }
 
-void decode_arguments(std::span<const std::byte> bytes) {
+/// A message in fragments of 1 to 256 bytes, each in memory of its own: reading beyond one is found.
+class Fragments final : public InMessage {
+ public:
+  Fragments(std::span<const std::byte> message, std::span<const std::uint8_t> sizes)
+      : InMessage({}), message_(message), sizes_(sizes) {}
+
+ private:
+  bool await_more(std::span<const std::byte>* bytes) override {
+    if (message_.empty()) return false;
+    const std::size_t wanted = sizes_.empty() ? 16 : 1 + std::size_t{sizes_[turn_++ % sizes_.size()]};
+    const auto here = message_.first(std::min(wanted, message_.size()));
+    message_ = message_.subspan(here.size());
+    fragment_.reset(new std::byte[here.size()]);
+    std::memcpy(fragment_.get(), here.data(), here.size());
+    *bytes = {fragment_.get(), here.size()};
+    return true;
+  }
+  std::span<const std::byte> message_;
+  std::span<const std::uint8_t> sizes_;
+  std::size_t turn_ = 0;
+  std::unique_ptr<std::byte[]> fragment_;
+};
+
+/// What has been decoded, as it is encoded again. Nothing: it could not be.
+std::vector<char> encoded(Item* item) {
+  std::vector<char> bytes(1 << 20);
   XDR xdrs;
+  xdrmem_create(&xdrs, bytes.data(), static_cast<u_int>(bytes.size()), XDR_ENCODE);
+  bytes.resize(xdr_item(&xdrs, item) != FALSE ? xdr_getpos(&xdrs) : 0);
+  return bytes;
+}
+
+std::vector<char> decode_and_free(XDR* xdrs) {
   Item item{};
+  std::vector<char> again;
+  if (xdr_item(xdrs, &item) != FALSE) again = encoded(&item);
+  XDR freeing;
+  freeing_xdr(&freeing);
+  (void)xdr_item(&freeing, &item);
+  return again;
+}
+
+void decode_arguments(std::span<const std::byte> bytes, std::span<const std::uint8_t> sizes) {
+  XDR xdrs;
   memory_xdr(&xdrs, bytes);
-  (void)xdr_item(&xdrs, &item);
-  freeing_xdr(&xdrs);
-  (void)xdr_item(&xdrs, &item);
+  const std::vector<char> whole = decode_and_free(&xdrs);
+  Fragments fragments(bytes, sizes);
+  fragments.xdr(&xdrs);
+  if (decode_and_free(&xdrs) != whole) std::abort();
 }
 
 void decode_reply(std::span<const std::byte> bytes) {
@@ -48,7 +94,9 @@ void decode_reply(std::span<const std::byte> bytes) {
     rpc_err error{};
     _seterr_reply(&reply, &error);
   }
-  std::free(reply.rm_reply.rp_stat == MSG_ACCEPTED ? reply.acpted_rply.ar_verf.oa_base : nullptr);
+  int stat = 0;  // as a number: what has been decoded need not be one of its names
+  std::memcpy(&stat, &reply.rm_reply.rp_stat, sizeof stat);
+  std::free(stat == MSG_ACCEPTED ? reply.acpted_rply.ar_verf.oa_base : nullptr);
 }
 
 }  // namespace
@@ -62,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   CallerState caller;
   if (take_front(&bytes, &head) && (head.new_caller == 0 || take_caller(&bytes, &caller))) {
     if (caller.known && caller.head.length > MAX_AUTH_BYTES) std::abort();
-    decode_arguments(bytes);
+    decode_arguments(bytes, std::span(data, std::min<std::size_t>(size, 8)));
     decode_reply(bytes);
   }
   return 0;

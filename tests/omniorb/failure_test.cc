@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
+#include "plugins/omniorb/traffic_page.h"
 #include "server.h"
 
 namespace {
@@ -105,14 +108,62 @@ TEST(Failure, AStoppedServerThatNobodyIsConnectedToIsTimeoutAtTheDeadline) {
   server->null_call();
 }
 
-TEST(Failure, IdleConnectionsAreClosedAndMadeAgain) {
-  Process process = start_server({"-ORBinConScanPeriod", "1", "-ORBscanGranularity", "1"});
-  Orb orb({"-ORBoutConScanPeriod", "1", "-ORBscanGranularity", "1"});
+/// Rows of a process's table of connections over CLAN that are in use; -1: it has no table.
+int connections_of(pid_t pid) {
+  const std::filesystem::path directory = "/proc/" + std::to_string(pid) + "/fd";
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry, gone).string().find(clan::orb::kTrafficName) == std::string::npos) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    clan::orb::TrafficHead head;
+    file.read(reinterpret_cast<char*>(&head), sizeof head);
+    int used = 0;
+    for (std::uint32_t i = 0; file && i < head.used; ++i) {
+      clan::orb::TrafficRow row;
+      file.read(reinterpret_cast<char*>(&row), sizeof row);
+      used += row.role != 0 ? 1 : 0;
+    }
+    return used;
+  }
+  return -1;
+}
+
+/// Connections that this process has opened as a client.
+std::atomic<int> opened{0};
+CORBA::Boolean note_opened(omni::omniInterceptors::clientOpenConnection_T::info_T&) {
+  ++opened;
+  return 1;
+}
+
+// The side whose period it is has it closed, and the other lets go of it; the next call makes one.
+void idle_connections_are_closed(const std::vector<std::string>& at_server, const std::vector<std::string>& at_client) {
+  Process process = start_server(at_server);
+  Orb orb(at_client);
+  omniORB::getInterceptors()->clientOpenConnection.add(note_opened);
   Suite::Server_var server = orb.server(process.line());
+  opened = 0;
   server->null_call();
-  std::this_thread::sleep_for(milliseconds(3500));
+  EXPECT_EQ(opened, 1);
+  if (!stock()) {
+    EXPECT_EQ(connections_of(process.pid()), 1);
+  }
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  const auto there = [&] { return stock() ? Clock::now() < end - std::chrono::seconds(16) : connections_of(process.pid()) > 0; };
+  while (there() && Clock::now() < end) std::this_thread::sleep_for(milliseconds(50));
+  if (!stock()) {
+    EXPECT_EQ(connections_of(process.pid()), 0) << "still there after 20 s";
+  }
   for (int i = 0; i < 3; ++i) server->null_call();
   EXPECT_PATH();
+  EXPECT_EQ(opened, 2);
+}
+
+TEST(Failure, IdleConnectionsAreClosedByTheServerAndMadeAgain) {
+  idle_connections_are_closed({"-ORBinConScanPeriod", "1", "-ORBscanGranularity", "1"}, {});
+}
+
+TEST(Failure, IdleConnectionsAreClosedByTheClientAndMadeAgain) {
+  idle_connections_are_closed({}, {"-ORBoutConScanPeriod", "1", "-ORBscanGranularity", "1"});
 }
 
 TEST(Failure, AServerThatShutsDownInGoodOrderIsTransient) {

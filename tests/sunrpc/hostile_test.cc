@@ -90,6 +90,23 @@ TEST_F(Hostile, AWrongTokenIsNotWelcome) {
   expect_dropped_and_others_served(endpoint);
 }
 
+TEST_F(Hostile, AnotherVersionIsRefusedAndItsCallsGoByTheSocket) {
+  rpc::MeetArguments arguments;
+  arguments.abi = rpc::kAbi + 1;
+  rpc::MeetResults results;
+  ASSERT_EQ(clnt_call(asking_.get(), rpc::kMeet, xdr_of(xdr_meeting), &arguments, xdr_of(xdr_met), &results, kLong),
+            RPC_SUCCESS);
+  EXPECT_EQ(results.status, static_cast<std::uint32_t>(EPROTONOSUPPORT));
+  EXPECT_EQ(results.token, 0u);
+  // One that says so only afterwards.
+  PeerIndex to = 0;
+  rpc::Hello hello;
+  MessageEndpoint endpoint = meet(&to, &hello.token);
+  hello.abi = rpc::kAbi + 1;
+  ASSERT_TRUE(endpoint.send(to, std::as_bytes(std::span(&hello, 1)), 5000).ok());
+  expect_dropped_and_others_served(endpoint);
+}
+
 TEST_F(Hostile, ACallBeforeHelloIsNotServed) {
   PeerIndex to = 0;
   std::uint64_t token = 0;

@@ -3,9 +3,9 @@
 registration as ever. In a network and a mount namespace of their own. And what other programs say of CLAN's: strace
 that a call makes no system call, setpriv that users are kept apart.
 
-    programs.py CLAN SERVER CLIENT programs|calls|users        (exit code 77: something is missing here)
+    programs.py CLAN SERVER CLIENT TESTS programs|calls|users    (exit code 77: something is missing here)
 
-SERVER, CLIENT: sunrpc-server and sunrpc-client
+SERVER, CLIENT: sunrpc-server and sunrpc-client; TESTS: test_sunrpc, of which those run here that need a rpcbind
 """
 
 import ctypes
@@ -47,7 +47,10 @@ def enter_namespaces():
 
 
 def add_broadcast_network():
-    """Loopback has no broadcasts. Some kernels give us no other interface, or one that leads nowhere."""
+    """Loopback has no broadcasts. Some kernels give us no other interface. Without IPv6, whose addresses cannot be sent
+    from in their first second."""
+    with open("/proc/sys/net/ipv6/conf/all/disable_ipv6", "w") as setting:
+        setting.write("1")
     for kind in (["dummy"], ["veth", "peer", "name", "clan1"], ["bridge"]):
         if subprocess.run(["ip", "link", "add", "clan0", "type", *kind], capture_output=True, check=False).returncode == 0:
             subprocess.run(["ip", "address", "add", "10.99.99.1/24", "broadcast", "10.99.99.255", "dev", "clan0"], check=True)
@@ -109,12 +112,16 @@ def counters(clan, pid):
     return pages[0] if pages else None
 
 
-def check(clan, server, preload):
+def check(clan, server, tests, preload):
     under = [clan, "run", "--with", "rpc"] if preload else []
     daemons = Daemons()
     try:
         daemons.start("rpcbind", "-f", "-r")  # -r: it passes broadcast calls on
         until("rpcbind", lambda: registered(100000))
+        done = subprocess.run([*under, tests, "--gtest_filter=Creation.*"], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "CLAN_TEST_RPCBIND": "1"}, check=False)
+        assert done.returncode == 0 and "SKIPPED" not in done.stdout and "3 tests ran" in re.sub(
+            "from 1 test suite ", "", done.stdout), done.stdout[-4000:] + done.stderr[-1000:]
         ours, _ = daemons.start(*under, server, "rpcbind")
         until("our server's registration", lambda: registered(PROGRAM))
         daemons.start(*under, "rpc.rstatd")
@@ -130,7 +137,7 @@ def check(clan, server, preload):
             done = subprocess.run([*under, "rup", "127.0.0.1"], capture_output=True, text=True, timeout=60)
             assert done.returncode == 0 and re.search(r"up .*load ", done.stdout), done
         # Broadcasts stay what they are, and reach a server that has the library.
-        done = subprocess.run([*under, "timeout", "-s", "INT", "3", "rpcinfo", "-b", str(PROGRAM), "2"],
+        done = subprocess.run([*under, "timeout", "-s", "INT", "3", "stdbuf", "-oL", "rpcinfo", "-b", str(PROGRAM), "2"],
                               capture_output=True, text=True, timeout=60, check=False)
         answered = re.search(r"^(10\.99\.99\.1|127\.0\.0\.1)[. ]", done.stdout, re.M) is not None
         if preload:
@@ -144,15 +151,15 @@ def check(clan, server, preload):
         daemons.end()
 
 
-def programs(clan, server, _):
+def programs(clan, server, _, tests):
     for program in NEEDED_PROGRAMS:
         if shutil.which(program) is None:
             skip(f"{program} is not installed")
     enter_namespaces()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     add_broadcast_network()
-    stock = check(clan, server, False)
-    assert check(clan, server, True) == stock, f"a broadcast was answered: stock {stock}"
+    stock = check(clan, server, tests, False)
+    assert check(clan, server, tests, True) == stock, f"a broadcast was answered: stock {stock}"
     print("with broadcasts" if stock else "without broadcasts: no network that has them can be made here")
 
 
@@ -197,7 +204,7 @@ def counted(clan, server, client, number, directory):
     return sum(total(f"{directory}/client").values()), sum(total(f"{directory}/server").values())
 
 
-def calls(clan, server, client):
+def calls(clan, server, client, _):
     """Of many calls and of few: the same number of system calls. On a busy machine only some times."""
     if shutil.which("strace") is None:
         skip("strace is not installed")
@@ -220,7 +227,7 @@ def calls(clan, server, client):
         print(f"{least:.4f} system calls a call")
 
 
-def users(clan, server, client):
+def users(clan, server, client, _):
     """A server of another user: by its socket, or with CLAN_UIDS at both ends over CLAN."""
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         skip("only root can start a process of another user (setpriv)")
