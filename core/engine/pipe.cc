@@ -229,18 +229,6 @@ void Pipe::fetch_ahead() const {
 
 // The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a
 // thread that has done with waiting does not take back another's wish.
-void Pipe::fetch_ahead() const {
-  const PipeRing ring{lines_};
-  const auto &mine = page_->ends[end_], &theirs = page_->ends[1 - end_];
-  auto relaxed = std::memory_order_relaxed;  // hints
-  __builtin_prefetch(in_ + ring.index(mine.receiver.head.load(relaxed)) * kCacheLine);
-  __builtin_prefetch(out_ + ring.index(mine.sender.tail.load(relaxed)) * kCacheLine, 1);
-  __builtin_prefetch(&theirs.receiver.waiting, 1);
-  __builtin_prefetch(&theirs.sender.ended);
-  __builtin_prefetch(&theirs.face);
-  __builtin_prefetch(&mine.receiver.waiting, 1);
-}
-
 bool Pipe::want_data() {
   auto& waiting = page_->ends[end_].receiver.waiting;
   const std::uint32_t me = thread_id();
