@@ -78,7 +78,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
   s.pipe.keep_wanted(false);
-  if (s.is_watched()) hooks.migrated(s);
+  hooks.migrated(s);  // always: a thread that just puts it into a set holds the lock which this takes
 }
 
 std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves->load() : 0; }
