@@ -16,6 +16,7 @@
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
+#include "os/spin_lock.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
 
@@ -38,7 +39,7 @@ constexpr unsigned kMost = 1u << 20;
 std::atomic<Entry*> table{nullptr};  // touched where it is used
 std::atomic<int> highest{-1};        // descriptor ever entered
 Named* pool = nullptr;
-std::atomic_flag table_lock = ATOMIC_FLAG_INIT;
+SpinLock table_lock;
 
 struct Locked {
   Locked() { lock_af_clan(); }
@@ -67,6 +68,7 @@ void enter(int fd, Named* n) {
     ++n->refs;
     if (fd > highest) highest = fd;
   }
+  // PAIR preload.named: publishes the names
   leave(e->exchange(n, std::memory_order_acq_rel));
 }
 
@@ -307,14 +309,15 @@ ClanName get_hex(const char* from) {
 
 int af_clan_type(int fd) {
   const Entry* e = entry(fd);
+  // PAIR preload.named: sees the names
   const Named* n = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
   return n != nullptr ? n->type.load(std::memory_order_relaxed) : 0;
 }
 
 void lock_af_clan() {
-  while (table_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+  table_lock.lock();
 }
-void unlock_af_clan() { table_lock.clear(std::memory_order_release); }
+void unlock_af_clan() { table_lock.unlock(); }
 
 int af_clan_kernel_domain(int type, int protocol) {
   constexpr int kType = 0xf;

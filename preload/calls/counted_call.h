@@ -30,7 +30,7 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
-    Slot& slot = *s->slot.load(std::memory_order_acquire);
+    Slot& slot = s->open_file();
     ssize_t n;
     {
       const Slot::UnderWay counted(slot.receives);
@@ -62,7 +62,7 @@ ssize_t sending(int fd, Call&& call, Moved&& moved) {
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
-    Slot& slot = *s->slot.load(std::memory_order_acquire);
+    Slot& slot = s->open_file();
     const Slot::UnderWay counted(slot.sends);
     if (counted && !s->shared() && !moved_elsewhere(*s)) return past_pipes(call);
     (void)until.wait(slot.sends);

@@ -35,7 +35,7 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
 }
 
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
-bool keeps_low_water(const Socket& s) { return s.shared() && !s.back_in.load(std::memory_order_acquire); }
+bool keeps_low_water(const Socket& s) { return s.shared() && !s.reads_kernel(); }
 
 // Options by which the kernel does more with the bytes than carry them: tells of them in control data, or
 // encrypts them.

@@ -32,9 +32,10 @@ using socket_face::kState;
 }  // namespace
 
 void go(int fd, Socket& s) {
-  auto sends = [&]() -> auto& { return s.slot.load(std::memory_order_acquire)->sends; };  // fork moves them
+  auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
   // A switch that is under way ends one way or the other; none begins after kLeaving has been seen.
   UntilOpen until(fd, s);
+  // PAIR preload.gate: sees a switch that has ended
   while ((sends().load(std::memory_order_acquire) & Slot::kClosed) != 0) (void)until.wait(sends());
   if ((state_of(s.mine()) & kSending) == 0) {
     (void)silence(s.mine());  // who has not switched does not ring
@@ -55,7 +56,8 @@ void go(int fd, Socket& s) {
     Slot::open(sends(), us);
     return;
   }
-  s.slot.load(std::memory_order_acquire)->resender.store(us);
+  s.open_file().resender.store(us);
+  // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   const Given given = given_back(fd, s);
   if (given.word == kDone || given.word == kReadsOn) {
@@ -70,13 +72,13 @@ void go(int fd, Socket& s) {
         "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
         fd);
     // By its part in this, done by us: the application is told of a reset, not of an end.
-    s.theirs().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
+    add_state(s.theirs(), socket_face::kReset);
     s.kernel_error.store(true);
     set_gone(s.mine());
     resent(s, us);
     return reset_connection(fd);
   }
-  s.mine().words[kState].fetch_or(kResends, std::memory_order_acq_rel);
+  add_state(s.mine(), kResends);
   say_goodbye(fd, s);
   resend(fd, s, given.memfd, us);
 }
@@ -84,18 +86,18 @@ void go(int fd, Socket& s) {
 bool answer_leaving(int fd, Socket& s) {
   if (hooks.put_off(fd, s)) return false;
   const Undisturbed undisturbed;
-  if (s.moving.test_and_set(std::memory_order_acquire)) return true;  // another thread is at it
+  if (!s.moving.try_lock()) return true;  // another thread is at it
   KeepErrno keep;
   if ((state_of(s.mine()) & kGone) == 0) {
     CLAN_DEBUG("fd %d goes back to TCP, as its peer wants", fd);
     go(fd, s);
   }
-  s.moving.clear(std::memory_order_release);
+  s.moving.unlock();
   return true;
 }
 
 bool came_back(int fd, Socket& s) {
-  if (s.back_in.load(std::memory_order_acquire)) return true;
+  if (s.reads_kernel()) return true;
   const std::uint64_t theirs = state_of(s.theirs());
   // An error that the kernel has told us it will not tell the application, and behind it nothing comes by
   // TCP.
@@ -104,7 +106,7 @@ bool came_back(int fd, Socket& s) {
   // Below, the doorbell is read that would remind us of it.
   if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0 && !answer_leaving(fd, s)) return false;
   if ((theirs & kSending) != 0) {
-    if (!s.drained.load(std::memory_order_acquire) || s.pipe.front() != PipeFront::kLeave) return false;
+    if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
     if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;
   }
   read_kernel(fd, s);

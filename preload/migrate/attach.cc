@@ -22,6 +22,7 @@
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/buffers.h"
+#include "state/face.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/socket.h"
@@ -73,11 +74,11 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   count_pipe(s, moves && s.pipe.end() == 1);
   limit_as_tcp(fd, s);
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
-  if (!s.not_to_follow.exchange(true)) s.slot.load(std::memory_order_acquire)->to_follow.fetch_sub(1);
+  if (!s.not_to_follow.exchange(true)) s.open_file().to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
   s.pipe.keep_wanted(false);
-  if (s.in_sets.load(std::memory_order_seq_cst)) hooks.migrated(s);
+  hooks.migrated(s);  // always: a thread that just puts it into a set holds the lock which this takes
 }
 
 std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves->load() : 0; }
@@ -94,7 +95,7 @@ void allow_moves() { fork_under_way.store(false); }
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
   if (fork_under_way.load()) return false;  // whom the child counts as what has been decided
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
   const std::int32_t me = thread_id();
   if (!Slot::try_close(slot.receives, me)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
@@ -115,19 +116,20 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
   slot.pipe_pid.store(::getpid());
   slot.pipe_end.store(s.pipe.end());
-  slot.pipe_fd.store(s.pipe.memfd());
+  slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);  // PAIR preload.moved: publishes which pipe it is
   if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
   if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed)) shared_moves->fetch_add(1);
   begin_sharing(fd, s, counted, !counted);
   // PAIR face.state: the other end may send through the pipe
-  s.mine().words[kState].fetch_or(socket_face::kAttached, std::memory_order_acq_rel);
+  add_state(s.mine(), socket_face::kAttached);
   Slot::open(slot.sends, me);
   Slot::open(slot.receives, me);
   return true;
 }
 
 void catch_up(int fd, Socket& s) {
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
+  // PAIR preload.moved: sees which pipe it is
   const int memfd = slot.pipe_fd.load(std::memory_order_acquire);
   if (memfd < 0 || s.shared()) return;
   KeepErrno keep;
@@ -160,18 +162,18 @@ bool keep_on_tcp(int fd, Socket& s) {
   const Undisturbed undisturbed;
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   Slot* slot = nullptr;
-  while (slot != s.slot.load(std::memory_order_acquire)) {  // fork moves it
-    slot = s.slot.load(std::memory_order_acquire);
+  while (slot != &s.open_file()) {  // fork moves it
+    slot = &s.open_file();
     slot->pinned.store(1);
     // Who moves it just now, perhaps another process, has looked before.
     const std::uint64_t end = monotonic_ns() + kPatienceNs;
     while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
   }
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
-  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  s.moving.lock();
   const auto state = s.state.load();
   if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(s);
-  s.moving.clear(std::memory_order_release);
+  s.moving.unlock();
   return !s.shared();
 }
 

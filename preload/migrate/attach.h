@@ -47,9 +47,9 @@ bool has_waited_for_peer(Socket& s);
 /// One thread at a time decides where a socket goes, and others do not wait.
 class Once {
  public:
-  explicit Once(Socket& s) : s_(s), mine_(!s.moving.test_and_set(std::memory_order_acquire)) {}
+  explicit Once(Socket& s) : s_(s), mine_(s.moving.try_lock()) {}
   ~Once() {
-    if (mine_) s_.moving.clear(std::memory_order_release);
+    if (mine_) s_.moving.unlock();
   }
   explicit operator bool() const { return mine_; }
 

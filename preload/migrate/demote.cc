@@ -48,11 +48,12 @@ void wait_until_clean(int fd, Socket& s) {
   sys::call(SYS_write, taken, &head, sizeof head);
   bool tried = false;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
+  // PAIR face.given: taken back
   s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);
   auto take_rest = [&] {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
-    if (resends && s.drained.load(std::memory_order_acquire) && swallow_doorbells(fd, s)) return true;
+    if (resends && s.has_drained() && swallow_doorbells(fd, s)) return true;
     if (!take_unread(fd, s, taken)) return false;
     if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) return true;
     give_back(s, taken);
@@ -112,12 +113,13 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
 // No process moves the socket any more. One that was just doing it has closed its counters: either it has
 // seen that, or we see here that it has moved it.
 void pin(int fd, Socket& s) {
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
   slot.pinned.store(1);
   if (!s.inherited.load(std::memory_order_relaxed)) return;
   constexpr std::uint64_t kMoveNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kMoveNs;
   auto being_moved = [&] {
+    // order: a read-modify-write sees the last word; whoever closes the gate after it sees `pinned`
     return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0;
   };
   while (!s.resending.load() && being_moved() && monotonic_ns() < end) sched_yield();
@@ -128,13 +130,13 @@ void leave(int fd, Socket& s, bool to_others) {
   const Undisturbed undisturbed;
   KeepErrno keep;
   pin(fd, s);
-  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  s.moving.lock();
   if (s.shared()) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
     if (say_leaving(fd, s, !to_others) && to_others) wait_until_clean(fd, s);
     settle(s);
   }
-  s.moving.clear(std::memory_order_release);
+  s.moving.unlock();
   // Nothing may overtake that.
   for (UntilTaken patience; to_others && resends(fd, s); nap()) {
     if (!patience.over()) continue;
@@ -153,16 +155,16 @@ void leave(int fd, Socket& s, bool to_others) {
 bool leave_alone(int fd, Socket& s) {
   const Undisturbed undisturbed;
   if ((state_of(s.theirs()) & socket_face::kAttached) != 0 ||
-      s.moving.test_and_set(std::memory_order_acquire)) {
+      !s.moving.try_lock()) {
     return false;
   }
   KeepErrno keep;
-  s.slot.load(std::memory_order_acquire)->pinned.store(1);
+  s.open_file().pinned.store(1);
   (void)say_leaving(fd, s, true);
   const bool alone = !s.inherited.load(std::memory_order_relaxed);
   if (alone && !s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
-  s.moving.clear(std::memory_order_release);
-  return s.back_in.load(std::memory_order_acquire);
+  s.moving.unlock();
+  return s.reads_kernel();
 }
 
 void give_up_on_peer(int fd, Socket& s) {
@@ -196,7 +198,7 @@ void leave_to_others(int fd, Socket& s) {
 void before_disconnect(Socket& s) {
   const bool both_ended = s.pipe.page().ends[s.pipe.end()].sender.ended.load() == 1 &&
                           s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1;
-  if (!both_ended) s.mine().words[kState].fetch_or(socket_face::kReset, std::memory_order_acq_rel);
+  if (!both_ended) add_state(s.mine(), socket_face::kReset);
   (void)silence(s.mine());  // a doorbell now would be a byte of the next connection
 }
 
@@ -204,13 +206,13 @@ void disconnected(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
   (void)silence(s.mine());
-  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
-  s.mine().words[kState].fetch_or(socket_face::kClosed, std::memory_order_acq_rel);
+  s.moving.lock();
+  add_state(s.mine(), socket_face::kClosed);
   set_gone(s.mine());
   read_kernel(fd, s);
   s.anew.store(true);
   settle(s);
-  s.moving.clear(std::memory_order_release);
+  s.moving.unlock();
   tell_sets(s);
 }
 

@@ -49,7 +49,7 @@ bool count_doorbells(int fd, PipePage::Face& face) {
 }
 
 void set_gone(PipePage::Face& face) {
-  face.words[kState].fetch_or(kGone, std::memory_order_acq_rel);  // PAIR face.state: publishes that number
+  add_state(face, kGone);  // PAIR face.state: publishes that number
 }
 
 void say_goodbye(int fd, Socket& s, bool rings) {
@@ -68,10 +68,12 @@ void say_goodbye(int fd, Socket& s, bool rings) {
   }
   if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
+  // order: before the byte goes out, and before the look at the other end that follows
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
   while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     // Its queue is full, so it does not sleep; or it is gone.
+    // order: as it was counted
     face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
     break;
   }
@@ -80,9 +82,10 @@ void say_goodbye(int fd, Socket& s, bool rings) {
 
 void settle(Socket& s) {
   if (!s.back_in.load() || (state_of(s.mine()) & kGone) == 0 || s.resending.load()) return;
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
   slot.pinned.store(1);
   slot.pipe_fd.store(-1);
+  // order: before the look whether a set holds it; see control_add()
   s.state.store(Socket::State::kKernel, std::memory_order_seq_cst);  // see control_add() in epoll.cc
 }
 
@@ -90,11 +93,12 @@ void read_kernel(int fd, Socket& s) {
   if (const int low_water = s.low_water.load(); low_water > 1) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
   }
+  // PAIR preload.back_in: SO_RCVLOWAT is the application's again
   s.back_in.store(true, std::memory_order_release);
 }
 
 void tell_sets(Socket& s) {
-  if (s.in_sets.load(std::memory_order_seq_cst) && !s.shared()) hooks.demoted(s);
+  if (s.is_watched() && !s.shared()) hooks.demoted(s);
 }
 
 }  // namespace clan::preload

@@ -30,6 +30,7 @@ std::uint32_t calls(const Socket& s) {
 }
 
 void consider(int fd, Socket& s) {
+  // PAIR preload.shared: sees the pipe
   const auto state = s.state.load(std::memory_order_acquire);
   if (state == Socket::State::kKernel || state == Socket::State::kShared) return;
   KeepErrno keep;

@@ -22,6 +22,7 @@
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
+#include "os/spin_lock.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/fd_table.h"
@@ -35,7 +36,7 @@ namespace {
 class Resend;
 Resend* behind = nullptr;  ///< those that a thread finishes
 std::atomic<int> behind_count{0};
-std::atomic_flag resends_lock = ATOMIC_FLAG_INIT;
+SpinLock resends_lock;
 
 class ResendsGuard {
  public:
@@ -172,8 +173,9 @@ constinit std::atomic<std::uint64_t> bytes_resent{0};
 void resent(Socket& s, std::int32_t closer) {
   {
     const ResendsGuard guard;
+    // PAIR preload.resending: all has been sent
     s.resending.store(false, std::memory_order_release);
-    Slot::open(s.slot.load(std::memory_order_acquire)->sends, closer);
+    Slot::open(s.open_file().sends, closer);
   }
   settle(s);
 }
@@ -202,12 +204,14 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
 }
 
 bool resends(int fd, Socket& s) {
-  if (!s.resending.load(std::memory_order_acquire)) return false;
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  if (!s.is_resending()) return false;
+  Slot& slot = s.open_file();
   std::int32_t who = slot.resender.load();
   if (who == 0 || who == ::getpid()) return true;
   KeepErrno keep;
+  // PAIR preload.gate: sees what was sent before it was opened
   if ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) == 0) {
+    // PAIR preload.resending: all has been sent
     s.resending.store(false);
     settle(s);
     return false;
@@ -224,10 +228,10 @@ bool resends(int fd, Socket& s) {
 }
 
 void lock_resends() {
-  while (resends_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+  resends_lock.lock();
 }
 
-void unlock_resends() { resends_lock.clear(std::memory_order_release); }
+void unlock_resends() { resends_lock.unlock(); }
 
 void resends_forked() {
   for (Resend* one = std::exchange(behind, nullptr); one != nullptr;) {

@@ -66,7 +66,7 @@ void give_back(Socket& s, int taken) {
 
 bool take_unread(int fd, Socket& s, int to) {
   char bytes[16384];
-  while (!s.drained.load(std::memory_order_acquire)) {
+  while (!s.has_drained()) {
     Draining draining(fd, s);
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;

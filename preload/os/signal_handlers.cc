@@ -11,6 +11,7 @@
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
+#include "os/spin_lock.h"
 #include "os/sys.h"
 
 namespace clan::preload {
@@ -51,14 +52,14 @@ bool is_fault(int number) {
 std::atomic<bool> buffers_guarded{false};
 
 // The handlers of faults are ours and the application's to set.
-std::atomic_flag faults_lock = ATOMIC_FLAG_INIT;
+SpinLock faults_lock;
 class FaultsGuard {
  public:
   explicit FaultsGuard(int number) : locks_(number == SIGSEGV || number == SIGBUS) {
-    while (locks_ && faults_lock.test_and_set(std::memory_order_acquire)) sched_yield();
+    if (locks_) faults_lock.lock();
   }
   ~FaultsGuard() {
-    if (locks_) faults_lock.clear(std::memory_order_release);
+    if (locks_) faults_lock.unlock();
   }
   FaultsGuard(const FaultsGuard&) = delete;
   FaultsGuard& operator=(const FaultsGuard&) = delete;
@@ -135,8 +136,10 @@ void handle(int number, siginfo_t* info, void* context) {
     return false;
   }
   t_signals.copying = place;
+  // order: the compiler keeps it; a handler runs in the same thread
   std::atomic_signal_fence(std::memory_order_seq_cst);
   copy(argument);
+  // order: the compiler keeps it; a handler runs in the same thread
   std::atomic_signal_fence(std::memory_order_seq_cst);
   t_signals.copying = nullptr;
   return true;

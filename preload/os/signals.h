@@ -44,9 +44,11 @@ void let_signals_in();
 
 inline void enter_section() {
   ++t_signals.sections;
+  // order: the compiler keeps it; a handler runs in the same thread
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 inline void leave_section() {
+  // order: the compiler keeps it; a handler runs in the same thread
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (--t_signals.sections == 0 && t_signals.put_off != 0) let_signals_in();
 }
@@ -65,12 +67,14 @@ class Undisturbed {
 class Disturbed {
  public:
   Disturbed() : sections_(t_signals.sections) {
+    // order: the compiler keeps it; a handler runs in the same thread
     std::atomic_signal_fence(std::memory_order_seq_cst);
     t_signals.sections = 0;
     if (t_signals.put_off != 0) let_signals_in();
   }
   ~Disturbed() {
     t_signals.sections = sections_;
+    // order: the compiler keeps it; a handler runs in the same thread
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   Disturbed(const Disturbed&) = delete;
@@ -93,10 +97,12 @@ class SinceEntry {
     interrupting_ = t_signals.interrupting;
   }
   bool handled() const {
+    // order: the compiler keeps it; a handler runs in the same thread
     std::atomic_signal_fence(std::memory_order_seq_cst);
     return t_signals.handled != handled_;
   }
   bool interrupted() const {
+    // order: the compiler keeps it; a handler runs in the same thread
     std::atomic_signal_fence(std::memory_order_seq_cst);
     return t_signals.interrupting != interrupting_;
   }

@@ -19,6 +19,7 @@
 #include "os/sandbox.h"
 #include "os/shared_pages.h"
 #include "os/signals.h"
+#include "os/spin_lock.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
@@ -32,14 +33,14 @@
 namespace clan::preload {
 namespace {
 
-std::atomic_flag forking = ATOMIC_FLAG_INIT;
+SpinLock forking;
 SharedPages<Slot> slots;
 std::uint64_t forks = 0;
 
 // A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child after all,
 // -1.
 void count_child(Socket& s, int by) {
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
   slot.held.fetch_add(by);
   if (s.not_to_follow.load() && s.pipe) {
     s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}));
@@ -63,7 +64,7 @@ void share_slots() {
         // longer, but that both see.
         const std::uint64_t end = monotonic_ns() + kPatienceNs;
         bool mine = false;
-        while (!(mine = !s.moving.test_and_set(std::memory_order_acquire)) && monotonic_ns() < end)
+        while (!(mine = s.moving.try_lock()) && monotonic_ns() < end)
           sched_yield();
         s.inherited = true;
         if (s.slot.load() == &s.own_slot) {
@@ -73,7 +74,7 @@ void share_slots() {
           unlock_resends();
         }
         count_child(s, 1);
-        if (mine) s.moving.clear(std::memory_order_release);
+        if (mine) s.moving.unlock();
       },
       nullptr);
 }
@@ -96,7 +97,7 @@ void forked() {
   pipe_count_forked();
   for_each_socket(
       [](int, Socket& s, void*) {
-        s.moving.clear();
+        s.moving.unlock();
         s.charge = {};
         // The parent's offer is the parent's: who takes it up must find one process there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
@@ -113,7 +114,7 @@ void forked() {
 
 void before_fork() {
   enter_section();
-  while (forking.test_and_set(std::memory_order_acquire)) sched_yield();
+  forking.lock();
   share_slots();
   lock_resends();
   lock_epoll();
@@ -135,7 +136,7 @@ void after_fork(bool in_child) {
   unlock_af_clan();
   unlock_epoll();
   unlock_resends();
-  forking.clear(std::memory_order_release);
+  forking.unlock();
   if (in_child) {
     resends_forked();
     forked();

@@ -38,16 +38,16 @@ namespace {
 bool put_on_its_way(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  while (s.moving.test_and_set(std::memory_order_acquire)) sched_yield();
+  s.moving.lock();
   struct Unlock {
     Socket& s;
-    ~Unlock() { s.moving.clear(std::memory_order_release); }
+    ~Unlock() { s.moving.unlock(); }
   } unlock{s};
   const auto state = s.state.load();
   if (state == Socket::State::kKernel || state == Socket::State::kShared) return false;
   // What has been taken up already would be another process's to go on with.
   if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere)) return false;
-  Slot* slot = s.slot.load(std::memory_order_acquire);
+  Slot* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // somebody takes them who does not claim
   if (slot->pinned.load() != 0 || Slot::on_its_way(slot->held.load()) > kMost) return false;
   if (slot == &s.own_slot) {
@@ -80,7 +80,7 @@ bool put_on_its_way(int fd, Socket& s) {
 
 // It was not sent.
 void take_off_its_way(Socket& s) {
-  Slot* slot = s.slot.load(std::memory_order_acquire);
+  Slot* slot = &s.open_file();
   if (slot->pinned.load() == 0 && is_passable(slot)) slot->held.fetch_sub(Slot::kOnItsWay);
 }
 
@@ -102,6 +102,7 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   } while (true);
   s.client = e->client.load() != 0;
   s.inherited = true;
+  // PAIR preload.slot: publishes its counters
   s.slot.store(&e->slot, std::memory_order_release);
   return true;
 }

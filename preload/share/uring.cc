@@ -41,6 +41,7 @@ bool any_open() {
 constinit thread_local bool t_in_liburing = false;
 
 void ring_made() {
+  // PAIR preload.rings: before the looks at what has migrated
   if (open_rings.fetch_add(1, std::memory_order_seq_cst) == 0) {
     CLAN_INFO("the program has an io_uring: its connections stay on TCP while it lives");
   }
@@ -50,6 +51,7 @@ void ring_made() {
 void ring_closed() {
   KeepErrno keep;
   if (open_rings.load(std::memory_order_relaxed) == 1 && any_open()) return;  // counts for the other one
+  // PAIR preload.rings: the ring is gone
   open_rings.fetch_sub(1, std::memory_order_release);
 }
 
@@ -65,6 +67,7 @@ long ring_setup(unsigned entries, void* parameters) {
 }
 
 long ring_register(int fd, unsigned operation, void* argument, unsigned count) {
+  // PAIR preload.rings: as one more
   if (operation == kRegisterRingFds) open_rings.fetch_add(1, std::memory_order_seq_cst);  // nobody counts it down
   return real().syscall(SYS_io_uring_register, fd, operation, argument, count);
 }

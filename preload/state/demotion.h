@@ -11,6 +11,8 @@ struct Demotion {
   std::atomic<bool> resending{false};  ///< what the other end gave back is on its way; nothing may overtake it
 
   void reset();
+  bool reads_kernel() const { return back_in.load(std::memory_order_acquire); }  // PAIR preload.back_in: SO_RCVLOWAT is set
+  bool is_resending() const { return resending.load(std::memory_order_acquire); }  // PAIR preload.resending: all is sent
 };
 
 }  // namespace clan::preload

@@ -12,4 +12,9 @@ inline std::uint64_t state_of(const PipePage::Face& face) {
   return face.words[socket_face::kState].load(std::memory_order_acquire);  // PAIR face.state
 }
 
+/// What was written before is seen by an end that sees the bits.
+inline void add_state(PipePage::Face& face, std::uint64_t bits) {
+  face.words[socket_face::kState].fetch_or(bits, std::memory_order_acq_rel);  // PAIR face.state
+}
+
 }  // namespace clan::preload

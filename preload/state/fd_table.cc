@@ -52,6 +52,7 @@ Entry* entry(int fd, bool make) {
 }
 
 void release(Socket* s) {
+  // PAIR preload.refs: sees what all who had it have done
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   KeepErrno keep;
   if (s->offer_fd.load(std::memory_order_relaxed) >= 0 || s->window_fd.load(std::memory_order_relaxed) >= 0 ||
@@ -66,7 +67,8 @@ void release(Socket* s) {
 void drop(Socket* s, int fd) {
   if (s == nullptr) return;
   const Undisturbed undisturbed;
-  if (s->in_sets.load(std::memory_order_seq_cst)) hooks.left_descriptor(*s, fd);
+  if (s->is_watched()) hooks.left_descriptor(*s, fd);
+  // PAIR preload.refs: likewise, of descriptors
   if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     const bool others = leave_slot(*s);
     if (s->shared()) hooks.last_close(fd, *s, others);
@@ -133,6 +135,7 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
   }
   s->slot = &s->own_slot;
   s->fds.store(1, std::memory_order_relaxed);
+  // PAIR preload.refs: publishes a Socket that can be held
   s->refs.store(1, std::memory_order_release);
   // PAIR preload.entry: publishes the Socket
   drop(e->exchange(s, std::memory_order_acq_rel), fd);
@@ -165,6 +168,7 @@ bool duplicate_entry(int from, int to) {
   keep_away_from(to);
   s->fds.fetch_add(1, std::memory_order_relaxed);
   s->refs.fetch_add(1, std::memory_order_relaxed);
+  // PAIR preload.entry: publishes the Socket
   drop(e->exchange(s.get(), std::memory_order_acq_rel), to);
   return true;
 }
@@ -172,6 +176,7 @@ bool duplicate_entry(int from, int to) {
 void forget(int fd) {
   if (!known(fd)) return;
   KeepErrno keep;
+  // PAIR preload.entry: nobody finds it any more
   drop(entry(fd, false)->exchange(nullptr, std::memory_order_acq_rel), fd);
 }
 

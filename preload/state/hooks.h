@@ -24,7 +24,7 @@ extern constinit Hooks hooks;
 /// A thread sleeps in epoll_wait on a set that holds the socket. `events`: and waits for any of these; 0 =
 /// all.
 inline bool watcher_sleeps(const Socket& s, std::uint32_t events) {
-  return s.in_sets.load(std::memory_order_seq_cst) && hooks.set_sleeps(s, events);
+  return s.is_watched() && hooks.set_sleeps(s, events);
 }
 
 }  // namespace clan::preload

@@ -36,6 +36,8 @@ struct Identity {
   /// For the next connection. Not the counts of references: there are none. Relaxed stores: whoever gets the
   /// Socket next gets it by the pool's lock.
   void reset();
+  /// Fork moves it to where parent and child see it.
+  Slot& open_file() const { return *slot.load(std::memory_order_acquire); }  // PAIR preload.slot: sees its counters
 };
 
 }  // namespace clan::preload

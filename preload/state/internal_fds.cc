@@ -40,7 +40,7 @@ int close_ours_below(int end) {
       [](int, Socket& s, void* argument) {
         auto& r = *static_cast<Range*>(argument);
         const Undisturbed undisturbed;
-        if (s.moving.test_and_set(std::memory_order_acquire)) {
+        if (!s.moving.try_lock()) {
           r.all = false;
           return;
         }
@@ -57,7 +57,7 @@ int close_ours_below(int end) {
           stay(s);
           ++r.closed;
         }
-        s.moving.clear(std::memory_order_release);
+        s.moving.unlock();
       },
       &range);
   if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
@@ -122,7 +122,7 @@ namespace {
 
 // Its descriptor is another's now, or is about to go.
 void forget_descriptor(Socket& s) {
-  s.slot.load(std::memory_order_acquire)->pipe_fd.store(-1);
+  s.open_file().pipe_fd.store(-1);
   s.pipe.set_memfd(-1);
 }
 

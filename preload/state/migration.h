@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "os/spin_lock.h"
 #include "state/pipe_count.h"
 
 namespace clan::preload {
@@ -22,7 +23,7 @@ struct Migration {
   std::atomic<std::uint64_t> offer_name{0};              ///< of the file; 0: there is none of ours
   std::atomic<int> window_fd{-1};                        ///< into the other end's network namespace
   std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
-  std::atomic_flag moving = ATOMIC_FLAG_INIT;
+  SpinLock moving;
   std::atomic<bool> pipe_counted{false};
   PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
 

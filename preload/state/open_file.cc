@@ -54,7 +54,7 @@ bool share_slot(Socket& s, Slot* shared) {
 }
 
 bool leave_slot(Socket& s) {
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
   if (!s.not_to_follow.exchange(true)) slot.to_follow.fetch_sub(1);
   const bool others = slot.to_follow.load() > 0 || Slot::on_its_way(slot.held.load()) > 0;
   if (!s.left_slot.exchange(true)) slot.held.fetch_sub(1);

@@ -22,18 +22,21 @@ struct Slot {
   /// Closes a counter that is zero. Whoever counts up meanwhile sees kClosed and steps back.
   static bool try_close(Counter& counter, std::int32_t closer) {
     std::uint64_t none = 0;
+    // PAIR preload.gate: sees what calls under way have done
     return counter.compare_exchange_strong(none, closed_by(closer), std::memory_order_acq_rel);
   }
   /// Likewise, whoever is counted: nobody of these is in the kernel.
   static bool try_close_over(Counter& counter, std::int32_t closer) {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
     return (now & kClosed) == 0 &&
+           // PAIR preload.gate: as try_close()
            counter.compare_exchange_strong(now, now | closed_by(closer), std::memory_order_acq_rel);
   }
   /// Somebody may be stepping back meanwhile; or has opened it in our place, see UntilOpen.
   static void open(Counter& counter, std::int32_t closer) {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
     while ((now & kClosed) != 0 && now >> kCloser == static_cast<std::uint32_t>(closer) &&
+           // PAIR preload.gate: publishes what was done behind it
            !counter.compare_exchange_weak(now, now & (kClosed - 1), std::memory_order_acq_rel)) {
     }
   }
@@ -41,8 +44,10 @@ struct Slot {
   class UnderWay {
    public:
     explicit UnderWay(Counter& counter) : counter_(counter) {
+      // PAIR preload.gate: sees what was done behind it, if it is open
       allowed_ = (counter_.fetch_add(1, std::memory_order_acq_rel) & kClosed) == 0;
     }
+    // PAIR preload.gate: publishes what the call has done
     ~UnderWay() { counter_.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
     UnderWay(const UnderWay&) = delete;
     UnderWay& operator=(const UnderWay&) = delete;

@@ -36,6 +36,7 @@ struct Socket : Identity, Transfer, Migration, Demotion, Watch {
   PipePage::Face& theirs() const { return pipe.peer_face(); }
   /// For good, in all processes that have it, and no set remembers it.
   bool stays_on_tcp() const {
+    // PAIR preload.slot: sees its counters
     return state.load(std::memory_order_relaxed) == State::kKernel &&
            !in_sets.load(std::memory_order_relaxed) &&
            (!inherited.load(std::memory_order_relaxed) ||
@@ -52,7 +53,8 @@ struct Socket : Identity, Transfer, Migration, Demotion, Watch {
 /// One has, and we have not followed yet.
 inline bool moved_elsewhere(const Socket& s) {
   return s.inherited.load(std::memory_order_relaxed) && !s.shared() &&
-         s.slot.load(std::memory_order_acquire)->pipe_fd.load(std::memory_order_acquire) >= 0;
+         // PAIR preload.moved: sees which pipe it is
+         s.open_file().pipe_fd.load(std::memory_order_acquire) >= 0;
 }
 
 }  // namespace clan::preload

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "os/signals.h"
+#include "os/spin_lock.h"
 #include "os/sys.h"
 
 namespace clan::preload {
@@ -13,7 +14,7 @@ namespace {
 
 // Free Sockets, as a stack under a spin lock: taken at connect and accept, not per byte.
 struct Pool {
-  std::atomic_flag lock = ATOMIC_FLAG_INIT;
+  SpinLock lock;
   Socket* free = nullptr;
   void put(Socket* s) {
     s->next_free = free;
@@ -21,10 +22,10 @@ struct Pool {
   }
   void enter() {
     enter_section();
-    while (lock.test_and_set(std::memory_order_acquire)) sched_yield();
+    lock.lock();
   }
   void leave() {
-    lock.clear(std::memory_order_release);
+    lock.unlock();
     leave_section();
   }
 };

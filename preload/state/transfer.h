@@ -36,6 +36,7 @@ struct Transfer {
   } told_sent, told_acked, told_received;
 
   void reset();
+  bool has_drained() const { return drained.load(std::memory_order_acquire); }  // PAIR preload.drained: TCP is read
 };
 
 }  // namespace clan::preload

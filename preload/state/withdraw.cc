@@ -51,7 +51,7 @@ void stay(Socket& s) {
   withdraw_offer(s);
   s.pipe = Pipe();
   s.state.store(Socket::State::kKernel);
-  if (s.in_sets.load(std::memory_order_seq_cst)) hooks.pinned(s);
+  if (s.is_watched()) hooks.pinned(s);
 }
 
 void stay_because(int fd, Socket& s, const char* why) {

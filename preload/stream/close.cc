@@ -38,7 +38,7 @@ void shared_close(int fd, Socket& s, bool others) {
   socklen_t size = sizeof lingers;
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
   const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
-  if (at_once) s.mine().words[kState].fetch_or(kReset, std::memory_order_acq_rel);
+  if (at_once) add_state(s.mine(), kReset);
   if (s.left_at_exit.load()) return;
   if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
   // Others go on, or will when they follow.
@@ -46,7 +46,7 @@ void shared_close(int fd, Socket& s, bool others) {
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
-  s.mine().words[kState].fetch_or(socket_face::kClosed | reset, std::memory_order_acq_rel);
+  add_state(s.mine(), socket_face::kClosed | reset);
   look_at_kernel(fd, s);
   swallow_doorbells(fd, s);  // nobody is left who could sleep for them, and unread they would make a reset
   // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once, behind all bytes. Not

@@ -92,6 +92,7 @@ bool silence(PipePage::Face& face) {
       if (unnamed_since == 0) unnamed_since = time;
       if (time - unnamed_since > kForNobodyNs) return true;  // killed, nearly for sure
     } else if (turns % 64 == 0 && !lives(now)) {
+      // PAIR face.bells: in the place of a ringer that was killed
       bells.compare_exchange_strong(now, (now & ~kRingersName) - 1, std::memory_order_acq_rel);
       continue;
     }
@@ -106,6 +107,7 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
     const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    // order: the count is read after the doorbell that told of it
     const std::uint64_t rung = std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
     if (had >= rung) return true;
     const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);

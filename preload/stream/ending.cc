@@ -73,7 +73,7 @@ int take_error(int fd, Socket& s) {
   int error = 0;
   socklen_t size = sizeof error;
   sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-  if (s.back_in.load(std::memory_order_acquire) || s.kernel_says.load()) return error;
+  if (s.reads_kernel() || s.kernel_says.load()) return error;
   return was_reset(s) && !s.reset_told.exchange(true) ? ECONNRESET : 0;
 }
 

@@ -23,6 +23,7 @@ bool UntilOpen::wait(Slot::Counter& counter) {
   sched_yield();
   if (++turns_ % 64 != 0) return true;
   KeepErrno keep;
+  // PAIR preload.gate: sees who has closed it
   std::uint64_t now = counter.load(std::memory_order_acquire);
   const std::uint64_t time = monotonic_ns(), closer = now >> Slot::kCloser;
   if (closer != closer_) {
@@ -33,7 +34,7 @@ bool UntilOpen::wait(Slot::Counter& counter) {
   const std::uint64_t waited = time - since_ns_;
   if ((now & Slot::kClosed) == 0) return waited < kMostNs;
   const auto thread = static_cast<pid_t>(closer);
-  const Slot& slot = *s_.slot.load(std::memory_order_acquire);
+  const Slot& slot = s_.open_file();
   const bool resends = &counter == &slot.sends && slot.resender.load() == thread;
   const bool killed = waited > kForKilledNs && !sys::exists(thread);
   if (!killed && (resends || waited < kMostNs)) {  // to send again may take long
@@ -49,6 +50,7 @@ bool UntilOpen::wait(Slot::Counter& counter) {
     reset_connection(fd_);
     s_.kernel_error.store(true);
   }
+  // PAIR preload.gate: opened in the place of its owner
   took_over_ |= counter.compare_exchange_strong(now, now & (Slot::kClosed - 1), std::memory_order_acq_rel);
   return true;
 }
@@ -58,7 +60,7 @@ void Draining::wait(int fd, Socket& s) {
   // Once it has moved nobody who is counted is in the kernel: he steps back, or was killed.
   while (!Slot::try_close_over(slot_->receives, me_)) {
     (void)until.wait(slot_->receives);
-    slot_ = s.slot.load(std::memory_order_acquire);  // fork moves it
+    slot_ = &s.open_file();  // fork moves it
   }
   if (until.took_over()) recount_doorbells(fd, s);
 }

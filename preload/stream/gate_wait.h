@@ -33,7 +33,7 @@ class UntilOpen {
 /// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
 class Draining {
  public:
-  Draining(int fd, Socket& s) : slot_(s.slot.load(std::memory_order_acquire)) {
+  Draining(int fd, Socket& s) : slot_(&s.open_file()) {
     if (!Slot::try_close(slot_->receives, me_)) [[unlikely]]
       wait(fd, s);
   }

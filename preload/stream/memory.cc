@@ -77,6 +77,7 @@ std::int64_t release_memory() {
   if (!any.load(std::memory_order_relaxed)) return -1;
   const KeepErrno keep;
   const Undisturbed undisturbed;
+  // order: before the looks below: what is set later sets it again
   any.exchange(false, std::memory_order_seq_cst);  // before the looks below: what is set later sets it again
   const std::uint64_t now = monotonic_ns();
   std::int64_t next = -1;

@@ -68,6 +68,7 @@ bool worth_waking(const Socket& s) {
 //
 // Whatever those of 1 told of was in the pipe at 3. What came later rings again, because of 2.
 bool drop_doorbells(int fd, Socket& s) {
+  // order: 1 comes before 2 and 3
   const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
   // Not those rung since: somebody may have gone to sleep meanwhile, and they are for him.
@@ -84,8 +85,8 @@ namespace {
 
 // What the kernel has woken a thread for is a doorbell.
 bool only_doorbells(const Socket& s) {
-  return s.drained.load(std::memory_order_acquire) && !s.kernel_end.load() && !s.kernel_error.load() &&
-         !s.back_in.load(std::memory_order_acquire) && (state_of(s.theirs()) & kLeaving) == 0;
+  return s.has_drained() && !s.kernel_end.load() && !s.kernel_error.load() && !s.reads_kernel() &&
+         (state_of(s.theirs()) & kLeaving) == 0;
 }
 
 }  // namespace
@@ -95,12 +96,12 @@ bool may_lie(const Socket& s) {
 }
 
 bool look_at_kernel(int fd, Socket& s) {
-  if (s.back_in.load(std::memory_order_acquire)) return true;
+  if (s.reads_kernel()) return true;
   KeepErrno keep;
   const Undisturbed undisturbed;
   if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0)
     (void)answer_leaving(fd, s);
-  if (!s.drained.load(std::memory_order_acquire)) {
+  if (!s.has_drained()) {
     Draining draining(fd, s);
     std::size_t certain = 0;
     const ssize_t left = left_in_tcp(fd, s, &certain);

@@ -37,7 +37,7 @@ short readiness(int fd, Socket& s, bool look) {
   const Undisturbed undisturbed;
   if (look) look_at_kernel(fd, s);
   KeepErrno keep;
-  const bool reads_kernel = s.back_in.load(std::memory_order_acquire) || came_back(fd, s);
+  const bool reads_kernel = s.reads_kernel() || came_back(fd, s);
   const bool by_tcp = sends_tcp(s);  // perhaps only since then
   short ready = 0;
   bool hung_up = false;
@@ -50,15 +50,15 @@ short readiness(int fd, Socket& s, bool look) {
     ready &= POLLOUT;
   }
   const bool gone = s.kernel_end.load() || s.kernel_error.load();
-  if (!s.drained.load(std::memory_order_acquire)) {
+  if (!s.has_drained()) {
     std::size_t certain = 0;
     Draining draining(fd, s);
-    if (!s.drained.load(std::memory_order_acquire) && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
+    if (!s.has_drained() && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
         enough_bytes(s, certain)) {
       ready |= POLLIN;
     }
   }
-  if (s.drained.load(std::memory_order_acquire)) {
+  if (s.has_drained()) {
     const PipeFront front = s.pipe.front();
     const bool enough = front != PipeFront::kBytes || enough_bytes(s);
     if (front != PipeFront::kNothing && front != PipeFront::kLeave && enough) ready |= POLLIN;
@@ -87,7 +87,7 @@ bool prepare_sleep(Socket& s, short events) {
   // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller waits for.
   bool sleeps = true;
   if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
-    sleeps = !s.drained.load(std::memory_order_acquire);
+    sleeps = !s.has_drained();
   }
   if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room()) sleeps = false;
   return sleeps;
@@ -96,10 +96,10 @@ bool prepare_sleep(Socket& s, short events) {
 int bytes_to_read(int fd, Socket& s) {
   int n = 0;
   KeepErrno keep;
-  if (s.back_in.load(std::memory_order_acquire)) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
+  if (s.reads_kernel()) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
   const std::uint64_t theirs = state_of(s.theirs());
   Draining draining(fd, s);
-  bool all_of_tcp = s.drained.load(std::memory_order_acquire);
+  bool all_of_tcp = s.has_drained();
   if (!all_of_tcp) {
     std::size_t certain = 0;
     const ssize_t left = left_in_tcp(fd, s, &certain);
@@ -107,7 +107,7 @@ int bytes_to_read(int fd, Socket& s) {
     all_of_tcp = left >= 0 && static_cast<std::size_t>(left) == certain && (theirs & kSending) != 0;
   }
   if (!all_of_tcp) return n;
-  const bool more_by_tcp = (theirs & kGone) != 0 && s.drained.load(std::memory_order_acquire);
+  const bool more_by_tcp = (theirs & kGone) != 0 && s.has_drained();
   int queued = 0;
   if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) {
     const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_relaxed);

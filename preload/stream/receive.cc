@@ -42,7 +42,7 @@ using socket_face::kSending;
 // those were the last of TCP's.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
   Draining draining(fd, s);
-  if (s.drained.load(std::memory_order_acquire)) return 0;
+  if (s.has_drained()) return 0;
   std::size_t certain = 0;
   const ssize_t left = left_in_tcp(fd, s, &certain);
   if (left <= 0) return left;
@@ -97,7 +97,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     // One that has gone and never sent through the pipe.
     if (reads_tcp(s) && (state_of(s.theirs()) & (kGone | kSending)) == kGone) (void)came_back(fd, s);
     bool tcp_is_peeked = false;
-    if (s.back_in.load(std::memory_order_acquire)) {
+    if (s.reads_kernel()) {
       tell_sets(s);
       Part part(buffers, count, got);
       msghdr message = got > 0 ? message_of(part.buffers, part.count) : message_of(buffers, count);
@@ -116,7 +116,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       }
       continue;
     }
-    if (!s.drained.load(std::memory_order_acquire)) {
+    if (!s.has_drained()) {
       Part part(buffers, count, got);
       const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags, &tcp_is_peeked);
       if (n > 0) {
@@ -125,10 +125,10 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         if (got == wanted || (peek && !tcp_is_peeked && got >= target)) return static_cast<ssize_t>(got);
         if (!peek) continue;  // what lies behind it in the pipe belongs to the same answer
       }
-      if (s.back_in.load(std::memory_order_acquire)) continue;
+      if (s.reads_kernel()) continue;
       if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
-    if (s.drained.load(std::memory_order_acquire) || tcp_is_peeked || s.kernel_end || s.kernel_error) {
+    if (s.has_drained() || tcp_is_peeked || s.kernel_end || s.kernel_error) {
       Pipe::Done done;
       if (got == 0) {
         done = s.pipe.receive(buffers, count, peek);
@@ -166,10 +166,10 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     bool leaves = false;
     switch (s.pipe.front()) {
       case PipeFront::kBytes:
-        if (s.drained.load(std::memory_order_acquire) && wanted > 0) continue;
+        if (s.has_drained() && wanted > 0) continue;
         break;  // TCP's come first, and are on their way
       case PipeFront::kEnd:
-        if (s.drained.load(std::memory_order_acquire)) return static_cast<ssize_t>(got);
+        if (s.has_drained()) return static_cast<ssize_t>(got);
         break;
       case PipeFront::kLeave:
         leaves = true;

@@ -62,6 +62,7 @@ void ring_doorbell(int fd, Socket& s) {
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
   Ringing ringing(face);
   if (!ringing) return;
+  // order: counted before the byte is sent, so that its receiver finds it counted
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
   face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
   const char byte = 0;
@@ -72,6 +73,7 @@ void ring_doorbell(int fd, Socket& s) {
       fd = other;
       continue;
     }
+    // order: as it was counted
     face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
     // EAGAIN: its queue is full of doorbells already. Else it is gone.
     if (errno != EAGAIN && !closed_under_us()) s.kernel_error.store(true);

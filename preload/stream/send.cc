@@ -73,7 +73,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (gone && doorbells_waiting(s)) look_at_kernel(fd, s);
     if (gone || !switch_sending(fd, s)) {
       // Still by TCP, or again. The counter keeps the switch from happening under us.
-      Slot& slot = *s.slot.load(std::memory_order_acquire);
+      Slot& slot = s.open_file();
       const bool waits = may_wait && !is_nonblocking(fd, s);
       {
         const Slot::UnderWay counted(slot.sends);

@@ -96,7 +96,7 @@ bool switch_sending_now(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
   // No send may be under way in the kernel, here or in a process that shares the socket.
-  Slot& slot = *s.slot.load(std::memory_order_acquire);
+  Slot& slot = s.open_file();
   const std::int32_t me = thread_id();
   if (!Slot::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
   std::uint64_t bytes = 0;
@@ -143,6 +143,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
     return -1;
   }
   if (read >= until) {
+    // PAIR preload.drained: TCP is read up to the switch
     s.drained.store(true, std::memory_order_release);
     CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(read));
     return 0;

@@ -33,7 +33,7 @@ void recount_doorbells(int fd, Socket& s);
 void note_end(Socket& s, ssize_t n);
 
 /// The socket still has TCP bytes to read, or may have.
-inline bool reads_tcp(const Socket& s) { return !s.drained.load(std::memory_order_acquire); }  // PAIR preload.drained
+inline bool reads_tcp(const Socket& s) { return !s.has_drained(); }  // PAIR preload.drained
 
 /// It sends by TCP: not in the pipe yet, or not any more.
 inline bool sends_tcp(const Socket& s) { return (state_of(s.mine()) & (socket_face::kSending | socket_face::kGone)) != socket_face::kSending; }

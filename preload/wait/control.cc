@@ -102,6 +102,7 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->next_of_socket = s.interests;
   s.interests = i;
   // Who has gone back to TCP meanwhile sees this, or we see that below.
+  // order: before the look whether the socket is shared(); demotion stores that first and looks here then
   s.in_sets.store(true, std::memory_order_seq_cst);
   i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {

@@ -9,6 +9,7 @@
 
 #include "clan/wait.h"
 #include "migrate/attach.h"
+#include "os/spin_lock.h"
 #include "state/socket.h"
 #include "wait/list.h"
 #include "wait/owed_answers.h"
@@ -17,7 +18,7 @@
 namespace clan::preload {
 namespace {
 
-std::atomic_flag lock_word = ATOMIC_FLAG_INIT;
+SpinLock lock_word;
 Recycled<Interest> interest_pool;
 Recycled<Set> set_pool;
 
@@ -39,11 +40,11 @@ Guard::~Guard() {
 }
 
 void lock_epoll() {
-  while (lock_word.test_and_set(std::memory_order_acquire)) sched_yield();
+  lock_word.lock();
 }
 
-void unlock_epoll() { lock_word.clear(std::memory_order_release); }
-bool try_lock_epoll() { return !lock_word.test_and_set(std::memory_order_acquire); }
+void unlock_epoll() { lock_word.unlock(); }
+bool try_lock_epoll() { return lock_word.try_lock(); }
 
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
@@ -56,6 +57,7 @@ Set* make(int epfd) {
   set->waiter.emplace(WaitOptions{});
   set->plain = !is_empty(epfd);
   set->seen_moves = moves_of_shared() - 1;
+  // PAIR preload.sets: publishes the set
   sets[epfd].store(set, std::memory_order_release);
   sets_end = std::max(sets_end.load(), epfd + 1);
   return set;
@@ -75,6 +77,7 @@ bool add(Set& set, Interest* i) {
   set.changes.fetch_add(1, std::memory_order_relaxed);
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
+  // order: before the look at plain_sleepers; a sleeper counts itself there first and looks here then
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
   return true;
 }
@@ -157,6 +160,7 @@ void duplicate_epoll(int from, int to) {
   Set* set = sets[from].load();
   if (set == nullptr) return;
   ++set->names;
+  // PAIR preload.sets: publishes the set
   sets[to].store(set, std::memory_order_release);
   sets_end = std::max(sets_end.load(), to + 1);
 }

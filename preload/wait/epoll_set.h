@@ -139,6 +139,7 @@ extern constinit std::atomic<int> sets_end;  ///< none has this number or a high
 
 inline Set* find(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
+  // PAIR preload.sets: sees what was made
   return sets[epfd].load(std::memory_order_acquire);
 }
 

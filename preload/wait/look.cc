@@ -21,6 +21,7 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;  // relaxed: its record moves the tail
+  // order: what is looked at later is no older than this tail
   return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) +
          (s.kernel_end.load() && !told_in_pipe ? 2u : 0u) + (s.kernel_error.load() ? 1u : 0u);
 }

@@ -92,6 +92,7 @@ int without_ours(epoll_event* events, int told) {
 void tell_sleepers(Interest& i, bool look) {
   Set& set = *i.set;
   if (!i.moved || i.parked || i.fired || i.nested) return;
+  // order: after Set::remembered, see epoll_set.cc
   if (set.sleepers == 0 && (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0)) return;
   KeepErrno keep;
   i.socket->pipe.keep_wanted(wants_room(i));

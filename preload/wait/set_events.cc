@@ -22,7 +22,7 @@ void moved(Socket& s) {
 }
 
 void went_back(Socket& s) {
-  if (!s.in_sets.load(std::memory_order_seq_cst) || s.shared()) return;
+  if (!s.is_watched() || s.shared()) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
@@ -39,7 +39,7 @@ void went_back(Socket& s) {
 
 void stayed(Socket& s) {
   // Who shares the open file may still move it.
-  if (!s.in_sets.load(std::memory_order_seq_cst) || s.inherited.load(std::memory_order_relaxed)) return;
+  if (!s.is_watched() || s.inherited.load(std::memory_order_relaxed)) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
@@ -49,7 +49,7 @@ void stayed(Socket& s) {
 }
 
 void left_descriptor(Socket& s, int fd) {
-  if (!s.in_sets.load(std::memory_order_seq_cst)) return;
+  if (!s.is_watched()) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
@@ -65,13 +65,14 @@ void left_descriptor(Socket& s, int fd) {
 }
 
 bool set_sleeps(const Socket& s, std::uint32_t events) {
-  if (!s.in_sets.load(std::memory_order_seq_cst)) return false;
+  if (!s.is_watched()) return false;
   const bool locked = !t_owed.putting_off;
   if (locked && !try_lock_epoll()) return true;  // to be on the safe side
   bool sleeps = false;
   for (const Interest* i = s.interests; i != nullptr && !sleeps; i = i->next_of_socket) {
     if (!i->moved || i->parked || i->fired || (events != 0 && (i->events & events) == 0)) continue;
     sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0 ||
+             // order: after Set::remembered, see epoll_set.cc
              plain_sleepers[i->set->epfd].load(std::memory_order_seq_cst) > 0;
   }
   if (locked) unlock_epoll();

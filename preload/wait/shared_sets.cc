@@ -108,7 +108,7 @@ void take_back(Set& set) {
       set,
       [](const Interest& i) {
         const Socket& s = *i.socket;
-        if (s.slot.load(std::memory_order_acquire)->pinned.load() == 0) return true;
+        if (s.open_file().pinned.load() == 0) return true;
         return s.shared() ? (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0
                           : moved_elsewhere(s);
       },

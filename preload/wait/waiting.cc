@@ -31,6 +31,7 @@ constexpr std::int64_t kOthersNs = 10'000'000;  ///< how long a set may go unask
 bool remembers_nothing(int epfd) {
   const Set* set = find(epfd);
   return set != nullptr && set->epfd == epfd && set->use == nullptr &&
+         // order: after the count of plain_sleepers, see epoll_set.cc
          set->remembered.load(std::memory_order_seq_cst) == 0;
 }
 

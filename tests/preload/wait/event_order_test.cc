@@ -4,10 +4,9 @@
 
 #include <vector>
 
+#include "wait/epoll_set.h"
+
 namespace clan::preload {
-struct Interest {
-  int unused;
-};
 namespace {
 
 Interest some_interest;

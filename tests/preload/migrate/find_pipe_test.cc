@@ -1,0 +1,31 @@
+#include "migrate/find_pipe.h"
+
+#include "os/tcp.h"
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+TEST(FindPipe, FindsTheOneOfAConnectionByItsCookie) {
+  TcpPair pair;
+  pair.migrate();
+  int end = -1;
+  const int memfd = find_pipe(cookie_of(pair.fd(0)), &end);
+  ASSERT_GE(memfd, 0);
+  EXPECT_EQ(end, 0);
+  auto pipe = open_pipe_of(memfd, end, cookie_of(pair.fd(0)));
+  ASSERT_TRUE(pipe);
+  EXPECT_EQ(pipe->inode(), pair.socket(0).pipe.inode());
+}
+
+TEST(FindPipe, TakesNoneOfAnotherConnection) {
+  TcpPair pair, other;
+  pair.migrate();
+  int end = -1;
+  EXPECT_LT(find_pipe(cookie_of(other.fd(0)), &end), 0);
+  EXPECT_FALSE(open_pipe_of(::dup(pair.socket(0).pipe.memfd()), 0, cookie_of(other.fd(0))));
+  EXPECT_FALSE(open_pipe_of(-1, 0, 1));
+}
+
+}  // namespace
+}  // namespace clan::preload

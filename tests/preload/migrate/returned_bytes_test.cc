@@ -1,0 +1,69 @@
+#include "migrate/returned_bytes.h"
+
+#include <sys/mman.h>
+
+#include "migrate/demote_end.h"
+#include "preload/tcp_pair.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGivenBack;
+
+struct ReturnedBytes : testing::Test {
+  ReturnedBytes() {
+    EXPECT_EQ(::send(pair.fd(0), "unread", 6, 0), 6);
+    pair.migrate();
+    EXPECT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
+    memfd = ::memfd_create(kTakenName, MFD_CLOEXEC);
+    const TakenHead head = head_of(pair.socket(1));
+    EXPECT_EQ(::write(memfd, &head, sizeof head), static_cast<ssize_t>(sizeof head));
+  }
+  ~ReturnedBytes() override { ::close(memfd); }
+  TcpPair pair;
+  int memfd;
+};
+
+TEST_F(ReturnedBytes, AreTakenOutOfTcpUpToTheSwitch) {
+  EXPECT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd));
+  char text[8] = {};
+  EXPECT_EQ(::pread(memfd, text, sizeof text, sizeof(TakenHead)), 6);
+  EXPECT_STREQ(text, "unread");
+  EXPECT_FALSE(reads_tcp(pair.socket(1)));
+}
+
+TEST_F(ReturnedBytes, AreFoundByTheirSender) {
+  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd));
+  give_back(pair.socket(1), memfd);
+  const Given given = given_back(pair.fd(0), pair.socket(0));
+  EXPECT_FALSE(given.lost);
+  ASSERT_GE(given.memfd, 0);
+  char text[8] = {};
+  EXPECT_EQ(::pread(given.memfd, text, sizeof text, sizeof(TakenHead)), 6);
+  ::close(given.memfd);
+}
+
+TEST_F(ReturnedBytes, ThatAreNoneAreSaidToBeNone) {
+  give_back(pair.socket(1), memfd);
+  EXPECT_EQ(given_back(pair.fd(0), pair.socket(0)).word, kNothing);
+}
+
+TEST_F(ReturnedBytes, OfAnotherConnectionAreNotTaken) {
+  const TakenHead other{.magic = TakenHead().magic, .pipe = 1};
+  ASSERT_EQ(::pwrite(memfd, &other, sizeof other, 0), static_cast<ssize_t>(sizeof other));
+  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd));
+  give_back(pair.socket(1), memfd);
+  const Given given = given_back(pair.fd(0), pair.socket(0));
+  EXPECT_TRUE(given.lost);
+  EXPECT_EQ(given.memfd, -1);
+}
+
+TEST_F(ReturnedBytes, ByADescriptorThatIsNoSuchFileAreLost) {
+  const auto where = static_cast<std::uint64_t>(::getpid()) << 32 | 0u;  // a hostile peer: our standard input
+  pair.socket(1).mine().words[kGivenBack].store(where);
+  EXPECT_TRUE(given_back(pair.fd(0), pair.socket(0)).lost);
+}
+
+}  // namespace
+}  // namespace clan::preload

@@ -1,0 +1,34 @@
+#include "migrate/trust.h"
+
+#include <sys/stat.h>
+
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+TEST(Trust, KnowsTheOtherEndOfALoopbackConnection) {
+  TcpPair pair;
+  Route route;
+  ASSERT_TRUE(route_of(pair.fd(0), &route));
+  EXPECT_TRUE(same_host(pair.socket(0), route));
+  EXPECT_EQ(pair.socket(0).place, Socket::Place::kHere);
+  struct stat other {};
+  ASSERT_EQ(::fstat(pair.fd(1), &other), 0);
+  EXPECT_EQ(inode_of_other_end(pair.fd(0)), other.st_ino);
+}
+
+TEST(Trust, IsGivenToTheOwnerOfTheOtherEndAtARendezvous) {
+  TcpPair pair;
+  Route route;
+  ASSERT_TRUE(route_of(pair.fd(0), &route));
+  int rendezvous[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, rendezvous), 0);
+  EXPECT_TRUE(trusted(rendezvous[0], route));
+  route.remote.port ^= 1;  // a connection that is not there
+  EXPECT_FALSE(trusted(rendezvous[0], route));
+  for (const int fd : rendezvous) ::close(fd);
+}
+
+}  // namespace
+}  // namespace clan::preload

@@ -1,0 +1,43 @@
+#include "os/proc.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <set>
+#include <string>
+
+namespace clan::preload {
+namespace {
+
+TEST(Proc, ReadsTheNamesInADirectory) {
+  const int fds = ::open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DirectoryReader names(fds);
+  std::set<std::string> found;
+  while (const char* name = names.next()) found.insert(name);
+  EXPECT_EQ(found.count("."), 1u);
+  EXPECT_EQ(found.count(std::to_string(fds)), 1u);
+  ::close(fds);
+}
+
+TEST(Proc, OpensAMemfdOfAProcessByItsLinkAlone) {
+  const int memfd = ::memfd_create("proc-test", MFD_CLOEXEC);
+  const auto self = static_cast<unsigned>(::getpid());
+  const int same = open_memfd_of(self, memfd, "/memfd:proc-test (deleted)", O_RDWR);
+  EXPECT_GE(same, 0);
+  EXPECT_LT(open_memfd_of(self, memfd, "/memfd:other (deleted)", O_RDWR), 0);
+  EXPECT_EQ(errno, ENOENT);
+  ::close(same);
+  ::close(memfd);
+}
+
+TEST(Proc, CountsThisProcessAsItself) {
+  EXPECT_TRUE(proc_is_ours());
+  EXPECT_TRUE(counts_as_we_do(std::to_string(::getpid()).c_str()));
+  EXPECT_FALSE(counts_as_we_do("0"));
+  EXPECT_TRUE(may_as_much(::getpid()));
+  EXPECT_FALSE(loads_library(::getpid()));  // the test is linked with its rooms, not with the library
+}
+
+}  // namespace
+}  // namespace clan::preload

@@ -1,0 +1,73 @@
+#include "os/signals.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "os/signal_handlers.h"
+
+namespace clan::preload {
+namespace {
+
+volatile sig_atomic_t handled = 0;
+
+struct Signals : testing::Test {
+  Signals() {
+    handled = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) { handled = handled + 1; };
+    EXPECT_EQ(set_action(SIGUSR1, &action, &before), 0);
+  }
+  ~Signals() override { set_action(SIGUSR1, &before, nullptr); }
+  struct sigaction before {};
+};
+
+TEST_F(Signals, WaitForTheEndOfASection) {
+  {
+    const Undisturbed section;
+    ::raise(SIGUSR1);
+    EXPECT_EQ(handled, 0);
+  }
+  EXPECT_EQ(handled, 1);
+}
+
+TEST_F(Signals, WaitForTheOutermostSectionButComeInAGap) {
+  const Undisturbed outer;
+  {
+    const Undisturbed inner;
+    ::raise(SIGUSR1);
+  }
+  EXPECT_EQ(handled, 0);
+  {
+    const Disturbed gap;
+    EXPECT_EQ(handled, 1);
+  }
+  EXPECT_EQ(handled, 1);
+}
+
+TEST_F(Signals, AreSeenByACallThatBeganBefore) {
+  const SinceEntry since;
+  EXPECT_FALSE(since.handled());
+  ::raise(SIGUSR1);
+  EXPECT_TRUE(since.handled());
+  EXPECT_TRUE(since.interrupted());  // without SA_RESTART
+}
+
+TEST_F(Signals, TheApplicationSeesItsOwnHandler) {
+  struct sigaction now {};
+  ASSERT_EQ(set_action(SIGUSR1, nullptr, &now), 0);
+  EXPECT_EQ(now.sa_flags & SA_SIGINFO, 0);
+  now.sa_handler(SIGUSR1);
+  EXPECT_EQ(handled, 1);
+}
+
+TEST_F(Signals, RestartWhatSiginterruptSays) {
+  EXPECT_TRUE(signal_restarts(SIGUSR1));
+  note_interrupts(SIGUSR1, true);
+  EXPECT_FALSE(signal_restarts(SIGUSR1));
+  note_interrupts(SIGUSR1, false);
+  EXPECT_TRUE(signal_restarts(SIGUSR1));
+  EXPECT_FALSE(signal_restarts(0));
+}
+
+}  // namespace
+}  // namespace clan::preload

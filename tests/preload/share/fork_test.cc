@@ -1,0 +1,36 @@
+#include "share/fork.h"
+
+#include <sys/wait.h>
+
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+TEST(Fork, CountsTheChildAmongTheHoldersOfAConnection) {
+  TcpPair pair;
+  pair.migrate();
+  const long child = forked_by([] { return static_cast<long>(::fork()); });
+  if (child == 0) {
+    const bool both = pair.socket(0).mine().words[socket_face::kHolders].load() == 2;
+    const bool sent = pair.send(0, "from the child") == 14;
+    ::_exit(both && sent ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  EXPECT_TRUE(pair.socket(0).inherited);
+  int status = 0;
+  ::waitpid(static_cast<pid_t>(child), &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(pair.receive(1), "from the child");
+}
+
+TEST(Fork, ThatFailsCountsNobody) {
+  TcpPair pair;
+  pair.migrate();
+  EXPECT_LT(forked_by([] { return -1L; }), 0);
+  EXPECT_EQ(pair.socket(0).mine().words[socket_face::kHolders].load(), 1u);
+  EXPECT_EQ(Slot::users(pair.socket(0).slot.load()->held.load()), 1u);
+}
+
+}  // namespace
+}  // namespace clan::preload

@@ -1,0 +1,63 @@
+#include "state/internal_fds.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+int half_of_limit() {
+  rlimit most{};
+  ::getrlimit(RLIMIT_NOFILE, &most);
+  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 20) / 2);
+}
+
+TEST(InternalFds, HaveHighNumbers) {
+  const int low = ::memfd_create("test", MFD_CLOEXEC);
+  const int high = move_high(low);
+  ASSERT_GE(high, half_of_limit());
+  EXPECT_LT(::fcntl(low, F_GETFD), 0);
+  EXPECT_EQ(::fcntl(high, F_GETFD), FD_CLOEXEC);
+  EXPECT_TRUE(is_ours(high));
+  EXPECT_FALSE(is_ours(low));
+  ::close(high);
+}
+
+TEST(InternalFds, OfAPipeGoAndThePipeGoesOn) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  const int memfd = s.pipe.memfd();
+  close_descriptor(s);
+  EXPECT_LT(::fcntl(memfd, F_GETFD), 0);
+  EXPECT_EQ(s.pipe.memfd(), -1);
+  EXPECT_EQ(pair.send(0, "still"), 5);
+  EXPECT_EQ(pair.receive(1), "still");
+}
+
+TEST(InternalFds, AreForgottenWhenTheApplicationClosesTheirNumbers) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  ASSERT_TRUE(move_high(s.pipe));
+  const auto number = static_cast<unsigned>(s.pipe.memfd());
+  disown(number, number);
+  EXPECT_EQ(s.pipe.memfd(), -1);
+  ::close(static_cast<int>(number));
+}
+
+TEST(InternalFds, TheTableOfPassedSlotsIsClosedWhereItsNumberIsNeeded) {
+  const int memfd = ::memfd_create("test", MFD_CLOEXEC);
+  passing_memfd = memfd;
+  const auto number = static_cast<unsigned>(memfd);
+  EXPECT_FALSE(close_slots(number + 1, number + 2, false));
+  EXPECT_TRUE(close_slots(number, number, false));
+  EXPECT_LT(::fcntl(memfd, F_GETFD), 0);
+  EXPECT_EQ(passing_memfd, -1);
+}
+
+}  // namespace
+}  // namespace clan::preload

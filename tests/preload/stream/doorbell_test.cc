@@ -1,0 +1,72 @@
+#include "stream/doorbell.h"
+
+#include <sys/wait.h>
+
+#include "preload/tcp_pair.h"
+#include "stream/poll_tcp.h"
+#include "stream/ring.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kBells;
+using socket_face::kDoorbells;
+using socket_face::kSwallowed;
+
+struct Doorbell : testing::Test {
+  Doorbell() { pair.migrate(); }
+  TcpPair pair;
+};
+
+TEST_F(Doorbell, IsAByteOfTcpThatTheOtherEndCounts) {
+  ring_doorbell(pair.fd(0), pair.socket(0));
+  EXPECT_EQ(pair.socket(0).mine().words[kDoorbells].load(), 1u);
+  EXPECT_TRUE(doorbells_waiting(pair.socket(1)));
+  EXPECT_EQ(pair.receive(1), "");  // drains what TCP had before the switch: nothing
+  EXPECT_TRUE(swallow_doorbells(pair.fd(1), pair.socket(1)));
+  EXPECT_FALSE(doorbells_waiting(pair.socket(1)));
+  EXPECT_EQ(pair.socket(1).mine().words[kSwallowed].load(), 1u);
+}
+
+TEST_F(Doorbell, IsReadNoFurtherThanAsked) {
+  for (int k = 0; k < 3; ++k) ring_doorbell(pair.fd(0), pair.socket(0));
+  EXPECT_TRUE(swallow_doorbells(pair.fd(1), pair.socket(1), 2));
+  EXPECT_EQ(pair.socket(1).mine().words[kSwallowed].load(), 2u);
+}
+
+TEST_F(Doorbell, IsNotRungAnyMoreWhenItsGateIsClosed) {
+  PipePage::Face& face = pair.socket(0).mine();
+  {
+    const Ringing ringing(face);
+    EXPECT_TRUE(ringing);
+  }
+  EXPECT_TRUE(silence(face));
+  const Ringing ringing(face);
+  EXPECT_FALSE(ringing);
+  ring_doorbell(pair.fd(0), pair.socket(0));
+  EXPECT_EQ(face.words[kDoorbells].load(), 0u);
+}
+
+TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  auto& bells = pair.socket(0).mine().words[kBells];
+  bells.store(static_cast<std::uint64_t>(child) << socket_face::kRinger | 1);
+  pair.socket(0).inherited = true;
+  EXPECT_TRUE(ringer_was_killed(pair.socket(0)));
+  EXPECT_TRUE(must_ring(pair.socket(0), Pipe::Done{}));
+  EXPECT_TRUE(silence(pair.socket(0).mine()));
+  EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
+  pair.socket(0).inherited = false;
+}
+
+TEST_F(Doorbell, IsOnlyOwedWhereThePipeSaysSo) {
+  EXPECT_FALSE(must_ring(pair.socket(0), Pipe::Done{}));
+  Pipe::Done asked;
+  asked.must_ring = true;
+  EXPECT_TRUE(must_ring(pair.socket(0), asked));
+}
+
+}  // namespace
+}  // namespace clan::preload

@@ -1,0 +1,64 @@
+#include "stream/tcp_prefix.h"
+
+#include <sys/ioctl.h>
+
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+TEST(TcpPrefix, OfBytesFromBeforeTheSwitchIsReadFirst) {
+  TcpPair pair;
+  ASSERT_EQ(::send(pair.fd(0), "before ", 7, 0), 7);
+  pair.migrate();
+  EXPECT_FALSE(switch_sending(pair.fd(1), pair.socket(1)) && sends_tcp(pair.socket(1)));
+  ASSERT_EQ(pair.send(0, "after"), 5);
+  EXPECT_EQ(pair.socket(0).mine().words[socket_face::kSwitchAt].load(), 7u);
+  EXPECT_TRUE(reads_tcp(pair.socket(1)));
+  EXPECT_EQ(pair.receive(1), "before after");
+  EXPECT_FALSE(reads_tcp(pair.socket(1)));
+}
+
+TEST(TcpPrefix, TellsWhatOfTheKernelsQueueIsTheApplications) {
+  TcpPair pair;
+  ASSERT_EQ(::send(pair.fd(0), "1234", 4, 0), 4);
+  pair.migrate();
+  ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
+  std::size_t certain = 0;
+  EXPECT_EQ(left_in_tcp(pair.fd(1), pair.socket(1), &certain), 4);
+  EXPECT_EQ(certain, 4u);
+}
+
+TEST(TcpPrefix, ThatCannotBeResetsTheConnection) {
+  TcpPair pair;
+  pair.migrate();
+  ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
+  pair.socket(0).mine().words[socket_face::kSwitchAt].store(std::uint64_t{1} << 40);  // a hostile peer
+  std::size_t certain = 0;
+  EXPECT_LT(left_in_tcp(pair.fd(1), pair.socket(1), &certain), 0);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+TEST(TcpPrefix, ADirectionDoesNotSwitchUnderACallInTheKernel) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  const Slot::UnderWay call(s.slot.load()->sends);
+  EXPECT_FALSE(switch_sending(pair.fd(0), s));
+  EXPECT_TRUE(sends_tcp(s));
+}
+
+TEST(TcpPrefix, AnEndIsNotedButNotThatOfADescriptorThatWasClosed) {
+  Socket s;
+  errno = EBADF;
+  note_end(s, -1);
+  EXPECT_FALSE(s.kernel_error);
+  errno = ECONNRESET;
+  note_end(s, -1);
+  EXPECT_TRUE(s.kernel_error);
+  note_end(s, 0);
+  EXPECT_TRUE(s.kernel_end);
+}
+
+}  // namespace
+}  // namespace clan::preload

@@ -1,0 +1,90 @@
+// Two ends of a loopback TCP connection in this process, known to the rooms of the interposer, and migrated if asked.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <string_view>
+
+#include "clan/socket_face.h"
+#include "migrate/attach.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "state/buffers.h"
+#include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "stream/receive.h"
+#include "stream/send.h"
+
+namespace clan::preload {
+
+/// End 0 is the client's.
+class TcpPair {
+ public:
+  TcpPair() {
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&at), size), 0);
+    EXPECT_EQ(::listen(listener, 1), 0);
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size);
+    fds_[0] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(::connect(fds_[0], reinterpret_cast<sockaddr*>(&at), size), 0);
+    fds_[1] = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    EXPECT_GE(fds_[1], 0);
+    ::close(listener);
+    for (int end = 0; end < 2; ++end) adopt(fds_[end], end == 0, 0);
+  }
+  ~TcpPair() {
+    for (int end = 0; end < 2; ++end) close(end);
+  }
+  TcpPair(const TcpPair&) = delete;
+  TcpPair& operator=(const TcpPair&) = delete;
+
+  int fd(int end) const { return fds_[end]; }
+  Held held(int end) const { return hold(fds_[end]); }
+  Socket& socket(int end) const { return *held(end); }  // lives as long as its descriptor
+
+  /// Both ends enter one pipe, as client and server do at their calls.
+  void migrate() {
+    auto made = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
+    ASSERT_TRUE(made);
+    auto other = Pipe::open(::dup(made->memfd()), 0);
+    ASSERT_TRUE(other);
+    socket(1).pipe = std::move(*made);
+    socket(0).pipe = std::move(*other);
+    for (const int end : {1, 0}) {
+      Route route;
+      ASSERT_TRUE(route_of(fds_[end], &route));
+      ASSERT_TRUE(enter_pipe(fds_[end], socket(end), route));
+    }
+  }
+  void close(int end) {
+    if (fds_[end] < 0) return;
+    forget(fds_[end]);
+    ::close(std::exchange(fds_[end], -1));
+  }
+  ssize_t send(int end, std::string_view text, int flags = MSG_DONTWAIT | MSG_NOSIGNAL) const {
+    const iovec io{const_cast<char*>(text.data()), text.size()};
+    return shared_send(fds_[end], socket(end), &io, 1, flags);
+  }
+  /// What has come, "" if nothing has; errno as recv() leaves it.
+  std::string receive(int end, std::size_t most = 4096, int flags = MSG_DONTWAIT) const {
+    std::string text(most, '\0');
+    const iovec io{text.data(), most};
+    errno = 0;
+    const ssize_t n = shared_receive(fds_[end], socket(end), &io, 1, flags);
+    text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    return text;
+  }
+
+ private:
+  int fds_[2] = {-1, -1};
+};
+
+}  // namespace clan::preload

@@ -1,0 +1,49 @@
+#include "wait/set_events.h"
+
+#include "migrate/demote.h"
+#include "preload/wait/set.h"
+#include "wait/set_sleep.h"
+
+namespace clan::preload {
+namespace {
+
+struct SetEvents : EpollSet {};
+
+TEST_F(SetEvents, ASocketThatMigratesIsAnsweredFromItsPipe) {
+  TcpPair later;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, later.fd(1), &event), 0);
+  EXPECT_EQ(find(epfd)->moved.load(), 0u);
+  later.migrate();
+  EXPECT_EQ(find(epfd)->moved.load(), 1u);
+}
+
+TEST_F(SetEvents, ASocketThatIsBackOnTcpIsTheKernels) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  leave_pipe(pair.fd(0), false);
+  (void)pair.receive(1);
+  leave_pipe(pair.fd(1), false);
+  (void)pair.receive(0);
+  (void)pair.receive(1);
+  EXPECT_FALSE(pair.socket(1).shared());
+  EXPECT_EQ(find(epfd)->moved.load(), 0u);
+  ASSERT_EQ(::send(pair.fd(0), "tcp", 3, 0), 3);
+  EXPECT_EQ(told(1'000), EPOLLIN);
+}
+
+TEST_F(SetEvents, AThreadThatSleepsInASetSleepsOnItsSockets) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  EXPECT_FALSE(set_sleeps(pair.socket(1), 0));
+  bool sleeps = false;
+  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps);
+  EXPECT_TRUE(sleeps);
+  EXPECT_TRUE(set_sleeps(pair.socket(1), 0));
+  EXPECT_FALSE(set_sleeps(pair.socket(1), EPOLLOUT));
+  EXPECT_EQ(find(epfd)->sleepers, 1);
+  set_awake(sleep);
+  EXPECT_EQ(find(epfd)->sleepers, 0);
+}
+
+}  // namespace
+}  // namespace clan::preload
