@@ -122,6 +122,21 @@ TEST(End, ClosedWithBytesUnderWayTheyStillArrive) {
   }
 }
 
+TEST(End, OfAProcessThatExitsAfterItWasWokenIsNoReset) {
+  Peer peer([](int fd) {
+    char byte;
+    return ::read(fd, &byte, 1) == 1 ? 0 : 1;
+  });
+  ::usleep(50'000);  // it sleeps
+  EXPECT_EQ(::write(peer.fd, "x", 1), 1);
+  EXPECT_EQ(peer.result(), 0);
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  EXPECT_EQ(::getsockopt(peer.fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+  EXPECT_EQ(info.tcpi_state, TCP_CLOSE_WAIT);  // for ss, and for whoever goes on by TCP
+  EXPECT_TRUE(ends(peer.fd));
+}
+
 // In the pipe, where a peer that polls sees it before the kernel has been asked. What is only one of several
 // holders' close is not, nor what is to be a reset.
 TEST(End, OfTheLastDescriptorIsToldInThePipeBehindTheBytes) {
