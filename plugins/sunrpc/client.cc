@@ -15,6 +15,7 @@ namespace clan::rpc {
 namespace {
 
 constexpr int kMostAttempts = 3;
+constexpr unsigned kMostPauseS = 64;  ///< between attempts after those
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kAskMs = 200;     ///< for a server's answer to kMeet
 constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to look at CLAN
@@ -117,6 +118,7 @@ void Client::after_fork() {
 void Client::leave(State next) {
   endpoint_.reset();
   known_.known = false;
+  again_at_ns_ = 0;
   state_ = next;
 }
 
@@ -124,7 +126,13 @@ void Client::leave(State next) {
 
 // Whether this call goes over CLAN; meets the server first if it has not been met.
 bool Client::serves(bool wait, timeval timeout) {
-  if (state_ == State::kStock || stock_batched_) return false;
+  if (stock_batched_) return false;
+  if (state_ == State::kStock) {
+    if (again_at_ns_ == 0 || monotonic_ns() < again_at_ns_) return false;
+    again_at_ns_ = 0;
+    attempts_ = kMostAttempts - 1;
+    state_ = State::kFresh;
+  }
   const int flavor = handle_.cl_auth->ah_cred.oa_flavor;
   if (flavor != AUTH_NONE && flavor != AUTH_SYS && flavor != AUTH_SHORT) return false;
   if (state_ == State::kMet) [[likely]]
@@ -147,7 +155,7 @@ void Client::meet(std::uint64_t deadline) {
   const auto stays = [this](const std::string& why) {
     CLAN_INFO("calls of program %u version %u go by the socket: %s", prog_, vers_, why.c_str());
   };
-  if (++attempts_ > kMostAttempts) return stays("the server has gone or was late too often");
+  if (++attempts_ > kMostAttempts) return late();
   if (!marker_is_there(marker_)) return stays("its server has not libclanrpc, or is not in this network namespace");
   const auto* address = reinterpret_cast<const sockaddr*>(&server_);
   if (!is_local(fd_, datagram_ ? SOCK_DGRAM : SOCK_STREAM, address, server_length_)) {
@@ -157,7 +165,7 @@ void Client::meet(std::uint64_t deadline) {
   if (ours == nullptr) return stays("CLAN cannot be used in this process (clan doctor)");
   MeetResults results;
   if (!ask(deadline, &results)) {
-    if (state_ == State::kFresh) return;  // it has not answered in time: to be asked again
+    if (state_ == State::kFresh) return late();
     return stays(results.status == EPROTONOSUPPORT ? "the server has another version of libclanrpc"
                                                    : "the server does not take calls over CLAN");
   }
@@ -168,6 +176,7 @@ void Client::meet(std::uint64_t deadline) {
   auto endpoint = MessageEndpoint::create(*ours, {}, options);
   if (!endpoint) return stays(endpoint.error().message());
   auto peer = endpoint->connect(results.address, ms);
+  if (!peer && peer.error().err == ETIMEDOUT) return late();
   if (!peer) return stays(peer.error().message());
   Hello hello;
   hello.token = results.token;
@@ -176,6 +185,17 @@ void Client::meet(std::uint64_t deadline) {
   peer_ = *peer;
   waited_ = false;
   state_ = State::kOffered;
+}
+
+// The server has not answered in time, as on a busy machine: asked again at the next call, later at growing distances.
+void Client::late() {
+  state_ = State::kFresh;
+  if (attempts_ < kMostAttempts) return;
+  state_ = State::kStock;
+  pause_s_ = std::clamp(2 * pause_s_, 1u, kMostPauseS);
+  again_at_ns_ = monotonic_ns() + pause_s_ * 1000 * kMs;
+  CLAN_INFO("calls of program %u version %u go by the socket for %u s: the server was late or has gone", prog_, vers_,
+            pause_s_);
 }
 
 // The call goes by the stock handle, without credentials. A server that is busy will answer the program's own

@@ -66,6 +66,7 @@ class Client {
   void set_server(const netbuf& server);
   bool serves(bool wait, timeval timeout);
   void meet(std::uint64_t deadline);
+  void late();
   bool ask(std::uint64_t deadline, MeetResults* results);
   void await_welcome(std::uint64_t deadline);
   void look_for_welcome();
@@ -103,6 +104,8 @@ class Client {
   std::string marker_;
   State state_ = State::kFresh;
   int attempts_ = 0;
+  unsigned pause_s_ = 0;           ///< until the next, when those at once were in a row too many
+  std::uint64_t again_at_ns_ = 0;  ///< in kStock: ask again then; 0: never
   bool waited_ = false;  ///< for Welcome, once
   std::uint32_t generation_;
 

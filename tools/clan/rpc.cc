@@ -44,7 +44,7 @@ int print_rpc_environment() {
     fmt::print(stderr, "clan env: {}\n", why);
     return 1;
   }
-  fmt::print("export LD_PRELOAD='{}'${{LD_PRELOAD:+:$LD_PRELOAD}}\n", rpc_library());
+  fmt::print("export LD_PRELOAD='{}'\"${{LD_PRELOAD:+:$LD_PRELOAD}}\"\n", rpc_library());
   return 0;
 }
 
