@@ -78,10 +78,7 @@ void serve_cell(Node& node, OperationCell& cell) {
   if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel))
     return;
   AskedOperation asked = asked_in(cell);
-  if (asked.operation == Operation::kFind) {
-    answer_where(node, asked, cell);
-    return;
-  }
+  if (asked.operation == Operation::kFind) return answer_where(node, asked, cell);
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
       asked.aperture, asked.key, asked.address, asked.bytes, asked.operation != Operation::kGet,
       [&](std::byte* address) { return carry_out(asked, address); }));
@@ -307,7 +304,7 @@ bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const 
 
 bool find_handle(Endpoint& endpoint, std::uint64_t address, std::size_t bytes, Handle* handle) {
   Node& node = *g_node;
-  // A region is at most a window; bytes beyond what a cell can say are checked by the import.
+  // What a cell cannot say is checked below.
   const auto asked = std::min<std::size_t>(bytes, UINT16_MAX);
   OperationCell* cell = take_cell(endpoint);
   if (cell == nullptr) return false;
