@@ -58,9 +58,25 @@ STREAMS = [1, 8, 64, KB, 8 * KB, 64 * KB, MB]
 COLLECTIVES = ("allreduce", "alltoall", "bcast")
 
 
+YIELD = ["--mca", "mpi_yield_when_idle", "1"]  # as mpirun sets it by itself where ranks outnumber processors
+
+
 def collectives(ranks, wanted=1):
     return [Point(kind, n, f"{kind} {size(n)}, {ranks} ranks", {"vader": wanted}) for kind in COLLECTIVES
             for n in (8, 64 * KB)]
+
+
+def beside_computations(measure):
+    """The round, with an endless computation on each core."""
+    def measured(row, session, options, number, failed):
+        busy = [session.start("sh", "-c", "while :; do :; done", core=core) for core in range(len(options.cores))]
+        try:
+            return measure(row, session, options, number, failed)
+        finally:
+            for computation in busy:
+                computation.kill()
+                computation.wait()
+    return measured
 
 
 ROWS = [
@@ -78,7 +94,13 @@ ROWS = [
         mpi_round(2, COLUMNS[:2])),
     Row("collectives", "collectives of two ranks", COLUMNS, collectives(2), mpi_round(2, COLUMNS)),
     Row("crowd", "eight ranks on two cores, which yield when idle", COLUMNS[:2], collectives(8),
-        mpi_round(8, COLUMNS[:2], ["--mca", "mpi_yield_when_idle", "1"])),
+        mpi_round(8, COLUMNS[:2], YIELD)),
+    Row("four", "four ranks on two cores, which yield when idle", COLUMNS[:2], collectives(4),
+        mpi_round(4, COLUMNS[:2], YIELD)),
+    Row("beside", "two ranks beside an endless computation on each core; they yield when idle", COLUMNS[:2],
+        [Point("latency", n, f"latency {size(n)}, beside computations", {"vader": 1}) for n in (8, KB, 64 * KB, MB)]
+        + [Point("allreduce", 8, "allreduce 8 B, beside computations", {"vader": 1})],
+        beside_computations(mpi_round(2, COLUMNS[:2], YIELD))),
 ]
 
 

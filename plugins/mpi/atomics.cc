@@ -55,6 +55,21 @@ bool done(const OperationCell& cell) {
   return cell.state.load(std::memory_order_acquire) == CellState::kDone;
 }
 
+void answer_where(Node& node, const AskedOperation& asked, OperationCell& cell) {
+  const auto handle = node.registrations.find(asked.address, asked.bytes);
+  cell.error = handle ? 0 : ERANGE;
+  if (handle) {
+    const RdmaCookie& cookie = handle->cookie;
+    cell.aperture = cookie.aperture;
+    cell.key = cookie.key;
+    const FoundWindow found{handle->base, cookie.length, cookie.generation,
+                            static_cast<std::uint16_t>(cookie.rights), handle->block};
+    std::memcpy(cell.data, &found, sizeof found);
+  }
+  // PAIR cell.state: publishes the answer
+  cell.state.store(CellState::kDone, std::memory_order_release);
+}
+
 }  // namespace
 
 void serve_cell(Node& node, OperationCell& cell) {
@@ -63,6 +78,7 @@ void serve_cell(Node& node, OperationCell& cell) {
   if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel))
     return;
   AskedOperation asked = asked_in(cell);
+  if (asked.operation == Operation::kFind) return answer_where(node, asked, cell);
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
       asked.aperture, asked.key, asked.address, asked.bytes, asked.operation != Operation::kGet,
       [&](std::byte* address) { return carry_out(asked, address); }));
@@ -155,13 +171,13 @@ bool do_here(Node& node, Endpoint& endpoint, AskedOperation& asked, const Handle
   return carry_out(asked, (*remote)->data() + offset) == 0;
 }
 
-int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const Handle& handle,
+int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const Handle& given,
           std::uint64_t operand, std::uint64_t compared, int flags, Outstanding o) {
   if ((flags & MCA_BTL_ATOMIC_FLAG_FLOAT) != 0) return OPAL_ERR_NOT_SUPPORTED;
   Node& node = *g_node;
-  const RdmaCookie& cookie = handle.cookie;
+  const std::uint16_t bytes = (flags & MCA_BTL_ATOMIC_FLAG_32BIT) != 0 ? 4 : 8;
+  const Handle handle = handle_for(endpoint, given, address, bytes);
   if (handle.block != 0) {
-    const std::uint16_t bytes = (flags & MCA_BTL_ATOMIC_FLAG_32BIT) != 0 ? 4 : 8;
     AskedOperation asked{operation, bytes, 0, address, 0, {operand, compared, 0}};
     if (do_here(node, endpoint, asked, handle)) {
       endpoint.counters->atomics.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
@@ -176,10 +192,10 @@ int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const 
   if (cell == nullptr) return OPAL_ERR_OUT_OF_RESOURCE;
   o.endpoint = &endpoint;
   o.cell = cell;
-  o.bytes = (flags & MCA_BTL_ATOMIC_FLAG_32BIT) != 0 ? 4 : 8;
+  o.bytes = bytes;
   cell->data[0] = operand;
   cell->data[1] = compared;
-  post(endpoint, *cell, operation, o.bytes, address, cookie);
+  post(endpoint, *cell, operation, bytes, address, handle.cookie);
   endpoint.counters->atomics.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
   if (answered_soon(node, *cell)) {
     answer(o);
@@ -284,6 +300,52 @@ bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const 
   if (moved && !write) std::memcpy(local, cell->data, bytes);
   give_back_cell(endpoint, cell);
   return moved;
+}
+
+bool find_handle(Endpoint& endpoint, std::uint64_t address, std::size_t bytes, Handle* handle) {
+  Node& node = *g_node;
+  // What a cell cannot say is checked below.
+  const auto asked = std::min<std::size_t>(bytes, UINT16_MAX);
+  OperationCell* cell = take_cell(endpoint);
+  if (cell == nullptr) return false;
+  post(endpoint, *cell, Operation::kFind, asked, address, {});
+  for (std::uint64_t woken = 0; !answered_soon(node, *cell);) {
+    if (!endpoint.remote.check().ok()) return false;  // the cell stays taken
+    const std::uint64_t now = monotonic_ns();
+    if (now >= woken + kBetweenWakingsNs) {
+      wake(node, endpoint);
+      woken = now;
+    }
+    (void)serve_operations(node);
+    sched_yield();
+  }
+  FoundWindow found;
+  std::memcpy(&found, cell->data, sizeof found);
+  const bool is_there = cell->error == 0;
+  if (is_there) {
+    *handle = {};
+    handle->cookie = {.node = endpoint.node,
+                      .key = cell->key,
+                      .length = found.length,
+                      .aperture = cell->aperture,
+                      .generation = found.generation,
+                      .rights = static_cast<Rights>(found.rights)};
+    handle->base = found.base;
+    handle->lasting = 1;
+    handle->block = found.block;
+  }
+  give_back_cell(endpoint, cell);
+  return is_there && covers(*handle, address, bytes);
+}
+
+Handle handle_for(Endpoint& endpoint, const Handle& given, std::uint64_t address,
+                  std::size_t bytes) {
+  Handle handle;
+  if (read_handle(given, &handle) && covers(handle, address, bytes)) [[likely]] return handle;
+  say(2, "rank %u is asked which window has %zu bytes at %llx",
+      static_cast<unsigned>(endpoint.name.vpid), bytes, static_cast<unsigned long long>(address));
+  if (!find_handle(endpoint, address, bytes, &handle)) handle = {};  // which nobody takes
+  return handle;
 }
 
 int atomic_op(mca_btl_base_module_t*, Endpoint* endpoint, std::uint64_t address, Handle* handle,

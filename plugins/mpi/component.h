@@ -304,6 +304,12 @@ int finish_operations(Node& node);
 /// Up to kCellData bytes, by a peer that polls; false: it does not, and nothing has been moved.
 bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const RdmaCookie& cookie,
                   std::size_t bytes, bool write);
+/// Asks the peer which of its windows has those bytes; false: none, or it has died.
+bool find_handle(Endpoint& endpoint, std::uint64_t address, std::size_t bytes, Handle* handle);
+/// What Open MPI has given us for those bytes or, where that is of another region, what the peer
+/// says.
+Handle handle_for(Endpoint& endpoint, const Handle& given, std::uint64_t address,
+                  std::size_t bytes);
 int atomic_op(mca_btl_base_module_t*, Endpoint*, std::uint64_t address,
               mca_btl_base_registration_handle_t* handle, mca_btl_base_atomic_op_t op,
               std::uint64_t operand, int flags, int order,

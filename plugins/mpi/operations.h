@@ -44,7 +44,8 @@ enum class Operation : std::uint16_t {
   kMax,
   kCompareAndSwap,
   kPut,
-  kGet
+  kGet,
+  kFind  ///< the window that has `bytes` at `address`; the answer: FoundWindow
 };
 
 struct alignas(kCacheLine) OperationCell {
@@ -74,6 +75,16 @@ struct AskedOperation {
   std::uint64_t key;
   std::uint64_t data[3];  ///< as in the cell
 };
+
+/// The answer to kFind, in the cell's data; its aperture and key stand where the request had them.
+struct FoundWindow {
+  std::uint64_t base;
+  std::uint64_t length;
+  std::uint32_t generation;
+  std::uint16_t rights;
+  std::uint16_t block;
+};
+static_assert(sizeof(FoundWindow) == kCellData);
 
 /// The sender's words, each read once. Precondition: the cell is taken, by this thread.
 AskedOperation asked_in(const OperationCell& cell);

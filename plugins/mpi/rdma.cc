@@ -57,11 +57,18 @@ bool make_queue(Node& node) {
   return true;
 }
 
-int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& handle,
+int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& given,
          std::size_t size, bool write) {
   Node& node = *g_node;
+  Handle handle = handle_for(endpoint, given, address, size);
   auto remote = import(node, endpoint, handle);
-  if (!remote) return OPAL_ERR_NOT_AVAILABLE;
+  if (!remote && remote.error().err == ESTALE && find_handle(endpoint, address, size, &handle))
+    remote = import(node, endpoint, handle);
+  if (!remote) {
+    say(2, "memory of rank %u: %s", static_cast<unsigned>(endpoint.name.vpid),
+        remote.error().message().c_str());
+    return OPAL_ERR_NOT_AVAILABLE;
+  }
   const std::uint64_t offset = address - handle.base;
   const bool mapped = (*remote)->data() != nullptr;
   if (handle.lasting != 0 && !mapped && size <= kCellData &&
@@ -108,7 +115,8 @@ Handle* register_block(Node& node, const void* base, std::size_t size) {
   }
   registration = std::make_unique<Registration>(Registration{{}, std::move(*aperture)});
   registration->handle = {registration->aperture.cookie(),
-                          reinterpret_cast<std::uintptr_t>(block->data()), 1, 1};
+                          reinterpret_cast<std::uintptr_t>(block->data()), 1, 1, 0};
+  registration->handle.check = check_of(registration->handle);
   node.registrations.add(*registration);
   say(1, "%zu bytes that MPI has allocated are shared", block->size());
   return &registration->handle;
@@ -132,7 +140,8 @@ Status register_all_memory(Node& node) {
       node.context, {reinterpret_cast<std::byte*>(kFirst), kEnd - kFirst}, Rights::kRead);
   if (!aperture) return aperture.error();
   node.all_memory = std::make_unique<Registration>(Registration{{}, std::move(*aperture)});
-  node.all_memory->handle = {node.all_memory->aperture.cookie(), kFirst, 1, 0};
+  node.all_memory->handle = {node.all_memory->aperture.cookie(), kFirst, 1, 0, 0};
+  node.all_memory->handle.check = check_of(node.all_memory->handle);
   return {};
 }
 
@@ -164,6 +173,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   registration->handle.cookie = registration->aperture.cookie();
   registration->handle.base = reinterpret_cast<std::uintptr_t>(base);
   registration->handle.lasting = window ? 1 : 0;
+  registration->handle.check = check_of(registration->handle);
   if (window) node.registrations.add(*registration);
   return &registration->handle;
 }

@@ -252,6 +252,7 @@ def point_to_point(test):
 def one_sided(test):
     for ranks in (2, 4, 8):
         test.own("one_sided", ranks)
+        test.own("accumulate", ranks)
 
 
 def btl(test):

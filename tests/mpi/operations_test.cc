@@ -156,5 +156,41 @@ TEST(Registrations, OpenToTheRightKeyWithinTheRegionOnly) {
   EXPECT_EQ(ask(cookie.aperture, cookie.key, base, 8, false), ESTALE);
 }
 
+Handle handle_of(std::uint32_t aperture, std::uint64_t base, std::uint64_t length) {
+  Handle handle;
+  handle.cookie.aperture = aperture;
+  handle.cookie.key = aperture * 0x1234567u;
+  handle.cookie.length = length;
+  handle.base = base;
+  handle.lasting = 1;
+  handle.check = check_of(handle);
+  return handle;
+}
+
+TEST(Handles, HalfOverwrittenByAnotherAreNotTaken) {
+  const Handle before = handle_of(1, 0x10000, 0x3000), after = handle_of(2, 0x20000, 0x1000);
+  Handle read;
+  ASSERT_TRUE(read_handle(before, &read));
+  EXPECT_EQ(std::memcmp(&read, &before, sizeof read), 0);
+  for (std::size_t word = 1; word < 8; ++word) {
+    Handle torn = before;
+    std::memcpy(static_cast<void*>(&torn), &after, word * 8);
+    if (std::memcmp(&torn, &after, sizeof torn) == 0) continue;
+    if (std::memcmp(&torn, &before, sizeof torn) == 0) continue;
+    EXPECT_FALSE(read_handle(torn, &read)) << word << " words are new";
+  }
+}
+
+TEST(Handles, CoverTheirRegionAndNoMore) {
+  const Handle handle = handle_of(1, 0x10000, 0x3000);
+  EXPECT_TRUE(covers(handle, 0x10000, 0x3000));
+  EXPECT_TRUE(covers(handle, 0x13000, 0));
+  EXPECT_FALSE(covers(handle, 0x10000, 0x3001));
+  EXPECT_FALSE(covers(handle, 0xffff, 1));
+  EXPECT_FALSE(covers(handle, 0x12fff, 2));
+  EXPECT_FALSE(covers(handle, ~std::uint64_t{0}, 2));
+  EXPECT_FALSE(covers(handle, 0x10001, ~std::size_t{0}));
+}
+
 }  // namespace
 }  // namespace clan::mpi

@@ -90,6 +90,12 @@ def shapes(test):
         require(shared == ranks, f"{shared} ranks have shared what MPI has allocated")
 
 
+def growing(test):
+    """Open MPI gives a transport the registration of another region while a dynamic window grows."""
+    for ranks in (2, 4):
+        test.own("growing", ranks)
+
+
 def spawn(test):
     """Ranks of jobs that meet at run time reach each other by clan, which vader cannot."""
     program = Path(test.mpi, "mpi-spawn")
@@ -297,8 +303,8 @@ def mpi4py(test):
         require(f"mpi4py: PASS on {ranks} ranks" in said, said[-1500:])
 
 
-PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_sided, shapes, spawn, crowd, restricted, namespaces,
-                                    mixed,
+PROGRAMS = {f.__name__: f for f in (quick, collectives, point_to_point, one_sided, shapes, growing, spawn, crowd, restricted,
+                                    namespaces, mixed,
                                     kill, nonsense, unchanged, refusal, visible, netpipe, hpcc, mpi4py)}
 
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 FIRST = ("FI_PROVIDER_PATH", "FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_btl",
-         "OMPI_MCA_osc_rdma_acc_use_amo")
+         "OMPI_MCA_osc_rdma_network_max_amo")
 
 
 class Tree:

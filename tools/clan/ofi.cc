@@ -132,8 +132,10 @@ std::vector<std::pair<std::string, std::string>> ofi_variables() {
       {"OMPI_MCA_pml", "cm"},
       {"OMPI_MCA_mtl", "ofi"},
       {"OMPI_MCA_btl", "self,ofi"},
-      // btl ofi of Open MPI 4.1 ends the program when it is asked for an atomic operation other than a sum.
-      {"OMPI_MCA_osc_rdma_acc_use_amo", "0"},
+      // Accumulates of Open MPI 4.1 by the transport's atomic operations: btl ofi ends the program when it is
+      // asked for another than a sum or an exchange, and osc rdma gives wrong results for derived types. Under
+      // osc rdma's lock instead, which is faster, too.
+      {"OMPI_MCA_osc_rdma_network_max_amo", "0"},
   };
 }
 
