@@ -197,24 +197,50 @@ int Network::find_service(const std::string& service, bool directory, udp::Greet
   return answer->port == 0 ? ECONNREFUSED : 0;
 }
 
-Result<std::shared_ptr<nic::Link>> Network::link_to(const std::string& service,
-                                                    std::uint64_t deadline_ns,
-                                                    std::uint32_t* endpoint) {
-  auto name = split(service);
-  if (!name) return name.error();
-  std::string host = name->host;
+// Of "HOST", its directory.
+Result<udp::SocketAddress> Network::address_of(std::string host) const {
   if (!has_port(host)) {
     if (options_.directory_port == 0) {
       return Error{EINVAL, "without a directory port, a service is named udp:HOST:PORT/SERVICE"};
     }
     host += ":" + std::to_string(options_.directory_port);
   }
-  auto address = udp::parse_address(host.c_str());
+  return udp::parse_address(host.c_str());
+}
+
+Result<std::shared_ptr<nic::Link>> Network::link_to(const std::string& service,
+                                                    std::uint64_t deadline_ns,
+                                                    std::uint32_t* endpoint) {
+  auto name = split(service);
+  if (!name) return name.error();
+  auto address = address_of(name->host);
   if (!address) return address.error();
   auto found = node_->dial(*address, name->service, deadline_ns);
   if (!found) return found.error();
   *endpoint = found->peer.endpoint;
   return std::static_pointer_cast<nic::Link>(found->link);
+}
+
+// By questions that the peer's link answers without anybody's help: for an aperture that nobody has exported.
+Result<PathReport> Network::ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
+                                 std::uint32_t interval_ms, std::uint64_t deadline_ns) {
+  auto address = address_of(host);
+  if (!address) return address.error();
+  auto found = node_->dial(*address, "", deadline_ns);
+  if (!found) return found.error();
+  RdmaCookie nobodys;
+  nobodys.node = found->link->remote_node();
+  for (std::uint64_t& trip : round_trips_ns) {
+    if (&trip != round_trips_ns.data()) ::usleep(interval_ms * 1000);
+    const std::uint64_t begin = monotonic_ns();
+    auto answer = found->link->import(nobodys, true);
+    const int err = answer.ok() ? 0 : answer.error().err;
+    if (err == ECONNRESET || err == ETIMEDOUT) return answer.error();
+    trip = monotonic_ns() - begin;
+  }
+  PathReport report = found->link->report();
+  found->link->shut_down();
+  return report;
 }
 
 std::shared_ptr<Pollable> Network::tell_port_of(const std::string& service) {
@@ -269,3 +295,17 @@ bool Network::watch_holder() {
 }
 
 }  // namespace clan::engine
+
+namespace clan {
+
+Result<PathReport> ping(Context& context, const std::string& host,
+                        std::span<std::uint64_t> round_trips_ns, std::uint32_t interval_ms,
+                        std::int64_t timeout_ms) {
+  engine::Network* network = context.core()->network();
+  if (network == nullptr) {
+    return Error{EHOSTUNREACH, "the path to another host needs ContextOptions::network enabled"};
+  }
+  return network->ping(host, round_trips_ns, interval_ms, deadline_after_ms(timeout_ms));
+}
+
+}  // namespace clan

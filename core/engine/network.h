@@ -19,6 +19,7 @@
 
 #include "base/reactor.h"
 #include "clan/context.h"
+#include "clan/network.h"
 #include "link/udp/udp_node.h"
 
 namespace clan::engine {
@@ -38,6 +39,9 @@ class Network {
   /// A new link with the process that offers `service`, and the endpoint behind it.
   Result<std::shared_ptr<nic::Link>> link_to(const std::string& service, std::uint64_t deadline_ns,
                                              std::uint32_t* endpoint);
+  /// clan/network.h
+  Result<PathReport> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
+                          std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }
   void progress() { node_->progress(); }
   void before_sleep() { node_->before_sleep(); }
@@ -61,6 +65,7 @@ class Network {
   class HolderWatch;
 
   Status start();
+  Result<udp::SocketAddress> address_of(std::string host) const;
   Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
   int find_service(const std::string& service, bool directory, udp::Greeting* answer);
   void join_directory();

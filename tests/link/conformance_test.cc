@@ -108,6 +108,7 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
                   static_cast<unsigned long long>(c.held_back),
                   static_cast<unsigned long long>(c.refused));
     }
+    if (udp_ && HasFailure()) udp_->print();
     if (network_) {
       EXPECT_EQ(network_->counters().malformed, 0u);
     }
@@ -875,6 +876,7 @@ TEST_P(ConformanceTest, TheEndOfAContextResetsItsPeersStreams) {
   ASSERT_TRUE(server.send(text("last words")).ok());
   settle();
   a_.reset();
+  if (udp_) udp_->end_a();
   EXPECT_EQ(receive_text(client), "last words");
   std::byte b;
   EXPECT_EQ(err_of(client.recv({&b, 1}, 10'000)), ECONNRESET);

@@ -1,5 +1,6 @@
 #include "support/udp_pair.h"
 
+#include <cstdio>
 #include <thread>
 
 #include "clan/clock.h"
@@ -73,10 +74,31 @@ void UdpPair::cut() {
   b_->break_links(ECONNRESET);
 }
 
+void UdpPair::end_a() { a_->shut_down(2 * udp::kSecond); }
+
 void UdpPair::settle() {
   const std::uint64_t end = deadline_after_ms(10'000);
   while (!(a_->all_acknowledged() && b_->all_acknowledged()) && monotonic_ns() < end) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void UdpPair::print() const {
+  for (const auto& link : {at_a_, at_b_}) {
+    const udp::Connection* c = static_cast<udp::UdpLink&>(*link).connection();
+    if (c == nullptr) {
+      std::puts("udp: no connection");
+      continue;
+    }
+    const udp::ConnectionCounters& n = c->counters();
+    const auto number = [](std::uint64_t v) { return static_cast<unsigned long long>(v); };
+    std::printf(
+        "udp: window %llu%s, packets of %zu, %llu under way, %llu and %llu waiting; %llu sent, %llu received, "
+        "%llu lost, %llu spurious, %llu time-outs, round trip %llu us\n",
+        number(c->congestion().window()), c->congestion().slow_start() ? " (slow start)" : "",
+        c->mtu().current(), number(c->under_way()), number(c->queued_bytes(0)),
+        number(c->queued_bytes(3)), number(n.packets_sent), number(n.packets_received),
+        number(n.lost), number(n.spurious), number(n.timeouts), number(c->rtt().smoothed() / 1000));
   }
 }
 

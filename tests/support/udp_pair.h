@@ -62,8 +62,13 @@ class UdpPair {
   void pause() { paused_.store(true); }
   /// Both ends hear that the other is gone.
   void cut();
+  /// After the context a has ended: its node says good-bye, as a context's own node does. Nobody else would
+  /// repeat what is lost.
+  void end_a();
   /// All that has been sent so far has been taken by the other end.
   void settle();
+  /// What both ends' connections are at, for a test that has failed.
+  void print() const;
 
  private:
   std::shared_ptr<udp::UdpNode> make_node(engine::ContextCore& core, const Impairment& what);

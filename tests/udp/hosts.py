@@ -23,8 +23,9 @@ def ip(*words):
 
 
 @contextlib.contextmanager
-def hosts(mtu):
-    names = [f"clanhost{os.getpid()}{end}" for end in "ab"]
+def hosts(mtu, also=""):
+    """Two hosts of that MTU; `also` tells those of one process apart."""
+    names = [f"clanhost{os.getpid()}{also}{end}" for end in "ab"]
     try:
         for name in names:
             ip("netns", "add", name)
@@ -70,15 +71,22 @@ def ask(names, program, key, expected=0):
         raise SystemExit(f"the client ended with {done.returncode}")
 
 
-def main():
-    program, crypto = sys.argv[1], len(sys.argv) > 2
+def possible():
+    """Whether this machine lets us make hosts; says why not."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         print("needs root and ip")
-        return 77
+        return False
     if subprocess.run(["ip", "netns", "add", f"clanhost{os.getpid()}a"]).returncode != 0:
         print("no network namespaces here")
-        return 77
+        return False
     ip("netns", "del", f"clanhost{os.getpid()}a")
+    return True
+
+
+def main():
+    program, crypto = sys.argv[1], len(sys.argv) > 2
+    if not possible():
+        return 77
     with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as file:
         file.write(secrets.token_hex(32))
         file.flush()

@@ -2,6 +2,7 @@
 // differs between hosts is in hosts.py.
 #include <clan/context.h>
 #include <clan/message.h>
+#include <clan/network.h>
 #include <clan/rdma.h>
 #include <clan/stream.h>
 #include <gtest/gtest.h>
@@ -146,6 +147,28 @@ TEST_F(NetworkTest, AnotherContextTakesTheDirectoryOver) {
     return;
   }
   FAIL() << "nobody took the directory over";
+}
+
+TEST_F(NetworkTest, APathIsReportedByPing) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  const std::string at = "127.0.0.1:" + std::to_string(a.network_port());
+  std::uint64_t trips[5] = {};
+  const PathReport path = must(ping(b, at, trips, 1, 10'000));
+  for (std::uint64_t trip : trips) EXPECT_GT(trip, 0u);
+  EXPECT_EQ(path.address, at);
+  EXPECT_GE(path.packets_sent, 5u);
+  EXPECT_GE(path.packet_bytes, 1200u);
+  EXPECT_GE(path.window_bytes, path.packet_bytes);
+  EXPECT_GT(path.round_trip_ns, 0u);
+#ifdef CLAN_CRYPTO_LIBRARY
+  auto keyed = must(Context::create(with_network(Mode::kIntegrity)));
+  const std::string other = "127.0.0.1:" + std::to_string(keyed.network_port());
+  EXPECT_EQ(ping(b, other, trips, 1, 3'000).error().err, EPROTO);
+#endif
+  EXPECT_EQ(ping(b, "127.0.0.1", trips, 1, 3'000).error().err, EINVAL);
+  auto local = must(Context::create());
+  EXPECT_EQ(ping(local, at, trips, 1, 1'000).error().err, EHOSTUNREACH);
 }
 
 TEST_F(NetworkTest, NamesThatMakeNoSenseAreRefused) {

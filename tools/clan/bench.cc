@@ -20,6 +20,7 @@ constexpr const char* kApps = "apps/apps.py";
 constexpr const char* kOfi = "ofi/ofi.py";
 constexpr const char* kOrb = "orb/orb.py";
 constexpr const char* kRpc = "rpc/rpc.py";
+constexpr const char* kNet = "net/net.py";
 constexpr const char* kMpi = "mpi/mpi.py";
 
 /// The directory this program is in, empty if the kernel does not say.
@@ -78,6 +79,9 @@ int exec_bench(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "rpc") {
     return exec_script(kRpc, "CLAN_SUNRPC or CLAN_BENCH", arguments);
   }
+  if (!arguments.empty() && arguments[0] == "net") {
+    return exec_script(kNet, "CLAN_BENCH", arguments);
+  }
   if (!arguments.empty() && arguments[0] == "mpi") {
     return exec_script(kMpi, "CLAN_MPI or CLAN_BENCH", arguments);
   }
@@ -92,7 +96,8 @@ int exec_bench(const std::vector<std::string>& arguments) {
   const bool help = first == "help" || first == "-h" || first == "--help";
   const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
   const bool orb = !find_part(kOrb, R_OK).empty();
-  const bool others = !find_part(kRpc, R_OK).empty() || !find_part(kMpi, R_OK).empty();
+  const bool others = !find_part(kRpc, R_OK).empty() || !find_part(kMpi, R_OK).empty() ||
+                      !find_part(kNet, R_OK).empty();
   if (help && (apps || ofi || orb || others)) {  // which the runner does not know
     if (apps)
       fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
@@ -104,6 +109,8 @@ int exec_bench(const std::vector<std::string>& arguments) {
       fmt::print("clan bench rpc [--help]    remote calls of libtirpc over CLAN beside its own transports\n");
     if (!find_part(kMpi, R_OK).empty())
       fmt::print("clan bench mpi [--help]    Open MPI over btl clan beside vader, tcp and mtl ofi\n");
+    if (!find_part(kNet, R_OK).empty())
+      fmt::print("clan bench net [--help]    the UDP link beside TCP and UDP, between two network namespaces\n");
     fmt::print("clan bench ...             the engine beside the kernel:\n\n");
     std::fflush(stdout);
   }

@@ -12,6 +12,13 @@ namespace clan::tool {
 /// `clan doctor`: prints what this machine allows and what CLAN makes of it. The exit code.
 int doctor(bool json);
 
+/// `clan ping HOST`: is there CLAN on that host, and how is the path? The exit code.
+struct PingOptions {
+  std::string host, mode = "encrypt", key_file;
+  unsigned count = 10, interval_ms = 100, timeout_ms = 5000;
+};
+int ping(const PingOptions& options);
+
 /// `clan env`: prints the CLAN_* variables, their meaning, what they are set to and what is wrong with that.
 void print_environment();
 /// The same as text for a help page: names and meanings only.

@@ -246,9 +246,23 @@ void add_env(CLI::App& app, std::string& face, int& exit_code) {
   env->callback([&] { exit_code = print_face(face); });
 }
 
+void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
+  auto* ping = app.add_subcommand("ping", "The path to CLAN programs of another host: round trips, packets, loss");
+  ping->add_option("HOST", asked.host, "HOST or HOST:PORT; without a port its directory, 4790")->required();
+  ping->add_option("--key", asked.key_file, "The file with the pre-shared key of both hosts");
+  ping->add_option("--mode", asked.mode, "As the programs there: encrypt, integrity or off")
+      ->check(CLI::IsMember({"encrypt", "integrity", "off"}))
+      ->capture_default_str();
+  ping->add_option("--count", asked.count, "Questions")->check(CLI::Range(1u, 100'000u))->capture_default_str();
+  ping->add_option("--interval", asked.interval_ms, "Milliseconds between them")->capture_default_str();
+  ping->add_option("--timeout", asked.timeout_ms, "Milliseconds until the host has to answer")
+      ->capture_default_str();
+  ping->callback([&] { exit_code = clan::tool::ping(asked); });
+}
+
 void add_bench(CLI::App& app, int& exit_code) {
   auto* bench =
-      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb, rpc)");
+      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb, rpc, net)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
@@ -291,6 +305,8 @@ int main(int argc, char** argv) {
   std::string face;
   add_doctor(app, exit_code);
   add_env(app, face, exit_code);
+  clan::tool::PingOptions ping_options;
+  add_ping(app, ping_options, exit_code);
   add_bench(app, exit_code);
 
   std::string about;

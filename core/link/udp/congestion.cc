@@ -61,6 +61,7 @@ bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uin
 bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   if (draining_ > 0) {
     if (--draining_ == 0) window_ = saved_window_;
+    clamp();  // packets may have grown meanwhile
     return true;
   }
   const std::uint64_t interval = drain_interval(rtt);

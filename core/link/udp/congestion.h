@@ -29,7 +29,11 @@ class Congestion {
 
   /// A new path: forgets everything.
   void restart(std::uint32_t packet_bytes);
-  void set_packet_bytes(std::uint32_t bytes) { packet_ = bytes; }
+  /// The window holds the least number of packets of this size, or nothing would leave any more.
+  void set_packet_bytes(std::uint32_t bytes) {
+    packet_ = bytes;
+    clamp();
+  }
 
   std::uint64_t window() const { return window_; }
   bool competitive() const { return competitive_; }

@@ -22,7 +22,8 @@ bool Connection::control_waits() const { return credit_to_tell_ != 0 || response
 Connection::Gate Connection::gate(std::uint64_t now) {
   if (packets_under_way_ >= peer_packet_window_) return Gate::kShut;
   const std::uint64_t packet = mtu_.current();
-  const bool room = under_way_ + packet <= congestion_.window();
+  // One packet always: without any under way, no acknowledgement would ever open the window.
+  const bool room = under_way_ == 0 || under_way_ + packet <= congestion_.window();
   if (!room) congestion_.limited();
   const bool reserve = under_way_ < congestion_.window() + kUrgentReserve * packet && urgent_run_ < kFairTurn;
   if (room) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 namespace clan::udp {
 
@@ -12,5 +13,8 @@ struct SocketAddress {
   std::uint32_t scope = 0;  ///< of a link-local address: the interface
   friend bool operator==(const SocketAddress&, const SocketAddress&) = default;
 };
+
+/// "10.0.0.1:4790", "[fe80::1]:4790".
+std::string to_string(const SocketAddress& address);
 
 }  // namespace clan::udp

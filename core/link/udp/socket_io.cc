@@ -1,5 +1,6 @@
 #include "link/udp/socket_io.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
@@ -185,6 +186,14 @@ std::size_t SocketIo::receive(std::span<Arrival> out) {
     if (offload_ && a.bytes.size() < kLoneBytes) break;
   }
   return count;
+}
+
+std::string to_string(const SocketAddress& a) {
+  char text[INET6_ADDRSTRLEN] = "";
+  const bool ipv4 = std::equal(std::begin(kMapped), std::end(kMapped), a.ip.begin());
+  (void)::inet_ntop(ipv4 ? AF_INET : AF_INET6, a.ip.data() + (ipv4 ? 12 : 0), text, sizeof text);
+  const std::string host = ipv4 ? text : "[" + std::string(text) + "]";
+  return host + ":" + std::to_string(a.port);
 }
 
 Result<SocketAddress> parse_address(const char* text) {

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "clan/network.h"
 #include "link/udp/connection.h"
 #include "link/udp/link_wire.h"
 #include "nic/link.h"
@@ -73,6 +74,9 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void wake_sleepers() override;
   void shut_down() override;
   void abandon_after_fork() override;
+
+  /// How the path does.
+  PathReport report() const;
 
   // For the node, under its mutex.
   bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,

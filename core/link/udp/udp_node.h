@@ -1,19 +1,15 @@
-// UdpNode: one context on the network: a socket, the transport's endpoint over it, and the links to
-// other hosts.
+// UdpNode: one context on the network: a socket, the transport's endpoint over it, and the links.
 //
 //   application threads --put, get, progress()--> [ mutex: Endpoint, PacketPump, links ] <-- driver
-//   thread
 //                                                            | out-of-band, completions, deaths
 //                                                            v
 //                                            LinkSink, from the driver thread, without the mutex
 //
-// Whoever waits makes progress: by progress() while it polls, by sleep() while it sleeps. The driver
-// thread does where nobody has for half a millisecond. Meanwhile it does not watch the socket, or each
-// packet would wake it as well.
+// A thread that waits makes progress: by progress() while it polls, by sleep() while it sleeps. The
+// driver thread does where none has for half a millisecond.
 //
-// Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex,
-// then the Nic's and ContextCore::mutex_; revocations are announced under the latter and so only
-// noted here.
+// Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex, then
+// the Nic's and ContextCore::mutex_; under the latter revocations are announced, and so only noted.
 #pragma once
 
 #include <sys/types.h>
@@ -72,9 +68,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Mode mode() const { return mode_; }
   /// Takes what has come and sends what may be sent, unless another thread is at it.
   void progress();
-  /// The calling thread sleeps until `*word` is no longer `seen` or, where there is one, until `fd` is readable,
-  /// and fetches packets meanwhile unless another thread does. `word` may be null if there is an fd. 0,
-  /// ETIMEDOUT or EINTR.
+  /// Sleeps until `*word` (may be null) is no longer `seen` or `fd` (-1: none) is readable, and fetches packets
+  /// meanwhile unless another thread does. 0, ETIMEDOUT or EINTR.
   int sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
             std::uint64_t deadline_ns);
   /// A word that a thread may sleep on has changed, and not by a packet.
@@ -82,8 +77,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   /// Around a sleep elsewhere, for what the driver thread will tell.
   void before_sleep();
   void after_sleep();
-  /// From now on the driver thread watches the socket whenever no thread sleeps in charge of it or polls: there
-  /// are sleeps that we do not see.
+  /// From now on the driver thread watches the socket when no thread does: there are sleeps we do not see.
   void keep_watching();
   /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
   /// `patience_ns`. After the reactor has stopped; there are no up-calls any more.
@@ -173,8 +167,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   PacketPump pump_;
   unsigned batch_ = 0;  ///< begin_batch() less end_batch(), of the thread that holds the mutex
   bool shut_down_ = false;
-  std::atomic<bool> abandoned_{
-      false};              ///< a forked child's: nothing is touched, not even the mutex
+  std::atomic<bool> abandoned_{false};  ///< a forked child's: nothing is touched, not even the mutex
   bool watching_ = false;  ///< the driver thread watches the socket
   bool output_watched_ = false;
   bool kicked_ = false;  ///< the driver thread will come for the up-calls
@@ -184,7 +177,6 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   bool ticking_ = false;         ///< the timer is armed for a tick: the driver thread will look
   unsigned sleeps_ = 0;          ///< in charge, since the last tick
 
-  // udp_node_sleep.cc
   bool in_charge_ = false;  ///< a thread that sleeps fetches the packets
   const std::atomic<std::uint32_t>* word_ = nullptr;  ///< what it sleeps for
   std::uint32_t word_seen_ = 0;

@@ -13,6 +13,9 @@ namespace clan::udp {
 namespace {
 
 constexpr int kMostRedirections = 2;
+constexpr const char* kNoAnswer =
+    "no answer from that host: nobody is there, a firewall drops UDP to that port, or it has another key or "
+    "version of the protocol";
 
 }  // namespace
 
@@ -52,14 +55,14 @@ Result<UdpNode::Dialled> UdpNode::dial_once(const SocketAddress& to, const std::
     if (now >= deadline_ns) {
       dialling_.erase(c);
       endpoint_.close(*c, ETIMEDOUT, now);
-      return Error{ETIMEDOUT, "no answer from that host: nobody is there, or it has another key"};
+      return Error{ETIMEDOUT, kNoAnswer};
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
   }
   if (dialling.err == 0) return std::move(dialling.found);
   switch (dialling.err) {
     case ETIMEDOUT:
-      return Error{ETIMEDOUT, "no answer from that host: nobody is there, or it has another key"};
+      return Error{ETIMEDOUT, kNoAnswer};
     case ECONNREFUSED: return Error{ECONNREFUSED, "nobody offers this service on that host"};
     case EPROTO: return Error{EPROTO, "that host has another security mode, or another version"};
     default: return Error{dialling.err, "that host refused the link"};

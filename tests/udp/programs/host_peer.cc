@@ -2,6 +2,8 @@
 //
 //   udp-host-peer serve DIRECTORY_PORT [KEY_FILE]        until its input ends
 //   udp-host-peer ask   DIRECTORY_PORT HOST [KEY_FILE]   0: every byte was right
+//   udp-host-peer push  DIRECTORY_PORT HOST [KEY_FILE]   sends through a stream that echoes until its input ends
+//       or the stream does; says "begun", then "right ERRNO BYTES" or "wrong": ERRNO 0 if the input ended
 #include <clan/aperture.h>
 #include <clan/context.h>
 #include <clan/message.h>
@@ -9,6 +11,7 @@
 #include <clan/stream.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -115,6 +118,41 @@ void ask(Context& context, const std::string& host) {
   std::puts("right");
 }
 
+// For wires that are cut meanwhile: how the stream ends, and whether every byte was right until then.
+void push(Context& context, const std::string& host) {
+  auto stream = must(Stream::connect(context, host + "/host-stream", 10'000));
+  std::atomic<std::uint64_t> sent{0};
+  std::atomic<bool> stop{false};
+  std::thread sender([&] {
+    constexpr std::uint64_t kPiece = 256 * 1024;
+    for (std::uint64_t at = 0; !stop.load(); at += kPiece) {
+      const std::uint64_t end = send_pattern(stream, 5, at, at + kPiece, 64 * 1024, 60'000);
+      sent.store(end);
+      if (end != at + kPiece) return;
+    }
+    (void)stream.shutdown_send();
+  });
+  std::thread input([&] {
+    char byte;
+    while (::read(0, &byte, 1) > 0) {
+    }
+    stop.store(true);
+  });
+  input.detach();
+  const Received first = receive_pattern(stream, 5, 0, 1 << 20, 64 * 1024, 60'000);
+  check(first.right && first.bytes == 1 << 20, "a stream");
+  std::puts("begun");
+  std::fflush(stdout);
+  const Received rest =
+      receive_pattern(stream, 5, first.bytes, ~std::uint64_t{0}, 64 * 1024, 60'000);
+  sender.join();
+  const bool whole = !rest.end_of_stream || rest.bytes == sent.load();
+  std::printf("%s %d %llu\n", rest.right && whole ? "right" : "wrong", rest.err,
+              static_cast<unsigned long long>(rest.bytes));
+  std::fflush(nullptr);
+  ::_exit(0);  // `input` may not have ended
+}
+
 }  // namespace
 }  // namespace clan::test
 
@@ -127,8 +165,12 @@ int main(int argc, char** argv) {
   } else if (role == "ask" && argc > 3) {
     auto context = make_context(argv[2], argc > 4 ? argv[4] : nullptr);
     ask(context, std::string("udp:") + argv[3]);
+  } else if (role == "push" && argc > 3) {
+    auto context = make_context(argv[2], argc > 4 ? argv[4] : nullptr);
+    push(context, std::string("udp:") + argv[3]);
   } else {
-    std::fprintf(stderr, "usage: %s serve PORT [KEY] | ask PORT HOST [KEY]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s serve PORT [KEY] | ask PORT HOST [KEY] | push PORT HOST [KEY]\n",
+                 argv[0]);
     return 2;
   }
   return 0;

@@ -1,20 +1,22 @@
-// A stream of the engine between two contexts over the UDP link: ping-pong and bulk, beside the rows of
-// clan-udp-transport.
+// Two contexts of the engine over the UDP link, beside the rows of clan-net-transport.
 //
-//   clan-udp-stream serve PATH HOST:PORT
-//   clan-udp-stream ping  PATH HOST:PORT [BYTES [SECONDS]]
-//   clan-udp-stream bulk  PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-net-stream serve PATH HOST:PORT
+//   clan-net-stream ping|bulk|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]
 //
-// PATH: stream (both ends poll), stream-sleep (both sleep), stream-adaptive, stream-encrypt (poll; the key from
-// CLAN_KEY_FILE). transport.py runs it.
+// ping: round trips through a stream; bulk: a stream until the last byte is answered; flood: a stream for SECONDS,
+// one of many; rdma: writes of BYTES, four under way. PATH: stream (both ends poll), stream-sleep (both sleep),
+// stream-adaptive, stream-encrypt (poll; the key from CLAN_KEY_FILE). net.py runs it.
+#include <clan/aperture.h>
 #include <clan/clock.h>
 #include <clan/context.h>
+#include <clan/rdma.h>
 #include <clan/stream.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,18 @@ bool read_all(clan::Stream& stream, std::span<std::byte> bytes) {
   return true;
 }
 
-// A request's first 16 bytes: the length of each message, and 0 for ping or the number of bytes for bulk.
+// A request's first 16 bytes: the length of each message, and 0 for ping, kRdma, or the bytes that a bulk or a flood
+// sends.
+constexpr std::uint64_t kRdma = ~std::uint64_t{0}, kFlood = kRdma - 1;
+
+void serve_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes) {
+  std::vector<std::byte> region(bytes);
+  auto aperture = must(clan::Aperture::export_region(context, region, clan::Rights::kReadWrite));
+  (void)stream.send(std::as_bytes(std::span(&aperture.cookie(), 1)));
+  std::byte end;
+  (void)stream.recv({&end, 1});
+}
+
 void serve(const std::string& path, const std::string& address) {
   auto context = make_context(path, address);
   auto listener = must(clan::Listener::create(context, "bench"));
@@ -64,6 +77,10 @@ void serve(const std::string& path, const std::string& address) {
     auto stream = must(listener.accept());
     std::uint64_t request[2];
     if (!read_all(stream, std::as_writable_bytes(std::span(request)))) continue;
+    if (request[1] == kRdma) {
+      serve_rdma(context, stream, request[0]);
+      continue;
+    }
     std::vector<std::byte> buffer(std::max<std::size_t>(request[0], 1));
     for (std::uint64_t got = 0; read_all(stream, buffer);) {
       got += buffer.size();
@@ -76,25 +93,56 @@ void serve(const std::string& path, const std::string& address) {
   }
 }
 
+void print_rate(std::uint64_t bytes, std::uint64_t begin) {
+  std::printf("%.3f GB/s\n",
+              static_cast<double>(bytes) / static_cast<double>(clan::monotonic_ns() - begin));
+}
+
+void run_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes, std::uint64_t end) {
+  constexpr std::size_t kUnderWay = 4;
+  clan::RdmaCookie cookie;
+  if (!read_all(stream, std::as_writable_bytes(std::span(&cookie, 1)))) fail({EPROTO, "no cookie"});
+  auto remote = must(clan::RemoteAperture::import(context, cookie, 10'000));
+  auto queue = must(clan::RdmaQueue::create(context));
+  std::vector<std::byte> buffer(bytes);
+  std::uint64_t posted = 0, done = 0;
+  const std::uint64_t begin = clan::monotonic_ns();
+  while (posted > done || clan::monotonic_ns() < end) {
+    while (posted - done < kUnderWay && clan::monotonic_ns() < end) {
+      if (auto s = queue.write(remote, 0, buffer.data(), bytes); !s) fail(s.error());
+      ++posted;
+    }
+    clan::RdmaCompletion completions[kUnderWay];
+    const std::size_t n = must(queue.wait(completions, 10'000));
+    for (std::size_t i = 0; i < n; ++i) {
+      if (completions[i].status != 0) fail({completions[i].status, "an RDMA write"});
+    }
+    done += n;
+  }
+  print_rate(done * bytes, begin);
+}
+
 void run(const std::string& role, const std::string& path, const std::string& address,
          std::size_t bytes, double seconds) {
   auto context = make_context(path, "");
   auto stream = must(clan::Stream::connect(context, "udp:" + address + "/bench", 10'000));
   std::vector<std::byte> buffer(bytes);
-  const bool ping = role == "ping";
-  const auto total = ping ? 0 : static_cast<std::uint64_t>(seconds * 1e9) / bytes * bytes;
-  const std::uint64_t request[2] = {bytes, total};
+  const auto total = static_cast<std::uint64_t>(seconds * 1e9) / bytes * bytes;
+  const std::uint64_t request[2] = {bytes, role == "ping"    ? 0
+                                           : role == "rdma"  ? kRdma
+                                           : role == "flood" ? kFlood
+                                                             : total};
   (void)must(stream.send(std::as_bytes(std::span(request))));
   const std::uint64_t begin = clan::monotonic_ns();
-  if (!ping) {
-    for (std::uint64_t sent = 0; sent < total; sent += bytes) (void)must(stream.send(buffer));
-    if (!read_all(stream, std::span(buffer).first(1))) fail({EPROTO, "no answer"});
-    const auto ns = static_cast<double>(clan::monotonic_ns() - begin);
-    std::printf("%.3f GB/s\n", static_cast<double>(total) / ns);
-    return;
+  const std::uint64_t end = begin + static_cast<std::uint64_t>(seconds * 1e9);
+  if (role == "rdma") return run_rdma(context, stream, bytes, end);
+  if (role != "ping") {
+    std::uint64_t sent = 0;
+    while (role == "flood" ? clan::monotonic_ns() < end : sent < total) sent += must(stream.send(buffer));
+    if (role == "bulk" && !read_all(stream, std::span(buffer).first(1))) fail({EPROTO, "no answer"});
+    return print_rate(sent, begin);
   }
   std::vector<std::uint64_t> trips;
-  const std::uint64_t end = begin + static_cast<std::uint64_t>(seconds * 1e9);
   for (std::uint64_t now = begin; now < end;) {
     (void)must(stream.send(buffer));
     if (!read_all(stream, buffer)) fail({EPROTO, "no answer"});
@@ -111,12 +159,12 @@ void run(const std::string& role, const std::string& path, const std::string& ad
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s serve|ping|bulk PATH HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s serve|ping|bulk|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
     return 2;
   }
   const std::string role = argv[1];
   if (role == "serve") serve(argv[2], argv[3]);
-  const std::size_t standard = role == "bulk" ? 1 << 20 : 64;
+  const std::size_t standard = role == "ping" ? 64 : 1 << 20;
   const std::size_t bytes = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : standard;
   run(role, argv[2], argv[3], std::max<std::size_t>(bytes, 1), argc > 5 ? std::atof(argv[5]) : 1);
   rusage use;

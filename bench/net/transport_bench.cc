@@ -1,13 +1,13 @@
 // The UDP transport beside a bare UDP socket and kernel TCP, over any addresses: ping-pong and bulk.
 //
-//   clan-udp-transport serve PATH HOST:PORT         in one terminal (or network namespace)
-//   clan-udp-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
-//   clan-udp-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-net-transport serve PATH HOST:PORT         in one terminal (or network namespace)
+//   clan-net-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-net-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
 //
 // PATH: udp (ping only), tcp, clan, clan-integrity, clan-encrypt: both ends poll and never sleep; tcp-block: both
 // sleep in the kernel. Prints min, p50, p99 of round trips, or bytes per second as the receiver's
 // acknowledgement of the last byte ends the clock, and this end's processor time. The modes with keys take the
-// pre-shared key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (transport.py
+// pre-shared key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (net.py
 // does it all, with network namespaces).
 #include <fcntl.h>
 #include <netinet/in.h>

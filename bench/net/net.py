@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""The UDP link beside kernel TCP and a bare UDP socket, between two network namespaces.
+
+    clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS] [--no-loss] [--no-share]
+
+Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit on two processors
+and take turns: each row is measured once a round, and medians are printed, with the processor time of both ends for
+a gigabyte or a round trip. Then the bars: ratios of rows of the same run. Loss: nft drops 1 % of the packets of either
+direction at random. Share: ten streams through one token bucket of 400 Mbit/s, as many processes; Jain's index.
+Run it on a quiet machine.
+"""
+import argparse
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MTU = {"veth": 1500, "veth9000": 9000}
+STREAMS = ("stream", "stream-adaptive", "stream-sleep", "stream-encrypt")
+CLAN = ("clan", "clan-integrity", "clan-encrypt", *STREAMS)
+ROWS = [*(("ping", path, 64) for path in ("udp", "tcp", "tcp-block", *CLAN)),
+        *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN)),
+        *(("rdma", path, 1 << 20) for path in ("stream", "stream-encrypt"))]
+LOSSY = [("bulk", path, 1 << 18) for path in ("tcp-block", "stream", "stream-sleep")]
+TICKS = os.sysconf("SC_CLK_TCK")
+
+# What the rows are judged by: name, the row that is better if larger than 1, and the least ratio.
+BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
+        ("64 B: TCP / stream, polled", "ping tcp", "ping stream", 1.3),
+        ("64 B: blocking TCP / stream, polled", "ping tcp-block", "ping stream", 3),
+        ("64 B: blocking TCP / stream, both asleep", "ping tcp-block", "ping stream-sleep", 1),
+        ("bulk: stream / TCP", "bulk stream", "bulk tcp", 1),
+        ("RDMA write: / TCP", "rdma stream", "bulk tcp", 1),
+        ("bulk: encrypted / off", "bulk stream-encrypt", "bulk stream", 0.5),
+        ("bulk, 1 % lost: stream / TCP", "lossy stream", "lossy tcp-block", 1)]
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+@contextlib.contextmanager
+def network(over):
+    """Two prefixes for commands, the address of the first's end, and the names of the namespaces."""
+    if over == "loopback":
+        yield [], [], "127.0.0.1", []
+        return
+    names = [f"clannet{os.getpid()}{end}" for end in "ab"]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("link", "add", "va", "netns", names[0], "type", "veth", "peer", "name", "vb", "netns", names[1])
+        for name, device, address in zip(names, ("va", "vb"), ("10.77.0.1/24", "10.77.0.2/24")):
+            ip("-n", name, "link", "set", device, "mtu", str(MTU[over]))
+            ip("-n", name, "address", "add", address, "dev", device)
+            ip("-n", name, "link", "set", device, "up")
+        yield (*[["ip", "netns", "exec", name] for name in names], "10.77.0.1", names)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+def processor_seconds(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+@contextlib.contextmanager
+def running(command):
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(0.2)
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def program_of(path):
+    return os.path.join(HERE, "clan-net-stream" if path.startswith("stream") else "clan-net-transport")
+
+
+class Runner:
+    def __init__(self, net, seconds):
+        (self.serving, self.asking, self.address, self.names), self.seconds, self.port = net, seconds, 4000
+
+    def next_address(self):
+        self.port += 1
+        return f"{self.address}:{self.port}"
+
+    def once(self, kind, path, size):
+        """The figure of one row, and the processor seconds of both ends."""
+        to = self.next_address()
+        with running([*self.serving, "taskset", "-c", "0", program_of(path), "serve", path, to]) as server:
+            before = processor_seconds(server.pid)
+            command = [*self.asking, "taskset", "-c", "1", program_of(path), kind, path, to, str(size),
+                       str(self.seconds)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=self.seconds * 20 + 30)
+            server_time = processor_seconds(server.pid) - before
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed: {done.stdout}")
+        value = re.search(r"p50 ([\d.]+)|^([\d.]+) GB/s", done.stdout, re.M)
+        client_time = float(re.search(r"([\d.]+) s of processor", done.stdout)[1])
+        count = re.search(r"^(\d+) round trips", done.stdout, re.M)
+        figure = float(value[1] or value[2])
+        # Microseconds of a round trip, or seconds of a gigabyte; bulk sends as many GB as SECONDS.
+        work = int(count[1]) / 1e6 if count else self.seconds * (figure if kind == "rdma" else 1)
+        return figure, (client_time + server_time) / work
+
+    @contextlib.contextmanager
+    def loss(self):
+        rules = "table inet loss { chain in { type filter hook input priority 0; numgen random mod 100 == 0 drop; }; }"
+        for name in self.names:
+            subprocess.run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=rules, text=True, check=True)
+        try:
+            yield
+        finally:
+            for name in self.names:
+                subprocess.run(["ip", "netns", "exec", name, "nft", "delete", "table", "inet", "loss"], check=True)
+
+    def share(self, connections=10, seconds=4):
+        """Jain's index of streams that share a token bucket, and what they carried together, GB/s."""
+        subprocess.run(["tc", "-n", self.names[1], "qdisc", "add", "dev", "vb", "root", "tbf", "rate", "400mbit",
+                        "burst", "64k", "latency", "20ms"], check=True)
+        with contextlib.ExitStack() as stack:
+            program = program_of("stream")
+            targets = [self.next_address() for _ in range(connections)]
+            for to in targets:
+                stack.enter_context(running([*self.serving, program, "serve", "stream-sleep", to]))
+            clients = [subprocess.Popen([*self.asking, program, "flood", "stream-sleep", to, "65536", str(seconds)],
+                                        stdout=subprocess.PIPE, text=True) for to in targets]
+            rates = [float(re.search(r"^([\d.]+) GB/s", c.communicate(timeout=60)[0], re.M)[1]) for c in clients]
+        subprocess.run(["tc", "-n", self.names[1], "qdisc", "del", "dev", "vb", "root"], check=True)
+        return sum(rates) ** 2 / (len(rates) * sum(r * r for r in rates)), sum(rates)
+
+
+def print_row(over, name, values):
+    ping = name.startswith("ping")
+    figures = [v for v, _ in values]
+    print(f"{over:9} {name:22} {statistics.median(figures):8.3f} {'us  ' if ping else 'GB/s'}"
+          f"  {statistics.median(c for _, c in values):7.2f} {'us' if ping else 's '} of processor"
+          f"  ({' '.join(f'{v:.2f}' for v in figures)})")
+
+
+def print_bars(medians):
+    for name, larger, smaller, least in BARS:
+        if larger not in medians or smaller not in medians:
+            continue
+        ratio = medians[larger] / medians[smaller]
+        print(f"  {name:44} {ratio:5.2f}  (wanted {least:.2f}) {'met' if ratio >= least else 'MISSED'}")
+
+
+def measure(over, options):
+    found = {}
+    with network(over) as net:
+        runner = Runner(net, options.seconds)
+        for _ in range(options.rounds):
+            for kind, path, size in ROWS:
+                name = f"{kind} {path}"
+                if all(word in name for word in options.only):
+                    found.setdefault(name, []).append(runner.once(kind, path, size))
+        if net[3] and shutil.which("nft") and not options.no_loss:
+            with runner.loss():
+                for _ in range(options.rounds):
+                    for kind, path, size in LOSSY:
+                        found.setdefault(f"lossy {path}", []).append(runner.once(kind, path, size))
+        for name, values in found.items():
+            print_row(over, name, values)
+        print_bars({name: statistics.median(v for v, _ in values) for name, values in found.items()})
+        if net[3] and not options.no_share:
+            jain, total = runner.share()
+            print(f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90), {total * 8e3:.0f} Mbit/s together")
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="clan bench net", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clan", help=argparse.SUPPRESS)
+    parser.add_argument("--over", choices=["loopback", "veth", "veth9000"], action="append")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--only", nargs="*", default=[], help="words of the rows' names, as in `bulk clan`")
+    parser.add_argument("--no-loss", action="store_true")
+    parser.add_argument("--no-share", action="store_true")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        raise SystemExit("clan bench net makes network namespaces, which takes root")
+    with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key:  # made with mode 0600
+        key.write(secrets.token_hex(32))
+        key.flush()
+        os.environ["CLAN_KEY_FILE"] = key.name
+        for over in options.over or ["veth"]:
+            measure(over, options)
+
+
+if __name__ == "__main__":
+    main()

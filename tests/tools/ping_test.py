@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""`clan ping` reports the path to a program, and says in one sentence why there is none.
+
+    ping_test.py CLAN PEER [crypto]     (PEER: udp-host-peer)
+"""
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+
+def free_port():
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
+        s.bind(("::", 0))
+        return s.getsockname()[1]
+
+
+def ping(clan, *words):
+    return subprocess.run([clan, "ping", *words], capture_output=True, text=True, timeout=60)
+
+
+def complains(done, *words):
+    assert done.returncode == 1 and done.stdout == "", done
+    for word in words:
+        assert word in done.stderr, (word, done.stderr)
+
+
+def key_file(directory, name, letter, mode):
+    path = os.path.join(directory, name)
+    with open(path, "w") as file:
+        file.write(letter * 64)
+    os.chmod(path, mode)
+    return path
+
+
+def answers(clan, peer, words, key):
+    port = free_port()
+    child = subprocess.Popen([peer, "serve", str(port), *key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "ready\n"
+        done = ping(clan, f"127.0.0.1:{port}", "--count", "3", "--interval", "1", *words)
+        assert done.returncode == 0 and done.stderr == "", done
+        for word in ("3 round trips", "packets of up to", "lost", "window", f"127.0.0.1:{port}"):
+            assert word in done.stdout, (word, done.stdout)
+        if key:
+            other = key_file(os.path.dirname(key[0]), "other", "b", 0o600)
+            complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "500", "--key", other), "another key")
+            complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "3000", "--mode", "off"), "another security mode")
+    finally:
+        child.stdin.close()
+        child.wait()
+
+
+def main():
+    clan, peer, crypto = sys.argv[1], sys.argv[2], len(sys.argv) > 3
+    answers(clan, peer, ["--mode", "off"], [])
+    nobody = f"127.0.0.1:{free_port()}"
+    complains(ping(clan, nobody, "--mode", "off", "--timeout", "300"), "no answer", "firewall")
+    complains(ping(clan, nobody), "no file with the pre-shared key was named", "--key")
+    complains(ping(clan, "no-such-host.invalid", "--mode", "off"), "no such host")
+    with tempfile.TemporaryDirectory(prefix="clan-ping-") as directory:
+        complains(ping(clan, nobody, "--key", key_file(directory, "open", "a", 0o644)), "chmod 600")
+        if crypto:
+            answers(clan, peer, ["--key", os.path.join(directory, "key")], [key_file(directory, "key", "a", 0o600)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
