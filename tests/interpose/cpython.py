@@ -3,8 +3,8 @@
 
     cpython.py [--preload LIB] [--move-at-once] [--quick] [TEST…]
 
-Runs /usr/bin/python3.11 -m test (Debian's libpython3.11-testsuite), each test module first stock and then
-with LIB preloaded, and compares test case by test case. Reported are, of cases that pass stock:
+Runs /usr/bin/python3.11 -m test (Debian's libpython3.11-testsuite), each test module stock and, at the
+same time, with LIB preloaded, and compares test case by test case. Reported are, of cases that pass stock:
   - those without a result under the interposer, in a run that crashed, hung or went on
   - those that are skipped under it, also when they are tried again by themselves
   - those that fail, also when they are tried twice more by themselves: some of these tests time out on a busy
@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PYTHON = "/usr/bin/python3.11"
@@ -94,6 +95,13 @@ def run(module, library, limit, cases=()):
             os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(directory, ignore_errors=True)
     return out.decode(errors="replace"), ended
+
+
+def timed(function, *arguments):
+    """Its answer, and how many seconds it took."""
+    begin = time.monotonic()
+    answer = function(*arguments)
+    return answer, time.monotonic() - begin
 
 
 def results(text):
@@ -164,10 +172,13 @@ def crashed(how):
 
 def test(module, limit, library, at_once, flaky):
     """True when nothing is worse. `at_once`: and bytes went by shared memory. Adds to `flaky`."""
-    begin = time.monotonic()
-    out, ended = run(module, None, limit)
+    before = library.moved() if library else None
+    with ThreadPoolExecutor() as beside:  # most of these tests sleep: both runs at once
+        under = beside.submit(timed, run, module, library, limit) if library else None
+        (out, ended), took = timed(run, module, None, limit)
+        clan_run = under.result() if under else None
     stock = results(out)
-    line = f"{module}: stock {tell(count(stock))} ({ended}, {time.monotonic() - begin:.0f} s)"
+    line = f"{module}: stock {tell(count(stock))} ({ended}, {took:.0f} s)"
     if not library:
         passed = ended == "exit code 0" and count(stock).get("ok", 0) > 0
         print(("ok   " if passed else "FAIL ") + line, flush=True)
@@ -175,12 +186,10 @@ def test(module, limit, library, at_once, flaky):
             if result in LOST:
                 print(f"       {case}: {result}")
         return passed
-    begin = time.monotonic()
-    before = library.moved()
-    out, how = run(module, library, limit)
+    (out, how), took = clan_run
     clan = results(out)
     connections, by_memory = (now - then for now, then in zip(library.moved(), before))
-    line += f"; under CLAN {tell(count(clan))} ({how}, {time.monotonic() - begin:.0f} s, " \
+    line += f"; under CLAN {tell(count(clan))} ({how}, {took:.0f} s, " \
             f"{by_memory} bytes of {connections} streams by shared memory)"
     if at_once and module in USES_TCP and by_memory == 0:
         print("FAIL " + line + ": nothing moved", flush=True)
