@@ -49,6 +49,20 @@ function(clan_timeout seconds out)
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
 
+# clan_precompile(NAME HEADER...): parsed once for all sources of a target. Not in presets that would not notice a
+# missing include then: dev and tidy.
+function(clan_precompile name)
+  if(NOT CMAKE_CXX_CLANG_TIDY)
+    target_precompile_headers(${name} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
+# clan_test_flags(NAME): line tables are all that a failing test of a release needs of debug information; a quarter of
+# its compilation is the rest.
+function(clan_test_flags name)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
+endfunction()
+
 # clan_test_headers(NAME): what nearly every test includes, compiled once for all of them.
 function(clan_test_headers name)
   if(TARGET clan_test_pch AND NOT CMAKE_CXX_CLANG_TIDY)
@@ -98,6 +112,7 @@ function(clan_test name)
   if(TARGET clan_test_support)
     target_link_libraries(${name} PRIVATE clan_test_support)
   endif()
+  clan_test_flags(${name})
   clan_test_headers(${name})
   include(GoogleTest)
   gtest_discover_tests(${name} TEST_PREFIX ${ARG_LABEL}. DISCOVERY_MODE PRE_TEST

@@ -229,7 +229,7 @@ TEST(QueueEnd, WakesASleepingReceiver) {
   std::byte buffer[64];
   const std::uint64_t start = monotonic_ns();
   EXPECT_ERR(q.in->receive(buffer, 10'000), ESTALE);
-  EXPECT_LT(monotonic_ns() - start, 900'000'000u);
+  EXPECT_LT(monotonic_ns() - start, 5'000'000'000u);  // and not the ten seconds of the call
   ender.join();
 }
 

@@ -156,7 +156,7 @@ TEST(Poll, ItsTimeGoesOnWhileASocketMoves) {
     }
     EXPECT_EQ(got, 0);
     EXPECT_GE(took, 499);
-    EXPECT_LT(took, 650);
+    EXPECT_LT(took, 740);  // begun anew after 250 ms it would take 750
   }
 }
 

@@ -325,8 +325,12 @@ def a_pipe_that_the_other_end_refuses_is_given_up(world):
 # --- reasons -----------------------------------------------------------------------------------------
 
 def reasons_are_told_when_they_arise(world):
-    """By CLAN_LOG=info, in the words of `clan stat --all`."""
-    for settings, said in ((({"CLAN_EXCEPT": "1-65535"}, {}), "CLAN_EXCEPT; the connection stays on TCP"),
+    """By CLAN_LOG=info, in the words of `clan stat --all`; settings of CLAN_CONFIG's file count as the variables do."""
+    config = world.top / "settings"
+    config.write_text("# by a file\nCLAN_EXCEPT=1-65535\n")
+    config.chmod(0o644)
+    for settings, said in ((({}, {"CLAN_CONFIG": str(config)}), "CLAN_EXCEPT; the connection stays on TCP"),
+                           (({"CLAN_EXCEPT": "1-65535"}, {}), "CLAN_EXCEPT; the connection stays on TCP"),
                            (({}, {"CLAN_ONLY": "1"}), "CLAN_ONLY; the connection stays on TCP"),
                            (({}, {"CLAN_DISABLE": "1"}), "CLAN_DISABLE; connections stay on TCP"),
                            (({"preload": False}, {}), "the other end runs without CLAN"),
@@ -334,6 +338,9 @@ def reasons_are_told_when_they_arise(world):
         ends = world.talk(((), ()), settings, rounds=200)
         programs.require(said in world.said(), f"{settings}: {world.said()}")
         world.expect(on_tcp, f"{settings}", *ends)
+    # A list that does not name the connection leaves it alone: it moves.
+    for settings in (({"CLAN_EXCEPT": "1"}, {}), ({}, {"CLAN_ONLY": "1-65535"})):
+        world.expect(moved, f"{settings}", *world.talk(((), ()), settings, rounds=200))
 
 
 # --- programs of another C library -------------------------------------------------------------------
