@@ -66,6 +66,8 @@ class Soak:
         except subprocess.TimeoutExpired:
             raise Wrong(f"a client ({kind}) hangs") from None
         self.run.started.remove(process)
+        if process.returncode == -signal.SIGTERM:
+            return  # it had not begun
         require(process.returncode == 0, f"a client ({kind}) ended with {process.returncode}: {err[-400:]}")
         done, errors = map(int, out.split())
         self.worked[kind] += done
