@@ -22,7 +22,7 @@ import tempfile
 import time
 
 MAGIC = 0x31657069702D6E63
-VERSION = 3
+VERSION = 4
 PAGE = 4096
 END = 64, 64 + 512  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end

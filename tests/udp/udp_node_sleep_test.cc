@@ -31,10 +31,10 @@ Context sleeping_context() {
 class SleepTest : public testing::Test {
  protected:
   std::pair<Stream, Stream> connect() {
-    auto client = must(Stream::connect(b_, name("sleep").c_str(), 10'000));
+    auto client = must(Stream::connect(b_, name(service_), 10'000));
     return {std::move(client), must(listener_.accept(10'000))};
   }
-  std::string name(const char* service) const {
+  std::string name(const std::string& service) const {
     return "udp:127.0.0.1:" + std::to_string(a_.network_port()) + "/" + service;
   }
   // Echoes single bytes until the peer closes.
@@ -52,7 +52,8 @@ class SleepTest : public testing::Test {
   }
 
   Context a_ = sleeping_context(), b_ = sleeping_context();
-  Listener listener_ = must(Listener::create(a_, "sleep"));
+  const std::string service_ = unique_name("sleep");
+  Listener listener_ = must(Listener::create(a_, service_));
 };
 
 TEST_F(SleepTest, TwoThreadsThatSleepAreServedByTheOneInCharge) {
@@ -124,9 +125,10 @@ TEST_F(SleepTest, ADriverThreadTakesOverFromThreadsThatDoNotComeBack) {
 }
 
 TEST_F(SleepTest, AMessageEndpointFetchesWhileItSleeps) {
-  auto server = must(MessageEndpoint::create(a_, "sleep-messages"));
+  const std::string messages = unique_name("sleep-messages");
+  auto server = must(MessageEndpoint::create(a_, messages));
   auto client = must(MessageEndpoint::create(b_));
-  auto peer = must(client.connect(name("sleep-messages").c_str(), 10'000));
+  auto peer = must(client.connect(name(messages), 10'000));
   std::thread answers([&] {
     std::vector<std::byte> buffer(2'000);
     for (int i = 0; i < 300; ++i) {
