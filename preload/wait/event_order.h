@@ -7,13 +7,11 @@
 // among themselves. Of the others the kernel tells only their own order, and that they became ready
 // after it was last asked. Between the two kinds stands:
 //
-//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was
-//   rung. A socket
-//     that has moved and whose news are still TCP's (its bytes, its end) stands there itself, as a
+//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was rung. A
+//     socket that has migrated and whose news are still TCP's (its bytes, its end) stands there itself, as a
 //     plain one
-//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor
-//   that became ready
-//     since the kernel was last asked is put there.
+//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor that
+//     became ready since the kernel was last asked is put there.
 //
 // So the writes of one thread are told in their order. Of two threads that know nothing of each
 // other no order is known, nor is there one.
