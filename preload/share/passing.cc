@@ -26,9 +26,11 @@
 #include "share/fd_events.h"
 #include "share/slot_table.h"
 #include "state/fd_table.h"
+#include "state/kept_pipes.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "stream/close.h"
 
 namespace clan::preload {
 namespace {
@@ -166,6 +168,11 @@ void not_sent(int fd) {
   if (Held s = hold(fd)) {
     s->shared() ? (void)s->mine().words[clan::socket_face::kHolders].fetch_sub(1) : take_off_its_way(*s);
   }
+}
+
+void close_passed(int fd, Socket& s, bool others) {
+  if (s.followed.load(std::memory_order_relaxed)) keep_for_receivers(s);  // relaxed: this process has passed it on
+  shared_close(fd, s, others);
 }
 
 }  // namespace clan::preload

@@ -15,6 +15,8 @@
 
 namespace clan::preload {
 
+struct Socket;
+
 /// A descriptor from another process, by the AF_UNIX socket `through`: if its connection has moved, follows
 /// it; if not, it may move when all who have it know of each other. `peeked`: it will be received again.
 void adopt_passed(int fd, int through, bool peeked);
@@ -24,5 +26,8 @@ void pass_on(int fd, int through);
 
 /// It has not been sent.
 void not_sent(int fd);
+
+/// See shared_close(); a pipe that a receiver has to find stays.
+void close_passed(int fd, Socket& s, bool others);
 
 }  // namespace clan::preload

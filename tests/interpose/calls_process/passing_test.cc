@@ -37,6 +37,40 @@ TEST(Passing, AMovedConnectionGoesOnAtTheReceiver) {
   ::close(listening);
 }
 
+// Then no process but the sender has the memory, and the sender closes before the receiver has looked.
+TEST(Passing, WhatAnEndWroteBeforeItClosedIsReadByTheReceiver) {
+  const int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  ASSERT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&name), sizeof(sa_family_t)), 0);
+  ASSERT_EQ(::listen(listening, 1), 0);
+  socklen_t size = sizeof name;
+  ASSERT_EQ(::getsockname(listening, reinterpret_cast<sockaddr*>(&name), &size), 0);
+  int go[2];
+  ASSERT_EQ(::pipe(go), 0);
+  const pid_t receiver = child([&] {
+    const int through = ::accept(listening, nullptr, nullptr);
+    char byte;
+    if (::read(go[0], &byte, 1) != 1) return 1;
+    const int fd = take(through);
+    if (fd < 0) return 2;
+    std::string all;
+    char buffer[100];
+    for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
+    return all == "last words" ? 0 : 3;
+  });
+  Pair pair;
+  put(pair.near, "last words");
+  pair.close_near();
+  const int through = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::connect(through, reinterpret_cast<const sockaddr*>(&name), size), 0);
+  ASSERT_TRUE(pass(through, pair.far));
+  pair.close_far();
+  ASSERT_EQ(::write(go[1], "x", 1), 1);
+  EXPECT_EQ(result_of(receiver), 0);
+  for (const int fd : {listening, through, go[0], go[1]}) ::close(fd);
+}
+
 /// A child that takes a connection from `two[1]` and echoes on it: by exec if it is given an environment.
 pid_t receiver_of(const int (&two)[2], char* const* environment = nullptr) {
   return child([&] {
