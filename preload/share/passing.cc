@@ -159,6 +159,7 @@ void pass_on(int fd, int through) {
   leave_to_others(fd, *s);
   if (s->shared()) {
     s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
+    s->passed.store(true, std::memory_order_relaxed);           // relaxed: for this process, which closes after it
   } else {
     never_move(fd, *s);
   }
@@ -171,7 +172,8 @@ void not_sent(int fd) {
 }
 
 void close_passed(int fd, Socket& s, bool others) {
-  if (s.followed.load(std::memory_order_relaxed)) keep_for_receivers(s);  // relaxed: this process has passed it on
+  // relaxed: this process has passed it on
+  s.passed.load(std::memory_order_relaxed) ? keep_for_receivers(s) : sweep_kept();
   shared_close(fd, s, others);
 }
 

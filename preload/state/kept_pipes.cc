@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 
@@ -19,6 +20,8 @@ namespace clan::preload {
 namespace {
 
 constexpr int kMost = 16;
+
+constinit std::atomic<int> count{0};  ///< written under the lock
 
 struct Kept {
   const PipePage* page = nullptr;  ///< null: free
@@ -36,6 +39,7 @@ struct Kept {
     if (is_here()) sys::close(memfd);
     sys::munmap(const_cast<PipePage*>(page), sizeof(PipePage));
     page = nullptr;
+    count.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a hint to those without the lock
   }
   bool is_wanted() const {
     // relaxed: a count, by which nothing else is published
@@ -82,6 +86,15 @@ void keep_for_receivers(const Socket& s) {
     return;
   }
   oldest() = {static_cast<const PipePage*>(page), memfd, s.pipe.end(), s.pipe.inode(), ++number};
+  count.fetch_add(1, std::memory_order_relaxed);  // relaxed: as above
+}
+
+void sweep_kept() {
+  if (kept_pipes() == 0) return;
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  std::unique_lock guard(lock, std::try_to_lock);
+  if (guard.owns_lock()) sweep();
 }
 
 int close_kept(unsigned first, unsigned last, bool already_closed) {
@@ -100,10 +113,6 @@ int close_kept(unsigned first, unsigned last, bool already_closed) {
   return closed;
 }
 
-int kept_pipes() {
-  int n = 0;
-  for (const Kept& k : kept) n += k.page != nullptr;
-  return n;
-}
+int kept_pipes() { return count.load(std::memory_order_relaxed); }  // relaxed: a hint
 
 }  // namespace clan::preload

@@ -57,6 +57,7 @@ TEST(Passing, WhatAnEndWroteBeforeItClosedIsReadByTheReceiver) {
     std::string all;
     char buffer[100];
     for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
+    ::close(fd);
     return all == "last words" ? 0 : 3;
   });
   Pair pair;
