@@ -70,9 +70,14 @@ void serve_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes)
   (void)stream.recv({&end, 1});
 }
 
+// A name for each server, of which a host runs several at once.
+std::string service_at(const std::string& address) {
+  return "bench-" + address.substr(address.rfind(':') + 1);
+}
+
 void serve(const std::string& path, const std::string& address) {
   auto context = make_context(path, address);
-  auto listener = must(clan::Listener::create(context, "bench"));
+  auto listener = must(clan::Listener::create(context, service_at(address)));
   for (;;) {
     auto stream = must(listener.accept());
     std::uint64_t request[2];
@@ -125,7 +130,7 @@ void run_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes, s
 void run(const std::string& role, const std::string& path, const std::string& address,
          std::size_t bytes, double seconds) {
   auto context = make_context(path, "");
-  auto stream = must(clan::Stream::connect(context, "udp:" + address + "/bench", 10'000));
+  auto stream = must(clan::Stream::connect(context, "udp:" + address + "/" + service_at(address), 10'000));
   std::vector<std::byte> buffer(bytes);
   const auto total = static_cast<std::uint64_t>(seconds * 1e9) / bytes * bytes;
   const std::uint64_t request[2] = {bytes, role == "ping"    ? 0
