@@ -15,6 +15,8 @@
 
 #include <cstdarg>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "calls/interpose.h"
 #include "os/real.h"
@@ -26,8 +28,57 @@ using namespace clan::preload;
 
 namespace {
 
-long plain(long number, const long (&a)[6]) {
+using Arguments = long[6];
+
+long plain(long number, const Arguments& a) {
   return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+template <typename T>
+T argument(long word) {
+  if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(word);
+  else return static_cast<T>(word);
+}
+template <typename Result, typename... T, std::size_t... I>
+long call(Result (*function)(T...), const Arguments& a, std::index_sequence<I...>) {
+  return function(argument<T>(a[I])...);
+}
+/// The call by its name with the arguments that it has by its number.
+template <typename Result, typename... T>
+long call(Result (*function)(T...), const Arguments& a) {
+  return call(function, a, std::index_sequence_for<T...>{});
+}
+/// fcntl() and ioctl().
+template <typename Command>
+long call(int (*function)(int, Command, ...), const Arguments& a) {
+  return function(argument<int>(a[0]), argument<Command>(a[1]), argument<void*>(a[2]));
+}
+
+/// A child that comes back here, on the caller's stack.
+bool forks(long number, const Arguments& a) {
+  if (number == SYS_fork) return true;
+  if (number == SYS_clone) return (a[0] & CLONE_VM) == 0 && a[1] == 0;
+  clone_args how{};
+  if (a[0] == 0 || static_cast<std::size_t>(a[1]) < CLONE_ARGS_SIZE_VER0) return false;
+  std::memcpy(&how, argument<void*>(a[0]), CLONE_ARGS_SIZE_VER0);
+  return (how.flags & CLONE_VM) == 0 && how.stack == 0;
+}
+bool starts_sandbox(long number, const Arguments& a) {
+  if (number == SYS_prctl) return a[0] == PR_SET_SECCOMP;
+  return a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER;
+}
+
+long pselect6(const Arguments& a) {
+  // The last argument is a mask and its size.
+  const auto* mask = argument<const sigset_t* const*>(a[5]);
+  return ::pselect(argument<int>(a[0]), argument<fd_set*>(a[1]), argument<fd_set*>(a[2]), argument<fd_set*>(a[3]),
+                   argument<const timespec*>(a[4]), mask != nullptr ? *mask : nullptr);
+}
+// The offset is in two words, of which the first has all of it here.
+template <typename Function>
+long at_offset(Function* function, const Arguments& a) {
+  const Arguments with_one_word{a[0], a[1], a[2], a[3], a[5], 0};
+  return call(function, with_one_word);
 }
 
 }  // namespace
@@ -35,128 +86,31 @@ long plain(long number, const long (&a)[6]) {
 CLAN_INTERPOSE long syscall(long number, ...) {
   va_list list;
   va_start(list, number);
-  long a[6];
-  for (long& argument : a) argument = va_arg(list, long);
+  Arguments a;
+  for (long& word : a) word = va_arg(list, long);
   va_end(list);
-  const auto fd = static_cast<int>(a[0]);
-  auto* p1 = reinterpret_cast<void*>(a[1]);
-  const auto n2 = static_cast<std::size_t>(a[2]);
   switch (number) {
-    case SYS_seccomp:
-      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) enter_sandbox();
-      break;
-    case SYS_prctl:
-      if (a[0] == PR_SET_SECCOMP) enter_sandbox();
-      break;
-    case SYS_clone:
-      // On a stack of its own the child does not come back here.
-      if ((a[0] & CLONE_VM) == 0 && a[1] == 0) return forked_by([&] { return plain(number, a); });
-      break;
-    case SYS_clone3: {
-      clone_args how{};
-      const bool known = p1 != nullptr && n2 >= CLONE_ARGS_SIZE_VER0;
-      if (known) std::memcpy(&how, p1, CLONE_ARGS_SIZE_VER0);
-      if (known && (how.flags & CLONE_VM) == 0 && how.stack == 0) {
-        return forked_by([&] { return plain(number, a); });
-      }
-      break;
-    }
-    case SYS_io_uring_setup: return ring_setup(static_cast<unsigned>(a[0]), p1);
+#define CLAN_NUMBERED(result, name, parameters, number, test) \
+  case number: return call(&::name, a);
+#include "calls.def"
+    case SYS_preadv2: return at_offset(&::preadv2, a);
+    case SYS_pwritev2: return at_offset(&::pwritev2, a);
+    case SYS_pselect6: return pselect6(a);
+    case SYS_prlimit64: return call(&::prlimit, a);
+    case SYS_execveat: return call(&::execveat, a);
+    case SYS_io_uring_setup: return ring_setup(argument<unsigned>(a[0]), argument<void*>(a[1]));
     case SYS_io_uring_register:
-      return ring_register(fd, static_cast<unsigned>(a[1]), reinterpret_cast<void*>(a[2]),
-                           static_cast<unsigned>(a[3]));
-    case SYS_read: return ::read(fd, p1, n2);
-    case SYS_write: return ::write(fd, p1, n2);
-    case SYS_readv: return ::readv(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]));
-    case SYS_writev: return ::writev(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]));
-    case SYS_recvfrom:
-      return ::recvfrom(fd, p1, n2, static_cast<int>(a[3]), reinterpret_cast<sockaddr*>(a[4]),
-                        reinterpret_cast<socklen_t*>(a[5]));
-    case SYS_sendto:
-      return ::sendto(fd, p1, n2, static_cast<int>(a[3]), reinterpret_cast<const sockaddr*>(a[4]),
-                      static_cast<socklen_t>(a[5]));
-    case SYS_recvmsg: return ::recvmsg(fd, static_cast<msghdr*>(p1), static_cast<int>(a[2]));
-    case SYS_sendmsg: return ::sendmsg(fd, static_cast<const msghdr*>(p1), static_cast<int>(a[2]));
-    case SYS_recvmmsg:
-      return ::recvmmsg(fd, static_cast<mmsghdr*>(p1), static_cast<unsigned>(a[2]), static_cast<int>(a[3]),
-                        reinterpret_cast<timespec*>(a[4]));
-    case SYS_sendmmsg:
-      return ::sendmmsg(fd, static_cast<mmsghdr*>(p1), static_cast<unsigned>(a[2]), static_cast<int>(a[3]));
-    case SYS_preadv2:
-      return ::preadv2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3],
-                       static_cast<int>(a[5]));
-    case SYS_pwritev2:
-      return ::pwritev2(fd, static_cast<const iovec*>(p1), static_cast<int>(a[2]), a[3],
-                        static_cast<int>(a[5]));
-    case SYS_sendfile:
-      return ::sendfile(fd, static_cast<int>(a[1]), reinterpret_cast<off_t*>(a[2]),
-                        static_cast<std::size_t>(a[3]));
-    case SYS_splice:
-      return ::splice(fd, static_cast<off64_t*>(p1), static_cast<int>(a[2]), reinterpret_cast<off64_t*>(a[3]),
-                      static_cast<std::size_t>(a[4]), static_cast<unsigned>(a[5]));
-    case SYS_getsockopt:
-      return ::getsockopt(fd, static_cast<int>(a[1]), static_cast<int>(a[2]), reinterpret_cast<void*>(a[3]),
-                          reinterpret_cast<socklen_t*>(a[4]));
-    case SYS_setsockopt:
-      return ::setsockopt(fd, static_cast<int>(a[1]), static_cast<int>(a[2]), reinterpret_cast<void*>(a[3]),
-                          static_cast<socklen_t>(a[4]));
-    case SYS_ppoll:
-      return ::ppoll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]),
-                     reinterpret_cast<const timespec*>(a[2]), reinterpret_cast<const sigset_t*>(a[3]));
-    case SYS_pselect6: {
-      // The last argument is a mask and its size.
-      const auto* mask = reinterpret_cast<const sigset_t* const*>(a[5]);
-      return ::pselect(fd, static_cast<fd_set*>(p1), reinterpret_cast<fd_set*>(a[2]),
-                       reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<const timespec*>(a[4]),
-                       mask != nullptr ? *mask : nullptr);
-    }
-    case SYS_epoll_pwait2:
-      return ::epoll_pwait2(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]),
-                            reinterpret_cast<const timespec*>(a[3]), reinterpret_cast<const sigset_t*>(a[4]));
-    case SYS_prlimit64:
-      return ::prlimit(static_cast<pid_t>(a[0]), static_cast<__rlimit_resource>(a[1]),
-                       reinterpret_cast<const rlimit*>(a[2]), reinterpret_cast<rlimit*>(a[3]));
-    case SYS_execve:
-      return ::execve(reinterpret_cast<const char*>(a[0]), static_cast<char* const*>(p1),
-                      reinterpret_cast<char* const*>(a[2]));
-    case SYS_execveat:
-      return ::execveat(fd, static_cast<const char*>(p1), reinterpret_cast<char* const*>(a[2]),
-                        reinterpret_cast<char* const*>(a[3]), static_cast<int>(a[4]));
-    case SYS_close_range:
-      return ::close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]), static_cast<int>(a[2]));
-    case SYS_close: return ::close(fd);
-    case SYS_shutdown: return ::shutdown(fd, static_cast<int>(a[1]));
-    case SYS_dup: return ::dup(fd);
-    case SYS_dup3: return ::dup3(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
-    case SYS_socket: return ::socket(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
-    case SYS_bind: return ::bind(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
-    case SYS_listen: return ::listen(fd, static_cast<int>(a[1]));
-    case SYS_getsockname:
-      return ::getsockname(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
-    case SYS_getpeername:
-      return ::getpeername(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
-    case SYS_accept4:
-      return ::accept4(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]),
-                       static_cast<int>(a[3]));
-    case SYS_accept: return ::accept(fd, static_cast<sockaddr*>(p1), reinterpret_cast<socklen_t*>(a[2]));
-    case SYS_connect: return ::connect(fd, static_cast<const sockaddr*>(p1), static_cast<socklen_t>(a[2]));
-    case SYS_epoll_ctl:
-      return ::epoll_ctl(fd, static_cast<int>(a[1]), static_cast<int>(a[2]),
-                         reinterpret_cast<epoll_event*>(a[3]));
-    case SYS_epoll_pwait:
-      return ::epoll_pwait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]), static_cast<int>(a[3]),
-                           reinterpret_cast<const sigset_t*>(a[4]));
-    case SYS_ioctl: return ::ioctl(fd, static_cast<unsigned long>(a[1]), reinterpret_cast<void*>(a[2]));
-    case SYS_fcntl: return ::fcntl(fd, static_cast<int>(a[1]), reinterpret_cast<void*>(a[2]));
-    case SYS_fork: return forked_by([&] { return plain(number, a); });
-    case SYS_poll:
-      return ::poll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]), static_cast<int>(a[2]));
-    case SYS_dup2: return ::dup2(fd, static_cast<int>(a[1]));
-    case SYS_select:
-      return ::select(fd, static_cast<fd_set*>(p1), reinterpret_cast<fd_set*>(a[2]),
-                      reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<timeval*>(a[4]));
-    case SYS_epoll_wait:
-      return ::epoll_wait(fd, static_cast<epoll_event*>(p1), static_cast<int>(a[2]), static_cast<int>(a[3]));
+      return ring_register(argument<int>(a[0]), argument<unsigned>(a[1]), argument<void*>(a[2]),
+                           argument<unsigned>(a[3]));
+    case SYS_seccomp:
+    case SYS_prctl:
+      if (starts_sandbox(number, a)) enter_sandbox();
+      break;
+    case SYS_fork:
+    case SYS_clone:
+    case SYS_clone3:
+      if (forks(number, a)) return forked_by([&] { return plain(number, a); });
+      break;
     default: break;
   }
   return plain(number, a);

@@ -21,7 +21,7 @@ namespace sys = clan::preload::sys;
 
 CLAN_OWN pid_t getpid() noexcept { return static_cast<pid_t>(sys::call(SYS_getpid)); }
 CLAN_OWN uid_t geteuid() noexcept { return static_cast<uid_t>(sys::call(SYS_geteuid)); }
-// Declared before with a visibility of its own, so exports.map hides this one.
+// Declared before with a visibility of its own, so the list of exports hides this one.
 extern "C" int sched_yield() noexcept { return static_cast<int>(sys::call(SYS_sched_yield)); }
 CLAN_OWN int access(const char* path, int mode) noexcept {
   return static_cast<int>(sys::call(SYS_access, path, mode));

@@ -1,10 +1,23 @@
 #include "os/real.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/timerfd.h>
 
 #include <atomic>
+
 namespace clan::preload {
 namespace {
+
+// Parameters and results are those of the C library's headers.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#define CLAN_CALL(result, name, parameters, test) \
+  [[maybe_unused]] constexpr result(*declared_##name) parameters = &::name;
+#include "calls.def"
+#pragma GCC diagnostic pop
 
 Real table;
 std::atomic<bool> ready{false};
@@ -16,9 +29,8 @@ void look_up(Function*& function, const char* name) {
 
 void fill() {
   // Two threads may do this at once: both store the same values.
-#define CLAN_X(result, name, parameters) look_up(table.name, #name);
-  CLAN_REAL_FUNCTIONS(CLAN_X)
-#undef CLAN_X
+#define CLAN_CALL(result, name, parameters, test) look_up(table.name, #name);
+#include "calls.def"
   ready.store(true, std::memory_order_release);  // PAIR preload.real: publishes the table
 }
 

@@ -11,7 +11,8 @@
     atomics          no operation on an atomic without a memory order
     mirrors          every source has a mirrored test
     named_tests      every test that a README or a document names exists
-    exports          NM LIBRARY NAME...|@FILE: the library exports exactly these names
+    calls            every interposed call is used by the test that preload/calls.def names
+    exports          NM LIBRARY NAME...|@calls: the library exports exactly these names, or those of preload/calls.def
 
 exceptions.txt beside this script holds `RULE what`, a line each. An exception that is not needed any more is
 a violation too: the list only shrinks.
@@ -282,12 +283,24 @@ def named_tests(root):
 
 # --- exports --------------------------------------------------------------------------------------------
 
+CALL = re.compile(r"^CLAN_(?:SECOND\(|(?:CALL|NUMBERED)\([^,]*, )(\w+),[^\"]*\"([^\"]*)\"\)", re.M)
+
+
+def interposed_calls(root):
+    """(name, test) of each entry of preload/calls.def."""
+    return CALL.findall((root / "preload/calls.def").read_text())
+
+
+def calls(root):
+    for name, test in interposed_calls(root):
+        path = root / "tests/interpose" / test
+        text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.DOTALL) if path.is_file() else ""
+        if not re.search(rf"(?<![\w.>]){name}\b", text):
+            yield name, f"preload/calls.def: {name}() is not used by {path.relative_to(root)}"
+
+
 def exports(root, nm, library, *names):
-    wanted = set(names)
-    for name in [n for n in names if n.startswith("@")]:
-        wanted.remove(name)
-        wanted.update(line.split("#")[0].strip() for line in lines_of(root / name[1:]))
-    wanted.discard("")
+    wanted = {name for name, _ in interposed_calls(root)} if names == ("@calls",) else set(names)
     text = subprocess.run([nm, "-D", "--defined-only", "--format=posix", library], check=True,
                           capture_output=True, text=True).stdout
     found = {line.split()[0].split("@")[0] for line in text.splitlines() if line.split()[1] not in "A"}
@@ -299,7 +312,7 @@ def exports(root, nm, library, *names):
 
 
 RULES = {rule.__name__: rule
-         for rule in (includes, files, functions, orders, atomics, mirrors, named_tests, exports)}
+         for rule in (includes, files, functions, orders, atomics, mirrors, named_tests, calls, exports)}
 
 
 def exceptions(path, rule):

@@ -18,6 +18,13 @@ PROVIDER = """
 | high | all others | low middle | |
 """
 
+CALLS_DEF = """// CLAN_CALL(result, name, parameters, test) is not one
+CLAN_NUMBERED(ssize_t, read, (int, void*, size_t), SYS_read, "a_test.cc")
+CLAN_CALL(int, pipe, (int*),
+          "a_test.cc")
+CLAN_SECOND(__read, "a_test.cc")
+"""
+
 
 class Rules(unittest.TestCase):
     def check(self, rule, files, listed=()):
@@ -137,6 +144,15 @@ int c(void)
             with self.subTest(text):
                 self.assert_one("named_tests", {**tests, "docs/a.md": text + "\n"}, "is not there")
 
+    def test_each_interposed_call_is_used_by_its_test(self):
+        tree = {"preload/calls.def": CALLS_DEF}
+        uses = {"read": "read(fd, p, n);", "pipe": "::pipe(ends); // read()", "__read": "__read(fd, p, n);"}
+        self.assertEqual(self.check("calls", {**tree, "tests/interpose/a_test.cc": "\n".join(uses.values())}), [])
+        for missing in uses:
+            with self.subTest(missing):
+                text = "\n".join(use for call, use in uses.items() if call != missing)
+                self.assert_one("calls", {**tree, "tests/interpose/a_test.cc": text}, f"{missing}() is not used")
+
     def test_every_rule_has_its_ctest(self):
         text = (Path(__file__).resolve().parent / "CMakeLists.txt").read_text()
         for rule in rules.RULES:
@@ -150,13 +166,16 @@ class Exports(unittest.TestCase):
             nm = root / "nm"
             nm.write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(f"'{line}'" for line in lines) + "\n")
             nm.chmod(0o755)
-            (root / "list.txt").write_text("# calls\nread\nwrite # and its kin\n")
+            (root / "preload").mkdir()
+            (root / "preload/calls.def").write_text(CALLS_DEF)
             return list(rules.check(root, "exports", [str(nm), "library.so", *names]))
 
     def test_exactly_the_list(self):
-        self.assertEqual(self.check(["@list.txt"], ["read T 1 2", "write@@V1 W 1 2", "V1 A 0"]), [])
-        self.assertIn("exports send", self.check(["@list.txt"], ["read T", "write T", "send T"])[0])
-        self.assertIn("does not export write", self.check(["@list.txt"], ["read T"])[0])
+        for names in (["@calls"], ["read", "pipe", "__read"]):
+            with self.subTest(names):
+                self.assertEqual(self.check(names, ["read T 1 2", "pipe T", "__read@@V1 W 1 2", "V1 A 0"]), [])
+                self.assertIn("exports send", self.check(names, ["read T", "pipe T", "__read T", "send T"])[0])
+                self.assertIn("does not export pipe", self.check(names, ["read T", "__read T"])[0])
 
 
 if __name__ == "__main__":
