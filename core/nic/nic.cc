@@ -10,7 +10,6 @@
 namespace clan::nic {
 
 using shm::ApertureEntry;
-using shm::TripwireEntry;
 
 std::uint64_t key_image(const RdmaCookie& cookie) {
   // Everything the cookie promises is under the key, so no field can be changed without it.
@@ -59,80 +58,91 @@ Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
 
 Nic::~Nic() = default;
 
+// No other live aperture of the same memory may be `conflicting`.
+template <typename Conflicting>
+bool Nic::any_other(const ApertureSpec& spec, Conflicting&& conflicting) const {
+  return std::any_of(apertures_.begin(), apertures_.end(), [&](const LocalAperture& other) {
+    return other.live && other.spec.block == spec.block && conflicting(other.spec);
+  });
+}
+
+// Of CLAN memory, sealed as peers may map it.
+Result<MemoryBlock::Backing> Nic::prepare_backing(const ApertureSpec& spec) {
+  MemoryBlock& block = *spec.block;
+  if (!block.contains(spec.base, spec.length)) return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
+  const auto offset = static_cast<std::uint64_t>(spec.base - block.data());
+  if (!includes(spec.rights, Rights::kWrite)) {
+    // A peer maps whole pages, so "read only" holds for all of a memory or for none of it.
+    if (any_other(spec, [](const ApertureSpec& other) { return includes(other.rights, Rights::kWrite); })) {
+      return Error{EBUSY, "this CLAN memory is exported for writing; use another one"};
+    }
+    if (auto s = block.seal_read_only(); !s) return s.error();
+  } else if (block.read_only()) {
+    return Error{EPERM, "this CLAN memory has been exported read-only; use another one"};
+  }
+  const MemoryBlock::Backing* backing = block.find(offset, spec.length);
+  if (backing == nullptr) {
+    // Parts of the range have been revoked before; give it one memory again.
+    const auto overlaps = [&](const ApertureSpec& other) {
+      return other.base < spec.base + spec.length && spec.base < other.base + other.length;
+    };
+    if (any_other(spec, overlaps)) {
+      return Error{EBUSY, "the aperture overlaps one whose memory is split by a revocation"};
+    }
+    if (auto s = block.replace(offset, spec.length); !s) return s.error();
+    backing = block.find(offset, spec.length);
+  }
+  if (!block.read_only()) {
+    if (auto s = block.seal_shared(offset, spec.length); !s) return s.error();
+  }
+  return *backing;
+}
+
+Result<std::uint32_t> Nic::take_aperture() {
+  if (!free_apertures_.empty()) {
+    const std::uint32_t index = free_apertures_.front();
+    free_apertures_.pop_front();
+    return index;
+  }
+  if (apertures_.size() >= shm::kMaxApertures) return Error{ENOSPC, "65536 apertures are exported already"};
+  apertures_.emplace_back();
+  return static_cast<std::uint32_t>(apertures_.size() - 1);
+}
+
 Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
   if (spec.base == nullptr || spec.length == 0) return Error{EINVAL, "export of an empty aperture"};
   if (spec.rights == Rights::kNone) return Error{EINVAL, "export without rights"};
   std::lock_guard lock(mutex_);
-  std::uint64_t memory_id = 0;
-  std::uint64_t memory_offset = 0;
+  MemoryBlock::Backing memory;
   if (spec.block) {
-    if (!spec.block->contains(spec.base, spec.length)) {
-      return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
-    }
-    auto offset = static_cast<std::uint64_t>(spec.base - spec.block->data());
-    if (!includes(spec.rights, Rights::kWrite)) {
-      // A peer maps whole pages, so "read only" holds for all of a memory or for none of it.
-      for (const LocalAperture& other : apertures_) {
-        if (other.live && other.spec.block == spec.block &&
-            includes(other.spec.rights, Rights::kWrite)) {
-          return Error{EBUSY, "this CLAN memory is exported for writing; use another one"};
-        }
-      }
-      if (auto s = spec.block->seal_read_only(); !s) return s.error();
-    } else if (spec.block->read_only()) {
-      return Error{EPERM, "this CLAN memory has been exported read-only; use another one"};
-    }
-    const MemoryBlock::Backing* backing = spec.block->find(offset, spec.length);
-    if (backing == nullptr) {
-      // Parts of the range have been revoked before; give it one memory again.
-      for (const LocalAperture& other : apertures_) {
-        if (other.live && other.spec.block == spec.block &&
-            other.spec.base < spec.base + spec.length &&
-            spec.base < other.spec.base + other.spec.length) {
-          return Error{EBUSY, "the aperture overlaps one whose memory is split by a revocation"};
-        }
-      }
-      if (auto s = spec.block->replace(offset, spec.length); !s) return s.error();
-      backing = spec.block->find(offset, spec.length);
-    }
-    if (!spec.block->read_only()) {
-      if (auto s = spec.block->seal_shared(offset, spec.length); !s) return s.error();
-    }
-    memory_id = backing->id;
-    memory_offset = backing->offset;
+    auto backing = prepare_backing(spec);
+    if (!backing) return backing.error();
+    memory = *backing;
   }
-  std::uint32_t index;
-  if (!free_apertures_.empty()) {
-    index = free_apertures_.front();
-    free_apertures_.pop_front();
-  } else if (apertures_.size() < shm::kMaxApertures) {
-    index = static_cast<std::uint32_t>(apertures_.size());
-    apertures_.emplace_back();
-  } else {
-    return Error{ENOSPC, "65536 apertures are exported already"};
-  }
-  LocalAperture& local = apertures_[index];
+  auto index = take_aperture();
+  if (!index) return index.error();
+  LocalAperture& local = apertures_[*index];
   local.spec = spec;
   local.key = keys_.next();
-  local.memory_id = memory_id;
+  local.memory_id = memory.id;
   local.live = true;
 
-  ApertureEntry& entry = tables_->apertures[index];
-  std::uint64_t generation = entry.generation.load(std::memory_order_relaxed) + 1;
+  ApertureEntry& entry = tables_->apertures[*index];
+  const std::uint64_t generation = entry.generation.load(std::memory_order_relaxed) + 1;
   RdmaCookie cookie;
   cookie.node = node_;
   cookie.key = local.key;
-  cookie.offset = memory_offset;
+  cookie.offset = memory.offset;
   cookie.length = spec.length;
-  cookie.aperture = index;
+  cookie.aperture = *index;
   cookie.generation = static_cast<std::uint32_t>(generation);
   cookie.rights = spec.rights;
   auto relaxed = std::memory_order_relaxed;  // all published by the generation
   entry.armed.store(0, relaxed);
   entry.length.store(spec.length, relaxed);
   entry.base.store(reinterpret_cast<std::uint64_t>(spec.base), relaxed);
-  entry.memory.store(memory_id, relaxed);
-  entry.memory_offset.store(memory_offset, relaxed);
+  entry.memory.store(memory.id, relaxed);
+  entry.memory_offset.store(memory.offset, relaxed);
   entry.key_image.store(key_image(cookie), relaxed);
   entry.rights.store(static_cast<std::uint32_t>(spec.rights), relaxed);
   entry.first_tripwire.store(local.tripwires.empty() ? shm::kNoTripwire : local.tripwires.front(),
@@ -252,142 +262,6 @@ Nic::Landing Nic::resolve(std::uint32_t aperture, std::uint32_t generation, std:
   return Landing(&landings_, local.spec.base + offset);
 }
 
-Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
-  std::lock_guard lock(mutex_);
-  if (spec.aperture >= apertures_.size() || !apertures_[spec.aperture].live) {
-    return Error{EINVAL, "tripwire on an aperture that is not exported"};
-  }
-  LocalAperture& local = apertures_[spec.aperture];
-  if (spec.length == 0 || spec.offset > local.spec.length ||
-      spec.length > local.spec.length - spec.offset) {
-    return Error{ERANGE, "tripwire outside its aperture"};
-  }
-  if ((spec.flags & (shm::kTripOnWrite | shm::kTripOnRead)) == 0) {
-    return Error{EINVAL, "tripwire on neither write nor read"};
-  }
-  std::uint32_t index = shm::kNoTripwire;
-  bool chained = false;
-  for (std::uint32_t t : local.tripwires) {
-    if (!tripwires_[t].in_use) {
-      index = t;
-      chained = true;
-      break;
-    }
-  }
-  if (index == shm::kNoTripwire) {
-    if (local.tripwires.size() >= 4096) return Error{ENOSPC, "4096 tripwires on one aperture"};
-    if (!free_tripwires_.empty()) {
-      index = free_tripwires_.back();
-      free_tripwires_.pop_back();
-    } else if (tripwires_.size() < shm::kMaxTripwires) {
-      index = static_cast<std::uint32_t>(tripwires_.size());
-      tripwires_.emplace_back();
-    } else {
-      return Error{ENOSPC, "65536 tripwires are in use already"};
-    }
-  }
-  LocalTripwire& trip = tripwires_[index];
-  trip = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture, true, false};
-  TripwireEntry& entry = tables_->tripwires[index];
-  auto relaxed = std::memory_order_relaxed;  // published by the chain, or unarmed and so unread
-  image_.signals->tripwires[index].armed.store(0, relaxed);
-  image_.signals->tripwire_state[index / 64].fetch_and(~(std::uint64_t{1} << (index % 64)), relaxed);
-  entry.start.store(spec.offset, relaxed);
-  entry.end.store(spec.offset + spec.length, relaxed);
-  entry.aperture.store(spec.aperture, relaxed);
-  entry.flags.store(spec.flags, relaxed);
-  entry.queue.store(spec.queue, relaxed);
-  entry.event.store(spec.event, relaxed);
-  if (!chained) {
-    ApertureEntry& a = tables_->apertures[spec.aperture];
-    entry.next.store(shm::kNoTripwire, relaxed);
-    // At the end, so that the older of two tripwires fires first: message endpoints post to their own
-    // queue before they post to that of the application, which then looks there.
-    // PAIR aperture.chain: publishes the entry to fire_tripwires
-    if (local.tripwires.empty()) {
-      a.first_tripwire.store(index, std::memory_order_release);
-    } else {
-      tables_->tripwires[local.tripwires.back()].next.store(index, std::memory_order_release);
-    }
-    local.tripwires.push_back(index);
-  }
-  return index;
-}
-
-void Nic::remove_tripwire(std::uint32_t tripwire) {
-  std::lock_guard lock(mutex_);
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  LocalTripwire& trip = tripwires_[tripwire];
-  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
-  trip.armed = false;
-  // It stays in its aperture's chain for reuse: unlinking under a walking peer could hide others.
-  trip.in_use = false;
-  recompute_armed(trip.aperture);
-}
-
-void Nic::recompute_armed(std::uint32_t aperture) {
-  std::uint64_t armed = 0;
-  for (std::uint32_t t : apertures_[aperture].tripwires) {
-    if (tripwires_[t].in_use && tripwires_[t].armed) armed |= tripwires_[t].chunks;
-  }
-  // PAIR aperture.armed: the entries behind the bits precede it
-  tables_->apertures[aperture].armed.store(armed, std::memory_order_release);
-}
-
-bool Nic::arm_locked(std::uint32_t tripwire) {
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
-  LocalTripwire& trip = tripwires_[tripwire];
-  trip.armed = true;
-  return true;
-}
-
-namespace {
-// arm_all pays for the fence once, after the last one.
-struct NoFence {
-  static void heavy() {}
-};
-}  // namespace
-
-void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
-
-void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
-  {
-    std::lock_guard lock(mutex_);
-    for (std::uint32_t t : tripwires) {
-      if (!arm_locked(t)) continue;
-      arm_single_shot<NoFence>(image_.signals->tripwires[t].armed,
-                               tables_->apertures[tripwires_[t].aperture].armed,
-                               tripwires_[t].chunks);
-    }
-  }
-  shm::AsymmetricFence::heavy();
-}
-
-void Nic::disarm(std::uint32_t tripwire) {
-  std::lock_guard lock(mutex_);
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
-  tripwires_[tripwire].armed = false;
-  recompute_armed(tripwires_[tripwire].aperture);
-}
-
-void Nic::bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event) {
-  std::lock_guard lock(mutex_);
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  // relaxed: a firing that races with it may post to the old place, as if it had come before
-  tables_->tripwires[tripwire].event.store(event, std::memory_order_relaxed);
-  tables_->tripwires[tripwire].queue.store(queue, std::memory_order_relaxed);
-}
-
-bool Nic::test_and_clear(std::uint32_t tripwire) {
-  if (tripwire >= shm::kMaxTripwires) return false;
-  auto& word = image_.signals->tripwire_state[tripwire / 64];
-  const std::uint64_t bit = std::uint64_t{1} << (tripwire % 64);
-  // PAIR tripwire.state: sees the data that made it fire
-  if ((word.load(std::memory_order_acquire) & bit) == 0) return false;
-  return (word.fetch_and(~bit, std::memory_order_seq_cst) & bit) != 0;
-}
-
 Result<std::uint32_t> Nic::add_peer_slot() {
   std::lock_guard lock(mutex_);
   auto free = std::find(peer_slots_.begin(), peer_slots_.end(), false);
@@ -395,6 +269,7 @@ Result<std::uint32_t> Nic::add_peer_slot() {
   if (slot >= shm::kMaxPeers) return Error{ENOSPC, "4096 peers are attached already"};
   if (free == peer_slots_.end()) peer_slots_.push_back(true);
   peer_slots_[slot] = true;
+  // order: before the slot is told to the peer; dma.epoch and job.claim are compared with what it finds here
   for (auto& epoch : image_.signals->activity[slot].epoch) epoch.store(0, std::memory_order_seq_cst);
   // A job its predecessor left behind must not run with the newcomer's addresses.
   image_.signals->jobs[slot].claim.store(0, std::memory_order_seq_cst);
@@ -410,12 +285,6 @@ std::uint32_t Nic::live_apertures() const {
   std::lock_guard lock(mutex_);
   return static_cast<std::uint32_t>(
       std::count_if(apertures_.begin(), apertures_.end(), [](const auto& a) { return a.live; }));
-}
-
-std::uint32_t Nic::live_tripwires() const {
-  std::lock_guard lock(mutex_);
-  return static_cast<std::uint32_t>(
-      std::count_if(tripwires_.begin(), tripwires_.end(), [](const auto& t) { return t.in_use; }));
 }
 
 }  // namespace clan::nic

@@ -138,6 +138,16 @@ class Nic {
   };
 
   Nic(NodeId node, uid_t peers_uid) : node_(node), peers_uid_(peers_uid) {}
+  struct TripwireSlot {
+    std::uint32_t index;
+    bool chained;  ///< is in the aperture's chain already
+  };
+  template <typename Conflicting>
+  bool any_other(const ApertureSpec& spec, Conflicting&& conflicting) const;
+  Result<MemoryBlock::Backing> prepare_backing(const ApertureSpec& spec);
+  Result<std::uint32_t> take_aperture();
+  Result<TripwireSlot> slot_for_tripwire(const LocalAperture& local);
+  void chain(std::uint32_t aperture, std::uint32_t tripwire);
   Status check_overlap(std::uint32_t aperture) const;
   void wait_for_landings() const;
   void retire_locked(std::uint32_t aperture);

@@ -12,9 +12,6 @@ constexpr std::uint32_t kMaxInflight = 1u << 16;
 constexpr Error kReentered{EDEADLK, "RDMA scheduler called from its own callback"};
 constexpr Error kNoQueue{EBADF, "RDMA queue is not attached"};
 
-/// What a mover reported as an error is one, and a positive errno value.
-int as_errno(int err) { return err > 0 ? err : EIO; }
-
 /// Marks the scheduler busy for one call.
 class Busy {
  public:
@@ -153,7 +150,7 @@ Status RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint6
   const ChunkSlot slot = q->slots[slot_index];
   InFlight& r = q->inflight[slot.inflight];
   const std::uint64_t arrived = std::min(bytes, slot.length);
-  if (status != 0 || arrived < slot.length) status = as_errno(status);
+  if (status != 0 || arrived < slot.length) status = rdma_errno(status);
   r.outstanding--;
   r.moved += arrived;
   counters_.bytes += arrived;
@@ -259,184 +256,6 @@ void RdmaScheduler::serve_turn(Queue& q, std::uint64_t budget, Progress& progres
   }
   progress.completions += completions;
   if (completions != 0 || state == State::kBroken) notify(q);
-}
-
-// ---- taking requests ----
-
-/// Makes the oldest request in the ring the current one. kActive if there is one.
-RdmaScheduler::State RdmaScheduler::fetch(Queue& q) {
-  if (q.count == q.inflight.size()) {
-    q.ring.leave_idle();
-    return State::kWaiting;
-  }
-  RdmaTaken taken;
-  for (;;) {
-    switch (q.ring.take(&taken)) {
-      case RdmaRingDriver::Take::kTaken:
-        q.ring.leave_idle();
-        accept(q, taken);
-        return State::kActive;
-      case RdmaRingDriver::Take::kEmpty:
-      case RdmaRingDriver::Take::kNoCompletionSlot:
-        if (q.ring.go_idle()) return State::kIdle;
-        break;  // something arrived meanwhile, and the ring remembers that: take() can't miss it
-      case RdmaRingDriver::Take::kCorrupt:
-        counters_.broken_queues++;
-        q.ring.publish_state(RdmaRingState::kBroken);
-        return State::kBroken;
-    }
-  }
-}
-
-void RdmaScheduler::accept(Queue& q, const RdmaTaken& taken) {
-  q.count++;
-  InFlight& r = q.current();
-  r = InFlight{};
-  r.request = taken.request;
-  r.malformed = taken.error != 0;
-  q.has_current = true;
-  if (!q.group_open) {  // the first of a group, or alone
-    q.wanted_level = taken.request.priority;
-    q.holding = false;
-    q.group_bytes = 0;
-  }
-  q.in_group = q.group_open || taken.request.more;
-  q.group_open = taken.request.more;
-  counters_.requests++;
-}
-
-/// Puts a queue that is in no list where it belongs. True: it broke, somebody should be told.
-bool RdmaScheduler::make_runnable(Queue& q) {
-  const State state = q.has_current ? State::kActive : fetch(q);
-  if (state == State::kActive)
-    enqueue(q);
-  else
-    park(q, state);
-  return state == State::kBroken;
-}
-
-// ---- moving ----
-
-/// Starts the next chunk of the current request, or ends the request. What the queue is after it.
-RdmaScheduler::State RdmaScheduler::step(Queue& q, Progress& progress) {
-  InFlight& r = q.current();
-  q.holding = q.in_group;
-  if (!r.checked && !check(q, r)) return State::kActive;
-  if (q.free_slot == kNone) return State::kWaiting;
-
-  const std::uint32_t slot = q.free_slot;
-  const RdmaChunk chunk = next_chunk(q, r, slot);
-  const RdmaMoveResult result = mover_->move(chunk);
-  if (result.kind == RdmaMoveResult::Kind::kDeferred) {
-    counters_.deferrals++;
-    return State::kDeferred;
-  }
-  counters_.chunks++;
-  if (r.started == 0 && !chunk.last) counters_.splits++;
-  r.started += chunk.length;
-  charge(q, chunk.length);
-  progress.bytes += chunk.length;
-  switch (result.kind) {
-    case RdmaMoveResult::Kind::kPending:
-      q.free_slot = q.slots[slot].next_free;
-      q.slots[slot] = {chunk.token, chunk.length,
-                       static_cast<std::uint32_t>(&r - q.inflight.data()), kNone};
-      r.outstanding++;
-      outstanding_++;
-      break;
-    case RdmaMoveResult::Kind::kDone:
-      r.moved += chunk.length;
-      counters_.bytes += chunk.length;
-      break;
-    default: {
-      const std::uint64_t arrived = std::min(result.bytes, chunk.length);
-      r.moved += arrived;
-      counters_.bytes += arrived;
-      end_current(q, as_errno(result.err));
-      return State::kActive;
-    }
-  }
-  if (chunk.last) end_current(q, 0);
-  return State::kActive;
-}
-
-/// Checks a request and charges for that. False: it is over (refused, or empty).
-bool RdmaScheduler::check(Queue& q, InFlight& r) {
-  r.checked = true;
-  const int err = r.malformed ? EINVAL : mover_->check(q.ref, r.request);
-  if (err != 0) {
-    charge(q, kMinCharge);
-    counters_.bad_requests++;
-    end_current(q, as_errno(err));
-    return false;
-  }
-  charge(q, kMinCharge - std::min(kMinCharge, r.request.length));
-  if (r.request.length == 0) end_current(q, 0);
-  return r.request.length != 0;
-}
-
-RdmaChunk RdmaScheduler::next_chunk(Queue& q, const InFlight& r, std::uint32_t slot) {
-  chunk_sequence_ = (chunk_sequence_ + 1) & ((std::uint64_t{1} << kSequenceBits) - 1);
-  if (chunk_sequence_ == 0) chunk_sequence_ = 1;  // token 0 is no chunk
-  const std::uint64_t left = r.request.length - r.started;
-  RdmaChunk c;
-  c.queue = q.ref;
-  c.token = chunk_sequence_ << (kQueueBits + kSlotBits) |
-            std::uint64_t{q.ref.id.index} << kSlotBits | slot;
-  c.op = r.request.op;
-  c.priority = r.request.priority;
-  c.length = std::min(chunk_limit(), left);
-  c.last = c.length == left;
-  c.more = r.request.more;
-  c.remote = r.request.remote;
-  // Integer arithmetic: the address is somebody else's, and take() has checked that it can't wrap.
-  c.local = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(r.request.local) +
-                                    static_cast<std::uintptr_t>(r.started));
-  c.remote_offset = r.request.remote_offset + r.started;
-  c.cookie = r.request.cookie;
-  return c;
-}
-
-void RdmaScheduler::charge(Queue& q, std::uint64_t bytes) {
-  charged_ += bytes;
-  alone_bytes_ += bytes;
-  q.deficit -= static_cast<std::int64_t>(bytes);
-  if (q.in_group) q.group_bytes += bytes;
-}
-
-// ---- finishing ----
-
-/// Nothing more of the current request will be started.
-void RdmaScheduler::end_current(Queue& q, int status) {
-  InFlight& r = q.current();
-  r.all_started = true;
-  if (r.status == 0) r.status = status;
-  q.has_current = false;
-}
-
-/// Answers the requests that are over, oldest first. Says how many.
-std::uint32_t RdmaScheduler::retire(Queue& q) {
-  std::uint32_t n = 0;
-  while (q.count != 0) {
-    const InFlight& r = q.inflight[q.first];
-    if (!r.all_started || r.outstanding != 0) break;
-    q.ring.complete({r.request.cookie, r.status, r.moved});
-    q.first = (q.first + 1) % q.inflight.size();
-    q.count--;
-    n++;
-  }
-  counters_.completions += n;
-  return n;
-}
-
-void RdmaScheduler::release_slot(Queue& q, std::uint32_t slot) {
-  q.slots[slot] = {0, 0, 0, q.free_slot};
-  q.free_slot = slot;
-  outstanding_--;
-}
-
-void RdmaScheduler::notify(const Queue& q) {
-  if (options_.on_completion) options_.on_completion(q.ref);
 }
 
 // ---- lists ----

@@ -45,6 +45,7 @@
 #include <clan/result.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -117,6 +118,9 @@ class RdmaMover {
   /// local nor its remote memory may be touched for it. complete_chunk for it is harmless.
   virtual void cancel(const RdmaQueueRef& queue, std::uint64_t token) = 0;
 };
+
+/// What a mover reported as an error is one, and a positive errno value.
+inline int rdma_errno(int err) { return err > 0 ? err : EIO; }
 
 class RdmaScheduler {
  public:

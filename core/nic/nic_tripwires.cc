@@ -1,0 +1,151 @@
+// The NIC's tripwires: their entries in the tables, arming, and the state words.
+#include <algorithm>
+
+#include "nic/nic.h"
+
+namespace clan::nic {
+
+using shm::TripwireEntry;
+
+Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
+  std::lock_guard lock(mutex_);
+  if (spec.aperture >= apertures_.size() || !apertures_[spec.aperture].live) {
+    return Error{EINVAL, "tripwire on an aperture that is not exported"};
+  }
+  LocalAperture& local = apertures_[spec.aperture];
+  if (spec.length == 0 || spec.offset > local.spec.length ||
+      spec.length > local.spec.length - spec.offset) {
+    return Error{ERANGE, "tripwire outside its aperture"};
+  }
+  if ((spec.flags & (shm::kTripOnWrite | shm::kTripOnRead)) == 0) {
+    return Error{EINVAL, "tripwire on neither write nor read"};
+  }
+  auto slot = slot_for_tripwire(local);
+  if (!slot) return slot.error();
+  const std::uint32_t index = slot->index;
+  tripwires_[index] = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture, true, false};
+  // relaxed: published by the chain, or unarmed and so unread
+  const auto relaxed = std::memory_order_relaxed;
+  image_.signals->tripwires[index].armed.store(0, relaxed);
+  auto& state = image_.signals->tripwire_state[index / 64];
+  state.fetch_and(~(std::uint64_t{1} << (index % 64)), std::memory_order_relaxed);
+  TripwireEntry& entry = tables_->tripwires[index];
+  entry.start.store(spec.offset, relaxed);
+  entry.end.store(spec.offset + spec.length, relaxed);
+  entry.aperture.store(spec.aperture, relaxed);
+  entry.flags.store(spec.flags, relaxed);
+  entry.queue.store(spec.queue, relaxed);
+  entry.event.store(spec.event, relaxed);
+  if (!slot->chained) chain(spec.aperture, index);
+  return index;
+}
+
+// One of the aperture's that is no longer in use, which stays in its chain, or a new one.
+Result<Nic::TripwireSlot> Nic::slot_for_tripwire(const LocalAperture& local) {
+  for (const std::uint32_t t : local.tripwires) {
+    if (!tripwires_[t].in_use) return TripwireSlot{t, true};
+  }
+  if (local.tripwires.size() >= 4096) return Error{ENOSPC, "4096 tripwires on one aperture"};
+  if (!free_tripwires_.empty()) {
+    const std::uint32_t index = free_tripwires_.back();
+    free_tripwires_.pop_back();
+    return TripwireSlot{index, false};
+  }
+  if (tripwires_.size() >= shm::kMaxTripwires) return Error{ENOSPC, "65536 tripwires are in use already"};
+  tripwires_.emplace_back();
+  return TripwireSlot{static_cast<std::uint32_t>(tripwires_.size() - 1), false};
+}
+
+// At the end, so that the older of two tripwires fires first: message endpoints post to their own queue before they post
+// to that of the application, which then looks there.
+void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
+  auto& tripwires = apertures_[aperture].tripwires;
+  tables_->tripwires[tripwire].next.store(shm::kNoTripwire, std::memory_order_relaxed);
+  auto& end = tripwires.empty() ? tables_->apertures[aperture].first_tripwire
+                                : tables_->tripwires[tripwires.back()].next;
+  // PAIR aperture.chain: publishes the entry to fire_tripwires
+  end.store(tripwire, std::memory_order_release);
+  tripwires.push_back(tripwire);
+}
+
+void Nic::remove_tripwire(std::uint32_t tripwire) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  LocalTripwire& trip = tripwires_[tripwire];
+  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
+  trip.armed = false;
+  // It stays in its aperture's chain for reuse: unlinking under a walking peer could hide others.
+  trip.in_use = false;
+  recompute_armed(trip.aperture);
+}
+
+void Nic::recompute_armed(std::uint32_t aperture) {
+  std::uint64_t armed = 0;
+  for (std::uint32_t t : apertures_[aperture].tripwires) {
+    if (tripwires_[t].in_use && tripwires_[t].armed) armed |= tripwires_[t].chunks;
+  }
+  // PAIR aperture.armed: the entries behind the bits precede it
+  tables_->apertures[aperture].armed.store(armed, std::memory_order_release);
+}
+
+bool Nic::arm_locked(std::uint32_t tripwire) {
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
+  LocalTripwire& trip = tripwires_[tripwire];
+  trip.armed = true;
+  return true;
+}
+
+namespace {
+// arm_all pays for the fence once, after the last one.
+struct NoFence {
+  static void heavy() {}
+};
+}  // namespace
+
+void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
+
+void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
+  {
+    std::lock_guard lock(mutex_);
+    for (std::uint32_t t : tripwires) {
+      if (!arm_locked(t)) continue;
+      arm_single_shot<NoFence>(image_.signals->tripwires[t].armed,
+                               tables_->apertures[tripwires_[t].aperture].armed,
+                               tripwires_[t].chunks);
+    }
+  }
+  shm::AsymmetricFence::heavy();
+}
+
+void Nic::disarm(std::uint32_t tripwire) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
+  tripwires_[tripwire].armed = false;
+  recompute_armed(tripwires_[tripwire].aperture);
+}
+
+void Nic::bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  // relaxed: a firing that races with it may post to the old place, as if it had come before
+  tables_->tripwires[tripwire].event.store(event, std::memory_order_relaxed);
+  tables_->tripwires[tripwire].queue.store(queue, std::memory_order_relaxed);
+}
+
+bool Nic::test_and_clear(std::uint32_t tripwire) {
+  if (tripwire >= shm::kMaxTripwires) return false;
+  auto& word = image_.signals->tripwire_state[tripwire / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (tripwire % 64);
+  // PAIR tripwire.state: sees the data that made it fire
+  if ((word.load(std::memory_order_acquire) & bit) == 0) return false;
+  return (word.fetch_and(~bit, std::memory_order_seq_cst) & bit) != 0;
+}
+
+std::uint32_t Nic::live_tripwires() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(
+      std::count_if(tripwires_.begin(), tripwires_.end(), [](const auto& t) { return t.in_use; }));
+}
+
+}  // namespace clan::nic
