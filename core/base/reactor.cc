@@ -81,7 +81,8 @@ void Reactor::watch_output(int fd, bool on) {
 }
 
 void Reactor::stop() {
-  stopping_.store(true);
+  // relaxed: the eventfd behind it, written under the mutex, ends the wait
+  stopping_.store(true, std::memory_order_relaxed);
   std::unordered_map<int, std::shared_ptr<Pollable>> gone;  // destroyed outside the lock
   std::thread thread;
   {
@@ -100,7 +101,7 @@ void Reactor::stop() {
 }
 
 void Reactor::abandon_after_fork() {
-  stopping_.store(true);
+  stopping_.store(true, std::memory_order_relaxed);  // relaxed: the child has one thread
   for (auto& [fd, pollable] : pollables_) pollable->abandon_after_fork();
   epoll_.reset();
   wake_.reset();

@@ -30,20 +30,22 @@ Result<std::shared_ptr<ApertureCore>> ApertureCore::create(std::shared_ptr<Conte
 ApertureCore::~ApertureCore() { end(); }
 
 void ApertureCore::end() {
-  if (!live_.load() || !context_->usable()) return;
+  if (!live_.load(std::memory_order_relaxed) || !context_->usable()) return;
   if (revoke()) return;
-  if (live_.exchange(false)) context_->retire(*nic_, cookie_.aperture);
+  // order: one of revoke() and end() retires it; acq_rel as the other may put it back
+  if (live_.exchange(false, std::memory_order_acq_rel)) context_->retire(*nic_, cookie_.aperture);
 }
 
 Status ApertureCore::revoke() {
   if (!context_->usable()) return unusable_error();
-  if (!live_.exchange(false)) return Error{EINVAL, "the aperture has been revoked already"};
+  // order: as in end()
+  if (!live_.exchange(false, std::memory_order_acq_rel)) return Error{EINVAL, "the aperture has been revoked already"};
   {
     std::lock_guard lock(name_mutex_);
     if (std::exchange(named_, false)) context_->names().remove(name_);
   }
   Status s = context_->revoke(*nic_, cookie_.aperture);
-  if (!s) live_.store(true);
+  if (!s) live_.store(true, std::memory_order_release);  // order: for the next exchange
   return s;
 }
 
@@ -79,6 +81,7 @@ TripwireCore::~TripwireCore() {
 }
 
 void TripwireCore::note_armed() {
+  // PAIR tripwire.fired: what wait() compares with, before arm() lets it fire
   fired_when_armed_ = nic().image().signals->tripwires[index_].fired.load(std::memory_order_seq_cst);
 }
 
@@ -93,12 +96,12 @@ void TripwireCore::arm() {
 Status TripwireCore::wait(std::uint64_t deadline_ns) {
   auto& signal = nic().image().signals->tripwires[index_];
   ContextCore& context = aperture_->context();
+  // PAIR tripwire.fired: changed before fire() looks for sleepers
   while (signal.fired.load(std::memory_order_seq_cst) == fired_when_armed_) {
     if (!context.usable()) return unusable_error();
     if (!valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
     // In slices, so that the end of the context is noticed without a wake-up of its own.
-    const std::uint64_t slice = std::min(deadline_ns, monotonic_ns() + 1'000'000'000u);
-    int rc = futex_wait(signal.fired, fired_when_armed_, slice);
+    int rc = futex_wait(signal.fired, fired_when_armed_, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
     if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for a tripwire"};
     if (rc == ETIMEDOUT && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
       return Error{ETIMEDOUT, "the tripwire did not fire in time"};

@@ -26,6 +26,7 @@ class ApertureCore {
   Status set_name(std::uint64_t name, std::span<const std::byte> note);
   /// revoke(), or at least no access by peers that come later.
   void end();
+  // order: sees what revoke() did before it
   bool live() const { return live_.load(std::memory_order_acquire); }
 
  private:

@@ -53,7 +53,8 @@ ContextCore::~ContextCore() {
 }
 
 void ContextCore::shut_down() {
-  if (!usable_.exchange(false)) return;
+  // order: one thread shuts down; usable() of others is a look
+  if (!usable_.exchange(false, std::memory_order_acq_rel)) return;
   std::vector<std::shared_ptr<nic::Link>> links;
   {
     std::lock_guard lock(mutex_);
@@ -87,7 +88,7 @@ void ContextCore::unlock_after_fork() {
 }
 
 void ContextCore::abandon_after_fork() {
-  usable_.store(false);
+  usable_.store(false, std::memory_order_relaxed);  // relaxed: the child has one thread
   reactor_.abandon_after_fork();
   doorbell_.reset();
   if (network_) network_->abandon_after_fork();

@@ -155,6 +155,7 @@ void EventQueueCore::hand_on() {
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
     auto& sleeping = lanes_[i].memory->sleeping;
+    // PAIR event.sleeping: stored before the consumer's last look; one of the producers takes it
     if (sleeping.load(std::memory_order_seq_cst) == shm::kAwake) continue;
     if (sleeping.exchange(shm::kAwake, std::memory_order_seq_cst) == shm::kSleepsOnFutex) {
       futex_wake(sleeping);

@@ -89,6 +89,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
 
   Result<OobArrival> recv(std::uint64_t deadline_ns) {
     for (;;) {
+      // order: before the look at the ring; the futex compares with it (oob.sleeping)
       const std::uint32_t seen = arrivals_.load(std::memory_order_seq_cst);
       auto m = try_recv();
       if (m.ok() || m.error().err != EAGAIN) return m;
@@ -128,8 +129,8 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     return rc;
   }
   void wake() {
+    // PAIR oob.sleeping: changed, then the look for sleepers; who announced itself before is woken
     arrivals_.fetch_add(1, std::memory_order_seq_cst);
-    // PAIR oob.sleeping: a consumer that announced itself before is woken
     if (sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake(arrivals_);
   }
 

@@ -246,6 +246,7 @@ void Pipe::unwant_data() {
   auto& waiting = page_->ends[end_].receiver.waiting;
   std::uint32_t me = thread_id();
   if (me == kAnybody || waiting.load(std::memory_order_relaxed) != me) return;
+  // order: one total order with the other compare-and-swaps of the word (pipe.waiting)
   waiting.compare_exchange_strong(me, 0, std::memory_order_seq_cst, std::memory_order_relaxed);
 }
 

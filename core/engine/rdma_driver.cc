@@ -204,6 +204,7 @@ bool RdmaDriver::run(std::uint64_t bytes, Enough&& enough) {
 }
 
 void RdmaDriver::kick() {
+  // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() looks after it has cleared this
   if (!kicked_.exchange(true, std::memory_order_seq_cst)) signal_eventfd(background_->fd());
 }
 
@@ -226,6 +227,7 @@ int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote)
 }
 
 void RdmaDriver::run_in_background() {
+  // PAIR rdma.doorbell: cleared before the look at what there is to do
   kicked_.store(false, std::memory_order_seq_cst);
   // Page faults are taken without the mutex; then the queues that waited for them are tried again.
   if (pinner_ && pinner_->has_deferred()) pinner_->resolve_deferred();
@@ -389,6 +391,7 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
 }
 
 void RdmaQueueCore::completed() {
+  // order: after the completion is in the ring; wait() loads it before it reaps, and the futex compares
   completions_.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(completions_);
   std::lock_guard lock(mutex_);
@@ -427,6 +430,7 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
   if (completions.empty()) return Error{EINVAL, "wait for no completions"};
   for (;;) {
     if (!context_->usable()) return unusable_error();
+    // order: before the look at the ring; the futex compares with it
     const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
     if (std::size_t n = poll(completions); n > 0) return n;
     int rc = 0;

@@ -44,7 +44,8 @@ ShmLink::~ShmLink() { leave_nic(); }
 
 // What the link holds in our NIC. Later the NIC may be gone.
 void ShmLink::leave_nic() {
-  if (!slot_held_.exchange(false)) return;
+  // order: whoever has it gives it back once, with all that was done with it
+  if (!slot_held_.exchange(false, std::memory_order_acq_rel)) return;
   nic_.remove_peer_slot(peer_.peer_slot);
   std::unique_lock lock(mutex_);
   const bool staged = staging_ != nullptr;
@@ -261,7 +262,8 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
 }
 
 void ShmLink::go_down() {
-  if (!alive_.exchange(false)) return;
+  // order: for alive()
+  if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
   reactor_.remove(peer_.socket.get());
   bool copying;
   {
@@ -280,8 +282,9 @@ void ShmLink::shut_down() {
 }
 
 void ShmLink::abandon_after_fork() {
-  alive_.store(false);
-  slot_held_.store(false);  // the parent's
+  // relaxed: the child has one thread
+  alive_.store(false, std::memory_order_relaxed);
+  slot_held_.store(false, std::memory_order_relaxed);  // the parent's
   peer_.socket.reset();
   peer_.doorbell.reset();
   for (Fd& fd : queue_fds_) fd.reset();

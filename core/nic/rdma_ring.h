@@ -211,6 +211,7 @@ class RdmaRingDriver {
 
   /// Takes the next request, reserving the slot for its completion.
   [[nodiscard]] Take take(RdmaTaken* out) {
+    // PAIR rdma.req.tail: sees the request slots
     const Take ready = look(std::memory_order_acquire);
     if (ready != Take::kTaken) return ready;
     *out = decode(view_.request(head_));

@@ -49,6 +49,7 @@ std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
 template <typename Word32>
 bool claim_single_shot(Word32& signal_armed) {
   if (signal_armed.load(std::memory_order_relaxed) == 0) return false;  // relaxed: the exchange decides
+  // order: one of any number of senders; sees what was written before arming, and arming sees this access
   return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
@@ -88,13 +89,14 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     std::uint64_t ahead = root & ~((std::uint64_t{1} << start) - 1);
     auto r = static_cast<std::uint32_t>(__builtin_ctzll(ahead != 0 ? ahead : root));
     if (r >= shm::kEventsPerQueue / 64 / 64) {  // no producer of this version sets these bits
+      // order: as below
       q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
       continue;
     }
     // PAIR event.mid: sees the leaves
     std::uint64_t mid = q.mid[r].load(std::memory_order_seq_cst);
     if (mid == 0) {
-      // Clear the root bit, then look again: a producer may have set mid in between.
+      // Clear the root bit, then look again: a producer may have set mid in between. PAIR event.root
       q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
       if (q.mid[r].load(std::memory_order_seq_cst) != 0) {
         q.root.fetch_or(std::uint64_t{1} << r, std::memory_order_seq_cst);
@@ -110,7 +112,7 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     auto m = static_cast<std::uint32_t>(__builtin_ctzll(later != 0 ? later : mid));
     const std::uint32_t word = r * 64 + m;
     *cursor = (word + 1) % (shm::kEventsPerQueue / 64);
-    // mid before leaf: a producer that sets the leaf after our exchange sets mid again.
+    // PAIR event.mid: mid before leaf, so that a producer that sets the leaf after the exchange sets mid again
     q.mid[r].fetch_and(~(std::uint64_t{1} << m), std::memory_order_seq_cst);
     // PAIR event.leaf: sees the data the events announce
     std::uint64_t bits = q.leaf[word].exchange(0, std::memory_order_seq_cst);

@@ -22,11 +22,13 @@ class AsymmetricFence {
   static void heavy();
 
   /// The sender's half, when heavy() of the sleeper reaches this process.
+  // order: a compiler barrier; the processor's is heavy()
   static void light() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
   /// The sender's half otherwise. A read-modify-write rather than a fence: ThreadSanitizer sees it.
   static void full() {
     static thread_local std::atomic<int> word{0};
+    // order: a locked instruction is a full fence on x86; on others seq_cst with heavy()'s fence
     word.fetch_add(1, std::memory_order_seq_cst);
   }
 };

@@ -113,6 +113,7 @@ class CLAN_EXPORT RemoteAperture {
   Status write(std::uint64_t offset, const void* source, std::size_t bytes) {
     if (writes_directly_ && bytes > 0 && offset <= length_ && bytes <= length_ - offset) [[likely]] {
       std::memcpy(mapped_ + offset, source, bytes);
+      // order: the light half of the asymmetric fence (`shm/asymmetric_fence.h`)
       std::atomic_signal_fence(std::memory_order_seq_cst);
       // relaxed: ordered by the asymmetric fence of whoever arms
       if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
@@ -125,6 +126,7 @@ class CLAN_EXPORT RemoteAperture {
   Status read(std::uint64_t offset, void* destination, std::size_t bytes) {
     if (reads_directly_ && bytes > 0 && offset <= length_ && bytes <= length_ - offset) [[likely]] {
       std::memcpy(destination, mapped_ + offset, bytes);
+      // order: as in write()
       std::atomic_signal_fence(std::memory_order_seq_cst);
       if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
       return after_read(offset, bytes);
