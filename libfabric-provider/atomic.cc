@@ -62,6 +62,17 @@ std::size_t count_targets(const Atomic& a, std::size_t most) {
   return count;
 }
 
+// Where its completion goes.
+void report_to(Endpoint& endpoint, const Atomic& a, SendRequest& message) {
+  if (a.deferred) {
+    message.completion = (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr;
+    message.counter = a.counter;
+  } else {
+    message.completion = !a.silent && endpoint.sends_complete(a.flags);
+    message.counter = endpoint.counter(a.kind != AtomicKind::kWrite ? Endpoint::kReads : Endpoint::kWrites);
+  }
+}
+
 // Under the lock.
 ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   const std::size_t size = atomic_size(a.type);
@@ -108,13 +119,7 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   message.length = head + operands * count * size;
   message.context = a.context;
   message.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
-  if (a.deferred) {
-    message.completion = (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr;
-    message.counter = a.counter;
-  } else {
-    message.completion = !a.silent && endpoint.sends_complete(a.flags);
-    message.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
-  }
+  report_to(endpoint, a, message);
   if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
     if (const int rc = endpoint.transport().fence(*target.peer); rc != 0) return rc;
   }

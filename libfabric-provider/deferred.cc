@@ -80,6 +80,78 @@ std::function<ssize_t()> atomic_work(Endpoint& endpoint, AtomicKind kind, const 
 
 Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
 
+/// Which endpoint it is for, what its completion says, and how it starts. False: it is none of these.
+bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) {
+  switch (work.op_type) {
+    case FI_OP_SEND:
+    case FI_OP_RECV: {
+      const fi_op_msg& op = *work.op.msg;
+      d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = (work.op_type == FI_OP_SEND ? FI_SEND : FI_RECV) | FI_MSG;
+      d.start = message_work(work.op_type == FI_OP_SEND ? start_send : start_receive, *d.endpoint,
+                             ReceiveQueue::kUntagged, as_tagged(op.msg), op.flags, counter);
+      return true;
+    }
+    case FI_OP_TSEND:
+    case FI_OP_TRECV: {
+      const fi_op_tagged& op = *work.op.tagged;
+      d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = (work.op_type == FI_OP_TSEND ? FI_SEND : FI_RECV) | FI_TAGGED;
+      d.start = message_work(work.op_type == FI_OP_TSEND ? start_send : start_receive, *d.endpoint,
+                             ReceiveQueue::kTagged, op.msg, op.flags, counter);
+      return true;
+    }
+    case FI_OP_READ:
+    case FI_OP_WRITE: {
+      const fi_op_rma& op = *work.op.rma;
+      d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_RMA | (work.op_type == FI_OP_WRITE ? FI_WRITE : FI_READ);
+      d.start = memory_work(*d.endpoint, work.op_type == FI_OP_WRITE, op, counter);
+      return true;
+    }
+    case FI_OP_ATOMIC: {
+      const fi_op_atomic& op = *work.op.atomic;
+      d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_ATOMIC | FI_WRITE;
+      d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, nullptr, nullptr, op.flags, counter);
+      return true;
+    }
+    case FI_OP_FETCH_ATOMIC: {
+      const fi_op_fetch_atomic& op = *work.op.fetch_atomic;
+      d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_ATOMIC | FI_READ;
+      d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags, counter);
+      return true;
+    }
+    case FI_OP_COMPARE_ATOMIC: {
+      const fi_op_compare_atomic& op = *work.op.compare_atomic;
+      d.endpoint = &endpoint_of(op.ep);
+      d.context = op.msg.context;
+      d.flags = FI_ATOMIC | FI_READ;
+      d.start =
+          atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
+      return true;
+    }
+    default: return false;
+  }
+}
+bool describe_count(const fi_deferred_work& work, Counter* counter, Deferred& d) {
+  if (work.op_type != FI_OP_CNTR_SET && work.op_type != FI_OP_CNTR_ADD) return false;
+  auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
+  d.changes = target;
+  d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET, counter]() -> ssize_t {
+    set ? target->set_value(value) : target->add_value(value);
+    if (counter != nullptr) counter->count();
+    return 0;
+  };
+  return true;
+}
+
 }  // namespace
 
 // Deferred work counts failures as well (fi_trigger(3)).
@@ -96,75 +168,7 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
   d.threshold = work.threshold;
   d.work = &work;
   d.counter = counter;
-  switch (work.op_type) {
-    case FI_OP_SEND:
-    case FI_OP_RECV: {
-      const fi_op_msg& op = *work.op.msg;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = (work.op_type == FI_OP_SEND ? FI_SEND : FI_RECV) | FI_MSG;
-      d.start = message_work(work.op_type == FI_OP_SEND ? start_send : start_receive, *d.endpoint,
-                             ReceiveQueue::kUntagged, as_tagged(op.msg), op.flags, counter);
-      break;
-    }
-    case FI_OP_TSEND:
-    case FI_OP_TRECV: {
-      const fi_op_tagged& op = *work.op.tagged;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = (work.op_type == FI_OP_TSEND ? FI_SEND : FI_RECV) | FI_TAGGED;
-      d.start = message_work(work.op_type == FI_OP_TSEND ? start_send : start_receive, *d.endpoint,
-                             ReceiveQueue::kTagged, op.msg, op.flags, counter);
-      break;
-    }
-    case FI_OP_READ:
-    case FI_OP_WRITE: {
-      const fi_op_rma& op = *work.op.rma;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_RMA | (work.op_type == FI_OP_WRITE ? FI_WRITE : FI_READ);
-      d.start = memory_work(*d.endpoint, work.op_type == FI_OP_WRITE, op, counter);
-      break;
-    }
-    case FI_OP_ATOMIC: {
-      const fi_op_atomic& op = *work.op.atomic;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_ATOMIC | FI_WRITE;
-      d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, nullptr, nullptr, op.flags, counter);
-      break;
-    }
-    case FI_OP_FETCH_ATOMIC: {
-      const fi_op_fetch_atomic& op = *work.op.fetch_atomic;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_ATOMIC | FI_READ;
-      d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags, counter);
-      break;
-    }
-    case FI_OP_COMPARE_ATOMIC: {
-      const fi_op_compare_atomic& op = *work.op.compare_atomic;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_ATOMIC | FI_READ;
-      d.start =
-          atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
-      break;
-    }
-    case FI_OP_CNTR_SET:
-    case FI_OP_CNTR_ADD: {
-      auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
-      d.changes = target;
-      d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET,
-                 counter]() -> ssize_t {
-        set ? target->set_value(value) : target->add_value(value);
-        if (counter != nullptr) counter->count();
-        return 0;
-      };
-      break;
-    }
-    default: return -FI_EINVAL;
-  }
+  if (!describe_work(work, counter, d) && !describe_count(work, counter, d)) return -FI_EINVAL;
   std::lock_guard lock(domain.lock());
   domain.defer(std::move(d));
   domain.run_due();

@@ -166,26 +166,15 @@ void choose(T* ours, T asked) {
   if (asked != T{}) *ours = asked;
 }
 
-// The entry for a program with these hints, which fit.
-fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t version,
-                  const SocketAddress& source, const SocketAddress& destination) {
-  fi_info* info = fi_allocinfo();
-  if (info == nullptr) return nullptr;
-  // FI_SOURCE_ERR only where it is asked for: it makes errors of messages that are otherwise taken as they are.
-  info->caps = hints != nullptr && hints->caps != 0 ? with_directions(hints->caps) | kDomainCaps
-                                                    : offered.caps & ~FI_SOURCE_ERR;
-  info->addr_format = FI_SOCKADDR_IN;
-  if (source.family() == AF_INET6) info->addr_format = FI_SOCKADDR_IN6;
-  const auto put = [](const SocketAddress& address, void** to, std::size_t* length) {
-    if (!address.valid()) return;
-    *to = std::malloc(address.length);
-    if (*to == nullptr) return;
-    std::memcpy(*to, &address.storage, address.length);
-    *length = address.length;
-  };
-  put(source, &info->src_addr, &info->src_addrlen);
-  put(destination, &info->dest_addr, &info->dest_addrlen);
+void put_address(const SocketAddress& address, void** to, std::size_t* length) {
+  if (!address.valid()) return;
+  *to = std::malloc(address.length);
+  if (*to == nullptr) return;
+  std::memcpy(*to, &address.storage, address.length);
+  *length = address.length;
+}
 
+void describe_endpoint(fi_info* info, const Offered& offered) {
   fi_tx_attr& tx = *info->tx_attr;
   tx.caps = sending_caps(info->caps);
   tx.msg_order = offered.order;
@@ -209,7 +198,9 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
   ep.max_order_raw_size = ep.max_order_war_size = ep.max_order_waw_size = offered.max_ordered;
   ep.mem_tag_format = kTagFormat;
   ep.tx_ctx_cnt = ep.rx_ctx_cnt = 1;
-  fi_domain_attr& domain = *info->domain_attr;
+}
+
+void describe_domain(fi_domain_attr& domain, const Offered& offered, std::uint32_t version) {
   domain.name = ::strdup(kDomainName);
   domain.threading = FI_THREAD_SAFE;
   domain.control_progress = FI_PROGRESS_AUTO;
@@ -227,10 +218,27 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
   domain.caps = kDomainCaps;
   domain.max_err_data = sizeof(sockaddr_in6);
   domain.mr_cnt = 32768;
-  info->fabric_attr->name = ::strdup(kFabricName);
-  info->fabric_attr->api_version = version;
-  if (hints == nullptr) return info;
+}
 
+// What the program has chosen of what is offered.
+void choose_domain(fi_domain_attr& domain, const fi_domain_attr& asked, std::uint32_t version) {
+  domain.domain = asked.domain;
+  choose(&domain.threading, asked.threading);
+  choose(&domain.control_progress, asked.control_progress);
+  choose(&domain.data_progress, asked.data_progress);
+  choose(&domain.resource_mgmt, asked.resource_mgmt);
+  choose(&domain.av_type, asked.av_type);
+  if (FI_VERSION_LT(version, FI_VERSION(1, 5))) {
+    if (asked.mr_mode == FI_MR_BASIC) domain.mr_mode = FI_MR_BASIC;
+  } else if (asked.mr_mode == FI_MR_BASIC || asked.mr_mode == FI_MR_SCALABLE) {
+    domain.mr_mode = asked.mr_mode;
+  }  // else nothing is required: offsets, keys of the program's choice
+}
+
+void choose(fi_info* info, const fi_info* hints, std::uint32_t version) {
+  fi_tx_attr& tx = *info->tx_attr;
+  fi_rx_attr& rx = *info->rx_attr;
+  fi_ep_attr& ep = *info->ep_attr;
   info->handle = hints->handle;
   if (hints->tx_attr != nullptr) {
     if (hints->tx_attr->caps != 0) tx.caps = hints->tx_attr->caps;
@@ -251,21 +259,27 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
     choose(&ep.tx_ctx_cnt, hints->ep_attr->tx_ctx_cnt);
     choose(&ep.rx_ctx_cnt, hints->ep_attr->rx_ctx_cnt);
   }
-  if (hints->domain_attr != nullptr) {
-    const fi_domain_attr& asked = *hints->domain_attr;
-    domain.domain = asked.domain;
-    choose(&domain.threading, asked.threading);
-    choose(&domain.control_progress, asked.control_progress);
-    choose(&domain.data_progress, asked.data_progress);
-    choose(&domain.resource_mgmt, asked.resource_mgmt);
-    choose(&domain.av_type, asked.av_type);
-    if (FI_VERSION_LT(version, FI_VERSION(1, 5))) {
-      if (asked.mr_mode == FI_MR_BASIC) domain.mr_mode = FI_MR_BASIC;
-    } else if (asked.mr_mode == FI_MR_BASIC || asked.mr_mode == FI_MR_SCALABLE) {
-      domain.mr_mode = asked.mr_mode;
-    }  // else nothing is required: offsets, keys of the program's choice
-  }
+  if (hints->domain_attr != nullptr) choose_domain(*info->domain_attr, *hints->domain_attr, version);
   if (hints->fabric_attr != nullptr) info->fabric_attr->fabric = hints->fabric_attr->fabric;
+}
+
+// The entry for a program with these hints, which fit.
+fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t version,
+                  const SocketAddress& source, const SocketAddress& destination) {
+  fi_info* info = fi_allocinfo();
+  if (info == nullptr) return nullptr;
+  // FI_SOURCE_ERR only where it is asked for: it makes errors of messages that are otherwise taken as they are.
+  info->caps = hints != nullptr && hints->caps != 0 ? with_directions(hints->caps) | kDomainCaps
+                                                    : offered.caps & ~FI_SOURCE_ERR;
+  info->addr_format = FI_SOCKADDR_IN;
+  if (source.family() == AF_INET6) info->addr_format = FI_SOCKADDR_IN6;
+  put_address(source, &info->src_addr, &info->src_addrlen);
+  put_address(destination, &info->dest_addr, &info->dest_addrlen);
+  describe_endpoint(info, offered);
+  describe_domain(*info->domain_attr, offered, version);
+  info->fabric_attr->name = ::strdup(kFabricName);
+  info->fabric_attr->api_version = version;
+  if (hints != nullptr) choose(info, hints, version);
   return info;
 }
 
