@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "link/udp/received_numbers.h"
 #include "support/pattern.h"
 
 namespace clan::udp {
@@ -43,49 +42,6 @@ TEST(RangeSet, DoesWhatASetOfNumbersDoes) {
       for (std::uint64_t n = from; n < to; ++n) ASSERT_NE(numbers.contains(n), missing.contains(n));
       ASSERT_EQ(ranges.contains(from), numbers.contains(from));
     }
-  }
-}
-
-TEST(ReceivedNumbers, TakeEachNumberOnce) {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    Random r(seed);
-    ReceivedNumbers received;
-    std::set<std::uint64_t> taken;
-    std::uint64_t newest = 1;
-    for (int i = 0; i < 5000; ++i) {
-      newest += r.below(3);
-      const std::uint64_t n = newest - std::min(newest - 1, r.below(10) == 0 ? r.below(500) : r.below(3));
-      if (received.seen(n)) continue;
-      received.add(n);
-      ASSERT_TRUE(taken.insert(n).second) << n << " was taken twice";
-    }
-    EXPECT_LE(received.memory_bytes(), 4096u);
-  }
-}
-
-TEST(ReceivedNumbers, AnAckSaysWhatHasCome) {
-  Random r(3);
-  ReceivedNumbers received;
-  std::set<std::uint64_t> came;
-  for (int i = 0; i < 40; ++i) {
-    const std::uint64_t n = 1 + r.below(60);
-    if (received.seen(n)) continue;
-    received.add(n);
-    came.insert(n);
-    std::byte bytes[400];
-    Writer w(bytes);
-    ASSERT_TRUE(received.write_ack(w, 7, 99));
-    Reader in{std::span(bytes).first(w.size())};
-    Frame f;
-    ASSERT_TRUE(read_frame(in, &f));
-    ASSERT_EQ(in.left(), 0u);
-    EXPECT_EQ(f.delay_us, 7u);
-    EXPECT_EQ(f.packet_window, 99u);
-    std::set<std::uint64_t> said;
-    for (std::uint32_t k = 0; k < f.ranges; ++k) {
-      for (std::uint64_t m = f.range[k].first; m <= f.range[k].last; ++m) said.insert(m);
-    }
-    ASSERT_EQ(said, came);
   }
 }
 

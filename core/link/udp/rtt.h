@@ -18,7 +18,7 @@ class RttEstimator {
     // The peer's own waiting is no part of the path, but must not make the path faster than it was seen to
     // be.
     std::uint64_t adjusted = latest_;
-    if (latest_ > std::min(least_now_, least_before_) + peer_delay) adjusted -= peer_delay;
+    if (latest_ >= std::min(least_now_, least_before_) + peer_delay) adjusted -= peer_delay;
     if (smoothed_ == 0) {
       smoothed_ = adjusted;
       variation_ = adjusted / 2;
