@@ -102,11 +102,266 @@ class Many {
   nfds_t count_ = 0;
 };
 
+// One call of poll(). `copy` is what the kernel is asked, and answers.
+class MovedPoll {
+ public:
+  MovedPoll(pollfd* fds, pollfd* copy, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep)
+      : fds_(fds),
+        copy_(copy),
+        count_(count),
+        at_once_(timeout_ns == 0),
+        deadline_(timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)),
+        sleep_(sleep) {}
+
+  int run() {
+    for (;;) {
+      const Awaited peers = prepare_copy();
+      const int found = look(Kernel::kNotAsked);
+      if (found > 0 && plain_ == 0 && moved_ == 1) return found;
+      if (found > 0 || at_once_) {
+        if (const std::optional<int> all = look_at_everything(found)) return *all;
+        continue;  // another thread has taken it
+      }
+      if (since_.handled()) return interrupted();
+      if (const std::optional<int> answered = wait(peers)) return *answered;
+    }
+  }
+
+ private:
+  enum class Kernel { kNotAsked, kHasAnswered };
+
+  static int interrupted() {
+    errno = EINTR;
+    return -1;
+  }
+  Held held(nfds_t i) const { return fds_[i].fd >= 0 ? hold(fds_[i].fd) : Held(); }
+
+  Awaited prepare_copy();
+  int look(Kernel kernel);
+  void answer_moved(nfds_t i, Socket& s, Kernel kernel);
+  bool answer_set(nfds_t i);
+  int snapshot(int before);
+  std::optional<int> look_at_everything(int found);
+  std::optional<int> wait(const Awaited& peers);
+  bool there();
+  bool beyond();
+  bool ask_kernel_of(nfds_t i, const Asleep& one);
+  bool sleep_in_kernel();
+  bool prepare_all(Many<Asleep>& asleep, bool* ready);
+
+  pollfd* const fds_;
+  pollfd* const copy_;
+  const nfds_t count_;
+  const bool at_once_;
+  const std::uint64_t deadline_;
+  const KernelPoll& sleep_;
+  const SinceEntry since_;
+
+  nfds_t plain_ = 0, moved_ = 0;  // descriptors that the kernel has to be asked of, and that have moved
+  int moved_ready_ = 0;  // of what look() has found, and the kernel need not have known of what happened before
+  bool bells_are_new_ = false;
+  bool kernel_failed_ = false, kernel_told_ = false;
+  bool drains_ = false;  // bytes lie in TCP that nobody asks for
+  std::optional<int> answered_;
+};
+
+// What has moved is watched for doorbells.
+Awaited MovedPoll::prepare_copy() {
+  plain_ = moved_ = 0;
+  Awaited peers{0, true};
+  for (nfds_t i = 0; i < count_; ++i) {
+    const Held s = held(i);
+    copy_[i] = fds_[i];
+    copy_[i].revents = 0;
+    if (s && s->shared()) {
+      const std::uint16_t cpu = s->pipe.peer_cpu();
+      peers.cpu = moved_++ == 0 || cpu == peers.cpu ? cpu : 0;
+      peers.slept &= s->rang.load(std::memory_order_relaxed);
+      // Urgent data is the kernel's to tell, and as long as the peer sends by TCP all that it does.
+      constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
+      const bool by_tcp = reads_tcp(*s) && (fds_[i].events & kNews) != 0;
+      if ((fds_[i].events & POLLPRI) != 0 || by_tcp) ++plain_;
+      copy_[i].events = static_cast<short>(POLLIN | POLLRDHUP | (fds_[i].events & POLLPRI));
+    } else if (fds_[i].fd >= 0) {
+      ++plain_;
+    }
+  }
+  return peers;
+}
+
+void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
+  const bool from_kernel = kernel == Kernel::kHasAnswered;
+  bool ask = from_kernel && copy_[i].revents != 0;
+  if (ask && copy_[i].revents == POLLIN) {
+    (void)take_doorbells(fds_[i].fd, s);
+    ask = false;
+  }
+  fds_[i].revents = answer(fds_[i].fd, s, fds_[i].events, ask);
+  if (from_kernel) fds_[i].revents |= static_cast<short>(copy_[i].revents & POLLPRI);
+  if (!s.shared()) {  // it has gone back to TCP just now: the kernel answers what was asked
+    copy_[i].events = fds_[i].events;
+    (void)sys::poll(fds_ + i, 1, 0);
+  }
+}
+
+// True: an epoll set with what has moved in it. What the kernel says of a set may be doorbells only.
+bool MovedPoll::answer_set(nfds_t i) {
+  if (fds_[i].fd < 0 || (fds_[i].events & (POLLIN | POLLRDNORM)) == 0 || !set_moved(fds_[i].fd)) return false;
+  const bool ready = fds_[i].revents != 0 ? !set_has_only_doorbells(fds_[i].fd) : set_ready(fds_[i].fd);
+  fds_[i].revents = ready ? fds_[i].events & (POLLIN | POLLRDNORM) : 0;
+  return true;
+}
+
+// What the pipes say, and what the kernel has said in `copy`. How many are ready.
+int MovedPoll::look(Kernel kernel) {
+  const bool from_kernel = kernel == Kernel::kHasAnswered;
+  int n = 0;
+  moved_ready_ = 0;
+  for (nfds_t i = 0; i < count_; ++i) {
+    const Held s = held(i);
+    bool here = false;
+    if (s && s->shared()) {
+      here = true;
+      answer_moved(i, *s, kernel);
+    } else {
+      // It may just have gone back: only what was asked for.
+      fds_[i].revents = from_kernel ? static_cast<short>(copy_[i].revents & (fds_[i].events | kAlways)) : short{0};
+    }
+    here |= answer_set(i);
+    n += fds_[i].revents != 0;
+    // Of one whose doorbell the kernel has told, the bytes were written before it answered.
+    const bool known = bells_are_new_ && from_kernel && (copy_[i].revents & POLLIN) != 0;
+    moved_ready_ += here && fds_[i].revents != 0 && !known;
+  }
+  return n;
+}
+
+// The kernel has answered in `copy`. Whatever happened before an event that the call tells of is told of too: so what
+// has moved is looked at after the kernel, and both again as long as that finds more of it. `before`: so many of what
+// has moved had been found before the kernel was asked.
+int MovedPoll::snapshot(int before) {
+  int n = look(Kernel::kHasAnswered);
+  bells_are_new_ = false;
+  for (nfds_t turns = 0; moved_ready_ > before && turns < count_; ++turns) {
+    before = moved_ready_;
+    if (plain_ > 0 && sys::poll(copy_, count_, 0) < 0) break;
+    n = look(Kernel::kHasAnswered);
+  }
+  return n;
+}
+
+// Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call lets in.
+std::optional<int> MovedPoll::look_at_everything(int found) {
+  if (found == 0 || plain_ > 0) {
+    const int rc = found > 0 ? sys::poll(copy_, count_, 0) : sleep_(copy_, count_, 0);
+    if (rc < 0) return found > 0 ? found : rc;
+  }
+  const int all = snapshot(found);
+  if (all > 0 || at_once_) return all;
+  return std::nullopt;
+}
+
+bool MovedPoll::there() {
+  if (since_.handled()) return true;
+  for (nfds_t i = 0; i < count_; ++i) {
+    const Held s = held(i);
+    if (s && s->shared() && answer(fds_[i].fd, *s, fds_[i].events, false) != 0) return true;
+    if (!s && fds_[i].fd >= 0 && set_moved(fds_[i].fd) && set_ready(fds_[i].fd)) return true;
+  }
+  return false;
+}
+
+bool MovedPoll::beyond() {
+  if (plain_ == 0 || kernel_failed_) return false;
+  const int rc = sys::poll(copy_, count_, 0);
+  kernel_failed_ = rc < 0;
+  kernel_told_ = rc > 0 && look(Kernel::kHasAnswered) > 0;
+  return kernel_told_;
+}
+
+// Of a socket that sleeps. True: it is ready.
+bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
+  Socket* const s = one.socket();
+  // It has gone back: what to ask the kernel is another question.
+  if (s == nullptr) return copy_[i].events != fds_[i].events;
+  bool ready = false;
+  // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that are left to
+  // others.
+  if (one.left_to_others() || (reads_tcp(*s) && (fds_[i].events & (POLLIN | POLLRDNORM)) == 0)) {
+    copy_[i].events &= static_cast<short>(~POLLIN);
+    drains_ = true;
+  }
+  if (s->kernel_end.load() || s->kernel_error.load()) {
+    // The kernel would go on saying so. It may be known only since the look at the doorbells just now.
+    copy_[i].fd = -1;
+    ready = answer(fds_[i].fd, *s, fds_[i].events, false) != 0;
+  }
+  if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 && answer(fds_[i].fd, *s, POLLOUT, false) == 0 &&
+      sends_tcp(*s)) {
+    copy_[i].events |= POLLOUT;
+  }
+  return ready;
+}
+
+// Says that this thread is about to sleep for all of them. False: no memory.
+bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
+  drains_ = false;
+  for (nfds_t i = 0; i < count_ && !*ready; ++i) {
+    if (fds_[i].fd < 0) continue;
+    const Asleep* const one = asleep.add(fds_[i].fd, fds_[i].events);
+    if (one == nullptr) return false;
+    *ready = one->ready();
+    *ready |= ask_kernel_of(i, *one);
+  }
+  return true;
+}
+
+bool MovedPoll::sleep_in_kernel() {
+  bool ready = false;
+  Many<Asleep> asleep(count_);
+  if (!prepare_all(asleep, &ready)) {
+    errno = ENOMEM;
+    answered_ = -1;
+    return false;
+  }
+  if (ready) return false;
+  std::int64_t left = -1;
+  if (deadline_ != kNoDeadline) {
+    const std::uint64_t now = monotonic_ns();
+    left = now >= deadline_ ? 0 : static_cast<std::int64_t>(deadline_ - now);
+  }
+  const std::int64_t nap = drains_ && (left < 0 || left > 1'000'000) ? 1'000'000 : left;
+  const int rc = sleep_(copy_, count_, nap);
+  if (rc < 0) {
+    answered_ = rc;
+    return false;
+  }
+  bells_are_new_ = !drains_;  // none lay there when the thread went to sleep
+  const int n = snapshot(0);
+  if (n > 0 || (left >= 0 && monotonic_ns() >= deadline_)) answered_ = n;
+  return true;
+}
+
+// Nothing: look again.
+std::optional<int> MovedPoll::wait(const Awaited& peers) {
+  kernel_failed_ = kernel_told_ = false;
+  answered_.reset();
+  const Waited waited = waiter().wait([this] { return there(); }, peers, deadline_,
+                                      [this] { return sleep_in_kernel(); }, [this] { return beyond(); });
+  if (waited == Waited::kReady) {
+    if (kernel_told_) {
+      if (const int n = snapshot(0); n > 0) return n;
+    }
+    if (since_.handled()) return interrupted();
+  } else if (waited == Waited::kTimedOut) {
+    (void)sleep_in_kernel();
+  }
+  return answered_;
+}
+
 }  // namespace
 
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep) {
-  const std::uint64_t deadline =
-      timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns);
   std::optional<Scratch> scratch;
   auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(count * sizeof(pollfd)) : nullptr);
   if (copy == nullptr) copy = scratch.emplace(count * sizeof(pollfd)).as<pollfd>();
@@ -114,183 +369,7 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelP
     errno = ENOMEM;
     return -1;
   }
-  const SinceEntry since;
-
-  // What the pipes say; -1 in `copy` for descriptors that are answered so.
-  int moved_ready = 0;  // of what it has found, and the kernel need not have known of what happened before
-  bool bells_are_new = false;
-  auto from_pipes = [&](bool look, bool plain_from_copy) {
-    int n = 0;
-    moved_ready = 0;
-    for (nfds_t i = 0; i < count; ++i) {
-      Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
-      bool here = false;
-      if (s && s->shared()) {
-        here = true;
-        bool ask = look && plain_from_copy && copy[i].revents != 0;
-        if (ask && copy[i].revents == POLLIN) {
-          (void)take_doorbells(fds[i].fd, *s);
-          ask = false;
-        }
-        fds[i].revents = answer(fds[i].fd, *s, fds[i].events, ask);
-        if (plain_from_copy) fds[i].revents |= static_cast<short>(copy[i].revents & POLLPRI);
-        if (!s->shared()) {  // it has gone back to TCP just now: the kernel answers what was asked
-          copy[i].events = fds[i].events;
-          (void)sys::poll(fds + i, 1, 0);
-        }
-      } else if (plain_from_copy) {
-        fds[i].revents =
-            static_cast<short>(copy[i].revents & (fds[i].events | kAlways));  // it may just have gone back
-      } else {
-        fds[i].revents = 0;
-      }
-      if (fds[i].fd >= 0 && (fds[i].events & (POLLIN | POLLRDNORM)) != 0 && set_moved(fds[i].fd)) {
-        here = true;
-        // What the kernel says of a set may be doorbells only.
-        const bool ready = fds[i].revents != 0 ? !set_has_only_doorbells(fds[i].fd) : set_ready(fds[i].fd);
-        fds[i].revents = ready ? fds[i].events & (POLLIN | POLLRDNORM) : 0;
-      }
-      n += fds[i].revents != 0;
-      // Of one whose doorbell the kernel has told, the bytes were written before it answered.
-      const bool known = bells_are_new && plain_from_copy && (copy[i].revents & POLLIN) != 0;
-      moved_ready += here && fds[i].revents != 0 && !known;
-    }
-    return n;
-  };
-  // The kernel has answered in `copy`. Whatever happened before an event that the call tells of is told of too: so
-  // what has moved is looked at after the kernel, and both again as long as that finds more of it. `before`: so many
-  // of what has moved had been found before the kernel was asked.
-  auto snapshot = [&](int before, nfds_t plain) {
-    int n = from_pipes(true, true);
-    bells_are_new = false;
-    for (nfds_t turns = 0; moved_ready > before && turns < count; ++turns) {
-      before = moved_ready;
-      if (plain > 0 && sys::poll(copy, count, 0) < 0) break;
-      n = from_pipes(true, true);
-    }
-    return n;
-  };
-  for (;;) {
-    nfds_t plain = 0, moved = 0;
-    Awaited peers{0, true};
-    for (nfds_t i = 0; i < count; ++i) {
-      Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
-      copy[i] = fds[i];
-      copy[i].revents = 0;
-      if (s && s->shared()) {
-        const std::uint16_t cpu = s->pipe.peer_cpu();
-        peers.cpu = moved++ == 0 || cpu == peers.cpu ? cpu : 0;
-        peers.slept &= s->rang.load(std::memory_order_relaxed);
-        // Urgent data is the kernel's to tell, and as long as the peer sends by TCP all that it
-        // does.
-        constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
-        const bool by_tcp = reads_tcp(*s) && (fds[i].events & kNews) != 0;
-        if ((fds[i].events & POLLPRI) != 0 || by_tcp) ++plain;
-        copy[i].events = static_cast<short>(POLLIN | POLLRDHUP | (fds[i].events & POLLPRI));
-      } else if (fds[i].fd >= 0) {
-        ++plain;
-      }
-    }
-    int n = from_pipes(false, false);
-    if (n > 0 && plain == 0 && moved == 1) return n;
-    if (n > 0 || timeout_ns == 0) {
-      // Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call
-      // lets in.
-      if (n == 0 || plain > 0) {
-        const int rc = n > 0 ? sys::poll(copy, count, 0) : sleep(copy, count, 0);
-        if (rc < 0) return n > 0 ? n : rc;
-      }
-      const int all = snapshot(n, plain);
-      if (all > 0 || timeout_ns == 0) return all;
-      continue;  // another thread has taken it
-    }
-    if (since.handled()) {
-      errno = EINTR;
-      return -1;
-    }
-    auto there = [&] {
-      if (since.handled()) return true;
-      for (nfds_t i = 0; i < count; ++i) {
-        Held s = fds[i].fd >= 0 ? hold(fds[i].fd) : Held();
-        if (s && s->shared() && answer(fds[i].fd, *s, fds[i].events, false) != 0) return true;
-        if (!s && fds[i].fd >= 0 && set_moved(fds[i].fd) && set_ready(fds[i].fd)) return true;
-      }
-      return false;
-    };
-    bool failed = false, told = false;
-    auto beyond = [&] {
-      if (plain == 0 || failed) return false;
-      const int rc = sys::poll(copy, count, 0);
-      failed = rc < 0;
-      told = rc > 0 && from_pipes(true, true) > 0;
-      return told;
-    };
-    std::optional<int> answered;
-    auto sleep_in_kernel = [&] {
-      bool ready = false, drains = false;
-      Many<Asleep> asleep(count);
-      for (nfds_t i = 0; i < count && !ready; ++i) {
-        if (fds[i].fd < 0) continue;
-        const Asleep* one = asleep.add(fds[i].fd, fds[i].events);
-        if (one == nullptr) {
-          errno = ENOMEM;
-          answered = -1;
-          return false;
-        }
-        ready = one->ready();
-        Socket* s = one->socket();
-        if (s == nullptr) {
-          // It has gone back: what to ask the kernel is another question.
-          ready |= copy[i].events != fds[i].events;
-          continue;
-        }
-        // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would
-        // doorbells that are left to others.
-        if (one->left_to_others() ||
-            (reads_tcp(*s) && (fds[i].events & (POLLIN | POLLRDNORM)) == 0)) {
-          copy[i].events &= static_cast<short>(~POLLIN);
-          drains = true;
-        }
-        if (s->kernel_end.load() || s->kernel_error.load()) {
-          // The kernel would go on saying so. It may be known only since the look at the doorbells
-          // just now.
-          copy[i].fd = -1;
-          ready |= answer(fds[i].fd, *s, fds[i].events, false) != 0;
-        }
-        if ((fds[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
-            (answer(fds[i].fd, *s, POLLOUT, false) == 0) && sends_tcp(*s)) {
-          copy[i].events |= POLLOUT;
-        }
-      }
-      if (ready) return false;
-      std::int64_t left = -1;
-      if (deadline != kNoDeadline) {
-        const std::uint64_t now = monotonic_ns();
-        left = now >= deadline ? 0 : static_cast<std::int64_t>(deadline - now);
-      }
-      const std::int64_t nap = drains && (left < 0 || left > 1'000'000) ? 1'000'000 : left;
-      const int rc = sleep(copy, count, nap);
-      if (rc < 0) {
-        answered = rc;
-        return false;
-      }
-      bells_are_new = !drains;  // none lay there when the thread went to sleep
-      n = snapshot(0, plain);
-      if (n > 0 || (left >= 0 && monotonic_ns() >= deadline)) answered = n;
-      return true;
-    };
-    const Waited waited = waiter().wait(there, peers, deadline, sleep_in_kernel, beyond);
-    if (waited == Waited::kReady) {
-      if (told && (n = snapshot(0, plain)) > 0) return n;
-      if (since.handled()) {
-        errno = EINTR;
-        return -1;
-      }
-    } else if (waited == Waited::kTimedOut) {
-      (void)sleep_in_kernel();
-    }
-    if (answered) return *answered;
-  }
+  return MovedPoll(fds, copy, count, timeout_ns, sleep).run();
 }
 
 }  // namespace clan::preload
