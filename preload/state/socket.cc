@@ -18,7 +18,6 @@ void Identity::reset() {
   client = false;
   set(inherited, false);
   set(followed, false);
-  set(passed, false);
   set(nonblocking, -1);
   pipe = Pipe();
   for (auto* flag : {&left_at_exit, &left_slot, &not_to_follow}) set(*flag, false);
