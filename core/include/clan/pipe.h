@@ -82,6 +82,10 @@ class CLAN_EXPORT Pipe {
   static void guard_copies(CopyGuard guard);
 
   /// To be called in the child of a fork, before anything else: its thread has another id.
+  /// The process locks what it maps from now on (mlockall with MCL_FUTURE), or does not: pipes are left out, which
+  /// would have memory for all of their rings.
+  static void process_locks_memory(bool locks);
+
   static void after_fork_in_child();
 
   Pipe() = default;
