@@ -62,6 +62,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     out_ = std::exchange(other.out_, nullptr);
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    lock_waits_.reset();
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
@@ -70,11 +71,11 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
 
 void Pipe::guard_copies(CopyGuard guard) { copy_guard.store(guard, std::memory_order_relaxed); }
 
-Pipe::~Pipe() { reset(); }
 void Pipe::process_locks_memory(bool locks) {
   memory_is_locked.store(locks, std::memory_order_relaxed);  // relaxed: as locking()
 }
 
+Pipe::~Pipe() { reset(); }
 
 void Pipe::reset() {
   if (page_ != nullptr) sys::munmap(page_, bytes_);

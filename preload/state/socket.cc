@@ -39,6 +39,7 @@ void Transfer::reset() {
                      &shut_read, &rang, &owes_memory}) {
     set(*flag, false);
   }
+  waits.reset();
   set(low_water, 1);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
   for (auto* count : {&full, &receives_owing}) set(*count, 0);
