@@ -10,7 +10,7 @@
 
 namespace clan {
 
-Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access) {
+Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access, Locking locking) {
   struct stat st {};
   if (sys::fstat(memfd, &st) != 0) return errno_error("fstat(memfd)");
   if (bytes == 0 || st.st_size < 0 || static_cast<std::size_t>(st.st_size) < bytes) {
@@ -25,9 +25,16 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access) {
   if (::fstatfs(memfd, &fs) != 0) return errno_error("fstatfs(memfd)");
   if (fs.f_type == HUGETLBFS_MAGIC) return Error{EPERM, "shared memory of huge pages is not taken from peers"};
   int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* p = sys::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memfd, 0);
+  // What may not be accessed gets no memory when it is locked.
+  const int first = locking == Locking::kNever ? PROT_NONE : protection;
+  void* p = sys::mmap(nullptr, bytes, first, MAP_SHARED | MAP_NORESERVE, memfd, 0);
   if (p == MAP_FAILED) return errno_error("mmap(memfd)");
-  return Mapping(static_cast<std::byte*>(p), bytes);
+  Mapping mapping(static_cast<std::byte*>(p), bytes);
+  if (locking == Locking::kNever &&
+      (sys::call(SYS_munlock, p, bytes) != 0 || sys::call(SYS_mprotect, p, bytes, protection) != 0)) {
+    return errno_error("mapping memory that is not locked");
+  }
+  return mapping;
 }
 
 Status Mapping::replace(int memfd) {

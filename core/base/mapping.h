@@ -22,6 +22,10 @@ constexpr std::size_t round_to_pages(std::size_t bytes) {
 class Mapping {
  public:
   enum class Access { kRead, kReadWrite };
+  enum class Locking {
+    kAsProcess,  ///< after mlockall(MCL_FUTURE) all of it has memory at once, and keeps it
+    kNever,
+  };
 
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
@@ -40,7 +44,7 @@ class Mapping {
 
   /// Maps `bytes` of a memfd from its start. EINVAL when the file is shorter than that: touching a
   /// page behind its end would raise SIGBUS.
-  static Result<Mapping> map(int memfd, std::size_t bytes, Access access);
+  static Result<Mapping> map(int memfd, std::size_t bytes, Access access, Locking locking = Locking::kAsProcess);
 
   /// Puts a new shared mapping of `memfd` in the place of this one, atomically for other threads.
   Status replace(int memfd);

@@ -26,6 +26,13 @@ namespace {
 constexpr std::uint64_t kFirstReceiveBuffer = 128 * 1024;  ///< of one that grows
 constexpr std::uint64_t kMostLimit = std::uint64_t{1} << 32;
 
+std::atomic<bool> memory_is_locked{false};
+
+Mapping::Locking locking() {
+  // relaxed: a flag by itself; of two threads one maps while the other locks
+  return memory_is_locked.load(std::memory_order_relaxed) ? Mapping::Locking::kNever : Mapping::Locking::kAsProcess;
+}
+
 std::size_t bytes_for(std::uint32_t ring_bytes) { return kPageSize + 2 * std::size_t{ring_bytes}; }
 
 }  // namespace
@@ -55,6 +62,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     out_ = std::exchange(other.out_, nullptr);
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    lock_waits_.reset();
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
@@ -62,6 +70,10 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
 }
 
 void Pipe::guard_copies(CopyGuard guard) { copy_guard.store(guard, std::memory_order_relaxed); }
+
+void Pipe::process_locks_memory(bool locks) {
+  memory_is_locked.store(locks, std::memory_order_relaxed);  // relaxed: as locking()
+}
 
 Pipe::~Pipe() { reset(); }
 
@@ -81,7 +93,7 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   if (!fd) return fd.error();
   struct stat st {};
   if (sys::fstat(fd->get(), &st) != 0) return errno_error("looking at a pipe");
-  auto mapping = Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite);
+  auto mapping = Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite, locking());
   if (!mapping) return mapping.error();
   auto* page = reinterpret_cast<PipePage*>(mapping->release());
   timespec now{};
@@ -105,7 +117,7 @@ Result<Pipe> Pipe::open(int memfd, int end) {
   if (size < bytes_for(4096) || size > bytes_for(64u << 20)) {
     return Error{EPROTO, "a pipe of an impossible size"};
   }
-  auto mapping = Mapping::map(fd.get(), size, Mapping::Access::kReadWrite);
+  auto mapping = Mapping::map(fd.get(), size, Mapping::Access::kReadWrite, locking());
   if (!mapping) return mapping.error();
   auto* page = reinterpret_cast<PipePage*>(mapping->data());
   // The size of the file decides, not what the head says of it.

@@ -18,7 +18,6 @@ namespace {
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeNap = 64;
 constexpr long kNapNs = 1'000'000;
-constexpr std::uint64_t kLockPatienceNs = 10'000'000'000u;  ///< with a lock, whoever has it
 /// With one whose owner is no thread that we see: it has died, or it counts in another pid namespace.
 constexpr std::uint64_t kUnseenPatienceNs = 500'000'000;
 /// What a nap counts for at most, so that the time in which we were stopped, as the owner then was, does not.
@@ -33,6 +32,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
                         bool may_give_up) const {
   const int saved_errno = errno;
   std::uint64_t last = 0, waited = 0, unseen = 0;
+  std::uint64_t most = 0;  // with a lock, whoever has it
   int err = 0;
   for (int round = 0; err == 0; ++round) {
     std::uint32_t owner = 0;
@@ -40,6 +40,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
       owner = 0;
       // PAIR pipe.lock: as above
       if (word.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed)) {
+        if (waited > 0) lock_waits_.spend(last, waited);
         errno = saved_errno;
         return 0;
       }
@@ -59,6 +60,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
       sys::call(SYS_nanosleep, &nap, nullptr);
       const std::uint64_t now = monotonic_ns();
       const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
+      if (last == 0) most = lock_waits_.left_ns(now);
       last = now;
       waited += step;
       const bool releases = (owner & pipes::kReleases) != 0;
@@ -68,7 +70,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool
       if (thread > kMostThreadId || unseen > (releases ? 4 : 1) * kUnseenPatienceNs) {
         broke("the owner of a lock has died");
         err = EPROTO;
-      } else if (waited > kLockPatienceNs) {
+      } else if (waited > most) {
         broke("a lock that is not let go");
         err = EPROTO;
       } else if (may_give_up && releases && seen && waited > kReleasePatienceNs) {

@@ -5,14 +5,17 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 
 #include "af_clan/af_clan.h"
 #include "calls/counted_call.h"
 #include "calls/interpose.h"
 #include "migrate/demote.h"
 #include "os/real.h"
+#include "os/scratch.h"
 #include "os/sys.h"
 #include "share/passing.h"
+#include "share/pipes_along.h"
 #include "stream/receive.h"
 #include "stream/send.h"
 
@@ -49,32 +52,66 @@ std::size_t bytes_of(const msghdr& message) {
   return n;
 }
 
-// The descriptors that a message carries.
-template <typename Each>
-void passed(const msghdr* message, Each&& each) {
-  if (message == nullptr || message->msg_control == nullptr) return;
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(message), c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < n; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-      each(fd);
-    }
-  }
+ssize_t kernel_recvmsg(int fd, msghdr* message, int flags) {
+  return is_af_clan_packet(fd) ? af_clan_recvmsg(fd, message, flags) : real().recvmsg(fd, message, flags);
 }
 
 ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
-  return is_af_clan_packet(fd) ? af_clan_recvmsg(fd, message, flags) : real().recvmsg(fd, message, flags);
+  if (!may_bring_pipes(message)) return kernel_recvmsg(fd, message, flags);
+  constexpr std::size_t kUsual = 1024;
+  alignas(cmsghdr) char usual[kUsual + kRoomForPipes];
+  std::optional<Scratch> large;
+  if (message->msg_controllen > kUsual) large.emplace(message->msg_controllen + kRoomForPipes);
+  if (large && !*large) return kernel_recvmsg(fd, message, flags);
+  msghdr with = with_room_for_pipes(*message, large ? large->as<void>() : usual);
+  const ssize_t n = kernel_recvmsg(fd, &with, flags);
+  if (n >= 0) take_pipes(with, message, fd, (flags & MSG_PEEK) != 0);
+  return n;
 }
 
 ssize_t plain_sendmsg(int fd, const msghdr* message, int flags) {
   return is_af_clan_packet(fd) ? af_clan_sendmsg(fd, message, flags) : real().sendmsg(fd, message, flags);
 }
 
-int plain_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+int kernel_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   if (is_af_clan_packet(fd)) return af_clan_recvmmsg(fd, messages, count, flags, timeout);
   return real().recvmmsg(fd, messages, count, flags, timeout);
+}
+
+int plain_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  constexpr unsigned kMost = 1024;
+  const unsigned looked_at = messages != nullptr ? std::min(count, kMost) : 0;
+  bool any = false;
+  for (unsigned i = 0; !any && i < looked_at; ++i) any = may_bring_pipes(&messages[i].msg_hdr);
+  if (!any) return kernel_recvmmsg(fd, messages, count, flags, timeout);
+  count = looked_at;
+  std::size_t bytes = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    bytes += CMSG_ALIGN(messages[i].msg_hdr.msg_controllen) + kRoomForPipes;
+  }
+  const Scratch memory(count * sizeof(mmsghdr) + bytes);
+  if (!memory) return kernel_recvmmsg(fd, messages, count, flags, timeout);
+  auto* with = memory.as<mmsghdr>();
+  char* control = memory.as<char>() + count * sizeof(mmsghdr);
+  for (unsigned i = 0; i < count; ++i) {
+    with[i] = {with_room_for_pipes(messages[i].msg_hdr, control), 0};
+    control += CMSG_ALIGN(messages[i].msg_hdr.msg_controllen) + kRoomForPipes;
+  }
+  const int n = kernel_recvmmsg(fd, with, count, flags, timeout);
+  for (int i = 0; i < n; ++i) {
+    take_pipes(with[i].msg_hdr, &messages[i].msg_hdr, fd, (flags & MSG_PEEK) != 0);
+    messages[i].msg_len = with[i].msg_len;
+  }
+  return n;
+}
+
+// What carries descriptors, each of which pass_on() has been told of.
+ssize_t send_passing(int fd, const msghdr& message, int flags) {
+  const PipesToSend pipes(message);
+  const ssize_t n = plain_sendmsg(fd, pipes.message(), flags);
+  if (n >= 0 || errno != ETOOMANYREFS || !pipes.any()) return n;
+  for_each_passed(message, [](int other) { leave_pipe(other, true); });  // it may be one too many because of ours
+  return plain_sendmsg(fd, &message, flags);
 }
 
 int plain_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
@@ -85,20 +122,16 @@ int plain_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 }  // namespace
 
 CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
-  const ssize_t n = receiving(
+  return receiving(
       fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if ((flags & kNotOfTheStream) != 0) return real().recvmsg(fd, message, flags);
         return receive_message(fd, s, message, flags);
       });
-  if (n >= 0 && message->msg_controllen > 0) {
-    passed(message, [&](int other) { adopt_passed(other, fd, (flags & MSG_PEEK) != 0); });
-  }
-  return n;
 }
 
 CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  const ssize_t received = receiving(
+  return static_cast<int>(receiving(
       fd, (flags & MSG_PEEK) != 0,
       [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
       [&](Socket& s) -> ssize_t {
@@ -112,21 +145,15 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
           ++n;
         }
         return n;
-      });
-  for (ssize_t i = 0; i < received; ++i) {
-    if (messages[i].msg_hdr.msg_controllen > 0) {
-      passed(&messages[i].msg_hdr, [&](int other) { adopt_passed(other, fd, (flags & MSG_PEEK) != 0); });
-    }
-  }
-  return static_cast<int>(received);
+      }));
 }
 
 CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   leave_if_tcps(fd, flags);
   const bool passes = message != nullptr && message->msg_controllen > 0;
-  if (passes) passed(message, [fd](int other) { pass_on(other, fd); });
+  if (passes) for_each_passed(*message, [fd](int other) { pass_on(other, fd); });
   const ssize_t rc = sending(
-      fd, [&] { return plain_sendmsg(fd, message, flags); },
+      fd, [&] { return passes ? send_passing(fd, *message, flags) : plain_sendmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if (message->msg_iovlen > kMostVectors) {
           errno = EMSGSIZE;
@@ -136,7 +163,7 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
       });
   if (passes && rc < 0) {
     KeepErrno errno_of_send;
-    passed(message, not_sent);
+    for_each_passed(*message, not_sent);
   }
   return rc;
 }
@@ -146,7 +173,7 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;
     if (m.msg_controllen > 0)
-      passed(&m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
+      for_each_passed(m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
   }
   return static_cast<int>(sending(
       fd, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },

@@ -2,6 +2,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
+#include "clan/pipe.h"
 #include "clan/settings.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
@@ -98,6 +100,11 @@ CLAN_INTERPOSE int setrlimit(__rlimit_resource_t resource, const rlimit* limit) 
 }
 CLAN_INTERPOSE int setrlimit64(__rlimit_resource_t resource, const rlimit64* limit) noexcept {
   return setrlimit(resource, reinterpret_cast<const rlimit*>(limit));
+}
+
+CLAN_INTERPOSE int mlockall(int flags) noexcept {
+  if ((flags & MCL_FUTURE) != 0) clan::Pipe::process_locks_memory(true);
+  return real().mlockall(flags);
 }
 
 CLAN_INTERPOSE int prctl(int option, ...) {

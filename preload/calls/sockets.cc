@@ -252,14 +252,26 @@ CLAN_INTERPOSE int sockatmark(int fd) {
   return ::ioctl(fd, SIOCATMARK, &at) == 0 ? at : -1;
 }
 
+namespace {
+
+bool is_connected(int fd) {
+  KeepErrno keep;
+  sockaddr_storage name;
+  socklen_t size = sizeof name;
+  return sys::call(SYS_getpeername, fd, &name, &size) == 0;
+}
+
+}  // namespace
+
 CLAN_INTERPOSE int shutdown(int fd, int how) {
   Held s = hold_current(fd);
-  if (s && s->shared() && (how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR)) {
-    return shared_shutdown(fd, *s, how);
+  const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
+  if (s && known_how) {
+    // Half closed it is not worth moving any more; nor would an end that TCP tells then be told from a close.
+    if (s->shared() || (is_connected(fd) && !keep_on_tcp(fd, *s))) return shared_shutdown(fd, *s, how);
   }
   clan::Pipe::wrote_past_pipes();
   const int rc = real().shutdown(fd, how);
-  // Half closed it is not worth moving any more.
   if (rc == 0 && s) s->slot.load()->pinned = 1;
   return rc;
 }

@@ -54,7 +54,7 @@ void wait_until_clean(int fd, Socket& s) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
     if (resends && s.has_drained() && swallow_doorbells(fd, s)) return true;
-    if (!take_unread(fd, s, taken)) return false;
+    if (!take_unread(fd, s, taken, end)) return false;
     if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) return true;
     give_back(s, taken);
     return false;

@@ -20,6 +20,7 @@
 #include "migrate/returned_bytes.h"
 #include "migrate/trust.h"
 #include "os/proc.h"
+#include "os/scratch.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"
@@ -99,17 +100,15 @@ bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadli
 }
 
 // What the other end has sent by TCP after it had gone by itself, behind what lies in the pipe.
-void take_later(int fd, int to) {
-  char bytes[16384];
-  for (long n; (n = sys::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
-    sys::call(SYS_write, to, bytes, n);
+void take_later(int fd, int to, const Scratch& memory) {
+  for (long n; (n = sys::recv(fd, memory.as<void>(), Scratch::kUsual, MSG_DONTWAIT)) > 0;)
+    sys::call(SYS_write, to, memory.as<void>(), n);
 }
 
 // From `at` on.
-bool send_file(int to, int from, long at, std::uint64_t deadline_ns) {
-  char bytes[16384];
-  for (long n; (n = sys::call(SYS_pread64, from, bytes, sizeof bytes, at)) > 0; at += n) {
-    if (!send_all(to, bytes, static_cast<std::size_t>(n), deadline_ns)) return false;
+bool send_file(int to, int from, long at, const Scratch& memory, std::uint64_t deadline_ns) {
+  for (long n; (n = sys::call(SYS_pread64, from, memory.as<void>(), Scratch::kUsual, at)) > 0; at += n) {
+    if (!send_all(to, memory.as<char>(), static_cast<std::size_t>(n), deadline_ns)) return false;
   }
   return true;
 }
@@ -120,20 +119,20 @@ bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
   const int socket = their_socket(fd);
   if (socket < 0) return false;
   auto other = s.pipe.at_other_end();
-  bool well = static_cast<bool>(other);
+  const Scratch memory(Scratch::kUsual);
+  bool well = other && memory;
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
     const bool silent = count_doorbells(socket, s.theirs());
     (void)other->leave();  // EPIPE: it has gone, or half-closed
     well = silent && swallow_doorbells(fd, s);
-    if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later);
-    well = well && send_file(socket, taken, sizeof(TakenHead), deadline_ns);
-    char bytes[16384];
-    const iovec io{bytes, sizeof bytes};
+    if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later, memory);
+    well = well && send_file(socket, taken, sizeof(TakenHead), memory, deadline_ns);
+    const iovec io{memory.as<void>(), Scratch::kUsual};
     for (std::size_t n; well && (n = s.pipe.receive(&io, 1, false).bytes) > 0;) {
-      well = send_all(socket, bytes, n, deadline_ns);
+      well = send_all(socket, memory.as<char>(), n, deadline_ns);
     }
-    well = well && send_file(socket, later, 0, deadline_ns);
+    well = well && send_file(socket, later, 0, memory, deadline_ns);
     if (later >= 0) sys::close(later);
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);

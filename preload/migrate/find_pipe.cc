@@ -17,6 +17,30 @@
 
 namespace clan::preload {
 
+namespace {
+
+// A pipe of somebody who may give us one, and one end of it is the socket's.
+bool is_of(int memfd, std::uint64_t cookie, int* end) {
+  struct stat about {};
+  if (sys::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) return false;
+  for (int e = 0; e < 2; ++e) {
+    auto pipe = Pipe::open(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), e);
+    if (!pipe || pipe->my_face().words[socket_face::kCookie].load() != cookie) continue;
+    *end = e;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int find_among(std::span<const int> memfds, std::uint64_t cookie, int* end) {
+  for (const int memfd : memfds) {
+    if (is_of(memfd, cookie, end)) return static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0));
+  }
+  return -1;
+}
+
 int find_pipe(std::uint64_t cookie, int* end) {
   const int proc =
       static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -38,18 +62,7 @@ int find_pipe(std::uint64_t cookie, int* end) {
       if (std::strcmp(link, kPipeLink) != 0) continue;
       const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
       if (memfd < 0) continue;
-      struct stat about {};
-      if (sys::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) {
-        sys::close(memfd);
-        continue;
-      }
-      for (int e = 0; e < 2 && found < 0; ++e) {
-        auto pipe = Pipe::open(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), e);
-        if (pipe && pipe->my_face().words[socket_face::kCookie].load() == cookie) {
-          found = memfd;
-          *end = e;
-        }
-      }
+      found = is_of(memfd, cookie, end) ? memfd : -1;
       if (found >= 0) break;
       sys::close(memfd);
     }

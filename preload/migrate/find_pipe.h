@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "clan/pipe.h"
 
@@ -13,6 +14,9 @@ constexpr char kPipeLink[] = "/memfd:clan-pipe (deleted)";
 /// The pipe of a connection, by the cookie of our end of it: from whoever has it, which is the peer at least. -1:
 /// nobody has it who may be asked.
 int find_pipe(std::uint64_t cookie, int* end);
+
+/// Likewise of memfds that somebody has passed to us, as a descriptor of its own.
+int find_among(std::span<const int> memfds, std::uint64_t cookie, int* end);
 
 /// `end` of the pipe behind a memfd, if that is the one of the socket with this cookie. Takes the memfd.
 Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie);

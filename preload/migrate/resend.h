@@ -14,18 +14,22 @@ namespace clan::preload {
 /// Bytes that have been sent again, in this process.
 extern constinit std::atomic<std::uint64_t> bytes_resent;
 
-/// Ten seconds, from the last time that some of it was taken.
+/// Ten seconds, from the last time that some of it was taken, and thirty in all: who reads a byte now and then does
+/// not keep us.
 class UntilTaken {
  public:
-  bool over() {
-    const std::uint64_t now = monotonic_ns(), bytes = bytes_resent.load(std::memory_order_relaxed);
-    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now + kPatienceNs;
+  static constexpr std::uint64_t kMostNs = 30'000'000'000u;
+  bool over() { return over(monotonic_ns(), bytes_resent.load(std::memory_order_relaxed)); }
+  /// At that time, when so many have been taken.
+  bool over(std::uint64_t now_ns, std::uint64_t bytes) {
+    if (most_ns_ == 0) most_ns_ = now_ns + kMostNs;
+    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now_ns + kPatienceNs;
     bytes_ = bytes;
-    return now >= end_ns_;
+    return now_ns >= end_ns_ || now_ns >= most_ns_;
   }
 
  private:
-  std::uint64_t end_ns_ = 0, bytes_ = 0;
+  std::uint64_t end_ns_ = 0, most_ns_ = 0, bytes_ = 0;
 };
 
 /// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
@@ -39,7 +43,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer);
 bool resends(int fd, Socket& s);
 
 /// Before this process loses its threads, by exit or exec: all that has been given back is on its way when
-/// this returns. Who does not read it within ten seconds sees a reset.
+/// this returns. Who does not read for ten seconds, or not all within thirty, sees a reset.
 void finish_resends();
 
 /// For fork, and after it in the child: the parent goes on.

@@ -12,6 +12,7 @@
 #include "clan/socket_face.h"
 #include "migrate/demote_end.h"
 #include "os/proc.h"
+#include "os/scratch.h"
 #include "os/sys.h"
 #include "state/socket.h"
 #include "stream/gate_wait.h"
@@ -64,14 +65,17 @@ void give_back(Socket& s, int taken) {
   word.store(none ? kNothing : where, std::memory_order_release);  // PAIR face.given
 }
 
-bool take_unread(int fd, Socket& s, int to) {
-  char bytes[16384];
+bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
+  const Scratch memory(Scratch::kUsual);
+  char* const bytes = memory.as<char>();
+  if (bytes == nullptr) return false;
   while (!s.has_drained()) {
+    if (monotonic_ns() > deadline_ns) return false;
     Draining draining(fd, s);
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0) return false;
-    const ssize_t n = sys::recv(fd, bytes, std::min(certain, sizeof bytes), MSG_DONTWAIT);
+    const ssize_t n = sys::recv(fd, bytes, std::min(certain, Scratch::kUsual), MSG_DONTWAIT);
     note_end(s, n);
     if (n <= 0) return false;
     for (ssize_t at = 0; at < n;) {

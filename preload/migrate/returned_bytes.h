@@ -32,7 +32,8 @@ Given given_back(int fd, Socket& s);
 /// Shows the other end what take_unread() has put into `taken`.
 void give_back(Socket& s, int taken);
 
-/// Reads what is left of TCP before the other end's switch. True: all of it is in `to`.
-bool take_unread(int fd, Socket& s, int to);
+/// Reads what is left of TCP before the other end's switch. True: all of it is in `to`. Who says that it switches far
+/// ahead and goes on sending is read until the deadline.
+bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns);
 
 }  // namespace clan::preload

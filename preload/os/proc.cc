@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "os/scratch.h"
 #include "os/sys.h"
 
 namespace clan::preload {
@@ -68,9 +69,12 @@ bool read_status(const char* pid, char* text, std::size_t size) {
 }  // namespace
 
 bool may_as_much(pid_t pid) {
-  char number[16], theirs[4096], ours[4096];
+  constexpr std::size_t kSize = 4096;
+  const Scratch memory(2 * kSize);
+  if (!memory) return false;
+  char number[16], *theirs = memory.as<char>(), *ours = theirs + kSize;
   std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
-  if (!read_status(number, theirs, sizeof theirs) || !read_status("self", ours, sizeof ours)) return false;
+  if (!read_status(number, theirs, kSize) || !read_status("self", ours, kSize)) return false;
   for (const auto& [name, column] : {std::pair{"\nUid:", 2}, {"\nSeccomp:", 1}, {"\nSeccomp_filters:", 1}}) {
     if (number_in(theirs, name, column) != number_in(ours, name, column)) return false;
   }
@@ -84,10 +88,11 @@ bool loads_library(pid_t pid) {
   if (maps < 0) return false;
   constexpr char kName[] = "/libclan-preload.so";
   constexpr std::size_t kOverlap = sizeof kName - 2;
-  char text[8192];
+  const Scratch memory(Scratch::kUsual);
+  char* const text = memory.as<char>();
   std::size_t kept = 0;
   bool found = false;
-  for (long n; !found && (n = sys::call(SYS_read, maps, text + kept, sizeof text - kept)) > 0;) {
+  for (long n; text != nullptr && !found && (n = sys::call(SYS_read, maps, text + kept, Scratch::kUsual - kept)) > 0;) {
     const std::size_t size = kept + static_cast<std::size_t>(n);
     found = ::memmem(text, size, kName, sizeof kName - 1) != nullptr;
     kept = std::min(kOverlap, size);

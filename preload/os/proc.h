@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "os/scratch.h"
 #include "os/sys.h"
 
 namespace clan::preload {
@@ -15,12 +16,13 @@ class DirectoryReader {
  public:
   explicit DirectoryReader(int fd) : fd_(fd) {}
   const char* next() {
+    if (!memory_) return nullptr;
     if (at_ >= size_) {
-      size_ = sys::call(SYS_getdents64, fd_, buffer_, sizeof buffer_);
+      size_ = sys::call(SYS_getdents64, fd_, memory_.as<char>(), Scratch::kUsual);
       at_ = 0;
       if (size_ <= 0) return nullptr;
     }
-    const char* entry = buffer_ + at_;
+    const char* entry = memory_.as<char>() + at_;
     std::uint16_t length;
     std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
     at_ += length;
@@ -30,7 +32,7 @@ class DirectoryReader {
  private:
   int fd_;
   long at_ = 0, size_ = 0;
-  alignas(8) char buffer_[4096];
+  const Scratch memory_{Scratch::kUsual};
 };
 
 /// A memfd of another process, by its descriptor there and the link that /proc shows for it, or -1.

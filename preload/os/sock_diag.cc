@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "os/scratch.h"
 #include "os/sys.h"
 #include "os/tcp_table.h"
 
@@ -155,11 +156,12 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
       static_cast<ssize_t>(sizeof question)) {
     return Answer::kUnknown;
   }
-  for (int i = 0; i < kMostStrays; ++i) {
-    alignas(nlmsghdr) char text[4096];
+  const Scratch memory(Scratch::kUsual);
+  char* const text = memory.as<char>();
+  for (int i = 0; text != nullptr && i < kMostStrays; ++i) {
     sockaddr_nl from{};
     socklen_t size = sizeof from;
-    const long n = sys::call(SYS_recvfrom, netlink_, text, sizeof text, MSG_DONTWAIT, &from, &size);
+    const long n = sys::call(SYS_recvfrom, netlink_, text, Scratch::kUsual, MSG_DONTWAIT, &from, &size);
     if (n < 0) return Answer::kUnknown;
     const auto* header = reinterpret_cast<const nlmsghdr*>(text);
     if (from.nl_pid != 0 || n < static_cast<long>(sizeof *header) || header->nlmsg_len > n ||

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "os/scratch.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"
 
@@ -37,6 +38,7 @@ class Table {
   /// The next line, null-terminated; null at the end.
   const char* next() {
     for (;;) {
+      if (text_ == nullptr) return nullptr;
       char* end = static_cast<char*>(std::memchr(text_ + at_, '\n', size_ - at_));
       if (end != nullptr) {
         *end = 0;
@@ -44,11 +46,11 @@ class Table {
         at_ = static_cast<std::size_t>(end - text_) + 1;
         return line;
       }
-      if (at_ == 0 && size_ == sizeof text_) return nullptr;  // no line is that long
+      if (at_ == 0 && size_ == Scratch::kUsual) return nullptr;  // no line is that long
       std::memmove(text_, text_ + at_, size_ - at_);
       size_ -= at_;
       at_ = 0;
-      const long n = sys::call(SYS_read, fd_, text_ + size_, sizeof text_ - size_);
+      const long n = sys::call(SYS_read, fd_, text_ + size_, Scratch::kUsual - size_);
       if (n <= 0) return nullptr;
       size_ += static_cast<std::size_t>(n);
     }
@@ -57,7 +59,8 @@ class Table {
  private:
   int fd_;
   std::size_t at_ = 0, size_ = 0;
-  char text_[8192];
+  const Scratch memory_{Scratch::kUsual};
+  char* const text_ = memory_.as<char>();
 };
 
 // "0100007F:1F90", or 32 digits: each word is printed as a number, and in network order in memory.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/memory_owner.h"
@@ -31,13 +33,31 @@ namespace {
 constexpr char kInherited[] = "CLAN_INHERITED";
 
 struct Inheritance {
-  char text[16384];
+  char text[16384] = {};
   std::size_t used = 0;
 };
+constinit Inheritance list;  ///< after exec nobody else needs it; after vfork the parent waits
+
+// The program that a child of vfork() executes holds the connection beside the parent, who goes on in this memory.
+// `by`: 1 or, if there is no such program after all, -1.
+void count_program(Socket& s, int by) {
+  if (!in_borrowed_memory()) return;  // it takes the place of this process
+  s.inherited = true;
+  s.followed = true;
+  // order: as other holders count; whoever closes last sees that he is
+  s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}),
+                                                  std::memory_order_seq_cst);
+}
+
+// A duplicate of it has been listed.
+bool is_listed(int memfd) {
+  char text[24];
+  std::snprintf(text, sizeof text, ":%d:", memfd);
+  return std::strstr(list.text, text) != nullptr;
+}
 
 // Connections that stay open across exec, and the descriptors of their pipes, made to stay open too.
-void hand_on(int fd, Socket& s, void* argument) {
-  auto& list = *static_cast<Inheritance*>(argument);
+void hand_on(int fd, Socket& s, void*) {
   const int flags = sys::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
   char item[64];
@@ -49,6 +69,7 @@ void hand_on(int fd, Socket& s, void* argument) {
     leave_pipe(fd, true);
     return;
   }
+  if (!is_listed(s.pipe.memfd())) count_program(s, 1);
   std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n) + 1);
   list.used += static_cast<std::size_t>(n);
   sys::fcntl(s.pipe.memfd(), F_SETFD, 0);
@@ -64,8 +85,18 @@ void take_offer_back(int, Socket& s, void*) {
   if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
 }
 
+// The list of what has not been handed on after all: each connection once.
 void take_pipe_back(int, Socket& s, void*) {
-  if (s.shared() && s.pipe.memfd() >= 0) sys::fcntl(s.pipe.memfd(), F_SETFD, FD_CLOEXEC);
+  if (!s.shared() || s.pipe.memfd() < 0) return;
+  sys::fcntl(s.pipe.memfd(), F_SETFD, FD_CLOEXEC);
+  char text[24];
+  const int length = std::snprintf(text, sizeof text, ":%d:", s.pipe.memfd());
+  bool listed = false;
+  for (char* at = list.text; (at = std::strstr(at, text)) != nullptr; at += length) {
+    listed = true;
+    *at = ' ';
+  }
+  if (listed) count_program(s, -1);
 }
 
 // A pipe from a process before exec.
@@ -90,7 +121,6 @@ void adopt_pipe(int fd, int memfd, int end) {
 }  // namespace
 
 char* hand_on_connections(const char* path, char* const* environment) {
-  static Inheritance list;  // after exec nobody else needs it; after vfork the parent waits
   bool any = false;
   for_each_socket([](int, Socket&, void* found) { *static_cast<bool*>(found) = true; }, &any);
   if (!any) return nullptr;
@@ -101,7 +131,7 @@ char* hand_on_connections(const char* path, char* const* environment) {
   }
   list.used = static_cast<std::size_t>(std::snprintf(list.text, sizeof list.text, "%s=", kInherited));
   const std::size_t none = list.used;
-  for_each_socket(hand_on, &list);
+  for_each_socket(hand_on, nullptr);
   return list.used > none ? list.text : nullptr;
 }
 

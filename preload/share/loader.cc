@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "clan/log.h"
+#include "os/scratch.h"
 #include "os/sys.h"
 
 namespace clan::preload {
@@ -56,8 +57,12 @@ Loader loader_of(const char* path, int depth) {
   if (file.fd < 0 || sys::fstat(file.fd, &st) != 0 || (st.st_mode & (S_ISUID | S_ISGID)) != 0)
     return Loader::kLeavesUs;
   if (::fgetxattr(file.fd, "security.capability", nullptr, 0) >= 0) return Loader::kLeavesUs;
-  alignas(8) char head[4096] = {};
-  const long n = sys::call(SYS_read, file.fd, head, sizeof head - 1);
+  constexpr std::size_t kHead = 4096;
+  const Scratch memory(Scratch::kUsual);
+  if (!memory) return Loader::kLeavesUs;
+  char* const head = memory.as<char>();
+  const long n = sys::call(SYS_read, file.fd, head, kHead - 1);
+  head[n > 0 ? n : 0] = 0;
   if (n > 2 && head[0] == '#' && head[1] == '!') {
     const char* from = head + 2 + std::strspn(head + 2, " \t");
     const std::size_t length = std::strcspn(from, " \t\n");
@@ -76,7 +81,7 @@ Loader loader_of(const char* path, int depth) {
   for (unsigned i = 0; i < elf.e_phnum; ++i) {
     Elf64_Phdr part;
     const std::uint64_t at = elf.e_phoff + std::uint64_t{i} * sizeof part;
-    if (elf.e_phoff > sizeof head || at + sizeof part > static_cast<std::uint64_t>(n))
+    if (elf.e_phoff > kHead || at + sizeof part > static_cast<std::uint64_t>(n))
       return Loader::kLeavesUs;
     std::memcpy(&part, head + at, sizeof part);
     if (part.p_type == PT_INTERP) return loader_named(file.fd, part);

@@ -26,11 +26,9 @@
 #include "share/fd_events.h"
 #include "share/slot_table.h"
 #include "state/fd_table.h"
-#include "state/kept_pipes.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
-#include "stream/close.h"
 
 namespace clan::preload {
 namespace {
@@ -125,7 +123,7 @@ bool receiver_knows(int through) {
 
 }  // namespace
 
-void adopt_passed(int fd, int through, bool peeked) {
+void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) {
   KeepErrno keep;
   gone(fd);
   const bool takes_part = !config().disabled && !rings_alive();
@@ -138,7 +136,8 @@ void adopt_passed(int fd, int through, bool peeked) {
   int end = 0;
   const std::uint64_t cookie = cookie_of(fd);
   const bool may_have_moved = same_host(*s, route) || config().has_directory();
-  const int memfd = may_have_moved ? find_pipe(cookie, &end) : -1;
+  int memfd = find_among(pipes, cookie, &end);
+  if (memfd < 0 && may_have_moved) memfd = find_pipe(cookie, &end);
   auto pipe = open_pipe_of(memfd, end, cookie);
   if (!pipe) return stay(*s);
   s->pipe = std::move(*pipe);
@@ -159,7 +158,6 @@ void pass_on(int fd, int through) {
   leave_to_others(fd, *s);
   if (s->shared()) {
     s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
-    s->passed.store(true, std::memory_order_relaxed);           // relaxed: for this process, which closes after it
   } else {
     never_move(fd, *s);
   }
@@ -169,12 +167,6 @@ void not_sent(int fd) {
   if (Held s = hold(fd)) {
     s->shared() ? (void)s->mine().words[clan::socket_face::kHolders].fetch_sub(1) : take_off_its_way(*s);
   }
-}
-
-void close_passed(int fd, Socket& s, bool others) {
-  // relaxed: this process has passed it on
-  s.passed.load(std::memory_order_relaxed) ? keep_for_receivers(s) : sweep_kept();
-  shared_close(fd, s, others);
 }
 
 }  // namespace clan::preload

@@ -11,23 +11,25 @@
 //
 // A receiver without the library, or one that may not or does not want to share memory, claims nothing, and
 // the connection stays on TCP. So it does when there is no room for the slot.
+//
+// Those that have moved bring their pipes: share/pipes_along.h.
 #pragma once
+
+#include <span>
 
 namespace clan::preload {
 
 struct Socket;
 
 /// A descriptor from another process, by the AF_UNIX socket `through`: if its connection has moved, follows
-/// it; if not, it may move when all who have it know of each other. `peeked`: it will be received again.
-void adopt_passed(int fd, int through, bool peeked);
+/// it; if not, it may move when all who have it know of each other. `peeked`: it will be received again. `pipes`:
+/// memfds that came along, and stay the caller's.
+void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes = {});
 
 /// Somebody else is going to have the descriptor too, by the AF_UNIX socket `through`.
 void pass_on(int fd, int through);
 
 /// It has not been sent.
 void not_sent(int fd);
-
-/// See shared_close(); a pipe that a receiver has to find stays.
-void close_passed(int fd, Socket& s, bool others);
 
 }  // namespace clan::preload

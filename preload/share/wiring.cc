@@ -1,7 +1,7 @@
 // Where the upward calls of the lower rooms go.
 
-#include "share/passing.h"
 #include "state/hooks.h"
+#include "stream/close.h"
 #include "wait/owed_answers.h"
 #include "wait/set_events.h"
 
@@ -14,7 +14,7 @@ constinit Hooks hooks{
     .pinned = stayed,
     .set_sleeps = set_sleeps,
     .put_off = put_off,
-    .last_close = close_passed,
+    .last_close = shared_close,
 };
 
 }  // namespace clan::preload

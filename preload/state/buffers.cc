@@ -24,17 +24,17 @@ constexpr std::uint64_t kUsualMost = 4 * 1024 * 1024;  ///< of tcp_wmem, should 
 constexpr int kBufLock = 72;                           ///< SO_BUF_LOCK, in headers of Linux 5.16
 constexpr int kSendLock = 1, kReceiveLock = 2;         ///< SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
 
-// The last of three numbers.
-std::uint64_t most_of(const char* file) {
+// The last of at most three numbers.
+std::uint64_t last_number_of(const char* file, std::uint64_t usual) {
   char text[96] = {};
   const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC, 0));
   const long n = fd >= 0 ? sys::call(SYS_read, fd, text, sizeof text - 1) : 0;
   if (fd >= 0) sys::close(fd);
-  if (n <= 0) return kUsualMost;
-  char* at = text;
+  if (n <= 0) return usual;
+  char *at = text, *end = text;
   std::uint64_t number = 0;
-  for (int i = 0; i < 3; ++i) number = std::strtoull(at, &at, 10);
-  return number > 0 ? number : kUsualMost;
+  for (std::uint64_t more = 0; (more = std::strtoull(at, &end, 10)), end != at; at = end) number = more;
+  return number > 0 ? number : usual;
 }
 
 // Both are of the network namespace, and read once: who changes them restarts programs for TCP's sake too.
@@ -42,7 +42,8 @@ struct Most {
   std::uint64_t sends, receives;
 };
 const Most& most() {
-  static const Most found{most_of("/proc/sys/net/ipv4/tcp_wmem"), most_of("/proc/sys/net/ipv4/tcp_rmem")};
+  static const Most found{last_number_of("/proc/sys/net/ipv4/tcp_wmem", kUsualMost),
+                          last_number_of("/proc/sys/net/ipv4/tcp_rmem", kUsualMost)};
   return found;
 }
 
@@ -113,9 +114,20 @@ void limit_as_tcp(int fd, Socket& s) {
   s.pipe.set_limits(std::min(sends, share / 2), std::min(receives, share / 2), grows);
 }
 
+std::uint64_t pipes_within_mappings(std::uint64_t most_mappings) {
+  constexpr std::uint64_t kPrograms = 2;  // half of them are the program's
+  return most_mappings / kPrograms;
+}
+
 bool may_have_pipe() {
   const std::uint64_t pipes =
       pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
+  static const std::uint64_t most_here = pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
+  if (pipes >= most_here) {
+    CLAN_INFO("connections in shared memory take half of the mappings that a process may have (vm.max_map_count); one "
+              "stays on TCP");
+    return false;
+  }
   if (share_of_pipe(pipes, 1) >= kLeastPipeBytes) return true;
   CLAN_INFO(
       "the user's connections in shared memory are as many as its memory allows (CLAN_MEMORY); one "

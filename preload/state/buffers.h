@@ -14,8 +14,10 @@ std::uint32_t ring_bytes();
 /// The address space of this process is limited, and a pipe that somebody else has made takes much of it.
 bool too_large_here(const Pipe& pipe);
 
-/// One more pipe is within what pipes may take of memory.
+/// One more pipe is within what pipes may take of memory, and of the mappings of a process.
 bool may_have_pipe();
+/// How many pipes leave the program enough of the mappings that a process may have: each is one.
+std::uint64_t pipes_within_mappings(std::uint64_t most_mappings);
 
 /// It has moved here, and its memory is the user's: both ends count, and of the two of a pipe one
 /// is charged. The Socket is another connection's from now on.

@@ -24,7 +24,6 @@ struct Identity {
   bool client = false;
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
   std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
-  std::atomic<bool> passed{false};     ///< a descriptor has been sent to another process once it had migrated
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   std::atomic<Slot*> slot{nullptr};
   Slot own_slot;

@@ -11,7 +11,6 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
-#include "state/kept_pipes.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
@@ -62,7 +61,6 @@ int close_ours_below(int end) {
       },
       &range);
   if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
-  if (end > 0) range.closed += close_kept(0, static_cast<unsigned>(end) - 1, false);
   // What the program has there is known to be its own.
   if (range.all) least.store(std::max(least.load(), end));
   return range.closed;
@@ -154,7 +152,6 @@ void disown(unsigned first, unsigned last) {
     unsigned first, last;
   } range{first, last};
   (void)close_slots(first, last, true);
-  (void)close_kept(first, last, true);
   for_each_socket(
       [](int, Socket& s, void* argument) {
         const auto& r = *static_cast<const Range*>(argument);

@@ -18,7 +18,6 @@ void Identity::reset() {
   client = false;
   set(inherited, false);
   set(followed, false);
-  set(passed, false);
   set(nonblocking, -1);
   pipe = Pipe();
   for (auto* flag : {&left_at_exit, &left_slot, &not_to_follow}) set(*flag, false);
@@ -40,6 +39,7 @@ void Transfer::reset() {
                      &shut_read, &rang, &owes_memory}) {
     set(*flag, false);
   }
+  waits.reset();
   set(low_water, 1);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
   for (auto* count : {&full, &receives_owing}) set(*count, 0);

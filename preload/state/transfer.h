@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "clan/wait.h"
+#include "clan/wait_budget.h"
 
 namespace clan::preload {
 
@@ -24,6 +25,7 @@ struct Transfer {
   std::atomic<int> data_sleepers{0}, room_sleepers{0};
   std::atomic<std::uint64_t> checked_ns{0};
   std::atomic<bool> rang{false};       ///< the other end slept when something was last sent to it
+  WaitBudget waits;
   std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
   /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the way.
   std::atomic<bool> owes_memory{false};

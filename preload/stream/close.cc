@@ -5,6 +5,7 @@
 
 #include "clan/socket_face.h"
 #include "migrate/demote.h"
+#include "migrate/demote_end.h"
 #include "migrate/resend.h"
 #include "os/real.h"
 #include "os/signals.h"
@@ -28,6 +29,24 @@ using socket_face::kLeaving;
 using socket_face::kReset;
 using socket_face::kSending;
 using socket_face::kState;
+
+// Says in the pipe that nothing more is sent. False: TCP has to, as this end is back there for good. An end that
+// may yet send by the pipe must not: the other one would take that for a close, where nobody reads the pipe.
+bool end_by_pipe(int fd, Socket& s) {
+  const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+  for (Patience patience(fd, s);;) {
+    // Where the other end has not come in, it finds when it comes that we have gone.
+    if ((state_of(s.mine()) & kGone) != 0 || leave_alone(fd, s)) return false;
+    if (switch_sending(fd, s)) {
+      if (must_ring(s, s.pipe.end_sending())) ring_doorbell(fd, s);
+      if (sender.ended.load(std::memory_order_relaxed) == 1) return true;
+      // Else just going back.
+    } else if ((state_of(s.theirs()) & kLeaving) != 0) {
+      look_at_kernel(fd, s);
+    }
+    if (!patience.wait()) return (state_of(s.mine()) & kSending) != 0;
+  }
+}
 
 }  // namespace
 
@@ -65,20 +84,15 @@ int shared_shutdown(int fd, Socket& s, int how) {
   const Undisturbed undisturbed;
   if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
   if (how == SHUT_WR || how == SHUT_RDWR) {
-    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-    Patience patience(fd, s);
-    do {
-      if ((state_of(s.mine()) & kGone) != 0 || !switch_sending(fd, s)) {
-        // Our bytes go by TCP, and so does their end.
-        while (resends(fd, s)) {
-          const Disturbed here;
-          sys::poll(nullptr, 0, 1);
-        }
-        return real().shutdown(fd, how);
+    if (!end_by_pipe(fd, s)) {
+      // Our bytes go by TCP, and so does their end.
+      tell_sets(s);
+      while (resends(fd, s)) {
+        const Disturbed here;
+        sys::poll(nullptr, 0, 1);
       }
-      if (must_ring(s, s.pipe.end_sending())) ring_doorbell(fd, s);
-      // Else just going back.
-    } while (sender.ended.load(std::memory_order_relaxed) != 1 && patience.wait());
+      return real().shutdown(fd, how);
+    }
   }
   // Whoever sleeps on this descriptor here has to notice.
   if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);

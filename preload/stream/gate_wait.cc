@@ -19,7 +19,6 @@ namespace clan::preload {
 
 bool UntilOpen::wait(Slot::Counter& counter) {
   constexpr std::uint64_t kForKilledNs = 500'000'000;  // it may count in another pid namespace
-  constexpr std::uint64_t kMostNs = 10'000'000'000u;
   sched_yield();
   if (++turns_ % 64 != 0) return true;
   KeepErrno keep;
@@ -28,16 +27,16 @@ bool UntilOpen::wait(Slot::Counter& counter) {
   const std::uint64_t time = monotonic_ns(), closer = now >> Slot::kCloser;
   if (closer != closer_) {
     closer_ = closer;
-    since_ns_ = time;
-    return true;
+    wait_.end();
   }
-  const std::uint64_t waited = time - since_ns_;
-  if ((now & Slot::kClosed) == 0) return waited < kMostNs;
+  const bool over = !wait_.goes_on(time);
+  const std::uint64_t waited = wait_.waited_ns();
+  if ((now & Slot::kClosed) == 0) return !over;
   const auto thread = static_cast<pid_t>(closer);
   const Slot& slot = s_.open_file();
   const bool resends = &counter == &slot.sends && slot.resender.load() == thread;
   const bool killed = waited > kForKilledNs && !sys::exists(thread);
-  if (!killed && (resends || waited < kMostNs)) {  // to send again may take long
+  if (!killed && (resends || !over)) {  // to send again may take long
     const timespec nap{0, 1'000'000};
     if (turns_ > 1024) sys::call(SYS_nanosleep, &nap, nullptr);
     return true;
@@ -69,11 +68,10 @@ bool Patience::wait() {
   sched_yield();
   if (++turns_ % 64 != 0) return true;
   const std::uint64_t now = monotonic_ns();
-  constexpr std::uint64_t kMostNs = 10'000'000'000u;
-  if (end_ns_ == 0) end_ns_ = now + kMostNs;
+  const bool goes_on = wait_.goes_on(now);
   pollfd p{fd_, POLLRDHUP, 0};
   if (sys::poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0) return false;
-  if (now < end_ns_) return true;
+  if (goes_on) return true;
   CLAN_WARN("fd %d: its pipe says what cannot be; the connection is reset", fd_);
   reset_connection(fd_);
   s_.kernel_error.store(true);

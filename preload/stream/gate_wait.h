@@ -12,11 +12,11 @@
 namespace clan::preload {
 
 /// For a counter of calls that somebody has closed, perhaps another process that shares the open file. It
-/// opens the counter in the place of one who has been killed; and of one who is stopped for ten seconds, when
-/// the connection is reset.
+/// opens the counter in the place of one who has been killed; and of one who is stopped for ten seconds, or as long as
+/// the connection's WaitBudget has left, when the connection is reset.
 class UntilOpen {
  public:
-  UntilOpen(int fd, Socket& s) : fd_(fd), s_(s) {}
+  UntilOpen(int fd, Socket& s) : fd_(fd), s_(s), wait_(s.waits) {}
   /// A moment. False: it is open, or calls are counted in it, and has been for ten seconds.
   bool wait(Slot::Counter& counter);
   /// Somebody was killed who had it closed: what he did last he may not have noted.
@@ -26,7 +26,8 @@ class UntilOpen {
   int fd_;
   Socket& s_;
   std::uint32_t turns_ = 0;
-  std::uint64_t closer_ = ~std::uint64_t{0}, since_ns_ = 0;
+  std::uint64_t closer_ = ~std::uint64_t{0};
+  BudgetedWait wait_;  ///< for that one
   bool took_over_ = false;
 };
 
@@ -52,15 +53,15 @@ class Draining {
 /// into the pipe.
 class Patience {
  public:
-  Patience(int fd, Socket& s) : fd_(fd), s_(s) {}
-  /// False: TCP has ended, or it has taken ten seconds, and the connection has been reset.
+  Patience(int fd, Socket& s) : fd_(fd), s_(s), wait_(s.waits) {}
+  /// False: TCP has ended, or it has taken all of the connection's WaitBudget, and the connection has been reset.
   bool wait();
 
  private:
   int fd_;
   Socket& s_;
   std::uint32_t turns_ = 0;
-  std::uint64_t end_ns_ = 0;
+  BudgetedWait wait_;
 };
 
 }  // namespace clan::preload

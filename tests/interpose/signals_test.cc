@@ -468,6 +468,12 @@ const Fork kForks[] = {
        return in_child(body,
                        [] { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); });
      }},
+    {"syscall(SYS_clone3)",
+     [](const auto& body) {
+       // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
+       const std::uint64_t how[8] = {0, 0, 0, 0, SIGCHLD, 0, 0, 0};
+       return in_child(body, [&] { return ::syscall(SYS_clone3, how, sizeof how); });
+     }},
     {"clone",
      [](const auto& body) {
        static std::array<char, 1 << 20> stack;
@@ -491,7 +497,7 @@ TEST(Forks, PastTheCLibraryShareAConnectionAsOthersDo) {
     Pair pair;
     const pid_t pid = run([&] {
       write_all(pair.near, "c", 500);
-      return 0;
+      return ::close(pair.near);
     });
     ASSERT_GT(pid, 0);
     write_all(pair.near, "p", 500);

@@ -52,17 +52,22 @@ class TcpPair {
 
   /// Both ends enter one pipe, as client and server do at their calls.
   void migrate() {
+    open_pipe();
+    for (const int end : {1, 0}) enter(end);
+  }
+  /// They have it, and are to enter it.
+  void open_pipe() {
     auto made = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
     ASSERT_TRUE(made);
     auto other = Pipe::open(::dup(made->memfd()), 0);
     ASSERT_TRUE(other);
     socket(1).pipe = std::move(*made);
     socket(0).pipe = std::move(*other);
-    for (const int end : {1, 0}) {
-      Route route;
-      ASSERT_TRUE(route_of(fds_[end], &route));
-      ASSERT_TRUE(enter_pipe(fds_[end], socket(end), route));
-    }
+  }
+  void enter(int end) {
+    Route route;
+    ASSERT_TRUE(route_of(fds_[end], &route));
+    ASSERT_TRUE(enter_pipe(fds_[end], socket(end), route));
   }
   void close(int end) {
     if (fds_[end] < 0) return;

@@ -26,14 +26,15 @@
 // of the same pipe is told so at once (EDEADLK): nothing has been done, nor can it be before the handler
 // returns.
 //
-// A lock is waited for ten seconds, not counting those in which the caller was stopped, and half a second if
-// its owner cannot be seen: it has died, or the word is a lie. Then the pipe is broken. So it is by an owner
+// A lock is waited for ten seconds, with other long waits for it (clan/wait_budget.h) but without those in which the
+// caller was stopped, and half a second if its owner cannot be seen: it has died, or the word is a lie. Then the pipe is broken. So it is by an owner
 // that was stopped alone in the middle of a copy, as the other end can write any id there.
 #pragma once
 
 #include <clan/export.h>
 #include <clan/pipe_page.h>
 #include <clan/result.h>
+#include <clan/wait_budget.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -80,6 +81,10 @@ class CLAN_EXPORT Pipe {
   /// first pipe.
   using CopyGuard = bool (*)(void (*copy)(void*), void* argument);
   static void guard_copies(CopyGuard guard);
+
+  /// The process locks what it maps from now on (mlockall with MCL_FUTURE), or does not: pipes are left out, which
+  /// would have memory for all of their rings.
+  static void process_locks_memory(bool locks);
 
   /// To be called in the child of a fork, before anything else: its thread has another id.
   static void after_fork_in_child();
@@ -200,6 +205,7 @@ class CLAN_EXPORT Pipe {
   mutable std::atomic<std::uint16_t> peer_cpu_{0};
   mutable std::atomic<bool> broken_{false};
   std::atomic<bool> large_{false};
+  mutable WaitBudget lock_waits_;
 };
 
 }  // namespace clan

@@ -40,8 +40,9 @@ long call(long number, Arguments... arguments) {
 #endif
 }
 
-/// A process or thread of that id, as our pid namespace counts; when in doubt, yes. Changes errno.
-inline bool exists(pid_t id) { return call(SYS_kill, id, 0) == 0 || errno != ESRCH; }
+/// A process or thread of that id, as our pid namespace counts, that can still run: not one that was killed and that
+/// its parent has not waited for. When in doubt, yes. Changes errno.
+bool exists(pid_t id);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline int close(int fd) { return ::close(fd); }

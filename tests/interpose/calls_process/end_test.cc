@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 
 #include "helpers.h"
 
@@ -83,6 +84,66 @@ TEST(End, HalfClosedItGoesOnTheOtherWay) {
   }
   ASSERT_EQ(::shutdown(pair.far, SHUT_WR), 0);
   EXPECT_TRUE(ends(pair.near));
+}
+
+/// One end of a connection whose ends talk, half-close and go on in any order. False: something is amiss.
+struct HalfCloser {
+  int fd;
+  std::minstd_rand random;
+  std::string out{}, in{};
+
+  std::size_t below(unsigned most) { return random() % most; }
+  void rest() {
+    if (below(3) == 0) ::usleep(static_cast<useconds_t>(below(150)));
+  }
+  bool send_some(char letter) {
+    const std::string text(1 + below(300), letter);
+    out += text;
+    return ::send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+  }
+  // False: the end has come.
+  bool read_some(int flags) {
+    char buffer[500];
+    const ssize_t n = ::recv(fd, buffer, 1 + below(sizeof buffer), flags);
+    if (n > 0) in.append(buffer, static_cast<std::size_t>(n));
+    return n > 0 || (n < 0 && errno == EAGAIN);
+  }
+  bool half_close_first() {
+    for (std::size_t i = 0, calls = 3 + below(12); i < calls; ++i, rest()) {
+      if (below(2) == 0 ? !send_some(static_cast<char>('a' + i)) : !read_some(MSG_DONTWAIT)) return false;
+    }
+    if (::shutdown(fd, SHUT_WR) != 0) return false;
+    while (read_some(0)) rest();
+    return true;
+  }
+  bool go_on_after() {
+    for (std::size_t i = 0, calls = below(6); i < calls; ++i, rest()) {
+      if (!send_some(static_cast<char>('A' + i))) return false;
+    }
+    while (read_some(0)) rest();
+    for (std::size_t i = 0; i < 12; ++i, rest()) {
+      if (below(4) == 0) ::usleep(1100);  // a sender asks now and then whether the peer is there
+      if (!send_some(static_cast<char>('K' + i))) return false;
+    }
+    return ::shutdown(fd, SHUT_WR) == 0;
+  }
+};
+
+TEST(End, HalfClosedWhileTheConnectionMovesItLosesNothing) {
+  constexpr unsigned kRounds = 200;
+  for (unsigned round = 0; round < kRounds; ++round) {
+    Pair pair(false);
+    const bool accepted = round % 3 != 0;
+    HalfCloser first{accepted ? pair.far : pair.near, std::minstd_rand(round + 1)};
+    HalfCloser other{accepted ? pair.near : pair.far, std::minstd_rand(round + 7777)};
+    bool well = false;
+    std::thread thread([&] { well = other.go_on_after(); });
+    EXPECT_TRUE(first.half_close_first()) << std::strerror(errno);
+    thread.join();
+    EXPECT_TRUE(well);
+    ASSERT_TRUE(first.in == other.out) << "round " << round << ": " << first.in.size() << " of " << other.out.size();
+    ASSERT_TRUE(other.in == first.out) << "round " << round << ": " << other.in.size() << " of " << first.out.size();
+  }
 }
 
 TEST(End, ShutdownOfReadingLeavesWhatHasCome) {

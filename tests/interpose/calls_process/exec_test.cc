@@ -209,6 +209,65 @@ TEST(Exec, AfterVforkTheChildHasTheSocketAndTheParentKeepsIt) {
   ping(peer.fd, 50);
 }
 
+/// How many processes hold the end of a socket of this process; 0 without the library.
+std::uint64_t holders_of(int fd) {
+  const PipePage::Face* face = face_of(fd);
+  return face != nullptr ? face->words[socket_face::kHolders].load() : 0;
+}
+
+TEST(Exec, AfterVforkTheProgramHoldsTheConnectionWhenTheParentCloses) {
+  int closed[2];
+  ASSERT_EQ(::pipe(closed), 0);
+  Peer peer([&](int fd) {
+    ::setenv(kEchoOn, std::to_string(fd).c_str(), 1);
+    const pid_t pid = ::vfork();
+    if (pid == 0) {
+      ::execl("/proc/self/exe", "echo", nullptr);
+      ::_exit(1);
+    }
+    ::close(fd);
+    if (::write(closed[1], "x", 1) != 1) return 1;
+    return result_of(pid);
+  });
+  char byte;
+  ASSERT_EQ(::read(closed[0], &byte, 1), 1);
+  EXPECT_EQ(poll_one(peer.fd, POLLIN | POLLRDHUP, 100), 0) << "the peer is told of an end";
+  ping(peer.fd, 100);
+  EXPECT_TRUE(by_pipe(peer.fd));
+  for (const int fd : closed) ::close(fd);
+}
+
+TEST(Exec, AfterVforkThatFailsIsNotCounted) {
+  Peer peer([](int fd) {
+    const int copy = ::dup(fd);
+    const std::uint64_t before = holders_of(fd);
+    const pid_t pid = ::vfork();
+    if (pid == 0) {
+      ::execl("/etc/hostname", "program", nullptr);  // may not be executed
+      ::execl("/proc/self/exe/none", "program", nullptr);
+      ::_exit(7);
+    }
+    if (result_of(pid) != 7) return 1;
+    if (holders_of(fd) != before || holders_of(fd) > 1) return 2;
+    ::close(copy);
+    return echo(fd);
+  });
+  ping(peer.fd, 50);
+}
+
+TEST(Spawn, TheProgramHoldsTheConnectionWhenTheParentCloses) {
+  Peer peer([](int fd) {
+    ::setenv(kEchoOn, std::to_string(fd).c_str(), 1);
+    char name[] = "echo";
+    char* const arguments[] = {name, nullptr};
+    pid_t pid = -1;
+    if (::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments, environ) != 0) return 1;
+    ::close(fd);
+    return result_of(pid);
+  });
+  ping(peer.fd, 100);
+}
+
 TEST(Spawn, GivesTheProgramTheSocket) {
   Peer peer([](int fd) {
     posix_spawn_file_actions_t actions;
@@ -229,6 +288,52 @@ TEST(Spawn, GivesTheProgramTheSocket) {
   EXPECT_EQ(get(peer.fd, 12), "hello\nhello\n");
   ping(peer.fd, 50);
   EXPECT_TRUE(by_tcp(peer.fd));
+}
+
+/// What `run` takes of a stack.
+template <typename F>
+std::size_t stack_of(F& run) {
+  constexpr std::size_t kBytes = 1 << 18;
+  constexpr char kUntouched = 0x5a;
+  std::vector<char> stack(kBytes + 4096, kUntouched);
+  auto* bottom = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(stack.data()) + 4095) & ~std::uintptr_t{4095});
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstack(&attributes, bottom, kBytes);
+  pthread_t thread;
+  EXPECT_EQ(::pthread_create(
+                &thread, &attributes,
+                [](void* what) -> void* {
+                  (*static_cast<F*>(what))();
+                  return nullptr;
+                },
+                &run),
+            0);
+  ::pthread_join(thread, nullptr);
+  ::pthread_attr_destroy(&attributes);
+  const char* touched = bottom;
+  while (touched < bottom + kBytes && *touched == kUntouched) ++touched;
+  return static_cast<std::size_t>(bottom + kBytes - touched);
+}
+
+// For a program that is spawned: with bytes of TCP and of the pipe that nobody has read, which the sender's end has to
+// be given back and this end to send again.
+TEST(Spawn, GoesBackOnASmallStack) {
+  constexpr std::size_t kMost = 9000;  // of the 16 KB that a thread may have
+  auto spawns = [] {
+    char name[] = "true";
+    char* const arguments[] = {name, nullptr};
+    pid_t pid = -1;
+    if (::posix_spawn(&pid, "/bin/true", nullptr, nullptr, arguments, environ) == 0) ::waitpid(pid, nullptr, 0);
+  };
+  const std::size_t without = stack_of(spawns);
+  Pair pair;
+  ::fcntl(pair.far, F_SETFD, 0);
+  put(pair.near, "unread");
+  const std::size_t with = stack_of(spawns);
+  EXPECT_LT(with, without + kMost);
+  EXPECT_TRUE(by_tcp(pair.far));
+  EXPECT_EQ(get(pair.far, 6), "unread");
 }
 
 TEST(Spawn, ShellCommandsHaveTheSocketToo) {

@@ -37,39 +37,154 @@ TEST(Passing, AMovedConnectionGoesOnAtTheReceiver) {
   ::close(listening);
 }
 
-// Then no process but the sender has the memory, and the sender closes before the receiver has looked.
-TEST(Passing, WhatAnEndWroteBeforeItClosedIsReadByTheReceiver) {
-  const int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/// A listening AF_UNIX socket with a name, which this process has given it: receivers are known by that.
+struct Rendezvous {
+  int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  ASSERT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&name), sizeof(sa_family_t)), 0);
-  ASSERT_EQ(::listen(listening, 1), 0);
   socklen_t size = sizeof name;
-  ASSERT_EQ(::getsockname(listening, reinterpret_cast<sockaddr*>(&name), &size), 0);
-  int go[2];
-  ASSERT_EQ(::pipe(go), 0);
-  const pid_t receiver = child([&] {
-    const int through = ::accept(listening, nullptr, nullptr);
-    char byte;
-    if (::read(go[0], &byte, 1) != 1) return 1;
+  Rendezvous() {
+    name.sun_family = AF_UNIX;
+    EXPECT_EQ(::bind(listening, reinterpret_cast<const sockaddr*>(&name), sizeof(sa_family_t)), 0);
+    EXPECT_EQ(::listen(listening, 1), 0);
+    EXPECT_EQ(::getsockname(listening, reinterpret_cast<sockaddr*>(&name), &size), 0);
+  }
+  ~Rendezvous() { ::close(listening); }
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+  int connected() const {
+    const int through = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(::connect(through, reinterpret_cast<const sockaddr*>(&name), size), 0);
+    return through;
+  }
+};
+
+std::string rest_of(int fd) {
+  std::string all;
+  char buffer[100];
+  for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
+  return all;
+}
+
+// Then the message is all that has the memory.
+TEST(Passing, WhatAnEndWroteIsReadByTheReceiverThoughEverybodyElseHasEnded) {
+  enum class How { kClose, kExit, kKill, kExec };
+  for (const How how : {How::kClose, How::kExit, How::kKill, How::kExec}) {
+    SCOPED_TRACE(static_cast<int>(how));
+    Rendezvous meeting;
+    int go[2];
+    ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
+    const pid_t sender = child([&] {
+      Pair pair;
+      put(pair.near, "last words");
+      pair.close_near();
+      const int through = meeting.connected();
+      if (!pass(through, pair.far)) return 1;
+      ::close(through);
+      if (how == How::kKill) ::kill(::getpid(), SIGKILL);
+      if (how == How::kExec) ::execl("/bin/true", "true", nullptr);
+      if (how == How::kExit) return 0;
+      pair.close_far();
+      ::close(go[1]);
+      char byte;
+      return ::read(go[0], &byte, 1) == 1 ? 0 : 2;
+    });
+    const int through = ::accept(meeting.listening, nullptr, nullptr);
+    if (how == How::kClose) {
+      ::usleep(50'000);
+    } else {
+      EXPECT_EQ(result_of(sender), how == How::kKill ? -SIGKILL : 0);
+    }
     const int fd = take(through);
-    if (fd < 0) return 2;
-    std::string all;
-    char buffer[100];
-    for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
-    ::close(fd);
-    return all == "last words" ? 0 : 3;
-  });
-  Pair pair;
-  put(pair.near, "last words");
-  pair.close_near();
-  const int through = ::socket(AF_UNIX, SOCK_STREAM, 0);
-  ASSERT_EQ(::connect(through, reinterpret_cast<const sockaddr*>(&name), size), 0);
-  ASSERT_TRUE(pass(through, pair.far));
-  pair.close_far();
-  ASSERT_EQ(::write(go[1], "x", 1), 1);
-  EXPECT_EQ(result_of(receiver), 0);
-  for (const int fd : {listening, through, go[0], go[1]}) ::close(fd);
+    EXPECT_GE(fd, 0);
+    EXPECT_EQ(rest_of(fd), "last words");
+    if (how == How::kClose) {
+      EXPECT_EQ(::write(go[1], "x", 1), 1);
+      EXPECT_EQ(result_of(sender), 0);
+    }
+    for (const int one : {fd, through, go[0], go[1]}) ::close(one);
+  }
+}
+
+/// Not those of the library, which have high numbers.
+int open_descriptors() {
+  int count = 0;
+  for (int fd = 0; fd < 200; ++fd) count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return count;
+}
+
+/// What a program sees of a message with descriptors.
+struct Seen {
+  std::size_t control, descriptors;
+  bool cut;
+  bool operator==(const Seen&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Seen& seen) {
+  return out << seen.descriptors << " in " << seen.control << (seen.cut ? " cut" : "");
+}
+
+/// Receives `fds` of them, by recvmsg or recvmmsg, with `room` bytes for control data.
+Seen receive(int through, std::size_t room, bool many, std::vector<int>* fds) {
+  alignas(cmsghdr) char control[256];
+  char byte;
+  iovec io{&byte, 1};
+  mmsghdr one{};
+  one.msg_hdr.msg_iov = &io;
+  one.msg_hdr.msg_iovlen = 1;
+  one.msg_hdr.msg_control = control;
+  one.msg_hdr.msg_controllen = room;
+  if (many) {
+    EXPECT_EQ(::recvmmsg(through, &one, 1, 0, nullptr), 1);
+    EXPECT_EQ(one.msg_len, 1u);
+  } else {
+    EXPECT_EQ(::recvmsg(through, &one.msg_hdr, 0), 1);
+  }
+  EXPECT_EQ(one.msg_hdr.msg_control, control);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&one.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&one.msg_hdr, c)) {
+    fds->resize((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(fds->data(), CMSG_DATA(c), fds->size() * sizeof(int));
+  }
+  return {one.msg_hdr.msg_controllen, fds->size(), (one.msg_hdr.msg_flags & MSG_CTRUNC) != 0};
+}
+
+TEST(Passing, TheReceiverSeesNoDescriptorButThoseThatTheSenderPassed) {
+  const Rendezvous meeting;
+  const int in = meeting.connected(), out = ::accept(meeting.listening, nullptr, nullptr);
+  const int other = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  struct Case {
+    std::size_t room;
+    Seen seen;
+  };
+  const Case cases[] = {{CMSG_SPACE(2 * sizeof(int)), {CMSG_SPACE(2 * sizeof(int)), 2, false}},
+                        {CMSG_SPACE(8 * sizeof(int)), {CMSG_SPACE(2 * sizeof(int)), 2, false}},
+                        {CMSG_LEN(2 * sizeof(int)), {CMSG_LEN(2 * sizeof(int)), 2, false}},
+                        {CMSG_LEN(sizeof(int)), {CMSG_LEN(sizeof(int)), 1, true}},
+                        {CMSG_LEN(0), {0, 0, true}},
+                        {0, {0, 0, true}}};
+  for (const bool many : {false, true}) {
+    for (const auto& [room, expected] : cases) {
+      SCOPED_TRACE(std::to_string(room) + (many ? " by recvmmsg" : ""));
+      Pair pair;
+      iovec io{const_cast<char*>("p"), 1};
+      alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+      msghdr message{nullptr, 0, &io, 1, control, sizeof control, 0};
+      const cmsghdr head{CMSG_LEN(2 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+      const int passed[] = {pair.far, other};
+      std::memcpy(control, &head, sizeof head);
+      std::memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), passed, sizeof passed);
+      ASSERT_EQ(::sendmsg(in, &message, 0), 1);
+      const int before = open_descriptors();
+      std::vector<int> fds;
+      EXPECT_EQ(receive(out, room, many, &fds), expected);
+      EXPECT_EQ(open_descriptors(), before + static_cast<int>(fds.size()));
+      if (!fds.empty()) {
+        put(pair.near, "abc");
+        EXPECT_EQ(get(fds[0], 3), "abc");
+        EXPECT_TRUE(by_pipe(pair.near));
+      }
+      for (const int fd : fds) ::close(fd);
+    }
+  }
+  for (const int fd : {in, out, other}) ::close(fd);
 }
 
 /// A child that takes a connection from `two[1]` and echoes on it: by exec if it is given an environment.

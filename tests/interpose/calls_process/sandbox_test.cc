@@ -46,6 +46,31 @@ TEST(Sandbox, InOneConnectionsAreTcp) {
   }
 }
 
+/// What the process has locked in memory, in KB, by /proc/self/status.
+long locked_kb() {
+  char text[4096] = {};
+  const int fd = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  EXPECT_GT(::read(fd, text, sizeof text - 1), 0);
+  ::close(fd);
+  const char* line = std::strstr(text, "VmLck:");
+  return line != nullptr ? std::atol(line + 6) : -1;
+}
+
+TEST(Sandbox, AProcessThatLocksItsMemoryDoesNotLockRings) {
+  const pid_t pid = child([] {
+    if (::mlockall(MCL_FUTURE) != 0) return 77;
+    constexpr long kMostKb = 2048;  // of which a ring is many times as much
+    const long before = locked_kb();
+    const Pair pair;
+    pair.talk();
+    EXPECT_LT(locked_kb() - before, kMostKb);
+    return testing::Test::HasFailure() ? 1 : 0;
+  });
+  const int result = result_of(pid);
+  if (result == 77) GTEST_SKIP() << "this process may not lock memory";
+  EXPECT_EQ(result, 0);
+}
+
 /// Refuses one system call, and the program that is executed does not see it happen.
 bool refuse(std::uint32_t number) {
   sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

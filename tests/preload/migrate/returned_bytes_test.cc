@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include "clan/clock.h"
 #include "migrate/demote_end.h"
 #include "preload/tcp_pair.h"
 #include "stream/tcp_prefix.h"
@@ -23,10 +24,18 @@ struct ReturnedBytes : testing::Test {
   ~ReturnedBytes() override { ::close(memfd); }
   TcpPair pair;
   int memfd;
+  const std::uint64_t soon = monotonic_ns() + 10'000'000'000u;
 };
 
+TEST_F(ReturnedBytes, AreNotReadFromWhoSendsOnAndOnBehindTheDeadline) {
+  pair.socket(0).mine().words[socket_face::kSwitchAt].store(1u << 30);  // it says that it sends by TCP up to there
+  EXPECT_FALSE(take_unread(pair.fd(1), pair.socket(1), memfd, monotonic_ns() - 1));
+  char text[8] = {};
+  EXPECT_EQ(::recv(pair.fd(1), text, sizeof text, MSG_PEEK | MSG_DONTWAIT), 6) << "bytes were taken";
+}
+
 TEST_F(ReturnedBytes, AreTakenOutOfTcpUpToTheSwitch) {
-  EXPECT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd));
+  EXPECT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   char text[8] = {};
   EXPECT_EQ(::pread(memfd, text, sizeof text, sizeof(TakenHead)), 6);
   EXPECT_STREQ(text, "unread");
@@ -34,7 +43,7 @@ TEST_F(ReturnedBytes, AreTakenOutOfTcpUpToTheSwitch) {
 }
 
 TEST_F(ReturnedBytes, AreFoundByTheirSender) {
-  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd));
+  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
   const Given given = given_back(pair.fd(0), pair.socket(0));
   EXPECT_FALSE(given.lost);
@@ -52,7 +61,7 @@ TEST_F(ReturnedBytes, ThatAreNoneAreSaidToBeNone) {
 TEST_F(ReturnedBytes, OfAnotherConnectionAreNotTaken) {
   const TakenHead other{.magic = TakenHead().magic, .pipe = 1};
   ASSERT_EQ(::pwrite(memfd, &other, sizeof other, 0), static_cast<ssize_t>(sizeof other));
-  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd));
+  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
   const Given given = given_back(pair.fd(0), pair.socket(0));
   EXPECT_TRUE(given.lost);

@@ -26,5 +26,10 @@ TEST(Buffers, APipeTakesAtLeastWhatWasSetForTheSocketAndNotMuchMore) {
   EXPECT_LE(sent, 2u << 20);
 }
 
+TEST(Buffers, PipesLeaveTheProgramHalfOfTheMappings) {
+  EXPECT_EQ(pipes_within_mappings(65530), 32765u);
+  EXPECT_EQ(pipes_within_mappings(1), 0u);
+}
+
 }  // namespace
 }  // namespace clan::preload

@@ -1,5 +1,9 @@
 #include "stream/close.h"
 
+#include <poll.h>
+
+#include <thread>
+
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {
@@ -34,6 +38,41 @@ TEST_F(Close, OfOneDirectionLeavesTheOther) {
   EXPECT_EQ(errno, 0);
   ASSERT_EQ(pair.send(1, "answer"), 6);
   EXPECT_EQ(pair.receive(0), "answer");
+}
+
+struct HalfClose : testing::Test {
+  // End 1 has half-closed: end 0 reads that, and what it sends then arrives.
+  void expect_the_other_way_goes_on() {
+    EXPECT_EQ(pair.receive(0), "");
+    EXPECT_EQ(errno, 0);
+    for (const std::string rest : {"the", " rest"}) {
+      ASSERT_EQ(pair.send(0, rest), static_cast<ssize_t>(rest.size()));
+      EXPECT_EQ(pair.receive(1), rest);
+    }
+  }
+  TcpPair pair;
+};
+
+TEST_F(HalfClose, BeforeTheOtherEndHasComeIntoThePipeLosesNothing) {
+  pair.open_pipe();
+  pair.enter(1);
+  ASSERT_EQ(shared_shutdown(pair.fd(1), pair.socket(1), SHUT_WR), 0);
+  pair.enter(0);
+  expect_the_other_way_goes_on();
+}
+
+TEST_F(HalfClose, WaitsForASendThatIsUnderWay) {
+  pair.migrate();
+  Socket& s = pair.socket(1);
+  std::thread closer;
+  {
+    const Slot::UnderWay send(s.slot.load()->sends);
+    closer = std::thread([&] { EXPECT_EQ(shared_shutdown(pair.fd(1), s, SHUT_WR), 0); });
+    pollfd p{pair.fd(0), POLLRDHUP, 0};
+    EXPECT_EQ(::poll(&p, 1, 30), 0) << "TCP has told of an end";
+  }
+  closer.join();
+  expect_the_other_way_goes_on();
 }
 
 }  // namespace
