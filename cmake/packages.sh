@@ -16,7 +16,8 @@ CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-
   iperf3 sockperf netpipe-tcp openmpi-bin netpipe-openmpi hpcc python3-mpi4py libfabric-bin
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
   apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4 liburing-dev
-  omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client strace tshark)
+  omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client
+  krb5-kdc krb5-admin-server strace tshark)
 
 # Of these ./check is not to do without on a machine that could have them: it fails when one cannot be installed, or
 # when one of the tests is skipped although they are there.

@@ -58,6 +58,24 @@ timeval until(std::uint64_t deadline) {
   return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
 }
 
+using AuthOperations = decltype(AUTH::ah_ops);
+
+AuthOperations operations_of_sys() {
+  char machine[] = "";
+  AUTH* const auth = authunix_create(machine, 0, 0, 0, nullptr);
+  if (auth == nullptr) return nullptr;
+  const AuthOperations found = auth->ah_ops;
+  auth_destroy(auth);
+  return found;
+}
+
+// What CLAN carries: libtirpc's own NONE, SYS and SHORT. The flavour alone does not tell: an RPCSEC_GSS handle says NONE
+// until it has been marshalled first, and its bytes are not what its credential says.
+bool is_carried(const AUTH& auth) {
+  static const AuthOperations none = authnone_create()->ah_ops, sys = operations_of_sys();
+  return carries_flavor(auth.ah_cred.oa_flavor) && (auth.ah_ops == none || auth.ah_ops == sys);
+}
+
 const void* this_thread() {
   static thread_local char mark;
   return &mark;
@@ -133,8 +151,7 @@ bool Client::serves(bool wait, timeval timeout) {
     attempts_ = kMostAttempts - 1;
     state_ = State::kFresh;
   }
-  const int flavor = handle_.cl_auth->ah_cred.oa_flavor;
-  if (flavor != AUTH_NONE && flavor != AUTH_SYS && flavor != AUTH_SHORT) return false;
+  if (!is_carried(*handle_.cl_auth)) return false;
   if (state_ == State::kMet) [[likely]]
     return true;
   if (!wait) return false;

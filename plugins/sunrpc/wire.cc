@@ -5,7 +5,7 @@ namespace clan::rpc {
 bool take_caller(std::span<const std::byte>* bytes, CallerState* caller) {
   Caller head;
   if (!take_front(bytes, &head)) return false;
-  if (head.length > MAX_AUTH_BYTES || bytes->size() < padded(head.length)) return false;
+  if (!carries_flavor(head.flavor) || head.length > MAX_AUTH_BYTES || bytes->size() < padded(head.length)) return false;
   caller->set(head, reinterpret_cast<const char*>(bytes->data()));
   *bytes = bytes->subspan(padded(head.length));
   return true;

@@ -86,6 +86,11 @@ struct ReplyHead {
 };
 static_assert(sizeof(ReplyHead) == 8 && offsetof(ReplyHead, go_on) == offsetof(CallHead, go_on));
 
+/// Calls with other flavours go by the socket.
+constexpr bool carries_flavor(std::int64_t flavor) {
+  return flavor == AUTH_NONE || flavor == AUTH_SYS || flavor == AUTH_SHORT;
+}
+
 /// The call: which procedure, and with which credential.
 struct CallerState {
   Caller head;
@@ -127,7 +132,7 @@ bool take_front(std::span<const std::byte>* bytes, T* to) {
 }
 
 /// Takes the Caller and its credential from the front of `bytes`. Every length is checked on its copy. False:
-/// the peer wrote nonsense.
+/// the peer wrote nonsense, or a flavour that CLAN does not carry.
 bool take_caller(std::span<const std::byte>* bytes, CallerState* caller);
 
 /// A fragment at most, with its head. A ring holds sixteen.

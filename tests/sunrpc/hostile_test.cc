@@ -137,6 +137,24 @@ TEST_F(Hostile, HeadsThatMakeNoSenseEndTheConnection) {
   }
 }
 
+// libtirpc's part in the server would take them for what has come by the socket.
+TEST_F(Hostile, ACallerOfAFlavourThatIsNotCarriedEndsTheConnection) {
+  struct {
+    rpc::CallHead head;
+    rpc::Caller caller;
+  } message;
+  message.head.new_caller = 1;
+  message.caller.prog = EVERY;
+  message.caller.vers = EVERY_NEW;
+  for (const std::int32_t flavor : {RPCSEC_GSS, AUTH_DES, -1}) {
+    PeerIndex to = 0;
+    MessageEndpoint endpoint = welcome(&to);
+    message.caller.flavor = flavor;
+    ASSERT_TRUE(endpoint.send(to, std::as_bytes(std::span(&message, 1)), 5000).ok());
+    expect_dropped_and_others_served(endpoint);
+  }
+}
+
 TEST_F(Hostile, ACallWithoutACallerEndsTheConnection) {
   PeerIndex to = 0;
   MessageEndpoint endpoint = welcome(&to);

@@ -1,9 +1,10 @@
 // A server of every.x, made with rpcgen and libtirpc alone: nothing here knows CLAN.
 //
 //   sunrpc-server [tcp] [udp] [unix:PATH] [old] [loop:run|select|poll|threads] [rpcbind]
+//                 [gss:SERVICE@HOST]
 //
 // Says "ready tcp=PORT udp=PORT" when it serves. `old`: by the creation calls of the old interface. `threads`: a
-// second thread answers SLEEP. `rpcbind`: registers with it.
+// second thread answers SLEEP. `rpcbind`: registers with it. `gss`: takes calls with RPCSEC_GSS as that service.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -28,6 +29,7 @@
 
 extern "C" void every_1(struct svc_req*, SVCXPRT*);
 extern "C" void every_2(struct svc_req*, SVCXPRT*);
+extern "C" bool_t rpc_gss_set_svc_name(char*, char*, u_int, u_int, u_int);  // <rpc/rpcsec_gss.h> takes Kerberos' headers
 
 namespace {
 
@@ -267,7 +269,7 @@ void run_poll() {
 
 int main(int argc, char** argv) {
   std::uint16_t tcp = 0, udp = 0;
-  std::string loop = "run", path;
+  std::string loop = "run", path, service;
   bool old = false, register_them = false, want_tcp = false, want_udp = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -277,6 +279,7 @@ int main(int argc, char** argv) {
     if (word == "rpcbind") register_them = true;
     if (word.starts_with("unix:")) path = word.substr(5);
     if (word.starts_with("loop:")) loop = word.substr(5);
+    if (word.starts_with("gss:")) service = word.substr(4);
   }
   signal(SIGCHLD, SIG_IGN);
   if (register_them) {
@@ -297,6 +300,11 @@ int main(int argc, char** argv) {
     std::vector<char> name(path.begin(), path.end());
     name.push_back(0);
     require(svcunix_create(RPC_ANYSOCK, 0, 0, name.data()), "unix");
+  }
+  char kerberos[] = "kerberos_v5";
+  if (!service.empty() && rpc_gss_set_svc_name(service.data(), kerberos, 0, EVERY, EVERY_NEW) == FALSE) {
+    std::fprintf(stderr, "rpc_gss_set_svc_name failed\n");
+    return 1;
   }
   if (loop == "threads") {
     threads = true;

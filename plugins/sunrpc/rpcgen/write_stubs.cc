@@ -56,7 +56,8 @@ std::string skeleton(const Stub& stub) {
            "  if (argument == NULL) return CLAN_SHRIMP_NO_MEMORY;\n" +
            "  stat = clan_shrimp_arguments(call, argument, sizeof *argument, NULL);\n";
   } else if (!a.is_void) {
-    out += "  " + a.c + " value, *argument = &value;\n  stat = clan_shrimp_arguments(call, argument, 0, clan_get_" + a.codec +
+    // What is freed below is what has been decoded, also where nothing has.
+    out += "  " + a.c + " value, *argument = &value;\n  memset(argument, 0, sizeof *argument);\n  stat = clan_shrimp_arguments(call, argument, 0, clan_get_" + a.codec +
            ");\n";
   } else {
     out += "  void *argument = NULL;\n";

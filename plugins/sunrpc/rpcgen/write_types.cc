@@ -36,7 +36,19 @@ class Header {
  private:
   void write(const Passed& line) { out_ += line.line + "\n"; }
   void write(const Constant& c) { out_ += "#define " + c.name + " " + c.value.text + "\n\n"; }
-  void write(const Program&) {}
+
+  // The numbers, under the names that rpcgen gives them. A procedure may be in several versions.
+  void write(const Program& program) {
+    number(program.name, program.number);
+    for (const Version& version : program.versions) {
+      number(version.name, version.number);
+      for (const Procedure& procedure : version.procedures) number(procedure.name, procedure.number);
+    }
+    out_ += "\n";
+  }
+  void number(const std::string& name, const Number& value) {
+    if (numbers_.insert(name).second) out_ += "#define " + name + " " + value.text + "\n";
+  }
 
   void routines(const std::string& name, bool flat) {
     if (flat) return void(out_ += "\n");
@@ -96,6 +108,7 @@ class Header {
 
   const Model& model_;
   std::string out_;
+  std::set<std::string> numbers_;  ///< names that have been defined
 };
 
 }  // namespace

@@ -68,6 +68,17 @@ TEST(Parser, KnowsWhichTypesAreFlat) {
   EXPECT_TRUE(stubs[2].result.is_void);
 }
 
+TEST(Parser, NumbersHaveTheNamesThatRpcgenGivesThem) {
+  const Model model(parse(words_of("t.x",
+                                   "const ONE = 1;\nprogram P {\n"
+                                   "  version V1 { void NOTHING(void) = 0; int ADD(int) = ONE; } = 1;\n"
+                                   "  version V2 { void NOTHING(void) = 0; void MORE(int) = 2; } = 2;\n} = 0x20000001;",
+                                   {})));
+  EXPECT_NE(header_of(model, "T_H").find("#define P 0x20000001\n#define V1 1\n#define NOTHING 0\n#define ADD ONE\n"
+                                         "#define V2 2\n#define MORE 2\n"),
+            std::string::npos);
+}
+
 TEST(Parser, ObeysPreprocessorLines) {
   const auto names = [](const std::string& text, std::set<std::string> defined) {
     std::string all;
