@@ -18,6 +18,8 @@ VALUES = {
     "CLAN_DISABLE": ["0", "1"],
     "CLAN_MEMORY": ["1", "64M", "65536K", "1G", "0", "64m", "64MB", "-1", "M", "9" * 30],
     "CLAN_DIR": ["/nonexistent", "relative"],
+    "CLAN_KEY": ["/nonexistent", "relative", "/" + "k" * 1022, "/" + "k" * 1023],
+    "CLAN_NETWORK_MODE": ["off", "integrity", "encrypt", "Encrypt", "none"],
 }
 LINES = ["", "# CLAN_ONLY=x", "  CLAN_EXCEPT=22 \r", "CLAN_ONYL=80", "CLAN_ONLY", "CLAN_DIR", "CLAN_ONLY = 80",
          "CLAN_LOG=info", "CLAN_CONFIG=/x", "=80"]
@@ -56,7 +58,7 @@ def main():
                 assert len(here) == len(there) <= 1, (here, there)
                 assert all(line.startswith(f"{config}, line 2: ") for line in there), there
                 wrong += len(here)
-        assert wrong == 26, wrong
+        assert wrong == 30, wrong
         config.write_text("\n".join(LINES) + "\n")
         lines = compare(clan, library, in_file)
         assert [line.split(":")[0] for line in lines] == [f"{config}, line {n}" for n in range(4, 11)], lines

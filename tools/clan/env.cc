@@ -28,6 +28,9 @@ constexpr Variable kVariables[] = {
     {"CLAN_MEMORY", "a size like 64M: what the connections of a user may take of memory; more stay on TCP"},
     {"CLAN_DIR",
      "a directory that containers share: connections between their network namespaces move, too"},
+    {"CLAN_KEY", "a file with the pre-shared key of hosts that call each other by UDP (chmod 600)"},
+    {"CLAN_NETWORK_MODE",
+     "encrypt (the default with a key), integrity, or off: calls by UDP are neither checked nor encrypted"},
 #endif
 };
 
@@ -36,7 +39,7 @@ constexpr Variable kVariables[] = {
 std::string environment_help() {
   std::string text;
   for (const Variable& variable : kVariables) {
-    text += fmt::format("  {:<14} {}\n", variable.name, variable.help);
+    text += fmt::format("  {:<17} {}\n", variable.name, variable.help);
   }
   return text;
 }
@@ -50,11 +53,11 @@ std::vector<std::string> variable_names() {
 void print_environment() {
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
-    fmt::print("{:<16} {}\n{:<16}   {}\n", variable.name, variable.help, "",
+    fmt::print("{:<18} {}\n{:<18}   {}\n", variable.name, variable.help, "",
                value != nullptr ? fmt::format("set to \"{}\"", value) : "not set");
     if (value == nullptr) continue;
     const std::string why = why_wrong(variable.name, value);
-    if (!why.empty()) fmt::print("{:<16}   WRONG: {}\n", "", why);
+    if (!why.empty()) fmt::print("{:<18}   WRONG: {}\n", "", why);
   }
   for (const std::string& sentence : unknown_variables()) fmt::print("{}\n", sentence);
 }

@@ -2,9 +2,10 @@
 // are written, for the interposer, which obeys them, for `clan run`, which says what is wrong before a thousand
 // processes do, and for `clan stat`, which tells what keeps a connection on TCP.
 //
-// Nothing here takes memory; any thread.
+// Nothing here but Settings::network_options() takes memory; any thread.
 #pragma once
 
+#include <clan/context.h>
 #include <clan/shared_directory.h>
 #include <sys/types.h>
 
@@ -41,7 +42,21 @@ struct Settings {
   static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
   char directory[kMostDirectory + 1] = {};
   std::uint64_t memory = 0;  ///< CLAN_MEMORY: bytes that the pipes of a user may take, 0: see pipe_memory.h
+  /// CLAN_KEY: the file is read, and its owner and mode are looked at, when a Context is made with network_options().
+  static constexpr std::size_t kMostKeyPath = 1023;
+  char key_file[kMostKeyPath + 1] = {};
+  NetworkOptions::Mode network_mode = NetworkOptions::Mode::kEncrypt;  ///< CLAN_NETWORK_MODE
+  bool names_network_mode = false;
 
+  /// Other hosts, for the faces that call them: enabled by either of the two settings. Without a key, a mode that
+  /// needs one makes Context::create() fail and say so.
+  NetworkOptions network_options() const {
+    NetworkOptions network;
+    network.enabled = key_file[0] != 0 || names_network_mode;
+    network.mode = network_mode;
+    network.key_file = key_file;
+    return network;
+  }
   bool has_directory() const { return directory[0] != 0; }
   bool names_uid(uid_t uid) const {
     for (int i = 0; i < uid_count; ++i) {
@@ -58,8 +73,17 @@ struct Settings {
 };
 
 /// What may stand in the environment and in a file.
-inline constexpr const char* kSettingNames[] = {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DIR",
-                                                "CLAN_MEMORY", "CLAN_DISABLE"};
+inline constexpr const char* kSettingNames[] = {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DIR", "CLAN_MEMORY",
+                                                "CLAN_KEY", "CLAN_NETWORK_MODE", "CLAN_DISABLE"};
+
+/// What CLAN_NETWORK_MODE may be.
+struct NetworkModeName {
+  const char* name;
+  NetworkOptions::Mode mode;
+};
+inline constexpr NetworkModeName kNetworkModes[] = {{"off", NetworkOptions::Mode::kOff},
+                                                    {"integrity", NetworkOptions::Mode::kIntegrity},
+                                                    {"encrypt", NetworkOptions::Mode::kEncrypt}};
 
 /// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
 constexpr std::uint64_t kFileBytes = 64u << 20;
@@ -164,6 +188,31 @@ inline bool parse_memory(const char* text, std::uint64_t* bytes, SettingFault* f
   return false;
 }
 
+/// "encrypt". False: `fault` says why.
+inline bool parse_network_mode(const char* text, NetworkOptions::Mode* mode, SettingFault* fault) {
+  for (const NetworkModeName& known : kNetworkModes) {
+    if (std::strcmp(text, known.name) == 0) return *mode = known.mode, true;
+  }
+  int at = std::snprintf(fault->text, sizeof fault->text, "is none of");
+  for (const NetworkModeName& known : kNetworkModes) {
+    at += std::snprintf(fault->text + at, sizeof fault->text - static_cast<std::size_t>(at), "%s %s",
+                        &known == kNetworkModes ? "" : ",", known.name);
+  }
+  return false;
+}
+
+/// "/etc/clan/key". False: `fault` says why.
+inline bool parse_key_file(const char* text, Settings* settings, SettingFault* fault) {
+  const std::size_t size = std::strlen(text);
+  if (*text != '/' || size > Settings::kMostKeyPath) {
+    std::snprintf(fault->text, sizeof fault->text, "is not the absolute path of a file, of at most %zu bytes",
+                  Settings::kMostKeyPath);
+    return false;
+  }
+  std::memcpy(settings->key_file, text, size + 1);
+  return true;
+}
+
 /// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is set): what
 /// cannot be understood must not accelerate what it meant to leave alone. But without a directory that can be
 /// used, only connections between network namespaces stay.
@@ -190,6 +239,11 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
     settings->directory[size] = 0;
   } else if (is("CLAN_MEMORY")) {
     good = parse_memory(value, &settings->memory, fault);
+  } else if (is("CLAN_KEY")) {
+    good = parse_key_file(value, settings, fault);
+  } else if (is("CLAN_NETWORK_MODE")) {
+    good = parse_network_mode(value, &settings->network_mode, fault);
+    settings->names_network_mode = good;
   } else {
     good = false;
     if (is("CLAN_LOG") || is("CLAN_CONFIG")) {
@@ -198,7 +252,8 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
       std::snprintf(fault->text, sizeof fault->text, "has a space before the equals sign");
     } else {
       std::snprintf(fault->text, sizeof fault->text,
-                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, CLAN_MEMORY and CLAN_DISABLE");
+                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, CLAN_MEMORY, CLAN_KEY, "
+                    "CLAN_NETWORK_MODE and CLAN_DISABLE");
     }
   }
   if (!good) settings->disable = true;
