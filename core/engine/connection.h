@@ -84,6 +84,8 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   // --- producer -----------------------------------------------------------------------------------
   /// The largest payload one record can carry.
   std::uint64_t max_payload() const { return out_geometry_.max_payload(); }
+  /// Of the peer's ring, as far as it holds records.
+  std::uint64_t ring_bytes() const { return out_geometry_.lines * kCacheLine; }
   /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address, then
   /// calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
@@ -164,15 +166,20 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   std::atomic<std::uint64_t>& own_offer_word(int i) {
     return reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data() + kRegionOffers)[i];
   }
+  /// The peer's word 0, for what it has lent (lent.h). Precondition: the peer's memory is mapped.
+  std::atomic<std::uint64_t>& lent_word() const {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped + kRegionOffers);
+  }
   /// Sets a bit in the peer's offer line. Precondition: the peer's memory is mapped.
   void answer_offer(int word, std::uint32_t bit);
   bool mapped() const { return remote_.mapped != nullptr; }
   /// Wakes whoever sleeps there until we write, as if we had. Precondition: mapped().
   void nudge();
   nic::Nic& nic() { return nic_; }
-  /// Sleeps until the peer writes our control or offer line, unless `ready()`. For message endpoints.
+  /// Sleeps until the peer writes our control or offer line, unless `ready()`. The peer has been given work that
+  /// keeps it awake until `works_until_ns`, about.
   template <typename Ready>
-  Status wait_control(Ready&& ready, std::uint64_t deadline_ns);
+  Status wait_control(Ready&& ready, std::uint64_t deadline_ns, std::uint64_t works_until_ns = 0);
   /// Number of the tripwire that posts our event; arm it, then look for records once more.
   std::uint32_t event_tripwire() const { return event_tripwire_; }
 
@@ -203,7 +210,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   void no_room(int rc);
   template <typename Ready>
   Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
-                  const char* late);
+                  const char* late, std::uint64_t works_until_ns = 0);
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
   bool read_ready() { return readable() || peer_gone(); }

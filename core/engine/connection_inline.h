@@ -99,7 +99,7 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
 
 template <typename Ready>
 Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
-                            const char* late) {
+                            const char* late, std::uint64_t works_until_ns) {
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (ready()) return {};
@@ -109,7 +109,7 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
       fetch();
       return ready();
     };
-    switch (waiter.wait(look, {peer_cpu()}, deadline_ns, sleep)) {
+    switch (waiter.wait(look, {peer_cpu(), false, works_until_ns}, deadline_ns, sleep)) {
       case Waited::kReady: return {};
       case Waited::kTimedOut: return Error{ETIMEDOUT, late};
       case Waited::kAgain: break;
@@ -119,8 +119,9 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
 }
 
 template <typename Ready>
-Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns) {
-  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns, "the peer did not make room in time");
+Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns, std::uint64_t works_until_ns) {
+  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns, "the peer did not make room in time",
+                  works_until_ns);
 }
 
 }  // namespace clan::engine

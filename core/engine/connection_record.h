@@ -14,7 +14,8 @@ namespace clan::engine {
 /// What a record carries. Types from 16 are the message endpoint's.
 enum class RecordType : std::uint8_t {
   kData = 1,
-  kFin = 2,  ///< the producer has half-closed: no more records
+  kFin = 2,   ///< the producer has half-closed: no more records
+  kLent = 3,  ///< bytes of a stream lie in the sender's memory (payload: LentRecord)
   kMessage = 16,
   kFragment = 17,
   kLastFragment = 18,

@@ -5,180 +5,9 @@
 
 #include <deque>
 
-#include "engine/connection.h"
+#include "engine/stream_core.h"
 
 namespace clan::engine {
-
-// A byte stream: records of kData, of which the front one may be read in part.
-class StreamCore {
- public:
-  explicit StreamCore(std::shared_ptr<Connection> connection) : c_(std::move(connection)) {
-    chunk_ = std::min(c_->max_payload(), shm::kRingPiece);
-  }
-
-  Connection& connection() { return *c_; }
-  std::size_t max_reserve() const { return c_->max_payload(); }
-
-  Status send_error() const {
-    if (!c_->context().usable()) return unusable_error();
-    int reason = c_->reset_reason();
-    if (reason != 0 && !closed_) return Error{reason, "the connection was reset"};
-    return Error{EPIPE, "the stream is closed for sending"};
-  }
-
-  bool can_send() const {
-    return !closed_ && !c_->finished() && !c_->peer_gone() && c_->context().usable();
-  }
-
-  // Sends what fits now; the count of bytes, possibly 0.
-  Result<std::size_t> send_some(std::span<const std::byte> bytes) {
-    std::size_t sent = 0;
-    while (sent < bytes.size()) {
-      if (!can_send()) {
-        if (sent > 0) break;
-        return send_error().error();
-      }
-      const std::size_t n = std::min<std::size_t>(bytes.size() - sent, chunk_);
-      std::byte* room = c_->reserve(n);
-      if (room == nullptr) break;
-      std::memcpy(room, bytes.data() + sent, n);
-      c_->commit(n, RecordType::kData);
-      sent += n;
-    }
-    return sent;
-  }
-
-  Result<std::size_t> send(std::span<const std::byte> bytes, std::uint64_t deadline_ns) {
-    std::size_t sent = 0;
-    for (;;) {
-      auto n = send_some(bytes.subspan(sent));
-      if (!n) {
-        if (sent > 0) return sent;
-        return n.error();
-      }
-      sent += *n;
-      if (sent == bytes.size()) return sent;
-      const std::size_t next = std::min<std::size_t>(bytes.size() - sent, chunk_);
-      if (auto s = c_->wait_writable(next, deadline_ns); !s) {
-        return sent > 0 ? Result<std::size_t>(sent) : s.error();
-      }
-    }
-  }
-
-  // The front of the ring. 1 = bytes, 0 = nothing yet, -1 = end of stream or error (end_error()).
-  int front() {
-    if (closed_ || !c_->context().usable()) return -1;
-    if (left_ > 0) return 1;
-    for (bool last_look = false;;) {
-      int rc = c_->peek(&record_);  // in place: a copy right after would stall on store forwarding
-      if (rc < 0) return -1;
-      if (rc == 0) {
-        if (eof_) return -1;
-        if (!c_->peer_gone()) return 0;
-        if (last_look) return -1;
-        last_look = true;  // what it wrote before it went is visible now
-        continue;
-      }
-      switch (static_cast<RecordType>(record_.head.type())) {
-        case RecordType::kFin:
-          eof_ = true;
-          c_->consume(record_);
-          record_ = {};
-          return -1;
-        case RecordType::kData:
-          left_ = record_.head.length();
-          if (left_ > 0 && !eof_) return 1;
-          if (left_ == 0) {  // nobody sends one, and a ring full of them would have no end
-            record_ = {};
-            c_->reset_hostile("an empty record");
-            return -1;
-          }
-          c_->consume(record_);
-          record_ = {};
-          left_ = 0;
-          continue;
-        default:
-          record_ = {};
-          c_->reset_hostile("a record that is not a stream's");
-          return -1;
-      }
-    }
-  }
-
-  // After front() < 0.
-  Result<std::size_t> end() const {
-    if (!c_->context().usable()) return unusable_error();
-    if (closed_) return Error{EBADF, "the stream has been closed"};
-    if (eof_) return std::size_t{0};
-    int reason = c_->reset_reason();
-    if (reason != 0) return Error{reason, "the connection was reset"};
-    return std::size_t{0};  // the peer closed without half-closing first
-  }
-
-  const std::byte* front_data() const { return record_.payload + (record_.head.length() - left_); }
-  std::size_t front_size() const { return left_; }
-
-  void consume(std::size_t bytes) {
-    if (closed_ || !c_->context().usable()) return;
-    left_ -= std::min<std::size_t>(bytes, left_);
-    if (left_ == 0 && record_.lines != 0) {
-      c_->consume(record_);
-      record_ = {};
-    }
-  }
-
-  Result<std::size_t> try_recv(std::span<std::byte> buffer) {
-    std::size_t got = 0;
-    while (got < buffer.size()) {
-      int rc = front();
-      if (rc < 0) return got > 0 ? Result<std::size_t>(got) : end();
-      if (rc == 0) {
-        if (got > 0) return got;
-        return Error{EAGAIN, "nothing to receive"};
-      }
-      const std::size_t n = std::min(left_, buffer.size() - got);
-      std::memcpy(buffer.data() + got, front_data(), n);
-      consume(n);
-      got += n;
-    }
-    return got;
-  }
-
-  Status wait_readable(std::uint64_t deadline_ns) {
-    if (front() != 0) return c_->context().usable() ? Status() : Status(unusable_error());
-    return c_->wait_readable(deadline_ns);
-  }
-
-  Result<std::size_t> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns) {
-    if (buffer.empty()) return std::size_t{0};
-    for (;;) {
-      auto n = try_recv(buffer);
-      if (n.ok()) return *n;  // not `n`: a Result just made is slow to copy
-      if (n.error().err != EAGAIN) return n.error();
-      if (auto s = wait_readable(deadline_ns); !s) return s.error();
-    }
-  }
-
-  Status shutdown_send(std::uint64_t deadline_ns) {
-    return closed_ ? Status() : c_->finish(deadline_ns);
-  }
-
-  void close() {
-    if (closed_) return;
-    closed_ = true;
-    // A full ring must not make close wait: the out-of-band close ends the stream as well.
-    (void)c_->finish(0);
-    c_->close();
-  }
-
- private:
-  std::shared_ptr<Connection> c_;
-  std::uint64_t chunk_ = 0;
-  shm::RingRecord record_;
-  std::size_t left_ = 0;  ///< unread bytes of record_
-  bool eof_ = false;
-  bool closed_ = false;
-};
 
 // A service endpoint: the driver thread accepts, the application takes.
 class ListenerCore final : public OobSink, public std::enable_shared_from_this<ListenerCore> {
@@ -328,6 +157,10 @@ Result<std::size_t> Stream::send(std::span<const std::byte> bytes, std::int64_t 
   return core_->send(bytes, deadline_after_ms(timeout_ms));
 }
 
+Result<std::size_t> Stream::send_lent(std::span<const std::byte> bytes, std::int64_t timeout_ms) {
+  return core_->send_lent(bytes, deadline_after_ms(timeout_ms));
+}
+
 Result<std::size_t> Stream::try_send(std::span<const std::byte> bytes) {
   auto n = core_->send_some(bytes);
   if (n.ok() && *n == 0 && !bytes.empty()) return Error{EAGAIN, "no room to send"};
@@ -357,6 +190,10 @@ std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
 
 Result<std::span<const std::byte>> Stream::peek() {
   int rc = core_->front();
+  while (rc > 0 && core_->front_size() == 0) [[unlikely]] {
+    if (auto fetched = core_->fetch_lent(); !fetched) return fetched.error();
+    rc = core_->front();
+  }
   if (rc == 0) return Error{EAGAIN, "nothing to receive"};
   if (rc < 0) {
     auto end = core_->end();
@@ -367,6 +204,8 @@ Result<std::span<const std::byte>> Stream::peek() {
 }
 
 void Stream::consume(std::size_t bytes) { core_->consume(bytes); }
+
+bool Stream::readable() { return core_->front() != 0; }
 
 Status Stream::wait_readable(std::int64_t timeout_ms) {
   return core_->wait_readable(deadline_after_ms(timeout_ms));

@@ -52,7 +52,7 @@ int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadli
     if (shut_) return -1;
     const std::int64_t left = milliseconds_left(deadline);
     if (left == 0) return 0;
-    const auto sent = stream_.send(data, left);
+    const auto sent = stream_.send_lent(data, left);
     if (sent.ok()) {
       traffic_.sent(*sent);
       return static_cast<int>(*sent);
@@ -199,8 +199,7 @@ bool Channel::take_event() {
 
 // Precondition: the caller has the receiver. True for an end as well: receive() says which.
 bool Channel::readable() {
-  const auto bytes = stream_.peek();
-  return bytes.ok() || bytes.error().err != EAGAIN;
+  return stream_.readable();
 }
 
 bool Channel::peek() {

@@ -56,6 +56,10 @@ class CLAN_EXPORT Stream {
   /// Sends all of `bytes`, waiting for room. Returns less only when the time is over after a part went.
   /// EPIPE: the peer has closed or we have shut down; ECONNRESET: it died; ETIMEDOUT.
   Result<std::size_t> send(std::span<const std::byte> bytes, std::int64_t timeout_ms = -1);
+  /// The same for a peer that reads on whatever happens, as a reply's does: of what is larger than its ring it copies
+  /// each byte once out of `bytes`, where the kernel permits that. Waits until the peer has received all of that, not
+  /// until it fits. The bytes must stay as they are until the call returns.
+  Result<std::size_t> send_lent(std::span<const std::byte> bytes, std::int64_t timeout_ms = -1);
   /// Sends what fits now. EAGAIN when nothing does.
   Result<std::size_t> try_send(std::span<const std::byte> bytes);
 
@@ -75,7 +79,9 @@ class CLAN_EXPORT Stream {
   Result<std::span<const std::byte>> peek();
   void consume(std::size_t bytes);
 
-  /// Waits until peek() has something to say.
+  /// peek() has something to say.
+  bool readable();
+  /// Waits until it has.
   Status wait_readable(std::int64_t timeout_ms = -1);
 
   /// Half-close: the peer reads what was sent, then 0. We can still receive.
