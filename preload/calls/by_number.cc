@@ -43,10 +43,10 @@ CLAN_INTERPOSE long syscall(long number, ...) {
   const auto n2 = static_cast<std::size_t>(a[2]);
   switch (number) {
     case SYS_seccomp:
-      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) enter_sandbox();
+      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) enter_sandbox(clan::reasons::Why::kSandboxed);
       break;
     case SYS_prctl:
-      if (a[0] == PR_SET_SECCOMP) enter_sandbox();
+      if (a[0] == PR_SET_SECCOMP) enter_sandbox(clan::reasons::Why::kSandboxed);
       break;
     case SYS_clone:
       // On a stack of its own the child does not come back here.

@@ -1,6 +1,7 @@
 // Where the upward calls of the lower rooms go.
 
 #include "share/passing.h"
+#include "share/reasons.h"
 #include "state/hooks.h"
 #include "wait/owed_answers.h"
 #include "wait/set_events.h"
@@ -14,6 +15,9 @@ constinit Hooks hooks{
     .pinned = stayed,
     .set_sleeps = set_sleeps,
     .put_off = put_off,
+    .said_why = publish_why,
+    .unsaid = withdraw_why,
+    .process_said = publish_of_process,
     .last_close = close_passed,
 };
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/pipe_memory.h"
 #include "os/sys.h"
@@ -116,11 +115,7 @@ void limit_as_tcp(int fd, Socket& s) {
 bool may_have_pipe() {
   const std::uint64_t pipes =
       pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
-  if (share_of_pipe(pipes, 1) >= kLeastPipeBytes) return true;
-  CLAN_INFO(
-      "the user's connections in shared memory are as many as its memory allows (CLAN_MEMORY); one "
-      "stays on TCP");
-  return false;
+  return share_of_pipe(pipes, 1) >= kLeastPipeBytes;
 }
 
 void count_pipe(Socket& s, bool charged) {
