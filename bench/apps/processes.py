@@ -15,7 +15,7 @@ from pathlib import Path
 import counters
 
 PACKAGES = {
-    "ab": "apache2-utils", "haproxy": "haproxy", "initdb": "postgresql", "iperf3": "iperf3", "memcached": "memcached",
+    "ab": "apache2-utils", "h2load": "nghttp2-client", "haproxy": "haproxy", "initdb": "postgresql", "iperf3": "iperf3", "memcached": "memcached",
     "nginx": "nginx-light", "pgbench": "postgresql", "redis-benchmark": "redis-tools",
     "redis-server": "redis-server", "setpriv": "util-linux", "sockperf": "sockperf", "taskset": "util-linux",
     "wrk": "wrk",

@@ -229,6 +229,35 @@ def wrk(file, clients):
     return load
 
 
+def percentile(times, share):
+    return sorted(times)[min(int(len(times) * share), len(times) - 1)]
+
+
+def h2load(file):
+    """One client, one request at a time. The p99 of its log, in which every request stands: wrk's percentiles are corrected
+    by its own mean rate, so that of two that are held up for as long the faster one has the larger."""
+    def load(session, server, under, core):
+        log = session.directory / f"h2load-{server.port}"
+        text, seen = run_load(session, server, "h2load", "--h1", "-c", 1, "-t", 1, "-D", session.seconds, "--log-file", log,
+                              f"http://127.0.0.1:{server.port}/{file}", under=under, core=core)
+        rows = [line.split("\t") for line in log.read_text().splitlines()]
+        log.unlink()
+        times = [int(row[2]) for row in rows if row[1] == "200"]
+        if not times or len(times) < len(rows):
+            raise Failed(f"h2load: {len(rows) - len(times)} of {len(rows)} requests failed: {text.strip()[-300:]}")
+        return {"h2load p99": max(percentile(times, 0.99), 1)}, seen
+    return load
+
+
+def wrk_and_h2load(file):
+    """The rate by one, the p99 by the other, one after the other."""
+    def load(session, server, under, core):
+        rate, first = wrk(file, 1)(session, server, under, core)
+        tail, second = h2load(file)(session, server, under, core)
+        return {"rate": rate["rate"], **tail}, [*first, *second]
+    return load
+
+
 def ab(file, clients):
     """A new connection for each request."""
     def load(session, server, under, core):

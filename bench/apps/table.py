@@ -93,8 +93,10 @@ def busy(beside):
             [Bar(f"memcached get 100 B, 1 connection {text}", 0.95)]),
         Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(0.95, f"-c 1 {text}", True)),
         Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(0.95, f"-c 50 {text}", True)),
-        Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
-            [Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95), Bar(f"nginx 1 KB, wrk -c1 {text}, p99", key="p99", **TAIL)]),
+        Row("nginx-c1", programs.serve_nginx, programs.wrk_and_h2load("1k"),
+            [Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95),
+             Bar(f"nginx 1 KB, h2load -c1 {text}, p99", key="h2load p99", **TAIL)]),
+        at_rate(1000, 1.2, f" {text}"),
         chain(text, 0.95, True),
     ]
     for row in rows:
@@ -104,8 +106,9 @@ def busy(beside):
 
 def chain(text, limit, tail=False):
     what = f"wrk -c1, haproxy, nginx 1 KB, {text}"
-    return Row("chain", programs.serve_chain, programs.wrk("1k", 1),
-               [Bar(what, limit)] + [Bar(f"{what}, p99", key="p99", **TAIL)] * tail, client_core=None)
+    load = programs.wrk_and_h2load("1k") if tail else programs.wrk("1k", 1)
+    tails = [Bar(f"{what.replace('wrk', 'h2load')}, p99", key="h2load p99", **TAIL)] if tail else []
+    return Row("chain", programs.serve_chain, load, [Bar(what, limit), *tails], client_core=None)
 
 
 def half_a_core(name, serve, load, bars):
@@ -113,9 +116,9 @@ def half_a_core(name, serve, load, bars):
     return Row(f"{name}-half-a-core", serve, load, bars, share=0.5)
 
 
-def at_rate(rate, cpu):
+def at_rate(rate, cpu, beside=""):
     common = {"unit": "us", "less_is_better": True}
-    text = f"redis PING, {rate:,}/s"
+    text = f"redis PING, {rate:,}/s{beside}"
     return Row(f"redis-rate-{rate}", programs.serve_redis, programs.redis_at_rate(rate), [
         Bar(f"{text}, time of the processors", round(1 / cpu, 2), key="cpu", **common),
         Bar(f"{text}, p50", 1, key="p50", **common), Bar(f"{text}, p99", 1, key="p99", **common)])

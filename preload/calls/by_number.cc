@@ -104,7 +104,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
                            argument<unsigned>(a[3]));
     case SYS_seccomp:
     case SYS_prctl:
-      if (starts_sandbox(number, a)) enter_sandbox();
+      if (starts_sandbox(number, a)) enter_sandbox(clan::reasons::Why::kSandboxed);
       break;
     case SYS_fork:
     case SYS_clone:

@@ -79,7 +79,8 @@ inline bool bad_buffers(const iovec* buffers, int count) {
 
 /// Urgent data is TCP's alone, and only TCP tells when it needs the bytes of MSG_ZEROCOPY no more.
 inline void leave_if_tcps(int fd, int flags) {
-  if ((flags & (MSG_OOB | MSG_ZEROCOPY)) != 0) leave_pipe(fd, false);
+  if ((flags & (MSG_OOB | MSG_ZEROCOPY)) == 0) return;
+  leave_pipe(fd, false, (flags & MSG_OOB) != 0 ? reasons::Why::kUrgent : reasons::Why::kZeroCopy);
 }
 
 }  // namespace clan::preload

@@ -81,8 +81,8 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
   if (source && source->inherited) catch_up(from, *source);
   if (target && target->inherited) catch_up(to, *target);
   // Splicing takes the bytes past us: a connection that does it stays with the kernel.
-  if (source && !source->shared()) (void)keep_on_tcp(from, *source);
-  if (target && !target->shared()) (void)keep_on_tcp(to, *target);
+  if (source && !source->shared()) (void)keep_on_tcp(from, *source, clan::reasons::Why::kSpliced);
+  if (target && !target->shared()) (void)keep_on_tcp(to, *target, clan::reasons::Why::kSpliced);
   const bool by_us = (source && source->shared()) || (target && target->shared());
   if (!by_us) return real().splice(from, from_offset, to, to_offset, n, flags);
   if (from_offset != nullptr || to_offset != nullptr) {  // one is a socket, and so the other is a pipe

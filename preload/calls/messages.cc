@@ -110,7 +110,7 @@ ssize_t send_passing(int fd, const msghdr& message, int flags) {
   const PipesToSend pipes(message);
   const ssize_t n = plain_sendmsg(fd, pipes.message(), flags);
   if (n >= 0 || errno != ETOOMANYREFS || !pipes.any()) return n;
-  for_each_passed(message, [](int other) { leave_pipe(other, true); });  // it may be one too many because of ours
+  for_each_passed(message, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });  // it may be one too many because of ours
   return plain_sendmsg(fd, &message, flags);
 }
 
@@ -173,7 +173,9 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;
     if (m.msg_controllen > 0)
-      for_each_passed(m, [](int other) { leave_pipe(other, true); });  // how many will go is not known
+      for_each_passed(m, [](int other) {
+        leave_pipe(other, true, clan::reasons::Why::kPassed);  // how many will go is not known
+      });
   }
   return static_cast<int>(sending(
       fd, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },

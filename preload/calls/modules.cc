@@ -29,7 +29,7 @@ void before_bypass(const char* module) {
         "process stay on TCP",
         module);
   }
-  if (!in_borrowed_memory()) enter_sandbox();
+  if (!in_borrowed_memory()) enter_sandbox(reasons::Why::kBypass);
 }
 
 }  // namespace

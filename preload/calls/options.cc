@@ -24,6 +24,8 @@ using namespace clan::preload;
 
 namespace {
 
+using clan::reasons::Why;
+
 // Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit of kState
 // that says how the program has them; 0: any other option, or TCP's own.
 std::uint64_t kept_option(const Socket& s, int level, int name) {
@@ -43,9 +45,11 @@ void leave_if_kernels(int fd, int level, int name) {
   constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
                                  SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
   if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages))
-    leave_pipe(fd, false);
-  if (level == IPPROTO_TCP && name == TCP_INQ) leave_pipe(fd, false);
-  if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)) leave_pipe(fd, true);
+    leave_pipe(fd, false, Why::kTimestamp);
+  if (level != IPPROTO_TCP) return;
+  if (name == TCP_INQ) leave_pipe(fd, false, Why::kInq);
+  if (name == TCP_ULP) leave_pipe(fd, true, Why::kUlp);
+  if (name == TCP_REPAIR) leave_pipe(fd, true, Why::kRepair);
 }
 
 }  // namespace

@@ -88,7 +88,9 @@ CLAN_INTERPOSE void _Exit(int status) { ::_exit(status); }
 // Rings are files for this limit, too: making one, or taking bytes back out of it, would be SIGXFSZ.
 CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit, rlimit* old) noexcept {
   const bool ours = pid == 0 || pid == ::getpid();
-  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) enter_sandbox();
+  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) {
+    enter_sandbox(clan::reasons::Why::kFileLimit);
+  }
   return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
 }
 CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
@@ -113,6 +115,6 @@ CLAN_INTERPOSE int prctl(int option, ...) {
   unsigned long a[4];
   for (unsigned long& argument : a) argument = va_arg(list, unsigned long);
   va_end(list);
-  if (option == PR_SET_SECCOMP) enter_sandbox();
+  if (option == PR_SET_SECCOMP) enter_sandbox(clan::reasons::Why::kSandboxed);
   return static_cast<int>(sys::call(SYS_prctl, option, a[0], a[1], a[2], a[3]));
 }

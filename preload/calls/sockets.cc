@@ -73,7 +73,7 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   const bool used = s->sends.load() > 0 || s->receives.load() > 0;
   const bool takes_off = address->sa_family == AF_UNSPEC;
   // What is known of the other end, and was offered to it, does not hold for the next.
-  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s)) before_disconnect(*s);
+  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected)) before_disconnect(*s);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::wrote_past_pipes();
   if (rc != 0 && errno != EINPROGRESS) return rc;
@@ -182,7 +182,7 @@ namespace {
 int do_fcntl(int fd, int command, void* argument) {
   // SIGIO tells of what comes by TCP.
   if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
-    leave_pipe(fd, false);
+    leave_pipe(fd, false, clan::reasons::Why::kSigio);
   const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
   // From so high a number on, ours would be in the way.
   if (copies) keep_away_from(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
@@ -239,7 +239,9 @@ CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
       }
     }
   }
-  if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) leave_pipe(fd, false);
+  if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) {
+    leave_pipe(fd, false, clan::reasons::Why::kSigio);
+  }
   const int rc = real().ioctl(fd, request, argument);
   if (rc == 0 && request == FIONBIO && argument != nullptr) {
     if (Held s = hold(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
@@ -268,7 +270,7 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {
     // Half closed it is not worth moving any more; nor would an end that TCP tells then be told from a close.
-    if (s->shared() || (is_connected(fd) && !keep_on_tcp(fd, *s))) return shared_shutdown(fd, *s, how);
+    if (s->shared() || (is_connected(fd) && !keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed))) return shared_shutdown(fd, *s, how);
   }
   clan::Pipe::wrote_past_pipes();
   const int rc = real().shutdown(fd, how);

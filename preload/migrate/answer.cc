@@ -6,6 +6,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/demote_end.h"
 #include "migrate/resend.h"
@@ -90,6 +91,7 @@ bool answer_leaving(int fd, Socket& s) {
   KeepErrno keep;
   if ((state_of(s.mine()) & kGone) == 0) {
     CLAN_DEBUG("fd %d goes back to TCP, as its peer wants", fd);
+    say_why(fd, s, reasons::Why::kTakenBack);
     go(fd, s);
   }
   s.moving.unlock();
@@ -111,6 +113,7 @@ bool came_back(int fd, Socket& s) {
   }
   read_kernel(fd, s);
   settle(s);
+  say_why(fd, s, reasons::Why::kTakenBack);
   return true;
 }
 

@@ -76,6 +76,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
   if (!s.not_to_follow.exchange(true)) s.open_file().to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
+  unsay(s);
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
   s.pipe.keep_wanted(false);
   hooks.migrated(s);  // always: a thread that just puts it into a set holds the lock which this takes
@@ -157,7 +158,7 @@ void catch_up(int fd, Socket& s) {
   begin_sharing(fd, s, false, false);
 }
 
-bool keep_on_tcp(int fd, Socket& s) {
+bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   KeepErrno keep;
   const Undisturbed undisturbed;
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
@@ -172,7 +173,7 @@ bool keep_on_tcp(int fd, Socket& s) {
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.moving.lock();
   const auto state = s.state.load();
-  if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(s);
+  if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(fd, s, why);
   s.moving.unlock();
   return !s.shared();
 }

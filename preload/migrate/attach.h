@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/reasons.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
 #include "state/fd_table.h"
@@ -31,7 +32,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves);
 
 /// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has
 /// moved already, and has still to be taken back if it must not stay there.
-bool keep_on_tcp(int fd, Socket& s);
+bool keep_on_tcp(int fd, Socket& s, reasons::Why why);
 
 /// Counts the sockets that this process, or one it shares them with over fork, has moved after the fork.
 std::uint32_t moves_of_shared();

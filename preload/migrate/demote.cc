@@ -10,6 +10,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
@@ -22,6 +23,7 @@
 #include "os/tcp.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
 #include "state/socket.h"
@@ -126,10 +128,11 @@ void pin(int fd, Socket& s) {
   catch_up(fd, s);
 }
 
-void leave(int fd, Socket& s, bool to_others) {
+void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
   const Undisturbed undisturbed;
   KeepErrno keep;
   pin(fd, s);
+  say_why(fd, s, why);
   s.moving.lock();
   if (s.shared()) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
@@ -160,6 +163,7 @@ bool leave_alone(int fd, Socket& s) {
   }
   KeepErrno keep;
   s.open_file().pinned.store(1);
+  say_why(fd, s, reasons::Why::kNoPeer);
   (void)say_leaving(fd, s, true);
   const bool alone = !s.inherited.load(std::memory_order_relaxed);
   if (alone && !s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
@@ -171,28 +175,30 @@ void give_up_on_peer(int fd, Socket& s) {
   if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s)) (void)leave_alone(fd, s);
 }
 
-void leave_pipe(int fd, bool to_others) {
-  if (Held s = hold(fd)) leave(fd, *s, to_others);
+void leave_pipe(int fd, bool to_others, reasons::Why why) {
+  if (Held s = hold(fd)) leave(fd, *s, to_others, why);
 }
 
-void never_move(int fd, Socket& s) {
-  if (!keep_on_tcp(fd, s)) leave_pipe(fd, true);
+void never_move(int fd, Socket& s, reasons::Why why) {
+  if (!keep_on_tcp(fd, s, why)) leave_pipe(fd, true, why);
 }
 
-void leave_all_pipes() {
+void leave_all_pipes(reasons::Why why) {
   KeepErrno keep;
   for_each_socket(
-      [](int fd, Socket& s, void*) {
-        leave_pipe(fd, true);
+      [](int fd, Socket& s, void* because) {
+        leave_pipe(fd, true, *static_cast<const reasons::Why*>(because));
         if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
         s.state.store(Socket::State::kKernel);
         withdraw_offer(s);
       },
-      nullptr);
+      &why);
 }
 
 void leave_to_others(int fd, Socket& s) {
-  if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) leave(fd, s, false);
+  if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
+    leave(fd, s, false, reasons::Why::kForked);
+  }
 }
 
 void before_disconnect(Socket& s) {

@@ -24,6 +24,7 @@
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once
 
+#include "clan/reasons.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -31,7 +32,7 @@ namespace clan::preload {
 /// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to
 /// use the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is
 /// sent from now on goes by TCP, and what is received does when the other end has noticed.
-void leave_pipe(int fd, bool to_others);
+void leave_pipe(int fd, bool to_others, reasons::Why why);
 
 /// Goes back to TCP if the other end has never come into the pipe. False: it has, or somebody is at it.
 bool leave_alone(int fd, Socket& s);
@@ -41,11 +42,11 @@ bool leave_alone(int fd, Socket& s);
 void give_up_on_peer(int fd, Socket& s);
 
 /// That, and leave_pipe(fd, true) if it has moved.
-void never_move(int fd, Socket& s);
+void never_move(int fd, Socket& s, reasons::Why why);
 
 /// All connections of this process go back to TCP, and those there are stay there. Comes back when none is in
 /// a pipe any more.
-void leave_all_pipes();
+void leave_all_pipes(reasons::Why why);
 
 /// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet,
 /// the connection stays on TCP: they could not find it.

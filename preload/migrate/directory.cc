@@ -35,16 +35,19 @@
 
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory_names.h"
+#include "migrate/offer.h"
 #include "migrate/same_connection.h"
 #include "os/config.h"
 #include "os/fd_message.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"
 #include "state/buffers.h"
+#include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
@@ -61,6 +64,11 @@ struct Hello {
   std::uint32_t zero = 0;
   bool good() const { return std::memcmp(magic, Hello().magic, sizeof magic) == 0; }
 };
+
+using reasons::Why;
+
+// A user that allowed_peer() has refused.
+Why why_not(uid_t uid) { return config().is_anybody(uid) ? Why::kUnmappedUser : Why::kOtherUser; }
 
 void close_offer(Socket& s) {
   if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
@@ -93,15 +101,16 @@ Verdict look_through_window(int fd, Socket& s, const Route& route) {
   const int window_fd = s.window_fd.exchange(-1);
   SockDiag window(window_fd);
   uid_t peer = 0;
-  Verdict verdict = allowed_peer(s.offer_fd.load(), &peer)
+  const bool may_talk = allowed_peer(s.offer_fd.load(), &peer);
+  Verdict verdict = may_talk
                         ? compare(fd, route, window, s.window_interface, peer)
                         : Verdict::kOther;
   if (verdict == Verdict::kUnderWay && ++s.window_looks > kMostChecks) {
-    CLAN_INFO("the bytes of both ends of a connection never were seen to agree; it stays on TCP");
+    CLAN_INFO("fd %d: the bytes of both ends never were seen to agree", fd);
     verdict = Verdict::kOther;
   }
   if (verdict == Verdict::kOther) {
-    stay(s);
+    stay(fd, s, may_talk ? Why::kNotOwner : why_not(peer));
   } else {
     s.window_fd.store(window.release());
   }
@@ -117,22 +126,22 @@ void go_on_as_client(int fd, Socket& s) {
       // The one we wait for may still come.
       sys::close(taker);
       constexpr std::uint32_t kMostStrangers = 8;
-      if (++s.window_looks > kMostStrangers) stay(s);
+      if (++s.window_looks > kMostStrangers) stay(fd, s, Why::kNotOwner);
       return;
     }
     close_offer(s);
     s.window_looks = 0;
     s.offer_fd.store(move_high(taker));
-    if (s.offer_fd.load() < 0) return stay(s);
+    if (s.offer_fd.load() < 0) return stay(fd, s, Why::kNoDescriptors);
   }
   Route route;
-  if (!route_of(fd, &route)) return stay(s);
+  if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
   if (look_through_window(fd, s, route) != Verdict::kSame) return;
   if (!s.pipe) {
     auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 0);
-    if (!pipe) return stay(s);
+    if (!pipe) return stay(fd, s, Why::kNoMemory);
     s.pipe = std::move(*pipe);
-    if (!move_high(s.pipe)) return stay(s);
+    if (!move_high(s.pipe)) return stay(fd, s, Why::kNoDescriptors);
   }
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!enter_pipe(fd, s, route)) return;
@@ -141,7 +150,7 @@ void go_on_as_client(int fd, Socket& s) {
   hello.interface = route.interface;
   const int given[] = {ours.fd(), s.pipe.memfd()};
   if (ours.fd() < 0 || !send_descriptors(s.offer_fd.load(), &hello, sizeof hello, given, 2)) {
-    CLAN_INFO("who took up an offer is gone; the connection stays on TCP");
+    say_why(fd, s, Why::kOfferLost);
   }
   withdraw_offer(s);
 }
@@ -152,37 +161,37 @@ void go_on_as_server(int fd, Socket& s) {
     int given[2] = {-1, -1};
     const int rc = receive_descriptors(s.offer_fd.load(), &hello, sizeof hello, given, 2);
     if (rc == 0) return;
-    if (rc < 0) return stay(s);
+    if (rc < 0) return stay(fd, s, Why::kOfferLost);
     if (!hello.good() || !SockDiag::genuine(given[0])) {
       for (const int passed : given) sys::close(passed);
-      return stay(s);
+      return stay(fd, s, Why::kNotOwner);
     }
     s.window_interface = hello.interface;
     s.window_fd.store(move_high(given[0]));
     auto pipe = open_high(given[1], 1);
-    if (s.window_fd.load() < 0) return stay(s);
+    if (s.window_fd.load() < 0) return stay(fd, s, Why::kNoDescriptors);
     if (!pipe) {
-      CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
-      return stay(s);
+      CLAN_WARN("fd %d: %s; the connection stays on TCP", fd, pipe.error().what);
+      return stay(fd, s, why_not_opened(pipe.error()));
     }
     s.pipe = std::move(*pipe);
   }
   Route route;
-  if (!route_of(fd, &route)) return stay(s);
+  if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
   if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route)) withdraw_offer(s);
 }
 
 }  // namespace
 
-void offer_in_directory(int, Socket& s, const Route& route) {
+void offer_in_directory(int fd, Socket& s, const Route& route) {
   sweep();
   const std::uint64_t name = name_of(route.local, route.remote);
   sockaddr_un path{};
   const socklen_t size = path_of(name, &path);
   int listener = unix_socket(SOCK_SEQPACKET);
-  if (listener < 0) return stay(s);
+  if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
-  if (listener < 0) return stay(s);
+  if (listener < 0) return stay(fd, s, Why::kNoDescriptors);
   long rc = sys::call(SYS_bind, listener, &path, size);
   if (rc != 0 && errno == EADDRINUSE && is_left_over(path, size)) {
     unlink_offer(name);
@@ -196,16 +205,16 @@ void offer_in_directory(int, Socket& s, const Route& route) {
     rc = -1;
   }
   if (rc != 0) {
-    CLAN_INFO("no offer in %s: %s; the connection stays on TCP", config().directory, std::strerror(errno));
+    CLAN_INFO("fd %d: no offer in %s: %s", fd, config().directory, std::strerror(errno));
     sys::close(listener);
-    return stay(s);
+    return stay(fd, s, Why::kDirectory);
   }
   s.offer_name.store(name);
   s.offer_fd.store(listener);
   s.state.store(Socket::State::kOffered);
 }
 
-void claim_in_directory(int, Socket& s, const Route& route) {
+void claim_in_directory(int fd, Socket& s, const Route& route) {
   sockaddr_un path{};
   const socklen_t size = path_of(name_of(route.remote, route.local), &path);
   const int rendezvous = unix_socket(SOCK_SEQPACKET);
@@ -221,20 +230,20 @@ void claim_in_directory(int, Socket& s, const Route& route) {
   const int window = ours.fd();
   Hello hello;
   hello.interface = route.interface;
-  if (!allowed_peer(rendezvous, &uid) || window < 0 ||
-      !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
+  const bool may_talk = allowed_peer(rendezvous, &uid);
+  if (!may_talk || window < 0 || !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
     sys::close(rendezvous);
-    return stay(s);
+    return stay(fd, s, !may_talk ? why_not(uid) : window < 0 ? Why::kNoNetlink : Why::kOfferLost);
   }
   s.offer_fd.store(move_high(rendezvous));
-  if (s.offer_fd.load() < 0) return stay(s);
+  if (s.offer_fd.load() < 0) return stay(fd, s, Why::kNoDescriptors);
   s.state.store(Socket::State::kOffered);
 }
 
 void go_on_in_directory(int fd, Socket& s) {
   // The other end does its part at its own calls: often at first, and now and then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (gives_up(s, call)) return stay_because(fd, s, "the other end has not come to CLAN_DIR");
+  if (gives_up(s, call)) return stay(fd, s, Why::kNotInDirectory);
   if (!looks_at(call) && s.window_fd.load() < 0) return;
   s.client ? go_on_as_client(fd, s) : go_on_as_server(fd, s);
 }

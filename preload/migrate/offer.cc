@@ -13,6 +13,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/calls_made.h"
@@ -26,12 +27,15 @@
 #include "os/sys.h"
 #include "os/test_settings.h"
 #include "state/buffers.h"
+#include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
 namespace {
+
+using reasons::Why;
 
 socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* name) {
   char from[INET6_ADDRSTRLEN], to[INET6_ADDRSTRLEN];
@@ -63,16 +67,34 @@ void wait_for_taker(Socket& s) {
   (void)sys::poll(&p, 1, 2);
 }
 
+// The other end is another host: no matter of this library, and nothing is said.
+void leave_to_kernel(Socket& s) {
+  withdraw_offer(s);
+  s.state.store(Socket::State::kKernel);
+  if (s.is_watched()) hooks.pinned(s);
+}
+
+// The other end comes within a few calls, if it does.
+void say_unused(int fd, Socket& s, std::uint32_t offer_calls) {
+  constexpr std::uint32_t kPatience = 4;
+  if (offer_calls < kPatience) return;
+  // relaxed: a count for people to read
+  const std::uint32_t calls = s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
+  say_why(fd, s, Why::kUnused, calls);
+}
+
 }  // namespace
 
 bool is_kept(int fd, Socket& s, const Route& route) {
   const std::uint16_t local = route.local.port, remote = route.remote.port;
   if (config().excepts(local, remote)) {
-    stay_because(fd, s, "CLAN_EXCEPT");
+    stay(fd, s, Why::kExcept);
   } else if (config().leaves_out(local, remote)) {
-    stay_because(fd, s, "CLAN_ONLY");
-  } else if (!permits_moving() || !may_have_pipe()) {  // which say why
-    stay(s);
+    stay(fd, s, Why::kOnly);
+  } else if (!permits_moving()) {
+    stay(fd, s, refusal_found().by_filter ? Why::kFilter : Why::kRefused, refusal_found().call);
+  } else if (const Why why = why_no_pipe(); why != Why::kNone) {
+    stay(fd, s, why);
   } else {
     return false;
   }
@@ -83,23 +105,20 @@ void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
   if (is_kept(fd, s, route)) return;
-  if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : stay(s);
+  if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
   if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
-    CLAN_INFO(
-        "the kernel would not say who owns the other end of a connection (it takes AF_NETLINK, or "
-        "/proc/self/net/tcp); it stays on TCP");
-    return stay(s);
+    return stay(fd, s, Why::kNoNetlink);
   }
   int listener =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (listener < 0) return stay(s);
+  if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
-  if (listener < 0) return stay(s);
+  if (listener < 0) return stay(fd, s, Why::kNoDescriptors);
   sockaddr_un name{};
   const socklen_t size = name_of(route.local, route.remote, &name);
   if (sys::call(SYS_bind, listener, &name, size) != 0 || sys::call(SYS_listen, listener, 1) != 0) {
     sys::close(listener);
-    return stay(s);
+    return stay(fd, s, Why::kNoUnix);
   }
   s.offer_fd.store(listener);
   s.offered_ns = monotonic_ns();
@@ -110,7 +129,7 @@ void look_for_taker(int fd, Socket& s) {
   // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
   // long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay_because(fd, s, kNoPeer);
+  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay(fd, s, Why::kNoPeer);
   if (!looks_at(call)) return;
   if (moves_at_once() && call == 0 && !s.pipe) wait_for_taker(s);
   if (s.pipe) {  // somebody has, but a call was under way
@@ -120,22 +139,23 @@ void look_for_taker(int fd, Socket& s) {
   }
   const int taker = static_cast<int>(
       sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (taker < 0) return;
+  if (taker < 0) return say_unused(fd, s, call);
   if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
   Route route;
-  const int memfd = route_of(fd, &route) && trusted(taker, route) ? receive_memfd(taker) : -1;
+  const Why why = route_of(fd, &route) ? distrust(taker, route) : Why::kNoNetlink;
+  const int memfd = why == Why::kNone ? receive_memfd(taker) : -1;
   sys::close(taker);
   if (memfd == kNotNow) return s.state.store(Socket::State::kTcp);  // offers again
-  if (memfd < 0) return stay(s);
+  if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
   auto pipe = Pipe::open(memfd, 0);
   if (!pipe) {
-    CLAN_WARN("%s; the connection stays on TCP", pipe.error().what);
-    return stay(s);
+    CLAN_WARN("fd %d: %s; the connection stays on TCP", fd, pipe.error().what);
+    return stay(fd, s, why_not_opened(pipe.error()));
   }
-  if (too_large_here(*pipe)) return stay(s);
+  if (too_large_here(*pipe)) return stay(fd, s, Why::kAddressSpace);
   s.pipe = std::move(*pipe);
   if (!move_high(s.pipe)) {
-    if (s.inherited.load(std::memory_order_relaxed)) return stay(s);  // others could not follow
+    if (s.inherited.load(std::memory_order_relaxed)) return stay(fd, s, Why::kNoDescriptors);  // others could not follow
     close_descriptor(s);
   }
   s.offer_calls.store(0, std::memory_order_relaxed);
@@ -146,15 +166,16 @@ void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
   if (is_kept(fd, s, route)) return;
-  if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : stay(s);
+  if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
   const int rendezvous =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;
   sockaddr_un name{};
   const socklen_t size = name_of(route.remote, route.local, &name);
   if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
-    auto pipe = trusted(rendezvous, route) ? Pipe::create(socket_face::kMemfdName, ring_bytes(), 1)
-                                           : Result<Pipe>(Error{EACCES, "not trusted"});
+    const Why why = distrust(rendezvous, route);
+    auto pipe = why == Why::kNone ? Pipe::create(socket_face::kMemfdName, ring_bytes(), 1)
+                                  : Result<Pipe>(Error{EACCES, "not trusted"});
     if (pipe) {
       s.pipe = std::move(*pipe);
       const bool kept = move_high(s.pipe);
@@ -163,14 +184,14 @@ void look_for_offer(int fd, Socket& s) {
       if (others_could_follow && enter_pipe(fd, s, route)) {
         const int memfd = s.pipe.memfd();
         if (!send_descriptors(rendezvous, kHello, sizeof kHello, &memfd, 1)) {
-          CLAN_INFO("an offer was taken back while it was taken up; the connection stays on TCP");
+          say_why(fd, s, Why::kOfferLost);
         }
         if (!kept) close_descriptor(s);
       } else {
         s.pipe = Pipe();
       }
     } else {
-      stay(s);
+      stay(fd, s, why == Why::kNone ? Why::kNoMemory : why);
     }
   }
   sys::close(rendezvous);

@@ -1,6 +1,10 @@
 // Offers between the ends of one network namespace; see policy.h.
 #pragma once
 
+#include <cerrno>
+
+#include "clan/reasons.h"
+#include "clan/result.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"
 
@@ -18,6 +22,9 @@ void look_for_taker(int fd, Socket& s);
 /// Server: is there an offer?
 void look_for_offer(int fd, Socket& s);
 
-constexpr char kNoPeer[] = "the other end runs without CLAN, or may not move";
+/// A pipe that the other end has made cannot be opened.
+inline reasons::Why why_not_opened(const Error& error) {
+  return error.err == EPROTO ? reasons::Why::kVersion : reasons::Why::kNoMemory;
+}
 
 }  // namespace clan::preload

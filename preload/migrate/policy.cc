@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/reasons.h"
 #include "migrate/attach.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"
@@ -14,6 +15,7 @@
 #include "os/sys.h"
 #include "os/test_settings.h"
 #include "state/fd_table.h"
+#include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
@@ -23,7 +25,7 @@ namespace {
 
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
-constexpr std::uint32_t kFirstLook = 5;  ///< a request and its answer are over by then
+constexpr std::uint32_t kFirstLook = reasons::kFirstCalls;  ///< a request and its answer are over by then
 
 std::uint32_t calls(const Socket& s) {
   return s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
@@ -36,10 +38,9 @@ void consider(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   if (!once || s.state.load() != state) return;
-  if (rings_alive()) return stay_because(fd, s, "an io_uring of this process");
+  if (rings_alive()) return stay(fd, s, reasons::Why::kUring);
   if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) {
-    return stay_because(fd, s,
-                        "a call is under way in another process, or it has been used in a way that is TCP's");
+    return stay(fd, s, reasons::Why::kPinned);
   }
   if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;  // not yet
   if (state == Socket::State::kOffered) {
@@ -51,9 +52,11 @@ void consider(int fd, Socket& s) {
     return;
   }
   const std::uint32_t n = calls(s);
-  if (gives_up(s, n)) return stay_because(fd, s, kNoPeer);
+  if (gives_up(s, n)) return stay(fd, s, reasons::Why::kNoPeer);
   const bool looks = n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook);
-  if (looks || (moves_at_once() && looks_at(n))) look_for_offer(fd, s);
+  if (!looks && !(moves_at_once() && looks_at(n))) return;
+  look_for_offer(fd, s);
+  if (looks && s.state.load() == Socket::State::kTcp) say_why(fd, s, reasons::Why::kUnused, n);
 }
 
 }  // namespace

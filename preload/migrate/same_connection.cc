@@ -60,9 +60,7 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     SockDiag::Found theirs;
     if (window.ask(r.remote, r.local, interface, &theirs) != SockDiag::Answer::kFound ||
         !(theirs.local == r.remote) || !(theirs.remote == r.local)) {
-      CLAN_INFO(
-          "where an offer of shared memory comes from the kernel knows of no such connection; "
-          "refused");
+      CLAN_INFO("fd %d: where an offer of shared memory comes from the kernel knows of no such connection; refused", fd);
       return Verdict::kOther;
     }
     const Counters after = counters_of(fd);
@@ -84,12 +82,7 @@ bool allowed_peer(int rendezvous, uid_t* uid) {
   socklen_t size = sizeof credentials;
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
   *uid = credentials.uid;
-  if (config().allows_uid(credentials.uid)) return true;
-  CLAN_INFO("an end in CLAN_DIR belongs to user %u, %s; refused", credentials.uid,
-            config().is_anybody(credentials.uid)
-                ? "which stands for every user that is not in this user namespace"
-                : "which CLAN_UIDS does not name");
-  return false;
+  return config().allows_uid(credentials.uid);
 }
 
 }  // namespace clan::preload

@@ -14,6 +14,8 @@
 namespace clan::preload {
 namespace {
 
+using reasons::Why;
+
 bool is_loopback(const in6_addr& a) {
   return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
 }
@@ -36,29 +38,20 @@ bool same_host(Socket& s, const Route& r) {
   return s.place == Socket::Place::kHere;
 }
 
-bool trusted(int rendezvous, const Route& route) {
+Why distrust(int rendezvous, const Route& route) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
-  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return false;
+  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return Why::kOfferLost;
   SockDiag::Found found;
-  if (!owner_of_other_end(route, &found)) {
-    CLAN_INFO("the kernel does not say who owns the other end of a connection%s; it stays on TCP",
-              SockDiag::can_tell() ? "" : " (it takes AF_NETLINK, or /proc/self/net/tcp)");
-    return false;
-  }
-  if (found.inode == 0) return false;  // closed meanwhile: nobody owns it, and uid is not one
+  if (!owner_of_other_end(route, &found)) return SockDiag::can_tell() ? Why::kOfferLost : Why::kNoNetlink;
+  if (found.inode == 0) return Why::kOfferLost;  // closed meanwhile: nobody owns it, and uid is not one
   const uid_t owner = found.uid;
   if (owner != credentials.uid) {
     CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);
-    return false;
+    return Why::kNotOwner;
   }
-  if (!config().allows_uid(owner)) {
-    CLAN_INFO("the other end belongs to user %u, %s; it stays on TCP", owner,
-              config().is_anybody(owner) ? "which stands for every user that is not in this user namespace"
-                                         : "which CLAN_UIDS does not name");
-    return false;
-  }
-  return true;
+  if (config().allows_uid(owner)) return Why::kNone;
+  return config().is_anybody(owner) ? Why::kUnmappedUser : Why::kOtherUser;
 }
 
 std::uint32_t inode_of_other_end(int fd) {

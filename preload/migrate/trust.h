@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "clan/reasons.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"
 
@@ -11,9 +12,9 @@ namespace clan::preload {
 /// Two addresses of this host may be as different as those of two hosts; the kernel knows, and is asked once.
 bool same_host(Socket& s, const Route& r);
 
-/// The process at the other end of the rendezvous owns the other end of the connection, and may share memory
+/// kNone: the process at the other end of the rendezvous owns the other end of the connection, and may share memory
 /// with us.
-bool trusted(int rendezvous, const Route& route);
+reasons::Why distrust(int rendezvous, const Route& route);
 
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);

@@ -9,15 +9,18 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <string_view>
 
 #include "clan/clock.h"
 #include "clan/log.h"
+#include "clan/reason_text.h"
 #include "os/memory_owner.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -30,6 +33,8 @@ std::atomic<int> state{kUnknown};
 std::atomic<bool> forked{false};
 std::atomic<bool> counting{true};  ///< nothing is known to kill for it
 std::atomic<std::uint32_t> asked{0};
+std::atomic<std::uint32_t> refused{0};  ///< a call of reasons::kCallNames
+constexpr std::uint32_t kMemoryPasses = 1u << 31;  ///< in `refused`
 
 // --- what is there ------------------------------------------------------------------------------------
 
@@ -104,6 +109,16 @@ long try_call(const Probe& p) {
 // The first one is how the parent learns of the child's end.
 constexpr Probe kNeeded[] = {
     {"wait4", SYS_wait4, {kNone, 0, WNOHANG}, ECHILD},
+    {"memfd_create", SYS_memfd_create, {kName, kNone}, EINVAL},
+    {"ftruncate", SYS_ftruncate, {kNone, 0}, EBADF},
+    {"fcntl", SYS_fcntl, {kNone, F_GETFD}, EBADF},
+    {"newfstatat", SYS_newfstatat, {kNone, kNoName, kBuffer, AT_EMPTY_PATH}, EBADF},
+    {"mmap", SYS_mmap, {0, 0, PROT_READ | PROT_WRITE, MAP_SHARED, kNone, 0}, EBADF},
+    {"munmap", SYS_munmap, {0, 0}, EINVAL},
+    {"close", SYS_close, {kNone}, EBADF},
+    {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
+    {"getpid", SYS_getpid, {}, 0},
+    // So much for memory that others can look at.
     {"socket(AF_UNIX)", SYS_socket, {AF_UNIX, 0xf, 0}, EINVAL},
     {"socket(AF_NETLINK)", SYS_socket, {AF_NETLINK, SOCK_DGRAM, 0xff}, kAny},
     {"bind", SYS_bind, {kNone}, EBADF},
@@ -120,37 +135,28 @@ constexpr Probe kNeeded[] = {
     {"sendto", SYS_sendto, {kNone, kBuffer, 1}, EBADF},
     {"recvfrom", SYS_recvfrom, {kNone, kBuffer, 1}, EBADF},
     {"ioctl", SYS_ioctl, {kNone, FIONREAD, kBuffer}, EBADF},
-    {"fcntl", SYS_fcntl, {kNone, F_GETFD}, EBADF},
     {"ppoll", SYS_ppoll, {0, 0, kNoTime, 0, 8}, 0},
     {"epoll_ctl", SYS_epoll_ctl, {kNone, EPOLL_CTL_DEL, kNone}, EBADF},
     {"epoll_pwait", SYS_epoll_pwait, {kNone, kBuffer, 1, 0, 0, 8}, EBADF},
     {"eventfd2", SYS_eventfd2, {0, kNone}, EINVAL},
-    {"memfd_create", SYS_memfd_create, {kName, kNone}, EINVAL},
-    {"ftruncate", SYS_ftruncate, {kNone, 0}, EBADF},
     {"fstatfs", SYS_fstatfs, {kNone, kBuffer}, EBADF},
-    {"newfstatat", SYS_newfstatat, {kNone, kNoName, kBuffer, AT_EMPTY_PATH}, EBADF},
     {"openat", SYS_openat, {kNone, kName, O_RDONLY}, EBADF},
     {"readlinkat", SYS_readlinkat, {kNone, kName, kBuffer, 1}, EBADF},
     {"getdents64", SYS_getdents64, {kNone, kBuffer, 256}, EBADF},
     {"read", SYS_read, {kNone, kBuffer, 1}, EBADF},
     {"write", SYS_write, {kNone, kBuffer, 1}, EBADF},
     {"pread64", SYS_pread64, {kNone, kBuffer, 1, 0}, EBADF},
-    {"close", SYS_close, {kNone}, EBADF},
-    {"mmap", SYS_mmap, {0, 0, PROT_READ | PROT_WRITE, MAP_SHARED, kNone, 0}, EBADF},
-    {"munmap", SYS_munmap, {0, 0}, EINVAL},
     {"mremap", SYS_mremap, {0, 0, 0, MREMAP_MAYMOVE}, EINVAL},
     {"madvise", SYS_madvise, {0, 0, MADV_NORMAL}, 0},
     {"futex", SYS_futex, {kBuffer, 1 /* FUTEX_WAKE */, 0}, 0},
     {"nanosleep", SYS_nanosleep, {kNoTime, 0}, 0},
     {"sched_yield", SYS_sched_yield, {}, 0},
-    {"getpid", SYS_getpid, {}, 0},
     {"gettid", SYS_gettid, {}, 0},
     {"kill", SYS_kill, {0x7fff'ffff, 0}, ESRCH},
     {"tgkill", SYS_tgkill, {0x7fff'ffff, 0x7fff'ffff, 0}, ESRCH},
     {"rt_tgsigqueueinfo", SYS_rt_tgsigqueueinfo, {kNone, kNone, 0, 0}, EFAULT},
     {"rt_sigaction", SYS_rt_sigaction, {SIGUSR1, 0, 0, 8}, 0},
     {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, 8}, 0},
-    {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
     // Where these are refused, as by Docker, a program that is executed with a connection waits for
     // the other end.
     {"pidfd_open", SYS_pidfd_open, {kNone, 0}, kAny},
@@ -161,7 +167,17 @@ constexpr Probe kNeeded[] = {
     {"semop", SYS_semop, {kNone, kBuffer, 1}, kAny},
 };
 constexpr int kProbes = static_cast<int>(std::size(kNeeded));
+constexpr int kOfMemory = 10;
 constexpr int kWishes = 3;
+
+constexpr std::uint32_t call_of(const Probe& p) {
+  const auto number = static_cast<std::uint32_t>(p.number);
+  return p.number == SYS_socket ? reasons::socket_of(static_cast<std::uint32_t>(p.a[0])) : number;
+}
+static_assert(std::string_view(kNeeded[kOfMemory - 1].name) == "getpid");
+static_assert(std::all_of(kNeeded, kNeeded + kProbes - kWishes, [](const Probe& p) {
+  return std::string_view(reasons::name_of_call(call_of(p))) == p.name;
+}));
 
 // In memory that parent and child share.
 struct Progress {
@@ -226,6 +242,8 @@ int try_filter() {
     CLAN_INFO("the filter of system calls lets pass what connections in shared memory need");
     return kPermits;
   }
+  // relaxed: asked once `state` has been stored, or it has been said to this thread
+  refused.store(call_of(kNeeded[passed]) | (passed >= kOfMemory ? kMemoryPasses : 0), std::memory_order_relaxed);
   CLAN_INFO(
       "a filter of system calls is in the way of shared memory: %s does not pass; connections stay on TCP",
       kNeeded[passed].name);
@@ -237,6 +255,7 @@ bool reach_kernel() {
   for (const Probe& p : kNeeded) {
     if (p.expected != EBADF) continue;
     if (try_call(p) < 0 && errno == EBADF) continue;
+    refused.store(call_of(p) | kMemoryPasses, std::memory_order_relaxed);  // relaxed: as above
     CLAN_INFO("%s is refused, and shared memory needs it; connections stay on TCP", p.name);
     return false;
   }
@@ -316,6 +335,20 @@ bool permits_counting() {
   const int now = state.load();
   return now == kNoFilter ||
          (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: as above
+}
+
+Refusal refusal_found() {
+  const int now = state.load();
+  // relaxed: as above
+  return {refused.load(std::memory_order_relaxed) & ~kMemoryPasses, now == kRefuses};
+}
+
+bool permits_memory() {
+  (void)is_filtered();
+  const int now = state.load();
+  // relaxed: as above
+  return now == kNoFilter || now == kPermits ||
+         (now == kRefuses && (refused.load(std::memory_order_relaxed) & kMemoryPasses) != 0);
 }
 
 void note_fork(bool in_child) {

@@ -7,6 +7,8 @@
 // leaves all sockets alone.
 #pragma once
 
+#include <cstdint>
+
 namespace clan::preload {
 
 /// A filter is there, or it cannot be said: nothing but the program's own calls may be made before
@@ -17,6 +19,14 @@ bool is_filtered();
 bool permits_moving();
 /// So do those by which pipes are counted for the user (pipe_count.h), which connections can do without.
 bool permits_counting();
+/// The call for which permits_moving() says no; 0: it is not known yet, or there is none.
+struct Refusal {
+  std::uint32_t call = 0;  ///< as clan/reason_text.h has it
+  bool by_filter = false;
+};
+Refusal refusal_found();
+/// Memory that others can look at may be made, whether or not connections may move.
+bool permits_memory();
 /// The program has made a process, or a filter has let pass so much before exec.
 void note_fork(bool in_child);
 

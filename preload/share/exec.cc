@@ -11,6 +11,7 @@
 
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
@@ -66,7 +67,7 @@ void hand_on(int fd, Socket& s, void*) {
   // A standard stream of the new program would read and write past us.
   if (fd <= STDERR_FILENO || !s.shared() || s.resending.load() || s.pipe.memfd() < 0 ||
       list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
-    leave_pipe(fd, true);
+    leave_pipe(fd, true, reasons::Why::kExecuted);
     return;
   }
   if (!is_listed(s.pipe.memfd())) count_program(s, 1);
@@ -77,7 +78,7 @@ void hand_on(int fd, Socket& s, void*) {
 
 void take_back(int fd, Socket&, void*) {
   const int flags = sys::fcntl(fd, F_GETFD);
-  if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true);
+  if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true, reasons::Why::kExecuted);
 }
 
 // The file would stay behind. After vfork it is the parent's.
@@ -153,7 +154,7 @@ void take_over_connections() {
     if (pipe != memfd) {
       adopt_pipe(fd, memfd, end);
     } else if (!duplicate_entry(first, fd)) {
-      if (const Held s = hold(first)) never_move(first, *s);
+      if (const Held s = hold(first)) never_move(first, *s, reasons::Why::kExecuted);
     }
   }
   ::unsetenv(kInherited);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "af_clan/af_clan.h"
+#include "clan/reasons.h"
 #include "migrate/demote.h"
 #include "os/memory_owner.h"
 #include "state/fd_table.h"
@@ -28,11 +29,11 @@ void gone_range(unsigned first, unsigned last) {
 
 void same(int from, int to) {
   if (from == to) return;
-  if (in_borrowed_memory()) return leave_pipe(from, true);  // for whatever is executed
+  if (in_borrowed_memory()) return leave_pipe(from, true, reasons::Why::kExecuted);  // for whatever is executed
   // Standard streams of the C library and of C++ read and write past us.
-  if (to <= STDERR_FILENO) leave_pipe(from, true);
+  if (to <= STDERR_FILENO) leave_pipe(from, true, reasons::Why::kStandardStream);
   if (!duplicate_entry(from, to)) {
-    if (const Held s = hold(from)) never_move(from, *s);
+    if (const Held s = hold(from)) never_move(from, *s, reasons::Why::kNoDescriptors);
   }
   duplicate_epoll(from, to);
   if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);

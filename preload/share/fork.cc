@@ -10,6 +10,7 @@
 #include "af_clan/af_clan.h"
 #include "clan/clock.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
@@ -85,7 +86,7 @@ void fork_is_over() {
   // Parent and child count by themselves what goes by one connection: by TCP alone can that be.
   for_each_socket(
       [](int fd, Socket& s, void*) {
-        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot) never_move(fd, s);
+        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot) never_move(fd, s, reasons::Why::kForked);
       },
       nullptr);
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "clan/clock.h"
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
@@ -139,10 +140,10 @@ void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) 
   int memfd = find_among(pipes, cookie, &end);
   if (memfd < 0 && may_have_moved) memfd = find_pipe(cookie, &end);
   auto pipe = open_pipe_of(memfd, end, cookie);
-  if (!pipe) return stay(*s);
+  if (!pipe) return stay(fd, *s, reasons::Why::kPassed);
   s->pipe = std::move(*pipe);
   enter_pipe(fd, *s, route, true);
-  if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true);
+  if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true, reasons::Why::kPassed);
 }
 
 void pass_on(int fd, int through) {
@@ -153,13 +154,15 @@ void pass_on(int fd, int through) {
     if (put_on_its_way(fd, *s)) return;
     catch_up(fd, *s);
   }
-  if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) leave_pipe(fd, true);
+  if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) {
+    leave_pipe(fd, true, reasons::Why::kPassed);
+  }
   s->followed = true;
   leave_to_others(fd, *s);
   if (s->shared()) {
     s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
   } else {
-    never_move(fd, *s);
+    never_move(fd, *s, reasons::Why::kPassed);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "migrate/demote.h"
 #include "os/sys.h"
 #include "share/passing.h"
@@ -129,7 +130,7 @@ PipesToSend::PipesToSend(const msghdr& message) : with_(message) {
   const std::size_t bytes = static_cast<std::size_t>(memfds.count) * sizeof(int);
   control_.emplace(at + CMSG_SPACE(bytes));
   if (!*control_ || carried + memfds.count > kMostPassed) {
-    for_each_passed(message, [](int fd) { leave_pipe(fd, true); });
+    for_each_passed(message, [](int fd) { leave_pipe(fd, true, reasons::Why::kPassed); });
     return;
   }
   char* const control = control_->as<char>();

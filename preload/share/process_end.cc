@@ -7,8 +7,10 @@
 #include "migrate/resend.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
+#include "share/reasons.h"
 #include "state/count_for_test.h"
 #include "state/fd_table.h"
+#include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/pipe_count.h"
 #include "state/socket.h"
@@ -20,6 +22,7 @@ namespace clan::preload {
 void at_exit() {
   if (in_borrowed_memory()) return;
   finish_resends();
+  withdraw_of_process();
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
@@ -38,9 +41,10 @@ void at_exit() {
       nullptr);
 }
 
-void enter_sandbox() {
+void enter_sandbox(reasons::Why why) {
+  say_of_process(why);
   disable();
-  leave_all_pipes();
+  leave_all_pipes(why);
   stop_counting_pipes();
 }
 

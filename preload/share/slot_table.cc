@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "clan/reasons.h"
 #include "os/config.h"
 #include "os/proc.h"
 #include "os/sys.h"
@@ -24,10 +25,11 @@ namespace {
 using Entry = SlotEntry;
 using Identity = SocketIdentity;
 
-constexpr char kName[] = "clan-slots-1";  // the version of an Entry: who has another one finds none
-constexpr char kLink[] = "/memfd:clan-slots-1 (deleted)";
+using reasons::kBytes;
+
+constexpr char kLink[] = "/memfd:clan-slots-2 (deleted)";
 constexpr std::size_t kEntries = 512;
-constexpr std::size_t kBytes = kEntries * sizeof(Entry);
+static_assert(kEntries * sizeof(Entry) == reasons::kSlotBytes);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 // Tables that are mapped here: our own, and those of processes that have sent something. Never unmapped.
@@ -47,7 +49,7 @@ Entry* map_table(int memfd) {
 Entry* own_table() {
   Entry* own = tables[0].entries.load(std::memory_order_acquire);  // PAIR preload.slots
   if (own != nullptr) return own;
-  const int memfd = static_cast<int>(sys::call(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int memfd = static_cast<int>(sys::call(SYS_memfd_create, reasons::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memfd < 0) return nullptr;
   Entry* made = sys::call(SYS_ftruncate, memfd, kBytes) == 0 && sys::fcntl(memfd, F_ADD_SEALS, kSeals) == 0
                     ? map_table(memfd)
@@ -141,6 +143,13 @@ bool identify(int fd, SocketIdentity* id) {
 }
 
 bool has_findable_table() { return own_table() != nullptr && passing_memfd.load() >= 0; }
+
+bool has_table() { return tables[0].entries.load(std::memory_order_acquire) != nullptr; }  // PAIR preload.slots
+
+std::atomic<std::uint64_t>* reason_words() {
+  Entry* own = own_table();
+  return own != nullptr ? reinterpret_cast<std::atomic<std::uint64_t>*>(own + kEntries) : nullptr;
+}
 
 SlotEntry* new_entry() {
   Entry* table = own_table();

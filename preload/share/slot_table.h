@@ -33,6 +33,11 @@ bool has_findable_table();
 /// One of our own table that nobody has, or null.
 SlotEntry* new_entry();
 
+/// Behind its slots: the words of clan/reasons.h. Null: there is no memory for them.
+std::atomic<std::uint64_t>* reason_words();
+/// It has been made.
+bool has_table();
+
 /// The slot is where receivers can find it.
 bool is_passable(const Slot* slot);
 

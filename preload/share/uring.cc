@@ -6,11 +6,14 @@
 #include <cstring>
 
 #include "clan/log.h"
+#include "clan/reasons.h"
 #include "migrate/demote.h"
 #include "os/proc.h"
 #include "os/real.h"
 #include "os/rings.h"
 #include "os/sys.h"
+#include "share/reasons.h"
+#include "state/hooks.h"
 
 namespace clan::preload {
 namespace {
@@ -45,14 +48,15 @@ void ring_made() {
   if (open_rings.fetch_add(1, std::memory_order_seq_cst) == 0) {
     CLAN_INFO("the program has an io_uring: its connections stay on TCP while it lives");
   }
-  leave_all_pipes();
+  say_of_process(reasons::Why::kUring);
+  leave_all_pipes(reasons::Why::kUring);
 }
 
 void ring_closed() {
   KeepErrno keep;
   if (open_rings.load(std::memory_order_relaxed) == 1 && any_open()) return;  // counts for the other one
   // PAIR preload.rings: the ring is gone
-  open_rings.fetch_sub(1, std::memory_order_release);
+  if (open_rings.fetch_sub(1, std::memory_order_release) == 1) withdraw_of_process(reasons::Why::kUring);
 }
 
 long ring_setup(unsigned entries, void* parameters) {

@@ -1,5 +1,6 @@
 // Where the upward calls of the lower rooms go.
 
+#include "share/reasons.h"
 #include "state/hooks.h"
 #include "stream/close.h"
 #include "wait/owed_answers.h"
@@ -14,6 +15,9 @@ constinit Hooks hooks{
     .pinned = stayed,
     .set_sleeps = set_sleeps,
     .put_off = put_off,
+    .said_why = publish_why,
+    .unsaid = withdraw_why,
+    .process_said = publish_of_process,
     .last_close = shared_close,
 };
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/pipe_memory.h"
 #include "os/sys.h"
@@ -119,20 +118,13 @@ std::uint64_t pipes_within_mappings(std::uint64_t most_mappings) {
   return most_mappings / kPrograms;
 }
 
-bool may_have_pipe() {
+reasons::Why why_no_pipe() {
+  using reasons::Why;
   const std::uint64_t pipes =
       pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
   static const std::uint64_t most_here = pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
-  if (pipes >= most_here) {
-    CLAN_INFO("connections in shared memory take half of the mappings that a process may have (vm.max_map_count); one "
-              "stays on TCP");
-    return false;
-  }
-  if (share_of_pipe(pipes, 1) >= kLeastPipeBytes) return true;
-  CLAN_INFO(
-      "the user's connections in shared memory are as many as its memory allows (CLAN_MEMORY); one "
-      "stays on TCP");
-  return false;
+  if (pipes >= most_here) return Why::kMappings;
+  return share_of_pipe(pipes, 1) >= kLeastPipeBytes ? Why::kNone : Why::kMemory;
 }
 
 void count_pipe(Socket& s, bool charged) {

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "clan/log.h"
+#include "clan/reasons.h"
 #include "os/config.h"
 #include "os/rings.h"
 #include "os/sandbox.h"
@@ -51,6 +51,12 @@ Entry* entry(int fd, bool make) {
   return chunk + n % kChunk;
 }
 
+void say_what_is_refused() {
+  if (const Refusal refusal = refusal_found(); refusal.call != 0) {
+    say_of_process(refusal.by_filter ? reasons::Why::kFilter : reasons::Why::kRefused, refusal.call);
+  }
+}
+
 void release(Socket* s) {
   // PAIR preload.refs: sees what all who had it have done
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -59,6 +65,7 @@ void release(Socket* s) {
       s->offer_name.load(std::memory_order_relaxed) != 0) {
     withdraw_offer(*s);
   }
+  unsay(*s);
   discount_pipe(*s);
   count_for_test(*s);
   give_back_socket(s);
@@ -118,7 +125,8 @@ bool is_the_kernels(int fd) {
 
 void adopt(int fd, bool client, int nonblocking, bool always) {
   KeepErrno keep;
-  if (!always && (config().disabled || rings_alive() || !permits_moving())) return;
+  if (!always && (config().disabled || rings_alive())) return;
+  if (!always && !permits_moving()) return say_what_is_refused();
   keep_away_from(fd);
   Entry* e = entry(fd, true);
   Socket* s = e != nullptr ? take_socket() : nullptr;
@@ -131,7 +139,7 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
   // A standard stream of the C library, or of C++, reads and writes past us.
   if (fd <= STDERR_FILENO) {
     s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
-    CLAN_INFO("fd %d: it is standard input or output of this process; the connection stays on TCP", fd);
+    say_why(fd, *s, reasons::Why::kStandardStream);
   }
   s->slot = &s->own_slot;
   s->fds.store(1, std::memory_order_relaxed);

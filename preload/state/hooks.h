@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "clan/reasons.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -16,6 +17,10 @@ struct Hooks {
   void (*pinned)(Socket& s);                   ///< it stays on TCP for good
   bool (*set_sleeps)(const Socket& s, std::uint32_t events);  ///< see watcher_sleeps()
   bool (*put_off)(int fd, Socket& s);          ///< see put_off()
+  // To what is told of connections that stay on TCP (share/reasons.h).
+  void (*said_why)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
+  void (*unsaid)(Socket& s);  ///< it has moved, or nobody here has it any more
+  void (*process_said)(reasons::Why why, std::uint32_t number);
   // To the connection (stream/).
   void (*last_close)(int fd, Socket& s, bool others);  ///< see shared_close()
 };
@@ -25,6 +30,18 @@ extern constinit Hooks hooks;
 /// all.
 inline bool watcher_sleeps(const Socket& s, std::uint32_t events) {
   return s.is_watched() && hooks.set_sleeps(s, events);
+}
+
+/// Why the connection stays on TCP, or goes back there, for the log and for `clan stat --all`.
+inline void say_why(int fd, Socket& s, reasons::Why why, std::uint32_t number = 0) {
+  hooks.said_why(fd, s, why, number);
+}
+/// Likewise, of all connections that the process makes from now on.
+inline void say_of_process(reasons::Why why, std::uint32_t number = 0) { hooks.process_said(why, number); }
+/// There is nothing to say any more.
+inline void unsay(Socket& s) {
+  // relaxed: of the last thread that has the socket, or of one that has found it unmoved
+  if (s.said.load(std::memory_order_relaxed) != reasons::Why::kNone) hooks.unsaid(s);
 }
 
 }  // namespace clan::preload

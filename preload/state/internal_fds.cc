@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
@@ -37,7 +38,7 @@ int close_ours_below(int end) {
     bool all;
   } range{end, 0, true};
   for_each_socket(
-      [](int, Socket& s, void* argument) {
+      [](int fd, Socket& s, void* argument) {
         auto& r = *static_cast<Range*>(argument);
         const Undisturbed undisturbed;
         if (!s.moving.try_lock()) {
@@ -54,7 +55,7 @@ int close_ours_below(int end) {
             ++r.closed;
           }
         } else if (ours(s.offer_fd.load()) || ours(s.window_fd.load()) || (s.pipe && ours(s.pipe.memfd()))) {
-          stay(s);
+          stay(fd, s, reasons::Why::kNoDescriptors);
           ++r.closed;
         }
         s.moving.unlock();

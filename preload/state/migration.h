@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "clan/reasons.h"
 #include "os/spin_lock.h"
 #include "state/pipe_count.h"
 
@@ -25,6 +26,9 @@ struct Migration {
   std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
   SpinLock moving;
   std::atomic<bool> pipe_counted{false};
+  // Why it stays on TCP, as it has been said last, see share/reasons.h.
+  std::atomic<reasons::Why> said{reasons::Why::kNone};
+  std::atomic<std::uint32_t> said_inode{0};  ///< 0: others cannot find it
   PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
 
   /// All but `moving`, the offer and the charge, which are given back before.

@@ -53,6 +53,8 @@ void Transfer::reset() {
 
 void Migration::reset() {
   for (auto* count : {&sends, &receives, &offer_calls}) set(*count, 0);
+  set(said, reasons::Why::kNone);
+  set(said_inode, 0);
   offered_ns = 0;
   place = Place::kNotAsked;
   window_interface = window_looks = 0;

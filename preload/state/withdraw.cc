@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/reasons.h"
 #include "os/config.h"
 #include "os/sys.h"
 #include "state/hooks.h"
@@ -47,16 +47,12 @@ void withdraw_offer(Socket& s) {
   drop_offer(s);
 }
 
-void stay(Socket& s) {
+void stay(int fd, Socket& s, reasons::Why why, std::uint32_t number) {
+  say_why(fd, s, why, number);
   withdraw_offer(s);
   s.pipe = Pipe();
   s.state.store(Socket::State::kKernel);
   if (s.is_watched()) hooks.pinned(s);
-}
-
-void stay_because(int fd, Socket& s, const char* why) {
-  CLAN_INFO("fd %d: %s; the connection stays on TCP", fd, why);
-  stay(s);
 }
 
 }  // namespace clan::preload

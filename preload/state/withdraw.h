@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "clan/reasons.h"
 #include "os/config.h"
 #include "state/socket.h"
 
@@ -24,8 +25,7 @@ void withdraw_offer(Socket& s);
 
 void drop_offer(Socket& s);
 
-/// The connection stays on TCP for good. `why`: for CLAN_LOG=info, as `clan stat --all` has it.
-void stay(Socket& s);
-void stay_because(int fd, Socket& s, const char* why);
+/// The connection stays on TCP for good, which is told.
+void stay(int fd, Socket& s, reasons::Why why, std::uint32_t number = 0);
 
 }  // namespace clan::preload

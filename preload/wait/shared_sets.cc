@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
@@ -15,6 +16,7 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/hooks.h"
 #include "state/socket.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
@@ -112,7 +114,11 @@ void take_back(Set& set) {
         return s.shared() ? (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0
                           : moved_elsewhere(s);
       },
-      [](int fd, Socket&) { leave_pipe(fd, false); });
+      [](int fd, Socket&) { leave_pipe(fd, false, reasons::Why::kSharedSet); });
+  // Those that another of its users has taken back, too.
+  for_sockets(
+      set, [](const Interest& i) { return reasons::is_weak(i.socket->said.load(std::memory_order_relaxed)); },
+      [](int fd, Socket& s) { say_why(fd, s, reasons::Why::kSharedSet); });
   if (!set.use->noticed.load()) wake_first_user(set);
 }
 

@@ -8,6 +8,7 @@ run actors: Python, which knows nothing of CLAN, doing what the test tells it by
 Exit code 77 when namespaces are not to be had.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -81,7 +82,12 @@ class Actor:
         return [len(found), sum(map(sum, found.values()))]
 
     def descriptors(self):
-        return len(os.listdir("/proc/self/fd"))
+        """Without the one memfd in which a process says why its connections stay on TCP."""
+        links = []
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                links.append(os.readlink("/proc/self/fd/" + name))
+        return sum("clan-slots" not in link for link in links)
 
     def close(self):
         self.socket.close()

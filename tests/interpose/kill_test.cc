@@ -298,8 +298,19 @@ std::size_t count_of(const char* directory, const char* part = "") {
   return n;
 }
 
+/// Of connections: not the one memfd in which a process says why they stay on TCP.
+std::size_t descriptors_here() {
+  std::size_t n = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code none;
+    const std::string link = std::filesystem::read_symlink(entry, none);
+    n += link.find("/memfd:clan-slots-") == std::string::npos ? 1 : 0;
+  }
+  return n;
+}
+
 int rounds_of(Scene scene, bool victim_connects, int rounds, std::uint64_t seed) {
-  const std::size_t descriptors = count_of("/proc/self/fd");
+  const std::size_t descriptors = descriptors_here();
   for (int round = 0; round < rounds; ++round) {
     ::alarm(15);  // nothing takes nearly as long
     record->round = round;
@@ -322,7 +333,7 @@ int rounds_of(Scene scene, bool victim_connects, int rounds, std::uint64_t seed)
     if (const int result = result_of(other); result != -SIGKILL)
       fail("the victim ended with %d", result);
   }
-  if (count_of("/proc/self/fd") != descriptors) fail("descriptors were left open");
+  if (descriptors_here() != descriptors) fail("descriptors were left open");
   if (!pipes().empty()) fail("pipes were left open");
   return 0;
 }

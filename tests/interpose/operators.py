@@ -4,7 +4,8 @@
     operators.py DOCUMENT CLAN LIBRARY
 
 Shell blocks (sh) are run, with a tree of links in the place of /opt/clan. Drop-ins (ini UNIT) are verified by
-systemd-analyze, and their environment is given to redis-server. Of Docker's files the paths and names are checked.
+systemd-analyze, and their environment is given to redis-server, under the filters of system calls and of address families
+that the distribution's unit and the drop-in together make. Of Docker's files the paths and names are checked.
 """
 
 import os
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import filter as seccomp
 import programs
 
 FENCE = re.compile(r"^```(\S+) ?([^\n]*)\n(.*?)^```$", re.M | re.S)
@@ -53,18 +55,43 @@ def check_unit(name, text, top):
     return "verified" if not verify() <= plain else "not verified: systemd-analyze sees nothing wrong here"
 
 
-def check_service(text, library):
+def directives(unit, name):
+    """The values of all lines of this name."""
+    return [line.split("=", 1)[1] for line in unit.splitlines() if line.startswith(f"{name}=")]
+
+
+def confined(name, drop_in):
+    """The command that puts a program under the filters of the installed unit with this drop-in."""
+    unit = Path("/lib/systemd/system", name)
+    if not unit.exists() or os.uname().machine != "x86_64" or shutil.which("systemd-analyze") is None:
+        return []
+    text = unit.read_text() + drop_in
+    maker = [sys.executable, "-B", Path(__file__).parent / "filter.py"]
+    command = []
+    if families := set(" ".join(directives(text, "RestrictAddressFamilies")).split()):
+        known = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
+        command += [*maker, "families", ",".join(str(number) for family, number in known.items() if family not in families)]
+    calls = set()
+    for value in directives(text, "SystemCallFilter"):
+        named = seccomp.expand(value.removeprefix("~").split())
+        calls = calls - named if value.startswith("~") else calls | named
+    return command + ([*maker, "allow", ",".join(sorted(calls))] if calls else [])
+
+
+def check_service(unit, text, library):
     """redis-server with the drop-in's environment, and a client under CLAN: by shared memory, unless disabled."""
     variables = environment_of(text)
     disabled = "CLAN_DISABLE" in variables
     if disabled:
         variables["LD_PRELOAD"] = str(library)  # of the other drop-in
-    programs.find("redis-server")
+    server = programs.find("redis-server")
+    under = [] if disabled else confined(unit, text)
+    print(unit, "under its filters" if under else "without filters")
 
     def talk(run):
         port = programs.free_port()
         run.environment.update(variables)
-        run.serve("redis-server", "--port", str(port), "--save", "", port=port, role="nobody")
+        run.serve(*under, server, "--port", str(port), "--save", "", port=port, role="nobody")
         run.environment = {"LC_ALL": "C"}
         return {"said": "PING" in run.text("redis-benchmark", "-p", port, "-c", "2", "-n", "20000", "-t", "ping", "-q")}
     said, pipes, _ = programs.attempt(talk, preload=str(library), server=True, client=True, threshold=0)
@@ -104,7 +131,7 @@ def main():
             elif kind == "ini":
                 print(about, check_unit(about, text, top))
                 try:
-                    check_service(here, top / "clan/lib" / library.name)
+                    check_service(about, here, top / "clan/lib" / library.name)
                 except programs.Skip as skip:
                     print(skip)
             elif kind in ("dockerfile", "yaml"):

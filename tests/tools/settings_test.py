@@ -15,7 +15,7 @@ VALUES = {
                   "-80", "80 443", "8" * 300, ",".join(["80"] * 64), ",".join(["80"] * 65)],
     "CLAN_EXCEPT": ["22", "22,x"],
     "CLAN_UIDS": ["0", "33,113", "4294967294", "4294967295", "root", "-1", "33;113", "1," * 16 + "1"],
-    "CLAN_DISABLE": ["0", "1"],
+    "CLAN_DISABLE": ["0", "1", "no", "No", "OFF", "yes", "TRUE", "on", "false", "n", "2"],
     "CLAN_MEMORY": ["1", "64M", "65536K", "1G", "0", "64m", "64MB", "-1", "M", "9" * 30],
     "CLAN_DIR": ["/nonexistent", "relative"],
     "CLAN_KEY": ["/nonexistent", "relative", "/" + "k" * 1022, "/" + "k" * 1023],
@@ -58,7 +58,11 @@ def main():
                 assert len(here) == len(there) <= 1, (here, there)
                 assert all(line.startswith(f"{config}, line 2: ") for line in there), there
                 wrong += len(here)
-        assert wrong == 30, wrong
+        assert wrong == 32, wrong
+        for value, expected in (("no", False), ("0", False), ("OFF", False), ("yes", True), ("1", True), ("maybe", True)):
+            _, told = said([sys.executable, "-c", "import socket; socket.socket()"],
+                           {"CLAN_DISABLE": value, "CLAN_LOG": "info", "LD_PRELOAD": str(library)})
+            assert any("CLAN_DISABLE; connections stay on TCP" in line for line in told) == expected, (value, told)
         config.write_text("\n".join(LINES) + "\n")
         lines = compare(clan, library, in_file)
         assert [line.split(":")[0] for line in lines] == [f"{config}, line {n}" for n in range(4, 11)], lines

@@ -124,7 +124,7 @@ std::vector<std::string> wrong_settings(bool log_alone) {
   if (const std::string why = why_wrong("CLAN_LOG", log); !why.empty()) {
     sentences.push_back(fmt::format("environment: CLAN_LOG={:.120} {}", log, why));
   }
-  if (log_alone || (!disable.empty() && disable != "0")) return sentences;
+  if (log_alone || settings_detail::yes_or_no(disable.c_str()) == 1) return sentences;
   std::string why;
   std::string text = config.empty() ? "" : read_settings_file(config, &why);
   if (!why.empty()) {

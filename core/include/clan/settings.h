@@ -111,6 +111,19 @@ inline const char* number(const char* at, std::uint64_t most, std::uint64_t* val
   return at;
 }
 
+/// 1, 0, or -1: neither.
+inline int yes_or_no(const char* text) {
+  constexpr const char* kWords[] = {"0", "1", "no", "yes", "false", "true", "off", "on"};
+  int word = 0;
+  for (const char* known : kWords) {
+    std::size_t i = 0;
+    while (known[i] != 0 && (text[i] == known[i] || (text[i] >= 'A' && (text[i] | 0x20) == known[i]))) ++i;
+    if (known[i] == 0 && text[i] == 0) return word & 1;
+    ++word;
+  }
+  return *text == 0 ? 0 : -1;
+}
+
 /// Calls `take(item, fault)` for each item between commas: it returns what is behind, null if that is none.
 /// False: `fault` says why.
 template <typename Take>
@@ -220,7 +233,10 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
   const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };
   bool good = true;
   if (is("CLAN_DISABLE")) {
-    settings->disable = *value != 0 && std::strcmp(value, "0") != 0;
+    const int yes = settings_detail::yes_or_no(value);
+    settings->disable = yes != 0;
+    good = yes >= 0;
+    if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
   } else if (is("CLAN_ONLY")) {
     good = parse_ports(value, &settings->only, fault);
   } else if (is("CLAN_EXCEPT")) {

@@ -19,7 +19,7 @@ struct Demote : testing::Test {
 
 TEST_F(Demote, SendsByTcpFromNowOnBehindWhatLiesInThePipe) {
   ASSERT_EQ(pair.send(0, "pipe "), 5);
-  leave_pipe(pair.fd(0), false);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   EXPECT_TRUE(sends_tcp(pair.socket(0)));
   ASSERT_EQ(pair.send(0, "tcp"), 3);
   EXPECT_EQ(pair.receive(1, 8), "pipe tcp");
@@ -27,7 +27,7 @@ TEST_F(Demote, SendsByTcpFromNowOnBehindWhatLiesInThePipe) {
 }
 
 TEST_F(Demote, EndsOnTcpForGoodAtBothEnds) {
-  leave_pipe(pair.fd(0), false);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   (void)pair.receive(1);
   (void)pair.receive(0);
   (void)pair.receive(1);
@@ -42,7 +42,7 @@ TEST_F(Demote, EndsOnTcpForGoodAtBothEnds) {
 TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneLosesNoByte) {
   ASSERT_EQ(pair.send(1, "unread by end 0"), 15);
   ASSERT_EQ(pair.send(0, "unread by end 1"), 15);
-  leave_pipe(pair.fd(0), true);
+  leave_pipe(pair.fd(0), true, reasons::Why::kUrgent);
   EXPECT_EQ(pair.receive(1, 15), "unread by end 1");
   std::string text(64, '\0');
   const ssize_t n = ::recv(pair.fd(0), text.data(), text.size(), 0);
@@ -54,7 +54,7 @@ TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneLosesNoByte) {
 
 TEST_F(Demote, NeverMovesASocketThatWasPinned) {
   TcpPair other;
-  never_move(other.fd(0), other.socket(0));
+  never_move(other.fd(0), other.socket(0), reasons::Why::kSpliced);
   EXPECT_TRUE(other.socket(0).stays_on_tcp());
   EXPECT_EQ(other.socket(0).slot.load()->pinned.load(), 1);
 }

@@ -24,9 +24,9 @@ TEST(Trust, IsGivenToTheOwnerOfTheOtherEndAtARendezvous) {
   ASSERT_TRUE(route_of(pair.fd(0), &route));
   int rendezvous[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, rendezvous), 0);
-  EXPECT_TRUE(trusted(rendezvous[0], route));
+  EXPECT_EQ(distrust(rendezvous[0], route), reasons::Why::kNone);
   route.remote.port ^= 1;  // a connection that is not there
-  EXPECT_FALSE(trusted(rendezvous[0], route));
+  EXPECT_EQ(distrust(rendezvous[0], route), reasons::Why::kOfferLost);
   for (const int fd : rendezvous) ::close(fd);
 }
 

@@ -12,6 +12,9 @@ TEST(Hooks, AreAllWiredWhenTheLibraryIsLinked) {
   EXPECT_NE(hooks.pinned, nullptr);
   EXPECT_NE(hooks.set_sleeps, nullptr);
   EXPECT_NE(hooks.put_off, nullptr);
+  EXPECT_NE(hooks.said_why, nullptr);
+  EXPECT_NE(hooks.unsaid, nullptr);
+  EXPECT_NE(hooks.process_said, nullptr);
   EXPECT_NE(hooks.last_close, nullptr);
 }
 

@@ -27,7 +27,7 @@ TEST(Withdraw, LeavesASocketOnTcpForGood) {
   TcpPair pair;
   Socket& s = pair.socket(0);
   s.offer_fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  stay(s);
+  stay(pair.fd(0), s, reasons::Why::kOnly);
   EXPECT_TRUE(s.stays_on_tcp());
   EXPECT_TRUE(is_the_kernels(pair.fd(0)));
   EXPECT_EQ(s.offer_fd, -1);

@@ -21,9 +21,9 @@ TEST_F(SetEvents, ASocketThatMigratesIsAnsweredFromItsPipe) {
 
 TEST_F(SetEvents, ASocketThatIsBackOnTcpIsTheKernels) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  leave_pipe(pair.fd(0), false);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   (void)pair.receive(1);
-  leave_pipe(pair.fd(1), false);
+  leave_pipe(pair.fd(1), false, reasons::Why::kUrgent);
   (void)pair.receive(0);
   (void)pair.receive(1);
   EXPECT_FALSE(pair.socket(1).shared());

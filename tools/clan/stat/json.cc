@@ -1,3 +1,4 @@
+#include <clan/reasons.h>
 #include <fmt/core.h>
 
 #include <cmath>
@@ -29,6 +30,10 @@ Json end_of(const Connection& connection, int which, const std::optional<Rate>& 
     json["sleeps"] = end.sleeps;
     json["wakeups"] = end.wakeups;
     json["tcp_bytes"] = end.tcp_bytes;
+  }
+  if (end.calls) {
+    json["calls"] = *end.calls;
+    json["calls_needed"] = reasons::kCallsNeeded;
   }
   if (rate) {
     json["bytes_per_s"] = tenths(rate->bytes[which]);

@@ -13,6 +13,7 @@
 #include "../commands.h"
 #include "pipe_page.h"
 #include "process.h"
+#include "reasons.h"
 #include "scan.h"
 #include "tcp_table.h"
 #include "unmoved.h"
@@ -67,6 +68,7 @@ Look look(const StatOptions& options) {
   result.refused = scan.refused;
   TcpTables tables;
   Processes processes;
+  const ReasonPages pages(scan);
   for (const auto& [id, file] : scan.pipes) {
     PipePage page{};
     const PageState state = read_page(file.link, id, page);
@@ -80,12 +82,13 @@ Look look(const StatOptions& options) {
       const std::string why = why_not_moved(connection, processes);
       if (!why.empty()) connection.why = why;
     }
+    add_what_is_said(pages, connection);
     result.connections.push_back(std::move(connection));
   }
 #ifdef CLAN_OMNIORB
   for (const OrbRow& row : read_orb_tables(scan.orb_tables)) result.connections.push_back(describe(row));
 #endif
-  if (options.all) add_unmoved(scan, tables, processes, result.connections);
+  if (options.all) add_unmoved(scan, pages, tables, processes, result.connections);
   for (Connection& connection : result.connections) {
     for (EndView& end : connection.ends) {
       if (!end.processes.empty()) end.network = TcpTables::number_of(*end.processes.begin());

@@ -80,6 +80,7 @@ void find_processes(const Scan& scan, const Scan::PipeFile& file, const PipePage
       const auto socket = table.find(end == 0 ? pair : pair.mirrored());
       if (socket == table.end()) continue;
       connection.ends[end].owner = socket->second.owner;
+      connection.ends[end].socket = socket->second.inode;
       const auto holders = scan.sockets.find(socket->second.inode);
       if (holders != scan.sockets.end()) processes = holders->second;
       if (!processes.empty()) break;

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -36,6 +37,8 @@ void read_status(pid_t pid, ProcessFacts& facts) {
   while (std::getline(status, line)) {
     uid_t effective = 0;
     int filter = 0;
+    // "NSpid: 4711 12 1", from our namespace inwards
+    if (line.rfind("NSpid:", 0) == 0) facts.own_pid = std::atoi(line.c_str() + line.find_last_of(" \t") + 1);
     if (std::sscanf(line.c_str(), "Uid: %*u %u", &effective) == 1) facts.user = effective;
     if (std::sscanf(line.c_str(), "Seccomp: %d", &filter) == 1) facts.filtered = filter != 0;
   }
@@ -84,6 +87,7 @@ bool has_many_pipes(pid_t pid, const ProcessFacts& facts) {
 
 /// The CLAN_* variables a process began with. None if they are not there any more: programs write what `ps`
 /// is to show over them, from the first on.
+/// With LD_PRELOAD.
 std::optional<std::map<std::string, std::string>> variables_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/environ", pid), std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -97,10 +101,20 @@ std::optional<std::map<std::string, std::string>> variables_of(pid_t pid) {
     if (equals == std::string_view::npos || equals == 0) return std::nullopt;
     const std::string name(entry.substr(0, equals)), value(entry.substr(equals + 1));
     if (name == "LD_PRELOAD" && entry.find(kLibrary) != std::string_view::npos) preloads = true;
-    if (name.rfind("CLAN_", 0) == 0) variables.try_emplace(name, value);  // getenv() finds the first
+    if (name.rfind("CLAN_", 0) == 0 || name == "LD_PRELOAD") variables.try_emplace(name, value);  // getenv() finds the first
   }
   if (!preloads) return std::nullopt;
   return variables;
+}
+
+/// The first of the libraries that LD_PRELOAD names before ours, without its folders.
+std::string library_in_front(std::string_view preload) {
+  const std::size_t first = preload.find_first_not_of(": ");
+  if (first == std::string_view::npos) return "";
+  preload.remove_prefix(first);
+  preload = preload.substr(0, preload.find_first_of(": "));
+  preload.remove_prefix(preload.rfind('/') + 1);  // npos + 1 is 0
+  return "/" + std::string(preload) == kLibrary ? "" : std::string(preload);
 }
 
 void read_users(pid_t pid, ProcessFacts& facts) {
@@ -113,6 +127,7 @@ void read_users(pid_t pid, ProcessFacts& facts) {
 void find_settings(pid_t pid, ProcessFacts& facts) {
   const auto variables = variables_of(pid);
   if (!variables) return;
+  facts.in_front = library_in_front(variables->at("LD_PRELOAD"));
   const auto environment = [&](const char* name) -> const char* {
     const auto found = variables->find(name);
     return found == variables->end() ? nullptr : found->second.c_str();
@@ -145,6 +160,7 @@ const ProcessFacts& Processes::of(pid_t pid) {
   const auto [place, fresh] = known_.try_emplace(pid);
   ProcessFacts& facts = place->second;
   if (!fresh) return facts;
+  facts.own_pid = pid;
   facts.has_library = has_library(pid);
   if (!facts.has_library) return facts;
   read_status(pid, facts);

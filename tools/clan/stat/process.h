@@ -6,6 +6,7 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace clan::tool {
@@ -22,6 +23,8 @@ struct ProcessFacts {
   bool has_user(uid_t uid) const;  ///< numbered as here; true when in doubt
   bool filtered = false;           ///< a filter of system calls (seccomp) is on it
   bool small_files = false;        ///< its limit of file sizes leaves no room for pipes
+  pid_t own_pid = 0;               ///< as its own namespace counts
+  std::string in_front;            ///< a library that LD_PRELOAD names before ours; "" if none is known
   bool many_pipes = false;           ///< it has as many as its memory allows, see clan/pipe_memory.h
 };
 

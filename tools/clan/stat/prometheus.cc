@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "proc.h"
@@ -13,10 +14,17 @@
 namespace clan::tool {
 namespace {
 
-/// A reason without numbers of processes and users: there are few of them.
-std::string reason_label(const std::string& why) {
+/// A reason without numbers of processes, calls and users: there are few of them.
+std::string reason_label(std::string_view why) {
+  constexpr std::string_view kProcess = "process ", kUnused = "not used enough yet";
+  std::size_t number = kProcess.size();
+  if (why.substr(0, number) == kProcess) {
+    while (number < why.size() && std::isdigit(static_cast<unsigned char>(why[number])) != 0) ++number;
+    if (why.substr(number, 2) == ": ") why.remove_prefix(number + 2);
+  }
+  if (why.substr(0, kUnused.size()) == kUnused) return std::string(kUnused);
   std::string label;
-  for (const char c : printable(why)) {
+  for (const char c : printable(std::string(why))) {
     const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
     if (digit && !label.empty() && label.back() == 'N') continue;
     if (c == '"' || c == '\\') label += '\\';

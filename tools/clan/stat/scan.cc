@@ -1,5 +1,6 @@
 #include "scan.h"
 
+#include <clan/reasons.h>
 #include <clan/socket_face.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
@@ -9,6 +10,8 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "proc.h"
 
@@ -30,8 +33,18 @@ bool is_kernel_thread(pid_t pid) {
   return (flags & kKernelThread) != 0;
 }
 
+void note_file(pid_t pid, std::string link, std::map<std::pair<dev_t, ino_t>, Scan::PipeFile>& files) {
+  struct stat about {};
+  if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) return;
+  auto& file = files[{about.st_dev, about.st_ino}];
+  file.link = std::move(link);
+  file.holders.insert(pid);
+}
+
 void scan_descriptors(pid_t pid, Scan& scan) {
   static const std::string kPipeLink = fmt::format("/memfd:{} (deleted)", socket_face::kMemfdName);
+  static const std::string kReasonsLink = fmt::format("/memfd:{} (deleted)", reasons::kMemfdName);
+  static const std::string kReasonsOfAny = fmt::format("/memfd:{}", reasons::kMemfdPrefix);
   const std::string path = fmt::format("/proc/{}/fd", pid);
   const Directory directory(opendir(path.c_str()));
   if (!directory) {
@@ -50,11 +63,11 @@ void scan_descriptors(pid_t pid, Scan& scan) {
     } else if (target == "anon_inode:[io_uring]") {
       scan.rings.insert(pid);
     } else if (target == kPipeLink) {
-      struct stat about {};
-      if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
-      auto& file = scan.pipes[{about.st_dev, about.st_ino}];
-      file.link = std::move(link);
-      file.holders.insert(pid);
+      note_file(pid, std::move(link), scan.pipes);
+    } else if (target == kReasonsLink) {
+      note_file(pid, std::move(link), scan.reasons);
+    } else if (target.rfind(kReasonsOfAny, 0) == 0) {
+      scan.other_reasons.insert(pid);
     }
 #ifdef CLAN_OMNIORB
     static const std::string kTable = orb_table_link();

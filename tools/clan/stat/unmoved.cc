@@ -8,7 +8,8 @@
 
 namespace clan::tool {
 
-void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std::vector<Connection>& listed) {
+void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables, Processes& processes,
+                 std::vector<Connection>& listed) {
   std::set<TcpPair> known;
   for (const Connection& connection : listed) {
     known.insert({connection.ends[0].address, connection.ends[1].address});
@@ -31,12 +32,13 @@ void add_unmoved(const Scan& scan, TcpTables& tables, Processes& processes, std:
         EndView& end = connection.ends[i];
         end.address = i == 0 ? pair.local : pair.remote;
         end.owner = sockets[i].owner;
+        end.socket = sockets[i].inode;
         const auto holders = scan.sockets.find(sockets[i].inode);
         if (holders != scan.sockets.end()) end.processes = holders->second;
         served = served || !under_clan(end, processes).empty();
       }
       if (!served) continue;
-      connection.why = why_on_tcp(scan, connection, {sockets[0].inode, sockets[1].inode}, processes);
+      connection.why = why_on_tcp(scan, pages, connection, processes);
       known.insert(pair.mirrored());
       listed.push_back(connection);
     }

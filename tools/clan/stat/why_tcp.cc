@@ -4,12 +4,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <set>
+#include <utility>
+
+#include "proc.h"
 
 namespace clan::tool {
 namespace {
+
+using reasons::Reason;
+using reasons::Why;
 
 /// What keeps this process from moving a connection with these ports, whoever is at the other end; null:
 /// nothing that is known here.
@@ -25,52 +32,48 @@ const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16
 }
 
 /// A filter of system calls may keep this end from moving; only the process knows what it lets pass.
-std::string perhaps_filtered(const EndView& end, Processes& processes) {
+std::string perhaps_filtered(const ReasonPages& pages, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
   const bool all = !under.empty() && std::all_of(under.begin(), under.end(),
-                                                 [&](pid_t pid) { return processes.of(pid).filtered; });
+                                                 [&](pid_t pid) { return processes.of(pid).filtered && !pages.has(pid); });
   return all ? fmt::format(
-                   "perhaps the filter of system calls (seccomp) of process {}; CLAN_LOG=info says which "
-                   "call",
+                   "perhaps the filter of system calls (seccomp) of process {}, which may refuse memfd_create too, by "
+                   "which it would say so; CLAN_LOG=info says which call",
                    under[0])
              : "";
 }
 
 /// What descriptors tell of an end: all of its processes have an io_uring, or the connection as a standard
 /// stream.
-std::string by_descriptors(const Scan& scan, const EndView& end, ino_t socket, Processes& processes) {
+std::string by_descriptors(const Scan& scan, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
   const auto all_in = [&](const std::set<pid_t>& pids) {
     return !under.empty() &&
            std::all_of(under.begin(), under.end(), [&](pid_t pid) { return pids.count(pid) > 0; });
   };
   if (all_in(scan.rings)) return fmt::format("an io_uring of process {}", under[0]);
-  const auto standard = scan.standard.find(socket);
+  const auto standard = scan.standard.find(end.socket);
   if (standard != scan.standard.end() && all_in(standard->second)) {
     return fmt::format("it is standard input or output of process {}", under[0]);
   }
   return "";
 }
 
-}  // namespace
-
-std::vector<pid_t> under_clan(const EndView& end, Processes& processes) {
-  std::vector<pid_t> under;
-  std::copy_if(end.processes.begin(), end.processes.end(), std::back_inserter(under),
-               [&](pid_t pid) { return processes.of(pid).has_library; });
-  return under;
-}
-
-std::string why_not_moved(const Connection& connection, Processes& processes) {
-  std::vector<pid_t> under[2];
-  for (int end = 0; end < 2; ++end) {
-    under[end] = under_clan(connection.ends[end], processes);
-    const auto& there = connection.ends[end].processes;
-    if (there.empty()) return "the other end's process cannot be looked into";
-    if (under[end].empty()) {
-      return fmt::format("the other end, process {}, runs without CLAN", *there.begin());
+/// An end has no process under CLAN, or none that may be looked into.
+std::string lacks_clan(const Connection& connection, Processes& processes) {
+  for (const EndView& end : connection.ends) {
+    if (end.processes.empty()) return "the other end's process cannot be looked into";
+    if (under_clan(end, processes).empty()) {
+      return fmt::format("the other end, process {}, runs without CLAN", *end.processes.begin());
     }
   }
+  return "";
+}
+
+/// What settings, limits and users of both ends keep on TCP.
+std::string why_kept(const Connection& connection, Processes& processes) {
+  const std::vector<pid_t> under[2] = {under_clan(connection.ends[0], processes),
+                                       under_clan(connection.ends[1], processes)};
   for (int end = 0; end < 2; ++end) {
     const EndView& here = connection.ends[end];
     const EndView& there = connection.ends[1 - end];
@@ -108,15 +111,94 @@ std::string why_not_moved(const Connection& connection, Processes& processes) {
   return may_be_user ? "perhaps " + users : "";
 }
 
-std::string why_on_tcp(const Scan& scan, const Connection& connection, const ino_t (&sockets)[2],
-                       Processes& processes) {
-  std::string why = why_not_moved(connection, processes);
-  for (int i = 0; i < 2 && why.empty(); ++i) {
-    why = by_descriptors(scan, connection.ends[i], sockets[i], processes);
+/// What the ends say themselves.
+struct Told {
+  std::optional<Said> by[2];
+  std::optional<Said> most;  ///< of both, the one that tells more
+};
+
+Told told_by(const ReasonPages& pages, Connection& connection, Processes& processes) {
+  Told told;
+  for (int i = 0; i < 2; ++i) {
+    EndView& end = connection.ends[i];
+    told.by[i] = pages.of_socket(end.socket, end.processes);
+    if (told.by[i] && told.by[i]->reason.why == Why::kUnused) end.calls = told.by[i]->reason.number;
+    const auto of_all = pages.of_processes(under_clan(end, processes), processes);
+    for (const std::optional<Said>* said : {&std::as_const(told.by[i]), &of_all}) {
+      if (*said && (!told.most || (*said)->reason.why > told.most->reason.why)) told.most = *said;
+    }
   }
-  for (int i = 0; i < 2 && why.empty(); ++i) why = perhaps_filtered(connection.ends[i], processes);
-  // Too few calls, or what only the process knows: RTLD_DEEPBIND, MSG_ZEROCOPY.
-  return why.empty() ? "not used enough yet, or CLAN_LOG=info says why" : why;
+  return told;
+}
+
+std::string other_version(const Scan& scan, const EndView& end, Processes& processes) {
+  const auto under = under_clan(end, processes);
+  const bool all = std::all_of(under.begin(), under.end(), [&](pid_t pid) { return scan.other_reasons.count(pid) > 0; });
+  return all ? fmt::format("process {} has another version of CLAN", under[0]) : "";
+}
+
+/// A library whose place is in front of ours may call the kernel by itself: then ours has not seen the connection, or
+/// not how it was made, and looks for an offer that nobody makes.
+std::string perhaps_in_front(const EndView& end, const std::optional<Said>& said, Processes& processes) {
+  if (said && said->reason.why == Why::kUnused && said->reason.number < reasons::kCallsNeeded) return "";
+  const auto under = under_clan(end, processes);
+  const bool all = std::all_of(under.begin(), under.end(), [&](pid_t pid) { return !processes.of(pid).in_front.empty(); });
+  return all ? fmt::format("{}process {}: {} is in front of CLAN (LD_PRELOAD), which may not see all calls",
+                           said ? "" : "not used enough yet, or ", under[0], printable(processes.of(under[0]).in_front))
+             : "";
+}
+
+/// The end that has made fewer calls says how many.
+std::string unused(const Told& told, const Connection& connection, Processes& processes) {
+  const int less = connection.ends[0].calls.value_or(0) < connection.ends[1].calls.value_or(0) ? 0 : 1;
+  if (told.by[less]) return text_of(*told.by[less]);
+  const Reason none{0, Why::kUnused, false, 0};
+  return text_of({under_clan(connection.ends[less], processes)[0], none});
+}
+
+}  // namespace
+
+std::vector<pid_t> under_clan(const EndView& end, Processes& processes) {
+  std::vector<pid_t> under;
+  std::copy_if(end.processes.begin(), end.processes.end(), std::back_inserter(under),
+               [&](pid_t pid) { return processes.of(pid).has_library; });
+  return under;
+}
+
+std::string why_not_moved(const Connection& connection, Processes& processes) {
+  const std::string lacks = lacks_clan(connection, processes);
+  return !lacks.empty() ? lacks : why_kept(connection, processes);
+}
+
+std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection, Processes& processes) {
+  std::string why = lacks_clan(connection, processes);
+  if (!why.empty()) return why;
+  const Told told = told_by(pages, connection, processes);
+  const bool of_users = told.most && (told.most->reason.why == Why::kOtherUser || told.most->reason.why == Why::kUnmappedUser);
+  // Their numbers are known here only.
+  if (told.most && !of_users && !reasons::is_weak(told.most->reason.why)) return text_of(*told.most);
+  why = why_kept(connection, processes);
+  if (why.empty() && of_users) why = text_of(*told.most);
+  for (int i = 0; i < 2 && why.empty(); ++i) why = by_descriptors(scan, connection.ends[i], processes);
+  for (int i = 0; i < 2 && why.empty(); ++i) why = other_version(scan, connection.ends[i], processes);
+  for (int i = 0; i < 2 && why.empty(); ++i) why = perhaps_filtered(pages, connection.ends[i], processes);
+  for (int i = 0; i < 2 && why.empty(); ++i) {
+    why = perhaps_in_front(connection.ends[i], told.by[i], processes);
+  }
+  if (!why.empty()) return why;
+  if (told.most && told.most->reason.why != Why::kUnused) return text_of(*told.most);
+  return unused(told, connection, processes);
+}
+
+void add_what_is_said(const ReasonPages& pages, Connection& connection) {
+  if (std::strcmp(connection.path, "tcp") != 0) return;
+  const Said* most = nullptr;
+  std::optional<Said> by[2];
+  for (int i = 0; i < 2; ++i) {
+    by[i] = pages.of_socket(connection.ends[i].socket, connection.ends[i].processes);
+    if (by[i] && (most == nullptr || by[i]->reason.why > most->reason.why)) most = &*by[i];
+  }
+  if (most != nullptr && most->reason.why != Why::kUnused) connection.why += "; " + text_of(*most);
 }
 
 }  // namespace clan::tool

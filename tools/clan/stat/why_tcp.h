@@ -8,6 +8,7 @@
 
 #include "connection.h"
 #include "process.h"
+#include "reasons.h"
 #include "scan.h"
 
 namespace clan::tool {
@@ -17,8 +18,10 @@ std::vector<pid_t> under_clan(const EndView& end, Processes& processes);
 /// Why a connection will not move; "" if nothing is known that keeps it. What holds for one of several
 /// processes that have the same end does not count: another may move it.
 std::string why_not_moved(const Connection& connection, Processes& processes);
-/// The same, with what descriptors and filters of the ends say; `sockets`: of each end. Never "".
-std::string why_on_tcp(const Scan& scan, const Connection& connection, const ino_t (&sockets)[2],
-                       Processes& processes);
+/// Likewise, with what the ends say themselves, and their descriptors and filters. Never "". Fills in the calls of
+/// both ends.
+std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection, Processes& processes);
+/// To a connection that has a pipe and goes by TCP: what its ends say.
+void add_what_is_said(const ReasonPages& pages, Connection& connection);
 
 }  // namespace clan::tool

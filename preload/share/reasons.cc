@@ -1,0 +1,144 @@
+#include "share/reasons.h"
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+
+#include "clan/log.h"
+#include "clan/reason_text.h"
+#include "os/config.h"
+#include "os/memory_owner.h"
+#include "os/sandbox.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "share/slot_table.h"
+
+namespace clan::preload {
+namespace {
+
+using reasons::Reason;
+using reasons::reason_of;
+using reasons::Why;
+using Word = std::atomic<std::uint64_t>;
+
+// Relaxed, all of it: a word is all that is told, and nothing else is published by it.
+
+Word* words() {
+  // A descriptor that is made in borrowed memory is not the lender's.
+  if (!has_table() && (config().disabled || !permits_memory() || in_borrowed_memory())) return nullptr;
+  return reason_words();
+}
+
+bool is_of(std::uint64_t word, std::uint32_t of, bool process) {
+  const Reason reason = reason_of(word);
+  return reason.why != Why::kNone && reason.of == of && reason.of_process == process;
+}
+
+// The word of the same socket or process, else a free one, else that of a connection that is not used enough, else
+// any: of 8 words one in turn.
+Word& place_for(Word* bucket, const Reason& reason) {
+  static std::atomic<std::uint32_t> turn{0};
+  Word* unused = nullptr;
+  Word* free = nullptr;
+  for (std::size_t i = 0; i < reasons::kWays; ++i) {
+    const std::uint64_t word = bucket[i].load(std::memory_order_relaxed);
+    if (is_of(word, reason.of, reason.of_process)) return bucket[i];
+    const Why why = reason_of(word).why;
+    if (why == Why::kNone) free = bucket + i;
+    if (why == Why::kUnused) unused = bucket + i;
+  }
+  if (free != nullptr) return *free;
+  return unused != nullptr ? *unused : bucket[turn.fetch_add(1, std::memory_order_relaxed) % reasons::kWays];
+}
+
+void put(const Reason& reason) {
+  Word* all = words();
+  if (all == nullptr) return;
+  constexpr int kTries = 4;  // others take places, too
+  for (int i = 0; i < kTries; ++i) {
+    Word& place = place_for(all + reasons::bucket_of(reason.of), reason);
+    std::uint64_t before = place.load(std::memory_order_relaxed);
+    if (place.compare_exchange_strong(before, reasons::word_of(reason), std::memory_order_relaxed)) return;
+  }
+}
+
+// Those of which `goes(why)`.
+template <typename Goes>
+void remove(std::uint32_t of, bool process, Goes goes) {
+  if (!has_table()) return;
+  Word* bucket = reason_words() + reasons::bucket_of(of);
+  for (std::size_t i = 0; i < reasons::kWays; ++i) {
+    std::uint64_t word = bucket[i].load(std::memory_order_relaxed);
+    if (is_of(word, of, process) && goes(reason_of(word).why)) bucket[i].compare_exchange_strong(word, 0, std::memory_order_relaxed);
+  }
+}
+
+// Each of the first few, then each time there are twice as many: a server may have a thousand in a second.
+void tell(int fd, const Reason& reason) {
+  constexpr std::uint32_t kAll = 8;
+  static std::atomic<std::uint32_t> told[static_cast<std::size_t>(Why::kCount)];
+  if (log_level() < LogLevel::kInfo || reason.why == Why::kUnused) return;
+  const std::uint32_t times = told[static_cast<std::size_t>(reason.why)].fetch_add(1, std::memory_order_relaxed) + 1;
+  if (times > kAll && !std::has_single_bit(times)) return;
+  char text[160];
+  reasons::describe(reason, text, sizeof text);
+  if (times <= kAll) {
+    CLAN_INFO("fd %d: %s; the connection stays on TCP", fd, text);
+  } else {
+    CLAN_INFO("fd %d: %s; the connection stays on TCP, the %uth to do so", fd, text, times);
+  }
+}
+
+std::uint32_t inode_of(int fd) {
+  struct stat about {};
+  return sys::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? static_cast<std::uint32_t>(about.st_ino) : 0;
+}
+
+}  // namespace
+
+void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  const Why before = s.said.load(std::memory_order_relaxed);
+  const bool again = why != Why::kUnused && before == why;
+  const bool less = reasons::is_weak(why) && before != Why::kNone && before != Why::kUnused;
+  Reason reason{s.said_inode.load(std::memory_order_relaxed), why, false, number};
+  if (again || less) {
+    if (reason.of != 0) return;
+    reason.why = before;  // when that was said, others could not be shown it, as in borrowed memory
+  } else {
+    s.said.store(why, std::memory_order_relaxed);
+    tell(fd, reason);
+  }
+  if (reason.of == 0 && words() != nullptr) s.said_inode.store(reason.of = inode_of(fd), std::memory_order_relaxed);
+  if (reason.of != 0) put(reason);
+}
+
+void withdraw_why(Socket& s) {
+  s.said.store(Why::kNone, std::memory_order_relaxed);
+  const std::uint32_t inode = s.said_inode.exchange(0, std::memory_order_relaxed);
+  // Another process may have the same open file: what is said of a socket that is gone does no harm.
+  const bool alone = s.shared() || !s.inherited.load(std::memory_order_relaxed);
+  if (inode != 0 && alone) remove(inode, false, [](Why) { return true; });
+}
+
+void publish_of_process(Why why, std::uint32_t number) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  if (words() != nullptr) put({static_cast<std::uint32_t>(::getpid()), why, true, number});
+}
+
+void withdraw_of_process(Why why) {
+  if (!has_table()) return;
+  remove(static_cast<std::uint32_t>(::getpid()), true, [why](Why said) { return said == why; });
+}
+
+void withdraw_of_process() {
+  if (!has_table()) return;
+  remove(static_cast<std::uint32_t>(::getpid()), true, [](Why) { return true; });
+}
+
+}  // namespace clan::preload
