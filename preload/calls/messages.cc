@@ -57,7 +57,7 @@ ssize_t kernel_recvmsg(int fd, msghdr* message, int flags) {
 }
 
 ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
-  if (!may_bring_pipes(message)) return kernel_recvmsg(fd, message, flags);
+  if (known(fd) || !may_bring_pipes(message)) return kernel_recvmsg(fd, message, flags);
   constexpr std::size_t kUsual = 1024;
   alignas(cmsghdr) char usual[kUsual + kRoomForPipes];
   std::optional<Scratch> large;
@@ -80,7 +80,7 @@ int kernel_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timesp
 
 int plain_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   constexpr unsigned kMost = 1024;
-  const unsigned looked_at = messages != nullptr ? std::min(count, kMost) : 0;
+  const unsigned looked_at = messages != nullptr && !known(fd) ? std::min(count, kMost) : 0;
   bool any = false;
   for (unsigned i = 0; !any && i < looked_at; ++i) any = may_bring_pipes(&messages[i].msg_hdr);
   if (!any) return kernel_recvmmsg(fd, messages, count, flags, timeout);

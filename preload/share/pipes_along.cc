@@ -37,7 +37,7 @@ std::size_t end_of_control(const msghdr& message) {
     if (c->cmsg_len < sizeof *c) return 0;
     end = static_cast<std::size_t>(reinterpret_cast<char*>(c) - from) + CMSG_ALIGN(c->cmsg_len);
   }
-  return end >= message.msg_controllen ? end : 0;
+  return message.msg_controllen < end + sizeof(cmsghdr) ? end : 0;
 }
 
 bool is_tcp(int fd) {
@@ -135,7 +135,7 @@ PipesToSend::PipesToSend(const msghdr& message) : with_(message) {
   }
   char* const control = control_->as<char>();
   std::memset(control, 0, at + CMSG_SPACE(bytes));
-  std::memcpy(control, message.msg_control, message.msg_controllen);
+  std::memcpy(control, message.msg_control, std::min<std::size_t>(at, message.msg_controllen));
   const cmsghdr head{CMSG_LEN(bytes), SOL_SOCKET, SCM_RIGHTS};
   std::memcpy(control + at, &head, sizeof head);
   std::memcpy(control + at + sizeof head, memfds.fds, bytes);

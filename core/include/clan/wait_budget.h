@@ -2,7 +2,8 @@
 //
 // Whoever is stopped in the middle of something, or says so in the pipe and is hostile, is waited for. One wait ends in
 // a reset after ten seconds; many that end just before would hold up a process for ever. So they count together, and a
-// hundredth of the time that passes is given back. Short ones do not count: they are the scheduler's.
+// hundredth of the time that passes is given back. Those of less than a second do not count: on a machine with many
+// more threads than processors, whoever has a lock may be away from his for that long, again and again.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace clan {
 class WaitBudget {
  public:
   static constexpr std::uint64_t kMostNs = 10'000'000'000u;
-  static constexpr std::uint64_t kShortNs = 50'000'000;
+  static constexpr std::uint64_t kShortNs = 1'000'000'000;
   static constexpr std::uint64_t kBackAfter = 100;  ///< so many times as long
 
   /// What is left for a wait that begins now.
