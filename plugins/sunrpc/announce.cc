@@ -10,28 +10,39 @@
 namespace clan::rpc {
 namespace {
 
-extern "C" void clan_rpc_dispatch(svc_req* request, SVCXPRT* xprt) {
-  MeetArguments arguments;
-  if (request->rq_proc != kMeet) {
-    if (request->rq_proc == NULLPROC) {
-      (void)svc_sendreply(xprt, no_data(), nullptr);
-    } else {
-      svcerr_noproc(xprt);
-    }
-    return;
-  }
-  if (svc_getargs(xprt, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments) == FALSE) {
+// Arguments, then what the hub says to them. Without memory or a hub: ENOMEM.
+template <typename Arguments, typename Results>
+void answer(SVCXPRT* xprt, bool_t (*xdr_arguments)(XDR*, Arguments*), bool_t (*xdr_results)(XDR*, Results*),
+            Results (Hub::*ask)(SVCXPRT*, const Arguments&)) {
+  Arguments arguments;
+  if (svc_getargs(xprt, as_xdrproc(xdr_arguments), &arguments) == FALSE) {
     svcerr_decode(xprt);
     return;
   }
-  MeetResults results;
+  Results results;
   results.status = ENOMEM;
   try {
-    if (Hub* hub = Hub::get()) results = hub->meet(xprt, arguments);
+    if (Hub* hub = Hub::get()) results = (hub->*ask)(xprt, arguments);
   } catch (const std::bad_alloc&) {
     results.status = ENOMEM;
   }
-  (void)svc_sendreply(xprt, as_xdrproc(clan_rpc_xdr_meet_results), &results);
+  (void)svc_sendreply(xprt, as_xdrproc(xdr_results), &results);
+}
+
+extern "C" void clan_rpc_dispatch(svc_req* request, SVCXPRT* xprt) {
+  switch (request->rq_proc) {
+    case NULLPROC:
+      (void)svc_sendreply(xprt, no_data(), nullptr);
+      return;
+    case kMeet:
+      return answer(xprt, clan_rpc_xdr_meet_arguments, clan_rpc_xdr_meet_results, &Hub::meet);
+    case kMeetFar:
+      return answer(xprt, clan_rpc_xdr_meet_arguments, clan_rpc_xdr_far_results, &Hub::meet_far);
+    case kLeave:
+      return answer(xprt, clan_rpc_xdr_leave_arguments, clan_rpc_xdr_leave_results, &Hub::leave);
+    default:
+      svcerr_noproc(xprt);
+  }
 }
 
 }  // namespace

@@ -14,12 +14,6 @@
 namespace clan::rpc {
 namespace {
 
-constexpr int kMostAttempts = 3;
-constexpr unsigned kMostPauseS = 64;  ///< between attempts after those
-constexpr std::uint64_t kMs = 1'000'000;
-constexpr std::uint64_t kAskMs = 200;     ///< for a server's answer to kMeet
-constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to look at CLAN
-
 Client& of(CLIENT* handle) { return *static_cast<Client*>(handle->cl_private); }
 
 enum clnt_stat op_call(CLIENT* handle, rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
@@ -51,13 +45,6 @@ std::uint64_t deadline_after(const timeval& t) {
   return us < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(us) * 1000;
 }
 
-timeval until(std::uint64_t deadline) {
-  if (deadline == kNoDeadline) return {100'000'000, 0};
-  const std::uint64_t now = monotonic_ns();
-  const std::uint64_t us = deadline > now ? (deadline - now) / 1000 : 0;
-  return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
-}
-
 using AuthOperations = decltype(AUTH::ah_ops);
 
 AuthOperations operations_of_sys() {
@@ -82,6 +69,13 @@ const void* this_thread() {
 }
 
 }  // namespace
+
+timeval until(std::uint64_t deadline) {
+  if (deadline == kNoDeadline) return {100'000'000, 0};
+  const std::uint64_t now = monotonic_ns();
+  const std::uint64_t us = deadline > now ? (deadline - now) / 1000 : 0;
+  return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
+}
 
 // --- life --------------------------------------------------------------------------------------------
 
@@ -136,11 +130,10 @@ void Client::after_fork() {
 void Client::leave(State next) {
   endpoint_.reset();
   known_.known = false;
+  token_ = 0;
   again_at_ns_ = 0;
   state_ = next;
 }
-
-// --- meeting the server ------------------------------------------------------------------------------
 
 // Whether this call goes over CLAN; meets the server first if it has not been met.
 bool Client::serves(bool wait, timeval timeout) {
@@ -148,7 +141,6 @@ bool Client::serves(bool wait, timeval timeout) {
   if (state_ == State::kStock) {
     if (again_at_ns_ == 0 || monotonic_ns() < again_at_ns_) return false;
     again_at_ns_ = 0;
-    attempts_ = kMostAttempts - 1;
     state_ = State::kFresh;
   }
   if (!is_carried(*handle_.cl_auth)) return false;
@@ -165,109 +157,6 @@ bool Client::serves(bool wait, timeval timeout) {
     }
   }
   return state_ == State::kMet;
-}
-
-void Client::meet(std::uint64_t deadline) {
-  state_ = State::kStock;
-  const auto stays = [this](const std::string& why) {
-    CLAN_INFO("calls of program %u version %u go by the socket: %s", prog_, vers_, why.c_str());
-  };
-  if (++attempts_ > kMostAttempts) return late();
-  if (!marker_is_there(marker_)) return stays("its server has not libclanrpc, or is not in this network namespace");
-  const auto* address = reinterpret_cast<const sockaddr*>(&server_);
-  if (!is_local(fd_, datagram_ ? SOCK_DGRAM : SOCK_STREAM, address, server_length_)) {
-    return stays("its server is on another host");
-  }
-  Context* ours = context();
-  if (ours == nullptr) return stays("CLAN cannot be used in this process (clan doctor)");
-  MeetResults results;
-  if (!ask(deadline, &results)) {
-    if (state_ == State::kFresh) return late();
-    return stays(results.status == EPROTONOSUPPORT ? "the server has another version of libclanrpc"
-                                                   : "the server does not take calls over CLAN");
-  }
-  const std::int64_t ms = static_cast<std::int64_t>(kAskMs);
-  MessageOptions options;
-  options.max_message = kMostBytes;
-  options.eager_bytes = kEager;
-  auto endpoint = MessageEndpoint::create(*ours, {}, options);
-  if (!endpoint) return stays(endpoint.error().message());
-  auto peer = endpoint->connect(results.address, ms);
-  if (!peer && peer.error().err == ETIMEDOUT) return late();
-  if (!peer) return stays(peer.error().message());
-  Hello hello;
-  hello.token = results.token;
-  if (!endpoint->try_send(*peer, std::as_bytes(std::span(&hello, 1)), {})) return;
-  endpoint_ = std::move(*endpoint);
-  peer_ = *peer;
-  waited_ = false;
-  state_ = State::kOffered;
-}
-
-// The server has not answered in time, as on a busy machine: asked again at the next call, later at growing distances.
-void Client::late() {
-  state_ = State::kFresh;
-  if (attempts_ < kMostAttempts) return;
-  state_ = State::kStock;
-  pause_s_ = std::clamp(2 * pause_s_, 1u, kMostPauseS);
-  again_at_ns_ = monotonic_ns() + pause_s_ * 1000 * kMs;
-  CLAN_INFO("calls of program %u version %u go by the socket for %u s: the server was late or has gone", prog_, vers_,
-            pause_s_);
-}
-
-// The call goes by the stock handle, without credentials. A server that is busy will answer the program's own
-// call no sooner.
-bool Client::ask(std::uint64_t deadline, MeetResults* results) {
-  MeetArguments arguments;
-  arguments.uid = geteuid();
-  rpcprog_t prog = kProgram;
-  rpcvers_t vers = kVersion;
-  AUTH* const auth = stock_->cl_auth;
-  stock_->cl_auth = authnone_create();
-  (void)CLNT_CONTROL(stock_, CLSET_PROG, &prog);
-  (void)CLNT_CONTROL(stock_, CLSET_VERS, &vers);
-  const timeval timeout = until(std::min(deadline, monotonic_ns() + kAskMs * kMs));
-  enum clnt_stat stat = RPC_TIMEDOUT;
-  if (!is_zero(timeout)) {
-    stat = CLNT_CALL(stock_, kMeet, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments,
-                     as_xdrproc(clan_rpc_xdr_meet_results), results, timeout);
-  }
-  prog = prog_;
-  vers = vers_;
-  (void)CLNT_CONTROL(stock_, CLSET_PROG, &prog);
-  (void)CLNT_CONTROL(stock_, CLSET_VERS, &vers);
-  stock_->cl_auth = auth;
-  (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
-  if (stat == RPC_TIMEDOUT) state_ = State::kFresh;  // ask again at another call
-  return stat == RPC_SUCCESS && results->status == 0;
-}
-
-void Client::await_welcome(std::uint64_t deadline) {
-  waited_ = true;
-  const std::uint64_t end = std::min(deadline, monotonic_ns() + kWelcomeMs * kMs);
-  for (;;) {
-    look_for_welcome();
-    const std::uint64_t now = monotonic_ns();
-    if (state_ != State::kOffered || now >= end) return;
-    if (!endpoint_->spin()) (void)endpoint_->sleep(static_cast<std::int64_t>((end - now) / kMs) + 1);
-  }
-}
-
-void Client::look_for_welcome() {
-  auto message = endpoint_->peek();
-  if (!message) {
-    PeerIndex gone;
-    if (message.error().err != EAGAIN || endpoint_->take_departed(&gone)) leave(State::kFresh);
-    return;
-  }
-  Hello welcome;
-  std::span<const std::byte> bytes = message->bytes;
-  const bool good = take_front(&bytes, &welcome) && welcome.kind == kWelcome && welcome.abi == kAbi;
-  endpoint_->drop();
-  if (!good) return leave(State::kStock);
-  state_ = State::kMet;
-  count(counters().met);
-  CLAN_INFO("calls of program %u version %u go over CLAN (%s)", prog_, vers_, marker_.c_str());
 }
 
 // --- calls -------------------------------------------------------------------------------------------
@@ -307,6 +196,7 @@ enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc
   bool done = false;
   if ((wait || batched) && serves(wait, limit)) {
     const Call call{proc, xargs, args, xres, res, wait, wait ? deadline_after(limit) : kNoDeadline};
+    const bool far = token_ != 0;  // what loses the path forgets it
     Outcome outcome = Outcome::kDone;
     int refreshes = 2;
     do {
@@ -316,6 +206,7 @@ enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc
     done = outcome == Outcome::kDone || (outcome == Outcome::kLost && !datagram_);
     if (done) {
       count(counters().calls_clan);
+      if (far) count(counters().calls_far);
       stat = error_.re_status;
     } else {
       timeout = wait ? until(call.deadline) : timeout;

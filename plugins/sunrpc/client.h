@@ -4,7 +4,7 @@
 //                              +-- the stock CLIENT: everything else, and always before that
 //
 // The first call that waits for an answer asks the server over the stock handle whether it has this library
-// (wire.h). Calls go over CLAN from the moment its loop has said Welcome; nothing waits for that longer than
+// (wire.h); a server of another host, where CLAN_KEY is set, for its UDP link. Calls go over CLAN from the moment its loop has said Welcome; nothing waits for that longer than
 // kWelcomeMs, once. Calls stay with the stock handle that CLAN does not serve: other flavours of
 // authentication than NONE, SYS and SHORT; those sent without waiting whose answer the program may read from
 // the socket by itself; and all that follow such a one until an answer has come.
@@ -66,8 +66,14 @@ class Client {
   void set_server(const netbuf& server);
   bool serves(bool wait, timeval timeout);
   void meet(std::uint64_t deadline);
+  void stays(const char* why);
   void late();
-  bool ask(std::uint64_t deadline, MeetResults* results);
+  bool ask(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res, std::uint64_t deadline);
+  void refused(std::uint32_t status);
+  void meet_near(std::uint64_t deadline);
+  void meet_far(std::uint64_t deadline);
+  void offer(Result<PeerIndex> peer, std::uint64_t token);
+  bool was_not_taken(std::uint64_t deadline);
   void await_welcome(std::uint64_t deadline);
   void look_for_welcome();
   void leave(State next);
@@ -91,7 +97,7 @@ class Client {
   void decode_full(const Call& call, XDR* xdrs);
   void take_full(const Call& call, rpc_msg* reply, XDR* xdrs);
   void unwrap(const Call& call, XDR* xdrs);
-  Outcome lost();
+  Outcome lost(const Call& call);
   bool set_timeout(const timeval& timeout);
   Caller caller_now() const;
 
@@ -114,6 +120,7 @@ class Client {
 
   std::optional<MessageEndpoint> endpoint_;
   PeerIndex peer_ = 0;
+  std::uint64_t token_ = 0;  ///< of a server on another host; 0: on this one
   CallerState known_;  ///< what the server has been told
   std::size_t hint_ = 512;  ///< bytes that the next call may take
   bool more_follows_ = false;  ///< fragments of the reply that is being decoded
@@ -130,5 +137,8 @@ class Client {
   rpc_err error_{};
   bool refresh_ = false;
 };
+
+/// What is left until then, for libtirpc.
+timeval until(std::uint64_t deadline);
 
 }  // namespace clan::rpc

@@ -24,13 +24,18 @@ int milliseconds_until(std::uint64_t deadline) {
 }  // namespace
 
 // The server has gone in the middle of it. A datagram's call is repeated over its socket, as it would be anyway. A
-// stream's socket has ended, too: to ask there again would be one write more than libtirpc's, and a SIGPIPE.
-Client::Outcome Client::lost() {
+// stream's socket has ended, too: to ask there again would be one write more than libtirpc's, and a SIGPIPE. Between
+// hosts it may be the path that has gone.
+Client::Outcome Client::lost(const Call& call) {
   count(counters().lost);
+  char byte;
+  const bool path_alone = token_ != 0 && (datagram_ || recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0);
+  const bool again = path_alone && !datagram_ && was_not_taken(call.deadline);
   leave(datagram_ ? State::kFresh : State::kStock);
+  if (path_alone) late();
   error_.re_status = RPC_CANTRECV;
   error_.re_errno = ECONNRESET;
-  return Outcome::kLost;
+  return again ? Outcome::kNotSent : Outcome::kLost;
 }
 
 Client::Outcome Client::by_clan(const Call& call) {
@@ -40,7 +45,13 @@ Client::Outcome Client::by_clan(const Call& call) {
   xid_moved_ = true;
   const Outcome sent = send_call(call);
   if (sent != Outcome::kDone || error_.re_status != RPC_SUCCESS || !call.wait) return sent;
-  return await_reply(call);
+  const Outcome outcome = await_reply(call);
+  // Packets may be lost, all of them, where the socket's are not: it is asked for the way again.
+  if (token_ != 0 && outcome == Outcome::kDone && error_.re_status == RPC_TIMEDOUT) {
+    leave(State::kStock);
+    late();
+  }
+  return outcome;
 }
 
 // --- sending -----------------------------------------------------------------------------------------
@@ -143,7 +154,7 @@ Client::Outcome Client::send_fragments(const Call& call, bool new_caller) {
     if (out.finish()) return Outcome::kDone;
   }
   if (endpoint_->has_gone(peer_)) {
-    if (out.in_the_middle()) return lost();
+    if (out.in_the_middle()) return lost(call);
     leave(State::kFresh);
     return Outcome::kNotSent;
   }
@@ -177,7 +188,7 @@ Client::Outcome Client::await_reply(const Call& call) {
   SocketReply socket(fd_);
   for (bool done = false;;) {
     const bool something = endpoint_->spin();
-    if (!take_reply(call, &done)) return lost();
+    if (!take_reply(call, &done)) return lost(call);
     if (done) return Outcome::kDone;
     if (something && (call.deadline == kNoDeadline || monotonic_ns() < call.deadline)) continue;
     if (milliseconds_until(call.deadline) == 0) {
@@ -192,7 +203,7 @@ Client::Outcome Client::await_reply(const Call& call) {
 // Until something comes over CLAN or, from a server that has forked, by the socket.
 Client::Outcome Client::sleep(const Call& call, SocketReply* socket, bool* done) {
   auto number = endpoint_->fd();
-  if (!number) return lost();
+  if (!number) return lost(call);
   if (!endpoint_->arm_fd()) return Outcome::kDone;
   pollfd fds[2] = {{*number, POLLIN, 0}, {fd_, POLLIN, 0}};
   sigset_t all, before;
@@ -202,7 +213,7 @@ Client::Outcome Client::sleep(const Call& call, SocketReply* socket, bool* done)
   const int ready = ::poll(fds, 2, milliseconds_until(call.deadline));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (ready <= 0 || fds[1].revents == 0) return Outcome::kDone;
-  if (!take_reply(call, done)) return lost();  // by CLAN first: it may be why the socket has ended
+  if (!take_reply(call, done)) return lost(call);  // by CLAN first: it may be why the socket has ended
   if (*done) return Outcome::kDone;
   switch (socket->look()) {
     case SocketReply::State::kWhole: {
@@ -217,7 +228,7 @@ Client::Outcome Client::sleep(const Call& call, SocketReply* socket, bool* done)
       return Outcome::kDone;
     }
     case SocketReply::State::kEnd:
-      return lost();
+      return lost(call);
     default:
       return Outcome::kDone;
   }

@@ -82,7 +82,8 @@ bool Hub::start() {
   MessageOptions options;
   options.max_message = std::uint64_t{1} << 31;
   options.eager_bytes = kEager;
-  auto endpoint = MessageEndpoint::create(*ours, {}, options);
+  if (ours->network_port() != 0) service_ = random_word();
+  auto endpoint = MessageEndpoint::create(*ours, service_ != 0 ? far_service(service_) : std::string(), options);
   if (!endpoint) return false;
   auto number = endpoint->fd();
   if (!number) return false;
@@ -109,30 +110,56 @@ Served* Hub::served(SVCXPRT* xprt) {
   return known != nullptr ? known : new (std::nothrow) Served(*this, xprt);
 }
 
-MeetResults Hub::meet(SVCXPRT* xprt, const MeetArguments& arguments) {
-  MeetResults results;
-  if (arguments.abi != kAbi) {
-    results.status = EPROTONOSUPPORT;
-    return results;
-  }
-  Expected expected{random_word(), nullptr, {}, 0};
-  if (Served* known = Served::of(xprt); known != nullptr && known->is_datagram()) expected.served = known;
+// A client may come with the token now. 0 or an errno.
+std::uint32_t Hub::expect(SVCXPRT* xprt, const MeetArguments& arguments, bool far, std::uint64_t* token) {
+  if (arguments.abi != kAbi) return EPROTONOSUPPORT;
+  Expected expected{random_word(), nullptr, {}, 0, far};
   const netbuf& from = xprt->xp_rtaddr;
   if (from.buf != nullptr && from.len <= sizeof expected.from) {
     std::memcpy(&expected.from, from.buf, from.len);
     expected.from_length = from.len;
   }
   expected.served = expected.token != 0 ? served(xprt) : nullptr;
-  if (expected.served == nullptr) {
-    results.status = ENOMEM;
-    return results;
-  }
+  if (expected.served == nullptr) return ENOMEM;
   std::lock_guard lock(mutex_);
   if (expected_.size() == kMostExpected) expected_.pop_front();
   expected_.push_back(expected);
-  results.address = endpoint_->address();
-  results.token = expected.token;
+  *token = expected.token;
+  return 0;
+}
+
+MeetResults Hub::meet(SVCXPRT* xprt, const MeetArguments& arguments) {
+  MeetResults results;
+  results.status = expect(xprt, arguments, false, &results.token);
+  if (results.status == 0) results.address = endpoint_->address();
   return results;
+}
+
+FarResults Hub::meet_far(SVCXPRT* xprt, const MeetArguments& arguments) {
+  FarResults results;
+  results.status = service_ == 0 ? ENONET : expect(xprt, arguments, true, &results.token);
+  if (results.status != 0) return results;
+  results.port = context()->network_port();
+  results.service = service_;
+  return results;
+}
+
+// What the client has sent by that path and we have not taken is dropped with it: it will not be served twice.
+LeaveResults Hub::leave(SVCXPRT*, const LeaveArguments& arguments) {
+  std::lock_guard lock(mutex_);
+  const auto expected = std::find_if(expected_.begin(), expected_.end(),
+                                     [&](const Expected& e) { return e.token == arguments.token; });
+  if (expected != expected_.end()) {
+    expected_.erase(expected);
+    return {0, 0};
+  }
+  for (PeerIndex i = 0; i < peers_.size(); ++i) {
+    if (peers_[i] && peers_[i]->token != 0 && peers_[i]->token == arguments.token) drop_peer(i, false);
+  }
+  for (const Departed& d : departed_) {
+    if (d.token == arguments.token) return {0, d.last_xid == arguments.xid ? 1u : 0u};
+  }
+  return {ENOENT, 0};
 }
 
 void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
@@ -146,18 +173,24 @@ void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
   peer.served = at->served;
   peer.from = at->from;
   peer.from_length = at->from_length;
+  peer.token = at->far ? at->token : 0;
+  const char* const from = at->far ? "another host's client" : "a client";
   expected_.erase(at);
   Hello answer;
   answer.kind = kWelcome;
   if (!endpoint_->try_send(index, std::as_bytes(std::span(&answer, 1)), {})) return drop_peer(index, false);
   count(counters().clients);
-  CLAN_INFO("a client's calls come over CLAN");
+  CLAN_INFO("%s's calls come over CLAN", from);
 }
 
 void Hub::drop_peer(PeerIndex index, bool hostile) {
   if (hostile) {
     count(counters().hostile);
     CLAN_WARN("a client's message makes no sense: it is not listened to any more");
+  }
+  if (peers_[index]->token != 0) {
+    if (departed_.size() == kMostExpected) departed_.pop_front();
+    departed_.push_back({peers_[index]->token, peers_[index]->last_xid});
   }
   endpoint_->disconnect(index);
   peers_[index].reset();
@@ -220,6 +253,7 @@ bool Hub::serve_one() {
       drop_peer(from, true);
       return true;
     }
+    peer.last_xid = front.head.xid;
     front_ = front;
     fd = peer.served->xprt_->xp_fd;
   }

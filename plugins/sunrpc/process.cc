@@ -118,6 +118,7 @@ void share_page(Process& p) {
 const Real& real() { return process().real; }
 Stage stage() { return process().stage; }
 bool disabled() { return process().settings.disable; }
+bool calls_other_hosts() { return process().settings.network_options().enabled; }
 std::uint32_t generation() { return forks.load(std::memory_order_relaxed); }  // relaxed: a child has one thread
 RpcPage& counters() { return *process().page; }
 
@@ -135,7 +136,14 @@ Context* context() {
   }
   ContextOptions options;
   for (int i = 0; i < p.settings.uid_count; ++i) options.allow_uids.push_back(p.settings.uids[i]);
+  options.network = p.settings.network_options();
+  options.network.directory_port = 0;  // servers tell their port by the socket
   auto made = Context::create(options);  // not under our mutex: fork() takes the engine's locks before it
+  if (!made && options.network.enabled) {
+    CLAN_WARN("remote calls of other hosts stay with the kernel: %s", made.error().message().c_str());
+    options.network.enabled = false;
+    made = Context::create(options);
+  }
   std::lock_guard lock(p.mutex);
   if (p.context != nullptr) return p.context;  // another thread's
   if (!made) {

@@ -30,6 +30,9 @@ Stage stage();
 /// CLAN_DISABLE, or a setting that cannot be understood: everything stays with libtirpc.
 bool disabled();
 
+/// CLAN_KEY or CLAN_NETWORK_MODE: calls may go to other hosts by the UDP link.
+bool calls_other_hosts();
+
 /// The process's Context, made when first asked for; null when there can be none now.
 Context* context();
 

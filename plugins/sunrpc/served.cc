@@ -86,6 +86,7 @@ bool Served::receive(rpc_msg* message) {
   }
   fill(message, peer, front.head);
   count(counters().served_clan);
+  if (peer.token != 0) count(counters().served_far);
   return true;
 }
 

@@ -38,6 +38,8 @@ struct PeerState {
   Served* served = nullptr;  ///< null: it has not said Hello, or its transport is gone
   CallerState caller;
   bool skipping = false;  ///< fragments of a call whose arguments nobody wants
+  std::uint64_t token = 0;  ///< of one that came from another host: it may ask about its last call
+  std::optional<std::uint32_t> last_xid;
   sockaddr_storage from{};  ///< of a datagram's client
   socklen_t from_length = 0;
 };
@@ -98,6 +100,8 @@ class Hub {
 
   /// Answers a client that asks for us by `xprt`.
   MeetResults meet(SVCXPRT* xprt, const MeetArguments& arguments);
+  FarResults meet_far(SVCXPRT* xprt, const MeetArguments& arguments);
+  LeaveResults leave(SVCXPRT* xprt, const LeaveArguments& arguments);
   /// Serves what is there, and for a while what comes next. From the thread that polls.
   void serve();
   /// Serves what is there now.
@@ -121,11 +125,18 @@ class Hub {
     Served* served;
     sockaddr_storage from;
     socklen_t from_length;
+    bool far;
   };
   static constexpr std::size_t kMostExpected = 1024;
+  /// A client of another host that has gone, and may ask yet.
+  struct Departed {
+    std::uint64_t token;
+    std::optional<std::uint32_t> last_xid;
+  };
 
   Hub() = default;
   bool start();
+  std::uint32_t expect(SVCXPRT* xprt, const MeetArguments& arguments, bool far, std::uint64_t* token);
   bool serve_one();
   void welcome(PeerIndex index, std::span<const std::byte> bytes);
   void drop_peer(PeerIndex index, bool hostile);
@@ -137,7 +148,9 @@ class Hub {
   std::uint32_t generation_ = 0;
   SVCXPRT xprt_{};
   SVCXPRT_EXT extension_{};
+  std::uint64_t service_ = 0;  ///< far_service(); 0: other hosts cannot reach us
   std::deque<Expected> expected_;
+  std::deque<Departed> departed_;
   std::vector<std::unique_ptr<PeerState>> peers_;
   bool dispatching_ = false;
   // The message that the transport just called is to take.

@@ -10,6 +10,12 @@
 //        | <= Welcome ===================================== |   its loop does look at the endpoint
 //        | == calls and replies ==========================> |
 //
+//    From another host it is kMeetFar, answered with a UDP port and the name of a service there. The UDP link is
+//    another path than the socket's: it may end while the socket does not. Then
+//
+//        | -- call kProgram, kLeave {token, xid} ---------> |   takes no more calls of that client
+//        | <- {whether it has taken the call of that xid} - |   if not, the client makes it by the socket
+//
 // 2. Over CLAN, messages of one endpoint: a head in the machine's byte order, then XDR.
 //
 //      Call   | head 16 | if new_caller: caller 16, credential (padded to 4) | arguments |
@@ -27,6 +33,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include <clan/context.h>
@@ -39,6 +46,8 @@ namespace clan::rpc {
 constexpr rpcprog_t kProgram = 0x3c1a0001;
 constexpr rpcvers_t kVersion = 1;
 constexpr rpcproc_t kMeet = 1;
+constexpr rpcproc_t kMeetFar = 2;
+constexpr rpcproc_t kLeave = 3;
 constexpr std::uint32_t kAbi = 2;
 
 enum Kind : std::uint8_t { kHello = 1, kWelcome, kCall, kReply, kReplyFull, kMore };
@@ -118,6 +127,27 @@ struct MeetResults {
   Address address;
   std::uint64_t token = 0;
 };
+/// Results of kMeetFar, whose arguments are kMeet's.
+struct FarResults {
+  std::uint32_t status = 0;  ///< 0 or an errno; ENONET: the server has no UDP link
+  std::uint32_t port = 0;
+  std::uint64_t service = 0;  ///< see far_service()
+  std::uint64_t token = 0;
+};
+/// What a server's endpoint is called, for those that come by UDP.
+std::string far_service(std::uint64_t word);
+
+struct LeaveArguments {
+  std::uint64_t token = 0;
+  std::uint32_t xid = 0;  ///< of the client's last call
+};
+struct LeaveResults {
+  std::uint32_t status = 0;  ///< 0 or ENOENT: nobody knows
+  std::uint32_t taken = 0;   ///< 1: the call has been taken
+};
+extern "C" bool_t clan_rpc_xdr_far_results(XDR* xdrs, FarResults* results);
+extern "C" bool_t clan_rpc_xdr_leave_arguments(XDR* xdrs, LeaveArguments* arguments);
+extern "C" bool_t clan_rpc_xdr_leave_results(XDR* xdrs, LeaveResults* results);
 extern "C" bool_t clan_rpc_xdr_meet_arguments(XDR* xdrs, MeetArguments* arguments);
 extern "C" bool_t clan_rpc_xdr_meet_results(XDR* xdrs, MeetResults* results);
 

@@ -292,7 +292,7 @@ def stat(stage):
     stage.wait_for(client_err, BY_CLAN)
     time.sleep(0.3)
     stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True, check=False, timeout=30)
-    rows = [row for row in json.loads(stated.stdout) if row["why"] == "CORBA"]
+    rows = [row for row in json.loads(stated.stdout) if row.get("why") == "CORBA"]
     pids = [([p["pid"] for p in row["local"]["processes"]], [p["pid"] for p in row["peer"]["processes"]]) for row in rows]
     require(([client.pid], [server.pid]) in pids, stated.stdout)
     row = rows[pids.index(([client.pid], [server.pid]))]

@@ -47,6 +47,25 @@ TEST_F(Semantics, ACallThatTakesTooLongTimesOutAndTheNextGetsItsOwnReply) {
   }
 }
 
+// By UDP libtirpc sends a call again that is not answered in time, and its server makes it again.
+TEST_F(Semantics, ACallThatTakesLongerThanTheTimeToSendItAgainIsMadeOnce) {
+  for (CLIENT* client : both()) {
+    timeval retry{0, 100'000};
+    (void)clnt_control(client, CLSET_RETRY_TIMEOUT, reinterpret_cast<char*>(&retry));  // of a datagram's alone
+    const Paths paths_before = paths();
+    const quad_t before = *served_2(nullptr, client);
+    ASSERT_EQ(sleep_there(client, 700, kLong), RPC_SUCCESS);
+    const quad_t* after = served_2(nullptr, client);
+    ASSERT_NE(after, nullptr);
+    if (preloaded() || client == tcp_.get()) {
+      EXPECT_EQ(*after - before, 2);
+    } else {
+      EXPECT_GE(*after - before, 2);
+    }
+    expect_clan(paths_before, 3);
+  }
+}
+
 TEST_F(Semantics, ATimeoutSetByControlWinsOverTheCalls) {
   for (CLIENT* client : both()) {
     timeval set{0, 100'000}, got{};

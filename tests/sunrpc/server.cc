@@ -1,9 +1,9 @@
 // A server of every.x, made with rpcgen and libtirpc alone: nothing here knows CLAN.
 //
-//   sunrpc-server [tcp] [udp] [unix:PATH] [old] [loop:run|select|poll|threads] [rpcbind]
+//   sunrpc-server [any] [tcp] [udp] [unix:PATH] [old] [loop:run|select|poll|threads] [rpcbind]
 //                 [gss:SERVICE@HOST]
 //
-// Says "ready tcp=PORT udp=PORT" when it serves. `old`: by the creation calls of the old interface. `threads`: a
+// Says "ready tcp=PORT udp=PORT" when it serves. `any`: on all addresses, not on loopback alone. `old`: by the creation calls of the old interface. `threads`: a
 // second thread answers SLEEP. `rpcbind`: registers with it. `gss`: takes calls with RPCSEC_GSS as that service.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -221,11 +221,13 @@ quad_t* served_2_svc(void*, svc_req*) {
 
 namespace {
 
+in_addr_t listen_at = INADDR_LOOPBACK;
+
 int bound_socket(int type, std::uint16_t* port) {
   const int fd = socket(AF_INET, type, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(listen_at);
   socklen_t length = sizeof address;
   if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
@@ -275,6 +277,7 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "tcp") want_tcp = true;
     if (word == "udp") want_udp = true;
+    if (word == "any") listen_at = INADDR_ANY;
     if (word == "old") old = true;
     if (word == "rpcbind") register_them = true;
     if (word.starts_with("unix:")) path = word.substr(5);

@@ -9,7 +9,7 @@ namespace clan {
 
 /// The page; a memfd named kRpcMemfdName, whose counters never decrease.
 struct RpcPage {
-  static constexpr std::uint64_t kMagic = 0x313163'70722d6e63;  // "cn-rpc11"
+  static constexpr std::uint64_t kMagic = 0x323163'70722d6e63;  // "cn-rpc12"
   std::uint64_t magic = kMagic;
   std::uint32_t pid = 0;
   std::uint32_t reserved = 0;
@@ -25,6 +25,9 @@ struct RpcPage {
   std::atomic<std::uint64_t> replies_stock{0};   ///< to calls by CLAN that went by the socket (forked servers)
   std::atomic<std::uint64_t> hostile{0};         ///< messages that made no sense
   std::atomic<std::uint64_t> sleeps{0};
+  // Of the above, with other hosts, by the UDP link.
+  std::atomic<std::uint64_t> calls_far{0};
+  std::atomic<std::uint64_t> served_far{0};
 };
 
 /// As /proc/PID/fd shows it: "/memfd:clan-rpc (deleted)".

@@ -54,7 +54,9 @@ Json object_of(const RpcCounters& calls) {
           {"served_clan", calls.served},
           {"replies_stock", calls.replies_stock},
           {"hostile", calls.hostile},
-          {"sleeps", calls.sleeps}};
+          {"sleeps", calls.sleeps},
+          {"calls_far", calls.calls_far},
+          {"served_far", calls.served_far}};
 }
 
 Json object_of(const MpiPair& pair) {

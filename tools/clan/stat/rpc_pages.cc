@@ -28,7 +28,9 @@ bool read_page(const std::string& file, pid_t pid, RpcCounters* counters) {
                .served = value(page.served_clan),
                .replies_stock = value(page.replies_stock),
                .hostile = value(page.hostile),
-               .sleeps = value(page.sleeps)};
+               .sleeps = value(page.sleeps),
+               .calls_far = value(page.calls_far),
+               .served_far = value(page.served_far)};
   return true;
 }
 

@@ -14,6 +14,7 @@ struct RpcCounters {
   std::uint32_t pid = 0;
   std::uint64_t handles = 0, met = 0, calls_clan = 0, calls_stock = 0, lost = 0;
   std::uint64_t clients = 0, served = 0, replies_stock = 0, hostile = 0, sleeps = 0;
+  std::uint64_t calls_far = 0, served_far = 0;
 };
 
 /// Of these processes, or of all.
