@@ -27,7 +27,7 @@ constexpr const char* text_of(Why why) {
     case Why::kMemory: return "the user's connections are as many as the memory for them allows (CLAN_MEMORY)";
     case Why::kNoUnix: return "sockets of AF_UNIX are refused, by which the ends meet";
     case Why::kNoNetlink: return "the kernel does not say who owns the other end: it takes AF_NETLINK, or /proc/self/net/tcp";
-    case Why::kOtherUser: return "the other end belongs to another user, whom CLAN_UIDS does not name";
+    case Why::kOtherUser: return "the other end belongs to another user, which CLAN_UIDS does not name";
     case Why::kUnmappedUser: return "the other end's user has no number in this user namespace";
     case Why::kNotOwner: return "the end that offered shared memory is not the connection's other end";
     case Why::kDirectory: return "no offer can be made in CLAN_DIR";

@@ -20,7 +20,7 @@
 
 namespace clan::reasons {
 
-/// With the version of all that is in it: who knows another one finds none.
+/// With the version of all that is in it: a process with another one finds none.
 constexpr char kMemfdName[] = "clan-slots-2";
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";
