@@ -43,7 +43,8 @@ CLAN_INTERPOSE long syscall(long number, ...) {
   const auto n2 = static_cast<std::size_t>(a[2]);
   switch (number) {
     case SYS_seccomp:
-      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) enter_sandbox(clan::reasons::Why::kSandboxed);
+      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER)
+        enter_sandbox(clan::reasons::Why::kSandboxed);
       break;
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) enter_sandbox(clan::reasons::Why::kSandboxed);

@@ -146,7 +146,9 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;
     if (m.msg_controllen > 0)
-      passed(&m, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });  // how many will go is not known
+      passed(&m, [](int other) {
+        leave_pipe(other, true, clan::reasons::Why::kPassed);
+      });  // how many will go is not known
   }
   return static_cast<int>(sending(
       fd, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },
