@@ -213,7 +213,8 @@ CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_
   return without ? call_with(environment, true, {}, spawn) : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int to) {
-  leave_pipe(fd, true, clan::reasons::Why::kExecuted);  // it will be open in the child, whatever its FD_CLOEXEC
+  leave_pipe(fd, true,
+             clan::reasons::Why::kExecuted);  // it will be open in the child, whatever its FD_CLOEXEC
   return real().posix_spawn_file_actions_adddup2(actions, fd, to);
 }
 CLAN_INTERPOSE int system(const char* command) {

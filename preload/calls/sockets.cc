@@ -73,7 +73,8 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   const bool used = s->sends.load() > 0 || s->receives.load() > 0;
   const bool takes_off = address->sa_family == AF_UNSPEC;
   // What is known of the other end, and was offered to it, does not hold for the next.
-  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected)) before_disconnect(*s);
+  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
+    before_disconnect(*s);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::wrote_past_pipes();
   if (rc != 0 && errno != EINPROGRESS) return rc;

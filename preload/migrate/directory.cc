@@ -102,9 +102,7 @@ Verdict look_through_window(int fd, Socket& s, const Route& route) {
   SockDiag window(window_fd);
   uid_t peer = 0;
   const bool may_talk = allowed_peer(s.offer_fd.load(), &peer);
-  Verdict verdict = may_talk
-                        ? compare(fd, route, window, s.window_interface, peer)
-                        : Verdict::kOther;
+  Verdict verdict = may_talk ? compare(fd, route, window, s.window_interface, peer) : Verdict::kOther;
   if (verdict == Verdict::kUnderWay && ++s.window_looks > kMostChecks) {
     CLAN_INFO("fd %d: the bytes of both ends never were seen to agree", fd);
     verdict = Verdict::kOther;

@@ -79,7 +79,8 @@ void say_unused(int fd, Socket& s, std::uint32_t offer_calls) {
   constexpr std::uint32_t kPatience = 4;
   if (offer_calls < kPatience) return;
   // relaxed: a count for people to read
-  const std::uint32_t calls = s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
+  const std::uint32_t calls =
+      s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
   say_why(fd, s, Why::kUnused, calls);
 }
 
@@ -105,7 +106,8 @@ void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
   if (is_kept(fd, s, route)) return;
-  if (!same_host(s, route)) return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
+  if (!same_host(s, route))
+    return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
   if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
     return stay(fd, s, Why::kNoNetlink);
   }
@@ -155,7 +157,8 @@ void look_for_taker(int fd, Socket& s) {
   if (too_large_here(*pipe)) return stay(fd, s, Why::kAddressSpace);
   s.pipe = std::move(*pipe);
   if (!move_high(s.pipe)) {
-    if (s.inherited.load(std::memory_order_relaxed)) return stay(fd, s, Why::kNoDescriptors);  // others could not follow
+    if (s.inherited.load(std::memory_order_relaxed))
+      return stay(fd, s, Why::kNoDescriptors);  // others could not follow
     close_descriptor(s);
   }
   s.offer_calls.store(0, std::memory_order_relaxed);
@@ -166,7 +169,8 @@ void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
   if (is_kept(fd, s, route)) return;
-  if (!same_host(s, route)) return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
+  if (!same_host(s, route))
+    return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
   const int rendezvous =
       static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;

@@ -60,7 +60,9 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     SockDiag::Found theirs;
     if (window.ask(r.remote, r.local, interface, &theirs) != SockDiag::Answer::kFound ||
         !(theirs.local == r.remote) || !(theirs.remote == r.local)) {
-      CLAN_INFO("fd %d: where an offer of shared memory comes from the kernel knows of no such connection; refused", fd);
+      CLAN_INFO(
+          "fd %d: where an offer of shared memory comes from the kernel knows of no such connection; refused",
+          fd);
       return Verdict::kOther;
     }
     const Counters after = counters_of(fd);

@@ -33,7 +33,7 @@ std::atomic<int> state{kUnknown};
 std::atomic<bool> forked{false};
 std::atomic<bool> counting{true};  ///< nothing is known to kill for it
 std::atomic<std::uint32_t> asked{0};
-std::atomic<std::uint32_t> refused{0};  ///< a call of reasons::kCallNames
+std::atomic<std::uint32_t> refused{0};             ///< a call of reasons::kCallNames
 constexpr std::uint32_t kMemoryPasses = 1u << 31;  ///< in `refused`
 
 // --- what is there ------------------------------------------------------------------------------------
@@ -243,7 +243,8 @@ int try_filter() {
     return kPermits;
   }
   // relaxed: asked once `state` has been stored, or it has been said to this thread
-  refused.store(call_of(kNeeded[passed]) | (passed >= kOfMemory ? kMemoryPasses : 0), std::memory_order_relaxed);
+  refused.store(call_of(kNeeded[passed]) | (passed >= kOfMemory ? kMemoryPasses : 0),
+                std::memory_order_relaxed);
   CLAN_INFO(
       "a filter of system calls is in the way of shared memory: %s does not pass; connections stay on TCP",
       kNeeded[passed].name);

@@ -29,7 +29,8 @@ void gone_range(unsigned first, unsigned last) {
 
 void same(int from, int to) {
   if (from == to) return;
-  if (in_borrowed_memory()) return leave_pipe(from, true, reasons::Why::kExecuted);  // for whatever is executed
+  if (in_borrowed_memory())
+    return leave_pipe(from, true, reasons::Why::kExecuted);  // for whatever is executed
   // Standard streams of the C library and of C++ read and write past us.
   if (to <= STDERR_FILENO) leave_pipe(from, true, reasons::Why::kStandardStream);
   if (!duplicate_entry(from, to)) {

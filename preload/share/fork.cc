@@ -86,7 +86,8 @@ void fork_is_over() {
   // Parent and child count by themselves what goes by one connection: by TCP alone can that be.
   for_each_socket(
       [](int fd, Socket& s, void*) {
-        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot) never_move(fd, s, reasons::Why::kForked);
+        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot)
+          never_move(fd, s, reasons::Why::kForked);
       },
       nullptr);
 }

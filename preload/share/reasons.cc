@@ -37,8 +37,8 @@ bool is_of(std::uint64_t word, std::uint32_t of, bool process) {
   return reason.why != Why::kNone && reason.of == of && reason.of_process == process;
 }
 
-// The word of the same socket or process, else a free one, else that of a connection that is not used enough, else
-// any: of 8 words one in turn.
+// The word of the same socket or process, else a free one, else that of a connection that is not used enough,
+// else any: of 8 words one in turn.
 Word& place_for(Word* bucket, const Reason& reason) {
   static std::atomic<std::uint32_t> turn{0};
   Word* unused = nullptr;
@@ -72,7 +72,8 @@ void remove(std::uint32_t of, bool process, Goes goes) {
   Word* bucket = reason_words() + reasons::bucket_of(of);
   for (std::size_t i = 0; i < reasons::kWays; ++i) {
     std::uint64_t word = bucket[i].load(std::memory_order_relaxed);
-    if (is_of(word, of, process) && goes(reason_of(word).why)) bucket[i].compare_exchange_strong(word, 0, std::memory_order_relaxed);
+    if (is_of(word, of, process) && goes(reason_of(word).why))
+      bucket[i].compare_exchange_strong(word, 0, std::memory_order_relaxed);
   }
 }
 
@@ -81,7 +82,8 @@ void tell(int fd, const Reason& reason) {
   constexpr std::uint32_t kAll = 8;
   static std::atomic<std::uint32_t> told[static_cast<std::size_t>(Why::kCount)];
   if (log_level() < LogLevel::kInfo || reason.why == Why::kUnused) return;
-  const std::uint32_t times = told[static_cast<std::size_t>(reason.why)].fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::uint32_t times =
+      told[static_cast<std::size_t>(reason.why)].fetch_add(1, std::memory_order_relaxed) + 1;
   if (times > kAll && !std::has_single_bit(times)) return;
   char text[160];
   reasons::describe(reason, text, sizeof text);
@@ -94,7 +96,8 @@ void tell(int fd, const Reason& reason) {
 
 std::uint32_t inode_of(int fd) {
   struct stat about {};
-  return sys::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? static_cast<std::uint32_t>(about.st_ino) : 0;
+  return sys::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? static_cast<std::uint32_t>(about.st_ino)
+                                                                : 0;
 }
 
 }  // namespace
@@ -113,7 +116,8 @@ void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
     s.said.store(why, std::memory_order_relaxed);
     tell(fd, reason);
   }
-  if (reason.of == 0 && words() != nullptr) s.said_inode.store(reason.of = inode_of(fd), std::memory_order_relaxed);
+  if (reason.of == 0 && words() != nullptr)
+    s.said_inode.store(reason.of = inode_of(fd), std::memory_order_relaxed);
   if (reason.of != 0) put(reason);
 }
 

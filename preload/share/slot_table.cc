@@ -49,7 +49,8 @@ Entry* map_table(int memfd) {
 Entry* own_table() {
   Entry* own = tables[0].entries.load(std::memory_order_acquire);  // PAIR preload.slots
   if (own != nullptr) return own;
-  const int memfd = static_cast<int>(sys::call(SYS_memfd_create, reasons::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int memfd =
+      static_cast<int>(sys::call(SYS_memfd_create, reasons::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memfd < 0) return nullptr;
   Entry* made = sys::call(SYS_ftruncate, memfd, kBytes) == 0 && sys::fcntl(memfd, F_ADD_SEALS, kSeals) == 0
                     ? map_table(memfd)
@@ -144,7 +145,9 @@ bool identify(int fd, SocketIdentity* id) {
 
 bool has_findable_table() { return own_table() != nullptr && passing_memfd.load() >= 0; }
 
-bool has_table() { return tables[0].entries.load(std::memory_order_acquire) != nullptr; }  // PAIR preload.slots
+bool has_table() {
+  return tables[0].entries.load(std::memory_order_acquire) != nullptr;  // PAIR preload.slots
+}
 
 std::atomic<std::uint64_t>* reason_words() {
   Entry* own = own_table();

@@ -195,7 +195,8 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   }
   // Nothing to remember of one that stays on TCP for good.
   if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
-  if (op != EPOLL_CTL_DEL && has_shared_sets() && changes_shared(epfd)) leave_pipe(fd, false, reasons::Why::kSharedSet);
+  if (op != EPOLL_CTL_DEL && has_shared_sets() && changes_shared(epfd))
+    leave_pipe(fd, false, reasons::Why::kSharedSet);
   bool lost = false;
   const int rc = control_socket(epfd, op, fd, event, *s, &lost);
   if (lost) never_move(fd, *s, reasons::Why::kSharedSet);

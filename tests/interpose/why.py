@@ -59,14 +59,20 @@ def small():
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 def sets():
+    global kept
     e = select.epoll()
     e.register(s, select.EPOLLIN)
     e.poll(0)
-    if os.fork() == 0:
+    asked, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go[1])
         e.poll(0)
+        os.write(asked[1], b"x")
+        os.read(go[0], 1)
         os._exit(0)
-    e.poll(0)
-    os.wait()
+    os.read(asked[0], 1)
+    kept = e, go, child
     e.poll(0)
 def hand_over():
     global kept
@@ -77,7 +83,10 @@ def execute():
     import subprocess
     kept = subprocess.Popen(["sleep", "60"], pass_fds=[s.fileno()], env={}, stderr=subprocess.DEVNULL)
 def end():
-    if "kept" in globals() and hasattr(kept, "kill"):
+    if "kept" in globals() and isinstance(kept, tuple) and len(kept) == 3:
+        os.close(kept[1][1])
+        os.waitpid(kept[2], 0)
+    elif "kept" in globals() and hasattr(kept, "kill"):
         kept.kill()
         kept.wait()
 for line in sys.stdin:

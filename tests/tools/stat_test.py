@@ -363,6 +363,58 @@ def check_reasons(clan):
             assert found == f"user {other} is not in the user namespace of process SERVER", found
 
 
+WORDS, WORDS_SIZE, BUCKETS, WAYS = 64 * 1024, 128 * 1024, 1024, 8  # core/include/clan/reasons.h
+UNUSED, INQ = 1, 21
+
+
+def check_words(clan):
+    """What a process says of its sockets is shown; of others it is not believed, and any bytes do no harm."""
+    with tempfile.TemporaryDirectory() as top:
+        library = os.path.join(top, "libclan-preload.so")
+        shutil.copy(any_library(), library)
+        one = Program(library, SERVER, {})
+        port = int(one.said)
+        makes = f"m = os.memfd_create('clan-slots-2'); os.ftruncate(m, {WORDS_SIZE})"
+        two = Program(library, f"{makes}\n{CLIENT.format(port)}", {})
+
+        def links(pid):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                yield f"/proc/{pid}/fd/{name}", os.readlink(f"/proc/{pid}/fd/{name}")
+
+        def inode(pid):
+            numbers = [int(link[8:-1]) for _, link in links(pid) if link.startswith("socket:[")]
+            return max(numbers)  # the listener is older
+
+        path, = (path for path, link in links(two.pid) if "clan-slots-2" in link)
+
+        def why(words, size=WORDS_SIZE):
+            with open(path, "r+b") as file:
+                file.truncate(0)
+                file.truncate(size)
+                for of, kind, number in words:
+                    file.seek(WORDS + of % BUCKETS * WAYS * 8)
+                    file.write(struct.pack("<Q", number << 40 | kind << 32 | of))
+            found, = clan.connections(port, "--all")
+            return found
+
+        fewer = "not used enough yet: fewer than 5 calls of 16"
+        assert why([])["why"].endswith(fewer)
+        assert why([(inode(two.pid), INQ, 0)])["why"] == f"process {two.pid}: TCP_INQ"
+        assert why([(inode(one.pid), INQ, 0)])["why"].endswith(fewer), "it does not hold that socket"
+        assert why([(inode(two.pid), 127, 5)])["why"].endswith(fewer), "there is no such reason"
+        calls = why([(inode(two.pid), UNUSED, 9)])
+        assert calls["why"] == f"process {one.pid}: {fewer}", calls
+        assert [calls[end].get("calls") for end in ("local", "peer")].count(9) == 1, calls
+        assert why([(inode(two.pid), INQ, 0)], 100_000)["why"].endswith(fewer), "it has another size"
+        with open(path, "r+b") as file:
+            file.truncate(WORDS_SIZE)
+            file.write(os.urandom(WORDS_SIZE))
+        found, = clan.connections(port, "--all")
+        assert found["path"] == "tcp" and found["why"], found
+        one.end()
+        two.end()
+
+
 def check_refused(clan):
     """Another user's processes are counted, in one line, if they have connections that are not listed."""
     if os.getuid() != 0:
@@ -422,6 +474,7 @@ def main():
     check_strangers(clan)
     check_all(clan)
     check_reasons(clan)
+    check_words(clan)
     check_refused(clan)
     check_prometheus(clan)
     return 0

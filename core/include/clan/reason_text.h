@@ -20,15 +20,17 @@ constexpr const char* text_of(Why why) {
     case Why::kNoPeer: return "the other end runs without CLAN, or may not move";
     case Why::kNotInDirectory: return "the other end has not come to CLAN_DIR";
     case Why::kTakenBack: return "the other end took it back";
-    case Why::kPinned: return "a call is under way in another process, or it has been used in a way that is TCP's";
+    case Why::kPinned:
+      return "a call is under way in another process, or it has been used in a way that is TCP's";
     case Why::kOfferLost: return "the other end went away while it was to move";
     case Why::kExcept: return "CLAN_EXCEPT";
     case Why::kOnly: return "CLAN_ONLY";
     case Why::kMemory: return "the user's connections are as many as the memory for them allows (CLAN_MEMORY)";
     case Why::kMappings: return "its process has as many connections as half of its mappings allow (vm.max_map_count)";
     case Why::kNoUnix: return "sockets of AF_UNIX are refused, by which the ends meet";
-    case Why::kNoNetlink: return "the kernel does not say who owns the other end: it takes AF_NETLINK, or /proc/self/net/tcp";
-    case Why::kOtherUser: return "the other end belongs to another user, whom CLAN_UIDS does not name";
+    case Why::kNoNetlink:
+      return "the kernel does not say who owns the other end: it takes AF_NETLINK, or /proc/self/net/tcp";
+    case Why::kOtherUser: return "the other end belongs to another user, which CLAN_UIDS does not name";
     case Why::kUnmappedUser: return "the other end's user has no number in this user namespace";
     case Why::kNotOwner: return "the end that offered shared memory is not the connection's other end";
     case Why::kDirectory: return "no offer can be made in CLAN_DIR";
@@ -68,20 +70,56 @@ struct CallName {
 };
 constexpr std::uint32_t socket_of(std::uint32_t family) { return SYS_socket | family << 16; }
 constexpr CallName kCallNames[] = {
-    {SYS_wait4, "wait4"}, {socket_of(AF_UNIX), "socket(AF_UNIX)"}, {socket_of(AF_NETLINK), "socket(AF_NETLINK)"},
-    {SYS_bind, "bind"}, {SYS_listen, "listen"}, {SYS_connect, "connect"}, {SYS_accept4, "accept4"},
-    {SYS_getsockname, "getsockname"}, {SYS_getpeername, "getpeername"}, {SYS_getsockopt, "getsockopt"},
-    {SYS_setsockopt, "setsockopt"}, {SYS_shutdown, "shutdown"}, {SYS_sendmsg, "sendmsg"}, {SYS_recvmsg, "recvmsg"},
-    {SYS_sendto, "sendto"}, {SYS_recvfrom, "recvfrom"}, {SYS_ioctl, "ioctl"}, {SYS_fcntl, "fcntl"},
-    {SYS_ppoll, "ppoll"}, {SYS_epoll_ctl, "epoll_ctl"}, {SYS_epoll_pwait, "epoll_pwait"}, {SYS_eventfd2, "eventfd2"},
-    {SYS_memfd_create, "memfd_create"}, {SYS_ftruncate, "ftruncate"}, {SYS_fstatfs, "fstatfs"},
-    {SYS_newfstatat, "newfstatat"}, {SYS_openat, "openat"}, {SYS_readlinkat, "readlinkat"},
-    {SYS_getdents64, "getdents64"}, {SYS_read, "read"}, {SYS_write, "write"}, {SYS_pread64, "pread64"},
-    {SYS_close, "close"}, {SYS_mmap, "mmap"}, {SYS_munmap, "munmap"}, {SYS_mremap, "mremap"}, {SYS_madvise, "madvise"},
-    {SYS_futex, "futex"}, {SYS_nanosleep, "nanosleep"}, {SYS_sched_yield, "sched_yield"}, {SYS_getpid, "getpid"},
-    {SYS_gettid, "gettid"}, {SYS_kill, "kill"}, {SYS_tgkill, "tgkill"}, {SYS_rt_tgsigqueueinfo, "rt_tgsigqueueinfo"},
-    {SYS_rt_sigaction, "rt_sigaction"}, {SYS_rt_sigprocmask, "rt_sigprocmask"}, {SYS_prlimit64, "prlimit64"},
-    {SYS_pidfd_open, "pidfd_open"}, {SYS_pidfd_getfd, "pidfd_getfd"},
+    {SYS_wait4, "wait4"},
+    {socket_of(AF_UNIX), "socket(AF_UNIX)"},
+    {socket_of(AF_NETLINK), "socket(AF_NETLINK)"},
+    {SYS_bind, "bind"},
+    {SYS_listen, "listen"},
+    {SYS_connect, "connect"},
+    {SYS_accept4, "accept4"},
+    {SYS_getsockname, "getsockname"},
+    {SYS_getpeername, "getpeername"},
+    {SYS_getsockopt, "getsockopt"},
+    {SYS_setsockopt, "setsockopt"},
+    {SYS_shutdown, "shutdown"},
+    {SYS_sendmsg, "sendmsg"},
+    {SYS_recvmsg, "recvmsg"},
+    {SYS_sendto, "sendto"},
+    {SYS_recvfrom, "recvfrom"},
+    {SYS_ioctl, "ioctl"},
+    {SYS_fcntl, "fcntl"},
+    {SYS_ppoll, "ppoll"},
+    {SYS_epoll_ctl, "epoll_ctl"},
+    {SYS_epoll_pwait, "epoll_pwait"},
+    {SYS_eventfd2, "eventfd2"},
+    {SYS_memfd_create, "memfd_create"},
+    {SYS_ftruncate, "ftruncate"},
+    {SYS_fstatfs, "fstatfs"},
+    {SYS_newfstatat, "newfstatat"},
+    {SYS_openat, "openat"},
+    {SYS_readlinkat, "readlinkat"},
+    {SYS_getdents64, "getdents64"},
+    {SYS_read, "read"},
+    {SYS_write, "write"},
+    {SYS_pread64, "pread64"},
+    {SYS_close, "close"},
+    {SYS_mmap, "mmap"},
+    {SYS_munmap, "munmap"},
+    {SYS_mremap, "mremap"},
+    {SYS_madvise, "madvise"},
+    {SYS_futex, "futex"},
+    {SYS_nanosleep, "nanosleep"},
+    {SYS_sched_yield, "sched_yield"},
+    {SYS_getpid, "getpid"},
+    {SYS_gettid, "gettid"},
+    {SYS_kill, "kill"},
+    {SYS_tgkill, "tgkill"},
+    {SYS_rt_tgsigqueueinfo, "rt_tgsigqueueinfo"},
+    {SYS_rt_sigaction, "rt_sigaction"},
+    {SYS_rt_sigprocmask, "rt_sigprocmask"},
+    {SYS_prlimit64, "prlimit64"},
+    {SYS_pidfd_open, "pidfd_open"},
+    {SYS_pidfd_getfd, "pidfd_getfd"},
 };
 constexpr const char* name_of_call(std::uint32_t number) {
   for (const CallName& one : kCallNames) {

@@ -1,18 +1,21 @@
-// Why connections stay on TCP, as each process under CLAN tells it: the interposer writes the words, `clan stat` and
-// the log read them. Behind the slots of sockets that are passed on, in the same memfd:
+// Why connections stay on TCP, as each process under CLAN tells it: the interposer writes the words, `clan
+// stat` and the log read them. Behind the slots of sockets that are passed on, in the same memfd:
 //
 //   /proc/PID/fd/N -> /memfd:clan-slots-2 (deleted)
 //   +0            slots (preload/share/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
 //   word   63 .. 40   39           38 .. 32   31 .. 0
-//          number     of process   Why        inode of the socket, or the process as its own namespace counts it
+//          number     of process   Why        inode of the socket, or the process as its own namespace counts
+//          it
 //
-// Every line is written by the process that made the memfd and by its children, at decisions and not for each byte. A
-// word is whole at any time: a writer that is killed leaves the word of before or the new one. The word of a
-// connection goes when that closes or moves; one that other processes share stays until its place is needed.
+// Every line is written by the process that made the memfd and by its children, at decisions and not for each
+// byte. A word is whole at any time: a writer that is killed leaves the word of before or the new one. The
+// word of a connection goes when that closes or moves; one that other processes share stays until its place
+// is needed.
 //
-// Readers copy the memory. Nothing in it is to be believed but of sockets that a holder of the memfd holds, too.
+// Readers copy the memory. Nothing in it is to be believed but of sockets that a holder of the memfd holds,
+// too.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +23,7 @@
 
 namespace clan::reasons {
 
-/// With the version of all that is in it: who knows another one finds none.
+/// With the version of all that is in it: a process with another one finds none.
 constexpr char kMemfdName[] = "clan-slots-2";
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";
@@ -40,7 +43,7 @@ constexpr std::uint32_t kMostNumber = 0xff'ffff;
 enum class Why : std::uint8_t {
   kNone,
   // What is said of a connection only if neither end says more.
-  kUnused,        ///< number: calls
+  kUnused,  ///< number: calls
   kNoPeer,
   kNotInDirectory,
   kTakenBack,

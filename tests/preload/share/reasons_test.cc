@@ -31,7 +31,8 @@ std::uint32_t inode(int fd) {
 std::vector<Reason> said(std::uint32_t of, bool process) {
   std::vector<std::uint64_t> words(reasons::kWords);
   const auto bytes = static_cast<ssize_t>(words.size() * sizeof words[0]);
-  EXPECT_EQ(::pread(passing_memfd.load(), words.data(), words.size() * sizeof words[0], reasons::kSlotBytes), bytes);
+  EXPECT_EQ(::pread(passing_memfd.load(), words.data(), words.size() * sizeof words[0], reasons::kSlotBytes),
+            bytes);
   std::vector<Reason> found;
   for (const std::uint64_t word : words) {
     const Reason reason = reason_of(word);
@@ -148,7 +149,8 @@ TEST(Reasons, OfAnyWordAreOneThatIsKnownOrNone) {
 }
 
 TEST(Reasons, AllHaveWords) {
-  for (int i = 1; i < static_cast<int>(Why::kCount); ++i) EXPECT_STRNE(reasons::text_of(static_cast<Why>(i)), "") << i;
+  for (int i = 1; i < static_cast<int>(Why::kCount); ++i)
+    EXPECT_STRNE(reasons::text_of(static_cast<Why>(i)), "") << i;
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct EndView {
   std::uint64_t wakeups = 0;
   std::uint64_t tcp_bytes = 0;  // sent by TCP before the move
   std::uint64_t state = 0;
-  ino_t socket = 0;             // its inode, 0: not known
+  ino_t socket = 0;                    // its inode, 0: not known
   std::optional<std::uint32_t> calls;  // that it has made by TCP, if it says so
   std::optional<uid_t> owner;  // of the socket
   std::uint64_t network = 0;   // number of its network namespace, 0: not known

@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 
+#include "../commands.h"
 #include "clan/pipe_memory.h"
 #include "clan/socket_face.h"
-#include "../commands.h"
 
 namespace clan::tool {
 namespace {
@@ -101,7 +101,8 @@ std::optional<std::map<std::string, std::string>> variables_of(pid_t pid) {
     if (equals == std::string_view::npos || equals == 0) return std::nullopt;
     const std::string name(entry.substr(0, equals)), value(entry.substr(equals + 1));
     if (name == "LD_PRELOAD" && entry.find(kLibrary) != std::string_view::npos) preloads = true;
-    if (name.rfind("CLAN_", 0) == 0 || name == "LD_PRELOAD") variables.try_emplace(name, value);  // getenv() finds the first
+    if (name.rfind("CLAN_", 0) == 0 || name == "LD_PRELOAD")
+      variables.try_emplace(name, value);  // getenv() finds the first
   }
   if (!preloads) return std::nullopt;
   return variables;

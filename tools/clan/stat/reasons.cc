@@ -58,7 +58,8 @@ ReasonPages::ReasonPages(const Scan& scan) {
 std::optional<Said> ReasonPages::of_socket(ino_t inode, const std::set<pid_t>& holders) const {
   std::optional<Said> said;
   for (const Page& page : pages_) {
-    const auto both = std::find_if(holders.begin(), holders.end(), [&](pid_t pid) { return page.holders.count(pid) > 0; });
+    const auto both =
+        std::find_if(holders.begin(), holders.end(), [&](pid_t pid) { return page.holders.count(pid) > 0; });
     if (both == holders.end()) continue;
     const auto reason = find(page.words, static_cast<std::uint32_t>(inode), false);
     if (reason && (!said || reason->why > said->reason.why)) said = {*both, *reason};
@@ -86,7 +87,8 @@ std::optional<Said> ReasonPages::of_processes(const std::vector<pid_t>& pids, Pr
 }
 
 bool ReasonPages::has(pid_t pid) const {
-  return std::any_of(pages_.begin(), pages_.end(), [pid](const Page& page) { return page.holders.count(pid) > 0; });
+  return std::any_of(pages_.begin(), pages_.end(),
+                     [pid](const Page& page) { return page.holders.count(pid) > 0; });
 }
 
 std::string text_of(const Said& said) {

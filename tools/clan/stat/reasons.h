@@ -1,5 +1,6 @@
 // What processes under CLAN say of connections that stay on TCP (clan/reasons.h): their words, copied and not
-// mapped, since they are the word of processes that may be hostile. A process is believed of sockets that it holds.
+// mapped, since they are the word of processes that may be hostile. A process is believed of sockets that it
+// holds.
 #pragma once
 
 #include <clan/reasons.h>

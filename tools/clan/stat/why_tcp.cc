@@ -34,10 +34,12 @@ const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16
 /// A filter of system calls may keep this end from moving; only the process knows what it lets pass.
 std::string perhaps_filtered(const ReasonPages& pages, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
-  const bool all = !under.empty() && std::all_of(under.begin(), under.end(),
-                                                 [&](pid_t pid) { return processes.of(pid).filtered && !pages.has(pid); });
+  const bool all = !under.empty() && std::all_of(under.begin(), under.end(), [&](pid_t pid) {
+    return processes.of(pid).filtered && !pages.has(pid);
+  });
   return all ? fmt::format(
-                   "perhaps the filter of system calls (seccomp) of process {}, which may refuse memfd_create too, by "
+                   "perhaps the filter of system calls (seccomp) of process {}, which may refuse "
+                   "memfd_create too, by "
                    "which it would say so; CLAN_LOG=info says which call",
                    under[0])
              : "";
@@ -133,18 +135,21 @@ Told told_by(const ReasonPages& pages, Connection& connection, Processes& proces
 
 std::string other_version(const Scan& scan, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
-  const bool all = std::all_of(under.begin(), under.end(), [&](pid_t pid) { return scan.other_reasons.count(pid) > 0; });
+  const bool all =
+      std::all_of(under.begin(), under.end(), [&](pid_t pid) { return scan.other_reasons.count(pid) > 0; });
   return all ? fmt::format("process {} has another version of CLAN", under[0]) : "";
 }
 
-/// A library whose place is in front of ours may call the kernel by itself: then ours has not seen the connection, or
-/// not how it was made, and looks for an offer that nobody makes.
+/// A library whose place is in front of ours may call the kernel by itself: then ours has not seen the
+/// connection, or not how it was made, and looks for an offer that nobody makes.
 std::string perhaps_in_front(const EndView& end, const std::optional<Said>& said, Processes& processes) {
   if (said && said->reason.why == Why::kUnused && said->reason.number < reasons::kCallsNeeded) return "";
   const auto under = under_clan(end, processes);
-  const bool all = std::all_of(under.begin(), under.end(), [&](pid_t pid) { return !processes.of(pid).in_front.empty(); });
+  const bool all =
+      std::all_of(under.begin(), under.end(), [&](pid_t pid) { return !processes.of(pid).in_front.empty(); });
   return all ? fmt::format("{}process {}: {} is in front of CLAN (LD_PRELOAD), which may not see all calls",
-                           said ? "" : "not used enough yet, or ", under[0], printable(processes.of(under[0]).in_front))
+                           said ? "" : "not used enough yet, or ", under[0],
+                           printable(processes.of(under[0]).in_front))
              : "";
 }
 
@@ -170,11 +175,13 @@ std::string why_not_moved(const Connection& connection, Processes& processes) {
   return !lacks.empty() ? lacks : why_kept(connection, processes);
 }
 
-std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection, Processes& processes) {
+std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection,
+                       Processes& processes) {
   std::string why = lacks_clan(connection, processes);
   if (!why.empty()) return why;
   const Told told = told_by(pages, connection, processes);
-  const bool of_users = told.most && (told.most->reason.why == Why::kOtherUser || told.most->reason.why == Why::kUnmappedUser);
+  const bool of_users =
+      told.most && (told.most->reason.why == Why::kOtherUser || told.most->reason.why == Why::kUnmappedUser);
   // Their numbers are known here only.
   if (told.most && !of_users && !reasons::is_weak(told.most->reason.why)) return text_of(*told.most);
   why = why_kept(connection, processes);
