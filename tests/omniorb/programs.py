@@ -239,49 +239,27 @@ def events(stage):
     by_clan(consumer_err.read_text(), supplier_err.read_text(), err.read_text())
 
 
-TANGO_CLIENT = """
-import sys, tango, numpy
-d = tango.DeviceProxy("tango://127.0.0.1:%s/a/b/c#dbase=no" % sys.argv[1])
-assert d.ping() >= 0
-assert d.command_inout("DevDouble", 2.5) == 2.5
-assert d.command_inout("DevString", "a word") == "a word"
-assert list(d.command_inout("DevVarLongArray", list(range(1000)))) == list(range(1000))
-for name in d.get_attribute_list():
-    if name.endswith("wave") or name in ("no_value", "throw_exception"): continue
-    a = d.read_attribute(name)
-    assert a.has_failed is False, name
-for name, value in (("double_scalar", 1.25), ("long_scalar", 7), ("string_scalar", "x" * 1000)):
-    d.write_attribute(name, value)
-    assert d.read_attribute(name).w_value == value, name
-large = numpy.arange(4000, dtype=numpy.float64)
-d.write_attribute("double_spectrum", large)
-assert (d.read_attribute("double_spectrum").w_value == large).all()
-image = numpy.arange(200 * 200, dtype=numpy.float64).reshape(200, 200)
-d.write_attribute("double_image", image)
-assert (d.read_attribute("double_image").w_value == image).all()
-try:
-    d.read_attribute("throw_exception")
-    raise SystemExit("no exception")
-except tango.DevFailed:
-    pass
-for _ in range(2000): d.ping()
-print("served", d.state())
-"""
-
-
 def tango(stage):
-    """TangoTest and PyTango, without a database: attributes of all types, commands, exceptions."""
-    program = find("/usr/lib/tango/TangoTest", "tango-test")
+    """TangoTest and PyTango, without a database: commands, attributes of all types and sizes, exceptions; events of a
+    device in Python. Stock, at either end alone, and over CLAN."""
+    find("/usr/lib/tango/TangoTest", "tango-test")
     if subprocess.run([PYTHON, "-c", "import tango, numpy"], capture_output=True, check=False).returncode != 0:
         raise Skip("python3-tango is not installed")
-    port = free_port()
-    _, out, err = stage.start(program, "t1", "-nodb", "-dlist", "a/b/c", "-ORBendPoint", f"giop:tcp:127.0.0.1:{port}")
-    stage.wait_for(out, "Ready to accept request")
-    done = stage.run(PYTHON, "-c", TANGO_CLIENT, port)
-    require("served" in done.stdout, done.stdout)
-    by_clan(done.stderr, err.read_text())
-    done = stage.run(PYTHON, "-c", TANGO_CLIENT, port, under=False)
-    require("served" in done.stdout, done.stdout)
+    here = Path(__file__).resolve().parent
+    servers = (("/usr/lib/tango/TangoTest", "t1"), (PYTHON, here / "tango_device.py", "t1"))
+    for (server, client) in ((True, True), (True, False), (False, True), (False, False)):
+        for number, words in enumerate(servers):
+            port = free_port()
+            process, out, err = stage.start(*words, "-nodb", "-dlist", "a/b/c", "-ORBendPoint", f"giop:tcp:127.0.0.1:{port}",
+                                            under=server)
+            stage.wait_for(out, "Ready to accept request", 60)
+            done = stage.run(PYTHON, here / "tango_client.py", ("device", "events")[number], port, under=client, timeout=150)
+            require("served" in done.stdout, done.stdout + done.stderr)
+            if server and client:
+                by_clan(done.stderr, err.read_text())
+            else:
+                require(BY_CLAN not in done.stderr and COMES_BY_CLAN not in err.read_text(), done.stderr)
+            process.terminate()
 
 
 def stat(stage):
