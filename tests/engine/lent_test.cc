@@ -59,6 +59,9 @@ struct Way {
   const char* name;
 };
 
+// Its bytes would be those of an address.
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
 class LentBytes : public testing::TestWithParam<Way> {
  protected:
   StreamPair pair_{options(GetParam().mode, GetParam().client_copies),
