@@ -231,7 +231,8 @@ void Stream::unregister() { core_->connection().unbind(); }
 
 PeerInfo Stream::peer() const {
   nic::Link& link = core_->connection().link();
-  return {link.remote_node(), link.remote_pid(), link.remote_uid(), link.capabilities().name};
+  return {link.remote_node(), link.remote_pid(), link.remote_uid(), link.capabilities().name,
+          link.remote_address()};
 }
 
 Listener::Listener(std::shared_ptr<engine::ListenerCore> core) : core_(std::move(core)) {}

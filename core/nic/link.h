@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/futex.h"
 #include "clan/cookie.h"
@@ -85,6 +86,8 @@ class Link {
   virtual NodeId remote_node() const = 0;
   virtual uid_t remote_uid() const = 0;
   virtual pid_t remote_pid() const = 0;
+  /// Of a peer on another host: its address, "HOST:PORT".
+  virtual std::string remote_address() const { return {}; }
   /// False once the peer is gone. What it wrote before stays readable in our own memory.
   virtual bool alive() const = 0;
   /// False for a link the peer has made and not used yet: it may drop it for one that we have made

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
 
 #include <clan/clock.h>
 #include <clan/log.h>
@@ -17,17 +20,53 @@ namespace {
 /// on a machine with ten times as much to do as it can take two seconds.
 constexpr std::int64_t kConnectMs = 5000;
 
-std::int64_t time_to_connect(const omni_time_t& deadline) {
-  if (!deadline) return kConnectMs;
+/// The same of another host, which answers or does not: it may have another key, or a wall before it.
+constexpr std::int64_t kConnectHostMs = 2000;
+constexpr std::uint64_t kSilenceNs = 30'000'000'000;  ///< a host that has not answered is not asked again
+constexpr std::size_t kMostSilent = 1024;
+
+std::int64_t time_to_connect(const omni_time_t& deadline, std::int64_t most) {
+  if (!deadline) return most;
   omni_time_t now;
   omni_thread::get_time(now);
   if (deadline <= now) return 0;
   const omni_time_t left = deadline - now;
   const std::int64_t ms = static_cast<std::int64_t>(left.s) * 1000 + left.ns / 1'000'000;
-  return std::clamp<std::int64_t>(ms / 2, 1, kConnectMs);
+  return std::clamp<std::int64_t>(ms / 2, 1, most);
+}
+
+/// Links that have not answered, and until when they are left alone.
+struct Silence {
+  std::mutex mutex;
+  std::map<std::string, std::uint64_t> until_ns;
+
+  bool holds(const std::string& link) {
+    std::lock_guard lock(mutex);
+    const auto found = until_ns.find(link);
+    return found != until_ns.end() && monotonic_ns() < found->second;
+  }
+  void begin(const std::string& link) {
+    std::lock_guard lock(mutex);
+    if (until_ns.size() >= kMostSilent) until_ns.clear();
+    until_ns[link] = monotonic_ns() + kSilenceNs;
+  }
+};
+Silence& silence() {
+  static Silence* const silence = new Silence;
+  return *silence;
 }
 
 }  // namespace
+
+bool rules_allow(omni::transportRules& rules, const std::string& host) {
+  CORBA::StringSeq actions;
+  CORBA::ULong priority;
+  if (!rules.match((std::string(kPrefix) + host + ":1").c_str(), actions, priority)) return false;
+  for (CORBA::ULong i = 0; i < actions.length() && std::strcmp(actions[i], "none") != 0; ++i) {
+    if (std::strcmp(actions[i], "clan") == 0) return true;
+  }
+  return false;
+}
 
 omni::giopAddress* Address::duplicate(const char* host) const {
   Name other = name_;
@@ -37,15 +76,20 @@ omni::giopAddress* Address::duplicate(const char* host) const {
 
 omni::giopActiveConnection* Address::Connect(const omni_time_t& deadline, _CORBA_ULong,
                                              _CORBA_Boolean& timed_out) const {
-  const std::int64_t ms = time_to_connect(deadline);
+  const bool remote = !name_.link.empty();
+  if (remote && silence().holds(name_.link)) return nullptr;
+  const std::int64_t ms = time_to_connect(deadline, remote ? kConnectHostMs : kConnectMs);
   if (ms == 0) {
     timed_out = 1;
     return nullptr;
   }
   if (name_.number == 0) return nullptr;
   std::string service = service_name(name_.word);
-  uid_t uid = name_.uid;
-  if (name_.word.empty()) {
+  std::int64_t uid = name_.uid;
+  if (remote) {
+    service = "udp:" + name_.link + "/" + service;
+    uid = -1;  // whoever has the key counts as this user
+  } else if (name_.word.empty()) {
     const auto socket = find_listening_socket(name_.host, name_.number);
     if (!socket) return nullptr;
     service = port_service_name(socket->port, socket->inode);
@@ -55,6 +99,7 @@ omni::giopActiveConnection* Address::Connect(const omni_time_t& deadline, _CORBA
   if (!node) return nullptr;
   auto stream = Stream::connect((*node)->context(), service, ms, uid);
   if (!stream) {
+    if (remote && stream.error().err == ETIMEDOUT) silence().begin(name_.link);
     // Nobody has promised that there is CLAN behind a port.
     const bool expected = name_.word.empty() && stream.error().err == ECONNREFUSED;
     CLAN_LOG_AT(expected ? LogLevel::kDebug : LogLevel::kInfo, "%s: %s; trying the object's other addresses",
@@ -62,7 +107,8 @@ omni::giopActiveConnection* Address::Connect(const omni_time_t& deadline, _CORBA
     return nullptr;
   }
   auto channel = std::make_shared<Channel>(*node, std::move(*stream), true);
-  CLAN_INFO("CORBA calls to process %d go by CLAN (%s)", static_cast<int>(channel->peer().pid), text_.c_str());
+  CLAN_INFO("CORBA calls to process %d go by CLAN, %s (%s)", static_cast<int>(channel->peer().pid), channel->peer().path,
+            text_.c_str());
   return new ActiveConnection(*node, std::move(channel), passing_address(), text_);
 }
 

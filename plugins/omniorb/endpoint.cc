@@ -137,9 +137,13 @@ void Endpoint::offer(std::uint16_t port, std::uint64_t inode) {
 
 omni::giopConnection* Endpoint::made(Stream stream) {
   auto channel = std::make_shared<Channel>(node_, std::move(stream), false);
-  auto* connection = new Connection(channel, text_, passing_address());
+  // Rules of servers look at the host that a call comes from.
+  const std::string& remote = channel->peer().address;
+  auto* connection =
+      new Connection(channel, text_, remote.empty() ? passing_address() : std::string(kPrefix) + remote);
   (void)channel->watch_by(watcher_, connection);  // else it is not selectable: the ORB closes it if it has to be
-  CLAN_INFO("CORBA calls of process %d come by CLAN (%s)", static_cast<int>(channel->peer().pid), text_.c_str());
+  CLAN_INFO("CORBA calls of process %d come by CLAN, %s (%s)", static_cast<int>(channel->peer().pid),
+            channel->peer().path, connection->peeraddress());
   return connection;
 }
 

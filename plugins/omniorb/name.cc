@@ -1,5 +1,6 @@
 #include "name.h"
 
+#include <arpa/inet.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,7 +55,9 @@ Numbers& numbers() {
 bool give_number(Name* name) {
   std::lock_guard lock(numbers().mutex);
   auto& names = numbers().names;
-  const auto same = [&](const Name& other) { return other.uid == name->uid && other.word == name->word; };
+  const auto same = [&](const Name& other) {
+    return other.uid == name->uid && other.word == name->word && other.link == name->link;
+  };
   const auto found = std::find_if(names.begin(), names.end(), same);
   if (found == names.end() && names.size() == 65535) return false;
   name->number = static_cast<std::uint16_t>(found - names.begin() + 1);
@@ -62,39 +65,59 @@ bool give_number(Name* name) {
   return true;
 }
 
+/// What has this number in this process, nothing if that is not of this host.
+std::optional<Name> numbered(std::uint16_t number, std::string_view host) {
+  std::lock_guard lock(numbers().mutex);
+  const auto& names = numbers().names;
+  if (number == 0 || number > names.size() || host_of(names[number - 1].link) != host) return std::nullopt;
+  return names[number - 1];
+}
+
 }  // namespace
+
+std::string_view host_of(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return {};
+  const std::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') return host.substr(1, host.size() - 2);
+  return host;
+}
+
+bool is_numeric(std::string_view host) {
+  in6_addr address;
+  const std::string text(host);
+  return ::inet_pton(AF_INET, text.c_str(), &address) == 1 || ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
 
 std::string Name::address() const {
   const std::string end = std::to_string(number);
-  if (host.empty()) return std::string(kPrefix) + std::string(kNumbered) + end;
-  return std::string(kPrefix) + (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" + end;
+  const std::string where = link.empty() ? host : std::string(host_of(link));
+  if (where.empty()) return std::string(kPrefix) + std::string(kNumbered) + end;
+  return std::string(kPrefix) + (where.find(':') != std::string::npos ? "[" + where + "]" : where) + ":" + end;
 }
 
-std::optional<Name> Name::of_text(std::string_view text) {
+std::optional<Name> Name::of_text(std::string_view text, std::string_view link) {
   const std::size_t dash = text.find('-');
   if (dash == std::string_view::npos) return std::nullopt;
   const auto uid = parse_number<uid_t>(text.substr(0, dash));
   Name out;
   out.word = text.substr(dash + 1);
   if (!uid || !good_word(out.word)) return std::nullopt;
+  const bool good_link = is_numeric(host_of(link)) && parse_number<std::uint16_t>(link.substr(link.rfind(':') + 1));
+  if (!link.empty() && !good_link) return std::nullopt;
   out.uid = *uid;
+  out.link = link;
   if (!give_number(&out)) return std::nullopt;
   return out;
 }
 
 std::optional<Name> Name::of_address(std::string_view text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-  const auto value = parse_number<std::uint16_t>(text.substr(colon + 1));
-  if (!value) return std::nullopt;
+  const std::string_view where = host_of(text);
+  const auto value = parse_number<std::uint16_t>(text.substr(text.rfind(':') + 1));
+  if (where.empty() || !value) return std::nullopt;
   Name out;
-  if (text.substr(0, kNumbered.size()) == kNumbered) {
-    std::lock_guard lock(numbers().mutex);
-    const auto& names = numbers().names;
-    return *value > 0 && *value <= names.size() ? names[*value - 1] : out;
-  }
-  std::string_view where = text.substr(0, colon);
-  if (where.size() > 2 && where.front() == '[' && where.back() == ']') where = where.substr(1, where.size() - 2);
+  if (text.substr(0, kNumbered.size()) == kNumbered) return numbered(*value, {}).value_or(out);
+  if (auto remote = numbered(*value, where)) return remote;
   out.host = where;
   out.number = *value;
   return out;

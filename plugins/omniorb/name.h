@@ -6,6 +6,7 @@
 //
 //     giop:clan:<host>:<port>                     whoever listens at this TCP port of this host, if it has an endpoint
 //     giop:clan:[::ffff:127.0.0.1]:<number>       a named endpoint; rules take it for 127.0.0.1
+//     giop:clan:<host>:<number>                   one of another host, by the UDP link; rules see that host
 //
 #pragma once
 
@@ -21,16 +22,23 @@ namespace clan::orb {
 constexpr std::string_view kPrefix = "giop:clan:";
 constexpr std::string_view kThisHost = "127.0.0.1";
 
+/// Of "HOST:PORT" or "[HOST]:PORT": the host, without brackets. Empty: it is neither.
+std::string_view host_of(std::string_view text);
+/// An address of IPv4 or IPv6, which nobody has to ask a name service for.
+bool is_numeric(std::string_view host);
+
 struct Name {
   uid_t uid = 0;
   std::string word;           ///< of an endpoint: service "giop.<word>" of that user; empty: by port
+  std::string link;           ///< on another host: "HOST:PORT" of its UDP link, the host numeric
   std::string host;           ///< by port: numeric, one of this machine's
   std::uint16_t number = 0;   ///< the port, or what stands for the word in this process; 0: nothing known by it
 
   std::string address() const;
   /// In references: <uid>-<word>.
   std::string text() const { return std::to_string(uid) + "-" + word; }
-  static std::optional<Name> of_text(std::string_view text);
+  /// `link`: of a reference from another host.
+  static std::optional<Name> of_text(std::string_view text, std::string_view link = {});
   /// What follows "giop:clan:" in an address.
   static std::optional<Name> of_address(std::string_view text);
   /// What follows "giop:clan:" in the description of an endpoint: nothing, or a word.

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include <clan/log.h>
-#include <clan/settings.h>
 
 #include "active.h"
 
@@ -21,11 +20,11 @@ struct Holder {
 // Never deleted: threads of the ORB may outlive static destructors.
 Holder* holder = new Holder;
 
-/// CLAN_UIDS and CLAN_DISABLE, as everywhere: what cannot be understood keeps all calls off CLAN.
+/// CLAN_UIDS, CLAN_DISABLE, CLAN_KEY and CLAN_NETWORK_MODE, as everywhere: what cannot be understood keeps all calls off CLAN.
 const Settings& settings() {
   static const Settings read = [] {
     Settings settings;
-    for (const char* name : {"CLAN_DISABLE", "CLAN_UIDS"}) {
+    for (const char* name : {"CLAN_DISABLE", "CLAN_UIDS", "CLAN_KEY", "CLAN_NETWORK_MODE"}) {
       const char* value = std::getenv(name);
       SettingFault fault;
       if (value == nullptr || *value == '\0' || take_setting(name, value, &settings, &fault)) continue;
@@ -42,6 +41,11 @@ Result<Context> make_context() {
   if (options().spin_us == 0) made.wait.mode = WaitOptions::Mode::kSleep;
   made.ring_bytes = options().ring_bytes;
   made.allow_uids.assign(settings().uids, settings().uids + settings().uid_count);
+  made.network = network_options();
+  auto context = Context::create(made);
+  if (context.ok() || !made.network.enabled) return context;
+  CLAN_WARN("CORBA calls to other hosts go without CLAN: %s", context.error().message().c_str());
+  made.network.enabled = false;
   return Context::create(made);
 }
 
@@ -52,6 +56,18 @@ std::atomic<std::uint32_t> Node::generation_{0};
 Options& options() {
   static Options options;
   return options;
+}
+
+NetworkOptions network_options() {
+  NetworkOptions network = settings().network_options();
+  const NetworkOptions asked = options().link.network_options();
+  if (!asked.enabled) return network;
+  // References name the port of the link: an ORB needs no directory, and does not take its port from others.
+  if (!network.enabled) network.directory_port = 0;
+  network.enabled = true;
+  if (!asked.key_file.empty()) network.key_file = asked.key_file;
+  if (options().link.names_network_mode) network.mode = asked.mode;
+  return network;
 }
 
 bool disabled() { return settings().disable; }

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include <clan/context.h>
+#include <clan/settings.h>
 
 #include "traffic.h"
 
@@ -24,8 +25,12 @@ struct Options {
   bool add_endpoint = false;        ///< add giop:clan: to the endpoints of a server
   std::uint32_t spin_us = WaitOptions{}.max_spin_us;      ///< how long a thread waits awake, at most
   std::uint32_t ring_bytes = 512 * 1024;
+  Settings link;  ///< key_file and network_mode, where an option names them
 };
 Options& options();
+
+/// Other hosts, as the settings and the options want it.
+NetworkOptions network_options();
 
 /// CLAN_DISABLE=1: no endpoint, no address, nothing.
 bool disabled();

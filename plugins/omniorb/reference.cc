@@ -1,7 +1,11 @@
 #include "reference.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <climits>
 #include <cstring>
 #include <memory>
@@ -18,7 +22,8 @@
 namespace clan::orb {
 namespace {
 
-constexpr CORBA::ULong kVersion = 1;
+constexpr CORBA::ULong kVersion = 2;  ///< 1: without links to other hosts
+constexpr CORBA::ULong kMostLinks = 8;
 
 struct Published {
   std::mutex mutex;
@@ -31,12 +36,45 @@ Published& published() {
 
 // --- ours ------------------------------------------------------------------------------------------
 
+/// The rules of a server, for another host of this one's network: the address beside ours. A call that they refuse is
+/// lost, so a link that they refuse is not named.
+bool neighbours_allowed(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> address{};
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const bool v6 = host.find(':') != std::string::npos;
+  if (::inet_pton(v6 ? AF_INET6 : AF_INET, host.c_str(), address.data()) != 1) return false;
+  address[v6 ? 15 : 3] ^= 1;
+  ::inet_ntop(v6 ? AF_INET6 : AF_INET, address.data(), text.data(), text.size());
+  return rules_allow(omni::transportRules::serverRules(), v6 ? "[" + std::string(text.data()) + "]" : text.data());
+}
+
+/// Where other hosts reach this process by UDP: at the host by which they would reach it by TCP, if that is a number
+/// and not of this machine alone. Empty: they do not.
+std::string own_link(const char* tcp_host) {
+  const auto node = network_options().enabled ? Node::get() : Result<std::shared_ptr<Node>>(nullptr);
+  const std::uint16_t port = node.ok() && *node ? (*node)->context().network_port() : 0;
+  if (port == 0 || tcp_host == nullptr) return {};
+  std::string host = tcp_host;
+  if (!is_numeric(host)) {  // a name, which rules would have to look up
+    const auto* interfaces = omni::giopTransportImpl::getInterfaceAddress("giop:tcp");
+    const bool any = interfaces != nullptr && !interfaces->empty();
+    host = any ? (*interfaces)[0] : "";
+  }
+  if (!is_numeric(host) || host.compare(0, 4, "127.") == 0 || host == "::1" || !neighbours_allowed(host)) {
+    return {};
+  }
+  return (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
 void add_component(IIOP::ProfileBody& profile, const Name& name) {
   cdrEncapsulationStream stream(CORBA::ULong(0), CORBA::Boolean(1));
   kVersion >>= stream;
   const CORBA::ULongLong host = host_id();
   host >>= stream;
   stream.marshalRawString(name.text().c_str());
+  const std::string link = own_link(profile.address.host);
+  CORBA::ULong(!link.empty()) >>= stream;
+  if (!link.empty()) stream.marshalRawString(("udp:" + link).c_str());
   IOP::TaggedComponent& component = omniIOR::newIIOPtaggedComponent(profile.components);
   component.tag = kComponentTag;
   stream.setOctetSeq(component.component_data);
@@ -94,6 +132,19 @@ std::string this_machine(const char* host) {
   return {};
 }
 
+/// Of a reference from another host: the addresses of the links that it names, as far as this process has such.
+void add_links(omni::omniInterceptors::decodeIOR_T::info_T& info, cdrEncapsulationStream& stream, const char* text) {
+  CORBA::ULong count;
+  count <<= stream;
+  for (CORBA::ULong i = 0; i < std::min(count, kMostLinks); ++i) {
+    const CORBA::String_var link = stream.unmarshalRawString();
+    if (std::strncmp(link.in(), "udp:", 4) != 0) continue;
+    if (const auto name = Name::of_text(text, link.in() + 4)) {
+      info.ior.getIORInfo()->addresses().push_back(new Address(*name));
+    }
+  }
+}
+
 /// True if the reference has CLAN's components; their addresses on this host are added.
 bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
   const auto& components = info.iiop.components;
@@ -109,8 +160,13 @@ bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
       version <<= stream;
       host <<= stream;
       const CORBA::String_var text = stream.unmarshalRawString();
+      if (version == 0) continue;
+      if (host != host_id()) {
+        if (version > 1 && network_options().enabled) add_links(info, stream, text.in());
+        continue;
+      }
       const auto name = Name::of_text(text.in());
-      if (version == 0 || host != host_id() || !name) continue;
+      if (!name) continue;
       info.ior.getIORInfo()->addresses().push_back(new Address(*name));
     } catch (...) {
       CLAN_INFO("a reference has a malformed CLAN component; it is ignored");

@@ -61,6 +61,7 @@ TrafficEntry::TrafficEntry(Traffic& traffic, const PeerInfo& peer, bool client)
   ::clock_gettime(CLOCK_REALTIME, &now);
   row_->peer_pid = static_cast<std::uint32_t>(peer.pid);
   row_->peer_uid = peer.uid;
+  row_->remote = peer.address.empty() ? 0 : 1;
   row_->created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
   for (auto* counter : {&row_->bytes_out, &row_->bytes_in, &row_->messages_out, &row_->messages_in}) *counter = 0;
   row_->role = client ? 1 : 2;

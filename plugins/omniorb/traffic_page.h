@@ -28,7 +28,7 @@ struct TrafficRow {
   std::atomic<std::uint32_t> role;  ///< 0: free; 1: client; 2: server
   std::uint32_t peer_pid;
   std::uint32_t peer_uid;
-  std::uint32_t reserved;
+  std::uint32_t remote;                    ///< 1: by UDP, the peer is on another host
   std::uint64_t created_ns;                ///< CLOCK_REALTIME
   std::atomic<std::uint64_t> bytes_out;
   std::atomic<std::uint64_t> bytes_in;

@@ -100,6 +100,26 @@ class RingBytes final : public orbOptions::Handler {
   void dump(orbOptions::sequenceString& result) override { orbOptions::addKVULong(key(), options().ring_bytes, result); }
 };
 
+/// The two of the link to other hosts: what the settings of the same meaning take.
+class LinkOption final : public orbOptions::Handler {
+ public:
+  LinkOption(const char* key, const char* setting, const char* usage, const char* arguments)
+      : Handler(key, usage, 1, arguments), setting_(setting) {}
+  void visit(const char* value, orbOptions::Source) override {
+    SettingFault fault;
+    value_ = value;
+    if (!take_setting(setting_, value, &options().link, &fault)) {
+      fault_ = fault.text;
+      throw orbOptions::BadParam(key(), value, fault_.c_str());
+    }
+  }
+  void dump(orbOptions::sequenceString& result) override { orbOptions::addKVString(key(), value_.c_str(), result); }
+
+ private:
+  const char* const setting_;
+  std::string value_, fault_;  ///< the ORB keeps the text of the fault
+};
+
 // --- the beginning and the end of an ORB -------------------------------------------------------------
 
 class EveryAddress final : public transportRules::Rule {
@@ -131,13 +151,7 @@ void prepare_rules(transportRules& rules, const char* option) {
 
 /// False, and said, if rules keep processes of this host from using us.
 bool allowed(transportRules& rules, const char* option) {
-  CORBA::StringSeq actions;
-  CORBA::ULong priority;
-  if (rules.match("giop:clan:127.0.0.1:1", actions, priority)) {
-    for (CORBA::ULong i = 0; i < actions.length() && std::strcmp(actions[i], "none") != 0; ++i) {
-      if (std::strcmp(actions[i], "clan") == 0) return true;
-    }
-  }
+  if (rules_allow(rules, std::string(kThisHost))) return true;
   CLAN_INFO("%s does not name clan: no CORBA call goes by CLAN; \"* clan,unix,ssl,tcp\" would do", option);
   return false;
 }
@@ -179,6 +193,11 @@ struct Parts {
   AddEndpoint add_endpoint;
   SpinTime spin_time;
   RingBytes ring_bytes;
+  LinkOption key{"clanKey", "CLAN_KEY", "clanKey = file with the key of hosts that call each other by UDP",
+                 "-ORBclanKey < file >"};
+  LinkOption network_mode{"clanNetworkMode", "CLAN_NETWORK_MODE",
+                          "clanNetworkMode = encrypt (the default), integrity or off: calls between hosts",
+                          "-ORBclanNetworkMode < encrypt | integrity | off >"};
   Module module;
 };
 
@@ -197,6 +216,8 @@ struct Parts {
   registry.registerHandler(parts->add_endpoint);
   registry.registerHandler(parts->spin_time);
   registry.registerHandler(parts->ring_bytes);
+  registry.registerHandler(parts->key);
+  registry.registerHandler(parts->network_mode);
   omni::omniInitialiser::install(&parts->module);
 }
 

@@ -176,6 +176,62 @@ TEST(Failure, AServerThatShutsDownInGoodOrderIsTransient) {
   EXPECT_THROW(server->null_call(), CORBA::TRANSIENT);
 }
 
+// Of a client that makes one call and stays: by which path it went, or what came of it.
+Process stay(const std::string& reference) {
+  return Process({program("omniorb-suite-call"), reference, "600", "-ORBclientCallTimeOutPeriod", "3000"},
+                 {"LD_PRELOAD=" SUITE_PRELOAD});
+}
+
+// More clients than it has descriptors for. Over TCP they wait in the kernel until their time is over.
+TEST(FullServer, ServesThoseItHasRefusesOthersAsOverTcpAndTakesThemWhenThereIsRoom) {
+  if (::access("/usr/bin/prlimit", X_OK) != 0) GTEST_SKIP() << "prlimit is not installed";
+  Process process({"/usr/bin/prlimit", "--nofile=48", program("omniorb-suite-server"), "-ORBendPoint", "giop:tcp:127.0.0.1:"},
+                  {"LD_PRELOAD=" SUITE_PRELOAD, "ORBclanEndPoint=1"});
+  const std::string reference = process.line();
+  Orb orb;
+  Suite::Server_var server = orb.server(reference);
+  server->null_call();
+  EXPECT_PATH();
+  int refused = 0;
+  {
+    std::vector<Process> others;
+    for (int i = 0; i < 60 && refused < 2; ++i) {
+      others.push_back(stay(reference));
+      const std::string outcome = others.back().line();
+      if (outcome.substr(0, 5) == "giop:") continue;
+      ++refused;
+      EXPECT_TRUE(outcome == "TRANSIENT" || outcome == "TIMEOUT" || outcome == "COMM_FAILURE") << outcome;
+    }
+    EXPECT_EQ(refused, 2);
+    server->null_call();
+    EXPECT_PATH();
+  }
+  std::string outcome;
+  for (int i = 0; i < 10 && outcome.substr(0, 5) != "giop:"; ++i) outcome = stay(reference).line();
+  EXPECT_EQ(outcome.substr(0, 5), "giop:") << outcome;
+  server->null_call();
+  EXPECT_PATH();
+}
+
+// No memory for one more ring, but for a socket and a thread.
+TEST(FullServer, WithoutMemoryForARingTakesTheCallsByTcp) {
+  if (stock()) GTEST_SKIP() << "TCP has no rings";
+  if (::access("/usr/bin/prlimit", X_OK) != 0) GTEST_SKIP() << "prlimit is not installed";
+  Process process({"/usr/bin/prlimit", "--as=1000000000", program("omniorb-suite-server"), "-ORBendPoint",
+                   "giop:tcp:127.0.0.1:", "-ORBclanRingBytes", "67108864"},
+                  {"LD_PRELOAD=" SUITE_PRELOAD, "ORBclanEndPoint=1", "MALLOC_ARENA_MAX=1"});
+  const std::string reference = process.line();
+  std::vector<Process> clients;
+  std::string outcome = "giop:clan:";
+  int by_clan = -1;
+  for (; by_clan < 40 && outcome.substr(0, 10) == "giop:clan:"; ++by_clan) {
+    clients.push_back(stay(reference));
+    outcome = clients.back().line();
+  }
+  EXPECT_GT(by_clan, 0);
+  EXPECT_EQ(outcome.substr(0, 9), "giop:tcp:") << outcome << " after " << by_clan;
+}
+
 TEST(Orbs, BeginAgainAfterTheirEndOnBothSides) {
   Process process = start_server({}, {"SERVE_TWICE=1"});
   for (int round = 0; round < 2; ++round) {

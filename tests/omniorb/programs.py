@@ -79,19 +79,19 @@ class Stage:
     def command(self, arguments, under):
         return [self.clan, "run", "--with", "orb", "--log", "info", *map(str, arguments)] if under else list(map(str, arguments))
 
-    def run(self, *arguments, under=True, env=None, wrong=False, timeout=60):
-        done = subprocess.run(self.command(arguments, under), capture_output=True, text=True, timeout=timeout,
+    def run(self, *arguments, under=True, env=None, wrong=False, timeout=60, inside=()):
+        done = subprocess.run([*inside, *self.command(arguments, under)], capture_output=True, text=True, timeout=timeout,
                               stdin=subprocess.DEVNULL, env=self.environment(env), cwd=self.directory, check=False)
         require(wrong or done.returncode == 0, f"{arguments[0]} ended with {done.returncode}: {done.stdout[-500:]} "
                 f"{done.stderr[-1500:]}")
         return done
 
-    def start(self, *arguments, under=True, env=None):
-        """A process, and the files of its output."""
+    def start(self, *arguments, under=True, env=None, inside=()):
+        """A process, and the files of its output. `inside`: words before the command, of another host's."""
         self.count += 1
         out, err = (self.directory / f"{self.count}.{kind}" for kind in ("out", "err"))
         with open(out, "wb") as o, open(err, "wb") as e:
-            process = subprocess.Popen(self.command(arguments, under), stdin=subprocess.DEVNULL, stdout=o, stderr=e,
+            process = subprocess.Popen([*inside, *self.command(arguments, under)], stdin=subprocess.DEVNULL, stdout=o, stderr=e,
                                        env=self.environment(env), cwd=self.directory, start_new_session=True)
         self.running.append(process)
         return process, out, err
@@ -239,49 +239,27 @@ def events(stage):
     by_clan(consumer_err.read_text(), supplier_err.read_text(), err.read_text())
 
 
-TANGO_CLIENT = """
-import sys, tango, numpy
-d = tango.DeviceProxy("tango://127.0.0.1:%s/a/b/c#dbase=no" % sys.argv[1])
-assert d.ping() >= 0
-assert d.command_inout("DevDouble", 2.5) == 2.5
-assert d.command_inout("DevString", "a word") == "a word"
-assert list(d.command_inout("DevVarLongArray", list(range(1000)))) == list(range(1000))
-for name in d.get_attribute_list():
-    if name.endswith("wave") or name in ("no_value", "throw_exception"): continue
-    a = d.read_attribute(name)
-    assert a.has_failed is False, name
-for name, value in (("double_scalar", 1.25), ("long_scalar", 7), ("string_scalar", "x" * 1000)):
-    d.write_attribute(name, value)
-    assert d.read_attribute(name).w_value == value, name
-large = numpy.arange(4000, dtype=numpy.float64)
-d.write_attribute("double_spectrum", large)
-assert (d.read_attribute("double_spectrum").w_value == large).all()
-image = numpy.arange(200 * 200, dtype=numpy.float64).reshape(200, 200)
-d.write_attribute("double_image", image)
-assert (d.read_attribute("double_image").w_value == image).all()
-try:
-    d.read_attribute("throw_exception")
-    raise SystemExit("no exception")
-except tango.DevFailed:
-    pass
-for _ in range(2000): d.ping()
-print("served", d.state())
-"""
-
-
 def tango(stage):
-    """TangoTest and PyTango, without a database: attributes of all types, commands, exceptions."""
-    program = find("/usr/lib/tango/TangoTest", "tango-test")
+    """TangoTest and PyTango, without a database: commands, attributes of all types and sizes, exceptions; events of a
+    device in Python. Stock, at either end alone, and over CLAN."""
+    find("/usr/lib/tango/TangoTest", "tango-test")
     if subprocess.run([PYTHON, "-c", "import tango, numpy"], capture_output=True, check=False).returncode != 0:
         raise Skip("python3-tango is not installed")
-    port = free_port()
-    _, out, err = stage.start(program, "t1", "-nodb", "-dlist", "a/b/c", "-ORBendPoint", f"giop:tcp:127.0.0.1:{port}")
-    stage.wait_for(out, "Ready to accept request")
-    done = stage.run(PYTHON, "-c", TANGO_CLIENT, port)
-    require("served" in done.stdout, done.stdout)
-    by_clan(done.stderr, err.read_text())
-    done = stage.run(PYTHON, "-c", TANGO_CLIENT, port, under=False)
-    require("served" in done.stdout, done.stdout)
+    here = Path(__file__).resolve().parent
+    servers = (("/usr/lib/tango/TangoTest", "t1"), (PYTHON, here / "tango_device.py", "t1"))
+    for (server, client) in ((True, True), (True, False), (False, True), (False, False)):
+        for number, words in enumerate(servers):
+            port = free_port()
+            process, out, err = stage.start(*words, "-nodb", "-dlist", "a/b/c", "-ORBendPoint", f"giop:tcp:127.0.0.1:{port}",
+                                            under=server)
+            stage.wait_for(out, "Ready to accept request", 60)
+            done = stage.run(PYTHON, here / "tango_client.py", ("device", "events")[number], port, under=client, timeout=150)
+            require("served" in done.stdout, done.stdout + done.stderr)
+            if server and client:
+                by_clan(done.stderr, err.read_text())
+            else:
+                require(BY_CLAN not in done.stderr and COMES_BY_CLAN not in err.read_text(), done.stderr)
+            process.terminate()
 
 
 def stat(stage):
@@ -393,7 +371,7 @@ def calls(stage):
 ALL = {f.__name__: f for f in (echo, rules, callbacks, data, names, events, tango, stat, refusal, ssl, unchanged, users, calls)}
 
 
-def main():
+def main(tests=ALL):
     parser = argparse.ArgumentParser()
     parser.add_argument("--clan")
     parser.add_argument("--programs", default="")
@@ -401,13 +379,13 @@ def main():
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     if arguments.list:
-        print("\n".join(ALL))
+        print("\n".join(tests))
         return 0
     status = 0
     for name in arguments.names:
         stage = Stage(str(Path(arguments.clan).resolve()), Path(arguments.programs).resolve())
         try:
-            ALL[name](stage)
+            tests[name](stage)
             print(f"{name}: well")
         except Skip as skip:
             print(f"{name}: skipped: {skip}")

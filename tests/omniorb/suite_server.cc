@@ -211,7 +211,10 @@ int serve(int argc, char** argv) {
   manager->activate();
   CORBA::String_var text = orb->object_to_string(self);
   std::cout << text.in() << std::endl;
-  orb->run();
+  try {
+    orb->run();
+  } catch (const CORBA::BAD_INV_ORDER&) {  // a client that has read the reference may have ended the ORB already
+  }
   orb->destroy();
   return 0;
 }

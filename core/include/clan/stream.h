@@ -37,6 +37,7 @@ struct PeerInfo {
   pid_t pid = 0;
   uid_t uid = 0;
   const char* path = "";  ///< "shm", "udp"
+  std::string address;    ///< on another host: "HOST:PORT"
 };
 
 class CLAN_EXPORT Stream {

@@ -48,6 +48,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   NodeId remote_node() const override { return {peer_.node}; }
   uid_t remote_uid() const override;
   pid_t remote_pid() const override { return static_cast<pid_t>(peer_.pid); }
+  std::string remote_address() const override { return report().address; }
   // PAIR udp_link.alive: what the peer wrote before it went is visible
   bool alive() const override { return alive_.load(std::memory_order_acquire); }
   Result<nic::RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) override;

@@ -28,11 +28,11 @@ Connection describe(const OrbRow& row) {
   // The same process may have many: the number of the row tells them apart.
   connection.id = {row.table.first, row.table.second * 65536 + row.number, row.created_ns};
   connection.in_pipe = connection.corba = true;
-  connection.path = "shm";
+  connection.path = row.remote ? "udp" : "shm";
   connection.why = "CORBA";
   const int mine = row.client ? 0 : 1;
   connection.ends[mine].processes = {row.pid};
-  connection.ends[1 - mine].processes = {row.peer};
+  if (!row.remote) connection.ends[1 - mine].processes = {row.peer};
   for (const int end : {0, 1}) {
     connection.ends[end].bytes = row.bytes[end == mine ? 0 : 1];
     connection.ends[end].messages = row.messages[end == mine ? 0 : 1];

@@ -37,6 +37,7 @@ std::vector<OrbRow> read_table(pid_t holder, const std::string& link, const std:
                      .pid = holder,
                      .peer = static_cast<pid_t>(row.peer_pid),
                      .client = role == 1,
+                     .remote = row.remote == 1,
                      .bytes = {row.bytes_out.load(), row.bytes_in.load()},
                      .messages = {row.messages_out.load(), row.messages_in.load()}});
     }
@@ -59,7 +60,8 @@ std::vector<OrbRow> read_orb_tables(const std::map<std::pair<dev_t, ino_t>, OrbT
   }
   // Each connection stands in both tables: the client's row is shown, or the server's where that cannot be read.
   for (const OrbRow& row : servers) {
-    if (std::find(readable.begin(), readable.end(), row.peer) == readable.end()) clients.push_back(row);
+    const bool shown = !row.remote && std::find(readable.begin(), readable.end(), row.peer) != readable.end();
+    if (!shown) clients.push_back(row);
   }
   return clients;
 }

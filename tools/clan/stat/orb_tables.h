@@ -25,6 +25,7 @@ struct OrbRow {
   pid_t pid = 0;
   pid_t peer = 0;
   bool client = false;
+  bool remote = false;  ///< `peer` is a process of another host
   std::uint64_t bytes[2] = {0, 0};
   std::uint64_t messages[2] = {0, 0};
 };
