@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 MAGIC = 0x31657069702D6E63
 VERSION = 4
@@ -364,7 +365,9 @@ def check_reasons(clan):
 
 
 WORDS, WORDS_SIZE, BUCKETS, WAYS = 64 * 1024, 128 * 1024, 1024, 8  # core/include/clan/reasons.h
-UNUSED, INQ = 1, 21
+REASONS = (Path(__file__).resolve().parents[2] / "core/include/clan/reasons.h").read_text()
+WHYS = re.findall(r"^  (k\w+),", REASONS.split("enum class Why")[1].split("};")[0], re.M)
+UNUSED, INQ = WHYS.index("kUnused"), WHYS.index("kInq")
 
 
 def check_words(clan):
