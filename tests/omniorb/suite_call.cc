@@ -1,8 +1,10 @@
 // One call to the server whose reference is the first argument; prints by which path it went, and stays connected for
 // as many seconds as the second says, behind as many further calls as the third says, of which -1 is as many as it takes
 // until they go another way: then it prints what they met with, and that way. A fourth: each carries so many bytes there
-// and back. Options of the ORB may stand anywhere. Not linked with the transport: it comes by LD_PRELOAD or not at all.
+// and back. A fifth: for at most so many seconds, and prints when each stretch of 200 calls began. Options of the ORB may stand anywhere. Not linked with the transport: it comes by LD_PRELOAD or not at all.
 #include <cstdio>
+#include <ctime>
+#include <vector>
 
 #include "server.h"
 
@@ -33,6 +35,25 @@ void call_until_moved(Suite::Server_ptr server, CORBA::ULong bytes) {
   std::printf("%s\n", suite::last_path().c_str());
 }
 
+double now() {
+  timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);  // no system call
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+void call_in_stretches(Suite::Server_ptr server, int calls, CORBA::ULong bytes, int seconds) {
+  constexpr int kStretch = 200;
+  std::vector<double> times;
+  times.reserve(static_cast<std::size_t>(calls) / kStretch + 1);
+  const double end = now() + seconds;
+  for (int i = 0; i < calls; ++i) {
+    if (i % kStretch == 0) times.push_back(now());
+    if (times.back() > end) break;
+    call(server, bytes);
+  }
+  for (const double time : times) std::printf("%.6f\n", time);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -52,7 +73,11 @@ int main(int argc, char** argv) {
     std::printf("%s\n", suite::last_path().c_str());
     std::fflush(stdout);
     const auto bytes = static_cast<CORBA::ULong>(number(3));
-    for (int i = number(2); i > 0; --i) call(server, bytes);
+    if (number(4) > 0) {
+      call_in_stretches(server, number(2), bytes, number(4));
+    } else {
+      for (int i = number(2); i > 0; --i) call(server, bytes);
+    }
     if (number(2) < 0) call_until_moved(server, bytes);
     ::sleep(static_cast<unsigned>(number(1)));
     return 0;

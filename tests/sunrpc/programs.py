@@ -8,7 +8,6 @@ that a call makes no system call, setpriv that users are kept apart.
 SERVER, CLIENT: sunrpc-server and sunrpc-client; TESTS: test_sunrpc, of which those run here that need a rpcbind
 """
 
-import bisect
 import ctypes
 import json
 import os
@@ -19,6 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import system_calls  # noqa: E402, needs the path
 
 CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWUSER = 0x20000, 0x40000000, 0x10000000
 PROGRAM = 0x2fabc001
@@ -182,21 +185,9 @@ def descendants(pid):
         return [int(child) for child in text.read().split()]
 
 
-# Without stopping at sched_yield: strace would run in each, so a thread that waits would find itself in a crowd, and
-# yield on. What a wait yields is not counted.
-STRACE = ("-f", "-ttt", "--seccomp-bpf", "-e", "trace=!sched_yield", "-o")
-
-
-def made_at(file):
-    """When system calls were made, by strace's log: PID TIME CALL."""
-    with open(file) as text:
-        return [float(line.split()[1]) for line in text]
-
-
 def stretches(clan, server, client, directory):
-    """How many stretches of calls there were, and how many of them without a system call at either end. Whoever makes one
-    stands still until strace has noted it: so it is noted within the stretch in which it was made."""
-    strace = ["strace", *STRACE]
+    """How many stretches of calls there were, and how many of them without a system call at either end."""
+    strace = ["strace", *system_calls.STRACE]
     served = Served(clan, "run", "--with", "rpc", *strace, f"{directory}/server", server, "tcp")
     try:
         done = subprocess.run([clan, "run", "--with", "rpc", *strace, f"{directory}/client", client, served.port,
@@ -204,10 +195,7 @@ def stretches(clan, server, client, directory):
     finally:
         served.end(signal.SIGTERM)
     times = [float(line) for line in done.stdout.splitlines()]
-    made = sorted(made_at(f"{directory}/client") + made_at(f"{directory}/server"))
-    quiet = sum(bisect.bisect_left(made, begin) == bisect.bisect_right(made, end)
-                for begin, end in zip(times, times[1:]))
-    return len(times) - 1, quiet
+    return system_calls.quiet_stretches(times, (f"{directory}/client", f"{directory}/server"))
 
 
 def calls(clan, server, client, _):
