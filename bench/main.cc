@@ -113,18 +113,21 @@ void declare(CLI::App& app, CommandLine& line) {
   app.add_subcommand("quick", "the comparison with TCP and UNIX sockets, in a minute")
       ->callback([&line] { line.question = "quick"; });
   app.add_subcommand("help", "this list")->callback([&line] { line.question = "help"; });
-  app.allow_extras();  // after the questions, which take none: what nobody knows ends up in app.remaining()
+  // after the questions, which take none: what nobody knows ends up in app.remaining()
+  app.allow_extras();
 }
 
 // What `clan` runs by itself.
 constexpr const char* kElsewhere =
-    "`clan bench apps` measures redis, nginx and others under `clan run`, `clan bench ofi` the libfabric provider\n"
+    "`clan bench apps` measures redis, nginx and others under `clan run`, `clan bench ofi` the "
+    "libfabric provider\n"
     "and Open MPI over it: see their --help.\n";
 
 /// Says what of the command line is not understood. The exit code.
 int complain_about(const CLI::App& app, const std::string& word) {
   if (word.starts_with("-")) {
-    fmt::print(stderr, "clan bench: there is no option \"{}\". `clan bench help` lists them.\n", word);
+    fmt::print(stderr, "clan bench: there is no option \"{}\". `clan bench help` lists them.\n",
+               word);
     return 2;
   }
   fmt::print(stderr, "clan bench: there is no question \"{}\". There are:", word);
@@ -136,8 +139,10 @@ int complain_about(const CLI::App& app, const std::string& word) {
 }
 
 int help(const CLI::App& app) {
-  fmt::print("{}\n`clan bench quick` is the one to begin with: a minute, CLAN beside TCP and UNIX sockets.\n",
-             app.get_formatter()->make_help(&app, "clan bench", CLI::AppFormatMode::Normal));
+  fmt::print(
+      "{}\n`clan bench quick` is the one to begin with: a minute, CLAN beside TCP and UNIX "
+      "sockets.\n",
+      app.get_formatter()->make_help(&app, "clan bench", CLI::AppFormatMode::Normal));
   fmt::print("{}", kElsewhere);
   return 0;
 }

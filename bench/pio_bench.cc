@@ -3,7 +3,8 @@
 //   writer (member 0)                      owner of the memory (member 1)
 //   its own mapping of a memfd    ───►     its own mapping; looks at nothing, or reads all the time
 //
-// "bare" is the plain store loop that "clan", a PIO write into an imported aperture, is compared with.
+// "bare" is the plain store loop that "clan", a PIO write into an imported aperture, is compared
+// with.
 #include <clan/aperture.h>
 #include <clan/memory.h>
 #include <sys/mman.h>

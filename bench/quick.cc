@@ -12,8 +12,8 @@ namespace clan::bench {
 
 namespace {
 
-/// One line of the comparison. A column shows the best of the variants it lists. The last column of the
-/// table compares with the better of the kernel's sockets that poll, whether listed or not.
+/// One line of the comparison. A column shows the best of the variants it lists. The last column of
+/// the table compares with the better of the kernel's sockets that poll, whether listed or not.
 struct Line {
   const char* text;
   const char* benchmark;
@@ -31,12 +31,7 @@ std::vector<Line> lines() {
        {"clan-poll"},
        {"tcp-poll"},
        {"unix-poll"}},
-      {"64 B there and back, default waiting",
-       "stream_latency",
-       64,
-       {"clan"},
-       {"tcp"},
-       {"unix"}},
+      {"64 B there and back, default waiting", "stream_latency", 64, {"clan"}, {"tcp"}, {"unix"}},
       {"64 KB there and back",
        "stream_latency",
        65536,
@@ -107,8 +102,7 @@ std::string gain(const Row* clan, const Row* other) {
 void print_comparison(const Results& results) {
   constexpr const char* kFormat = "  {:<41} {:>16} {:>16} {:>16} {:>9} {:>9} {:>11}\n";
   fmt::print("\n");
-  fmt::print(kFormat, "median", "CLAN", "TCP", "UNIX", "vs TCP", "vs UNIX",
-             "vs polling");
+  fmt::print(kFormat, "median", "CLAN", "TCP", "UNIX", "vs TCP", "vs UNIX", "vs polling");
   for (const Line& line : lines()) {
     const Row* clan = best(results, line, line.clan);
     const Row* tcp = best(results, line, line.tcp);
@@ -119,9 +113,12 @@ void print_comparison(const Results& results) {
                gain(clan, unix_sockets), gain(clan, polling));
   }
   fmt::print(
-      "Default waiting: CLAN polls for as long as that has paid off, then sleeps; with a peer that answers at\n"
-      "once, as here, it hardly ever does. The kernel's sockets sleep each time. \"vs polling\" compares with\n"
-      "the faster of TCP and UNIX sockets that poll; \"-\": there is no such variant in this comparison.\n");
+      "Default waiting: CLAN polls for as long as that has paid off, then sleeps; with a peer that "
+      "answers at\n"
+      "once, as here, it hardly ever does. The kernel's sockets sleep each time. \"vs polling\" "
+      "compares with\n"
+      "the faster of TCP and UNIX sockets that poll; \"-\": there is no such variant in this "
+      "comparison.\n");
   std::fflush(stdout);
 }
 

@@ -173,9 +173,9 @@ class ClanCopyEnd {
       if (!memory) return complain("memory", memory.error());
       memory_ = std::move(*memory);
     }
-    auto aperture = mapped ? Aperture::export_memory(*context_, *memory_, 0, buffer_.size(),
-                                                     Rights::kReadWrite)
-                           : Aperture::export_region(*context_, buffer_, Rights::kReadWrite);
+    auto aperture =
+        mapped ? Aperture::export_memory(*context_, *memory_, 0, buffer_.size(), Rights::kReadWrite)
+               : Aperture::export_region(*context_, buffer_, Rights::kReadWrite);
     if (!aperture) return complain("export", aperture.error());
     aperture_ = std::move(*aperture);
     cookie_ = aperture_->cookie();

@@ -1,6 +1,7 @@
 // What do nine small users of one RDMA driver notice of a tenth that is greedy?
 //
-//   member 0: ten threads, each with a queue of its own           member 1: owner of the target, asleep
+//   member 0: ten threads, each with a queue of its own           member 1: owner of the target,
+//                                                                 asleep
 //     greedy  64 requests of 1 MB outstanding all the time    ──►   1 MB
 //     small   a request of 4 KB, its completion, a pause      ──►   4 KB each
 //
@@ -215,7 +216,8 @@ bool users_member(Member& m, Users& users, Way way) {
       if (i < kSmallUsers) small += static_cast<double>(moved[i]);
     }
     const bool busy = way == Way::kAllBusy;
-    m.record(busy ? 100 * small / std::max(total, 1.0) : static_cast<double>(requests) / seconds, 1);
+    m.record(busy ? 100 * small / std::max(total, 1.0) : static_cast<double>(requests) / seconds,
+             1);
     m.barrier();
   }
   return true;

@@ -49,16 +49,16 @@ function(clan_timeout seconds out)
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
 
-# clan_precompile(NAME HEADER...): parsed once for all sources of a target. Not in presets that would not notice a
-# missing include then: dev and tidy.
+# clan_precompile(NAME HEADER...): parsed once for all sources of a target. Not in presets that
+# would not notice a missing include then: dev and tidy.
 function(clan_precompile name)
   if(NOT CMAKE_CXX_CLANG_TIDY)
     target_precompile_headers(${name} PRIVATE ${ARGN})
   endif()
 endfunction()
 
-# clan_test_flags(NAME): line tables are all that a failing test of a release needs of debug information; a quarter of
-# its compilation is the rest.
+# clan_test_flags(NAME): line tables are all that a failing test of a release needs of debug
+# information; a quarter of its compilation is the rest.
 function(clan_test_flags name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
 endfunction()
@@ -70,8 +70,8 @@ function(clan_test_headers name)
   endif()
 endfunction()
 
-# clan_test_suites(NAME LABEL SOURCES a.cc… PROPERTIES …): a ctest for each test suite of a GoogleTest program whose
-# start is expensive.
+# clan_test_suites(NAME LABEL SOURCES a.cc… PROPERTIES …): a ctest for each test suite of a
+# GoogleTest program whose start is expensive.
 function(clan_test_suites name label)
   cmake_parse_arguments(ARG "" "" "SOURCES;PROPERTIES" ${ARGN})
   set(suites)
@@ -86,7 +86,8 @@ function(clan_test_suites name label)
   list(REMOVE_DUPLICATES suites)
   foreach(suite IN LISTS suites)
     # Those with parameters, and with types, too.
-    add_test(NAME ${label}.${suite} COMMAND ${name} --gtest_filter=${suite}.*:*/${suite}.*:${suite}/*)
+    add_test(NAME ${label}.${suite} COMMAND ${name}
+      --gtest_filter=${suite}.*:*/${suite}.*:${suite}/*)
     set_tests_properties(${label}.${suite} PROPERTIES LABELS ${label} ${ARG_PROPERTIES})
   endforeach()
 endfunction()
@@ -138,8 +139,8 @@ function(clan_targets_below directory result)
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-# clan_fmt: a static library, so that an installed tree needs no other than libclan.so; header-only with a version of
-# fmt that cmake/fmt.cc does not know.
+# clan_fmt: a static library, so that an installed tree needs no other than libclan.so; header-only
+# with a version of fmt that cmake/fmt.cc does not know.
 find_package(fmt REQUIRED)
 if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
   add_library(clan_fmt STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/fmt.cc)

@@ -1,6 +1,7 @@
 # What an installed tree looks like; it works wherever it is moved:
 #   bin/clan  lib/libclan.so  lib/libclan-preload.so (`clan run` looks for it in ../lib)
-#   lib/clan/ (programs and scripts `clan` starts)  include/clan/  lib/cmake/clan/  lib/pkgconfig/clan.pc
+#   lib/clan/ (programs and scripts `clan` starts)  include/clan/  lib/cmake/clan/
+#   lib/pkgconfig/clan.pc
 include(CMakePackageConfigHelpers)
 
 set(CLAN_LIBEXECDIR ${CMAKE_INSTALL_LIBDIR}/clan)

@@ -1,4 +1,5 @@
-# OPEN_MPI_HEADERS (those for components), OPEN_PAL_LIBRARY and OPEN_MPI_VERSION. Debian: libopenmpi-dev.
+# OPEN_MPI_HEADERS (those for components), OPEN_PAL_LIBRARY and OPEN_MPI_VERSION. Debian:
+# libopenmpi-dev.
 find_path(OPEN_MPI_HEADERS opal_config.h HINTS /usr/lib/x86_64-linux-gnu/openmpi/include/openmpi
   /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openmpi/include/openmpi)
 find_library(OPEN_PAL_LIBRARY open-pal HINTS ${OPEN_MPI_HEADERS}/../../lib)
@@ -12,6 +13,7 @@ if(NOT OPEN_MPI_VERSION MATCHES "^4\\.1\\.")  # other series have other structur
   set(OPEN_MPI_VERSION "")
 endif()
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(OpenMpi REQUIRED_VARS OPEN_MPI_HEADERS OPEN_PAL_LIBRARY OPEN_MPI_VERSION
+find_package_handle_standard_args(OpenMpi REQUIRED_VARS OPEN_MPI_HEADERS OPEN_PAL_LIBRARY
+  OPEN_MPI_VERSION
   VERSION_VAR OPEN_MPI_VERSION)
 mark_as_advanced(OPEN_MPI_HEADERS OPEN_PAL_LIBRARY)

@@ -3,12 +3,12 @@
 
     check_report.py [--must NAME,...] [--without NAME,...] LOG...
 
-Each LOG is a LastTest.log with what ctest has printed behind it: only that tells of a test that skips by its
-exit code.
+Each LOG is a LastTest.log with what ctest has printed behind it: only that tells of a test that
+skips by its exit code.
 
-Prints what took longest, and as the last line `TESTS tests[; skipped: NAME, ...][; not covered: NAME, ...]`.
-A test that skips a part of itself (GTEST_SKIP in a program of many tests) is named with its cases. Exit code 1
-when a test of --must was skipped.
+Prints what took longest, and as the last line `TESTS tests[; skipped: NAME, ...][; not covered:
+NAME, ...]`. A test that skips a part of itself (GTEST_SKIP in a program of many tests) is named
+with its cases. Exit code 1 when a test of --must was skipped.
 """
 
 import argparse
@@ -38,7 +38,8 @@ def tests_of(text):
     starts = list(TEST.finditer(text))
     printed = {name.split("  #")[0] for name in PRINTED.findall(text)}
     for start, end in zip(starts, [*starts[1:], None]):
-        test = Test(start.group(3).split("  #")[0], text[start.end():end.start() if end else len(text)])
+        test = Test(
+            start.group(3).split("  #")[0], text[start.end():end.start() if end else len(text)])
         test.skipped = test.skipped or test.name in printed
         yield test
 
@@ -64,13 +65,17 @@ def main():
     slowest = sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]
     print("longest: " + ", ".join(f"{test.name} {test.seconds:.0f} s" for test in slowest))
     skipped = {test.name: None for test in tests if test.skipped}
-    partly = {f"{test.name} ({short(test.cases)})": None for test in tests if test.cases and not test.skipped}
+    partly = {
+        f"{test.name} ({short(test.cases)})": None
+        for test in tests if test.cases and not test.skipped
+    }
     missed = [name for name in options.must if name in skipped]
     if missed:
         print("skipped, although this machine could run them: " + ", ".join(missed))
     line = f"{len(tests)} tests"
     if skipped or partly:
-        line += "; skipped: " + ", ".join([*filter(None, [short(sorted(skipped))]), *sorted(partly)])
+        line += "; skipped: " + ", ".join(
+            [*filter(None, [short(sorted(skipped))]), *sorted(partly)])
     if options.without:
         line += "; not covered: " + ", ".join(options.without)
     print(line)

@@ -1,5 +1,6 @@
-// fmt 9, compiled once: header-only, each file that formats a text would compile it anew, four seconds at a time.
-// The instantiations are those of fmt's own source file, which its package does not bring.
+// fmt 9, compiled once: header-only, each file that formats a text would compile it anew, four
+// seconds at a time. The instantiations are those of fmt's own source file, which its package does
+// not bring.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
@@ -12,7 +13,8 @@ template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
 template FMT_API auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
 template FMT_API auto decimal_point_impl(locale_ref) -> char;
 template FMT_API void buffer<char>::append(const char*, const char*);
-template FMT_API void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
+template FMT_API void vformat_to(buffer<char>&, string_view,
+                                 basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
 
 }  // namespace detail
 FMT_END_NAMESPACE

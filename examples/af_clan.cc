@@ -1,5 +1,6 @@
-// Sockets by name, for programs that run under `clan run`: <clan/af_clan.h> and the socket API, no library.
-// A server squares numbers for whoever connects to its name, and writes a note by datagram when it ends.
+// Sockets by name, for programs that run under `clan run`: <clan/af_clan.h> and the socket API, no
+// library. A server squares numbers for whoever connects to its name, and writes a note by datagram
+// when it ends.
 //
 //   clan run build/release/bin/examples/af_clan
 #include <clan/af_clan.h>
@@ -22,7 +23,8 @@ static void must(bool right, const char* what) {
 }
 
 // A socket with a name (bind) or of one (connect).
-static int socket_with(int (*call)(int, const sockaddr*, socklen_t), int type, const std::string& name) {
+static int socket_with(int (*call)(int, const sockaddr*, socklen_t), int type,
+                       const std::string& name) {
   const int fd = ::socket(AF_CLAN, type, 0);
   must(fd >= 0, "socket(AF_CLAN), outside `clan run`");
   sockaddr_clan address;
@@ -72,7 +74,8 @@ int main() {
   char note[64] = {}, from[CLAN_NAME_MAX + 1];
   sockaddr_clan sender;
   socklen_t size = sizeof sender;
-  must(::recvfrom(notebook, note, sizeof note - 1, 0, reinterpret_cast<sockaddr*>(&sender), &size) > 0,
+  must(::recvfrom(notebook, note, sizeof note - 1, 0, reinterpret_cast<sockaddr*>(&sender), &size) >
+           0,
        "recvfrom");
   clan_name(&sender, size, from);
   std::printf("%d of %d squares were right; \"%s\" says: %s\n", right, kNumbers, from, note);

@@ -1,5 +1,5 @@
-// An aperture and a tripwire: the parent exports memory and sleeps; the child stores into it, and the
-// store wakes the parent. The child's code knows nothing of the tripwire.
+// An aperture and a tripwire: the parent exports memory and sleeps; the child stores into it, and
+// the store wakes the parent. The child's code knows nothing of the tripwire.
 #include <clan/aperture.h>
 #include <clan/tripwire.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-// The client of a pair, for two terminals: echo_client [SERVICE [TEXT]]; see echo_server.cc. Sends the
-// text, or the lines of standard input, and prints what comes back.
+// The client of a pair, for two terminals: echo_client [SERVICE [TEXT]]; see echo_server.cc. Sends
+// the text, or the lines of standard input, and prints what comes back.
 #include <clan/stream.h>
 
 #include <cstdio>
@@ -21,7 +21,8 @@ static std::string echo(clan::Stream& stream, const std::string& line) {
   must(stream.send(std::as_bytes(std::span(line)), 10'000));
   std::string back(line.size(), '\0');
   for (std::size_t at = 0; at < back.size();) {
-    const std::size_t n = must(stream.recv(std::as_writable_bytes(std::span(back)).subspan(at), 10'000));
+    const std::size_t n =
+        must(stream.recv(std::as_writable_bytes(std::span(back)).subspan(at), 10'000));
     if (n == 0) {
       std::fprintf(stderr, "echo_client: the server has closed\n");
       std::exit(1);

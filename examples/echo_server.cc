@@ -1,4 +1,5 @@
-// The server of a pair, for two terminals: echo_server [SERVICE [HOW MANY CLIENTS]]; see echo_client.cc.
+// The server of a pair, for two terminals: echo_server [SERVICE [HOW MANY CLIENTS]]; see
+// echo_client.cc.
 #include <clan/stream.h>
 
 #include <cstdio>

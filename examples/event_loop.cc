@@ -40,7 +40,8 @@ static int clients(int ready, const std::string& service) {
     }
     for (std::uint64_t i = 0; i < kClients; ++i) {
       std::uint64_t answer = 0, question = q * kClients + i;
-      auto n = streams[i].recv(bytes(answer), 10'000);  // 8 bytes were sent at once: they come at once
+      // 8 bytes were sent at once: they come at once
+      auto n = streams[i].recv(bytes(answer), 10'000);
       if (!n || *n != 8 || answer != question * question) return 1;
     }
   }

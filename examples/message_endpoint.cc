@@ -1,5 +1,5 @@
-// Message endpoints: one endpoint talks to several processes. Small messages pass through rings, large
-// ones are copied once, straight from the sender's memory; the code is the same.
+// Message endpoints: one endpoint talks to several processes. Small messages pass through rings,
+// large ones are copied once, straight from the sender's memory; the code is the same.
 #include <clan/message.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,8 +33,9 @@ static int worker(int ready, const std::string& service) {
   for (;;) {
     auto m = must(endpoint.recv(std::as_writable_bytes(std::span(numbers)), 10'000));
     if (m.size == 0) return 0;
-    std::uint64_t sum = std::accumulate(
-        numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(m.size / 8), std::uint64_t{0});
+    std::uint64_t sum =
+        std::accumulate(numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(m.size / 8),
+                        std::uint64_t{0});
     if (!endpoint.send(to, std::as_bytes(std::span(&sum, 1)), 10'000)) return 1;
   }
 }

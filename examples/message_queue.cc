@@ -74,11 +74,13 @@ int main() {
   std::uint64_t right = 0, numbers = 0;
   std::uint64_t record[100];
   for (std::uint64_t n = 0; n < kRecords; ++n) {
-    const std::size_t bytes = must(queue.receive(std::as_writable_bytes(std::span(record)), 10'000));
+    const std::size_t bytes =
+        must(queue.receive(std::as_writable_bytes(std::span(record)), 10'000));
     numbers += bytes / 8;
     std::uint64_t expected = n;
-    right += bytes == numbers_in(n) * 8 &&
-             std::all_of(record, record + bytes / 8, [&](std::uint64_t x) { return x == expected++; });
+    right +=
+        bytes == numbers_in(n) * 8 &&
+        std::all_of(record, record + bytes / 8, [&](std::uint64_t x) { return x == expected++; });
   }
   auto end = queue.receive(std::as_writable_bytes(std::span(record)), 10'000);
   std::printf("%llu of %llu records were right, %llu numbers; then: %s\n",

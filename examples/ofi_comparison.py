@@ -3,8 +3,8 @@
 
     ofi_comparison.py CLAN
 
-Server and client on a core each, in turns over both; the better of two. Everything that is started ends with this
-program. Exit code 77 if fi_pingpong is not installed (Debian package libfabric-bin).
+Server and client on a core each, in turns over both; the better of two. Everything that is started
+ends with this program. Exit code 77 if fi_pingpong is not installed (Debian package libfabric-bin).
 """
 
 import os
@@ -24,9 +24,10 @@ SIZES = {64: 3000, 65536: 500, 1 << 20: 100}  # bytes, messages
 
 def start(words, core):
     """The process, which ends when this one does."""
-    return subprocess.Popen(["setpriv", "--pdeathsig=TERM", "taskset", "-c", str(core), *map(str, words)],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            errors="replace")
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig=TERM", "taskset", "-c",
+         str(core), *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace")
 
 
 def free_port():
@@ -73,7 +74,8 @@ def main():
     print(f"fi_pingpong on cores {CORES[0]} and {CORES[-1]}, microseconds one way:\n", flush=True)
     print(f"  {'bytes':>8}  {'tcp;ofi_rxm':>11}  {'clan':>9}  ratio")
     for size in SIZES:
-        times = [(one_way([], "tcp;ofi_rxm", size), one_way([clan, "run", "--with", "ofi"], "clan", size))
+        times = [(one_way([], "tcp;ofi_rxm",
+                          size), one_way([clan, "run", "--with", "ofi"], "clan", size))
                  for _ in range(ROUNDS)]
         stock, ours = (min(column) for column in zip(*times))
         print(f"  {size:>8}  {stock:>11.2f}  {ours:>9.2f}  {stock / ours:>5.1f}", flush=True)

@@ -62,14 +62,16 @@ int main() {
     std::fill(std::begin(out), std::end(out), static_cast<std::byte>(times.size()));
     const auto before = std::chrono::steady_clock::now();
     if (!stream.send(out, 10'000) || !receive_all(stream, back)) return 1;
-    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - before)
-                        .count());
+    times.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - before)
+            .count());
     if (!std::equal(std::begin(out), std::end(out), std::begin(back))) return 1;
   }
   stream.close();
   std::sort(times.begin(), times.end());
   std::printf("64 bytes there and back over %s: median %.2f us, 99 %% below %.2f us (%zu rounds)\n",
-              stream.peer().path, times[times.size() / 2], times[times.size() * 99 / 100], times.size());
+              stream.peer().path, times[times.size() / 2], times[times.size() * 99 / 100],
+              times.size());
   int status = 0;
   ::waitpid(child, &status, 0);
   return status == 0 ? 0 : 1;

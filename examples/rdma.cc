@@ -1,5 +1,5 @@
-// RDMA: the child writes 8 MB from its own memory into the parent's own memory, in one copy and without
-// the parent's processor taking part, and reads it back.
+// RDMA: the child writes 8 MB from its own memory into the parent's own memory, in one copy and
+// without the parent's processor taking part, and reads it back.
 #include <clan/rdma.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,8 +41,9 @@ static int writer(int pipe) {
     const std::size_t n = must(queue.wait(completions, 10'000));
     for (std::size_t i = 0; i < n; ++i, ++expected) {
       const clan::RdmaCompletion& c = completions[i];
-      std::printf("request %llu: status %d, %llu bytes\n", static_cast<unsigned long long>(c.cookie),
-                  c.status, static_cast<unsigned long long>(c.bytes));
+      std::printf("request %llu: status %d, %llu bytes\n",
+                  static_cast<unsigned long long>(c.cookie), c.status,
+                  static_cast<unsigned long long>(c.bytes));
       std::fflush(stdout);
       if (c.cookie != expected || c.status != 0 || c.bytes != kBytes) return 1;
     }
@@ -69,6 +70,7 @@ int main() {
   int status = 0;
   ::waitpid(child, &status, 0);  // this process sleeps meanwhile
   if (!aperture.revoke()) return 1;
-  std::printf("%zu MB arrived, %s\n", kBytes >> 20, mine == content() ? "all of them right" : "wrong");
+  std::printf("%zu MB arrived, %s\n", kBytes >> 20,
+              mine == content() ? "all of them right" : "wrong");
   return status == 0 && mine == content() ? 0 : 1;
 }

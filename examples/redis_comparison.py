@@ -3,9 +3,10 @@
 
     redis_comparison.py CLAN [REQUESTS]
 
-Each way has a server of its own on a free port, without persistence, on one core, and redis-benchmark on
-another. While it runs under CLAN, `clan stat` is asked what has moved into shared memory. Everything that is
-started ends with this program, its files with it. Exit code 77 if redis is not installed.
+Each way has a server of its own on a free port, without persistence, on one core, and
+redis-benchmark on another. While it runs under CLAN, `clan stat` is asked what has moved into
+shared memory. Everything that is started ends with this program, its files with it. Exit code 77 if
+redis is not installed.
 """
 
 import os
@@ -25,6 +26,8 @@ CLIENTS = (1, 50)
 SECONDS = 60  # that one redis-benchmark may take
 LONGER = 10   # times as many requests under CLAN, so that both take about as long
 ENOUGH = 5    # seconds of one test; on a busy machine there are fewer requests in them
+# seconds between two looks at what has moved: each takes a core from what is measured for a while
+LOOKS = 1
 
 
 def start(words, core, under, **more):
@@ -49,8 +52,10 @@ def start_server(directory, under):
         port = probe.getsockname()[1]
     log = Path(directory, "server.log")
     with open(log, "wb") as to:
-        server = start(["redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", directory,
-                        "--save", "", "--appendonly", "no"], SERVER_CORE, under, stdout=to, stderr=to)
+        server = start([
+            "redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", directory, "--save", "",
+            "--appendonly", "no"
+        ], SERVER_CORE, under, stdout=to, stderr=to)
     try:
         deadline = time.monotonic() + 20
         while server.poll() is None and time.monotonic() < deadline:
@@ -68,19 +73,27 @@ def benchmark(directory, port, clients, requests, under, look):
     """{test: requests per second}; calls `look` while it runs."""
     output = Path(directory, "benchmark.out")
     with open(output, "wb") as to:
-        load = start(["redis-benchmark", "-q", "-h", "127.0.0.1", "-p", port, "-c", clients, "-n", requests,
-                      "-t", "get,set"], CLIENT_CORE, under, stdout=to, stderr=subprocess.STDOUT)
+        load = start([
+            "redis-benchmark", "-q", "-h", "127.0.0.1", "-p", port, "-c", clients, "-n", requests,
+            "-t", "get,set"
+        ], CLIENT_CORE, under, stdout=to, stderr=subprocess.STDOUT)
     try:
         deadline = time.monotonic() + SECONDS
+        next_look = time.monotonic() + LOOKS / 2
         while load.poll() is None:
-            look()
+            if time.monotonic() > next_look:
+                look()
+                next_look += LOOKS
             time.sleep(0.05)
             if time.monotonic() > deadline:
                 raise SystemExit(f"redis-benchmark -c {clients} had not ended after {SECONDS} s")
     finally:
         end(load)
     text = output.read_text(errors="replace")
-    rates = {test: float(rate) for test, rate in re.findall(r"(GET|SET): ([\d.]+) requests per second", text)}
+    rates = {
+        test: float(rate)
+        for test, rate in re.findall(r"(GET|SET): ([\d.]+) requests per second", text)
+    }
     if load.returncode != 0 or len(rates) != 2:
         raise SystemExit(f"redis-benchmark -c {clients} failed: {text.strip()[-500:]}")
     return rates
@@ -89,7 +102,9 @@ def benchmark(directory, port, clients, requests, under, look):
 def measured(directory, port, clients, requests, under, look):
     """benchmark() with `requests`, or as many as take about ENOUGH seconds."""
     first = benchmark(directory, port, clients, max(requests // 100, 200), under, lambda: None)
-    return benchmark(directory, port, clients, min(requests, int(min(first.values()) * ENOUGH) + 200), under, look)
+    return benchmark(directory, port, clients, min(requests,
+                                                   int(min(first.values()) * ENOUGH) + 200), under,
+                     look)
 
 
 class Look:
@@ -99,8 +114,8 @@ class Look:
         self.command, self.lines = [clan, "stat", str(pid)], []
 
     def __call__(self):
-        told = subprocess.run(self.command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=20, check=False).stdout.splitlines()
+        told = subprocess.run(self.command, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=20, check=False).stdout.splitlines()
         if len(told) > 1 and len(told) >= len(self.lines):
             self.lines = told
 
@@ -134,8 +149,10 @@ def main():
             return 77
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
-    print(f"redis-server on core {SERVER_CORE}, redis-benchmark on core {CLIENT_CORE}, requests per second:",
-          flush=True)
+    print(
+        f"redis-server on core {SERVER_CORE}, redis-benchmark on core {CLIENT_CORE}, requests per "
+        "second:",
+        flush=True)
     stock, _ = measure(clan, requests, under=False)
     moved, seen = measure(clan, requests, under=True)
     print(f"\n  {'connections':>11}  {'test':<4}  {'TCP':>9}  {'clan run':>9}  ratio")

@@ -1,5 +1,5 @@
-// Zero-copy receiving with a cookie queue: the parent posts buffers, the child's messages land in them.
-// The two cookies of each side travel through an out-of-band message.
+// Zero-copy receiving with a cookie queue: the parent posts buffers, the child's messages land in
+// them. The two cookies of each side travel through an out-of-band message.
 #include <clan/endpoint.h>
 #include <clan/zero_copy.h>
 #include <sys/wait.h>
@@ -77,7 +77,8 @@ int main() {
     if (!in.post(buffers[m.id], m.id)) return 1;
   }
   std::printf("%llu messages landed in %llu buffers, with one copy each and none by this program\n",
-              static_cast<unsigned long long>(kMessages), static_cast<unsigned long long>(kBuffers));
+              static_cast<unsigned long long>(kMessages),
+              static_cast<unsigned long long>(kBuffers));
   if (!oob.send(hello.from, 3, {}, 5000)) return 1;
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -11,8 +11,12 @@
 namespace clan::ofi {
 namespace {
 
-const sockaddr_in& v4(const SocketAddress& a) { return reinterpret_cast<const sockaddr_in&>(a.storage); }
-const sockaddr_in6& v6(const SocketAddress& a) { return reinterpret_cast<const sockaddr_in6&>(a.storage); }
+const sockaddr_in& v4(const SocketAddress& a) {
+  return reinterpret_cast<const sockaddr_in&>(a.storage);
+}
+const sockaddr_in6& v6(const SocketAddress& a) {
+  return reinterpret_cast<const sockaddr_in6&>(a.storage);
+}
 
 // The host part, as 16 bytes in two words. IPv4 as a mapped address.
 Name host_of(const SocketAddress& address) {
@@ -45,8 +49,8 @@ const std::vector<SocketAddress>& interfaces() {
       if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
       const int family = i->ifa_addr->sa_family;
       if (family != AF_INET && family != AF_INET6) continue;
-      found->push_back(
-          read_address(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+      found->push_back(read_address(
+          i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
     }
     ::freeifaddrs(list);
     return found;
@@ -86,7 +90,8 @@ SocketAddress read_address(const void* address, std::size_t length) {
   SocketAddress result;
   if (address == nullptr || length < sizeof(sa_family_t)) return result;
   sa_family_t family;
-  std::memcpy(&family, static_cast<const char*>(address) + offsetof(sockaddr, sa_family), sizeof family);
+  std::memcpy(&family, static_cast<const char*>(address) + offsetof(sockaddr, sa_family),
+              sizeof family);
   const std::size_t needed = family == AF_INET    ? sizeof(sockaddr_in)
                              : family == AF_INET6 ? sizeof(sockaddr_in6)
                                                   : 0;
@@ -108,12 +113,15 @@ std::size_t address_bytes(std::uint32_t format) {
   return format == FI_SOCKADDR_IN6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
 
-int resolve(const char* node, const char* service, std::uint64_t flags, std::uint32_t format, bool passive,
-            SocketAddress* address) {
+int resolve(const char* node, const char* service, std::uint64_t flags, std::uint32_t format,
+            bool passive, SocketAddress* address) {
   addrinfo hints{};
-  hints.ai_family = format == FI_SOCKADDR_IN ? AF_INET : format == FI_SOCKADDR_IN6 ? AF_INET6 : AF_UNSPEC;
+  hints.ai_family = format == FI_SOCKADDR_IN    ? AF_INET
+                    : format == FI_SOCKADDR_IN6 ? AF_INET6
+                                                : AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = (passive ? AI_PASSIVE : 0) | ((flags & FI_NUMERICHOST) != 0 ? AI_NUMERICHOST : 0);
+  hints.ai_flags =
+      (passive ? AI_PASSIVE : 0) | ((flags & FI_NUMERICHOST) != 0 ? AI_NUMERICHOST : 0);
   addrinfo* found = nullptr;
   const int rc = ::getaddrinfo(node, service, &hints, &found);
   if (rc != 0) {

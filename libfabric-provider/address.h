@@ -1,8 +1,8 @@
-// Addresses. To programs an endpoint is a sockaddr_in or sockaddr_in6; to us it is a Name: where a host is
-// our own, the port alone, whichever of the host's addresses the program used.
+// Addresses. To programs an endpoint is a sockaddr_in or sockaddr_in6; to us it is a Name: where a
+// host is our own, the port alone, whichever of the host's addresses the program used.
 //
-// So the ports of this provider's endpoints are one space per host (network namespace) and user, beside
-// those of TCP and UDP. The engine knows an endpoint as the service "ofi.<port>".
+// So the ports of this provider's endpoints are one space per host (network namespace) and user,
+// beside those of TCP and UDP. The engine knows an endpoint as the service "ofi.<port>".
 #pragma once
 
 #include <netinet/in.h>
@@ -51,8 +51,8 @@ std::string service_of(const Name& name);
 std::size_t address_bytes(std::uint32_t format);
 
 /// Node and service as fi_getinfo() and fi_av_insertsvc() take them. -FI_ENODATA and the like.
-int resolve(const char* node, const char* service, std::uint64_t flags, std::uint32_t format, bool passive,
-            SocketAddress* address);
+int resolve(const char* node, const char* service, std::uint64_t flags, std::uint32_t format,
+            bool passive, SocketAddress* address);
 
 /// This host's address for others to see: the first that is not the loopback's, else that.
 SocketAddress own_address(int family);

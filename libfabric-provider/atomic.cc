@@ -1,9 +1,9 @@
 // fi_atomic() and its like: a message that the owner of the memory carries out, and its answer.
 //
-// Short ones (Op::kAtomic) have one target and travel in one record of the ring, as does the answer. The
-// others (Op::kLongAtomic) are posted like any long message: they keep their place among the others, and
-// their operands stay where they are until the owner copies them. The owner works on them, and answers, in
-// steps.
+// Short ones (Op::kAtomic) have one target and travel in one record of the ring, as does the
+// answer. The others (Op::kLongAtomic) are posted like any long message: they keep their place
+// among the others, and their operands stay where they are until the owner copies them. The owner
+// works on them, and answers, in steps.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -34,8 +34,9 @@ struct Atomic {
   std::size_t target_count = 1;
   void* context = nullptr;
   std::uint64_t flags = 0;
-  bool silent = false;    ///< fi_inject_atomic: no completion
-  bool deferred = false;  ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool silent = false;  ///< fi_inject_atomic: no completion
+  /// deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool deferred = false;
   Counter* counter = nullptr;
 };
 
@@ -69,7 +70,8 @@ void report_to(Endpoint& endpoint, const Atomic& a, SendRequest& message) {
     message.counter = a.counter;
   } else {
     message.completion = !a.silent && endpoint.sends_complete(a.flags);
-    message.counter = endpoint.counter(a.kind != AtomicKind::kWrite ? Endpoint::kReads : Endpoint::kWrites);
+    message.counter =
+        endpoint.counter(a.kind != AtomicKind::kWrite ? Endpoint::kReads : Endpoint::kWrites);
   }
 }
 
@@ -83,7 +85,9 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
 
   AtomicRequest request;
   request.address = a.targets[0].addr;
-  request.count = static_cast<std::uint32_t>(is_short ? count : a.target_count == 1 ? 0 : a.target_count);
+  request.count = static_cast<std::uint32_t>(is_short              ? count
+                                             : a.target_count == 1 ? 0
+                                                                   : a.target_count);
   request.type = static_cast<std::uint8_t>(a.type);
   request.op = static_cast<std::uint8_t>(a.op);
   request.kind = static_cast<std::uint8_t>(a.kind);
@@ -142,8 +146,8 @@ ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
   deferred.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   deferred.context = a.context;
   deferred.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
-  deferred.start = [&endpoint, kept = a, operands = copy(a.operands), comparands = copy(a.comparands),
-                    results = copy(a.results),
+  deferred.start = [&endpoint, kept = a, operands = copy(a.operands),
+                    comparands = copy(a.comparands), results = copy(a.results),
                     targets = std::vector<fi_rma_ioc>(a.targets, a.targets + a.target_count)]() {
     Atomic again = kept;
     again.flags &= ~FI_TRIGGER;
@@ -166,13 +170,13 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
   return start_now(endpoint, a);
 }
 
-// --- the table -------------------------------------------------------------------------------------
+// --- the table -----------------------------------------------------------------------------------
 
 std::uint64_t default_flags(fid_ep* ep) { return static_cast<Endpoint*>(ep)->send_flags(); }
 
 // Of a call that has one target.
-Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, const fi_rma_ioc& target, fi_datatype type,
-              fi_op op, void* context) {
+Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, const fi_rma_ioc& target,
+              fi_datatype type, fi_op op, void* context) {
   Atomic a;
   a.kind = kind;
   a.type = type;
@@ -206,7 +210,8 @@ Atomic from_message(AtomicKind kind, const fi_msg_atomic& msg, std::uint64_t fla
 }
 
 ssize_t atomic_write(fid_ep* ep, const void* buffer, std::size_t count, void*, fi_addr_t to,
-                     std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op, void* context) {
+                     std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
+                     void* context) {
   const fi_rma_ioc target{address, count, key};
   Atomic a = simple(ep, AtomicKind::kWrite, to, target, type, op, context);
   const fi_ioc operand{const_cast<void*>(buffer), count};
@@ -215,7 +220,8 @@ ssize_t atomic_write(fid_ep* ep, const void* buffer, std::size_t count, void*, f
 }
 
 ssize_t atomic_writev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count, fi_addr_t to,
-                      std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op, void* context) {
+                      std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
+                      void* context) {
   const fi_rma_ioc target{address, values_in(iov, count), key};
   Atomic a = simple(ep, AtomicKind::kWrite, to, target, type, op, context);
   a.operands = {iov, count};
@@ -227,8 +233,8 @@ ssize_t atomic_writemsg(fid_ep* ep, const fi_msg_atomic* msg, std::uint64_t flag
   return start(ep, a);
 }
 
-ssize_t atomic_inject(fid_ep* ep, const void* buffer, std::size_t count, fi_addr_t to, std::uint64_t address,
-                      std::uint64_t key, fi_datatype type, fi_op op) {
+ssize_t atomic_inject(fid_ep* ep, const void* buffer, std::size_t count, fi_addr_t to,
+                      std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op) {
   const std::size_t size = atomic_size(type);
   if (size != 0 && count > kInjectBytes / size) return -FI_EMSGSIZE;
   const fi_rma_ioc target{address, count, key};
@@ -239,9 +245,9 @@ ssize_t atomic_inject(fid_ep* ep, const void* buffer, std::size_t count, fi_addr
   return start(ep, a);
 }
 
-ssize_t atomic_readwrite(fid_ep* ep, const void* buffer, std::size_t count, void*, void* result, void*,
-                         fi_addr_t to, std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
-                         void* context) {
+ssize_t atomic_readwrite(fid_ep* ep, const void* buffer, std::size_t count, void*, void* result,
+                         void*, fi_addr_t to, std::uint64_t address, std::uint64_t key,
+                         fi_datatype type, fi_op op, void* context) {
   const fi_rma_ioc target{address, count, key};
   Atomic a = simple(ep, AtomicKind::kFetch, to, target, type, op, context);
   const fi_ioc operand{const_cast<void*>(buffer), count};
@@ -251,11 +257,12 @@ ssize_t atomic_readwrite(fid_ep* ep, const void* buffer, std::size_t count, void
   return start(ep, a);
 }
 
-ssize_t atomic_readwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count, fi_ioc* resultv, void**,
-                          std::size_t result_count, fi_addr_t to, std::uint64_t address, std::uint64_t key,
-                          fi_datatype type, fi_op op, void* context) {
+ssize_t atomic_readwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count, fi_ioc* resultv,
+                          void**, std::size_t result_count, fi_addr_t to, std::uint64_t address,
+                          std::uint64_t key, fi_datatype type, fi_op op, void* context) {
   // Without operands (FI_ATOMIC_READ) the results say how many.
-  const std::size_t values = op == FI_ATOMIC_READ ? values_in(resultv, result_count) : values_in(iov, count);
+  const std::size_t values =
+      op == FI_ATOMIC_READ ? values_in(resultv, result_count) : values_in(iov, count);
   const fi_rma_ioc target{address, values, key};
   Atomic a = simple(ep, AtomicKind::kFetch, to, target, type, op, context);
   a.operands = {iov, count};
@@ -270,9 +277,10 @@ ssize_t atomic_readwritemsg(fid_ep* ep, const fi_msg_atomic* msg, fi_ioc* result
   return start(ep, a);
 }
 
-ssize_t atomic_compwrite(fid_ep* ep, const void* buffer, std::size_t count, void*, const void* compare, void*,
-                         void* result, void*, fi_addr_t to, std::uint64_t address, std::uint64_t key,
-                         fi_datatype type, fi_op op, void* context) {
+ssize_t atomic_compwrite(fid_ep* ep, const void* buffer, std::size_t count, void*,
+                         const void* compare, void*, void* result, void*, fi_addr_t to,
+                         std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
+                         void* context) {
   const fi_rma_ioc target{address, count, key};
   Atomic a = simple(ep, AtomicKind::kCompare, to, target, type, op, context);
   const fi_ioc operand{const_cast<void*>(buffer), count};
@@ -284,10 +292,11 @@ ssize_t atomic_compwrite(fid_ep* ep, const void* buffer, std::size_t count, void
   return start(ep, a);
 }
 
-ssize_t atomic_compwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count, const fi_ioc* comparev,
-                          void**, std::size_t compare_count, fi_ioc* resultv, void**,
-                          std::size_t result_count, fi_addr_t to, std::uint64_t address, std::uint64_t key,
-                          fi_datatype type, fi_op op, void* context) {
+ssize_t atomic_compwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t count,
+                          const fi_ioc* comparev, void**, std::size_t compare_count,
+                          fi_ioc* resultv, void**, std::size_t result_count, fi_addr_t to,
+                          std::uint64_t address, std::uint64_t key, fi_datatype type, fi_op op,
+                          void* context) {
   const fi_rma_ioc target{address, values_in(iov, count), key};
   Atomic a = simple(ep, AtomicKind::kCompare, to, target, type, op, context);
   a.operands = {iov, count};
@@ -297,8 +306,8 @@ ssize_t atomic_compwritev(fid_ep* ep, const fi_ioc* iov, void**, std::size_t cou
 }
 
 ssize_t atomic_compwritemsg(fid_ep* ep, const fi_msg_atomic* msg, const fi_ioc* comparev, void**,
-                            std::size_t compare_count, fi_ioc* resultv, void**, std::size_t result_count,
-                            std::uint64_t flags) {
+                            std::size_t compare_count, fi_ioc* resultv, void**,
+                            std::size_t result_count, std::uint64_t flags) {
   Atomic a = from_message(AtomicKind::kCompare, *msg, flags);
   a.comparands = {comparev, compare_count};
   a.results = {resultv, result_count};
@@ -315,8 +324,9 @@ int valid(fid_ep*, fi_datatype type, fi_op op, std::size_t* count) {
 
 }  // namespace
 
-ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg, const fi_msg_fetch* fetch,
-                     const fi_msg_compare* compare, std::uint64_t flags, Counter* counter) {
+ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg,
+                     const fi_msg_fetch* fetch, const fi_msg_compare* compare, std::uint64_t flags,
+                     Counter* counter) {
   Atomic a = from_message(kind, msg, flags);
   if (kind != AtomicKind::kWrite) a.results = {fetch->msg_iov, fetch->iov_count};
   if (kind == AtomicKind::kCompare) a.comparands = {compare->msg_iov, compare->iov_count};
@@ -325,14 +335,15 @@ ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& m
   return start_now(endpoint, a);
 }
 
-// --- carrying out ----------------------------------------------------------------------------------
+// --- carrying out --------------------------------------------------------------------------------
 
 int apply_atomic(const MemoryRegion& region, std::uint64_t address, fi_datatype type, fi_op op,
-                 AtomicKind kind, const std::byte* operands, const std::byte* comparands, std::byte* found,
-                 std::size_t count) {
+                 AtomicKind kind, const std::byte* operands, const std::byte* comparands,
+                 std::byte* found, std::size_t count) {
   const std::size_t size = atomic_size(type);
   const std::uint64_t access = atomic_access(op, kind);
-  if (std::byte* target = region.locate(address, count * size, access); target != nullptr) [[likely]] {
+  if (std::byte* target = region.locate(address, count * size, access); target != nullptr)
+      [[likely]] {
     apply_atomic(type, op, target, operands, comparands, found, count);
     return 0;
   }

@@ -52,13 +52,15 @@ T result_of(fi_op op, T old, T operand, T comparand) {
   switch (op) {
     case FI_SUM:
       if constexpr (kInteger<T>) {
-        return static_cast<T>(static_cast<unsigned __int128>(old) + static_cast<unsigned __int128>(operand));
+        return static_cast<T>(static_cast<unsigned __int128>(old) +
+                              static_cast<unsigned __int128>(operand));
       } else {
         return old + operand;
       }
     case FI_PROD:
       if constexpr (kInteger<T>) {
-        return static_cast<T>(static_cast<unsigned __int128>(old) * static_cast<unsigned __int128>(operand));
+        return static_cast<T>(static_cast<unsigned __int128>(old) *
+                              static_cast<unsigned __int128>(operand));
       } else {
         return old * operand;
       }
@@ -128,7 +130,8 @@ T apply_one(fi_op op, std::byte* target, T operand, T comparand) {
         const T fresh = result_of(op, old, operand, comparand);
         Word after;
         std::memcpy(&after, &fresh, sizeof after);
-        if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST))
           return old;
       }
     }
@@ -198,8 +201,9 @@ bool atomic_valid(fi_datatype type, fi_op op, AtomicKind kind) {
 
 void apply_atomic(fi_datatype type, fi_op op, std::byte* target, const std::byte* operands,
                   const std::byte* comparands, std::byte* found, std::size_t count) {
-  with_type(type,
-            [&](auto value) { apply<decltype(value)>(op, target, operands, comparands, found, count); });
+  with_type(type, [&](auto value) {
+    apply<decltype(value)>(op, target, operands, comparands, found, count);
+  });
 }
 
 }  // namespace clan::ofi

@@ -1,4 +1,5 @@
-// Atomic operations on types: which there are, and how they are carried out on this process's memory.
+// Atomic operations on types: which there are, and how they are carried out on this process's
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -30,20 +31,21 @@ constexpr std::size_t atomic_operands(fi_op op, AtomicKind kind) {
 
 /// What a region must allow for it.
 constexpr std::uint64_t atomic_access(fi_op op, AtomicKind kind) {
-  return (op != FI_ATOMIC_READ ? FI_REMOTE_WRITE : 0) | (kind != AtomicKind::kWrite ? FI_REMOTE_READ : 0);
+  return (op != FI_ATOMIC_READ ? FI_REMOTE_WRITE : 0) |
+         (kind != AtomicKind::kWrite ? FI_REMOTE_READ : 0);
 }
 
-/// Carries out a valid operation on `count` values. Each is atomic with respect to the processor's own atomic
-/// operations where the type has at most 8 bytes and is aligned. `found` (may be null) gets the values
-/// before.
+/// Carries out a valid operation on `count` values. Each is atomic with respect to the processor's
+/// own atomic operations where the type has at most 8 bytes and is aligned. `found` (may be null)
+/// gets the values before.
 void apply_atomic(fi_datatype type, fi_op op, std::byte* target, const std::byte* operands,
                   const std::byte* comparands, std::byte* found, std::size_t count);
 
 class MemoryRegion;
-/// The same on a region that peers may reach. 0, or FI_EACCES: it does not allow that, or does not go that
-/// far.
+/// The same on a region that peers may reach. 0, or FI_EACCES: it does not allow that, or does not
+/// go that far.
 int apply_atomic(const MemoryRegion& region, std::uint64_t address, fi_datatype type, fi_op op,
-                 AtomicKind kind, const std::byte* operands, const std::byte* comparands, std::byte* found,
-                 std::size_t count);
+                 AtomicKind kind, const std::byte* operands, const std::byte* comparands,
+                 std::byte* found, std::size_t count);
 
 }  // namespace clan::ofi

@@ -39,12 +39,14 @@ int Av::open(fid_domain* id, fi_av_attr* attr, fid_av** av, void* context) {
   if ((attr->flags & FI_READ) != 0 && attr->name == nullptr) return -FI_EINVAL;
   if (attr->rx_ctx_bits < 0 || attr->rx_ctx_bits > 16) return -FI_EINVAL;
   if (attr->type > FI_AV_TABLE) return -FI_EINVAL;
-  if (domain.av_type() != FI_AV_UNSPEC && attr->type != FI_AV_UNSPEC && attr->type != domain.av_type()) {
+  if (domain.av_type() != FI_AV_UNSPEC && attr->type != FI_AV_UNSPEC &&
+      attr->type != domain.av_type()) {
     return -FI_EINVAL;
   }
   std::unique_ptr<SharedTable> shared;
   if (attr->name != nullptr) {
-    const int rc = SharedTable::open(attr->name, (attr->flags & FI_READ) != 0, attr->count, &shared);
+    const int rc =
+        SharedTable::open(attr->name, (attr->flags & FI_READ) != 0, attr->count, &shared);
     if (rc != 0) return rc;
     // Numbers are indices: the same in every process, wherever it has the table.
     if (attr->map_addr == nullptr) attr->map_addr = shared->numbers();
@@ -152,8 +154,8 @@ int Av::finish_insert(std::size_t inserted, std::size_t failed_at, int err, std:
   return 0;
 }
 
-int Av::insert(fid_av* id, const void* addresses, std::size_t count, fi_addr_t* fi_addr, std::uint64_t flags,
-               void* context) {
+int Av::insert(fid_av* id, const void* addresses, std::size_t count, fi_addr_t* fi_addr,
+               std::uint64_t flags, void* context) {
   auto& av = *static_cast<Av*>(id);
   if (addresses == nullptr && count > 0) return -FI_EINVAL;
   if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0) return -FI_ENOSYS;
@@ -165,7 +167,8 @@ int Av::insert(fid_av* id, const void* addresses, std::size_t count, fi_addr_t* 
   {
     std::lock_guard lock(av.domain_.lock());
     for (std::size_t i = 0; i < count; ++i) {
-      const SocketAddress address = read_address(static_cast<const char*>(addresses) + i * stride, stride);
+      const SocketAddress address =
+          read_address(static_cast<const char*>(addresses) + i * stride, stride);
       fi_addr_t index = FI_ADDR_NOTAVAIL;
       const int rc = address.valid() ? av.insert_one(address, &index) : FI_EADDRNOTAVAIL;
       if (rc == 0) {
@@ -210,7 +213,8 @@ bool count_up(const char* name, std::size_t by, std::string* result) {
 }  // namespace
 
 int Av::insert_symmetric(fid_av* id, const char* node, std::size_t nodes, const char* service,
-                         std::size_t services, fi_addr_t* fi_addr, std::uint64_t flags, void* context) {
+                         std::size_t services, fi_addr_t* fi_addr, std::uint64_t flags,
+                         void* context) {
   auto& av = *static_cast<Av*>(id);
   if (node == nullptr || service == nullptr) return -FI_EINVAL;
   if ((flags & ~(FI_MORE | FI_SYNC_ERR | FI_NUMERICHOST)) != 0) return -FI_ENOSYS;
@@ -223,7 +227,8 @@ int Av::insert_symmetric(fid_av* id, const char* node, std::size_t nodes, const 
     SocketAddress address;
     const bool known =
         count_up(node, i / services, &host) && count_up(service, i % services, &port) &&
-        resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false, &address) == 0;
+        resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false, &address) ==
+            0;
     std::lock_guard lock(av.domain_.lock());
     fi_addr_t index = FI_ADDR_NOTAVAIL;
     const int rc = known ? av.insert_one(address, &index) : FI_EADDRNOTAVAIL;
@@ -274,8 +279,8 @@ int Av::lookup(fid_av* id, fi_addr_t fi_addr, void* address, std::size_t* length
 
 const char* Av::to_string(fid_av*, const void* address, char* buffer, std::size_t* length) {
   const auto* generic = static_cast<const sockaddr*>(address);
-  const SocketAddress read =
-      read_address(address, generic->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+  const SocketAddress read = read_address(
+      address, generic->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
   const std::string text = to_text(read);
   if (buffer != nullptr && *length > 0) std::snprintf(buffer, *length, "%s", text.c_str());
   *length = text.size() + 1;

@@ -1,7 +1,8 @@
-// Address vectors: a table of addresses. What fi_av_insert() returns is the index, for both types of vector.
+// Address vectors: a table of addresses. What fi_av_insert() returns is the index, for both types
+// of vector.
 //
-// One with a name has its table in shared memory; what is here then is a copy, which follows it by its
-// generation.
+// One with a name has its table in shared memory; what is here then is a copy, which follows it by
+// its generation.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,8 @@ class Av final : public fid_av {
   }
   /// Changes with each insertion and removal. What find() answers is as of now or later.
   std::uint32_t generation() const {
-    return generation_->load(std::memory_order_relaxed);  // relaxed: what it announces is read under a lock
+    // relaxed: what it announces is read under a lock
+    return generation_->load(std::memory_order_relaxed);
   }
   /// Bits of a fi_addr_t that say which address; those above say which receive context.
   std::uint64_t address_mask() const { return context_bits_ == 0 ? ~0ULL : ~0ULL >> context_bits_; }
@@ -64,13 +66,15 @@ class Av final : public fid_av {
     if (shared_ != nullptr && followed_ != generation()) follow_slowly();
   }
   void follow_slowly();
-  int finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count, void* context);
+  int finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count,
+                    void* context);
   static int insert(fid_av* av, const void* addresses, std::size_t count, fi_addr_t* fi_addr,
                     std::uint64_t flags, void* context);
   static int insert_service(fid_av* av, const char* node, const char* service, fi_addr_t* fi_addr,
                             std::uint64_t flags, void* context);
   static int insert_symmetric(fid_av* av, const char* node, std::size_t nodes, const char* service,
-                              std::size_t services, fi_addr_t* fi_addr, std::uint64_t flags, void* context);
+                              std::size_t services, fi_addr_t* fi_addr, std::uint64_t flags,
+                              void* context);
   static int remove(fid_av* av, fi_addr_t* fi_addr, std::size_t count, std::uint64_t flags);
   static int lookup(fid_av* av, fi_addr_t fi_addr, void* address, std::size_t* length);
   static const char* to_string(fid_av* av, const void* address, char* buffer, std::size_t* length);

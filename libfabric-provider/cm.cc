@@ -101,16 +101,18 @@ void write_event(Eq& eq, std::uint32_t event, fid_t object, std::unique_ptr<Unre
 
 }  // namespace
 
-void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, std::span<const std::byte> data) try {
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object,
+                            std::span<const std::byte> data) try {
   write_event(eq, event, object, nullptr, data);
 } catch (const std::bad_alloc&) {
   eq.lose();
 }
 
-// --- PassiveEndpoint -------------------------------------------------------------------------------
+// --- PassiveEndpoint -----------------------------------------------------------------------------
 
 int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) {
-  if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_MSG) return -FI_EINVAL;
+  if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_MSG)
+    return -FI_EINVAL;
   auto engine = Context::create();
   if (!engine) return failure(engine.error());
   ForkMutex::watch_forks();
@@ -223,12 +225,14 @@ int PassiveEndpoint::listen(fid_pep* id) {
 int PassiveEndpoint::reject(fid_pep* id, fid_t handle, const void* data, std::size_t length) {
   auto& pep = *static_cast<PassiveEndpoint*>(id);
   ConnectionRequest* const request = connection_request(handle);
-  if (request == nullptr || request->passive != &pep || length > kMostConnectionData) return -FI_EINVAL;
+  if (request == nullptr || request->passive != &pep || length > kMostConnectionData)
+    return -FI_EINVAL;
   const WireHeader header{.op = Op::kReject, .tag = request->attempt};
   std::lock_guard lock(pep.mutex_);
   auto sent = pep.messages_->post(request->index, std::as_bytes(std::span(&header, 1)),
                                   {static_cast<const std::byte*>(data), length}, 0);
-  if (!sent && sent.error().err == EAGAIN) return -FI_EAGAIN;  // our caller has it still, and tries again
+  // our caller has it still, and tries again
+  if (!sent && sent.error().err == EAGAIN) return -FI_EAGAIN;
   delete request;
   return sent ? 0 : failure(sent.error());
 }
@@ -279,7 +283,8 @@ void PassiveEndpoint::leaves(PeerIndex index) {
 }
 
 // False: it is refused, and the connection with it ends.
-bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data) {
+bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header,
+                            std::span<const std::byte> data) {
   auto client = clients_.find(from);
   if (header.op == Op::kHello) {
     Hello hello;
@@ -301,8 +306,8 @@ bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header, std::span<
   return ask_program(client->second.address, from, header, data);
 }
 
-bool PassiveEndpoint::ask_program(const SocketAddress& client, PeerIndex from, const WireHeader& header,
-                                  std::span<const std::byte> data) {
+bool PassiveEndpoint::ask_program(const SocketAddress& client, PeerIndex from,
+                                  const WireHeader& header, std::span<const std::byte> data) {
   fi_info* info = fi_dupinfo(info_);
   if (info == nullptr) return false;
   info->handle = nullptr;
@@ -352,7 +357,7 @@ bool PassiveEndpoint::arm(std::uint32_t*) {
   return false;
 }
 
-// --- active endpoints ------------------------------------------------------------------------------
+// --- active endpoints ----------------------------------------------------------------------------
 
 namespace {
 
@@ -395,7 +400,8 @@ int Endpoint::connect(fid_ep* id, const void* address, const void* data, std::si
   const WireHeader header{.op = Op::kConnect, .tag = endpoint.attempt_};
   const auto own = data_of(data, length);
   Peer* asked = nullptr;
-  const int rc = endpoint.transport_->introduce(name_of(to), header, own.data(), own.size(), false, &asked);
+  const int rc =
+      endpoint.transport_->introduce(name_of(to), header, own.data(), own.size(), false, &asked);
   if (rc == -FI_EAGAIN) return rc;  // too many ask at this moment
   if (rc != 0) {
     endpoint.fail_connection(-rc, {});
@@ -415,8 +421,8 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   const WireHeader header{.op = Op::kAccept, .tag = request.attempt};
   const auto own = data_of(data, length);
   Peer* client = nullptr;
-  const int rc =
-      endpoint.transport_->introduce(name_of(request.client), header, own.data(), own.size(), true, &client);
+  const int rc = endpoint.transport_->introduce(name_of(request.client), header, own.data(),
+                                                own.size(), true, &client);
   if (rc == -FI_EAGAIN) return rc;  // too many ask it at this moment: the request is there still
   endpoint.request_.reset();
   if (rc != 0) return rc;
@@ -445,8 +451,8 @@ void Endpoint::peer_left(Peer& peer, int reason) {
   }
   if (&peer != connection_) return;
   connection_ = nullptr;
-  // A peer that has closed is told of by the event alone: programs that share a queue among endpoints do not
-  // expect errors while they read the rest.
+  // A peer that has closed is told of by the event alone: programs that share a queue among
+  // endpoints do not expect errors while they read the rest.
   if (reason != 0) flush_receives();
   if (!std::exchange(shut_down_, true)) tell(FI_SHUTDOWN, {});
 }
@@ -488,7 +494,8 @@ int Endpoint::get_peer(fid_ep* id, void* address, std::size_t* length) {
   const std::size_t room = *length;
   *length = endpoint.remote_.length;
   if (address != nullptr) {
-    std::memcpy(address, &endpoint.remote_.storage, std::min<std::size_t>(room, endpoint.remote_.length));
+    std::memcpy(address, &endpoint.remote_.storage,
+                std::min<std::size_t>(room, endpoint.remote_.length));
   }
   return room < endpoint.remote_.length ? -FI_ETOOSMALL : 0;
 }

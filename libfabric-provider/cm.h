@@ -4,11 +4,11 @@
 //                                            fi_listen(): the name of a passive endpoint
 //   fi_connect() ──kConnect, data──────────> FI_CONNREQ: a ConnectionRequest, in a fi_info
 //                                            fi_endpoint(); fi_accept(), or fi_reject()
-//   FI_CONNECTED <─kAccept, data──────────── FI_CONNECTED: the new endpoint has connected to the client's
+//   FI_CONNECTED <─kAccept, data──────────── FI_CONNECTED: the new endpoint is connected to ours
 //   FI_ECONNREFUSED <─kReject, data───────── by the connection that the question came by
 //
-// What the server connects is what both use. When either goes, or calls fi_shutdown(), the other hears
-// FI_SHUTDOWN.
+// What the server connects is what both use. When either goes, or calls fi_shutdown(), the other
+// hears FI_SHUTDOWN.
 #pragma once
 
 #include <clan/event_queue.h>
@@ -36,7 +36,8 @@ class PassiveEndpoint final : public fid_pep, public Source {
   using Face = fid_pep;
   static constexpr std::size_t kBacklog = 1024;  ///< where FI_BACKLOG has not said another
   static constexpr std::size_t kMostBacklog = 65536;
-  static constexpr std::size_t kMostSilent = 1024;  ///< clients that have introduced themselves, no more
+  /// clients that have introduced themselves, no more
+  static constexpr std::size_t kMostSilent = 1024;
   static int open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context);
 
   /// Its name, taken now if it has none yet. Not valid() where it cannot be had.
@@ -105,11 +106,13 @@ class ConnectionRequest final : public fid {
 };
 
 inline ConnectionRequest* connection_request(fid_t handle) {
-  return handle != nullptr && handle->fclass == FI_CLASS_CONNREQ ? static_cast<ConnectionRequest*>(handle)
-                                                                 : nullptr;
+  return handle != nullptr && handle->fclass == FI_CLASS_CONNREQ
+             ? static_cast<ConnectionRequest*>(handle)
+             : nullptr;
 }
 
 /// Writes an event of the connection manager, with the program's data behind it.
-void write_connection_event(Eq& eq, std::uint32_t event, fid_t object, std::span<const std::byte> data);
+void write_connection_event(Eq& eq, std::uint32_t event, fid_t object,
+                            std::span<const std::byte> data);
 
 }  // namespace clan::ofi

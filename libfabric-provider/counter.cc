@@ -31,7 +31,9 @@ fi_ops_cntr Counter::counter_ops_ = {
 };
 
 Counter::Counter(Domain& domain)
-    : domain_(domain), domain_held_(domain.references()), waiter_(domain.context().options().wait) {}
+    : domain_(domain),
+      domain_held_(domain.references()),
+      waiter_(domain.context().options().wait) {}
 
 int Counter::open(fid_domain* id, fi_cntr_attr* attr, fid_cntr** counter, void* context) {
   auto& domain = *static_cast<Domain*>(id);

@@ -28,8 +28,10 @@ class Counter final : public fid_cntr, public Waitable {
     value_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
     changed();
   }
-  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }  // relaxed: the lock orders
-  std::uint64_t errors() const { return errors_.load(std::memory_order_relaxed); }  // relaxed: likewise
+  // relaxed: the lock orders
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+  // relaxed: likewise
+  std::uint64_t errors() const { return errors_.load(std::memory_order_relaxed); }
   void set_value(std::uint64_t value) {
     value_.store(value, std::memory_order_relaxed);  // relaxed: the lock orders
     changed();

@@ -15,7 +15,8 @@
 namespace clan::ofi {
 namespace {
 
-constexpr unsigned kEmptyReads = 256;  ///< in a row, about 10 us, before the processor is offered to others
+/// in a row, about 10 us, before the processor is offered to others
+constexpr unsigned kEmptyReads = 256;
 
 }  // namespace
 
@@ -135,17 +136,21 @@ static_assert(offsetof(Completion, flags) == offsetof(fi_cq_tagged_entry, flags)
               offsetof(Completion, data) == offsetof(fi_cq_tagged_entry, data) &&
               offsetof(Completion, tag) == offsetof(fi_cq_tagged_entry, tag));
 
-// Copies an entry as the program reads it; each format is the beginning of the next longer one. Returns what
-// is behind it. Sizes that the compiler knows: a copy of 8 to 48 bytes is a few instructions then.
+// Copies an entry as the program reads it; each format is the beginning of the next longer one.
+// Returns what is behind it. Sizes that the compiler knows: a copy of 8 to 48 bytes is a few
+// instructions then.
 char* put_entry(char* out, const Completion& completion, fi_cq_format format) {
   auto put = [&](auto bytes) {
     std::memcpy(out, &completion, bytes);
     return out + bytes;
   };
   switch (format) {
-    case FI_CQ_FORMAT_MSG: return put(std::integral_constant<std::size_t, sizeof(fi_cq_msg_entry)>());
-    case FI_CQ_FORMAT_DATA: return put(std::integral_constant<std::size_t, sizeof(fi_cq_data_entry)>());
-    case FI_CQ_FORMAT_TAGGED: return put(std::integral_constant<std::size_t, sizeof(fi_cq_tagged_entry)>());
+    case FI_CQ_FORMAT_MSG:
+      return put(std::integral_constant<std::size_t, sizeof(fi_cq_msg_entry)>());
+    case FI_CQ_FORMAT_DATA:
+      return put(std::integral_constant<std::size_t, sizeof(fi_cq_data_entry)>());
+    case FI_CQ_FORMAT_TAGGED:
+      return put(std::integral_constant<std::size_t, sizeof(fi_cq_tagged_entry)>());
     default: return put(std::integral_constant<std::size_t, sizeof(fi_cq_entry)>());
   }
 }
@@ -211,7 +216,8 @@ ssize_t Cq::read_error(fid_cq* id, fi_cq_err_entry* buffer, std::uint64_t) {
   if (room != 0 && place != nullptr) {
     buffer->err_data = place;
     buffer->err_data_size = std::min(room, cq.last_error_data_.size());
-    if (buffer->err_data_size > 0) std::memcpy(place, cq.last_error_data_.data(), buffer->err_data_size);
+    if (buffer->err_data_size > 0)
+      std::memcpy(place, cq.last_error_data_.data(), buffer->err_data_size);
   } else {
     buffer->err_data = cq.last_error_data_.empty() ? nullptr : cq.last_error_data_.data();
     if (has_size) buffer->err_data_size = cq.last_error_data_.size();
@@ -225,8 +231,8 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
   if (object == nullptr) return -FI_EINVAL;
   std::size_t threshold = 1;
   if (condition_ == FI_CQ_COND_THRESHOLD && cond != nullptr) {
-    threshold =
-        std::clamp<std::size_t>(reinterpret_cast<std::uintptr_t>(cond), 1, std::max<std::size_t>(count, 1));
+    threshold = std::clamp<std::size_t>(reinterpret_cast<std::uintptr_t>(cond), 1,
+                                        std::max<std::size_t>(count, 1));
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   ssize_t got = -FI_EAGAIN;
@@ -267,8 +273,8 @@ ssize_t Cq::sread(fid_cq* id, void* buffer, std::size_t count, const void* cond,
   return static_cast<Cq*>(id)->wait_and_take(buffer, count, nullptr, cond, timeout);
 }
 
-ssize_t Cq::sread_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* source, const void* cond,
-                       int timeout) {
+ssize_t Cq::sread_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* source,
+                       const void* cond, int timeout) {
   return static_cast<Cq*>(id)->wait_and_take(buffer, count, source, cond, timeout);
 }
 

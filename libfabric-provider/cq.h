@@ -1,5 +1,5 @@
-// Completion queues. A ring that grows: what has been accepted is always completed, however slowly the
-// program reads. Errors stand beside it and remember where in the ring they belong.
+// Completion queues. A ring that grows: what has been accepted is always completed, however slowly
+// the program reads. Errors stand beside it and remember where in the ring they belong.
 #pragma once
 
 #include <clan/wait.h>
@@ -44,8 +44,8 @@ class Cq final : public fid_cq, public Waitable {
     wait_.signal();
   }
   /// `olen`: bytes that did not fit. `raw`: an address for FI_SOURCE_ERR.
-  void write_error(const Completion& completion, int err, std::size_t olen = 0, const void* raw = nullptr,
-                   std::size_t raw_bytes = 0);
+  void write_error(const Completion& completion, int err, std::size_t olen = 0,
+                   const void* raw = nullptr, std::size_t raw_bytes = 0);
   /// Those whose progress may fill the queue.
   TransportList& transports() { return transports_; }
   void progress();
@@ -66,13 +66,14 @@ class Cq final : public fid_cq, public Waitable {
   bool grow();
   void lose(const char* what);
   ssize_t take(void* buffer, std::size_t count, fi_addr_t* source);
-  ssize_t wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, const void* cond, int timeout_ms);
+  ssize_t wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, const void* cond,
+                        int timeout_ms);
   static ssize_t read(fid_cq* cq, void* buffer, std::size_t count);
   static ssize_t read_from(fid_cq* cq, void* buffer, std::size_t count, fi_addr_t* source);
   static ssize_t read_error(fid_cq* cq, fi_cq_err_entry* buffer, std::uint64_t flags);
   static ssize_t sread(fid_cq* cq, void* buffer, std::size_t count, const void* cond, int timeout);
-  static ssize_t sread_from(fid_cq* cq, void* buffer, std::size_t count, fi_addr_t* source, const void* cond,
-                            int timeout);
+  static ssize_t sread_from(fid_cq* cq, void* buffer, std::size_t count, fi_addr_t* source,
+                            const void* cond, int timeout);
   static int signal(fid_cq* cq);
   static const char* error_text(fid_cq* cq, int prov_errno, const void* data, char* buffer,
                                 std::size_t length);

@@ -48,14 +48,16 @@ fi_msg_tagged as_tagged(const fi_msg& msg) {
 }
 
 template <typename Function>
-std::function<ssize_t()> message_work(Function function, Endpoint& endpoint, ReceiveQueue::Kind kind,
-                                      const fi_msg_tagged& msg, std::uint64_t flags, Counter* counter) {
+std::function<ssize_t()> message_work(Function function, Endpoint& endpoint,
+                                      ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
+                                      std::uint64_t flags, Counter* counter) {
   return [=, &endpoint, copy = Copy<fi_msg_tagged, iovec>(msg)]() mutable {
     return function(endpoint, kind, copy.get(), flags, counter);
   };
 }
 
-std::function<ssize_t()> memory_work(Endpoint& endpoint, bool write, const fi_op_rma& op, Counter* counter) {
+std::function<ssize_t()> memory_work(Endpoint& endpoint, bool write, const fi_op_rma& op,
+                                     Counter* counter) {
   std::vector<fi_rma_iov> remote(op.msg.rma_iov, op.msg.rma_iov + op.msg.rma_iov_count);
   return [=, &endpoint, flags = op.flags, copy = Copy<fi_msg_rma, iovec>(op.msg)]() mutable {
     copy.msg.rma_iov = remote.data();
@@ -69,7 +71,8 @@ std::function<ssize_t()> atomic_work(Endpoint& endpoint, AtomicKind kind, const 
   std::vector<fi_rma_ioc> remote(msg.rma_iov, msg.rma_iov + msg.rma_iov_count);
   std::vector<fi_ioc> results, comparands;
   if (fetch != nullptr) results.assign(fetch->msg_iov, fetch->msg_iov + fetch->iov_count);
-  if (compare != nullptr) comparands.assign(compare->msg_iov, compare->msg_iov + compare->iov_count);
+  if (compare != nullptr)
+    comparands.assign(compare->msg_iov, compare->msg_iov + compare->iov_count);
   return [=, &endpoint, copy = Copy<fi_msg_atomic, fi_ioc>(msg)]() mutable {
     copy.msg.rma_iov = remote.data();
     const fi_msg_fetch found{results.data(), nullptr, results.size()};
@@ -80,7 +83,8 @@ std::function<ssize_t()> atomic_work(Endpoint& endpoint, AtomicKind kind, const 
 
 Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
 
-/// Which endpoint it is for, what its completion says, and how it starts. False: it is none of these.
+/// Which endpoint it is for, what its completion says, and how it starts. False: it is none of
+/// these.
 bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) {
   switch (work.op_type) {
     case FI_OP_SEND:
@@ -117,7 +121,7 @@ bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) 
       d.endpoint = &endpoint_of(op.ep);
       d.context = op.msg.context;
       d.flags = FI_ATOMIC | FI_WRITE;
-      d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, nullptr, nullptr, op.flags, counter);
+      d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, {}, {}, op.flags, counter);
       return true;
     }
     case FI_OP_FETCH_ATOMIC: {
@@ -125,7 +129,8 @@ bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) 
       d.endpoint = &endpoint_of(op.ep);
       d.context = op.msg.context;
       d.flags = FI_ATOMIC | FI_READ;
-      d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags, counter);
+      d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags,
+                            counter);
       return true;
     }
     case FI_OP_COMPARE_ATOMIC: {
@@ -133,8 +138,8 @@ bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) 
       d.endpoint = &endpoint_of(op.ep);
       d.context = op.msg.context;
       d.flags = FI_ATOMIC | FI_READ;
-      d.start =
-          atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare, op.flags, counter);
+      d.start = atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare,
+                            op.flags, counter);
       return true;
     }
     default: return false;
@@ -144,7 +149,8 @@ bool describe_count(const fi_deferred_work& work, Counter* counter, Deferred& d)
   if (work.op_type != FI_OP_CNTR_SET && work.op_type != FI_OP_CNTR_ADD) return false;
   auto* const target = static_cast<Counter*>(work.op.cntr->cntr);
   d.changes = target;
-  d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET, counter]() -> ssize_t {
+  d.start = [target, value = work.op.cntr->value, set = work.op_type == FI_OP_CNTR_SET,
+             counter]() -> ssize_t {
     set ? target->set_value(value) : target->add_value(value);
     if (counter != nullptr) counter->count();
     return 0;
@@ -175,14 +181,15 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
   return 0;
 }
 
-// --- Domain ----------------------------------------------------------------------------------------
+// --- Domain --------------------------------------------------------------------------------------
 
 void Domain::defer(Deferred deferred) { deferred_.push_back(std::move(deferred)); }
 
 void Domain::run_due() {
   if (running_due_) return;
   running_due_ = true;
-  // One that is started may move a counter that others wait for, or add others: begin anew after each.
+  // One that is started may move a counter that others wait for, or add others: begin anew after
+  // each.
   for (bool again = true; again;) {
     again = false;
     for (auto it = deferred_.begin(); it != deferred_.end(); ++it) {
@@ -202,7 +209,8 @@ void Domain::run_due() {
         return;
       }
       if (rc != 0) {
-        FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n", fi_strerror(static_cast<int>(-rc)));
+        FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n",
+                fi_strerror(static_cast<int>(-rc)));
         if (due.counter != nullptr) due.counter->count_error();
         Cq* cq = nullptr;
         if (due.endpoint != nullptr)
@@ -230,7 +238,8 @@ bool Domain::uses(const Counter& counter) const {
 
 int Domain::control(fid_t id, int command, void* argument) {
   auto& domain = object_of<Domain>(id);
-  if (command == FI_QUEUE_WORK) return queue_work(domain, *static_cast<fi_deferred_work*>(argument));
+  if (command == FI_QUEUE_WORK)
+    return queue_work(domain, *static_cast<fi_deferred_work*>(argument));
   if (command != FI_CANCEL_WORK && command != FI_FLUSH_WORK) return -FI_ENOSYS;
   std::lock_guard lock(domain.lock());
   const std::size_t cancelled = std::erase_if(domain.deferred_, [&](const Deferred& d) {

@@ -1,6 +1,6 @@
-// Operations that wait for a counter: FI_TRIGGER and deferred work queues. What is to be done is kept as a
-// function, which runs under the domain's lock when the counter has come to its threshold and somebody makes
-// progress.
+// Operations that wait for a counter: FI_TRIGGER and deferred work queues. What is to be done is
+// kept as a function, which runs under the domain's lock when the counter has come to its threshold
+// and somebody makes progress.
 #pragma once
 
 #include <sys/uio.h>
@@ -42,15 +42,16 @@ bool trigger_of(void* context, Deferred* deferred);
 /// FI_QUEUE_WORK. Not under the lock.
 int queue_work(Domain& domain, const fi_deferred_work& work);
 
-// Operations as deferred work starts them: `counter` (may be null) counts their completion, the queue hears
-// of it only with FI_COMPLETION. Under the lock.
-ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg, std::uint64_t flags,
-                   Counter* counter);
+// Operations as deferred work starts them: `counter` (may be null) counts their completion, the
+// queue hears of it only with FI_COMPLETION. Under the lock.
+ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
+                   std::uint64_t flags, Counter* counter);
 ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
                       std::uint64_t flags, Counter* counter);
 ssize_t start_access(Endpoint& endpoint, bool write, const fi_msg_rma& msg, std::uint64_t flags,
                      Counter* counter);
-ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg, const fi_msg_fetch* fetch,
-                     const fi_msg_compare* compare, std::uint64_t flags, Counter* counter);
+ssize_t start_atomic(Endpoint& endpoint, AtomicKind kind, const fi_msg_atomic& msg,
+                     const fi_msg_fetch* fetch, const fi_msg_compare* compare, std::uint64_t flags,
+                     Counter* counter);
 
 }  // namespace clan::ofi

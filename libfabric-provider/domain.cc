@@ -59,9 +59,10 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
   ContextOptions options;
   std::size_t ring_bytes = 0;
   if (fi_param_get_size_t(&g_provider, "ring_bytes", &ring_bytes) == 0) {
-    // A message that fi_inject() takes must always fit, and so must an atomic operation with its operands.
-    options.ring_bytes =
-        static_cast<std::uint32_t>(std::bit_ceil(std::clamp<std::size_t>(ring_bytes, 65536, 64u << 20)));
+    // A message that fi_inject() takes must always fit, and so must an atomic operation with its
+    // operands.
+    options.ring_bytes = static_cast<std::uint32_t>(
+        std::bit_ceil(std::clamp<std::size_t>(ring_bytes, 65536, 64u << 20)));
   }
   int direct_copy = 1;
   if (fi_param_get_bool(&g_provider, "direct_copy", &direct_copy) == 0)
@@ -74,7 +75,8 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
   ForkMutex::watch_forks();
   const fi_domain_attr& attr = *info->domain_attr;
   const bool automatic = attr.data_progress == FI_PROGRESS_AUTO;
-  auto* made = new (std::nothrow) Domain(std::move(*engine), attr.threading != FI_THREAD_DOMAIN || automatic);
+  auto* made = new (std::nothrow)
+      Domain(std::move(*engine), attr.threading != FI_THREAD_DOMAIN || automatic);
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_DOMAIN, context, &ops_};
   made->ops = &domain_ops_;
@@ -132,7 +134,8 @@ int Domain::endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* conte
 
 std::uint32_t Domain::api_version() const { return fabric_->api_version; }
 
-int Domain::query_atomic(fid_domain*, fi_datatype type, fi_op op, fi_atomic_attr* attr, std::uint64_t flags) {
+int Domain::query_atomic(fid_domain*, fi_datatype type, fi_op op, fi_atomic_attr* attr,
+                         std::uint64_t flags) {
   const AtomicKind kind = (flags & FI_COMPARE_ATOMIC) != 0 ? AtomicKind::kCompare
                           : (flags & FI_FETCH_ATOMIC) != 0 ? AtomicKind::kFetch
                                                            : AtomicKind::kWrite;
@@ -163,7 +166,7 @@ std::uint64_t Domain::free_key() {
   return next_key_++;
 }
 
-// --- progress --------------------------------------------------------------------------------------
+// --- progress ------------------------------------------------------------------------------------
 
 void Domain::progress_all() {
   for (Transport* transport : transports_) {
@@ -214,11 +217,12 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
       }
       if (has_deferred()) run_due();
       if (moved) break;  // there is more, and our caller may want to read what has come
-      // Nobody will say that the peer has made them. It may be done at any moment, or stopped for long.
+      // Nobody will say that the peer has made them. It may be done at any moment, or stopped for
+      // long.
       bool quiet = true;
       for (Transport* transport : transports_) {
-        quiet =
-            transport->finish_accesses() != Transport::Left::kTheirs && !transport->copies_slowly() && quiet;
+        quiet = transport->finish_accesses() != Transport::Left::kTheirs &&
+                !transport->copies_slowly() && quiet;
       }
       if (!quiet && attempt == 0) continue;
       look_again_ms_ = quiet ? kFirstLookMs : std::min(look_again_ms_ * 2, kLastLookMs);
@@ -244,7 +248,8 @@ void Domain::run_progress() {
     } catch (const std::bad_alloc&) {
       ::sched_yield();
     }
-    if (!n && n.error().err == ESHUTDOWN) return;  // a forked child has no such thread; the context has ended
+    // a forked child has no such thread; the context has ended
+    if (!n && n.error().err == ESHUTDOWN) return;
     bool moved = true;
     while (moved && !stopping_.load()) {
       moved = false;

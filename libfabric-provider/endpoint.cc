@@ -61,7 +61,8 @@ fi_ops_collective g_collective_ops = {
 };
 
 int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
-  if (info == nullptr || info->ep_attr == nullptr || info->tx_attr == nullptr || info->rx_attr == nullptr) {
+  if (info == nullptr || info->ep_attr == nullptr || info->tx_attr == nullptr ||
+      info->rx_attr == nullptr) {
     return -FI_EINVAL;
   }
   const fi_ep_type type = info->ep_attr->type;
@@ -80,7 +81,8 @@ int Endpoint::open(Domain& domain, fi_info* info, fid_ep** ep, void* context) {
     made->request_.reset(connection_request(info->handle));
     // The event queue may be read by a thread of its own, whatever was said of the domain.
     domain.lock().require();
-    // One that comes from a passive endpoint shows that one's name, as with TCP, but is reached by its own.
+    // One that comes from a passive endpoint shows that one's name, as with TCP, but is reached by
+    // its own.
     if (made->request_ != nullptr) made->shown_ = made->wanted_;
     if (info->handle != nullptr && info->handle->fclass == FI_CLASS_PEP) {
       made->shown_ = object_of<PassiveEndpoint>(info->handle).address();
@@ -144,7 +146,8 @@ int Endpoint::close(fid_t id) {
 // The same endpoint with other default flags. Under the lock.
 int Endpoint::make_alias(const struct fi_alias& alias) {
   const std::uint64_t which = alias.flags & (FI_TRANSMIT | FI_RECV);
-  if (!enabled_ || original_ != this || (which != FI_TRANSMIT && which != FI_RECV)) return -FI_EINVAL;
+  if (!enabled_ || original_ != this || (which != FI_TRANSMIT && which != FI_RECV))
+    return -FI_EINVAL;
   auto* made = new (std::nothrow) Endpoint(domain_, transport_);
   if (made == nullptr) return -FI_ENOMEM;
   made->set_tables(fid.fclass, fid.context);
@@ -242,7 +245,8 @@ int Endpoint::bind_counter(Counter& counter, std::uint64_t flags) {
       {FI_WRITE, kWrites}, {FI_REMOTE_READ, kRemoteReads}, {FI_REMOTE_WRITE, kRemoteWrites}};
   std::uint64_t known = 0;
   for (const auto& [flag, what] : kKinds) known |= flag;
-  if ((flags & known) == 0 || (flags & ~known) != 0 || &counter.domain() != &domain_) return -FI_EINVAL;
+  if ((flags & known) == 0 || (flags & ~known) != 0 || &counter.domain() != &domain_)
+    return -FI_EINVAL;
   for (const auto& [flag, what] : kKinds) {
     if ((flags & flag) == 0) continue;
     if (counters_[what] != nullptr) return -FI_EINVAL;
@@ -261,8 +265,8 @@ int Endpoint::enable() {
   if (!connected_mode_ && av_ == nullptr) return -FI_ENOAV;
   const bool sends = (caps_ & (FI_SEND | FI_READ | FI_WRITE)) != 0 && fid.fclass != FI_CLASS_RX_CTX;
   const bool receives = (caps_ & FI_RECV) != 0 && receiving_;
-  if (sends && send_cq_ == nullptr && counters_[kSends] == nullptr && counters_[kReads] == nullptr &&
-      counters_[kWrites] == nullptr) {
+  if (sends && send_cq_ == nullptr && counters_[kSends] == nullptr &&
+      counters_[kReads] == nullptr && counters_[kWrites] == nullptr) {
     return -FI_ENOCQ;
   }
   if (receives && receive_cq_ == nullptr && counters_[kReceives] == nullptr) return -FI_ENOCQ;
@@ -321,7 +325,8 @@ ssize_t Endpoint::cancel(fid_t id, void* context) {
       if (Counter* counter = posted->deferred ? posted->counter : endpoint.counter(kReceives))
         counter->count_error();
       queue.free_posted(*posted);
-      if (endpoint.receive_cq_ != nullptr) endpoint.receive_cq_->write_error(completion, FI_ECANCELED);
+      if (endpoint.receive_cq_ != nullptr)
+        endpoint.receive_cq_->write_error(completion, FI_ECANCELED);
       return 0;
     }
   }
@@ -368,10 +373,12 @@ int Endpoint::get_name(fid_t id, void* address, std::size_t* length) {
   std::lock_guard lock(endpoint.lock());
   // Asked before it is enabled, it takes its name now.
   if (int rc = endpoint.transport_->start(endpoint.wanted_); rc != 0) return rc;
-  const SocketAddress& own = endpoint.shown_.valid() ? endpoint.shown_ : endpoint.transport_->address();
+  const SocketAddress& own =
+      endpoint.shown_.valid() ? endpoint.shown_ : endpoint.transport_->address();
   const std::size_t room = *length;
   *length = own.length;
-  if (address != nullptr) std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));
+  if (address != nullptr)
+    std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));
   return room < own.length ? -FI_ETOOSMALL : 0;
 }
 

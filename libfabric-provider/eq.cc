@@ -78,7 +78,8 @@ void Eq::write_error(const fi_eq_err_entry& error) noexcept try {
   const auto* data = static_cast<const char*>(error.err_data);
   {
     std::lock_guard lock(mutex_);
-    entries_.push_back({true, 0, {data, data + (data != nullptr ? error.err_data_size : 0)}, error, {}});
+    entries_.push_back(
+        {true, 0, {data, data + (data != nullptr ? error.err_data_size : 0)}, error, {}});
   }
   wait_.signal();
 } catch (const std::bad_alloc&) {
@@ -145,7 +146,8 @@ ssize_t Eq::take(std::uint32_t* event, void* buffer, std::size_t length, std::ui
   return static_cast<ssize_t>(n);
 }
 
-ssize_t Eq::read(fid_eq* id, std::uint32_t* event, void* buffer, std::size_t length, std::uint64_t flags) {
+ssize_t Eq::read(fid_eq* id, std::uint32_t* event, void* buffer, std::size_t length,
+                 std::uint64_t flags) {
   auto& eq = *static_cast<Eq*>(id);
   eq.make_progress();
   return eq.take(event, buffer, length, flags);
@@ -180,8 +182,8 @@ ssize_t Eq::user_write(fid_eq* id, std::uint32_t event, const void* buffer, std:
   return static_cast<ssize_t>(length);
 }
 
-ssize_t Eq::sread(fid_eq* id, std::uint32_t* event, void* buffer, std::size_t length, int timeout_ms,
-                  std::uint64_t flags) {
+ssize_t Eq::sread(fid_eq* id, std::uint32_t* event, void* buffer, std::size_t length,
+                  int timeout_ms, std::uint64_t flags) {
   auto& eq = *static_cast<Eq*>(id);
   WaitObject* object = eq.wait_.object();
   if (object == nullptr) return -FI_EINVAL;
@@ -191,7 +193,8 @@ ssize_t Eq::sread(fid_eq* id, std::uint32_t* event, void* buffer, std::size_t le
     if (n != -FI_EAGAIN) return n;
     const std::int64_t left = sleep_ms(deadline);
     if (left == 0) return -FI_EAGAIN;
-    if (int rc = object->sleep_unless([&] { return eq.pending(); }, left); rc == -FI_EINTR) return rc;
+    if (int rc = object->sleep_unless([&] { return eq.pending(); }, left); rc == -FI_EINTR)
+      return rc;
   }
 }
 

@@ -1,5 +1,5 @@
-// Event queues: what happens besides transfers. Entries are kept in order, errors among them; a queue of the
-// fabric, it has a lock of its own.
+// Event queues: what happens besides transfers. Entries are kept in order, errors among them; a
+// queue of the fabric, it has a lock of its own.
 #pragma once
 
 #include <deque>
@@ -60,8 +60,8 @@ class Eq final : public fid_eq, public Waitable {
   static ssize_t read_error(fid_eq* eq, fi_eq_err_entry* buffer, std::uint64_t flags);
   static ssize_t user_write(fid_eq* eq, std::uint32_t event, const void* buffer, std::size_t length,
                             std::uint64_t flags);
-  static ssize_t sread(fid_eq* eq, std::uint32_t* event, void* buffer, std::size_t length, int timeout,
-                       std::uint64_t flags);
+  static ssize_t sread(fid_eq* eq, std::uint32_t* event, void* buffer, std::size_t length,
+                       int timeout, std::uint64_t flags);
   static const char* error_text(fid_eq* eq, int prov_errno, const void* data, char* buffer,
                                 std::size_t length);
   static int close(fid_t id);

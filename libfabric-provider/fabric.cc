@@ -32,12 +32,14 @@ fi_ops_fabric Fabric::fabric_ops_ = {
 };
 
 int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
-  if (attr != nullptr && attr->name != nullptr && std::strcmp(attr->name, "clan") != 0) return -FI_ENODATA;
+  if (attr != nullptr && attr->name != nullptr && std::strcmp(attr->name, "clan") != 0)
+    return -FI_ENODATA;
   auto* made = new (std::nothrow) Fabric;
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_FABRIC, context, &ops_};
   made->ops = &fabric_ops_;
-  made->api_version = attr != nullptr ? attr->api_version : FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
+  made->api_version =
+      attr != nullptr ? attr->api_version : FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
   *fabric = made;
   return 0;
 }

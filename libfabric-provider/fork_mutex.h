@@ -1,7 +1,8 @@
-// ForkMutex: a mutex that is free in a forked child, and what it guards whole: fork() takes them all.
+// ForkMutex: a mutex that is free in a forked child, and what it guards whole: fork() takes them
+// all.
 //
-// What a child inherits is of no use to it (the engine's contexts end there, calls answer ESHUTDOWN), but it
-// may call it and close it.
+// What a child inherits is of no use to it (the engine's contexts end there, calls answer
+// ESHUTDOWN), but it may call it and close it.
 #pragma once
 
 #include <mutex>

@@ -20,10 +20,10 @@ constexpr std::uint64_t kAskedByLayer = 1ULL << 59;
 /// The format of tags by which a provider says that it has no opinion.
 constexpr std::uint64_t kTagFormat = 0xaaaaaaaaaaaaaaaaULL;
 
-constexpr std::uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_SAR | FI_ORDER_RAR | FI_ORDER_RAW |
-                                 FI_ORDER_WAR | FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW |
-                                 FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_RAR |
-                                 FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+constexpr std::uint64_t kOrder =
+    FI_ORDER_SAS | FI_ORDER_SAW | FI_ORDER_SAR | FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAR |
+    FI_ORDER_WAW | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAR | FI_ORDER_RMA_WAW |
+    FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
 constexpr std::uint64_t kSendFlags =
     FI_INJECT | FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 constexpr std::uint64_t kReceiveFlags = FI_COMPLETION | FI_MULTI_RECV;
@@ -46,12 +46,12 @@ constexpr Offered kOffers[] = {
          FI_SOURCE_ERR | FI_RMA_EVENT | FI_FENCE | FI_TRIGGER | FI_NAMED_RX_CTX | kDomainCaps,
      kMostContexts},
     {FI_EP_MSG,
-     kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE | FI_TRIGGER |
-         kDomainCaps,
+     kTransferCaps | kSendingCaps | kReceivingCaps | FI_MULTI_RECV | FI_RMA_EVENT | FI_FENCE |
+         FI_TRIGGER | kDomainCaps,
      1},
     {FI_EP_DGRAM,
-     FI_MSG | FI_SEND | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER |
-         kDomainCaps,
+     FI_MSG | FI_SEND | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE | FI_SOURCE_ERR |
+         FI_TRIGGER | kDomainCaps,
      1, FI_ORDER_SAS, kSendFlags & ~FI_DELIVERY_COMPLETE, kMaxDatagram, 0},
 };
 
@@ -72,21 +72,24 @@ std::uint64_t receiving_caps(std::uint64_t caps) {
 
 // Who asks for messages and does not say whether to send or to receive them means both.
 std::uint64_t with_directions(std::uint64_t caps) {
-  if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & (FI_SEND | FI_RECV)) == 0) caps |= FI_SEND | FI_RECV;
+  if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & (FI_SEND | FI_RECV)) == 0)
+    caps |= FI_SEND | FI_RECV;
   constexpr std::uint64_t kRemote = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if ((caps & (FI_RMA | FI_ATOMIC)) != 0 && (caps & kRemote) == 0) caps |= kRemote;
   return caps;
 }
 
 bool fits_domain(const fi_domain_attr& wanted, const Offered& offered, std::uint32_t version) {
-  if (wanted.name != nullptr && std::strcmp(wanted.name, kDomainName) != 0) return mismatch("domain name");
+  if (wanted.name != nullptr && std::strcmp(wanted.name, kDomainName) != 0)
+    return mismatch("domain name");
   if (wanted.threading > FI_THREAD_ENDPOINT) return mismatch("threading");
   if (wanted.control_progress > FI_PROGRESS_MANUAL || wanted.data_progress > FI_PROGRESS_MANUAL) {
     return mismatch("progress");
   }
   if (wanted.resource_mgmt > FI_RM_ENABLED) return mismatch("resource_mgmt");
   if (wanted.av_type > FI_AV_TABLE) return mismatch("av_type");
-  if (FI_VERSION_LT(version, FI_VERSION(1, 5)) && wanted.mr_mode > FI_MR_SCALABLE) return mismatch("mr_mode");
+  if (FI_VERSION_LT(version, FI_VERSION(1, 5)) && wanted.mr_mode > FI_MR_SCALABLE)
+    return mismatch("mr_mode");
   if (wanted.mr_key_size > 8) return mismatch("mr_key_size");
   if (wanted.cq_data_size > 8) return mismatch("cq_data_size");
   if (wanted.max_ep_tx_ctx > offered.contexts || wanted.max_ep_rx_ctx > offered.contexts) {
@@ -96,16 +99,19 @@ bool fits_domain(const fi_domain_attr& wanted, const Offered& offered, std::uint
     return mismatch("shared contexts");
   }
   if (wanted.mr_iov_limit > kRegionPieces) return mismatch("mr_iov_limit");
-  if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
+  if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr)
+    return mismatch("authorisation keys");
   if (!subset(wanted.caps, kDomainCaps)) return mismatch("domain capabilities");
   return true;
 }
 
 bool fits_endpoint(const fi_ep_attr& wanted, const Offered& offered) {
-  if (wanted.protocol != FI_PROTO_UNSPEC && wanted.protocol != kProtocol) return mismatch("protocol");
+  if (wanted.protocol != FI_PROTO_UNSPEC && wanted.protocol != kProtocol)
+    return mismatch("protocol");
   if (wanted.protocol_version > kProtocolVersion) return mismatch("protocol version");
   if (wanted.max_msg_size > offered.max_message) return mismatch("max_msg_size");
-  if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr) return mismatch("authorisation keys");
+  if (wanted.auth_key_size != 0 || wanted.auth_key != nullptr)
+    return mismatch("authorisation keys");
   const auto too_many = [&](std::size_t count) {
     return count != FI_SHARED_CONTEXT && count > offered.contexts;
   };
@@ -131,7 +137,8 @@ bool fits_receiving(const fi_rx_attr& wanted, std::uint64_t caps, const Offered&
   if (!subset(wanted.caps, caps)) return mismatch("receive capabilities");
   if (!subset(wanted.op_flags, kReceiveFlags)) return mismatch("receive op_flags");
   if (!subset(wanted.msg_order, offered.order)) return mismatch("receive msg_order");
-  if (!subset(wanted.comp_order, FI_ORDER_NONE | FI_ORDER_DATA)) return mismatch("receive comp_order");
+  if (!subset(wanted.comp_order, FI_ORDER_NONE | FI_ORDER_DATA))
+    return mismatch("receive comp_order");
   if (wanted.size > kMostQueueSize) return mismatch("receive size");
   if (wanted.iov_limit > kIovLimit) return mismatch("receive iov_limit");
   return true;
@@ -158,7 +165,8 @@ bool fits(const fi_info& hints, const Offered& offered, std::uint32_t version) {
   return (hints.domain_attr == nullptr || fits_domain(*hints.domain_attr, offered, version)) &&
          (hints.ep_attr == nullptr || fits_endpoint(*hints.ep_attr, offered)) &&
          (hints.tx_attr == nullptr || fits_sending(*hints.tx_attr, sending_caps(caps), offered)) &&
-         (hints.rx_attr == nullptr || fits_receiving(*hints.rx_attr, receiving_caps(caps), offered));
+         (hints.rx_attr == nullptr ||
+          fits_receiving(*hints.rx_attr, receiving_caps(caps), offered));
 }
 
 template <typename T>
@@ -259,7 +267,8 @@ void choose(fi_info* info, const fi_info* hints, std::uint32_t version) {
     choose(&ep.tx_ctx_cnt, hints->ep_attr->tx_ctx_cnt);
     choose(&ep.rx_ctx_cnt, hints->ep_attr->rx_ctx_cnt);
   }
-  if (hints->domain_attr != nullptr) choose_domain(*info->domain_attr, *hints->domain_attr, version);
+  if (hints->domain_attr != nullptr)
+    choose_domain(*info->domain_attr, *hints->domain_attr, version);
   if (hints->fabric_attr != nullptr) info->fabric_attr->fabric = hints->fabric_attr->fabric;
 }
 
@@ -268,7 +277,8 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
                   const SocketAddress& source, const SocketAddress& destination) {
   fi_info* info = fi_allocinfo();
   if (info == nullptr) return nullptr;
-  // FI_SOURCE_ERR only where it is asked for: it makes errors of messages that are otherwise taken as they are.
+  // FI_SOURCE_ERR only where it is asked for: it makes errors of messages that are otherwise taken
+  // as they are.
   info->caps = hints != nullptr && hints->caps != 0 ? with_directions(hints->caps) | kDomainCaps
                                                     : offered.caps & ~FI_SOURCE_ERR;
   info->addr_format = FI_SOCKADDR_IN;
@@ -286,7 +296,8 @@ fi_info* describe(const fi_info* hints, const Offered& offered, std::uint32_t ve
 // The addresses of the answer. False: they cannot be.
 int find_addresses(const char* node, const char* service, std::uint64_t flags, const fi_info* hints,
                    SocketAddress* source, SocketAddress* destination) {
-  const std::uint32_t format = hints != nullptr ? hints->addr_format : std::uint32_t{FI_FORMAT_UNSPEC};
+  const std::uint32_t format =
+      hints != nullptr ? hints->addr_format : std::uint32_t{FI_FORMAT_UNSPEC};
   if (hints != nullptr && hints->src_addr != nullptr) {
     *source = read_address(hints->src_addr, hints->src_addrlen);
     if (!source->valid()) return -FI_ENODATA;
@@ -323,11 +334,13 @@ int get_info(std::uint32_t version, const char* node, const char* service, std::
              const fi_info* hints, fi_info** info) {
   if ((flags & kAskedByLayer) != 0) {
     int layering = 0;
-    if (fi_param_get_bool(&g_provider, "layering", &layering) != 0 || layering == 0) return -FI_ENODATA;
+    if (fi_param_get_bool(&g_provider, "layering", &layering) != 0 || layering == 0)
+      return -FI_ENODATA;
   }
   SocketAddress source, destination;
   if ((flags & FI_PROV_ATTR_ONLY) == 0) {
-    if (int rc = find_addresses(node, service, flags, hints, &source, &destination); rc != 0) return rc;
+    if (int rc = find_addresses(node, service, flags, hints, &source, &destination); rc != 0)
+      return rc;
   }
   fi_info* first = nullptr;
   fi_info** last = &first;

@@ -14,7 +14,8 @@ inline constexpr std::size_t kMostContexts = 16;  ///< of one kind in a scalable
 inline constexpr std::size_t kMostSharedContexts = 65536;
 inline constexpr std::size_t kMaxMessage = std::size_t{1} << 40;
 inline constexpr std::size_t kMaxDatagram = 8192;
-inline constexpr std::size_t kMostUnheard = 1024;  ///< datagrams that nobody has asked for; more are dropped
+/// datagrams that nobody has asked for; more are dropped
+inline constexpr std::size_t kMostUnheard = 1024;
 
 /// Capabilities of which an endpoint may have some and not others.
 inline constexpr std::uint64_t kTransferCaps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;

@@ -38,7 +38,8 @@ int MemoryRegion::open(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fi
       attr->iov_count > kRegionPieces) {
     return -FI_EINVAL;
   }
-  constexpr std::uint64_t kAccess = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  constexpr std::uint64_t kAccess =
+      FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
   if ((attr->access & ~kAccess) != 0 || attr->iface != FI_HMEM_SYSTEM) return -FI_EINVAL;
   if ((flags & ~(FI_RMA_EVENT | FI_RMA_PMEM)) != 0) return -FI_EINVAL;
   auto& domain = object_of<Domain>(id);
@@ -87,7 +88,8 @@ int MemoryRegion::expose() {
   if ((access_ & FI_REMOTE_WRITE) != 0)
     rights = rights == Rights::kRead ? Rights::kReadWrite : Rights::kWrite;
   if (rights == Rights::kNone || size_ == 0) return 0;
-  RegionNote note{reinterpret_cast<std::uint64_t>(pieces_[0].data()), domain_.rma_events() ? 1u : 0u, 0};
+  RegionNote note{reinterpret_cast<std::uint64_t>(pieces_[0].data()),
+                  domain_.rma_events() ? 1u : 0u, 0};
   if (pieces_.size() == 1) {
     auto aperture = Aperture::export_region(domain_.context(), pieces_[0], rights);
     if (!aperture) return failure(aperture.error());
@@ -116,7 +118,8 @@ int MemoryRegion::expose_pieces(Rights rights) {
     piece_apertures_.push_back(std::move(*aperture));
   }
   const std::span<RegionPiece> table(table_.get(), piece_apertures_.size());
-  auto aperture = Aperture::export_region(domain_.context(), std::as_writable_bytes(table), Rights::kRead);
+  auto aperture =
+      Aperture::export_region(domain_.context(), std::as_writable_bytes(table), Rights::kRead);
   if (!aperture) return failure(aperture.error());
   aperture_.emplace(std::move(*aperture));
   return 0;
@@ -134,8 +137,8 @@ int MemoryRegion::reg(fid_t id, const void* buffer, std::size_t length, std::uin
 }
 
 int MemoryRegion::regv(fid_t id, const iovec* iov, std::size_t count, std::uint64_t access,
-                       std::uint64_t offset, std::uint64_t key, std::uint64_t flags, fid_mr** region,
-                       void* context) {
+                       std::uint64_t offset, std::uint64_t key, std::uint64_t flags,
+                       fid_mr** region, void* context) {
   fi_mr_attr attr{};
   attr.mr_iov = iov;
   attr.iov_count = count;
@@ -165,7 +168,9 @@ int MemoryRegion::bind(fid_t id, fid_t to, std::uint64_t flags) {
   return 0;
 }
 
-int MemoryRegion::control(fid_t, int command, void*) { return command == FI_ENABLE ? 0 : -FI_ENOSYS; }
+int MemoryRegion::control(fid_t, int command, void*) {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
+}
 
 std::uint64_t MemoryRegion::base() const {
   return domain_.virtual_addresses() ? reinterpret_cast<std::uint64_t>(pieces_[0].data()) : 0;
@@ -177,11 +182,13 @@ bool MemoryRegion::allows(std::uint64_t address, std::size_t length, std::uint64
   return offset <= size_ && length <= size_ - offset;
 }
 
-std::byte* MemoryRegion::locate(std::uint64_t address, std::size_t length, std::uint64_t access) const {
+std::byte* MemoryRegion::locate(std::uint64_t address, std::size_t length,
+                                std::uint64_t access) const {
   if (!allows(address, length, access)) return nullptr;
   std::uint64_t offset = address - base();
   for (const std::span<std::byte> piece : pieces_) {
-    if (offset < piece.size()) return length <= piece.size() - offset ? piece.data() + offset : nullptr;
+    if (offset < piece.size())
+      return length <= piece.size() - offset ? piece.data() + offset : nullptr;
     offset -= piece.size();
   }
   return nullptr;

@@ -1,7 +1,8 @@
-// fi_mr_reg(): a region that peers may reach, which is an aperture of the engine with the key as its name.
+// fi_mr_reg(): a region that peers may reach, which is an aperture of the engine with the key as
+// its name.
 //
-// Of a region of several pieces each is an aperture, and what has the key as its name is a table of their
-// cookies (RegionPiece), which peers read.
+// Of a region of several pieces each is an aperture, and what has the key as its name is a table of
+// their cookies (RegionPiece), which peers read.
 #pragma once
 
 #include <clan/aperture.h>
@@ -27,7 +28,8 @@ struct RegionNote {
 };
 static_assert(sizeof(RegionNote) <= kMaxApertureNote);
 
-/// One line of the table. The pieces lie one behind the other in the region, whatever their addresses.
+/// One line of the table. The pieces lie one behind the other in the region, whatever their
+/// addresses.
 struct RegionPiece {
   RdmaCookie cookie;
   std::uint64_t length = 0;
@@ -41,7 +43,8 @@ class MemoryRegion final : public fid_mr {
   ~MemoryRegion();
 
   // Under the domain's lock.
-  /// Whether [address, address + length) of a remote access lies in the region, and the region allows it.
+  /// Whether [address, address + length) of a remote access lies in the region, and the region
+  /// allows it.
   bool allows(std::uint64_t address, std::size_t length, std::uint64_t access) const;
   /// Where it lies; null also when that is not in one piece.
   std::byte* locate(std::uint64_t address, std::size_t length, std::uint64_t access) const;
@@ -51,10 +54,12 @@ class MemoryRegion final : public fid_mr {
  private:
   explicit MemoryRegion(Domain& domain) : domain_(domain) {}
   static int open(fid_t domain, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** region);
-  static int reg(fid_t id, const void* buffer, std::size_t length, std::uint64_t access, std::uint64_t offset,
-                 std::uint64_t key, std::uint64_t flags, fid_mr** region, void* context);
-  static int regv(fid_t id, const iovec* iov, std::size_t count, std::uint64_t access, std::uint64_t offset,
-                  std::uint64_t key, std::uint64_t flags, fid_mr** region, void* context);
+  static int reg(fid_t id, const void* buffer, std::size_t length, std::uint64_t access,
+                 std::uint64_t offset, std::uint64_t key, std::uint64_t flags, fid_mr** region,
+                 void* context);
+  static int regv(fid_t id, const iovec* iov, std::size_t count, std::uint64_t access,
+                  std::uint64_t offset, std::uint64_t key, std::uint64_t flags, fid_mr** region,
+                  void* context);
   static int regattr(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** region);
   int set_up(const fi_mr_attr& attr);
   int expose();

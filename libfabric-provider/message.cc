@@ -24,7 +24,7 @@ std::size_t total_length(const iovec* iov, std::size_t count) {
   return length;
 }
 
-// --- sending ---------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------
 
 // What a message is called, besides its bytes.
 struct Label {
@@ -48,8 +48,8 @@ struct Ending {
   bool completion = false;
 };
 
-// Whether a send that answered `rc` is over all the same: a sender of datagrams is not told of peers that are
-// not there, or not any more.
+// Whether a send that answered `rc` is over all the same: a sender of datagrams is not told of
+// peers that are not there, or not any more.
 bool lost(const Endpoint& endpoint, ssize_t rc) {
   if (!endpoint.datagrams()) return false;
   switch (-rc) {
@@ -64,8 +64,8 @@ bool lost(const Endpoint& endpoint, ssize_t rc) {
 }
 
 // Under the lock.
-ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
-                 void* context, std::uint64_t flags, const Ending& ending) {
+ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to,
+                 const Label& label, void* context, std::uint64_t flags, const Ending& ending) {
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
   const Endpoint::Target target = endpoint.target(to);
   if (target.peer == nullptr) return -target.err;
@@ -99,16 +99,16 @@ Ending usual_ending(const Endpoint& endpoint, std::uint64_t flags) {
 }
 
 // FI_TRIGGER: when the counter says so.
-ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
-                   void* context, std::uint64_t flags) {
+ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to,
+                   const Label& label, void* context, std::uint64_t flags) {
   Deferred deferred;
   if (!trigger_of(context, &deferred)) return -FI_EINVAL;
   deferred.endpoint = &endpoint;
   deferred.counter = endpoint.counter(Endpoint::kSends);
   deferred.context = context;
   deferred.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
-  deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label, context,
-                    flags, data = label.data != nullptr ? *label.data : 0]() {
+  deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label,
+                    context, flags, data = label.data != nullptr ? *label.data : 0]() {
     Label again = kept;
     if (again.data != nullptr) again.data = &data;
     return send_now(endpoint, pieces.data(), pieces.size(), to, again, context, flags,
@@ -119,8 +119,8 @@ ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_a
   return 0;
 }
 
-ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to, const Label& label,
-             void* context, std::uint64_t flags) {
+ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t to,
+             const Label& label, void* context, std::uint64_t flags) {
   if (count > kIovLimit) return -FI_EINVAL;
   std::lock_guard lock(endpoint.lock());
   if ((flags & FI_TRIGGER) != 0) [[unlikely]] {
@@ -129,14 +129,15 @@ ssize_t send(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_addr_t 
   return send_now(endpoint, iov, count, to, label, context, flags, usual_ending(endpoint, flags));
 }
 
-ssize_t send_one(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, const Label& label,
-                 void* context) {
+ssize_t send_one(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
+                 const Label& label, void* context) {
   Endpoint& endpoint = endpoint_of(ep);
   const iovec iov{const_cast<void*>(buffer), length};
   return send(endpoint, &iov, 1, to, label, context, endpoint.send_flags());
 }
 
-ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, const Label& label) {
+ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
+               const Label& label) {
   Endpoint& endpoint = endpoint_of(ep);
   if (length > kInjectBytes) return -FI_EMSGSIZE;
   std::lock_guard lock(endpoint.lock());
@@ -153,7 +154,7 @@ ssize_t inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
   return rc;
 }
 
-// --- receiving -------------------------------------------------------------------------------------
+// --- receiving -----------------------------------------------------------------------------------
 
 constexpr std::uint64_t kAnyTag = ~std::uint64_t{0};
 
@@ -182,8 +183,8 @@ Posted* make_receive(Receiver& endpoint, const iovec* iov, std::size_t count, co
 }
 
 template <typename Receiver>
-ssize_t receive(Receiver& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted, void* context,
-                std::uint64_t flags) {
+ssize_t receive(Receiver& endpoint, const iovec* iov, std::size_t count, const Wanted& wanted,
+                void* context, std::uint64_t flags) {
   if (count > kIovLimit) return -FI_EINVAL;
   std::lock_guard lock(endpoint.lock());
   if (!endpoint.enabled()) return -FI_EOPBADSTATE;
@@ -196,7 +197,8 @@ ssize_t receive(Receiver& endpoint, const iovec* iov, std::size_t count, const W
 }
 
 template <typename Receiver>
-ssize_t receive_one(fid_ep* ep, void* buffer, std::size_t length, const Wanted& wanted, void* context) {
+ssize_t receive_one(fid_ep* ep, void* buffer, std::size_t length, const Wanted& wanted,
+                    void* context) {
   auto& endpoint = *static_cast<Receiver*>(ep);
   const iovec iov{buffer, length};
   return receive(endpoint, &iov, 1, wanted, context, endpoint.receive_flags());
@@ -219,7 +221,8 @@ void show(Endpoint& endpoint, Unexpected& message, void* context) {
   cq->write(completion);
 }
 
-// FI_PEEK: is there such a message? With FI_CLAIM it is kept for the caller, with FI_DISCARD thrown away.
+// FI_PEEK: is there such a message? With FI_CLAIM it is kept for the caller, with FI_DISCARD thrown
+// away.
 ssize_t peek(Endpoint& endpoint, const Wanted& wanted, void* context, std::uint64_t flags) {
   ReceiveQueue& queue = endpoint.receives();
   const Peer* from;
@@ -266,17 +269,20 @@ ssize_t take_claimed(Endpoint& endpoint, const iovec* iov, std::size_t count, co
   return 0;
 }
 
-// --- the tables ------------------------------------------------------------------------------------
+// --- the tables ----------------------------------------------------------------------------------
 
 template <typename Receiver>
-ssize_t msg_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, void* context) {
+ssize_t msg_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from,
+                 void* context) {
   return receive_one<Receiver>(ep, buffer, length, {.kind = kUntagged, .from = from}, context);
 }
 
 template <typename Receiver>
-ssize_t msg_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from, void* context) {
+ssize_t msg_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from,
+                  void* context) {
   auto& endpoint = *static_cast<Receiver*>(ep);
-  return receive(endpoint, iov, count, {.kind = kUntagged, .from = from}, context, endpoint.receive_flags());
+  return receive(endpoint, iov, count, {.kind = kUntagged, .from = from}, context,
+                 endpoint.receive_flags());
 }
 
 template <typename Receiver>
@@ -286,17 +292,20 @@ ssize_t msg_recvmsg(fid_ep* ep, const fi_msg* msg, std::uint64_t flags) {
                  {.kind = kUntagged, .from = msg->addr}, msg->context, flags);
 }
 
-ssize_t msg_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to, void* context) {
+ssize_t msg_send(fid_ep* ep, const void* buffer, std::size_t length, void*, fi_addr_t to,
+                 void* context) {
   return send_one(ep, buffer, length, to, {.kind = kUntagged}, context);
 }
 
-ssize_t msg_sendv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to, void* context) {
+ssize_t msg_sendv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to,
+                  void* context) {
   Endpoint& endpoint = endpoint_of(ep);
   return send(endpoint, iov, count, to, {.kind = kUntagged}, context, endpoint.send_flags());
 }
 
 ssize_t msg_sendmsg(fid_ep* ep, const fi_msg* msg, std::uint64_t flags) {
-  const Label label{.kind = kUntagged, .data = (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg->data : nullptr};
+  const Label label{.kind = kUntagged,
+                    .data = (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg->data : nullptr};
   return send(endpoint_of(ep), msg->msg_iov, msg->iov_count, msg->addr, label, msg->context, flags);
 }
 
@@ -309,13 +318,14 @@ ssize_t msg_senddata(fid_ep* ep, const void* buffer, std::size_t length, void*, 
   return send_one(ep, buffer, length, to, {.kind = kUntagged, .data = &data}, context);
 }
 
-ssize_t msg_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t to) {
+ssize_t msg_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data,
+                       fi_addr_t to) {
   return inject(ep, buffer, length, to, {.kind = kUntagged, .data = &data});
 }
 
 template <typename Receiver>
-ssize_t tagged_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, std::uint64_t tag,
-                    std::uint64_t ignore, void* context) {
+ssize_t tagged_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from,
+                    std::uint64_t tag, std::uint64_t ignore, void* context) {
   return receive_one<Receiver>(ep, buffer, length, {kTagged, from, tag, ignore}, context);
 }
 
@@ -323,7 +333,8 @@ template <typename Receiver>
 ssize_t tagged_recvv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t from,
                      std::uint64_t tag, std::uint64_t ignore, void* context) {
   auto& endpoint = *static_cast<Receiver*>(ep);
-  return receive(endpoint, iov, count, {kTagged, from, tag, ignore}, context, endpoint.receive_flags());
+  return receive(endpoint, iov, count, {kTagged, from, tag, ignore}, context,
+                 endpoint.receive_flags());
 }
 
 ssize_t shared_tagged_recvmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags) {
@@ -350,10 +361,11 @@ ssize_t tagged_send(fid_ep* ep, const void* buffer, std::size_t length, void*, f
   return send_one(ep, buffer, length, to, {.kind = kTagged, .tag = tag}, context);
 }
 
-ssize_t tagged_sendv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to, std::uint64_t tag,
-                     void* context) {
+ssize_t tagged_sendv(fid_ep* ep, const iovec* iov, void**, std::size_t count, fi_addr_t to,
+                     std::uint64_t tag, void* context) {
   Endpoint& endpoint = endpoint_of(ep);
-  return send(endpoint, iov, count, to, {.kind = kTagged, .tag = tag}, context, endpoint.send_flags());
+  return send(endpoint, iov, count, to, {.kind = kTagged, .tag = tag}, context,
+              endpoint.send_flags());
 }
 
 ssize_t tagged_sendmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags) {
@@ -361,12 +373,13 @@ ssize_t tagged_sendmsg(fid_ep* ep, const fi_msg_tagged* msg, std::uint64_t flags
   return send(endpoint_of(ep), msg->msg_iov, msg->iov_count, msg->addr, label, msg->context, flags);
 }
 
-ssize_t tagged_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, std::uint64_t tag) {
+ssize_t tagged_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
+                      std::uint64_t tag) {
   return inject(ep, buffer, length, to, {.kind = kTagged, .tag = tag});
 }
 
-ssize_t tagged_senddata(fid_ep* ep, const void* buffer, std::size_t length, void*, std::uint64_t data,
-                        fi_addr_t to, std::uint64_t tag, void* context) {
+ssize_t tagged_senddata(fid_ep* ep, const void* buffer, std::size_t length, void*,
+                        std::uint64_t data, fi_addr_t to, std::uint64_t tag, void* context) {
   return send_one(ep, buffer, length, to, {kTagged, tag, &data}, context);
 }
 
@@ -377,8 +390,8 @@ ssize_t tagged_injectdata(fid_ep* ep, const void* buffer, std::size_t length, st
 
 }  // namespace
 
-ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg, std::uint64_t flags,
-                   Counter* counter) {
+ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
+                   std::uint64_t flags, Counter* counter) {
   const Label label{kind, msg.tag, (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg.data : nullptr};
   return send_now(endpoint, msg.msg_iov, msg.iov_count, msg.addr, label, msg.context, flags,
                   {counter, (flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr});
@@ -389,8 +402,8 @@ ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_
   if (!endpoint.enabled() || msg.iov_count > kIovLimit) return -FI_EINVAL;
   const Peer* from;
   if (!endpoint.find_source(msg.addr, &from)) return -FI_EINVAL;
-  Posted* posted = make_receive(endpoint, msg.msg_iov, msg.iov_count, {kind, msg.addr, msg.tag, msg.ignore},
-                                from, msg.context, flags);
+  Posted* posted = make_receive(endpoint, msg.msg_iov, msg.iov_count,
+                                {kind, msg.addr, msg.tag, msg.ignore}, from, msg.context, flags);
   posted->deferred = true;
   posted->counter = counter;
   post_receive(endpoint.receives(), kind, *posted);

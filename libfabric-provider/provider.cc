@@ -17,19 +17,21 @@ fi_provider g_provider = {
 
 extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini(void) {
   using clan::ofi::g_provider;
+  fi_param_define(&g_provider, "layering", FI_PARAM_BOOL,
+                  "Let libfabric's own layers (ofi_rxm, ofi_rxd) use this provider too. They would "
+                  "stand before "
+                  "it in fi_getinfo()'s list, and be taken by programs that use the first entry. "
+                  "(default: no)");
   fi_param_define(
-      &g_provider, "layering", FI_PARAM_BOOL,
-      "Let libfabric's own layers (ofi_rxm, ofi_rxd) use this provider too. They would stand before "
-      "it in fi_getinfo()'s list, and be taken by programs that use the first entry. (default: no)");
-  fi_param_define(&g_provider, "ring_bytes", FI_PARAM_SIZE_T,
-                  "Receive ring of a connection with one peer, bytes; a power of two. (default: 524288)");
-  fi_param_define(
-      &g_provider, "eager_bytes", FI_PARAM_SIZE_T,
-      "Messages up to this size go through the ring; longer ones are copied once, from the sender's "
-      "memory to the receiver's. (default: 16384)");
-  fi_param_define(
-      &g_provider, "direct_copy", FI_PARAM_BOOL,
-      "Copy between the memory of processes by process_vm_readv and its like, where the kernel permits it. "
-      "(default: yes)");
+      &g_provider, "ring_bytes", FI_PARAM_SIZE_T,
+      "Receive ring of a connection with one peer, bytes; a power of two. (default: 524288)");
+  fi_param_define(&g_provider, "eager_bytes", FI_PARAM_SIZE_T,
+                  "Messages up to this size go through the ring; longer ones are copied once, from "
+                  "the sender's "
+                  "memory to the receiver's. (default: 16384)");
+  fi_param_define(&g_provider, "direct_copy", FI_PARAM_BOOL,
+                  "Copy between the memory of processes by process_vm_readv and its like, where "
+                  "the kernel permits it. "
+                  "(default: yes)");
   return &g_provider;
 }

@@ -1,10 +1,10 @@
-// What every room of the provider needs: libfabric's headers, the provider itself, and the few rules by
-// which its objects are made.
+// What every room of the provider needs: libfabric's headers, the provider itself, and the few
+// rules by which its objects are made.
 //
-// Each object derives from the structure that libfabric knows it by (class Domain : fid_domain), which
-// starts with a struct fid; object_of<> goes back from the one to the other. An object counts those that
-// refer to it, and closing one that is referred to answers -FI_EBUSY. The error numbers of libfabric below
-// 256 are errno's, so Error::err is used as it is.
+// Each object derives from the structure that libfabric knows it by (class Domain : fid_domain),
+// which starts with a struct fid; object_of<> goes back from the one to the other. An object counts
+// those that refer to it, and closing one that is referred to answers -FI_EBUSY. The error numbers
+// of libfabric below 256 are errno's, so Error::err is used as it is.
 #pragma once
 
 #include <clan/result.h>

@@ -1,6 +1,6 @@
-// fi_read() and fi_write(). A small access goes as a message (transport/accesses.cc). Others are done when
-// the call returns: the copy is this processor's work in any case, and so nothing that follows can overtake
-// them.
+// fi_read() and fi_write(). A small access goes as a message (transport/accesses.cc). Others are
+// done when the call returns: the copy is this processor's work in any case, and so nothing that
+// follows can overtake them.
 #include <algorithm>
 #include <vector>
 
@@ -24,8 +24,9 @@ struct Access {
   void* context = nullptr;
   std::uint64_t flags = 0;
   const std::uint64_t* data = nullptr;
-  bool silent = false;    ///< fi_inject_write: no completion
-  bool deferred = false;  ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool silent = false;  ///< fi_inject_write: no completion
+  /// deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool deferred = false;
   Counter* counter = nullptr;
 };
 
@@ -58,7 +59,8 @@ struct Ending {
 };
 
 Ending ending_of(const Endpoint& endpoint, const Access& a) {
-  if (a.deferred) return {a.counter, (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr};
+  if (a.deferred)
+    return {a.counter, (a.flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr};
   return {endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads),
           !a.silent && endpoint.sends_complete(a.flags)};
 }
@@ -78,8 +80,8 @@ std::size_t remote_length(const Access& a) {
 }
 
 // As a message, where the access is small and in one place. -FI_EOPNOTSUPP: not so.
-int start_small(Endpoint& endpoint, const Endpoint::Target& target, const Access& a, std::size_t length,
-                const Ending& ending) {
+int start_small(Endpoint& endpoint, const Endpoint::Target& target, const Access& a,
+                std::size_t length, const Ending& ending) {
   if (a.remote_count != 1 || length == 0 || length > kMostSmallAccess || length != local_length(a))
     return -FI_EOPNOTSUPP;
   if (!a.write && a.local_count != 1) return -FI_EOPNOTSUPP;
@@ -98,7 +100,8 @@ int start_small(Endpoint& endpoint, const Endpoint::Target& target, const Access
                                                   .counter = ending.counter});
 }
 
-// Small accesses and atomic operations on their way come first, and so do notices that found no room.
+// Small accesses and atomic operations on their way come first, and so do notices that found no
+// room.
 bool nothing_comes_first(Transport& transport, Peer& peer) {
   if (transport.finish_accesses(peer) != Transport::Left::kNone) {
     transport.progress();
@@ -109,10 +112,10 @@ bool nothing_comes_first(Transport& transport, Peer& peer) {
   return peer.atomics == 0 && peer.replies.empty();
 }
 
-// By system call. `begun`: the peer's driver thread makes it, and has not ended; `bytes` must last until it
-// has.
-int copy_now(Transport& transport, Peer& peer, const Access& a, std::vector<std::byte>* bytes, bool* begun,
-             int* err) {
+// By system call. `begun`: the peer's driver thread makes it, and has not ended; `bytes` must last
+// until it has.
+int copy_now(Transport& transport, Peer& peer, const Access& a, std::vector<std::byte>* bytes,
+             bool* begun, int* err) {
   // Bytes that are the caller's again when the call returns must last as long as the copy.
   Access lasting = a;
   iovec piece;
@@ -133,8 +136,9 @@ int copy_now(Transport& transport, Peer& peer, const Access& a, std::vector<std:
 }
 
 // The access goes on, as an operation.
-void go_on_later(Endpoint& endpoint, const Endpoint::Target& target, const Access& a, const Ending& ending,
-                 std::size_t length, bool tells_owner, int err, std::vector<std::byte> bytes) {
+void go_on_later(Endpoint& endpoint, const Endpoint::Target& target, const Access& a,
+                 const Ending& ending, std::size_t length, bool tells_owner, int err,
+                 std::vector<std::byte> bytes) {
   SlowCopies copies;
   copies.err = err;
   copies.tells_owner = tells_owner;
@@ -149,7 +153,8 @@ void go_on_later(Endpoint& endpoint, const Endpoint::Target& target, const Acces
   request.flags = completion_flags(a);
   request.completion = ending.completion;
   request.counter = ending.counter;
-  endpoint.transport().go_on_later(endpoint, *target.peer, request, std::move(copies), std::move(bytes));
+  endpoint.transport().go_on_later(endpoint, *target.peer, request, std::move(copies),
+                                   std::move(bytes));
 }
 
 // Tells the program how an access has ended.
@@ -180,7 +185,8 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   }
   const std::size_t length = remote_length(a);
   const Ending ending = ending_of(endpoint, a);
-  if (const int rc = start_small(endpoint, target, a, length, ending); rc != -FI_EOPNOTSUPP) [[likely]]
+  if (const int rc = start_small(endpoint, target, a, length, ending); rc != -FI_EOPNOTSUPP)
+      [[likely]]
     return rc;
   if (!nothing_comes_first(transport, *peer)) return -FI_EAGAIN;
 
@@ -197,10 +203,12 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
     return 0;
   }
   if (rc == -FI_EAGAIN) return rc;
-  if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) return rc;  // nobody is there: as with messages
+  // nobody is there: as with messages
+  if (rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) return rc;
   if (rc == 0 && tells_owner()) {
     const std::uint64_t address = a.remote_count > 0 ? a.remote[0].addr : 0;
-    const int told = transport.tell_owner(*peer, target.context, a.write, key, address, length, a.data);
+    const int told =
+        transport.tell_owner(*peer, target.context, a.write, key, address, length, a.data);
     if (told != 0) return told;
   }
   report(endpoint, a, ending, rc);
@@ -215,7 +223,8 @@ ssize_t access_later(Endpoint& endpoint, const Access& a) {
   deferred.counter = endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
   deferred.context = a.context;
   deferred.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
-  deferred.start = [&endpoint, kept = a, local = std::vector<iovec>(a.local, a.local + a.local_count),
+  deferred.start = [&endpoint, kept = a,
+                    local = std::vector<iovec>(a.local, a.local + a.local_count),
                     remote = std::vector<fi_rma_iov>(a.remote, a.remote + a.remote_count),
                     data = a.data != nullptr ? *a.data : 0]() {
     Access again = kept;
@@ -238,7 +247,7 @@ ssize_t access(fid_ep* ep, const Access& a) {
   return access_now(endpoint, a);
 }
 
-// --- the table -------------------------------------------------------------------------------------
+// --- the table -----------------------------------------------------------------------------------
 
 std::uint64_t default_flags(fid_ep* ep) { return static_cast<Endpoint*>(ep)->send_flags(); }
 
@@ -260,8 +269,8 @@ ssize_t simple(fid_ep* ep, bool write, const iovec* iov, std::size_t count, fi_a
                      .silent = silent});
 }
 
-ssize_t rma_read(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from, std::uint64_t address,
-                 std::uint64_t key, void* context) {
+ssize_t rma_read(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from,
+                 std::uint64_t address, std::uint64_t key, void* context) {
   const iovec iov{buffer, length};
   return simple(ep, false, &iov, 1, from, address, key, context, nullptr);
 }
@@ -302,8 +311,8 @@ ssize_t rma_writemsg(fid_ep* ep, const fi_msg_rma* msg, std::uint64_t flags) {
   return access(ep, from_message(true, *msg, flags));
 }
 
-ssize_t rma_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to, std::uint64_t address,
-                   std::uint64_t key) {
+ssize_t rma_inject(fid_ep* ep, const void* buffer, std::size_t length, fi_addr_t to,
+                   std::uint64_t address, std::uint64_t key) {
   if (length > kInjectBytes) return -FI_EMSGSIZE;
   const iovec iov{const_cast<void*>(buffer), length};
   return simple(ep, true, &iov, 1, to, address, key, nullptr, nullptr, true);
@@ -315,8 +324,8 @@ ssize_t rma_writedata(fid_ep* ep, const void* buffer, std::size_t length, void*,
   return simple(ep, true, &iov, 1, to, address, key, context, &data);
 }
 
-ssize_t rma_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data, fi_addr_t to,
-                       std::uint64_t address, std::uint64_t key) {
+ssize_t rma_injectdata(fid_ep* ep, const void* buffer, std::size_t length, std::uint64_t data,
+                       fi_addr_t to, std::uint64_t address, std::uint64_t key) {
   if (length > kInjectBytes) return -FI_EMSGSIZE;
   const iovec iov{const_cast<void*>(buffer), length};
   return simple(ep, true, &iov, 1, to, address, key, nullptr, &data, true);

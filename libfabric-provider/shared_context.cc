@@ -7,7 +7,7 @@
 
 namespace clan::ofi {
 
-// --- SharedReceive ---------------------------------------------------------------------------------
+// --- SharedReceive -------------------------------------------------------------------------------
 
 fi_ops SharedReceive::ops_ = {
     .size = sizeof(fi_ops),
@@ -58,7 +58,9 @@ int SharedReceive::bind(fid_t, fid_t to, std::uint64_t) {
   return to->fclass == FI_CLASS_CQ || to->fclass == FI_CLASS_CNTR ? 0 : -FI_EINVAL;
 }
 
-int SharedReceive::control(fid_t, int command, void*) { return command == FI_ENABLE ? 0 : -FI_ENOSYS; }
+int SharedReceive::control(fid_t, int command, void*) {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
+}
 
 int SharedReceive::getopt(fid_t id, int level, int name, void* value, std::size_t* length) {
   if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV) return -FI_ENOPROTOOPT;
@@ -75,7 +77,7 @@ int SharedReceive::setopt(fid_t id, int level, int name, const void* value, std:
   return 0;
 }
 
-// --- SharedTransmit --------------------------------------------------------------------------------
+// --- SharedTransmit ------------------------------------------------------------------------------
 
 fi_ops SharedTransmit::ops_ = {
     .size = sizeof(fi_ops),
@@ -113,7 +115,7 @@ int SharedTransmit::close(fid_t id) {
   return 0;
 }
 
-// --- ScalableEndpoint ------------------------------------------------------------------------------
+// --- ScalableEndpoint ----------------------------------------------------------------------------
 
 fi_ops ScalableEndpoint::ops_ = {
     .size = sizeof(fi_ops),
@@ -150,7 +152,9 @@ fi_ops_cm ScalableEndpoint::connection_ops_ = {
 };
 
 ScalableEndpoint::ScalableEndpoint(Domain& domain)
-    : domain_(domain), domain_held_(domain.references()), transport_(std::make_shared<Transport>(domain)) {}
+    : domain_(domain),
+      domain_held_(domain.references()),
+      transport_(std::make_shared<Transport>(domain)) {}
 
 ScalableEndpoint::~ScalableEndpoint() {
   fi_freeinfo(info_);
@@ -160,7 +164,8 @@ ScalableEndpoint::~ScalableEndpoint() {
 }
 
 int ScalableEndpoint::open(fid_domain* id, fi_info* info, fid_ep** ep, void* context) {
-  if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_RDM) return -FI_EINVAL;
+  if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_RDM)
+    return -FI_EINVAL;
   auto* made = new (std::nothrow) ScalableEndpoint(*static_cast<Domain*>(id));
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_SEP, context, &ops_};
@@ -209,7 +214,8 @@ int ScalableEndpoint::get_name(fid_t id, void* address, std::size_t* length) {
   const SocketAddress& own = sep.transport_->address();
   const std::size_t room = *length;
   *length = own.length;
-  if (address != nullptr) std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));
+  if (address != nullptr)
+    std::memcpy(address, &own.storage, std::min<std::size_t>(room, own.length));
   return room < own.length ? -FI_ETOOSMALL : 0;
 }
 
@@ -226,9 +232,11 @@ Endpoint* ScalableEndpoint::make_context(std::size_t fclass, void* context) {
   return made;
 }
 
-int ScalableEndpoint::transmit_context(fid_ep* id, int index, fi_tx_attr* attr, fid_ep** ep, void* context) {
+int ScalableEndpoint::transmit_context(fid_ep* id, int index, fi_tx_attr* attr, fid_ep** ep,
+                                       void* context) {
   auto& sep = *static_cast<ScalableEndpoint*>(id);
-  if (index < 0 || static_cast<std::size_t>(index) >= sep.info_->ep_attr->tx_ctx_cnt) return -FI_EINVAL;
+  if (index < 0 || static_cast<std::size_t>(index) >= sep.info_->ep_attr->tx_ctx_cnt)
+    return -FI_EINVAL;
   Endpoint* made = sep.make_context(FI_CLASS_TX_CTX, context);
   if (made == nullptr) return -FI_ENOMEM;
   made->receiving_ = false;
@@ -237,9 +245,11 @@ int ScalableEndpoint::transmit_context(fid_ep* id, int index, fi_tx_attr* attr, 
   return 0;
 }
 
-int ScalableEndpoint::receive_context(fid_ep* id, int index, fi_rx_attr* attr, fid_ep** ep, void* context) {
+int ScalableEndpoint::receive_context(fid_ep* id, int index, fi_rx_attr* attr, fid_ep** ep,
+                                      void* context) {
   auto& sep = *static_cast<ScalableEndpoint*>(id);
-  if (index < 0 || static_cast<std::size_t>(index) >= sep.info_->ep_attr->rx_ctx_cnt) return -FI_EINVAL;
+  if (index < 0 || static_cast<std::size_t>(index) >= sep.info_->ep_attr->rx_ctx_cnt)
+    return -FI_EINVAL;
   Endpoint* made = sep.make_context(FI_CLASS_RX_CTX, context);
   if (made == nullptr) return -FI_ENOMEM;
   made->context_ = static_cast<unsigned>(index);

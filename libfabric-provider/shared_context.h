@@ -1,5 +1,5 @@
-// Shared contexts: receives that any of several endpoints may use, and transmit resources that they share;
-// and scalable endpoints, which are the other way round: several contexts under one address.
+// Shared contexts: receives that any of several endpoints may use, and transmit resources that they
+// share; and scalable endpoints, which are the other way round: several contexts under one address.
 #pragma once
 
 #include <memory>

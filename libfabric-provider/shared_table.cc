@@ -53,8 +53,8 @@ std::string link_of(const std::string& path) {
   return n < 0 ? std::string() : std::string(target, static_cast<std::size_t>(n));
 }
 
-// One process of a user opens at a time, so that two do not make the same table. The name is the lock: the
-// kernel releases it when the process dies.
+// One process of a user opens at a time, so that two do not make the same table. The name is the
+// lock: the kernel releases it when the process dies.
 File lock_opening() {
   File socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return socket;
@@ -91,7 +91,8 @@ File find_memfd(const std::string& name, int flags) {
       File found(::open(link.c_str(), flags | O_CLOEXEC));
       struct stat file {};
       // The descriptor may have become another one meanwhile.
-      if (found.get() < 0 || link_of("/proc/self/fd/" + std::to_string(found.get())) != wanted) continue;
+      if (found.get() < 0 || link_of("/proc/self/fd/" + std::to_string(found.get())) != wanted)
+        continue;
       if (::fstat(found.get(), &file) == 0 && file.st_uid == ::geteuid()) return found;
     }
   }
@@ -130,7 +131,8 @@ class Locked {
 int SharedTable::make(const std::string& name, std::size_t count) {
   File file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.get() < 0) return -errno;
-  const std::uint64_t capacity = std::bit_ceil(std::clamp<std::uint64_t>(count, kLeastLines, kMostLines));
+  const std::uint64_t capacity =
+      std::bit_ceil(std::clamp<std::uint64_t>(count, kLeastLines, kMostLines));
   const Header header{kMagic, capacity, 0, 1, 0, {}};
   if (::ftruncate(file.get(), static_cast<off_t>(bytes_for(capacity))) != 0 ||
       ::pwrite(file.get(), &header, sizeof header, 0) != sizeof header ||
@@ -167,7 +169,8 @@ int SharedTable::map(int fd, bool read_only) {
   Header header{};
   struct stat file {};
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-  if (::fstat(fd, &file) != 0 || ::pread(fd, &header, sizeof header, 0) != sizeof header) return -FI_EIO;
+  if (::fstat(fd, &file) != 0 || ::pread(fd, &header, sizeof header, 0) != sizeof header)
+    return -FI_EIO;
   if (header.magic != kMagic || header.capacity == 0 || header.capacity > kMostLines ||
       static_cast<std::size_t>(file.st_size) != bytes_for(header.capacity) ||
       (::fcntl(fd, F_GET_SEALS) & kSeals) != kSeals) {
@@ -202,7 +205,8 @@ int SharedTable::insert(const SocketAddress& address, fi_addr_t* number) {
   Line& fresh = line(i);
   fresh.length = address.length;
   fresh.changed = next;
-  std::memcpy(fresh.address, &address.storage, std::min<std::size_t>(address.length, sizeof fresh.address));
+  std::memcpy(fresh.address, &address.storage,
+              std::min<std::size_t>(address.length, sizeof fresh.address));
   static_cast<fi_addr_t*>(numbers())[i] = i;
   fresh.used.store(1);
   if (i == count) {
@@ -227,8 +231,8 @@ int SharedTable::remove(fi_addr_t number) {
   return 0;
 }
 
-std::uint32_t SharedTable::changes(std::uint32_t seen,
-                                   const std::function<void(fi_addr_t, const SocketAddress*)>& f) const {
+std::uint32_t SharedTable::changes(
+    std::uint32_t seen, const std::function<void(fi_addr_t, const SocketAddress*)>& f) const {
   const Locked lock(fd_, F_RDLCK);
   if (!lock.held()) return seen;
   const std::uint32_t now = header().generation.load();
@@ -237,8 +241,9 @@ std::uint32_t SharedTable::changes(std::uint32_t seen,
     const Line& l = line(i);
     if (static_cast<std::int32_t>(l.changed - seen) <= 0) continue;
     const SocketAddress address =
-        l.used.load() != 0 ? read_address(l.address, std::min<std::size_t>(l.length, sizeof l.address))
-                           : SocketAddress{};
+        l.used.load() != 0
+            ? read_address(l.address, std::min<std::size_t>(l.length, sizeof l.address))
+            : SocketAddress{};
     f(i, address.valid() ? &address : nullptr);
   }
   return now;

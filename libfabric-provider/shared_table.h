@@ -1,14 +1,14 @@
 // A table of addresses in shared memory: what is behind an address vector with a name.
 //
-// It is a memfd that every process has open which has opened the vector. There is no file: a process looks
-// for the name among the descriptors of its user's processes (/proc), so any one that has it open can be
-// found, and it is gone with the last of them, however that ends. Names are per user and network namespace,
-// as ports are.
+// It is a memfd that every process has open which has opened the vector. There is no file: a
+// process looks for the name among the descriptors of its user's processes (/proc), so any one that
+// has it open can be found, and it is gone with the last of them, however that ends. Names are per
+// user and network namespace, as ports are.
 //
 //   Header (64 bytes) | fi_addr_t numbers[capacity] | Line lines[capacity]
 //
-// A process that changes it holds a lock of the file, which the kernel releases when the process dies. A line is written before it
-// is marked as used, so a writer's death leaves a whole table.
+// A process that changes it holds a lock of the file, which the kernel releases when the process
+// dies. A line is written before it is marked as used, so a writer's death leaves a whole table.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ namespace clan::ofi {
 
 class SharedTable {
  public:
-  /// Opens the table of this name, or makes it. `read_only`: -FI_ENOENT where there is none. `count`:
-  /// addresses that are expected. -ENAMETOOLONG, -FI_ETIMEDOUT (somebody else is opening all the time),
-  /// -FI_ENOSYS (no /proc).
+  /// Opens the table of this name, or makes it. `read_only`: -FI_ENOENT where there is none.
+  /// `count`: addresses that are expected. -ENAMETOOLONG, -FI_ETIMEDOUT (somebody else is opening
+  /// all the time), -FI_ENOSYS (no /proc).
   static int open(const std::string& name, bool read_only, std::size_t count,
                   std::unique_ptr<SharedTable>* table);
   ~SharedTable();
@@ -42,8 +42,8 @@ class SharedTable {
   int insert(const SocketAddress& address, fi_addr_t* number);
   /// -FI_EINVAL: it is not used.
   int remove(fi_addr_t number);
-  /// Calls f with each line that has changed after generation `seen`, under the lock. Null: it is not used
-  /// any more. The generation that has been seen then.
+  /// Calls f with each line that has changed after generation `seen`, under the lock. Null: it is
+  /// not used any more. The generation that has been seen then.
   std::uint32_t changes(std::uint32_t seen,
                         const std::function<void(fi_addr_t, const SocketAddress*)>& f) const;
 

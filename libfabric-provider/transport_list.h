@@ -15,7 +15,8 @@ class TransportList {
   void add(Transport& transport);
   void remove(Transport& transport);
   bool empty() const { return transports_.empty(); }
-  /// Stops as soon as there is something in `until`, so that nothing else is touched before it is seen.
+  /// Stops as soon as there is something in `until`, so that nothing else is touched before it is
+  /// seen.
   void progress(const Cq* until = nullptr);
 
  private:

@@ -41,10 +41,11 @@ void empty(int event) {
 std::int64_t sleep_ms(std::uint64_t deadline_ns) {
   if (deadline_ns == kNoDeadline) return -1;
   const std::uint64_t now = monotonic_ns();
-  return now >= deadline_ns ? 0 : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
+  return now >= deadline_ns ? 0
+                            : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
 }
 
-// --- Bell ------------------------------------------------------------------------------------------
+// --- Bell ----------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Bell>> Bell::create(int fd) {
   std::unique_ptr<Bell> bell(new Bell);
@@ -56,7 +57,8 @@ Result<std::unique_ptr<Bell>> Bell::create(int fd) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.fd = watched;
-    if (::epoll_ctl(bell->epoll_, EPOLL_CTL_ADD, watched, &event) != 0) return errno_error("epoll_ctl");
+    if (::epoll_ctl(bell->epoll_, EPOLL_CTL_ADD, watched, &event) != 0)
+      return errno_error("epoll_ctl");
   }
   bell->owner_ = ::getpid();
   // Signals are the program's own threads' business.
@@ -98,7 +100,7 @@ void Bell::run() {
   }
 }
 
-// --- WaitObject ------------------------------------------------------------------------------------
+// --- WaitObject ----------------------------------------------------------------------------------
 
 int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
   switch (kind) {
@@ -230,7 +232,8 @@ void WaitObject::wake() {
 }
 
 bool WaitObject::pending_locked() {
-  return std::any_of(waitables_.begin(), waitables_.end(), [](Waitable* w) { return w->pending(); });
+  return std::any_of(waitables_.begin(), waitables_.end(),
+                     [](Waitable* w) { return w->pending(); });
 }
 
 bool WaitObject::any_pending() {
@@ -254,7 +257,8 @@ bool WaitObject::prepare() {
   armed_.store(true, std::memory_order_seq_cst);
   const bool quiet = arm_sources();
   if (!pending_locked()) return quiet;
-  // Others may sleep on the descriptor already, and what is there may have come before we have emptied it.
+  // Others may sleep on the descriptor already, and what is there may have come before we have
+  // emptied it.
   if (shown_.load()) fill(shown_event_);
   return false;
 }
@@ -304,7 +308,8 @@ bool WaitObject::set_timer(std::uint32_t ms) {
 int WaitObject::sleep(std::int64_t timeout_ms) {
   pollfd fds[] = {{event_, POLLIN, 0}, {sources_epoll_, POLLIN, 0}};
   constexpr std::int64_t kMost = 1'000'000'000;
-  int rc = ::poll(fds, std::size(fds), timeout_ms < 0 ? -1 : static_cast<int>(std::min(timeout_ms, kMost)));
+  int rc = ::poll(fds, std::size(fds),
+                  timeout_ms < 0 ? -1 : static_cast<int>(std::min(timeout_ms, kMost)));
   if (rc < 0) rc = -errno;
   if (rc > 0 && fds[0].revents != 0) full_.store(true);
   sleepers_.fetch_sub(1);
@@ -312,7 +317,7 @@ int WaitObject::sleep(std::int64_t timeout_ms) {
   return rc == 0 ? -FI_ETIMEDOUT : rc;
 }
 
-// --- WaitSet ---------------------------------------------------------------------------------------
+// --- WaitSet -------------------------------------------------------------------------------------
 
 fi_ops WaitSet::ops_ = {
     .size = sizeof(fi_ops),
@@ -361,7 +366,7 @@ int WaitSet::wait(fid_wait* id, int timeout_ms) {
   return 0;
 }
 
-// --- WaitPlace -------------------------------------------------------------------------------------
+// --- WaitPlace -----------------------------------------------------------------------------------
 
 int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source) try {
   if (kind == FI_WAIT_NONE) return 0;

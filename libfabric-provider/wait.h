@@ -1,8 +1,9 @@
 // Waiting: what fi_cq_sread(), FI_GETWAIT, fi_trywait() and wait sets are made of.
 //
-// Something becomes ready in one of two ways. Either a source hears from the network: its descriptor becomes
-// readable, and the thread that wakes makes progress. Or another thread has made progress already and puts an entry
-// into a queue that a thread is about to sleep on: it calls signal().
+// Something becomes ready in one of two ways. Either a source hears from the network: its
+// descriptor becomes readable, and the thread that wakes makes progress. Or another thread has made
+// progress already and puts an entry into a queue that a thread is about to sleep on: it calls
+// signal().
 //
 //   sleeper                              thread that fills its queue
 //     armed_ = true                        put the entry (under the queue's lock)
@@ -11,14 +12,15 @@
 //
 // Either the sleeper sees the entry or the other thread sees armed_.
 //
-// Calls that sleep (sleep_unless()) may be many, and each waits for something of its own: one is woken by
-// every change, though another has slept and woken in between. So their eventfd is emptied only while none of
-// them sleeps: when it is known to be full, a thread that comes waits until those that it has woken have left.
+// Calls that sleep (sleep_unless()) may be many, and each waits for something of its own: one is
+// woken by every change, though another has slept and woken in between. So their eventfd is emptied
+// only while none of them sleeps: when it is known to be full, a thread that comes waits until
+// those that it has woken have left.
 //
-// Programs that sleep by themselves (prepare(), by fi_trywait) have a descriptor to do so on, once they have
-// asked for it: an epoll over an eventfd of its own and the sources. It is readable as long as there is
-// something in a queue that a sleeper has been promised to hear of. FI_WAIT_MUTEX_COND: a Bell, a thread that
-// sleeps on that descriptor and signals the condition.
+// Programs that sleep by themselves (prepare(), by fi_trywait) have a descriptor to do so on, once
+// they have asked for it: an epoll over an eventfd of its own and the sources. It is readable as
+// long as there is something in a queue that a sleeper has been promised to hear of.
+// FI_WAIT_MUTEX_COND: a Bell, a thread that sleeps on that descriptor and signals the condition.
 #pragma once
 
 #include <pthread.h>
@@ -41,9 +43,9 @@ class Source {
   virtual void make_progress() = 0;
   /// Readable when there may be progress to make after arm().
   virtual Result<int> descriptor() = 0;
-  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more; then
-  /// others that sleep on it have been woken, as whoever calls may not come again. Who has to be called again
-  /// though the descriptor says nothing makes `look_again_ms` as small as that.
+  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more;
+  /// then others that sleep on it have been woken, as whoever calls may not come again. Who has to
+  /// be called again though the descriptor says nothing makes `look_again_ms` as small as that.
   virtual bool arm(std::uint32_t* look_again_ms) = 0;
 };
 
@@ -100,8 +102,8 @@ class WaitObject {
   bool prepare();
   /// Whether any of the waitables is pending.
   bool any_pending();
-  /// Makes progress, and sleeps until something may have changed, but not if `ready()`: it is asked when
-  /// whoever makes it true would wake us. 0: look again; -FI_ETIMEDOUT, -FI_EINTR.
+  /// Makes progress, and sleeps until something may have changed, but not if `ready()`: it is asked
+  /// when whoever makes it true would wake us. 0: look again; -FI_ETIMEDOUT, -FI_EINTR.
   template <typename Ready>
   int sleep_unless(Ready&& ready, std::int64_t timeout_ms) {
     if (!lie_down()) return 0;
@@ -129,7 +131,8 @@ class WaitObject {
   int timer_ = -1;          ///< for sources that must be called again; made when there is one
   bool timer_set_ = false;  ///< under mutex_
   std::atomic<bool> armed_{false};
-  std::atomic<int> sleepers_{0};   ///< in sleep_unless(), from lie_down() on; more only under the mutex
+  /// in sleep_unless(), from lie_down() on; more only under the mutex
+  std::atomic<int> sleepers_{0};
   std::atomic<bool> full_{false};  ///< a sleeper has seen event_ to be so
   // What a program sleeps on by itself, once it has asked for it.
   std::atomic<bool> shown_{false};
@@ -165,10 +168,12 @@ class WaitSet final : public fid_wait {
   Held fabric_;
 };
 
-/// How a queue or counter waits, as its attributes ask: none, an object of its own, or that of a set.
+/// How a queue or counter waits, as its attributes ask: none, an object of its own, or that of a
+/// set.
 class WaitPlace {
  public:
-  /// -FI_ENOSYS: a kind of wait that we do not have. `source`: what the owner hears by, or none yet.
+  /// -FI_ENOSYS: a kind of wait that we do not have. `source`: what the owner hears by, or none
+  /// yet.
   int open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* source);
   ~WaitPlace();
   WaitObject* object() const { return object_; }

@@ -22,9 +22,11 @@ HERE = Path(__file__).resolve().parent
 
 # Rows that are not a load in turns.
 SPECIAL = {
-    "idle-connections": (idle.idle_connections, "10,000 idle connections: memory, time of an event loop"),
+    "idle-connections": (idle.idle_connections,
+                         "10,000 idle connections: memory, time of an event loop"),
     "idle": (idle.idle_processes, "an idle redis with 50 connections: CPU time and wake-ups"),
-    "after-silence": (idle.after_silence, "connections that carried 4 MB and fell silent: memory, first round trip"),
+    "after-silence": (idle.after_silence,
+                      "connections that carried 4 MB and fell silent: memory, first round trip"),
 }
 
 
@@ -36,15 +38,19 @@ def print_list():
     width = max(map(len, row_names()))
     for row in table.ROWS:
         for i, bar in enumerate(row.bars):
-            print(f"{row.name if i == 0 else '':<{width}}  {bar.text}: at least {bar.limit:g} times")
+            print(
+                f"{row.name if i == 0 else '':<{width}}  {bar.text}: at least {bar.limit:g} times")
     for name, (_, text) in SPECIAL.items():
         print(f"{name:<{width}}  {text}")
 
 
 def parse():
     parser = argparse.ArgumentParser(
-        prog="clan bench apps", description="redis, nginx, memcached, PostgreSQL, iperf3 and sockperf, "
-        "over stock TCP and under `clan run` in turns: how many times as good, and how good it should be.")
+        prog="clan bench apps",
+        description="redis, nginx, memcached, PostgreSQL, iperf3 and sockperf, "
+        "over stock TCP and under `clan run` in turns: how many times as good, and how good it "
+        "should be."
+    )
     parser.add_argument("--list", action="store_true", help="what is run, and what is wanted of it")
     parser.add_argument("--only", metavar="NAME,...", help="only these rows")
     parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s each")
@@ -67,7 +73,8 @@ def parse():
 
 
 def run_row(name, options):
-    with processes.Session(options.clan, options.cores, options.seconds, options.redirection) as session:
+    with processes.Session(options.clan, options.cores, options.seconds,
+                           options.redirection) as session:
         if name in SPECIAL:
             return SPECIAL[name][0](session, options.pairs)
         row = next(row for row in table.ROWS if row.name == name)
@@ -83,7 +90,8 @@ def run_rows(options, results):
             results.skipped[name] = str(skip)
             print(f"{name}: skipped: {skip}", flush=True)
             continue
-        except (processes.Failed, OSError, subprocess.SubprocessError, LookupError, ValueError) as failed:
+        except (processes.Failed, OSError, subprocess.SubprocessError, LookupError,
+                ValueError) as failed:
             text = str(failed) if isinstance(failed, processes.Failed) else repr(failed)
             results.failed[name] = text
             print(f"{name}: failed: {text}", flush=True)
@@ -91,8 +99,9 @@ def run_rows(options, results):
         results.lines += lines
         for line in lines:
             ratio = f"{line.ratio:.2f} times" if line.ratio is not None else report.value(line.clan)
-            print(f"{name}: {line.text}: {ratio}, wanted {line.wanted}: {line.verdict} ({line.path}; "
-                  f"{time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{name}: {line.text}: {ratio}, wanted {line.wanted}: {line.verdict} ({line.path}; "
+                f"{time.monotonic() - began:.0f} s)", flush=True)
 
 
 def main():
@@ -133,7 +142,8 @@ def main():
         try:
             report.write(results, options.output)
         except OSError as error:
-            print(f"clan bench apps: cannot write to {options.output}: {error.strerror}", file=sys.stderr)
+            print(f"clan bench apps: cannot write to {options.output}: {error.strerror}",
+                  file=sys.stderr)
             return 1
         print(f"Written: {options.output}/apps.md, apps.json and apps.svg")
     return 130 if interrupted else 1 if results.failed else 0

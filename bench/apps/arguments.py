@@ -13,7 +13,8 @@ def cores(text):
     except ValueError:
         wanted = []
     if len(wanted) != 2 or set(wanted) - allowed:
-        raise argparse.ArgumentTypeError(f'"{text}" is not two of the cores {sorted(allowed)}, as in 0,1')
+        raise argparse.ArgumentTypeError(
+            f'"{text}" is not two of the cores {sorted(allowed)}, as in 0,1')
     return wanted
 
 

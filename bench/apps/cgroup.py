@@ -16,7 +16,8 @@ def parents():
     """(directory, whether it is v2) that may have groups with a limit of the processor's time."""
     if (ROOT / "cgroup.controllers").exists():
         return [(ROOT, True)]
-    return [(ROOT / name, False) for name in ("cpu", "cpu,cpuacct") if (ROOT / name / "cpu.cfs_quota_us").exists()]
+    return [(ROOT / name, False) for name in ("cpu", "cpu,cpuacct")
+            if (ROOT / name / "cpu.cfs_quota_us").exists()]
 
 
 class Share:
@@ -31,8 +32,9 @@ class Share:
                     return
                 except OSError:
                     self.directory.rmdir()
-        raise Skip("No control group with a limit of processor time can be made here (root, and a cgroup "
-                   "file system that is mounted for writing, are needed).")
+        raise Skip(
+            "No control group with a limit of processor time can be made here (root, and a cgroup "
+            "file system that is mounted for writing, are needed).")
 
     def limit(self, cores, unified):
         quota = int(cores * PERIOD_US)

@@ -16,19 +16,21 @@ class Seen:
     tcp_bytes: int = 0    # sent before the move
 
     def by_the_ring(self):
-        # One of several may just have been opened: redis-benchmark asks for the configuration first.
+        # One of several may just have been opened: redis-benchmark asks for the configuration
+        # first.
         may_wait = max((1 - ENOUGH) * (self.moved + self.unmoved), 1 if self.moved > 1 else 0)
         return (self.ring_bytes > 0 and self.unmoved <= may_wait and
                 self.ring_bytes >= ENOUGH * (self.ring_bytes + self.tcp_bytes))
 
     def text(self):
         share = 100 * self.ring_bytes / max(self.ring_bytes + self.tcp_bytes, 1)
-        return f"{self.moved} of {self.moved + self.unmoved} connections moved, {share:.0f} % of their bytes"
+        every = self.moved + self.unmoved
+        return f"{self.moved} of {every} connections moved, {share:.0f} % of their bytes"
 
 
 def connections(clan, *arguments):
-    done = subprocess.run([clan, "stat", "--json", *map(str, arguments)], capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=60, check=False)
+    done = subprocess.run([clan, "stat", "--json", *map(str, arguments)], capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
     # A process that was asked for may be gone: that is said by the exit code, the list is complete.
     return json.loads(done.stdout or "[]")
 
@@ -50,5 +52,6 @@ def look(clan, port):
 
 
 def best(looks):
-    """Of several looks at one run the one that saw most: a program may open new connections on its way."""
+    """Of several looks at one run the one that saw most: a program may open new connections on its
+    way."""
     return max(looks, key=lambda seen: (seen.by_the_ring(), seen.ring_bytes), default=Seen())

@@ -1,4 +1,5 @@
-"""What connections cost that have moved and are not used: memory, the event loop's time, CPU and wake-ups."""
+"""What connections cost that have moved and are not used: memory, the event loop's time, CPU and
+wake-ups."""
 
 import contextlib
 import os
@@ -29,7 +30,8 @@ BYTES_OF_SILENT = 16 * 1024     # of shared memory, for both sides together
 @contextlib.contextmanager
 def holder(session, server, count, under):
     """A client with `count` connections that have been used and are not any more."""
-    with load_of_ours(session, 30 + count / 100, "hold", server.port, count, under=under) as process:
+    with load_of_ours(session, 30 + count / 100, "hold", server.port, count,
+                      under=under) as process:
         yield process
 
 
@@ -76,7 +78,8 @@ def memory(pid):
 
 
 def settle(pid):
-    """redis gives back what it has allocated for clients that are idle, in steps of some seconds."""
+    """redis gives back what it has allocated for clients that are idle, in steps of some
+    seconds."""
     last = memory(pid)[0]
     for _ in range(6):
         time.sleep(3)
@@ -100,14 +103,16 @@ class Growth:
 
 def connections_by_limit():
     """How many, and why not more."""
-    # Redis keeps some for itself. The library takes no more of them than the upper half, and stays away from those in use.
+    # Redis keeps some for itself. The library takes no more of them than the upper half, and stays
+    # away from those in use.
     limit = processes.raise_descriptor_limit(2 * CONNECTIONS + 1000)
     count = min(CONNECTIONS, limit // 2 - limit // 64 - 100)
     return count, "" if count == CONNECTIONS else f"RLIMIT_NOFILE of {limit} allows {count}"
 
 
 def serve_for_many(session, under, count):
-    return programs.serve_redis(session, under, "--maxclients", 2 * count + 100, "--tcp-backlog", 511)
+    return programs.serve_redis(session, under, "--maxclients", 2 * count + 100, "--tcp-backlog",
+                                511)
 
 
 def idle_connections(session, pairs):
@@ -148,17 +153,21 @@ def idle_connections(session, pairs):
 
 
 def memory_line(side, growth, count, note, path, counts):
-    """CLAN's part: what a process grows by more than it does on stock TCP, and half of the shared pages."""
+    """CLAN's part: what a process grows by more than it does on stock TCP, and half of the shared
+    pages."""
     stock, clan = growth[False], growth[True]
     anonymous = getattr(clan, side) - getattr(stock, side)
     each = max(anonymous, 0) + clan.shared / 2  # below 0: redis happened to give back more
     which = ("server", "client").index(side)
-    text = (f"{anonymous:.0f} B private, {clan.shared:.0f} B shared by the two sides; besides, page tables "
-            f"{clan.tables[which] - stock.tables[which]:.0f} B")
+    text = (
+        f"{anonymous:.0f} B private, {clan.shared:.0f} B shared by the two sides; besides, page "
+        "tables "
+        f"{clan.tables[which] - stock.tables[which]:.0f} B")
     verdict = ("ok" if each <= BYTES_WANTED else "MISSED") if counts else "does not count"
-    return Line("idle-connections", f"memory of one of {count} idle connections, {side}, beyond stock's", "B",
-                getattr(stock, side), each, wanted=f"at most {BYTES_WANTED}", verdict=verdict, path=path,
-                note="; ".join(filter(None, (text, note))))
+    return Line("idle-connections",
+                f"memory of one of {count} idle connections, {side}, beyond stock's", "B",
+                getattr(stock, side), each, wanted=f"at most {BYTES_WANTED}", verdict=verdict,
+                path=path, note="; ".join(filter(None, (text, note))))
 
 
 def spent(pid):
@@ -174,7 +183,8 @@ def spent(pid):
 
 
 def idle_processes(session, pairs):
-    """A redis with 50 connections that have moved, and their client, both idle: CPU time and wake-ups."""
+    """A redis with 50 connections that have moved, and their client, both idle: CPU time and
+    wake-ups."""
     window = 5 if session.seconds > 1 else 2
     servers = {under: programs.serve_redis(session, under) for under in (False, True)}
     gained = {}  # (side, under) -> [(cpu ms, wake-ups)] per window
@@ -197,21 +207,29 @@ def idle_processes(session, pairs):
     for side in ("server", "client"):
         for which, (what, unit, more) in enumerate((("CPU time", "ms", MORE_CPU_MS),
                                                     ("wake-ups", "times", MORE_WAKEUPS))):
-            values = {under: [window_[which] for window_ in gained[side, under]] for under in (False, True)}
+            values = {
+                under: [window_[which] for window_ in gained[side, under]]
+                for under in (False, True)
+            }
             stock, clan = (statistics.median(values[under]) for under in (False, True))
             verdict = "ok" if clan <= stock + more else "MISSED"
-            lines.append(Line(
-                "idle", f"idle {side} with {BUSY_CONNECTIONS} connections, {what} in {window} s", unit, stock,
-                clan, low=min(values[True]), high=max(values[True]), wanted=f"at most stock + {more:g}",
-                verdict=verdict if counts else "does not count", path=path,
-                note="redis has timers of its own" if side == "server" else "",
-                samples={"stock": values[False], "clan": values[True]}))
+            lines.append(
+                Line("idle",
+                     f"idle {side} with {BUSY_CONNECTIONS} connections, {what} in {window} s", unit,
+                     stock, clan, low=min(values[True]), high=max(
+                         values[True]), wanted=f"at most stock + {more:g}",
+                     verdict=verdict if counts else "does not count", path=path,
+                     note="redis has timers of its own" if side == "server" else "", samples={
+                         "stock": values[False], "clan": values[True]
+                     }))
     return lines
 
 
 def silent_run(session, server, under):
-    """(what clan-app-load measured, what the counters saw, bytes of shared memory at the end of the silence)"""
-    with load_of_ours(session, 90, "silence", server.port, SILENT_CONNECTIONS, SILENCE_S, under=under) as process:
+    """(what clan-app-load measured, what the counters saw, bytes of shared memory at the end of the
+    silence)"""
+    with load_of_ours(session, 90, "silence", server.port, SILENT_CONNECTIONS, SILENCE_S,
+                      under=under) as process:
         time.sleep(SILENCE_S - 1)
         seen = counters.look(session.clan, server.port) if under else None
         left = shared_memory_bytes(server.pid)
@@ -221,7 +239,8 @@ def silent_run(session, server, under):
 
 
 def after_silence(session, pairs):
-    """Connections that have carried 4 MB and fell silent: what is left of their memory, and their first round trip."""
+    """Connections that have carried 4 MB and fell silent: what is left of their memory, and their
+    first round trip."""
     servers = {under: programs.serve_redis(session, under) for under in (False, True)}
     samples, looks, memory_left = {False: [], True: []}, [], []
     for pair in range(pairs):
@@ -241,16 +260,21 @@ def after_silence(session, pairs):
         return statistics.median(values(key, under))
 
     def line(text, unit, stock, clan, limit, wanted, note):
-        verdict = "does not count" if missing else "ok" if statistics.median(clan) <= limit else "MISSED"
-        return Line("after-silence", text, unit, statistics.median(stock), statistics.median(clan), low=min(clan),
-                    high=max(clan), wanted=wanted, verdict=verdict, path=path, note=note,
-                    samples={"stock": stock, "clan": clan})
+        verdict = "does not count" if missing else "ok" if statistics.median(
+            clan) <= limit else "MISSED"
+        return Line("after-silence", text, unit, statistics.median(stock), statistics.median(clan),
+                    low=min(clan), high=max(clan), wanted=wanted, verdict=verdict, path=path,
+                    note=note, samples={"stock": stock, "clan": clan})
 
     what = f"a connection that carried 4 MB, {SILENCE_S} s after"
     return [
-        line(f"first round trip of {what}", "us", values("first", False), values("first", True),
-             median("first", False) + MORE_AFTER_SILENCE_US, f"at most stock + {MORE_AFTER_SILENCE_US}",
-             f"nine of ten within {median('first90', False):.0f} and {median('first90', True):.0f}; the one after: "
-             f"{median('second', False):.0f} and {median('second', True):.0f}"),
-        line(f"shared memory of {what}", "B", [0.0], memory_left, BYTES_OF_SILENT, f"at most {BYTES_OF_SILENT}",
-             f"{SILENT_CONNECTIONS} connections, both sides together")]
+        line(
+            f"first round trip of {what}", "us", values("first", False), values("first", True),
+            median("first", False) + MORE_AFTER_SILENCE_US,
+            f"at most stock + {MORE_AFTER_SILENCE_US}",
+            f"nine of ten within {median('first90', False):.0f} and {median('first90', True):.0f}; "
+            "the one after: "
+            f"{median('second', False):.0f} and {median('second', True):.0f}"),
+        line(f"shared memory of {what}", "B", [0.0], memory_left, BYTES_OF_SILENT,
+             f"at most {BYTES_OF_SILENT}", f"{SILENT_CONNECTIONS} connections, both sides together")
+    ]

@@ -1,18 +1,21 @@
-// clan-app-load: load on servers for which Debian has no load program that would do, in plain socket calls.
-// It knows nothing of CLAN; `clan run` puts it under the interposer as any other program.
+// clan-app-load: load on servers for which Debian has no load program that would do, in plain
+// socket calls. It knows nothing of CLAN; `clan run` puts it under the interposer as any other
+// program.
 //
 //   clan-app-load memcached PORT CONNECTIONS SECONDS
-//       gets a value of 100 bytes, one request at a time on each connection, in one epoll loop; prints
-//       "requests/s N"
+//       gets a value of 100 bytes, one request at a time on each connection, in one epoll loop;
+//       prints "requests/s N"
 //   clan-app-load rate PORT RATE SECONDS SERVER
-//       asks a redis-server on one connection at a fixed rate, sleeping in between; prints "p50 N", "p99 N" (us) and
-//       "cpu N", the time of a processor that this program and the process SERVER take for a request (us)
+//       asks a redis-server on one connection at a fixed rate, sleeping in between; prints "p50 N",
+//       "p99 N" (us) and "cpu N", the time of a processor that this program and the process SERVER
+//       take for a request (us)
 //   clan-app-load hold PORT CONNECTIONS
-//       opens connections to a redis-server, uses each for some round trips, prints "ready N", and sleeps
-//       until the end of its standard input
+//       opens connections to a redis-server, uses each for some round trips, prints "ready N", and
+//       sleeps until the end of its standard input
 //   clan-app-load silence PORT CONNECTIONS SECONDS
-//       sends a redis-server 4 MB by each of the connections, prints "ready", is silent for SECONDS, and times a round
-//       trip on each; then a second one. Prints "first N", "first90 N", "second N": medians and a percentile (us)
+//       sends a redis-server 4 MB by each of the connections, prints "ready", is silent for
+//       SECONDS, and times a round trip on each; then a second one. Prints "first N", "first90 N",
+//       "second N": medians and a percentile (us)
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -46,7 +49,8 @@ int connect_to(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    fail("connect");
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;
@@ -70,7 +74,8 @@ std::size_t receive_some(int fd, std::string_view answer, std::size_t have) {
     errno = ECONNRESET;
     fail("the server has closed a connection");
   }
-  if (answer.compare(have, static_cast<std::size_t>(got), buffer, static_cast<std::size_t>(got)) != 0) {
+  if (answer.compare(have, static_cast<std::size_t>(got), buffer, static_cast<std::size_t>(got)) !=
+      0) {
     errno = EPROTO;
     fail("an answer is not what it should be");
   }
@@ -159,8 +164,8 @@ int load_at_rate(int port, double rate, double seconds, pid_t server) {
   }
   const double taken = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + seconds_of(servers) - cpu;
   std::sort(times.begin(), times.end());
-  std::printf("p50 %.2f\np99 %.2f\ncpu %.3f\n", times[times.size() / 2], times[times.size() * 99 / 100],
-              taken * 1e6 / static_cast<double>(times.size()));
+  std::printf("p50 %.2f\np99 %.2f\ncpu %.3f\n", times[times.size() / 2],
+              times[times.size() * 99 / 100], taken * 1e6 / static_cast<double>(times.size()));
   return 0;
 }
 
@@ -184,7 +189,8 @@ int hold(int port, int count) {
   return 0;
 }
 
-/// Round trips, one on each connection, each after a pause in which both ends have gone to sleep; in us, sorted.
+/// Round trips, one on each connection, each after a pause in which both ends have gone to sleep;
+/// in us, sorted.
 std::vector<double> time_each(const std::vector<int>& fds) {
   std::vector<double> times;
   for (const int fd : fds) {
@@ -200,7 +206,8 @@ std::vector<double> time_each(const std::vector<int>& fds) {
 int measure_silence(int port, int count, double seconds) {
   constexpr int kRoundTrips = 64;  // more than a connection needs to move
   const std::string value(4 << 20, 'v');
-  const std::string set = "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$" + std::to_string(value.size()) + "\r\n" + value + "\r\n";
+  const std::string set =
+      "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$" + std::to_string(value.size()) + "\r\n" + value + "\r\n";
   std::vector<int> fds(static_cast<std::size_t>(count));
   for (int& fd : fds) {
     fd = connect_to(port);
@@ -212,10 +219,11 @@ int measure_silence(int port, int count, double seconds) {
   // In poll(), as a program waits that may be told something meanwhile.
   std::vector<pollfd> asked;
   for (const int fd : fds) asked.push_back({fd, POLLIN, 0});
-  if (poll(asked.data(), asked.size(), static_cast<int>(seconds * 1000)) != 0) fail("something came in the silence");
+  if (poll(asked.data(), asked.size(), static_cast<int>(seconds * 1000)) != 0)
+    fail("something came in the silence");
   const std::vector<double> first = time_each(fds), second = time_each(fds);
-  std::printf("first %.2f\nfirst90 %.2f\nsecond %.2f\n", first[first.size() / 2], first[first.size() * 9 / 10],
-              second[second.size() / 2]);
+  std::printf("first %.2f\nfirst90 %.2f\nsecond %.2f\n", first[first.size() / 2],
+              first[first.size() * 9 / 10], second[second.size() / 2]);
   return 0;
 }
 
@@ -227,13 +235,16 @@ int main(int argc, char** argv) {
     return load_memcached(std::atoi(argv[2]), std::atoi(argv[3]), std::atof(argv[4]));
   }
   if (what == "rate" && argc == 6) {
-    return load_at_rate(std::atoi(argv[2]), std::atof(argv[3]), std::atof(argv[4]), std::atoi(argv[5]));
+    return load_at_rate(std::atoi(argv[2]), std::atof(argv[3]), std::atof(argv[4]),
+                        std::atoi(argv[5]));
   }
   if (what == "hold" && argc == 4) return hold(std::atoi(argv[2]), std::atoi(argv[3]));
   if (what == "silence" && argc == 5 && std::atoi(argv[3]) > 0) {
     return measure_silence(std::atoi(argv[2]), std::atoi(argv[3]), std::atof(argv[4]));
   }
-  std::fprintf(stderr, "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | rate PORT RATE SECONDS SERVER | "
-                       "hold PORT CONNECTIONS | silence PORT CONNECTIONS SECONDS\n");
+  std::fprintf(
+      stderr,
+      "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | rate PORT RATE SECONDS SERVER | "
+      "hold PORT CONNECTIONS | silence PORT CONNECTIONS SECONDS\n");
   return 2;
 }

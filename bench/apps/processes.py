@@ -1,4 +1,5 @@
-"""Servers and load programs: started on their cores, under CLAN or not, and ended whatever happens."""
+"""Servers and load programs: started on their cores, under CLAN or not, and ended whatever
+happens."""
 
 import contextlib
 import os
@@ -15,9 +16,19 @@ from pathlib import Path
 import counters
 
 PACKAGES = {
-    "ab": "apache2-utils", "h2load": "nghttp2-client", "haproxy": "haproxy", "initdb": "postgresql", "iperf3": "iperf3", "memcached": "memcached",
-    "nginx": "nginx-light", "pgbench": "postgresql", "redis-benchmark": "redis-tools",
-    "redis-server": "redis-server", "setpriv": "util-linux", "sockperf": "sockperf", "taskset": "util-linux",
+    "ab": "apache2-utils",
+    "h2load": "nghttp2-client",
+    "haproxy": "haproxy",
+    "initdb": "postgresql",
+    "iperf3": "iperf3",
+    "memcached": "memcached",
+    "nginx": "nginx-light",
+    "pgbench": "postgresql",
+    "redis-benchmark": "redis-tools",
+    "redis-server": "redis-server",
+    "setpriv": "util-linux",
+    "sockperf": "sockperf",
+    "taskset": "util-linux",
     "wrk": "wrk",
 }
 
@@ -32,10 +43,12 @@ class Failed(Exception):
 
 def find(program):
     """Its path; daemons are in sbin, and a path is taken as it is."""
-    path = shutil.which(str(program), path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
+    path = shutil.which(str(program),
+                        path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
         name = Path(program).name
-        raise Skip(f"{name} is not installed; it is in the Debian package {PACKAGES.get(name, name)}.")
+        raise Skip(
+            f"{name} is not installed; it is in the Debian package {PACKAGES.get(name, name)}.")
     return path
 
 
@@ -67,7 +80,8 @@ def descendants(root):
 
 
 def raise_descriptor_limit(wanted):
-    """As many descriptors as may be had, up to `wanted`; children inherit it. The limit there is now."""
+    """As many descriptors as may be had, up to `wanted`; children inherit it. The limit there is
+    now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         # Only root may lift the hard limit.
@@ -144,19 +158,26 @@ class Session:
 
     def start(self, *argv, core=None, under=False, user=None, environment=None, stop=signal.SIGTERM,
               share=None, **more):
-        """A process in a group of its own; `core` None: any of ours. `under`: False, True (CLAN) or SOCKMAP.
-        Ends with this program, even if that is killed (a change of user takes that away)."""
+        """A process in a group of its own; `core` None: any of ours. `under`: False, True (CLAN) or
+        SOCKMAP. Ends with this program, even if that is killed (a change of user takes that
+        away)."""
         cores = self.cores if core is None else [self.cores[core]]
         words = [find("setpriv"), "--pdeathsig=TERM"]
         words += self.redirection.prefix() if under == SOCKMAP else []
         words += share.prefix() if share is not None else []
         words += [find("taskset"), "-c", ",".join(map(str, cores))]
         if user:
-            words += [find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+            words += [
+                find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}",
+                "--clear-groups"
+            ]
         if under is True:
             words += [self.clan, "run"]
         words += [find(argv[0]), *map(str, argv[1:])]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))}
+        clean = {
+            k: v
+            for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))
+        }
         process = subprocess.Popen(words, env={**clean, "LC_ALL": "C", **(environment or {})},
                                    cwd=self.directory, start_new_session=True, **more)
         self.started.append((process, stop))
@@ -175,22 +196,25 @@ class Session:
         """Starts a server and waits until it listens on `port`."""
         log = self.directory / f"log-{len(self.started)}"
         with open(log, "wb") as to:
-            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT,
-                                 share=self.share, **more)
+            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to,
+                                 stderr=subprocess.STDOUT, share=self.share, **more)
         deadline = time.monotonic() + 20
         while not listens(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise Failed(f"{Path(argv[0]).name} does not start: {log.read_text(errors='replace')[-300:]}")
+                raise Failed(
+                    f"{Path(argv[0]).name} does not start: {log.read_text(errors='replace')[-300:]}"
+                )
             time.sleep(0.05)
         return Server(process, port, more.get("stop", signal.SIGTERM))
 
     def run(self, *argv, limit=60, looks=(), port=None, after="", **more):
-        """Runs to the end. What it printed, and what `clan stat` said of `port` at the times `looks`, which
-        count from when it has printed `after`."""
+        """Runs to the end. What it printed, and what `clan stat` said of `port` at the times
+        `looks`, which count from when it has printed `after`."""
         name = f"{Path(argv[0]).name} {' '.join(map(str, argv[1:]))}"
         path = self.directory / f"output-{len(self.started)}"
         with open(path, "wb") as to:
-            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, **more)
+            process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to,
+                                 stderr=subprocess.STDOUT, **more)
         began, seen = time.monotonic(), []
         waiting = os.pidfd_open(process.pid)
 

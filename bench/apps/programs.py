@@ -1,7 +1,7 @@
 """The programs that are measured: how each is served, and how load is put on it.
 
-serve_…(session, under) starts a server on the first core. A load is a function of (session, server, under,
-core) and answers what it measured, by name, and what it saw of the connections meanwhile.
+serve_…(session, under) starts a server on the first core. A load is a function of (session, server,
+under, core) and answers what it measured, by name, and what it saw of the connections meanwhile.
 """
 
 import csv
@@ -23,10 +23,12 @@ LOAD = HERE / "clan-app-load"
 
 
 def run_load(session, server, *argv, under, core, seconds=None, **more):
-    """A load that takes about `seconds`, looked at on its way: early too, as it may go faster this time."""
+    """A load that takes about `seconds`, looked at on its way: early too, as it may go faster this
+    time."""
     seconds = seconds or session.seconds
     return session.run(*argv, under=under, core=core, port=server.port,
-                       looks=[part * seconds for part in (0.15, 0.45, 0.8)], limit=20 + 5 * seconds, **more)
+                       looks=[part * seconds for part in (0.15, 0.45, 0.8)], limit=20 + 5 * seconds,
+                       **more)
 
 
 def number(pattern, text, program):
@@ -36,12 +38,12 @@ def number(pattern, text, program):
     return float(found[1])
 
 
-# --- sockperf -----------------------------------------------------------------------------------------
+# --- sockperf -------------------------------------------------------------------------------------
 
 def serve_sockperf(session, under):
     port = session.port()
-    return session.serve("sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", port, port=port, core=0,
-                         under=under)
+    return session.serve("sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", port, port=port,
+                         core=0, under=under)
 
 
 # It measures its clock for a second or two before it begins.
@@ -50,28 +52,28 @@ SOCKPERF_BEGINS = "Starting test"
 
 def sockperf_ping_pong(session, server, under, core):
     # Without --mps it gives up when it reaches 600,000 messages a second; this is out of reach.
-    text, seen = run_load(session, server, "sockperf", "pp", "--tcp", "-i", "127.0.0.1", "-p", server.port,
-                          "-m", 64, "--mps", 5_000_000, "-t", session.seconds, under=under, core=core,
-                          after=SOCKPERF_BEGINS)
+    text, seen = run_load(session, server, "sockperf", "pp", "--tcp", "-i", "127.0.0.1", "-p",
+                          server.port, "-m", 64, "--mps", 5_000_000, "-t", session.seconds,
+                          under=under, core=core, after=SOCKPERF_BEGINS)
     # What sockperf calls latency is half a round trip.
     return {name: 2 * number(rf"percentile {p} = +([\d.]+)", text, "sockperf")
             for name, p in (("p50", "50.000"), ("p99", "99.000"))}, seen
 
 
 def sockperf_throughput(session, server, under, core):
-    text, seen = run_load(session, server, "sockperf", "tp", "--tcp", "-i", "127.0.0.1", "-p", server.port,
-                          "-m", 64, "--mps", "max", "-t", session.seconds, under=under, core=core,
-                          after=SOCKPERF_BEGINS)
+    text, seen = run_load(session, server, "sockperf", "tp", "--tcp", "-i", "127.0.0.1", "-p",
+                          server.port, "-m", 64, "--mps", "max", "-t", session.seconds, under=under,
+                          core=core, after=SOCKPERF_BEGINS)
     return {"rate": number(r"Message Rate is ([\d.]+)", text, "sockperf")}, seen
 
 
-# --- redis --------------------------------------------------------------------------------------------
+# --- redis ----------------------------------------------------------------------------------------
 
 def serve_redis(session, under, *more):
     port = session.port()
-    return session.serve("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", session.directory,
-                         "--save", "", "--appendonly", "no", "--daemonize", "no", *more,
-                         port=port, core=0, under=under)
+    return session.serve("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir",
+                         session.directory, "--save", "", "--appendonly", "no", "--daemonize", "no",
+                         *more, port=port, core=0, under=under)
 
 
 def redis_count(session, key, rate, seconds):
@@ -85,17 +87,23 @@ def redis_load(clients, pipeline):
         each, key = session.seconds / 2, ("redis", under, server.port)
 
         def benchmark(count, **more):
-            text, seen = run_load(session, server, "redis-benchmark", "-p", server.port, "-c", clients,
-                                  "-P", pipeline, "-t", "set,get", "-n", count, "--csv", under=under,
-                                  core=core, **more)
-            rows = {row["test"]: row
-                    for row in csv.DictReader(line for line in io.StringIO(text) if line.startswith('"'))}
+            text, seen = run_load(session, server, "redis-benchmark", "-p", server.port, "-c",
+                                  clients, "-P", pipeline, "-t", "set,get", "-n", count, "--csv",
+                                  under=under, core=core, **more)
+            rows = {
+                row["test"]: row
+                for row in csv.DictReader(
+                    line for line in io.StringIO(text) if line.startswith('"'))
+            }
             if set(rows) != {"SET", "GET"}:
                 raise Failed(f"redis-benchmark printed no figures: {text.strip()[-300:]}")
             figures = {test: float(row["rps"]) for test, row in rows.items()}
             redis_count(session, key, min(figures.values()), each)
             # In steps of a microsecond.
-            tails = {f"{test} p99": max(1000 * float(row["p99_latency_ms"]), 1) for test, row in rows.items()}
+            tails = {
+                f"{test} p99": max(1000 * float(row["p99_latency_ms"]), 1)
+                for test, row in rows.items()
+            }
             return figures | tails, seen
 
         if key not in session.memory:
@@ -117,8 +125,8 @@ def redis_crowd(processes):
 
         def crowd(count):
             text, seen = run_load(session, server, "python3", "-B", script, processes,
-                                  find("redis-benchmark"), "-p", server.port, "-c", 1, "-P", 1, "-t", "get",
-                                  "-n", count, "-q", under=under, core=None)
+                                  find("redis-benchmark"), "-p", server.port, "-c", 1, "-P", 1,
+                                  "-t", "get", "-n", count, "-q", under=under, core=None)
             rate = number(r"requests/s ([\d.]+)", text, "redis-benchmark")
             redis_count(session, key, rate / processes, session.seconds)
             return {"rate": rate}, seen
@@ -131,45 +139,49 @@ def redis_crowd(processes):
 
 def serve_redis_anywhere(session, under):
     port = session.port()
-    return session.serve("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", session.directory,
-                         "--save", "", "--appendonly", "no", "--daemonize", "no",
+    return session.serve("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir",
+                         session.directory, "--save", "", "--appendonly", "no", "--daemonize", "no",
                          port=port, core=None, under=under)
 
 
-# --- memcached ----------------------------------------------------------------------------------------
+# --- memcached ------------------------------------------------------------------------------------
 
 def serve_memcached(session, under):
     port = session.port()
     user = ["-u", "root"] if ROOT else []  # one user at both ends
-    return session.serve("memcached", "-p", port, "-U", 0, "-l", "127.0.0.1", "-t", 1, "-m", 64, *user,
-                         port=port, core=0, under=under)
+    return session.serve("memcached", "-p", port, "-U", 0, "-l", "127.0.0.1", "-t", 1, "-m", 64,
+                         *user, port=port, core=0, under=under)
 
 
 def memcached_load(clients):
     def load(session, server, under, core):
-        text, seen = run_load(session, server, LOAD, "memcached", server.port, clients, session.seconds,
-                              under=under, core=core)
+        text, seen = run_load(session, server, LOAD, "memcached", server.port, clients,
+                              session.seconds, under=under, core=core)
         return {"rate": number(r"requests/s ([\d.]+)", text, "clan-app-load")}, seen
     return load
 
 
 def redis_at_rate(rate):
     def load(session, server, under, core):
-        text, seen = run_load(session, server, LOAD, "rate", server.port, rate, session.seconds, server.pid,
-                              under=under, core=core)
-        return {key: number(rf"{key} ([\d.]+)", text, "clan-app-load") for key in ("p50", "p99", "cpu")}, seen
+        text, seen = run_load(session, server, LOAD, "rate", server.port, rate, session.seconds,
+                              server.pid, under=under, core=core)
+        return {
+            key: number(rf"{key} ([\d.]+)", text, "clan-app-load")
+            for key in ("p50", "p99", "cpu")
+        }, seen
     return load
 
 
-# --- nginx --------------------------------------------------------------------------------------------
+# --- nginx ----------------------------------------------------------------------------------------
 
-# Without tcp_nopush: with it, one answer of 64 KB in a hundred waits 40 ms for an acknowledgement in the
-# kernel, which would be measured instead.
+# Without tcp_nopush: with it, one answer of 64 KB in a hundred waits 40 ms for an acknowledgement
+# in the kernel, which would be measured instead.
 NGINX = """
 daemon off; worker_processes 1; pid {name}.pid; error_log {name}.log; {user}
 events {{ worker_connections 1024; }}
 http {{
-  access_log off; sendfile on; tcp_nopush off; keepalive_requests 1000000000; open_file_cache max=16;
+  access_log off; sendfile on; tcp_nopush off; keepalive_requests 1000000000;
+  open_file_cache max=16;
   client_body_temp_path {name}-body; proxy_temp_path {name}-proxy; fastcgi_temp_path {name}-fastcgi;
   uwsgi_temp_path {name}-uwsgi; scgi_temp_path {name}-scgi;
   server {{ listen 127.0.0.1:{port} backlog=4096; root {root}; }}
@@ -187,11 +199,12 @@ def serve_nginx(session, under, core=0):
     conf = session.directory / f"nginx-{port}.conf"
     conf.write_text(NGINX.format(name=f"nginx-{port}", port=port, root=root,
                                  user="user root root;" if ROOT else ""))
-    return session.serve("nginx", "-p", session.directory, "-c", conf, "-e", f"nginx-{port}.early", port=port,
-                         core=core, under=under)
+    return session.serve("nginx", "-p", session.directory, "-c", conf, "-e", f"nginx-{port}.early",
+                         port=port, core=core, under=under)
 
 
-# Without time-outs and logs; it copies itself, so that nothing is spliced past the interposed calls.
+# Without time-outs and logs; it copies itself, so that nothing is spliced past the interposed
+# calls.
 HAPROXY = """
 global
   maxconn 1024
@@ -219,7 +232,8 @@ def serve_chain(session, under):
 
 def wrk(file, clients):
     def load(session, server, under, core):
-        text, seen = run_load(session, server, "wrk", "-t1", f"-c{clients}", f"-d{session.seconds}s", "--latency",
+        text, seen = run_load(session, server, "wrk", "-t1", f"-c{clients}",
+                              f"-d{session.seconds}s", "--latency",
                               f"http://127.0.0.1:{server.port}/{file}", under=under, core=core)
         if wrong := re.search(r"Socket errors.*|Non-2xx.*", text):
             raise Failed(f"wrk: {wrong[0].strip()}")
@@ -234,17 +248,22 @@ def percentile(times, share):
 
 
 def h2load(file):
-    """One client, one request at a time. The p99 of its log, in which every request stands: wrk's percentiles are corrected
-    by its own mean rate, so that of two that are held up for as long the faster one has the larger."""
+    """One client, one request at a time. The p99 of its log, in which every request stands: wrk's
+    percentiles are corrected by its own mean rate, so that of two that are held up for as long the
+    faster one has the larger."""
     def load(session, server, under, core):
         log = session.directory / f"h2load-{server.port}"
-        text, seen = run_load(session, server, "h2load", "--h1", "-c", 1, "-t", 1, "-D", session.seconds, "--log-file", log,
+        text, seen = run_load(session, server, "h2load", "--h1", "-c", 1, "-t", 1, "-D",
+                              session.seconds, "--log-file", log,
                               f"http://127.0.0.1:{server.port}/{file}", under=under, core=core)
         rows = [line.split("\t") for line in log.read_text().splitlines()]
         log.unlink()
         times = [int(row[2]) for row in rows if row[1] == "200"]
         if not times or len(times) < len(rows):
-            raise Failed(f"h2load: {len(rows) - len(times)} of {len(rows)} requests failed: {text.strip()[-300:]}")
+            raise Failed(
+                f"h2load: {len(rows) - len(times)} of {len(rows)} requests failed: "
+                f"{text.strip()[-300:]}"
+            )
         return {"h2load p99": max(percentile(times, 0.99), 1)}, seen
     return load
 
@@ -262,18 +281,20 @@ def ab(file, clients):
     """A new connection for each request."""
     def load(session, server, under, core):
         text, seen = run_load(session, server, "ab", "-q", "-t", session.seconds, "-n", 100_000_000,
-                              "-c", clients, f"http://127.0.0.1:{server.port}/{file}", under=under, core=core)
+                              "-c", clients, f"http://127.0.0.1:{server.port}/{file}", under=under,
+                              core=core)
         if int(number(r"Failed requests: +(\d+)", text, "ab")) or "Non-2xx" in text:
             raise Failed(f"ab: failed requests: {text.strip()[-300:]}")
         return {"rate": number(r"Requests per second: +([\d.]+)", text, "ab")}, seen
     return load
 
 
-# --- iperf3 -------------------------------------------------------------------------------------------
+# --- iperf3 ---------------------------------------------------------------------------------------
 
 def serve_iperf3(session, under):
     port = session.port()
-    return session.serve("iperf3", "-s", "-B", "127.0.0.1", "-p", port, port=port, core=0, under=under)
+    return session.serve("iperf3", "-s", "-B", "127.0.0.1", "-p", port, port=port, core=0,
+                         under=under)
 
 
 def iperf3_load(session, server, under, core):
@@ -285,10 +306,11 @@ def iperf3_load(session, server, under, core):
         raise Failed(f"iperf3 printed no figure ({error!r}): {text.strip()[-300:]}") from None
 
 
-# --- PostgreSQL ---------------------------------------------------------------------------------------
+# --- PostgreSQL -----------------------------------------------------------------------------------
 
 def postgres_programs():
-    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: float(path.split("/")[4]))
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"),
+                   key=lambda path: float(path.split("/")[4]))
     if not found:
         find("initdb")  # elsewhere, or Skip
     return Path(found[-1]).parent if found else Path(find("initdb")).parent
@@ -314,14 +336,14 @@ def make_cluster(session, at, user, data):
     data.mkdir(mode=0o700)
     if user:
         os.chown(data, user.pw_uid, user.pw_gid)
-    session.run(at / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8",
-                "--locale=C", user=user, limit=120)
+    session.run(at / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E",
+                "UTF8", "--locale=C", user=user, limit=120)
     server = start_postgres(session, at, user, data, False)
     # Accepts connections some moments after it listens.
     for last in (False,) * 5 + (True,):
         try:
-            session.run(at / "pgbench", "-h", "127.0.0.1", "-p", server.port, "-U", "postgres", "-i", "-q",
-                        "-s", 10, "postgres", limit=120)
+            session.run(at / "pgbench", "-h", "127.0.0.1", "-p", server.port, "-U", "postgres",
+                        "-i", "-q", "-s", 10, "postgres", limit=120)
             break
         except Failed:
             if last:
@@ -350,9 +372,10 @@ def serve_postgres(session, under):
 
 def pgbench(clients):
     def load(session, server, under, core):
-        text, seen = run_load(session, server, postgres_programs() / "pgbench", "-h", "127.0.0.1",
-                              "-p", server.port, "-U", "postgres", "-n", "-S", "-M", "prepared",
-                              "-c", clients, "-j", 1, "-T", session.seconds, "postgres", under=under,
-                              core=core, environment=postgres_environment(postgres_user()))
+        text, seen = run_load(session, server,
+                              postgres_programs() / "pgbench", "-h", "127.0.0.1", "-p", server.port,
+                              "-U", "postgres", "-n", "-S", "-M", "prepared", "-c", clients, "-j",
+                              1, "-T", session.seconds, "postgres", under=under, core=core,
+                              environment=postgres_environment(postgres_user()))
         return {"rate": number(r"tps = ([\d.]+) \(without", text, "pgbench")}, seen
     return load

@@ -26,9 +26,12 @@ def describe_machine(build, cores):
             break
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "none"
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "used": cores,
-            "kernel": f"{platform.system()} {platform.release()}", "governor": governor, "date": date,
-            "commit": build["commit"], "compiler": build["compiler"], "load": first_line("/proc/loadavg")}
+    return {
+        "cpu": model, "cores": len(os.sched_getaffinity(0)), "used": cores,
+        "kernel": f"{platform.system()} {platform.release()}", "governor": governor, "date": date,
+        "commit": build["commit"], "compiler": build["compiler"],
+        "load": first_line("/proc/loadavg")
+    }
 
 
 def busy(machine):
@@ -37,11 +40,12 @@ def busy(machine):
 
 
 def machine_text(machine, sockmap):
-    lines = [f"machine   {machine['cpu']} · {machine['cores']} cores · governor {machine['governor']}",
-             f"system    {machine['kernel']} · load {machine['load']}",
-             f"build     {machine['compiler']} · commit {machine['commit']} · {machine['date']}",
-             f"cores     {' and '.join(map(str, machine['used']))}",
-             f"sockmap   {sockmap}"]
+    lines = [
+        f"machine   {machine['cpu']} · {machine['cores']} cores · governor {machine['governor']}",
+        f"system    {machine['kernel']} · load {machine['load']}",
+        f"build     {machine['compiler']} · commit {machine['commit']} · {machine['date']}",
+        f"cores     {' and '.join(map(str, machine['used']))}", f"sockmap   {sockmap}"
+    ]
     if busy(machine):
         lines.append("warning   other work is running here; every figure will show it")
     return "\n".join(lines) + "\n"
@@ -63,13 +67,19 @@ def cells(line):
         ratio, spread = f"{line.ratio:.2f}", f"{line.low:.2f}..{line.high:.2f}"
     elif line.low is not None:
         spread = f"{value(line.low)}..{value(line.high)}"
-    return [line.text, value(line.stock), value(line.clan), line.unit, ratio, spread, line.wanted,
-            line.verdict, value(line.sockmap), "-" if line.ahead is None else f"{line.ahead:.2f}", line.path,
-            line.note]
+    return [
+        line.text,
+        value(line.stock),
+        value(line.clan), line.unit, ratio, spread, line.wanted, line.verdict,
+        value(line.sockmap), "-" if line.ahead is None else f"{line.ahead:.2f}", line.path,
+        line.note
+    ]
 
 
-HEADING = ["", "stock", "CLAN", "unit", "ratio", "spread", "wanted", "", "sockmap", "ahead", "bytes went",
-           "remark"]
+HEADING = [
+    "", "stock", "CLAN", "unit", "ratio", "spread", "wanted", "", "sockmap", "ahead", "bytes went",
+    "remark"
+]
 
 
 def table(lines):
@@ -89,16 +99,23 @@ def markdown(results):
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
     lines = results.lines
-    out = ["## Programs under `clan run`", "",
-           f"What `clan bench apps` measured: {results.how}. Each figure is the median; the ratio is that of",
-           "CLAN to stock TCP over loopback, run in turns, pair by pair; its spread is the smallest and the",
-           "largest. `sockmap`: stock, with a BPF program in the kernel that takes what is sent past the stack;",
-           "`ahead`: CLAN against that.", "",
-           "```", results.machine_text.rstrip("\n"), "```", "",
-           row(HEADING), "|" + "---|" * len(HEADING), *(row(cells(line)) for line in lines)]
+    out = [
+        "## Programs under `clan run`", "",
+        f"What `clan bench apps` measured: {results.how}. Each figure is the median; the ratio is "
+        "that of",
+        "CLAN to stock TCP over loopback, run in turns, pair by pair; its spread is the smallest "
+        "and the",
+        "largest. `sockmap`: stock, with a BPF program in the kernel that takes what is sent past "
+        "the stack;",
+        "`ahead`: CLAN against that.", "", "```",
+        results.machine_text.rstrip("\n"), "```", "",
+        row(HEADING), "|" + "---|" * len(HEADING), *(row(cells(line)) for line in lines)
+    ]
     for heading, entries in (("Failed", results.failed), ("Skipped", results.skipped)):
         if entries:
-            out += ["", f"{heading}:", "", *(f"- `{name}`: {text}" for name, text in entries.items())]
+            out += [
+                "", f"{heading}:", "", *(f"- `{name}`: {text}" for name, text in entries.items())
+            ]
     return "\n".join(out) + "\n"
 
 
@@ -109,12 +126,14 @@ def as_json(results):
 
 
 # The colours of the other plots.
-INK, FAINT, GRID, CLAN, MISSED, NEUTRAL = "#1f2933", "#7b8794", "#e4e7eb", "#d64545", "#f0a202", "#9aa5b1"
+INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
+CLAN, MISSED, NEUTRAL = "#d64545", "#f0a202", "#9aa5b1"
 WIDTH, LEFT, RIGHT, TOP, STEP = 900, 400, 60, 88, 24
 
 
 def svg(results):
-    """A bar for each ratio on a logarithmic axis, a whisker for its spread, a mark for what is wanted."""
+    """A bar for each ratio on a logarithmic axis, a whisker for its spread, a mark for what is
+    wanted."""
     lines = [line for line in results.lines if line.ratio is not None]
     limits = {id(line): float(line.wanted.split()[-1]) for line in lines}
     highest = max([line.high for line in lines] + list(limits.values()) + [10])
@@ -125,8 +144,9 @@ def svg(results):
         return LEFT + (math.log10(ratio) - low) / (high - low) * (WIDTH - RIGHT - LEFT)
 
     def text(at, y, words, anchor="start", size=12, colour=INK, more=""):
-        return (f'<text x="{at:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" '
-                f'{more}>{escape(words)}</text>')
+        return (
+            f'<text x="{at:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+            f'fill="{colour}" {more}>{escape(words)}</text>')
 
     def stroke(x1, y1, x2, y2, colour, width):
         return (f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
@@ -134,31 +154,39 @@ def svg(results):
 
     bottom = TOP + STEP * len(lines)
     machine = results.machine
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 56}" width="{WIDTH}" '
-           f'height="{bottom + 56}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif">',
-           f'<rect width="{WIDTH}" height="{bottom + 56}" fill="#ffffff"/>',
-           text(24, 32, "Programs under clan run, times as good as over stock TCP", size=18,
-                more='font-weight="bold"'),
-           text(24, 52, f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
-                        f"{machine['date'][:10]}, commit {machine['commit']}", size=11, colour=FAINT)]
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 56}" '
+        f'width="{WIDTH}" height="{bottom + 56}" '
+        'font-family="DejaVu Sans, Helvetica, Arial, sans-serif">',
+        f'<rect width="{WIDTH}" height="{bottom + 56}" fill="#ffffff"/>',
+        text(24, 32, "Programs under clan run, times as good as over stock TCP", size=18,
+             more='font-weight="bold"'),
+        text(
+            24, 52, f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
+            f"{machine['date'][:10]}, commit {machine['commit']}", size=11, colour=FAINT)
+    ]
     for exponent in range(math.floor(low), math.ceil(high) + 1):
         for step in (1, 2, 5):
             tick = step * 10.0 ** exponent
             if low <= math.log10(tick) <= high:
-                out.append(stroke(x(tick), TOP - 8, x(tick), bottom, FAINT if tick == 1 else GRID, 1))
+                out.append(
+                    stroke(x(tick), TOP - 8, x(tick), bottom, FAINT if tick == 1 else GRID, 1))
                 out.append(text(x(tick), TOP - 14, f"{tick:g}", "middle", 11, FAINT))
     for i, line in enumerate(lines):
         y = TOP + STEP * i + STEP / 2
         colour = {"ok": CLAN, "MISSED": MISSED}.get(line.verdict, NEUTRAL)
         start, end = sorted((x(1), x(line.ratio)))
-        out += [text(LEFT - 10, y + 4, line.text, "end", 11),
-                f'<rect x="{start:.1f}" y="{y - 7:.1f}" width="{max(end - start, 1):.1f}" height="14" '
-                f'fill="{colour}"/>',
-                stroke(x(line.low), y, x(line.high), y, INK, 1.5),
-                stroke(x(limits[id(line)]), y - 10, x(limits[id(line)]), y + 10, INK, 2.5),
-                text(WIDTH - RIGHT + 8, y + 4, f"{line.ratio:.2f}", size=11)]
-    legend = ("Red: as wanted (black mark). Orange: less than wanted. Grey: does not count. Thin line: "
-              f"spread of {results.how}.")
+        out += [
+            text(LEFT - 10, y + 4, line.text, "end", 11),
+            f'<rect x="{start:.1f}" y="{y - 7:.1f}" width="{max(end - start, 1):.1f}" height="14" '
+            f'fill="{colour}"/>',
+            stroke(x(line.low), y, x(line.high), y, INK, 1.5),
+            stroke(x(limits[id(line)]), y - 10, x(limits[id(line)]), y + 10, INK, 2.5),
+            text(WIDTH - RIGHT + 8, y + 4, f"{line.ratio:.2f}", size=11)
+        ]
+    legend = (
+        "Red: as wanted (black mark). Orange: less than wanted. Grey: does not count. Thin line: "
+        f"spread of {results.how}.")
     out.append(text(24, bottom + 32, legend, size=11, colour=FAINT))
     return "\n".join(out) + "\n</svg>\n"
 

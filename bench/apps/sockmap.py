@@ -1,10 +1,10 @@
-"""The kernel's own shortcut for TCP over loopback: a BPF sockmap that redirects what one socket sends to the
-other end's receive queue, past the stack.
+"""The kernel's own shortcut for TCP over loopback: a BPF sockmap that redirects what one socket
+sends to the other end's receive queue, past the stack.
 
-Two programs of a few instructions each, without a compiler. One is attached to a cgroup and puts both ends of
-each IPv4 connection that its processes establish into a hash of sockets, by their addresses; the other one
-is run for each message that a socket of the hash sends, finds the other end there and redirects. Layouts and
-numbers: <linux/bpf.h>.
+Two programs of a few instructions each, without a compiler. One is attached to a cgroup and puts
+both ends of each IPv4 connection that its processes establish into a hash of sockets, by their
+addresses; the other one is run for each message that a socket of the hash sends, finds the other
+end there and redirects. Layouts and numbers: <linux/bpf.h>.
 """
 
 import contextlib
@@ -53,7 +53,8 @@ def unequal(register, value, skip):
 
 
 def key(fields):
-    """On the stack, from the context in r6: local address, remote address, local port, remote port."""
+    """On the stack, from the context in r6: local address, remote address, local port, remote
+    port."""
     out = b""
     for i, (offset, big_endian) in enumerate(fields):
         out += load(2, 6, offset)
@@ -74,8 +75,8 @@ def length(code):
 
 
 def note_sockets(hash_fd):
-    """struct bpf_sock_ops: op at 0, family 20, remote_ip4 24, local_ip4 28, remote_port 64 (network order),
-    local_port 68 (host order)."""
+    """struct bpf_sock_ops: op at 0, family 20, remote_ip4 24, local_ip4 28, remote_port 64 (network
+    order), local_port 68 (host order)."""
     note = key([(28, False), (24, False), (68, False), (64, True)])
     note += call_with_key(SOCK_HASH_UPDATE, hash_fd, ANY)
     note = load(2, 6, 20) + unequal(2, AF_INET, length(note)) + note
@@ -85,12 +86,12 @@ def note_sockets(hash_fd):
 
 
 def redirect(hash_fd):
-    """struct sk_msg_md: family at 16, remote_ip4 20, local_ip4 24, remote_port 60, local_port 64. The other
-    end's key is ours the other way round. Who is not there gets the message by TCP."""
+    """struct sk_msg_md: family at 16, remote_ip4 20, local_ip4 24, remote_port 60, local_port 64.
+    The other end's key is ours the other way round. Who is not there gets the message by TCP."""
     send = key([(20, False), (24, False), (60, True), (64, False)])
     send += call_with_key(MSG_REDIRECT_HASH, hash_fd, INGRESS)
-    return (move(6, 1) + load(2, 6, 16) + unequal(2, AF_INET, length(send)) + send + constant(0, PASS) +
-            instruction(0x95))
+    return (move(6, 1) + load(2, 6, 16) + unequal(2, AF_INET, length(send)) + send +
+            constant(0, PASS) + instruction(0x95))
 
 
 def bpf(command, attributes):
@@ -106,7 +107,8 @@ def bpf(command, attributes):
 
 
 def load_program(kind, code, attach_type):
-    instructions, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"Dual BSD/GPL")
+    instructions, licence = ctypes.create_string_buffer(code), ctypes.create_string_buffer(
+        b"Dual BSD/GPL")
     log = ctypes.create_string_buffer(65536)
     attributes = struct.pack("<IIQQIIQII16sII", kind, length(code), ctypes.addressof(instructions),
                              ctypes.addressof(licence), 1, len(log), ctypes.addressof(log), 0, 0,

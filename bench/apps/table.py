@@ -1,7 +1,7 @@
 """The table: what is run, and how many times as good as stock TCP it has to be.
 
-A row runs its variants in turns, so that whatever else the machine does falls on all of them. A bar compares
-one variant with another, pair by pair; the median of the ratios is the figure.
+A row runs its variants in turns, so that whatever else the machine does falls on all of them. A bar
+compares one variant with another, pair by pair; the median of the ratios is the figure.
 """
 
 import statistics
@@ -12,7 +12,8 @@ import counters
 import programs
 from processes import SOCKMAP, Failed
 
-STOCK, BOTH, SHORTCUT = (False, False), (True, True), (SOCKMAP, SOCKMAP)  # under what: (server, client)
+# under what: (server, client)
+STOCK, BOTH, SHORTCUT = (False, False), (True, True), (SOCKMAP, SOCKMAP)
 
 
 @dataclass
@@ -64,7 +65,9 @@ def latency(limit, tail_limit, text):
     common = {"unit": "us", "less_is_better": True}
     bars = [Bar(f"{text}, p50", limit, key="p50", **common)]
     if tail_limit:
-        bars.append(Bar(f"{text}, p99 against stock's p50", tail_limit, key="p99", base_key="p50", **common))
+        bars.append(
+            Bar(f"{text}, p99 against stock's p50", tail_limit, key="p99", base_key="p50",
+                **common))
     return bars
 
 
@@ -73,29 +76,37 @@ TAIL = {"limit": 0.91, "unit": "us", "less_is_better": True}
 
 
 def redis_bars(limit, text, tails=False):
-    return ([Bar(f"redis {test} {text}", limit, key=test) for test in ("GET", "SET")] +
-            [Bar(f"redis {test} {text}, p99", key=f"{test} p99", **TAIL) for test in ("GET", "SET") if tails])
+    return ([Bar(f"redis {test} {text}", limit, key=test) for test in ("GET", "SET")] + [
+        Bar(f"redis {test} {text}, p99", key=f"{test} p99", **TAIL)
+        for test in ("GET", "SET") if tails
+    ])
 
 
 def one_sided(text, keys):
-    return [Bar(f"{text}{' ' + key if key != 'rate' else ''}, {side} under CLAN", 0.99, key=key, variant=side)
-            for side in ("only server", "only client") for key in keys]
+    return [
+        Bar(f"{text}{' ' + key if key != 'rate' else ''}, {side} under CLAN", 0.99, key=key,
+            variant=side) for side in ("only server", "only client") for key in keys
+    ]
 
 
 def busy(beside):
     """Rows beside endless computations on each core."""
     text = f"beside {beside} computation{'s' if beside > 1 else ''} a core"
     rows = [
-        Row("sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
-            latency(0.95, None, f"sockperf ping-pong 64 B {text}") + [
-                Bar(f"sockperf ping-pong 64 B {text}, p99", key="p99", **TAIL)]),
+        Row(
+            "sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
+            latency(0.95, None, f"sockperf ping-pong 64 B {text}") +
+            [Bar(f"sockperf ping-pong 64 B {text}, p99", key="p99", **TAIL)]),
         Row("memcached-c1", programs.serve_memcached, programs.memcached_load(1),
             [Bar(f"memcached get 100 B, 1 connection {text}", 0.95)]),
-        Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(0.95, f"-c 1 {text}", True)),
-        Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(0.95, f"-c 50 {text}", True)),
-        Row("nginx-c1", programs.serve_nginx, programs.wrk_and_h2load("1k"),
-            [Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95),
-             Bar(f"nginx 1 KB, h2load -c1 {text}, p99", key="h2load p99", **TAIL)]),
+        Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1),
+            redis_bars(0.95, f"-c 1 {text}", True)),
+        Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1),
+            redis_bars(0.95, f"-c 50 {text}", True)),
+        Row("nginx-c1", programs.serve_nginx, programs.wrk_and_h2load("1k"), [
+            Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95),
+            Bar(f"nginx 1 KB, h2load -c1 {text}, p99", key="h2load p99", **TAIL)
+        ]),
         at_rate(1000, 1.2, f" {text}"),
         chain(text, 0.95, True),
     ]
@@ -122,7 +133,9 @@ def at_rate(rate, cpu, beside=""):
     p50, p99 = (0.95, TAIL["limit"]) if beside else (1, 1)
     return Row(f"redis-rate-{rate}", programs.serve_redis, programs.redis_at_rate(rate), [
         Bar(f"{text}, time of the processors", round(1 / cpu, 2), key="cpu", **common),
-        Bar(f"{text}, p50", p50, key="p50", **common), Bar(f"{text}, p99", p99, key="p99", **common)])
+        Bar(f"{text}, p50", p50, key="p50", **common),
+        Bar(f"{text}, p99", p99, key="p99", **common)
+    ])
 
 
 ONE_SIDED = {"stock": STOCK, "only server": (True, False), "only client": (False, True)}
@@ -136,17 +149,20 @@ ROWS = [
         [Bar("sockperf throughput 64 B", 5, unit="messages/s")]),
     Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(8, "-c 1 -P 1")),
     Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(3, "-c 50 -P 1")),
-    Row("redis-c50-p16", programs.serve_redis, programs.redis_load(50, 16), redis_bars(1.5, "-c 50 -P 16")),
+    Row("redis-c50-p16", programs.serve_redis, programs.redis_load(50, 16),
+        redis_bars(1.5, "-c 50 -P 16")),
     Row("memcached", programs.serve_memcached, programs.memcached_load(50),
         [Bar("memcached get 100 B, 50 connections", 3)]),
-    Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1), [Bar("nginx 1 KB keep-alive, wrk -c1", 4)]),
+    Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
+        [Bar("nginx 1 KB keep-alive, wrk -c1", 4)]),
     Row("nginx-c64", programs.serve_nginx, programs.wrk("1k", 64),
         [Bar("nginx 1 KB keep-alive, wrk -c64", 1.5)]),
     Row("nginx-64k", programs.serve_nginx, programs.wrk("64k", 64),
         [Bar("nginx 64 KB keep-alive, wrk -c64", 1.5)]),
     Row("nginx-connections", programs.serve_nginx, programs.ab("1k", 8),
         [Bar("nginx 1 KB, a new connection per request, ab -c 8", 0.99)], path="tcp"),
-    Row("iperf3", programs.serve_iperf3, programs.iperf3_load, [Bar("iperf3, one stream", 3.5, unit="GB/s")]),
+    Row("iperf3", programs.serve_iperf3, programs.iperf3_load,
+        [Bar("iperf3, one stream", 3.5, unit="GB/s")]),
     Row("pgbench-c1", programs.serve_postgres, programs.pgbench(1),
         [Bar("pgbench -S -M prepared -c 1", 1.4, unit="transactions/s")]),
     Row("pgbench-c8", programs.serve_postgres, programs.pgbench(8),
@@ -154,26 +170,31 @@ ROWS = [
     Row("one-sided-redis", programs.serve_redis, programs.redis_load(50, 1),
         one_sided("redis -c 50 -P 1", ("GET", "SET")), variants=ONE_SIDED, path="tcp"),
     Row("one-sided-nginx", programs.serve_nginx, programs.wrk("1k", 64),
-        one_sided("nginx 1 KB, wrk -c64", ("rate",)), variants=ONE_SIDED, path="tcp"),
+        one_sided("nginx 1 KB, wrk -c64", ("rate", )), variants=ONE_SIDED, path="tcp"),
     Row("crowded", programs.serve_redis_anywhere, programs.redis_crowd(8),
         [Bar("8 redis-benchmark -c 1 and their server on two cores, GET", 1)], client_core=None),
-    # Machines as they are: both ends on one core, anywhere, beside other work, and with little to do.
+    # Machines as they are: both ends on one core, anywhere, beside other work, and with little to
+    # do.
     Row("memcached-one-core", programs.serve_memcached, programs.memcached_load(1),
         [Bar("memcached get 100 B, 1 connection, one core (aim: 1.5)", 1)], client_core=0),
-    Row("redis-one-core", programs.serve_redis, programs.redis_load(1, 1), redis_bars(1, "-c 1, one core (aim: 1.5)"),
-        client_core=0),
+    Row("redis-one-core", programs.serve_redis, programs.redis_load(1, 1),
+        redis_bars(1, "-c 1, one core (aim: 1.5)"), client_core=0),
     Row("nginx-one-core", programs.serve_nginx, programs.wrk("1k", 1),
         [Bar("nginx 1 KB, wrk -c1, one core (aim: 1.5)", 1)], client_core=0),
-    Row("redis-unpinned", programs.serve_redis_anywhere, programs.redis_load(1, 1), redis_bars(1, "-c 1, unpinned"),
-        client_core=None),
-    chain("unpinned", 1), *busy(1), *busy(2),
+    Row("redis-unpinned", programs.serve_redis_anywhere, programs.redis_load(1, 1),
+        redis_bars(1, "-c 1, unpinned"), client_core=None),
+    chain("unpinned", 1),
+    *busy(1),
+    *busy(2),
     half_a_core("redis-c1", programs.serve_redis, programs.redis_load(1, 1),
                 redis_bars(0.95, "-c 1, half a core for the server")),
     half_a_core("redis-c50", programs.serve_redis, programs.redis_load(50, 1),
                 redis_bars(0.95, "-c 50, half a core for the server")),
     half_a_core("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
                 [Bar("nginx 1 KB, wrk -c1, half a core for the server", 0.95)]),
-    at_rate(100, 1.2), at_rate(1000, 1.2), at_rate(10_000, 1.5),
+    at_rate(100, 1.2),
+    at_rate(1000, 1.2),
+    at_rate(10_000, 1.5),
 ]
 
 
@@ -181,8 +202,10 @@ def path_text(row, looks):
     """(what the counters say, whether the bytes went where they have to)"""
     if row.path == "tcp":
         moved = [seen for seen in looks if seen.ring_bytes > 0]
-        # A connection that is closed after a request may have begun to move: that is allowed, and said.
-        return (f"moved in {len(moved)} of {len(looks)} runs" if moved else "tcp, as it should"), True
+        # A connection that is closed after a request may have begun to move: that is allowed, and
+        # said.
+        return (f"moved in {len(moved)} of {len(looks)} runs"
+                if moved else "tcp, as it should"), True
     for seen in looks:
         if not seen.by_the_ring():
             return f"not by the ring: {seen.text()}", False
@@ -199,10 +222,12 @@ def judge(row, bar, samples, path, counts, note=""):
     if SOCKMAP in samples and bar.variant == "clan":
         shortcut = [figures[bar.key] for figures in samples[SOCKMAP]]
         sockmap = statistics.median(shortcut)
-        ahead = statistics.median(s / m if bar.less_is_better else m / s for s, m in zip(shortcut, mine))
+        ahead = statistics.median(s / m if bar.less_is_better else m / s
+                                  for s, m in zip(shortcut, mine))
     verdict = "ok" if ratio >= bar.limit else "MISSED"
-    return Line(row.name, bar.text, bar.unit, statistics.median(base), statistics.median(mine), ratio,
-                min(ratios), max(ratios), f"at least {bar.limit:g}", verdict if counts else "does not count",
+    return Line(row.name, bar.text,
+                bar.unit, statistics.median(base), statistics.median(mine), ratio, min(ratios),
+                max(ratios), f"at least {bar.limit:g}", verdict if counts else "does not count",
                 path, note, {"stock": base, "clan": mine}, sockmap, ahead)
 
 
@@ -213,7 +238,10 @@ def measure(row, session, pairs):
         session.share = cgroup.Share(row.share)
     if session.redirection is not None and "clan" in variants:
         variants[SOCKMAP] = SHORTCUT
-    servers = {under: row.serve(session, under) for under in dict.fromkeys(s for s, _ in variants.values())}
+    servers = {
+        under: row.serve(session, under)
+        for under in dict.fromkeys(s for s, _ in variants.values())
+    }
     samples, looks = {name: [] for name in variants}, []
     for core in range(len(session.cores)):
         for _ in range(row.beside):

@@ -1,13 +1,13 @@
-// What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was told to take. Rank 0
-// prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
+// What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was
+// told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
 //
 //   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //
-// latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. both: the same in both
-// directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in a barrier; "allocated-" before
-// them: on memory of MPI_Alloc_mem. allreduce, alltoall,
-// bcast: all ranks, one after the other. Data are checked: of messages a number at front, middle and back and, before
-// and after each measurement, every byte; of the others the result.
+// latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. both: the
+// same in both directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in
+// a barrier; "allocated-" before them: on memory of MPI_Alloc_mem. allreduce, alltoall, bcast: all
+// ranks, one after the other. Data are checked: of messages a number at front, middle and back and,
+// before and after each measurement, every byte; of the others the result.
 #include <mpi.h>
 #include <sched.h>
 
@@ -50,7 +50,8 @@ class Rank {
     verify(bytes);
     (void)run(kind, bytes, few);  // warm
     double each = std::max(run(kind, bytes, few) / few, 1e-9);
-    int times = static_cast<int>(std::clamp(ms * 1e-3 / kSlices / each, double(few), 1e6)) / unit * unit;
+    int times =
+        static_cast<int>(std::clamp(ms * 1e-3 / kSlices / each, double(few), 1e6)) / unit * unit;
     MPI_Bcast(&times, 1, MPI_INT, 0, MPI_COMM_WORLD);
     clan::bench::Slices slices;
     const double until = MPI_Wtime() + kMostTimes * ms * 1e-3;
@@ -66,8 +67,8 @@ class Rank {
     verify(bytes);
     if (rank_ != 0) return;
     const clan::bench::Figure figure = slices.figure();
-    std::printf("%s %d %.5f %.5f %d %d\n", kind.c_str(), bytes, figure.minimum, figure.median, figure.kept,
-                figure.dropped);
+    std::printf("%s %d %.5f %.5f %d %d\n", kind.c_str(), bytes, figure.minimum, figure.median,
+                figure.kept, figure.dropped);
     std::fflush(stdout);
   }
 
@@ -75,11 +76,18 @@ class Rank {
   using Way = double (Rank::*)(int bytes, int times);
 
   double run(const std::string& kind, int bytes, int times) {
-    static const std::map<std::string, Way> ways{
-        {"latency", &Rank::ping_pong}, {"window", &Rank::windows},     {"both", &Rank::both_ways},
-        {"put", &Rank::put},           {"get", &Rank::get},            {"fetch-add", &Rank::fetch_add},
-        {"allocated-put", &Rank::put}, {"allocated-get", &Rank::get},  {"allocated-fetch-add", &Rank::fetch_add},
-        {"allreduce", &Rank::allreduce}, {"alltoall", &Rank::alltoall}, {"bcast", &Rank::bcast}};
+    static const std::map<std::string, Way> ways{{"latency", &Rank::ping_pong},
+                                                 {"window", &Rank::windows},
+                                                 {"both", &Rank::both_ways},
+                                                 {"put", &Rank::put},
+                                                 {"get", &Rank::get},
+                                                 {"fetch-add", &Rank::fetch_add},
+                                                 {"allocated-put", &Rank::put},
+                                                 {"allocated-get", &Rank::get},
+                                                 {"allocated-fetch-add", &Rank::fetch_add},
+                                                 {"allreduce", &Rank::allreduce},
+                                                 {"alltoall", &Rank::alltoall},
+                                                 {"bcast", &Rank::bcast}};
     const auto way = ways.find(kind);
     if (way == ways.end()) give_up("no such kind");
     ++run_;
@@ -94,11 +102,13 @@ class Rank {
   }
 
   void stamp(int bytes, int number) {
-    clan::bench::mark(out_.data(), static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(number));
+    clan::bench::mark(out_.data(), static_cast<std::size_t>(bytes),
+                      static_cast<std::uint64_t>(number));
   }
   void check(int bytes, int number) const { check(in_.data(), bytes, number); }
   static void check(const std::uint8_t* in, int bytes, int number) {
-    if (!clan::bench::marked(in, static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(number))) {
+    if (!clan::bench::marked(in, static_cast<std::size_t>(bytes),
+                             static_cast<std::uint64_t>(number))) {
       give_up("wrong data");
     }
   }
@@ -127,11 +137,13 @@ class Rank {
     for (int w = 0; w < times / kWindow; ++w) {
       if (rank_ == 0) {
         stamp(bytes, w);
-        for (MPI_Request& r : requests) MPI_Isend(out_.data(), bytes, MPI_BYTE, 1, 2, MPI_COMM_WORLD, &r);
+        for (MPI_Request& r : requests)
+          MPI_Isend(out_.data(), bytes, MPI_BYTE, 1, 2, MPI_COMM_WORLD, &r);
         MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
         MPI_Recv(&answer, 1, MPI_CHAR, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
       } else {
-        for (MPI_Request& r : requests) MPI_Irecv(in_.data(), bytes, MPI_BYTE, 0, 2, MPI_COMM_WORLD, &r);
+        for (MPI_Request& r : requests)
+          MPI_Irecv(in_.data(), bytes, MPI_BYTE, 0, 2, MPI_COMM_WORLD, &r);
         MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
         check(bytes, w);
         MPI_Send(&answer, 1, MPI_CHAR, 0, 3, MPI_COMM_WORLD);
@@ -149,7 +161,8 @@ class Rank {
         MPI_Irecv(in_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[i]);
       }
       for (int i = 0; i < kWindow; ++i) {
-        MPI_Isend(out_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[kWindow + i]);
+        MPI_Isend(out_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD,
+                  &requests[kWindow + i]);
       }
       MPI_Waitall(2 * kWindow, requests, MPI_STATUSES_IGNORE);
       check(bytes, w);
@@ -157,12 +170,13 @@ class Rank {
     return (MPI_Wtime() - began) / 2;
   }
 
-  /// Over memory of the program's own, or of MPI_Alloc_mem. (What MPI_Win_allocate allocates, ranks of one host share
-  /// without any transport.)
+  /// Over memory of the program's own, or of MPI_Alloc_mem. (What MPI_Win_allocate allocates, ranks
+  /// of one host share without any transport.)
   template <typename Access>
   double one_sided(int times, Access access) {
     if (*exposed_.window == MPI_WIN_NULL) {
-      MPI_Win_create(exposed_.memory, kMostBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, exposed_.window);
+      MPI_Win_create(exposed_.memory, kMostBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD,
+                     exposed_.window);
     }
     MPI_Win window = *exposed_.window;
     double took = 0;
@@ -193,11 +207,11 @@ class Rank {
     const std::uint8_t wanted = clan::bench::number_mark(static_cast<std::uint64_t>(7 * run_));
     if (rank_ == 1) std::fill_n(exposed_.memory, bytes, wanted);
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
-    const double took =
-        one_sided(times, [&](int) {
-          MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, *exposed_.window);
-        });
-    const bool wrong = std::any_of(got.begin(), got.end(), [=](std::uint8_t b) { return b != wanted; });
+    const double took = one_sided(times, [&](int) {
+      MPI_Get(got.data(), bytes, MPI_BYTE, 1, 0, bytes, MPI_BYTE, *exposed_.window);
+    });
+    const bool wrong =
+        std::any_of(got.begin(), got.end(), [=](std::uint8_t b) { return b != wanted; });
     if (rank_ == 0 && wrong) give_up("wrong data got");
     return took;
   }
@@ -205,10 +219,9 @@ class Rank {
     if (rank_ == 1) std::memset(exposed_.memory, 0, 8);
     const std::int64_t one = 1;
     std::int64_t before = 0;
-    const double took =
-        one_sided(times, [&](int) {
-          MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 1, 0, MPI_SUM, *exposed_.window);
-        });
+    const double took = one_sided(times, [&](int) {
+      MPI_Fetch_and_op(&one, &before, MPI_INT64_T, 1, 0, MPI_SUM, *exposed_.window);
+    });
     if (rank_ == 0 && before != times - 1) give_up("wrong sum");
     return took;
   }
@@ -219,14 +232,18 @@ class Rank {
     auto* sums = reinterpret_cast<std::int64_t*>(in_.data());
     std::fill_n(mine, n, std::int64_t{run_} * (rank_ + 1));
     const double began = MPI_Wtime();
-    for (int i = 0; i < times; ++i) MPI_Allreduce(mine, sums, n, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    for (int i = 0; i < times; ++i)
+      MPI_Allreduce(mine, sums, n, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     const double took = MPI_Wtime() - began;
     const std::int64_t wanted = std::int64_t{run_} * ranks_ * (ranks_ + 1) / 2;
-    if (std::any_of(sums, sums + n, [=](std::int64_t sum) { return sum != wanted; })) give_up("wrong sum");
+    if (std::any_of(sums, sums + n, [=](std::int64_t sum) { return sum != wanted; }))
+      give_up("wrong sum");
     return took;
   }
   double alltoall(int bytes, int times) {
-    const auto wanted = [&](int from, int to) { return static_cast<std::uint8_t>(10 * from + to + 7 * run_); };
+    const auto wanted = [&](int from, int to) {
+      return static_cast<std::uint8_t>(10 * from + to + 7 * run_);
+    };
     for (int r = 0; r < ranks_; ++r) std::fill_n(out_.begin() + r * bytes, bytes, wanted(rank_, r));
     const double began = MPI_Wtime();
     for (int i = 0; i < times; ++i) {
@@ -235,7 +252,8 @@ class Rank {
     const double took = MPI_Wtime() - began;
     for (int r = 0; r < ranks_; ++r) {
       const auto from = in_.begin() + r * bytes;
-      if (std::any_of(from, from + bytes, [&](std::uint8_t b) { return b != wanted(r, rank_); })) give_up("wrong data");
+      if (std::any_of(from, from + bytes, [&](std::uint8_t b) { return b != wanted(r, rank_); }))
+        give_up("wrong data");
     }
     return took;
   }
@@ -253,14 +271,15 @@ class Rank {
     const int seed = ++seed_, peer = rank_ ^ 1;
     if (peer >= ranks_) return;
     clan::bench::fill(out_.data(), static_cast<std::size_t>(bytes), static_cast<unsigned>(seed));
-    MPI_Sendrecv(out_.data(), bytes, MPI_BYTE, peer, 4, in_.data(), bytes, MPI_BYTE, peer, 4, MPI_COMM_WORLD,
-                 MPI_STATUS_IGNORE);
+    MPI_Sendrecv(out_.data(), bytes, MPI_BYTE, peer, 4, in_.data(), bytes, MPI_BYTE, peer, 4,
+                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     if (!std::equal(out_.begin(), out_.begin() + bytes, in_.begin())) give_up("wrong data");
   }
 
   int rank_ = 0, ranks_ = 0;
   int seed_ = 0;
-  int run_ = 0;  ///< the same in all ranks; data differ from run to run, so that old ones are not taken for new
+  /// the same in all ranks; data differ from run to run, so that old ones are not taken for new
+  int run_ = 0;
   std::vector<std::uint8_t> out_, in_;
   MPI_Win window_ = MPI_WIN_NULL, allocated_window_ = MPI_WIN_NULL;
   void* allocated_ = nullptr;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """The UDP link beside kernel TCP and a bare UDP socket, between two network namespaces.
 
-    clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS] [--no-loss] [--no-share]
+    clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS]
+                   [--no-loss] [--no-share]
 
-Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit on two processors
-and take turns: each row is measured once a round, and medians are printed, with the processor time of both ends for
-a gigabyte or a round trip. Then the bars: ratios of rows of the same run. Loss: nft drops 1 % of the packets of either
-direction at random. Share: ten streams through one token bucket of 400 Mbit/s, as many processes; Jain's index.
-Run it on a quiet machine.
+Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
+on two processors and take turns: each row is measured once a round, and medians are printed, with
+the processor time of both ends for a gigabyte or a round trip. Then the bars: ratios of rows of the
+same run. Loss: nft drops 1 % of the packets of either direction at random. Share: ten streams
+through one token bucket of 400 Mbit/s, as many processes; Jain's index. Run it on a quiet machine.
 """
 import argparse
 import contextlib
@@ -48,7 +49,8 @@ def ip(*words):
 
 @contextlib.contextmanager
 def network(over):
-    """Two prefixes for commands, the address of the first's end, and the names of the namespaces."""
+    """Two prefixes for commands, the address of the first's end, and the names of the
+    namespaces."""
     if over == "loopback":
         yield [], [], "127.0.0.1", []
         return
@@ -57,7 +59,8 @@ def network(over):
         for name in names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "va", "netns", names[0], "type", "veth", "peer", "name", "vb", "netns", names[1])
+        ip("link", "add", "va", "netns", names[0], "type", "veth", "peer", "name", "vb", "netns",
+           names[1])
         for name, device, address in zip(names, ("va", "vb"), ("10.77.0.1/24", "10.77.0.2/24")):
             ip("-n", name, "link", "set", device, "mtu", str(MTU[over]))
             ip("-n", name, "address", "add", address, "dev", device)
@@ -86,12 +89,14 @@ def running(command):
 
 
 def program_of(path):
-    return os.path.join(HERE, "clan-net-stream" if path.startswith("stream") else "clan-net-transport")
+    return os.path.join(HERE,
+                        "clan-net-stream" if path.startswith("stream") else "clan-net-transport")
 
 
 class Runner:
     def __init__(self, net, seconds):
-        (self.serving, self.asking, self.address, self.names), self.seconds, self.port = net, seconds, 4000
+        (self.serving, self.asking, self.address,
+         self.names), self.seconds, self.port = net, seconds, 4000
 
     def next_address(self):
         self.port += 1
@@ -100,11 +105,17 @@ class Runner:
     def once(self, kind, path, size):
         """The figure of one row, and the processor seconds of both ends."""
         to = self.next_address()
-        with running([*self.serving, "taskset", "-c", "0", program_of(path), "serve", path, to]) as server:
+        with running([*self.serving, "taskset", "-c", "0",
+                      program_of(path), "serve", path, to]) as server:
             before = processor_seconds(server.pid)
-            command = [*self.asking, "taskset", "-c", "1", program_of(path), kind, path, to, str(size),
-                       str(self.seconds)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=self.seconds * 20 + 30)
+            command = [
+                *self.asking, "taskset", "-c", "1",
+                program_of(path), kind, path, to,
+                str(size),
+                str(self.seconds)
+            ]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
+                                  timeout=self.seconds * 20 + 30)
             server_time = processor_seconds(server.pid) - before
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)} failed: {done.stdout}")
@@ -118,27 +129,40 @@ class Runner:
 
     @contextlib.contextmanager
     def loss(self):
-        rules = "table inet loss { chain in { type filter hook input priority 0; numgen random mod 100 == 0 drop; }; }"
+        rules = ("table inet loss { chain in { type filter hook input priority 0; "
+                 "numgen random mod 100 == 0 drop; }; }")
         for name in self.names:
-            subprocess.run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=rules, text=True, check=True)
+            subprocess.run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=rules, text=True,
+                           check=True)
         try:
             yield
         finally:
             for name in self.names:
-                subprocess.run(["ip", "netns", "exec", name, "nft", "delete", "table", "inet", "loss"], check=True)
+                subprocess.run(
+                    ["ip", "netns", "exec", name, "nft", "delete", "table", "inet", "loss"],
+                    check=True)
 
     def share(self, connections=10, seconds=4):
-        """Jain's index of streams that share a token bucket, and what they carried together, GB/s."""
-        subprocess.run(["tc", "-n", self.names[1], "qdisc", "add", "dev", "vb", "root", "tbf", "rate", "400mbit",
-                        "burst", "64k", "latency", "20ms"], check=True)
+        """Jain's index of streams that share a token bucket, and what they carried together,
+        GB/s."""
+        subprocess.run([
+            "tc", "-n", self.names[1], "qdisc", "add", "dev", "vb", "root", "tbf", "rate",
+            "400mbit", "burst", "64k", "latency", "20ms"
+        ], check=True)
         with contextlib.ExitStack() as stack:
             program = program_of("stream")
             targets = [self.next_address() for _ in range(connections)]
             for to in targets:
                 stack.enter_context(running([*self.serving, program, "serve", "stream-sleep", to]))
-            clients = [subprocess.Popen([*self.asking, program, "flood", "stream-sleep", to, "65536", str(seconds)],
-                                        stdout=subprocess.PIPE, text=True) for to in targets]
-            rates = [float(re.search(r"^([\d.]+) GB/s", c.communicate(timeout=60)[0], re.M)[1]) for c in clients]
+            clients = [
+                subprocess.Popen(
+                    [*self.asking, program, "flood", "stream-sleep", to, "65536",
+                     str(seconds)], stdout=subprocess.PIPE, text=True) for to in targets
+            ]
+            rates = [
+                float(re.search(r"^([\d.]+) GB/s",
+                                c.communicate(timeout=60)[0], re.M)[1]) for c in clients
+            ]
         subprocess.run(["tc", "-n", self.names[1], "qdisc", "del", "dev", "vb", "root"], check=True)
         return sum(rates) ** 2 / (len(rates) * sum(r * r for r in rates)), sum(rates)
 
@@ -156,7 +180,10 @@ def print_bars(medians):
         if larger not in medians or smaller not in medians:
             continue
         ratio = medians[larger] / medians[smaller]
-        print(f"  {name:44} {ratio:5.2f}  (wanted {least:.2f}) {'met' if ratio >= least else 'MISSED'}")
+        print(
+            f"  {name:44} {ratio:5.2f}  (wanted {least:.2f}) "
+            f"{'met' if ratio >= least else 'MISSED'}"
+        )
 
 
 def measure(over, options):
@@ -175,10 +202,15 @@ def measure(over, options):
                         found.setdefault(f"lossy {path}", []).append(runner.once(kind, path, size))
         for name, values in found.items():
             print_row(over, name, values)
-        print_bars({name: statistics.median(v for v, _ in values) for name, values in found.items()})
+        print_bars(
+            {name: statistics.median(v for v, _ in values)
+             for name, values in found.items()})
         if net[3] and not options.no_share:
             jain, total = runner.share()
-            print(f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90), {total * 8e3:.0f} Mbit/s together")
+            print(
+                f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90), "
+                f"{total * 8e3:.0f} Mbit/s together"
+            )
     sys.stdout.flush()
 
 
@@ -189,7 +221,8 @@ def main():
     parser.add_argument("--over", choices=["loopback", "veth", "veth9000"], action="append")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="words of the rows' names, as in `bulk clan`")
+    parser.add_argument("--only", nargs="*", default=[],
+                        help="words of the rows' names, as in `bulk clan`")
     parser.add_argument("--no-loss", action="store_true")
     parser.add_argument("--no-share", action="store_true")
     options = parser.parse_args()

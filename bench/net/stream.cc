@@ -3,9 +3,10 @@
 //   clan-net-stream serve PATH HOST:PORT
 //   clan-net-stream ping|bulk|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]
 //
-// ping: round trips through a stream; bulk: a stream until the last byte is answered; flood: a stream for SECONDS,
-// one of many; rdma: writes of BYTES, four under way. PATH: stream (both ends poll), stream-sleep (both sleep),
-// stream-adaptive, stream-encrypt (poll; the key from CLAN_KEY_FILE). net.py runs it.
+// ping: round trips through a stream; bulk: a stream until the last byte is answered; flood: a
+// stream for SECONDS, one of many; rdma: writes of BYTES, four under way. PATH: stream (both ends
+// poll), stream-sleep (both sleep), stream-adaptive, stream-encrypt (poll; the key from
+// CLAN_KEY_FILE). net.py runs it.
 #include <clan/aperture.h>
 #include <clan/clock.h>
 #include <clan/context.h>
@@ -58,8 +59,8 @@ bool read_all(clan::Stream& stream, std::span<std::byte> bytes) {
   return true;
 }
 
-// A request's first 16 bytes: the length of each message, and 0 for ping, kRdma, or the bytes that a bulk or a flood
-// sends.
+// A request's first 16 bytes: the length of each message, and 0 for ping, kRdma, or the bytes that
+// a bulk or a flood sends.
 constexpr std::uint64_t kRdma = ~std::uint64_t{0}, kFlood = kRdma - 1;
 
 void serve_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes) {
@@ -130,7 +131,8 @@ void run_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes, s
 void run(const std::string& role, const std::string& path, const std::string& address,
          std::size_t bytes, double seconds) {
   auto context = make_context(path, "");
-  auto stream = must(clan::Stream::connect(context, "udp:" + address + "/" + service_at(address), 10'000));
+  auto stream =
+      must(clan::Stream::connect(context, "udp:" + address + "/" + service_at(address), 10'000));
   std::vector<std::byte> buffer(bytes);
   const auto total = static_cast<std::uint64_t>(seconds * 1e9) / bytes * bytes;
   const std::uint64_t request[2] = {bytes, role == "ping"    ? 0
@@ -143,8 +145,10 @@ void run(const std::string& role, const std::string& path, const std::string& ad
   if (role == "rdma") return run_rdma(context, stream, bytes, end);
   if (role != "ping") {
     std::uint64_t sent = 0;
-    while (role == "flood" ? clan::monotonic_ns() < end : sent < total) sent += must(stream.send(buffer));
-    if (role == "bulk" && !read_all(stream, std::span(buffer).first(1))) fail({EPROTO, "no answer"});
+    while (role == "flood" ? clan::monotonic_ns() < end : sent < total)
+      sent += must(stream.send(buffer));
+    if (role == "bulk" && !read_all(stream, std::span(buffer).first(1)))
+      fail({EPROTO, "no answer"});
     return print_rate(sent, begin);
   }
   std::vector<std::uint64_t> trips;
@@ -164,7 +168,8 @@ void run(const std::string& role, const std::string& path, const std::string& ad
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s serve|ping|bulk|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s serve|ping|bulk|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]\n",
+                 argv[0]);
     return 2;
   }
   const std::string role = argv[1];
@@ -175,7 +180,7 @@ int main(int argc, char** argv) {
   rusage use;
   (void)::getrusage(RUSAGE_SELF, &use);
   const auto s = [](const timeval& t) { return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6; };
-  std::printf("  %.2f s of processor, %.2f of it in the kernel\n", s(use.ru_utime) + s(use.ru_stime),
-              s(use.ru_stime));
+  std::printf("  %.2f s of processor, %.2f of it in the kernel\n",
+              s(use.ru_utime) + s(use.ru_stime), s(use.ru_stime));
   return 0;
 }

@@ -1,14 +1,15 @@
-// The UDP transport beside a bare UDP socket and kernel TCP, over any addresses: ping-pong and bulk.
+// The UDP transport beside a bare UDP socket and kernel TCP, over any addresses: ping-pong and
+// bulk.
 //
 //   clan-net-transport serve PATH HOST:PORT         in one terminal (or network namespace)
 //   clan-net-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
 //   clan-net-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
 //
-// PATH: udp (ping only), tcp, clan, clan-integrity, clan-encrypt: both ends poll and never sleep; tcp-block: both
-// sleep in the kernel. Prints min, p50, p99 of round trips, or bytes per second as the receiver's
-// acknowledgement of the last byte ends the clock, and this end's processor time. The modes with keys take the
-// pre-shared key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (net.py
-// does it all, with network namespaces).
+// PATH: udp (ping only), tcp, clan, clan-integrity, clan-encrypt: both ends poll and never sleep;
+// tcp-block: both sleep in the kernel. Prints min, p50, p99 of round trips, or bytes per second as
+// the receiver's acknowledgement of the last byte ends the clock, and this end's processor time.
+// The modes with keys take the pre-shared key from the file CLAN_KEY_FILE. A program, not a test:
+// run it on a quiet machine (net.py does it all, with network namespaces).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -49,25 +50,28 @@ struct Job {
 void print_processor_time() {
   rusage use;
   (void)::getrusage(RUSAGE_SELF, &use);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6; };
-  std::printf("  %.2f s of processor, %.2f of it in the kernel\n", seconds(use.ru_utime) + seconds(use.ru_stime),
-              seconds(use.ru_stime));
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6;
+  };
+  std::printf("  %.2f s of processor, %.2f of it in the kernel\n",
+              seconds(use.ru_utime) + seconds(use.ru_stime), seconds(use.ru_stime));
 }
 
 void print_round_trips(std::vector<std::uint64_t>& ns) {
   if (ns.empty()) fail("no round trip");
   std::sort(ns.begin(), ns.end());
-  std::printf("%zu round trips: min %.2f p50 %.2f p99 %.2f us\n", ns.size(), static_cast<double>(ns[0]) / 1e3,
-              static_cast<double>(ns[ns.size() / 2]) / 1e3,
+  std::printf("%zu round trips: min %.2f p50 %.2f p99 %.2f us\n", ns.size(),
+              static_cast<double>(ns[0]) / 1e3, static_cast<double>(ns[ns.size() / 2]) / 1e3,
               static_cast<double>(ns[ns.size() * 99 / 100]) / 1e3);
 }
 
 void print_rate(std::uint64_t bytes, std::uint64_t ns) {
-  std::printf("%.3f GB/s (%.1f MB in %.2f s)\n", static_cast<double>(bytes) / static_cast<double>(ns),
+  std::printf("%.3f GB/s (%.1f MB in %.2f s)\n",
+              static_cast<double>(bytes) / static_cast<double>(ns),
               static_cast<double>(bytes) / 1e6, static_cast<double>(ns) / 1e9);
 }
 
-// --- sockets ----------------------------------------------------------------------------------------
+// --- sockets -------------------------------------------------------------------------------------
 
 sockaddr_in kernel_address(const SocketAddress& a) {
   sockaddr_in s{};
@@ -119,7 +123,8 @@ int tcp_socket(const Job& o) {
   return fd;
 }
 
-// A request's first 16 bytes: the length of each message, and 0 for ping or the number of bytes for bulk.
+// A request's first 16 bytes: the length of each message, and 0 for ping or the number of bytes for
+// bulk.
 void tcp_serve(const Job& o) {
   const int listener = tcp_socket(o);
   for (;;) {
@@ -127,7 +132,8 @@ void tcp_serve(const Job& o) {
     const int one = 1;
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     std::uint64_t request[2];
-    if (!read_all(fd, reinterpret_cast<std::byte*>(request), sizeof request, o.flags())) fail("request");
+    if (!read_all(fd, reinterpret_cast<std::byte*>(request), sizeof request, o.flags()))
+      fail("request");
     std::vector<std::byte> buffer(std::max<std::size_t>(request[0], 1));
     std::uint64_t got = 0;
     while (read_all(fd, buffer.data(), buffer.size(), o.flags())) {
@@ -145,9 +151,11 @@ void tcp_run(const Job& o) {
   const int fd = tcp_socket(o);
   std::vector<std::byte> buffer(o.bytes);
   const bool ping = o.role == "ping";
-  const std::uint64_t total = ping ? 0 : static_cast<std::uint64_t>(o.seconds * 1e9) / o.bytes * o.bytes;
+  const std::uint64_t total =
+      ping ? 0 : static_cast<std::uint64_t>(o.seconds * 1e9) / o.bytes * o.bytes;
   const std::uint64_t request[2] = {o.bytes, total};
-  if (!write_all(fd, reinterpret_cast<const std::byte*>(request), sizeof request, o.flags())) fail("request");
+  if (!write_all(fd, reinterpret_cast<const std::byte*>(request), sizeof request, o.flags()))
+    fail("request");
   const std::uint64_t begin = monotonic_ns();
   if (!ping) {
     for (std::uint64_t sent = 0; sent < total; sent += o.bytes) {
@@ -158,8 +166,11 @@ void tcp_run(const Job& o) {
     return;
   }
   std::vector<std::uint64_t> trips;
-  for (std::uint64_t now = begin, end = begin + static_cast<std::uint64_t>(o.seconds * 1e9); now < end;) {
-    if (!write_all(fd, buffer.data(), o.bytes, o.flags()) || !read_all(fd, buffer.data(), o.bytes, o.flags())) fail("ping");
+  for (std::uint64_t now = begin, end = begin + static_cast<std::uint64_t>(o.seconds * 1e9);
+       now < end;) {
+    if (!write_all(fd, buffer.data(), o.bytes, o.flags()) ||
+        !read_all(fd, buffer.data(), o.bytes, o.flags()))
+      fail("ping");
     const std::uint64_t then = std::exchange(now, monotonic_ns());
     trips.push_back(now - then);
   }
@@ -177,22 +188,24 @@ void udp_serve(const Job& o) {
     const ssize_t n = ::recvfrom(fd, buffer.data(), buffer.size(), MSG_DONTWAIT,
                                  reinterpret_cast<sockaddr*>(&from), &length);
     if (n > 0)
-      (void)::sendto(fd, buffer.data(), static_cast<std::size_t>(n), 0, reinterpret_cast<sockaddr*>(&from),
-                     length);
+      (void)::sendto(fd, buffer.data(), static_cast<std::size_t>(n), 0,
+                     reinterpret_cast<sockaddr*>(&from), length);
   }
 }
 
 void udp_ping(const Job& o) {
   const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
   const sockaddr_in address = kernel_address(o.address);
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    fail("connect");
   std::vector<std::byte> buffer(o.bytes);
   std::vector<std::uint64_t> trips;
   const std::uint64_t end = monotonic_ns() + static_cast<std::uint64_t>(o.seconds * 1e9);
   for (std::uint64_t now = monotonic_ns(); now < end;) {
     const std::uint64_t begin = now;
     (void)::send(fd, buffer.data(), o.bytes, 0);
-    while (::recv(fd, buffer.data(), o.bytes, MSG_DONTWAIT) <= 0 && monotonic_ns() - begin < kSecond / 10) {
+    while (::recv(fd, buffer.data(), o.bytes, MSG_DONTWAIT) <= 0 &&
+           monotonic_ns() - begin < kSecond / 10) {
     }
     now = monotonic_ns();
     trips.push_back(now - begin);
@@ -200,7 +213,7 @@ void udp_ping(const Job& o) {
   print_round_trips(trips);
 }
 
-// --- the transport ----------------------------------------------------------------------------------
+// --- the transport -------------------------------------------------------------------------------
 
 struct End final : EndpointSink {
   End(const SocketAddress& local, const std::string& path) {
@@ -262,7 +275,8 @@ void clan_run(const Job& o) {
   End end(SocketAddress{}, o.path);
   if (end.endpoint->connect(o.address, {}, monotonic_ns()) == nullptr) fail("connect");
   const std::uint64_t patience = monotonic_ns() + 5 * kSecond;
-  while (end.connection == nullptr && monotonic_ns() < patience) (void)end.pump->run(monotonic_ns());
+  while (end.connection == nullptr && monotonic_ns() < patience)
+    (void)end.pump->run(monotonic_ns());
   if (end.connection == nullptr) fail("no answer");
   std::vector<std::byte> buffer(o.bytes);
   const std::uint64_t begin = monotonic_ns();
@@ -281,7 +295,8 @@ void clan_run(const Job& o) {
     print_round_trips(trips);
   } else {
     std::uint64_t posted = 0;
-    for (std::uint64_t now = begin; (now < until || end.sent < posted) && end.connection != nullptr;) {
+    for (std::uint64_t now = begin;
+         (now < until || end.sent < posted) && end.connection != nullptr;) {
       if (now < until && posted - end.sent < std::max<std::size_t>(4, (4u << 20) / o.bytes)) {
         (void)end.endpoint->send(*end.connection, 3, {{}, buffer, false, true});
         ++posted;
@@ -294,7 +309,8 @@ void clan_run(const Job& o) {
   if (end.connection == nullptr) return;
   const ConnectionCounters& c = end.connection->counters();
   std::printf(
-      "  packets of %zu bytes, round trip %.0f us (least %.0f), window %.0f KB, %llu sent, %llu lost, %llu "
+      "  packets of %zu bytes, round trip %.0f us (least %.0f), window %.0f KB, %llu sent, %llu "
+      "lost, %llu "
       "time-outs\n",
       end.connection->mtu().current(), static_cast<double>(end.connection->rtt().smoothed()) / 1e3,
       static_cast<double>(end.connection->rtt().least()) / 1e3,
@@ -302,14 +318,18 @@ void clan_run(const Job& o) {
       static_cast<unsigned long long>(c.packets_sent), static_cast<unsigned long long>(c.lost),
       static_cast<unsigned long long>(c.timeouts));
   end.endpoint->close(*end.connection, 0, monotonic_ns());
-  while (end.connection != nullptr && monotonic_ns() < until + kSecond) (void)end.pump->run(monotonic_ns());
+  while (end.connection != nullptr && monotonic_ns() < until + kSecond)
+    (void)end.pump->run(monotonic_ns());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan[-integrity|-encrypt] HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr,
+                 "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan[-integrity|-encrypt] HOST:PORT "
+                 "[BYTES [SECONDS]]\n",
+                 argv[0]);
     return 2;
   }
   Job o{argv[1], argv[2], {}, std::string(argv[1]) == "bulk" ? 1u << 20 : 64u, 2};

@@ -54,10 +54,12 @@ class Channel {
  public:
   explicit Channel(int fd) : fd_(fd) {}
   void send(const void* data, std::size_t bytes) const {
-    if (::send(fd_, data, bytes, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes)) give_up("channel", "closed");
+    if (::send(fd_, data, bytes, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes))
+      give_up("channel", "closed");
   }
   void receive(void* data, std::size_t bytes) const {
-    if (::recv(fd_, data, bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) give_up("channel", "closed");
+    if (::recv(fd_, data, bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes))
+      give_up("channel", "closed");
   }
   bool ready() const {
     pollfd p{fd_, POLLIN, 0};

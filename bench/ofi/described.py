@@ -1,4 +1,5 @@
-"""What `clan bench ofi` and `mpi` print and write: a table per row, the bars, NAME.md and NAME.json."""
+"""What `clan bench ofi` and `mpi` print and write: a table per row, the bars, NAME.md and
+NAME.json."""
 
 import json
 import os
@@ -11,7 +12,8 @@ import report
 
 def lines_of(command):
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, text=True,
+                              timeout=20).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
 
@@ -29,16 +31,18 @@ def mpi_version():
 
 
 LEGEND = """\
-Microseconds per operation, minimum / median; beside them how many times as long the others take, turn by
-turn: median (smallest..largest; that of the minima). Wanted: at least that many times."""
+Microseconds per operation, minimum / median; beside them how many times as long the others take,
+turn by turn: median (smallest..largest; that of the minima). Wanted: at least that many times."""
 
 
 def machine_text(machine):
-    lines = [f"machine   {machine['cpu']} · {machine['cores']} cores · governor {machine['governor']}",
-             f"system    {machine['kernel']} · load {machine['load']}",
-             f"build     {machine['compiler']} · commit {machine['commit']} · {machine['date']}",
-             f"others    {machine['libfabric']} · {machine['mpirun']}",
-             f"cores     {' and '.join(map(str, machine['used']))}"]
+    lines = [
+        f"machine   {machine['cpu']} · {machine['cores']} cores · governor {machine['governor']}",
+        f"system    {machine['kernel']} · load {machine['load']}",
+        f"build     {machine['compiler']} · commit {machine['commit']} · {machine['date']}",
+        f"others    {machine['libfabric']} · {machine['mpirun']}",
+        f"cores     {' and '.join(map(str, machine['used']))}"
+    ]
     if report.busy(machine):
         lines.append("warning   other work is running here; every figure will show it")
     return "\n".join(lines) + "\n"
@@ -49,7 +53,9 @@ def number(us):
 
 
 def heading(row):
-    return ["", *(f"{c}" for c in row.columns), *(f"{c}/clan" for c in row.columns[1:]), "wanted", ""]
+    return [
+        "", *(f"{c}" for c in row.columns), *(f"{c}/clan" for c in row.columns[1:]), "wanted", ""
+    ]
 
 
 def cells(row, line):
@@ -59,7 +65,8 @@ def cells(row, line):
         out.append(f"{number(figure[0])} / {number(figure[1])}" if figure else "-")
     for column in row.columns[1:]:
         ratio = line.ratios.get(column)
-        out.append(f"{ratio[0]:.2f} ({ratio[1]:.2f}..{ratio[2]:.2f}; {ratio[3]:.2f})" if ratio else "-")
+        out.append(
+            f"{ratio[0]:.2f} ({ratio[1]:.2f}..{ratio[2]:.2f}; {ratio[3]:.2f})" if ratio else "-")
     return [*out, line.wanted, line.verdict]
 
 
@@ -70,7 +77,9 @@ def table(row, lines):
     figures = range(1, 2 * len(row.columns))
     text = ""
     for words in body:
-        aligned = [words[i].rjust(w) if i in figures else words[i].ljust(w) for i, w in enumerate(widths)]
+        aligned = [
+            words[i].rjust(w) if i in figures else words[i].ljust(w) for i, w in enumerate(widths)
+        ]
         text += "  " + "  ".join(aligned).rstrip() + "\n"
     return text + dropped(row, lines)
 
@@ -80,7 +89,8 @@ def dropped(row, lines):
     counts = {c: sum(line.dropped.get(c, 0) for line in lines) for c in row.columns}
     if not any(counts.values()):
         return ""
-    return "slices disturbed by other work: " + ", ".join(f"{c} {n}" for c, n in counts.items()) + "\n"
+    return "slices disturbed by other work: " + ", ".join(f"{c} {n}"
+                                                          for c, n in counts.items()) + "\n"
 
 
 def verdicts(results):
@@ -95,7 +105,8 @@ def bars(results):
     for line in missed:
         ratios = ", ".join(f"{c} {r[0]:.2f} (minima {r[3]:.2f})" for c, r in line.ratios.items()
                            if c in line.wanted)
-        text += f"  not met: {line.text}: {ratios or number(line.figures['clan'][1])}, wanted {line.wanted}\n"
+        reached = ratios or number(line.figures['clan'][1])
+        text += f"  not met: {line.text}: {reached}, wanted {line.wanted}\n"
     return text
 
 
@@ -103,13 +114,19 @@ def markdown(results):
     def row_of(words):
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
-    out = [f"## {results.title}", "",
-           f"What `clan bench {results.name}` measured: {results.how}, all columns in turns.", LEGEND, "",
-           "```", results.machine_text.rstrip("\n"),
-           f"load      {results.machine.get('load_after', '')} at the end", "```"]
+    out = [
+        f"## {results.title}", "",
+        f"What `clan bench {results.name}` measured: {results.how}, all columns in turns.", LEGEND,
+        "", "```",
+        results.machine_text.rstrip("\n"),
+        f"load      {results.machine.get('load_after', '')} at the end", "```"
+    ]
     for row, lines in results.tables:
-        out += ["", f"### {row.name}: {row.text}", "", row_of(heading(row)), "|" + "---|" * len(heading(row)),
-                *(row_of(cells(row, line)) for line in lines)]
+        out += [
+            "", f"### {row.name}: {row.text}", "",
+            row_of(heading(row)), "|" + "---|" * len(heading(row)),
+            *(row_of(cells(row, line)) for line in lines)
+        ]
         if said := dropped(row, lines):
             out += ["", said.rstrip("\n")]
     out += ["", "```", bars(results).rstrip("\n"), "```"]

@@ -85,7 +85,8 @@ void Endpoint::exchange_names() {
   MUST(fi_getname(&ep_->fid, name.data(), &length));
   channel_.send(name.data(), name.size());
   channel_.receive(name.data(), name.size());
-  if (fi_av_insert(av_, name.data(), 1, &peer_, 0, nullptr) != 1) give_up("fi_av_insert", "refused");
+  if (fi_av_insert(av_, name.data(), 1, &peer_, 0, nullptr) != 1)
+    give_up("fi_av_insert", "refused");
 }
 
 void Endpoint::register_regions() {
@@ -100,10 +101,10 @@ void Endpoint::register_regions() {
 }
 
 void Endpoint::close() {
-  for (fid* f :
-       {in_mr_ ? &in_mr_->fid : nullptr, out_mr_ ? &out_mr_->fid : nullptr, ep_ ? &ep_->fid : nullptr,
-        received_ ? &received_->fid : nullptr, sent_ ? &sent_->fid : nullptr, av_ ? &av_->fid : nullptr,
-        domain_ ? &domain_->fid : nullptr, fabric_ ? &fabric_->fid : nullptr}) {
+  for (fid* f : {in_mr_ ? &in_mr_->fid : nullptr, out_mr_ ? &out_mr_->fid : nullptr,
+                 ep_ ? &ep_->fid : nullptr, received_ ? &received_->fid : nullptr,
+                 sent_ ? &sent_->fid : nullptr, av_ ? &av_->fid : nullptr,
+                 domain_ ? &domain_->fid : nullptr, fabric_ ? &fabric_->fid : nullptr}) {
     if (f != nullptr) (void)fi_close(f);
   }
   if (info_ != nullptr) fi_freeinfo(info_);
@@ -137,8 +138,9 @@ void Endpoint::wait(fid_cq* cq, int count, const char* what) {
 void Endpoint::post_receive(std::size_t bytes, int slot) {
   post(
       [&] {
-        return tagged_ ? fi_trecv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, kTag, 0, &receives_[slot])
-                       : fi_recv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, &receives_[slot]);
+        return tagged_
+                   ? fi_trecv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, kTag, 0, &receives_[slot])
+                   : fi_recv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, &receives_[slot]);
       },
       "receive");
 }
@@ -155,7 +157,8 @@ void Endpoint::post_send(std::size_t bytes, int slot) {
 void Endpoint::inject(std::size_t bytes) {
   post(
       [&] {
-        return tagged_ ? fi_tinject(ep_, out_, bytes, peer_, kTag) : fi_inject(ep_, out_, bytes, peer_);
+        return tagged_ ? fi_tinject(ep_, out_, bytes, peer_, kTag)
+                       : fi_inject(ep_, out_, bytes, peer_);
       },
       "inject");
 }
@@ -174,8 +177,10 @@ void Endpoint::send(std::size_t bytes) {
 void Endpoint::access(bool write, std::size_t bytes, int slot) {
   post(
       [&] {
-        return write ? fi_write(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key, &sends_[slot])
-                     : fi_read(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key, &sends_[slot]);
+        return write ? fi_write(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key,
+                                &sends_[slot])
+                     : fi_read(ep_, out_, bytes, desc_, peer_, remote_.address, remote_.key,
+                               &sends_[slot]);
       },
       write ? "write" : "read");
 }
@@ -185,7 +190,8 @@ void Endpoint::post_note() {
       [&] {
         return tagged_ ? fi_trecv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, kTag, 0,
                                   &note_context_)
-                       : fi_recv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, &note_context_);
+                       : fi_recv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC,
+                                 &note_context_);
       },
       "receive");
 }

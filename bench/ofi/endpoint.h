@@ -90,7 +90,8 @@ class Endpoint {
   int fd_ = -1;  ///< of received_, in the family that waits
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   RemoteRegion remote_;
-  std::uint8_t *out_ = nullptr, *in_ = nullptr;  ///< in_ is also the region for the other side's accesses
+  /// in_ is also the region for the other side's accesses
+  std::uint8_t *out_ = nullptr, *in_ = nullptr;
   std::uint32_t note_in_ = 0, note_out_ = 0;
   fi_context2 sends_[kWindow] = {}, receives_[kWindow] = {}, note_context_ = {};
 };

@@ -1,16 +1,18 @@
-// What `clan bench ofi` measures with: two processes that exchange data by libfabric's public interface,
-// whichever provider is asked for. ofi.py starts one pair per provider and has them measure in turns.
+// What `clan bench ofi` measures with: two processes that exchange data by libfabric's public
+// interface, whichever provider is asked for. ofi.py starts one pair per provider and has them
+// measure in turns.
 //
 //   clan-ofi-load PROVIDER FAMILY CORE_A CORE_B
 //
 //   ofi.py ── "tagged 64 12" ──> client, CORE_B ── socketpair: Order ──> server, CORE_A (its child)
 //          <── "0.41 0.43 9 0" (us) ──         <── the provider ──>
 //
-// The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart, which are
-// read one entry at a time without pause; messages below the provider's inject size are injected. Every
-// message of a ping-pong carries its number at front, middle and back, which its receiver checks; a window of
-// messages carries the window's. Before and after each measurement the whole of a message or a region is
-// checked, byte by byte. What does not come within kPatience ends the program.
+// The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart,
+// which are read one entry at a time without pause; messages below the provider's inject size are
+// injected. Every message of a ping-pong carries its number at front, middle and back, which its
+// receiver checks; a window of messages carries the window's. Before and after each measurement the
+// whole of a message or a region is checked, byte by byte. What does not come within kPatience ends
+// the program.
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -38,7 +40,8 @@ void pin(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(core, &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0) give_up("sched_setaffinity", std::strerror(errno));
+  if (::sched_setaffinity(0, sizeof set, &set) != 0)
+    give_up("sched_setaffinity", std::strerror(errno));
 }
 
 int be_client(Side& side, const Channel& channel, std::string_view family, pid_t server) {
@@ -49,9 +52,11 @@ int be_client(Side& side, const Channel& channel, std::string_view family, pid_t
     char name[32];
     unsigned long bytes;
     double ms;
-    if (std::sscanf(line, "%31s %lu %lf", name, &bytes, &ms) != 3) give_up("order", "not KIND BYTES MS");
-    const auto* entry = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                     [&](const Entry& e) { return e.name == std::string_view(name); });
+    if (std::sscanf(line, "%31s %lu %lf", name, &bytes, &ms) != 3)
+      give_up("order", "not KIND BYTES MS");
+    const auto* entry = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Entry& e) {
+      return e.name == std::string_view(name);
+    });
     if (entry == std::end(kKinds) || family != entry->family || bytes < 1 || bytes > kMostBytes) {
       give_up("order", line);
     }
@@ -78,7 +83,8 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   int sockets[2];
   const std::array<int, 2> eventfds{::eventfd(0, 0), ::eventfd(0, 0)};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) != 0 || eventfds[0] < 0 || eventfds[1] < 0) {
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) != 0 || eventfds[0] < 0 ||
+      eventfds[1] < 0) {
     give_up("set-up", std::strerror(errno));
   }
   const pid_t parent = ::getpid();

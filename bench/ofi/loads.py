@@ -1,5 +1,5 @@
-"""How a row of `clan bench ofi` is measured: by pairs of our own program, one per provider and all there at
-once, asked in turns; by Open MPI; by the programs of fabtests."""
+"""How a row of `clan bench ofi` is measured: by pairs of our own program, one per provider and all
+there at once, asked in turns; by Open MPI; by the programs of fabtests."""
 
 import contextlib
 import os
@@ -12,7 +12,8 @@ from pathlib import Path
 from processes import Failed, Skip, find
 
 
-TURNS = 4  # of each provider at each point in a round: the cores of a virtual machine move apart any time
+# of each provider at each point in a round: the cores of a virtual machine move apart any time
+TURNS = 4
 
 
 def in_turns(names, number):
@@ -33,9 +34,9 @@ class Pair:
         self.session, self.name, self.text = session, provider, b""
         self.log = session.directory / f"pair-{len(session.started)}"
         with open(self.log, "wb") as errors:
-            self.process = session.start(options.load, provider, family, *session.cores, stderr=errors,
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         environment=options.environment)
+            self.process = session.start(options.load, provider, family, *session.cores,
+                                         stderr=errors, stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, environment=options.environment)
         self.pids = [self.process.pid]
         try:
             first = self.line(30)
@@ -98,8 +99,8 @@ def open_pairs(row, providers, session, options, failed):
 
 
 def ask_all(row, found, number, options, failed, asks):
-    """{(kind, bytes): [{column: figure}, ...]}, one for each turn. `asks`: point -> all of (column, provider,
-    kind)."""
+    """{(kind, bytes): [{column: figure}, ...]}, one for each turn. `asks`: point -> all of (column,
+    provider, kind)."""
     figures = {}
     for point in row.points:
         if point.once and number > 0:
@@ -121,7 +122,8 @@ def ask_all(row, found, number, options, failed, asks):
 def pairs(row, session, options, number, failed):
     found = open_pairs(row, in_turns(row.columns, number), session, options, failed)
     try:
-        return ask_all(row, found, number, options, failed, lambda p: [(c, c, p.kind) for c in row.columns])
+        return ask_all(row, found, number, options, failed,
+                       lambda p: [(c, c, p.kind) for c in row.columns])
     finally:
         for pair in found.values():
             pair.end()
@@ -154,7 +156,8 @@ def mpi(row, session, options, number, failed):
     if not options.mpi_load.exists():
         raise Skip("built without MPI (Debian: libopenmpi-dev)")
     mpirun = find("mpirun")
-    if "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout:
+    if "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True,
+                                        text=True).stdout:
         raise Skip("mpirun is not Open MPI's")
     figures = {}
     environment = {**options.environment, "TMPDIR": str(session.directory),
@@ -162,11 +165,12 @@ def mpi(row, session, options, number, failed):
     for column in in_turns(row.columns, number):
         try:
             text, _ = session.run(
-                mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none", "-x", "FI_PROVIDER_PATH",
-                *MPI[column].split(), options.mpi_load, TURNS * options.ms, ",".join(map(str, session.cores)),
+                mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none", "-x",
+                "FI_PROVIDER_PATH", *MPI[column].split(), options.mpi_load, TURNS * options.ms,
+                ",".join(map(str, session.cores)),
                 *(f"{kind}:{','.join(str(p.bytes) for p in row.points if p.kind == kind)}"
-                  for kind in dict.fromkeys(p.kind for p in row.points)),
-                limit=120, environment=environment)
+                  for kind in dict.fromkeys(
+                      p.kind for p in row.points)), limit=120, environment=environment)
         except Failed as reason:
             failed[f"mpi, {column}"] = str(reason)
             continue
@@ -195,8 +199,8 @@ def fabtest(session, options, provider, kind, size):
         pattern = r"^\d\S*\s+(?:\S+\s+){4}([\d.]+)\s"
     port = session.port()
     nothing = subprocess.DEVNULL
-    server = session.start(*common, "-B", port, "-s", "127.0.0.1", core=0, stdin=nothing, stdout=nothing,
-                           stderr=nothing, environment=options.environment)
+    server = session.start(*common, "-B", port, "-s", "127.0.0.1", core=0, stdin=nothing,
+                           stdout=nothing, stderr=nothing, environment=options.environment)
     try:
         time.sleep(0.3)  # it says nothing when it is there
         text, _ = session.run(*common, "-P", port, "127.0.0.1", core=1, limit=20,

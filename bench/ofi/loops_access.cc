@@ -47,8 +47,8 @@ double Side::fetch_add(const Order& order) {
     for (std::uint64_t i = 0; i < order.times; ++i) {
       post(
           [&] {
-            return fi_fetch_atomic(ep_, one, 1, desc_, found, desc_, peer_, remote_.address, remote_.key,
-                                   FI_UINT64, FI_SUM, &sends_[0]);
+            return fi_fetch_atomic(ep_, one, 1, desc_, found, desc_, peer_, remote_.address,
+                                   remote_.key, FI_UINT64, FI_SUM, &sends_[0]);
           },
           "fetch-and-add");
       wait(sent_, 1, "a fetch-and-add");

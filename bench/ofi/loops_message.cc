@@ -58,7 +58,8 @@ double Side::window(const Order& order) {
 
 double Side::wake_up(const Order& order) {
   return back_and_forth(
-      order, "wake-up", [this](std::size_t bytes) { inject(bytes); }, [this] { sleep_until_received(); });
+      order, "wake-up", [this](std::size_t bytes) { inject(bytes); },
+      [this] { sleep_until_received(); });
 }
 
 }  // namespace clan::bench::ofi

@@ -25,7 +25,8 @@ void Side::sleep_until_received() {
     if (rc == -FI_EAGAIN) continue;
     must(rc, "fi_trywait");
     pollfd p{fd_, POLLIN, 0};
-    if (::poll(&p, 1, static_cast<int>(kPatience * 1000)) == 0) give_up("a message", "has not come in time");
+    if (::poll(&p, 1, static_cast<int>(kPatience * 1000)) == 0)
+      give_up("a message", "has not come in time");
   }
 }
 
@@ -58,7 +59,8 @@ double Side::eventfd(const Order& order) {
     if (client_) ring();
     pollfd p{mine, POLLIN, 0};
     eventfd_t value;
-    if (::poll(&p, 1, static_cast<int>(kPatience * 1000)) != 1 || ::eventfd_read(mine, &value) != 0) {
+    if (::poll(&p, 1, static_cast<int>(kPatience * 1000)) != 1 ||
+        ::eventfd_read(mine, &value) != 0) {
       give_up("eventfd", "has not come in time");
     }
     if (!client_) ring();

@@ -1,4 +1,5 @@
-"""`clan bench ofi`: CLAN's provider beside libfabric's own, and Open MPI over it beside its own transports.
+"""`clan bench ofi`: CLAN's provider beside libfabric's own, and Open MPI over it beside its own
+transports.
 
 See rows.py for what is measured and what is wanted of it, README.md for how to read it.
 """
@@ -24,7 +25,8 @@ def programs_of_fabtests(text):
 
 
 def chosen(text, known):
-    """The rows that `--only TEXT` names: whole groups, or lines of them. Lines have commas in their names."""
+    """The rows that `--only TEXT` names: whole groups, or lines of them. Lines have commas in their
+    names."""
     lines = {point.text: (row, point) for row in known.values() for point in row.points}
     words, rows_ = text.split(","), {}
     while words:
@@ -42,19 +44,27 @@ def chosen(text, known):
 
 def parse():
     parser = argparse.ArgumentParser(
-        prog="clan bench ofi", description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by "
-        "libfabric's public interface, and Open MPI over CLAN beside its own transports: all in turns.")
-    parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
-    parser.add_argument("--only", metavar="NAME,...",
-                        help="only these groups (tagged) or lines (\"fetch-and-add 8 B\") of --list")
-    parser.add_argument("--quick", action="store_true", help="3 rounds of 6 ms a turn instead of 5 of 12")
-    parser.add_argument("--rounds", type=arguments.positive, help="how often everything is measured (5)")
+        prog="clan bench ofi",
+        description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by "
+        "libfabric's public interface, and Open MPI over CLAN beside its own transports: all in "
+        "turns."
+    )
+    parser.add_argument("--list", action="store_true",
+                        help="what is measured, and what is wanted of it")
+    parser.add_argument(
+        "--only", metavar="NAME,...",
+        help="only these groups (tagged) or lines (\"fetch-and-add 8 B\") of --list")
+    parser.add_argument("--quick", action="store_true",
+                        help="3 rounds of 6 ms a turn instead of 5 of 12")
+    parser.add_argument("--rounds", type=arguments.positive,
+                        help="how often everything is measured (5)")
     parser.add_argument("--ms", type=arguments.positive, help="length of one turn (12)")
     parser.add_argument("--fabtests", type=programs_of_fabtests, metavar="DIR",
                         help="also by the programs of fabtests, which are in DIR")
     parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
                         help="the server's core and the client's (default: the first two allowed)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for ofi.md and ofi.json")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for ofi.md and ofi.json")
     parser.add_argument("--provider-path", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
     options = parser.parse_args()

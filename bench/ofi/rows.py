@@ -1,7 +1,7 @@
 """What `clan bench ofi` measures, and what is wanted of it.
 
-A figure is microseconds per operation, so a ratio is another column's figure over CLAN's: above 1, CLAN is
-faster. A bar is a ratio at least to be reached.
+A figure is microseconds per operation, so a ratio is another column's figure over CLAN's: above 1,
+CLAN is faster. A bar is a ratio at least to be reached.
 """
 
 import statistics
@@ -38,13 +38,13 @@ class Row:
     columns: list             # CLAN's is the first
     points: list
     round: object             # (row, session, options, round's number, failed) ->
-                              # {(kind, bytes): [{column: figure}, ...]}
+    # {(kind, bytes): [{column: figure}, ...]}
 
 
 @dataclass
 class Line:
-    """A figure of the results: of each column the minimum and the median, of each ratio median, low, high and
-    that of the minima."""
+    """A figure of the results: of each column the minimum and the median, of each ratio median,
+    low, high and that of the minima."""
     row: str
     text: str
     figures: dict
@@ -56,11 +56,15 @@ class Line:
 
 
 def ping_pong(kind, text):
-    return [Point(kind, n, f"{text} {size(n)}", {SHM: 1.2 if n in (8, 64 * KB) else 1}) for n in SIZES]
+    return [
+        Point(kind, n, f"{text} {size(n)}", {SHM: 1.2 if n in (8, 64 * KB) else 1}) for n in SIZES
+    ]
 
 
 def window(kind, text):
-    return [Point(kind, n, f"{text} {size(n)}, 64 under way", {SHM: 1.2}) for n in (4 * KB, 64 * KB, MB)]
+    return [
+        Point(kind, n, f"{text} {size(n)}, 64 under way", {SHM: 1.2}) for n in (4 * KB, 64 * KB, MB)
+    ]
 
 
 def memory(kind, text, sizes=(8, 64 * KB, MB)):
@@ -72,44 +76,58 @@ FABRIC = ["clan", SHM, TCP]
 ROWS = [
     Row("tagged", "tagged ping-pong, one way; bandwidth with a window of 64", FABRIC,
         ping_pong("tagged", "tagged ping-pong") + window("tagged-window", "tagged"), loads.pairs),
-    Row("msg", "message ping-pong, one way", FABRIC, ping_pong("msg", "message ping-pong"), loads.pairs),
-    Row("rma", "RMA, one at a time and 64 under way from both sides", FABRIC,
-        memory("write-inject", "RMA inject_write {}, both sides", [8])
-        + memory("write-window", "RMA write {}, 64 under way, both sides")
-        + memory("read-window", "RMA read {}, 64 under way, both sides")
-        + memory("write", "RMA write {}, one at a time") + memory("read", "RMA read {}, one at a time"),
+    Row("msg", "message ping-pong, one way", FABRIC, ping_pong("msg", "message ping-pong"),
         loads.pairs),
+    Row(
+        "rma", "RMA, one at a time and 64 under way from both sides", FABRIC,
+        memory("write-inject", "RMA inject_write {}, both sides", [8]) +
+        memory("write-window", "RMA write {}, 64 under way, both sides") +
+        memory("read-window", "RMA read {}, 64 under way, both sides") +
+        memory("write", "RMA write {}, one at a time") +
+        memory("read", "RMA read {}, one at a time"), loads.pairs),
     Row("atomic", "fetch-and-add, one at a time, the target polls", FABRIC,
         [Point("fetch-add", 8, "fetch-and-add 8 B", {SHM: 3})], loads.pairs),
-    Row("wait", "sleeping at a completion queue's descriptor", ["clan", "eventfd", TCP],
-        [Point("wake-up", 8, "wake-up by FI_WAIT_FD, one way", {"eventfd": 1}),
-         Point("idle", 8, "CPU time of 2 s of waiting (us)", most=200, once=True)], loads.waits),
-    Row("mpi", "Open MPI: mtl ofi over CLAN beside its own transports", ["clan", "vader", "btl tcp"],
-        [Point("latency", n, f"MPI latency {size(n)}",
-               {"vader": 1 / 1.3, **({"btl tcp": 20} if n == 8 else {})}) for n in SIZES]
-        + [Point("window", n, f"MPI bandwidth {size(n)}, 64 under way", {"vader": 1 / 1.3}) for n in SIZES],
-        loads.mpi),
+    Row("wait", "sleeping at a completion queue's descriptor", ["clan", "eventfd", TCP], [
+        Point("wake-up", 8, "wake-up by FI_WAIT_FD, one way", {"eventfd": 1}),
+        Point("idle", 8, "CPU time of 2 s of waiting (us)", most=200, once=True)
+    ], loads.waits),
+    Row("mpi", "Open MPI: mtl ofi over CLAN beside its own transports",
+        ["clan", "vader", "btl tcp"], [
+            Point("latency", n, f"MPI latency {size(n)}",
+                  {"vader": 1 / 1.3, **({"btl tcp": 20} if n == 8 else {})}) for n in SIZES
+        ] + [
+            Point("window", n, f"MPI bandwidth {size(n)}, 64 under way", {"vader": 1 / 1.3})
+            for n in SIZES
+        ], loads.mpi),
 ]
 
 FABTESTS = Row(
     "fabtests", "the same by the programs of fabtests (--fabtests DIR)", ["clan", SHM],
-    ping_pong("fi_rdm_tagged_pingpong", "fi_rdm_tagged_pingpong")
-    + ping_pong("fi_rdm_pingpong", "fi_rdm_pingpong")
-    + [Point("fi_rdm_tagged_bw", n, f"fi_rdm_tagged_bw {size(n)}", {SHM: 1.2}) for n in (4 * KB, 64 * KB, MB)]
-    + memory("fi_rma_bw -o write", "fi_rma_bw -o write {}")
-    + memory("fi_rma_bw -o read", "fi_rma_bw -o read {}")
-    + [Point(f"fi_rdm_atomic -o {op} -z uint64", 8, f"fi_rdm_atomic -o {op} -z uint64", {SHM: 3})
-       for op in ("sum", "read", "cswap")], loads.fabtests)
+    ping_pong("fi_rdm_tagged_pingpong", "fi_rdm_tagged_pingpong") +
+    ping_pong("fi_rdm_pingpong", "fi_rdm_pingpong") + [
+        Point("fi_rdm_tagged_bw", n, f"fi_rdm_tagged_bw {size(n)}", {SHM: 1.2})
+        for n in (4 * KB, 64 * KB, MB)
+    ] + memory("fi_rma_bw -o write", "fi_rma_bw -o write {}") +
+    memory("fi_rma_bw -o read", "fi_rma_bw -o read {}") + [
+        Point(f"fi_rdm_atomic -o {op} -z uint64", 8, f"fi_rdm_atomic -o {op} -z uint64", {SHM: 3})
+        for op in ("sum", "read", "cswap")
+    ], loads.fabtests)
 
 
 def judge(row, point, rounds):
-    """The line of a point. `rounds`: of each turn, column: (minimum, median, slices kept, dropped)."""
+    """The line of a point. `rounds`: of each turn, column: (minimum, median, slices kept,
+    dropped)."""
     samples = {c: [r[c] for r in rounds if c in r] for c in row.columns}
     all_dropped = {c: sum(f[3] for f in s) for c, s in samples.items()}
     # A turn in which all slices of a column were disturbed counts only if there is no other.
-    rounds = [{c: f for c, f in r.items() if f[2] > 0 or not any(g[2] for g in samples[c])} for r in rounds]
+    rounds = [{c: f
+               for c, f in r.items() if f[2] > 0 or not any(g[2] for g in samples[c])}
+              for r in rounds]
     calm = {c: [r[c] for r in rounds if c in r] for c in row.columns}
-    figures = {c: (min(f[0] for f in s), statistics.median(f[1] for f in s)) for c, s in calm.items() if s}
+    figures = {
+        c: (min(f[0] for f in s), statistics.median(f[1] for f in s))
+        for c, s in calm.items() if s
+    }
     disturbed = [c for c, s in calm.items() if s and not any(f[2] for f in s)]
     ratios = {}
     for column in row.columns[1:]:

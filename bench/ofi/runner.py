@@ -22,7 +22,8 @@ def print_list(options):
 
 
 def run_row(row, options, results, after_row):
-    """`after_row` is called with the id of each process that an interrupted measurement has left."""
+    """`after_row` is called with the id of each process that an interrupted measurement has
+    left."""
     began, failed, ended = time.monotonic(), {}, []
     try:
         with processes.Session(options.clan, options.cores, 0) as session:
@@ -57,8 +58,8 @@ def run(name, title, here, options, how, after_row=lambda pid: None):
     machine = report.describe_machine(json.loads((here / "build.json").read_text()), options.cores)
     machine["libfabric"] = described.libfabric_version() or "unknown"
     machine["mpirun"] = described.mpi_version() if shutil.which("mpirun") else "none"
-    results = SimpleNamespace(name=name, title=title, tables=[], failed={}, missing={}, machine=machine,
-                              how=how)
+    results = SimpleNamespace(name=name, title=title, tables=[], failed={}, missing={},
+                              machine=machine, how=how)
     results.machine_text = described.machine_text(machine)
     print(f"{results.machine_text}\n{described.LEGEND}\n", flush=True)
     interrupted = False
@@ -77,7 +78,8 @@ def run(name, title, here, options, how, after_row=lambda pid: None):
         try:
             described.write(results, options.output)
         except OSError as error:
-            print(f"clan bench {name}: cannot write to {options.output}: {error.strerror}", file=sys.stderr)
+            print(f"clan bench {name}: cannot write to {options.output}: {error.strerror}",
+                  file=sys.stderr)
             return 1
         print(f"Written: {options.output}/{name}.md and {name}.json")
     return 130 if interrupted else 1 if results.failed else 0

@@ -7,7 +7,8 @@ namespace clan::bench::ofi {
 namespace {
 
 constexpr int kSlices = 9;
-constexpr int kMostTimes = 5;  ///< as long as asked for, to get as many slices that nothing disturbed
+/// as long as asked for, to get as many slices that nothing disturbed
+constexpr int kMostTimes = 5;
 
 }  // namespace
 

@@ -1,10 +1,15 @@
-// The programs of `clan bench orb`: a server, clients, and what a round trip of this machine costs. Stock programs of
-// omniORB: by which transport they talk is said by options and LD_PRELOAD.
+// The programs of `clan bench orb`: a server, clients, and what a round trip of this machine costs.
+// Stock programs of omniORB: by which transport they talk is said by options and LD_PRELOAD.
 //
 //     clan-orb-load server [ORB OPTIONS]                prints its reference
 //     clan-orb-load client REF OPERATION BYTES MS       a line of JSON; OPERATION: null, put, get
-//     clan-orb-load idle REF CONNECTIONS                opens them, prints "ready", keeps them until its input ends
-//     clan-orb-load machine CORE CORE                   microseconds: a cache line there and back, a wake-up
+//     clan-orb-load idle REF CONNECTIONS                opens them, prints "ready", keeps them
+//                                                       until its input ends
+//     clan-orb-load machine CORE CORE                   microseconds: a cache line there and back,
+//                                                       a wake-up
+#include "load.hh"
+
+#include <omniORB4/omniInterceptors.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -24,10 +29,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <omniORB4/omniInterceptors.h>
-
-#include "load.hh"
 
 namespace {
 
@@ -66,7 +67,7 @@ int serve(int argc, char** argv) {
   return 0;
 }
 
-// --- clients ---------------------------------------------------------------------------------------
+// --- clients -------------------------------------------------------------------------------------
 
 std::string path;
 CORBA::Boolean note_path(omni::omniInterceptors::clientOpenConnection_T::info_T& info) {
@@ -111,9 +112,11 @@ int client(int argc, char** argv) {
   }
   const double seconds = us_between(start, before) / 1e6;
   std::sort(took.begin(), took.end());
-  const auto at = [&](double q) { return took[static_cast<std::size_t>(q * static_cast<double>(took.size() - 1))]; };
-  std::printf("{\"path\": \"%s\", \"calls_per_s\": %.1f, \"p50\": %.3f, \"p99\": %.3f}\n", path.c_str(),
-              static_cast<double>(took.size()) / seconds, at(0.5), at(0.99));
+  const auto at = [&](double q) {
+    return took[static_cast<std::size_t>(q * static_cast<double>(took.size() - 1))];
+  };
+  std::printf("{\"path\": \"%s\", \"calls_per_s\": %.1f, \"p50\": %.3f, \"p99\": %.3f}\n",
+              path.c_str(), static_cast<double>(took.size()) / seconds, at(0.5), at(0.99));
   return 0;
 }
 
@@ -125,7 +128,8 @@ int idle(int argc, char** argv) {
       (Clock::now() + std::chrono::milliseconds(1000 + 2 * connections)).time_since_epoch());
   std::vector<std::thread> threads;
   for (int i = 0; i < connections; ++i) {
-    // All at the same time, so that each needs a connection; one after the other, as giop:unix listens for 5.
+    // All at the same time, so that each needs a connection; one after the other, as giop:unix
+    // listens for 5.
     threads.emplace_back([&] {
       for (;;) {
         try {
@@ -146,7 +150,7 @@ int idle(int argc, char** argv) {
   return 0;
 }
 
-// --- the machine -----------------------------------------------------------------------------------
+// --- the machine ---------------------------------------------------------------------------------
 
 void pin(int core) {
   cpu_set_t set;

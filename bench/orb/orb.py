@@ -1,7 +1,7 @@
 """`clan bench orb`: omniORB calls over CLAN beside omniORB's own transports, in turns.
 
-Columns: clan; giop:tcp and giop:unix as they are; and giop:tcp under CLAN's interposer. Each figure is the median of
-the rounds; in a round the columns take turns. README.md says how to read it.
+Columns: clan; giop:tcp and giop:unix as they are; and giop:tcp under CLAN's interposer. Each figure
+is the median of the rounds; in a round the columns take turns. README.md says how to read it.
 """
 
 import argparse
@@ -39,20 +39,28 @@ class Turn:
         self.column, self.cores = column, cores
         self.directory = tempfile.mkdtemp(prefix="clan-bench-orb-")
         lib = options.libraries
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"}
-        preload = {"clan": lib / "libclan-orb.so", "tcp+clan": lib / "libclan-preload.so"}.get(column)
+        self.environment = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"
+        }
+        preload = {"clan": lib / "libclan-orb.so",
+                   "tcp+clan": lib / "libclan-preload.so"}.get(column)
         if preload:
             self.environment["LD_PRELOAD"] = str(preload)
-        endpoint = f"giop:unix:{self.directory}/socket" if column == "unix" else "giop:tcp:127.0.0.1:"
+        endpoint = "giop:tcp:127.0.0.1:"
+        if column == "unix":
+            endpoint = f"giop:unix:{self.directory}/socket"
         more = ["-ORBclanEndPoint", "1"] if column == "clan" else []
         self.running = []
-        self.server = self.start("server", "-ORBendPoint", endpoint, *more, *server_options, core=cores[0])
+        self.server = self.start("server", "-ORBendPoint", endpoint, *more, *server_options,
+                                 core=cores[0])
         self.reference = self.line(self.server)
 
     def start(self, *words, core=None):
         pinned = ["taskset", "-c", str(core)] if core is not None else []
-        process = subprocess.Popen([*pinned, LOAD, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   env=self.environment, text=True)
+        process = subprocess.Popen([*pinned, LOAD, *map(str, words)], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, env=self.environment, text=True)
         self.running.append(process)
         return process
 
@@ -65,7 +73,10 @@ class Turn:
         return text
 
     def clients(self, count, operation="null", size=0, ms=200, core=None):
-        started = [self.start("client", self.reference, operation, size, ms, core=core) for _ in range(count)]
+        started = [
+            self.start("client", self.reference, operation, size, ms, core=core)
+            for _ in range(count)
+        ]
         results = [json.loads(self.line(client)) for client in started]
         for client in started:
             client.wait()
@@ -85,7 +96,7 @@ class Turn:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-# --- what is measured: (column, options) -> {figure: number} -----------------------------------------------------------
+# --- what is measured: (column, options) -> {figure: number} --------------------------------------
 
 def null(column, o):
     with Turn(column, o, o.cores) as turn:
@@ -96,9 +107,12 @@ def null(column, o):
 def one_core(column, o):
     with Turn(column, o, (o.cores[0], o.cores[0])) as turn:
         out = {"one core p50, us": turn.clients(1, ms=o.ms, core=o.cores[0])[0]["p50"]}
-        spin = subprocess.Popen(["taskset", "-c", str(o.cores[0]), sys.executable, "-c", "while True: pass"])
+        spin = subprocess.Popen(
+            ["taskset", "-c",
+             str(o.cores[0]), sys.executable, "-c", "while True: pass"])
         try:
-            out["one core beside a computation, calls/s"] = turn.clients(1, ms=max(o.ms, 500), core=o.cores[0])[0]["calls_per_s"]
+            out["one core beside a computation, calls/s"] = turn.clients(
+                1, ms=max(o.ms, 500), core=o.cores[0])[0]["calls_per_s"]
         finally:
             spin.kill()
             spin.wait()
@@ -110,7 +124,8 @@ def many(column, o):
     for count in (1, 3, 6):
         with Turn(column, o, (None, None)) as turn:
             results = turn.clients(count, ms=o.ms)
-            out[f"{count} client{'s' * (count > 1)}, calls/s"] = sum(r["calls_per_s"] for r in results)
+            out[f"{count} client{'s' * (count > 1)}, calls/s"] = sum(r["calls_per_s"]
+                                                                     for r in results)
             if count == 3:
                 out["3 clients p99, us"] = statistics.median(r["p99"] for r in results)
     return out
@@ -121,19 +136,23 @@ def bulk(column, o):
     with Turn(column, o, o.cores) as turn:
         for size, text in ((65536, "64 KB"), (1_000_000, "1 MB")):
             for operation in ("put", "get"):
-                out[f"{operation} {text}, us"] = turn.clients(1, operation, size, o.ms, o.cores[1])[0]["p50"]
+                out[f"{operation} {text}, us"] = turn.clients(1, operation, size, o.ms,
+                                                              o.cores[1])[0]["p50"]
     return out
 
 
 def idle(column, o):
     with Turn(column, o, (None, None), POOL) as turn:
         before = turn.clients(1, ms=o.ms)[0]["p50"]
-        turn.line(turn.start("idle", turn.reference, IDLE, "-ORBmaxGIOPConnectionPerServer", IDLE + 10))
+        turn.line(
+            turn.start("idle", turn.reference, IDLE, "-ORBmaxGIOPConnectionPerServer", IDLE + 10))
         after = turn.clients(1, ms=o.ms)[0]["p50"]
         pid = turn.server.pid
         threads = len(os.listdir(f"/proc/{pid}/task"))
-        pss = next(int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                   if line.startswith("Pss:"))
+        pss = next(
+            int(line.split()[1])
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            if line.startswith("Pss:"))
         return {"null call of a pool p50, us": before, f"beside {IDLE} idle connections, us": after,
                 "the server's threads then": threads, "its memory then, MB": pss / 1024}
 
@@ -154,7 +173,8 @@ def bars(machine):
         "one core p50, us": [("unix", lambda m: m["clan"] <= m["unix"])],
         "one core beside a computation, calls/s": [("unix", lambda m: m["clan"] >= m["unix"])],
         "3 clients p99, us": [("tcp", lambda m: m["clan"] <= m["tcp"])],
-        f"beside {IDLE} idle connections, us": [("that without + 10 %", lambda m: m["clan"] <= 1.1 * m["before"])],
+        f"beside {IDLE} idle connections, us": [("that without + 10 %",
+                                                 lambda m: m["clan"] <= 1.1 * m["before"])],
     }
     for count, factor in ((1, 8), (3, 4), (6, 3)):
         wanted = factor * share
@@ -169,10 +189,13 @@ def bars(machine):
 def parse():
     parser = argparse.ArgumentParser(prog="clan bench orb", description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--only", metavar="ROW,...", help="only these of: " + ", ".join(ROWS))
-    parser.add_argument("--quick", action="store_true", help="1 round of 60 ms a turn instead of 3 of 300")
-    parser.add_argument("--rounds", type=arguments.positive, help="how often everything is measured (3)")
+    parser.add_argument("--quick", action="store_true",
+                        help="1 round of 60 ms a turn instead of 3 of 300")
+    parser.add_argument("--rounds", type=arguments.positive,
+                        help="how often everything is measured (3)")
     parser.add_argument("--ms", type=arguments.positive, help="length of one turn (300)")
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B", help="the server's core and the client's")
+    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
+                        help="the server's core and the client's")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for orb.json")
     parser.add_argument("--clan", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -194,12 +217,18 @@ def measure(options):
             for column in COLUMNS:
                 for figure, number in ROWS[name](column, options).items():
                     figures.setdefault(figure, {}).setdefault(column, []).append(number)
-    return {figure: {c: statistics.median(n) for c, n in columns.items()} for figure, columns in figures.items()}
+    return {
+        figure: {c: statistics.median(n)
+                 for c, n in columns.items()}
+        for figure, columns in figures.items()
+    }
 
 
 def table(medians, machine):
     rules = bars(machine)
-    lines, missed = ["| | clan | giop:tcp | giop:unix | tcp, interposer | wanted |", "|---|---|---|---|---|---|"], []
+    lines, missed = [
+        "| | clan | giop:tcp | giop:unix | tcp, interposer | wanted |", "|---|---|---|---|---|---|"
+    ], []
     for figure, columns in medians.items():
         known = {**columns, "before": medians.get("null call of a pool p50, us", {}).get("clan", 0)}
         wanted = []
@@ -217,9 +246,13 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     build = json.loads((HERE / "build.json").read_text())
     print(report.machine_text(report.describe_machine(build, options.cores), "not used"), end="")
-    done = subprocess.run([LOAD, "machine", *map(str, options.cores)], capture_output=True, text=True, check=True)
+    done = subprocess.run([LOAD, "machine", *map(str, options.cores)], capture_output=True,
+                          text=True, check=True)
     machine = json.loads(done.stdout)
-    print(f"machine   cache line there and back {machine['cache_line']:.2f} us, wake-up {machine['wake_up']:.1f} us\n")
+    print(
+        f"machine   cache line there and back {machine['cache_line']:.2f} us, wake-up "
+        f"{machine['wake_up']:.1f} us\n"
+    )
     try:
         medians = measure(options)
     except Failed as failed:
@@ -230,7 +263,8 @@ def main():
     print(f"\n{len(missed)} of the bars missed" + "".join(f"\n  {m}" for m in missed))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "orb.json").write_text(json.dumps({"machine": machine, "medians": medians, "missed": missed}, indent=1))
+        (options.output / "orb.json").write_text(
+            json.dumps({"machine": machine, "medians": medians, "missed": missed}, indent=1))
     return 0
 
 

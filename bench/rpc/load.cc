@@ -1,10 +1,12 @@
-// The load program of `clan bench rpc`: a server and a client of a service that echoes bytes, by libtirpc's public
-// interface and nothing else. Which transport and which libraries are loaded is its caller's business.
+// The load program of `clan bench rpc`: a server and a client of a service that echoes bytes, by
+// libtirpc's public interface and nothing else. Which transport and which libraries are loaded is
+// its caller's business.
 //
 //   clan-rpc-load tcp|udp|local SERVER_CORE CLIENT_CORE
-//       says "ready SERVER_PID"; then answers each line "KIND BYTES MS" with "MIN MEDIAN KEPT DROPPED",
-//       microseconds per call. Kinds: echo (in and out), sink (in only), xdr (what libtirpc's XDR alone takes for
-//       one echo, in this process: arguments and results, each encoded and decoded)
+//       says "ready SERVER_PID"; then answers each line "KIND BYTES MS" with "MIN MEDIAN KEPT
+//       DROPPED", microseconds per call. Kinds: echo (in and out), sink (in only), xdr (what
+//       libtirpc's XDR alone takes for one echo, in this process: arguments and results, each
+//       encoded and decoded)
 //   clan-rpc-load tcp|udp|local crowd CLIENTS MS    says calls per second of all clients together
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -44,7 +46,9 @@ struct Bytes {
   u_int size;
 };
 
-bool_t xdr_bytes_of(XDR* xdrs, Bytes* bytes) { return xdr_bytes(xdrs, &bytes->data, &bytes->size, kMost); }
+bool_t xdr_bytes_of(XDR* xdrs, Bytes* bytes) {
+  return xdr_bytes(xdrs, &bytes->data, &bytes->size, kMost);
+}
 
 template <typename Function>
 xdrproc_t routine(Function* function) {
@@ -54,9 +58,7 @@ xdrproc_t routine(Function* function) {
 void serve(svc_req* request, SVCXPRT* xprt) {
   Bytes bytes{};
   switch (request->rq_proc) {
-    case NULLPROC:
-      svc_sendreply(xprt, routine(xdr_void), nullptr);
-      return;
+    case NULLPROC: svc_sendreply(xprt, routine(xdr_void), nullptr); return;
     case kEcho:
     case kSink:
       if (svc_getargs(xprt, routine(xdr_bytes_of), &bytes) == FALSE) {
@@ -70,8 +72,7 @@ void serve(svc_req* request, SVCXPRT* xprt) {
       }
       svc_freeargs(xprt, routine(xdr_bytes_of), &bytes);
       return;
-    default:
-      svcerr_noproc(xprt);
+    default: svcerr_noproc(xprt);
   }
 }
 
@@ -158,16 +159,20 @@ struct Client {
   void call(const char* kind, u_int size) {
     if (std::strcmp(kind, "xdr") == 0) return translate(size);
     if (size == 0 && std::strcmp(kind, "echo") == 0) {
-      check(clnt_call(handle, NULLPROC, routine(xdr_void), nullptr, routine(xdr_void), nullptr, kPatience));
+      check(clnt_call(handle, NULLPROC, routine(xdr_void), nullptr, routine(xdr_void), nullptr,
+                      kPatience));
       return;
     }
     Bytes in{sent.data(), size}, out{};
     if (std::strcmp(kind, "sink") == 0) {
-      check(clnt_call(handle, kSink, routine(xdr_bytes_of), &in, routine(xdr_void), nullptr, kPatience));
+      check(clnt_call(handle, kSink, routine(xdr_bytes_of), &in, routine(xdr_void), nullptr,
+                      kPatience));
       return;
     }
-    check(clnt_call(handle, kEcho, routine(xdr_bytes_of), &in, routine(xdr_bytes_of), &out, kPatience));
-    if (out.size != size || (size > 0 && (out.data[0] != in.data[0] || out.data[size - 1] != in.data[size - 1]))) {
+    check(clnt_call(handle, kEcho, routine(xdr_bytes_of), &in, routine(xdr_bytes_of), &out,
+                    kPatience));
+    if (out.size != size ||
+        (size > 0 && (out.data[0] != in.data[0] || out.data[size - 1] != in.data[size - 1]))) {
       std::fprintf(stderr, "the echo is not what was sent\n");
       std::exit(1);
     }
@@ -299,6 +304,7 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   Place place{argv[1], 0, {}};
   if (place.transport == "local") place.path = "/tmp/clan-rpc-load-" + std::to_string(getpid());
-  if (std::strcmp(argv[2], "crowd") == 0 && argc == 5) return crowd(place, std::atoi(argv[3]), std::atoi(argv[4]));
+  if (std::strcmp(argv[2], "crowd") == 0 && argc == 5)
+    return crowd(place, std::atoi(argv[3]), std::atoi(argv[4]));
   return pair_of_processes(place, std::atoi(argv[2]), std::atoi(argv[3]));
 }

@@ -1,13 +1,14 @@
 // Draws what `clan bench rpc --paper` measured, in the form of the plots of `clan bench`.
 //
-//     clan-rpc-plot TITLE SUBTITLE < rows > FILE.svg        a row: VARIANT <tab> BYTES <tab> MIN <tab> MEDIAN <tab> MAX
+//     clan-rpc-plot TITLE SUBTITLE < rows > FILE.svg        a row: VARIANT <tab> BYTES <tab> MIN
+//                                                           <tab> MEDIAN <tab> MAX
+#include "support/plot.h"
+
 #include <cstdio>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "support/plot.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

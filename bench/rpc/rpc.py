@@ -1,8 +1,8 @@
-"""`clan bench rpc`: remote calls of libtirpc over CLAN beside its own transports and beside the interposer, and
-clan-rpcgen's stubs, all in turns.
+"""`clan bench rpc`: remote calls of libtirpc over CLAN beside its own transports and beside the
+interposer, and clan-rpcgen's stubs, all in turns.
 
-A figure is microseconds per call, the minimum and the median of all turns. A bar is judged by the median of the
-turns' ratios.
+A figure is microseconds per call, the minimum and the median of all turns. A bar is judged by the
+median of the turns' ratios.
 """
 
 import argparse
@@ -35,15 +35,18 @@ class Pair:
     """A server and a client of one column, asked by lines."""
 
     def __init__(self, name, program, transport, cores, preload=None, stage=None):
-        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("CLAN_")}
+        environment = {
+            k: v
+            for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("CLAN_")
+        }
         if preload:
             environment["LD_PRELOAD"] = str(LIBRARIES / preload)
         if stage:
             environment["CLAN_RPC_STAGE"] = stage
         self.name = name
-        self.process = subprocess.Popen([HERE / program, transport, *map(str, cores)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
-                                        env=environment)
+        self.process = subprocess.Popen(
+            [HERE / program, transport, *map(str, cores)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, env=environment)
         self.line(30)
 
     def line(self, limit):
@@ -76,7 +79,8 @@ def columns(cores):
         "tcp": lambda: Pair("tcp", "clan-rpc-load", "tcp", cores),
         "local": lambda: Pair("local", "clan-rpc-load", "local", cores),
         "udp": lambda: Pair("udp", "clan-rpc-load", "udp", cores),
-        "interposer": lambda: Pair("interposer", "clan-rpc-load", "tcp", cores, "libclan-preload.so"),
+        "interposer": lambda: Pair("interposer", "clan-rpc-load", "tcp", cores, "libclan-preload.so"
+                                   ),
         "ShrimpRPC": lambda: Pair("ShrimpRPC", "clan-shrimp-load", "shrimp", cores),
     }
 
@@ -92,7 +96,8 @@ def can(column, kind, size):
 
 
 def measure(makers, points, options, failed):
-    """{(kind, size): {column: [(low, median), ...]}}: in turns, by pairs that are all there at once."""
+    """{(kind, size): {column: [(low, median), ...]}}: in turns, by pairs that are all there at
+    once."""
     figures = {point: {} for point in points}
     for number in range(options.rounds):
         pairs = {}
@@ -108,7 +113,8 @@ def measure(makers, points, options, failed):
                     if not can(name, kind, size):
                         continue
                     try:
-                        figures[kind, size].setdefault(name, []).append(pairs[name].ask(kind, size, options.ms))
+                        figures[kind, size].setdefault(name, []).append(pairs[name].ask(
+                            kind, size, options.ms))
                     except (Failed, OSError) as reason:
                         failed[name] = str(reason)
                         pairs.pop(name).end()
@@ -119,7 +125,10 @@ def measure(makers, points, options, failed):
 
 
 def shown(samples):
-    return f"{min(s[0] for s in samples):.2f} / {statistics.median(s[1] for s in samples):.2f}" if samples else "-"
+    if not samples:
+        return "-"
+    least, median = min(s[0] for s in samples), statistics.median(s[1] for s in samples)
+    return f"{least:.2f} / {median:.2f}"
 
 
 def ratio(figures, point, slow, fast):
@@ -133,7 +142,8 @@ def table(title, figures, names):
     for (kind, size), samples in figures.items():
         if any(n in samples for n in names) and kind != "cacheline":
             what = "null" if size == 0 else f"{size} B" if size < 65536 else f"{size >> 10} KB"
-            lines.append(f"| {kind} {what} | " + " | ".join(shown(samples.get(n, [])) for n in names) + " |")
+            lines.append(f"| {kind} {what} | " +
+                         " | ".join(shown(samples.get(n, [])) for n in names) + " |")
     return "\n".join(lines)
 
 
@@ -151,23 +161,31 @@ def bars(apart, together, crowd):
         vrpc = apart["echo", 0].get("vRPC")
         if vrpc:
             most, own = 0.3 + 3 * trip, statistics.median(s[1] for s in vrpc)
-            found.append((f"vRPC null, us (cache-line round trip {trip:.3f})", f"{own:.3f}", f"at most {most:.3f}", own <= most))
+            found.append((f"vRPC null, us (cache-line round trip {trip:.3f})", f"{own:.3f}",
+                          f"at most {most:.3f}", own <= most))
         shrimp = apart["echo", 0].get("ShrimpRPC")
         if shrimp:
             own = statistics.median(s[1] for s in shrimp) / trip
-            found.append(("ShrimpRPC null in cache-line round trips", f"{own:.2f}", "at most 3", own <= 3))
+            found.append(
+                ("ShrimpRPC null in cache-line round trips", f"{own:.2f}", "at most 3", own <= 3))
     if apart:
         dear = statistics.median(s[1] for s in apart["echo", 0].get("tcp", [(0, 0)])) > 20
-        at_least("vRPC null against tcp", ratio(apart, ("echo", 0), "tcp", "vRPC"), 40 if dear else 12)
-        at_least("vRPC 3 KB in and out against tcp", ratio(apart, ("echo", 3072), "tcp", "vRPC"), 25 if dear else 8)
-        at_least("vRPC 1 MB in and out against tcp", ratio(apart, ("echo", 1 << 20), "tcp", "vRPC"), 3)
-        at_least("vRPC null against the interposer", ratio(apart, ("echo", 0), "interposer", "vRPC"), 1.5)
+        at_least("vRPC null against tcp", ratio(apart, ("echo", 0), "tcp", "vRPC"),
+                 40 if dear else 12)
+        at_least("vRPC 3 KB in and out against tcp", ratio(apart, ("echo", 3072), "tcp", "vRPC"),
+                 25 if dear else 8)
+        at_least("vRPC 1 MB in and out against tcp", ratio(apart, ("echo", 1 << 20), "tcp", "vRPC"),
+                 3)
+        at_least("vRPC null against the interposer", ratio(apart, ("echo", 0), "interposer",
+                                                           "vRPC"), 1.5)
         for size in (0, 8, 64, 256):
-            at_least(f"ShrimpRPC against vRPC, {size} B", ratio(apart, ("echo", size), "vRPC", "ShrimpRPC"), 2)
+            at_least(f"ShrimpRPC against vRPC, {size} B",
+                     ratio(apart, ("echo", size), "vRPC", "ShrimpRPC"), 2)
     if together:
         at_least("one core, null, against local", ratio(together, ("echo", 0), "local", "vRPC"), 1)
     if crowd and "vRPC" in crowd and "tcp" in crowd:
-        at_least("8 clients, calls/s against tcp", statistics.median(crowd["vRPC"]) / statistics.median(crowd["tcp"]), 3)
+        at_least("8 clients, calls/s against tcp",
+                 statistics.median(crowd["vRPC"]) / statistics.median(crowd["tcp"]), 3)
     return found
 
 
@@ -175,8 +193,8 @@ def one_crowd(preload, ms):
     environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     if preload:
         environment["LD_PRELOAD"] = str(LIBRARIES / preload)
-    done = subprocess.run([HERE / "clan-rpc-load", "tcp", "crowd", "8", str(ms)], env=environment, text=True,
-                          capture_output=True, timeout=60)
+    done = subprocess.run([HERE / "clan-rpc-load", "tcp", "crowd", "8",
+                           str(ms)], env=environment, text=True, capture_output=True, timeout=60)
     if done.returncode != 0:
         raise Failed(done.stderr[-200:].strip())
     return float(done.stdout)
@@ -198,7 +216,9 @@ class Computation:
     """Something that never sleeps, on one core."""
 
     def __init__(self, core):
-        self.process = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"])
+        self.process = subprocess.Popen([
+            sys.executable, "-c", f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
+        ])
 
     def __enter__(self):
         time.sleep(0.2)
@@ -210,9 +230,13 @@ class Computation:
 
 
 def paper(options, failed):
-    """Figures 4 to 6: the three stages of vRPC, and ShrimpRPC, by size; and what vRPC's time is made of."""
-    makers = {f"vRPC {s}": (lambda s=s: Pair(f"vRPC {s}", "clan-rpc-load", "tcp", options.cores, "libclanrpc.so", s))
-              for s in STAGES}
+    """Figures 4 to 6: the three stages of vRPC, and ShrimpRPC, by size; and what vRPC's time is
+    made of."""
+    makers = {
+        f"vRPC {s}":
+        (lambda s=s: Pair(f"vRPC {s}", "clan-rpc-load", "tcp", options.cores, "libclanrpc.so", s))
+        for s in STAGES
+    }
     makers["SunRPC (tcp)"] = columns(options.cores)["tcp"]
     makers["ShrimpRPC"] = columns(options.cores)["ShrimpRPC"]
     points = [("cacheline", 0)] + [(kind, n) for n in PAPER for kind in ("echo", "xdr")]
@@ -220,11 +244,14 @@ def paper(options, failed):
 
 
 def shares(figures):
-    """Figure 5: a call's time by what it goes to. Lines and XDR are measured by themselves; the rest is control: heads,
-    credentials, the rings' positions, libtirpc's dispatch."""
+    """Figure 5: a call's time by what it goes to. Lines and XDR are measured by themselves; the
+    rest is control: heads, credentials, the rings' positions, libtirpc's dispatch."""
     line = statistics.median(s[1] for s in figures["cacheline", 0]["ShrimpRPC"])
     stage = "vRPC optimized"
-    rows = ["| vRPC's time, us | call | a cache line there and back | XDR, both ends | the rest |", "|---|---|---|---|---|"]
+    rows = [
+        "| vRPC's time, us | call | a cache line there and back | XDR, both ends | the rest |",
+        "|---|---|---|---|---|"
+    ]
     for size in PAPER:
         whole = statistics.median(s[1] for s in figures["echo", size][stage])
         xdr = statistics.median(s[1] for s in figures["xdr", size][stage]) if size else 0.0
@@ -236,30 +263,38 @@ def shares(figures):
 
 def draw(figures, names, machine, directory):
     """Figures 4 and 6 as SVG: vRPC's stages beside SunRPC, and beside ShrimpRPC."""
-    for file, title, wanted in (("figure4", "SunRPC and the stages of vRPC", [n for n in names if n != "ShrimpRPC"]),
-                                ("figure6", "ShrimpRPC beside vRPC", ["vRPC optimized", "ShrimpRPC"])):
+    for file, title, wanted in (("figure4", "SunRPC and the stages of vRPC", [
+            n for n in names if n != "ShrimpRPC"
+    ]), ("figure6", "ShrimpRPC beside vRPC", ["vRPC optimized", "ShrimpRPC"])):
         rows = []
         for size in PAPER:
             for name in wanted:
                 samples = figures["echo", size].get(name, [])
                 if samples:
                     low, high = min(s[0] for s in samples), max(s[1] for s in samples)
-                    rows.append(f"{name}\t{max(size, 1)}\t{low}\t{statistics.median(s[1] for s in samples)}\t{high}")
+                    middle = statistics.median(s[1] for s in samples)
+                    rows.append(f"{name}\t{max(size, 1)}\t{low}\t{middle}\t{high}")
         text = f"round trip, in and out, us; null at 1 B; {machine['cpu']}, {machine['date']}"
-        done = subprocess.run([HERE / "clan-rpc-plot", title, text], input="\n".join(rows) + "\n", capture_output=True,
-                              text=True, check=True)
+        done = subprocess.run([HERE / "clan-rpc-plot", title, text], input="\n".join(rows) + "\n",
+                              capture_output=True, text=True, check=True)
         (directory / f"{file}.svg").write_text(done.stdout)
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="clan bench rpc", description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--list", action="store_true", help="what is measured, and what is wanted of it")
-    parser.add_argument("--paper", action="store_true", help="the paper's stages and sizes instead (figures 4 to 6; plots with -o)")
-    parser.add_argument("--quick", action="store_true", help="3 rounds of 9 ms a turn instead of 5 of 18")
+    parser = argparse.ArgumentParser(prog="clan bench rpc",
+                                     description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--list", action="store_true",
+                        help="what is measured, and what is wanted of it")
+    parser.add_argument("--paper", action="store_true",
+                        help="the paper's stages and sizes instead (figures 4 to 6; plots with -o)")
+    parser.add_argument("--quick", action="store_true",
+                        help="3 rounds of 9 ms a turn instead of 5 of 18")
     parser.add_argument("--rounds", type=arguments.positive)
     parser.add_argument("--ms", type=arguments.positive)
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B", help="the server's core and the client's")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for rpc.md, rpc.json and plots")
+    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
+                        help="the server's core and the client's")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for rpc.md, rpc.json and plots")
     parser.add_argument("--clan", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 5)
@@ -271,14 +306,19 @@ def parse():
 def main():
     options = parse()
     if options.list:
-        print("echo, in and out, 0 B to 1 MB: vRPC beside tcp, local, udp, tcp under the interposer, and ShrimpRPC\n"
-              "the same on one core, idle and beside an endless computation\n8 clients of one server")
+        print(
+            "echo, in and out, 0 B to 1 MB: vRPC beside tcp, local, udp, tcp under the interposer, "
+            "and ShrimpRPC\n"
+            "the same on one core, idle and beside an endless computation\n8 clients of one server")
         return 0
     arguments.end_as_by_interrupt()
     machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
-    text = [f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, load {machine['load']}, "
-            f"commit {machine['commit']}, {machine['date']}; {options.rounds} rounds of {options.ms} ms",
-            "Microseconds per call, minimum / median."]
+    text = [
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, load {machine['load']}, "
+        f"commit {machine['commit']}, {machine['date']}; {options.rounds} rounds of {options.ms} "
+        "ms",
+        "Microseconds per call, minimum / median."
+    ]
     print("\n".join(text), flush=True)
     failed, found, results = {}, [], {}
 
@@ -288,7 +328,9 @@ def main():
 
     if options.paper:
         figures, names = paper(options, failed)
-        say(table("stages of the paper", {p: f for p, f in figures.items() if p[0] == "echo"}, names))
+        say(
+            table("stages of the paper", {p: f
+                                          for p, f in figures.items() if p[0] == "echo"}, names))
         say(shares(figures))
         if options.output:
             options.output.mkdir(parents=True, exist_ok=True)
@@ -296,33 +338,49 @@ def main():
         results["paper"] = figures
     else:
         two = options.cores[0] != options.cores[1]
-        apart = measure(columns(options.cores), [("cacheline", 0)] + [("echo", n) for n in SIZES], options, failed) if two else {}
+        apart = measure(columns(options.cores), [("cacheline", 0)] +
+                        [("echo", n) for n in SIZES], options, failed) if two else {}
         if two:
             say(table("two cores", apart, list(columns(options.cores))))
         one = [options.cores[1]] * 2
         makers = {n: m for n, m in columns(one).items() if n != "ShrimpRPC"}
         together = measure(makers, [("echo", n) for n in (0, 256, 3072)], options, failed)
         say(table("one core", together, list(makers)))
+        # The scheduler changes between two rhythms there, one twice as long as the other, for all
+        # of them: more turns.
+        often = argparse.Namespace(**{**vars(options), "rounds": 4 * options.rounds})
         with Computation(one[0]):
-            beside = measure({n: makers[n] for n in ("vRPC", "local", "tcp")}, [("echo", 0)], options, failed)
+            beside = measure({n: makers[n]
+                              for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often, failed)
         say(table("one core, beside a computation", beside, ["vRPC", "local", "tcp"]))
         crowd = run_crowd(options, failed)
         if crowd:
-            say("8 clients, calls/s: " + ", ".join(f"{n} {statistics.median(v):.0f}" for n, v in crowd.items()))
+            say("8 clients, calls/s: " + ", ".join(f"{n} {statistics.median(v):.0f}"
+                                                   for n, v in crowd.items()))
         found = bars(apart, together, crowd)
         value = ratio(beside, ("echo", 0), "local", "vRPC")
         if value is not None:
-            found.append(("one core beside a computation, null, against local", f"{value:.2f}", "at least 1", value >= 1))
-        say("\n".join(["| question | figure | wanted | |", "|---|---|---|---|"] +
-                      [f"| {what} | {figure} | {wanted} | {'ok' if met else 'missed'} |" for what, figure, wanted, met in found]))
-        results.update({"two cores": apart, "one core": together, "beside a computation": beside, "8 clients": {("calls/s", 8): crowd}})
+            found.append(("one core beside a computation, null, against local", f"{value:.2f}",
+                          "at least 1", value >= 1))
+        say("\n".join(["| question | figure | wanted | |", "|---|---|---|---|"] + [
+            f"| {what} | {figure} | {wanted} | {'ok' if met else 'missed'} |"
+            for what, figure, wanted, met in found
+        ]))
+        results.update({
+            "two cores": apart, "one core": together, "beside a computation": beside,
+            "8 clients": {("calls/s", 8): crowd}
+        })
     for name, why in failed.items():
         print(f"failed: {name}: {why}")
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "rpc.md").write_text("\n".join(text) + "\n")
-        plain = {name: [{"kind": k, "bytes": n, "figures": f} for (k, n), f in figures.items()] for name, figures in results.items()}
-        (options.output / "rpc.json").write_text(json.dumps({"machine": machine, "results": plain, "failed": failed}, indent=1))
+        plain = {
+            name: [{"kind": k, "bytes": n, "figures": f} for (k, n), f in figures.items()]
+            for name, figures in results.items()
+        }
+        (options.output / "rpc.json").write_text(
+            json.dumps({"machine": machine, "results": plain, "failed": failed}, indent=1))
     return 1 if failed else 0
 
 

@@ -1,10 +1,10 @@
-// The load program of `clan bench rpc` for clan-rpcgen's stubs: shrimp SERVER_CORE CLIENT_CORE. It answers as
-// load.cc does; kind "echo" of 0, 8, 64, 256, 1440 and 3072 bytes, and "cacheline": the bare round trip of a cache
-// line between the two processes.
-#include <sys/mman.h>
-#include <sys/prctl.h>
+// The load program of `clan bench rpc` for clan-rpcgen's stubs: shrimp SERVER_CORE CLIENT_CORE. It
+// answers as load.cc does; kind "echo" of 0, 8, 64, 256, 1440 and 3072 bytes, and "cacheline": the
+// bare round trip of a cache line between the two processes.
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -24,10 +24,10 @@
 extern "C" {
 
 int nothing_1_svc(void*, void*, clan_shrimp_call*) { return 1; }
-#define ECHO(size)                                                                             \
-  int echo##size##_1_svc(echo##size* argument, echo##size* result, clan_shrimp_call*) {        \
-    *result = *argument;                                                                       \
-    return 1;                                                                                  \
+#define ECHO(size)                                                                      \
+  int echo##size##_1_svc(echo##size* argument, echo##size* result, clan_shrimp_call*) { \
+    *result = *argument;                                                                \
+    return 1;                                                                           \
   }
 ECHO(8)
 ECHO(64)
@@ -91,7 +91,8 @@ void play(int core) {
     while (ball->play.load(std::memory_order_relaxed) != 0) {
       // Both ends ask for exactly what a call does: one line there, another back.
       const unsigned n = ball->there.load(std::memory_order_acquire);
-      if (n != ball->back.load(std::memory_order_relaxed)) ball->back.store(n, std::memory_order_release);
+      if (n != ball->back.load(std::memory_order_relaxed))
+        ball->back.store(n, std::memory_order_release);
     }
   }
 }
@@ -135,7 +136,8 @@ void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client*
   ball->play.store(0);
   std::vector<double>& figures = kept.empty() ? dropped : kept;
   std::sort(figures.begin(), figures.end());
-  std::printf("%.4f %.4f %zu %zu\n", figures.front(), figures[figures.size() / 2], kept.size(), dropped.size());
+  std::printf("%.4f %.4f %zu %zu\n", figures.front(), figures[figures.size() / 2], kept.size(),
+              dropped.size());
   std::fflush(stdout);
 }
 
@@ -144,7 +146,9 @@ void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client*
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
   const int server_core = std::atoi(argv[2]), client_core = std::atoi(argv[3]);
-  ball = new (mmap(nullptr, sizeof(Ball), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Ball;
+  ball =
+      new (mmap(nullptr, sizeof(Ball), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+          Ball;
   const std::string name = "bench-" + std::to_string(getpid());
   int ready[2];
   if (pipe(ready) != 0) return 1;

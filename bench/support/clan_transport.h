@@ -1,8 +1,9 @@
 // CLAN as the measuring loops see it: streams, message endpoints, and many streams behind one event
 // queue. The only files of support/ that know CLAN.
 //
-// prepare() chooses a service name, before the fork; the contexts are made in open(), in each member:
-// a forked child inherits no network. The client asks again until the server has its listener.
+// prepare() chooses a service name, before the fork; the contexts are made in open(), in each
+// member: a forked child inherits no network. The client asks again until the server has its
+// listener.
 #pragma once
 
 #include <clan/context.h>
@@ -110,7 +111,10 @@ class ClanMessages {
 class ClanHub {
  public:
   ClanHub(std::unique_ptr<clan::Context> context, EventQueue queue, std::vector<Stream> streams)
-      : context_(std::move(context)), queue_(std::move(queue)), streams_(std::move(streams)), reported_(streams_.size()) {}
+      : context_(std::move(context)),
+        queue_(std::move(queue)),
+        streams_(std::move(streams)),
+        reported_(streams_.size()) {}
 
   std::size_t wait(std::span<std::uint32_t> ready);
   bool send(std::uint32_t i, std::span<const std::byte> message) {

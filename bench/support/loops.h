@@ -25,8 +25,8 @@ bool trip(E& end, MessageSource& source, std::span<std::byte> in, std::uint64_t 
   return end.send(source.message(number)) && end.flush() && end.recv(in) && check(in, number);
 }
 
-// Both sides receive in one buffer and send from another, as ucx_perftest does: sending back what has
-// just been received would measure the transfer of dirty cache lines too, and only for some.
+// Both sides receive in one buffer and send from another, as ucx_perftest does: sending back what
+// has just been received would measure the transfer of dirty cache lines too, and only for some.
 template <TransportEnd E>
 bool answer(E& end, MessageSource& source, std::span<std::byte> in, std::uint64_t number) {
   return end.recv(in) && check(in, number) && end.send(source.message(number)) && end.flush();

@@ -231,7 +231,8 @@ namespace {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (!pin(options.cores[index])) {
-    fmt::print(stderr, "cannot run on core {}: {}\n", options.cores[index].front(), std::strerror(errno));
+    fmt::print(stderr, "cannot run on core {}: {}\n", options.cores[index].front(),
+               std::strerror(errno));
     _exit(1);
   }
   Member member(block, index, options);

@@ -21,9 +21,9 @@ using Json = nlohmann::ordered_json;
 Json number(double v) { return std::isfinite(v) ? Json(v) : Json(); }
 
 Json json_of(const Machine& m) {
-  return {{"cpu", m.cpu_model}, {"cores", m.cores},   {"kernel", m.kernel},     {"governor", m.governor},
-          {"clock", m.clock},   {"date", m.date},     {"commit", m.commit},     {"compiler", m.compiler},
-          {"load", m.load_average}};
+  return {{"cpu", m.cpu_model},     {"cores", m.cores},       {"kernel", m.kernel},
+          {"governor", m.governor}, {"clock", m.clock},       {"date", m.date},
+          {"commit", m.commit},     {"compiler", m.compiler}, {"load", m.load_average}};
 }
 
 Json json_of(const Row& r) {
@@ -47,7 +47,9 @@ Json json_of(const Row& r) {
           {"note", r.note}};
 }
 
-Json json_of(const Skip& s) { return {{"benchmark", s.benchmark}, {"variant", s.variant}, {"reason", s.reason}}; }
+Json json_of(const Skip& s) {
+  return {{"benchmark", s.benchmark}, {"variant", s.variant}, {"reason", s.reason}};
+}
 
 template <typename T>
 Json list_of(const std::vector<T>& items) {
@@ -156,7 +158,8 @@ std::string Results::table(const std::string& benchmark) const {
 }
 
 std::string Results::json(const Machine& m) const {
-  const Json json{{"machine", json_of(m)}, {"results", list_of(rows_)}, {"skipped", list_of(skips_)}};
+  const Json json{
+      {"machine", json_of(m)}, {"results", list_of(rows_)}, {"skipped", list_of(skips_)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,5 +1,5 @@
-// A measurement in slices: those in which other work took the processor are set aside. Header only, for load
-// programs that link nothing else of clan-bench.
+// A measurement in slices: those in which other work took the processor are set aside. Header only,
+// for load programs that link nothing else of clan-bench.
 #pragma once
 
 #include <sys/resource.h>
@@ -35,16 +35,19 @@ class Slices {
   Figure figure() {
     std::vector<double>& kept = calm_.empty() ? disturbed_ : calm_;
     std::sort(kept.begin(), kept.end());
-    return {kept.front(), kept[kept.size() / 2], static_cast<int>(calm_.size()), static_cast<int>(disturbed_.size())};
+    return {kept.front(), kept[kept.size() / 2], static_cast<int>(calm_.size()),
+            static_cast<int>(disturbed_.size())};
   }
 
  private:
   std::vector<double> calm_, disturbed_;
 };
 
-// Messages carry their number at front, middle and back; blocks are compared byte by byte. An empty message carries
-// nothing.
-inline std::uint8_t number_mark(std::uint64_t number) { return static_cast<std::uint8_t>(number % 251 + 1); }
+// Messages carry their number at front, middle and back; blocks are compared byte by byte. An empty
+// message carries nothing.
+inline std::uint8_t number_mark(std::uint64_t number) {
+  return static_cast<std::uint8_t>(number % 251 + 1);
+}
 
 inline void mark(std::uint8_t* message, std::size_t bytes, std::uint64_t number) {
   if (bytes > 0) message[0] = message[bytes / 2] = message[bytes - 1] = number_mark(number);

@@ -52,18 +52,20 @@ Result<Fd> create_memfd(const char* name, std::size_t bytes);
 /// Forbids any further writable mapping of a memfd; mappings that exist stay writable.
 Status seal_future_write(int memfd);
 
-/// Forbids any further seal, or whoever has the descriptor could seal the memfd against its other users.
-/// Once or more often.
+/// Forbids any further seal, or whoever has the descriptor could seal the memfd against its other
+/// users. Once or more often.
 Status seal_seals(int memfd);
 
 /// An eventfd with counter 0, non-blocking.
 Result<Fd> create_eventfd();
 
-/// False for what a peer passed instead of an eventfd and what would hurt when it is written to: a pipe, a
-/// socket, a file. (An eventfd has no type of file; what else has none refuses to be written.)
+/// False for what a peer passed instead of an eventfd and what would hurt when it is written to: a
+/// pipe, a socket, a file. (An eventfd has no type of file; what else has none refuses to be
+/// written.)
 bool may_be_eventfd(int fd);
 
-/// Adds 1 to an eventfd's counter. Does not block unless a peer that shares it races with us on purpose.
+/// Adds 1 to an eventfd's counter. Does not block unless a peer that shares it races with us on
+/// purpose.
 void signal_eventfd(int fd);
 
 /// Sets an eventfd's counter to 0. As above.
@@ -80,20 +82,21 @@ struct Datagram {
   bool fds_lost = false;  ///< there were more, for which this process had no room (RLIMIT_NOFILE)
 };
 
-/// Sends one datagram with up to kMaxPassedFds descriptors on a SOCK_SEQPACKET socket. Never raises SIGPIPE.
+/// Sends one datagram with up to kMaxPassedFds descriptors on a SOCK_SEQPACKET socket. Never raises
+/// SIGPIPE.
 Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      bool may_block);
 
-/// Receives one datagram. EAGAIN when there is none and `may_block` is false; EMSGSIZE when it is longer than
-/// `bytes` or brings more than kMaxPassedFds.
+/// Receives one datagram. EAGAIN when there is none and `may_block` is false; EMSGSIZE when it is
+/// longer than `bytes` or brings more than kMaxPassedFds.
 Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block);
 
 /// A listening abstract AF_UNIX SOCK_SEQPACKET socket: the name vanishes with the last descriptor.
 Result<Fd> listen_abstract(std::string_view name);
 
-/// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room for us
-/// until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever); EAGAIN with a deadline of 0, which does
-/// not wait.
+/// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room
+/// for us until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever); EAGAIN with a deadline
+/// of 0, which does not wait.
 Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns);
 
 /// Who is at the other end, by the kernel's word.

@@ -17,8 +17,8 @@
 
 namespace clan {
 
-/// Sleeps while `word` holds `expected`, at most until `deadline_ns` (CLOCK_MONOTONIC, kNoDeadline =
-/// for ever). Returns 0 when woken or when the word differed, ETIMEDOUT, or EINTR.
+/// Sleeps while `word` holds `expected`, at most until `deadline_ns` (CLOCK_MONOTONIC, kNoDeadline
+/// = for ever). Returns 0 when woken or when the word differed, ETIMEDOUT, or EINTR.
 inline int futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                       std::uint64_t deadline_ns) {
   timespec ts{};

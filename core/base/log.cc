@@ -28,7 +28,8 @@ int level_named(const char* wanted) {
 
 LogLevel log_level() {
   static std::atomic<int> cached{-1};
-  int level = cached.load(std::memory_order_relaxed);  // relaxed: every thread computes the same value
+  // relaxed: every thread computes the same value
+  int level = cached.load(std::memory_order_relaxed);
   if (level < 0) {
     const char* wanted = std::getenv("CLAN_LOG");
     const int named = level_named(wanted);
@@ -36,8 +37,8 @@ LogLevel log_level() {
     int unknown = -1;
     // Whoever stores it first is the one to complain.
     if (cached.compare_exchange_strong(unknown, level, std::memory_order_relaxed) && named < 0) {
-      log_line(LogLevel::kWarn, "CLAN_LOG=%.64s is not understood: say off, error, warn, info or debug",
-               wanted);
+      log_line(LogLevel::kWarn,
+               "CLAN_LOG=%.64s is not understood: say off, error, warn, info or debug", wanted);
     }
   }
   return static_cast<LogLevel>(level);

@@ -20,18 +20,20 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access, Lockin
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{EPERM, "shared memory is not sealed against shrinking"};
   }
-  // Huge pages that are not there raise SIGBUS when touched, and a peer must not be able to hand us those.
+  // Huge pages that are not there raise SIGBUS when touched, and a peer must not be able to hand us
+  // those.
   struct statfs fs {};
   if (::fstatfs(memfd, &fs) != 0) return errno_error("fstatfs(memfd)");
-  if (fs.f_type == HUGETLBFS_MAGIC) return Error{EPERM, "shared memory of huge pages is not taken from peers"};
+  if (fs.f_type == HUGETLBFS_MAGIC)
+    return Error{EPERM, "shared memory of huge pages is not taken from peers"};
   int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   // What may not be accessed gets no memory when it is locked.
   const int first = locking == Locking::kNever ? PROT_NONE : protection;
   void* p = sys::mmap(nullptr, bytes, first, MAP_SHARED | MAP_NORESERVE, memfd, 0);
   if (p == MAP_FAILED) return errno_error("mmap(memfd)");
   Mapping mapping(static_cast<std::byte*>(p), bytes);
-  if (locking == Locking::kNever &&
-      (sys::call(SYS_munlock, p, bytes) != 0 || sys::call(SYS_mprotect, p, bytes, protection) != 0)) {
+  if (locking == Locking::kNever && (sys::call(SYS_munlock, p, bytes) != 0 ||
+                                     sys::call(SYS_mprotect, p, bytes, protection) != 0)) {
     return errno_error("mapping memory that is not locked");
   }
   return mapping;
@@ -39,7 +41,7 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access, Lockin
 
 Status Mapping::replace(int memfd) {
   void* p = sys::mmap(data_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                   memfd, 0);
+                      memfd, 0);
   if (p == MAP_FAILED) return errno_error("mmap(MAP_FIXED)");
   return {};
 }

@@ -44,7 +44,8 @@ class Mapping {
 
   /// Maps `bytes` of a memfd from its start. EINVAL when the file is shorter than that: touching a
   /// page behind its end would raise SIGBUS.
-  static Result<Mapping> map(int memfd, std::size_t bytes, Access access, Locking locking = Locking::kAsProcess);
+  static Result<Mapping> map(int memfd, std::size_t bytes, Access access,
+                             Locking locking = Locking::kAsProcess);
 
   /// Puts a new shared mapping of `memfd` in the place of this one, atomically for other threads.
   Status replace(int memfd);

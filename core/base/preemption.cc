@@ -1,8 +1,9 @@
 #include "clan/preemption.h"
 
 #if defined(CLAN_HAS_RSEQ)
-// What the kernel checks before it looks whether a thread is in the sequence: version and flags 0, a place to go on at
-// outside of it, and in front of that the signature of the C library's registration.
+// What the kernel checks before it looks whether a thread is in the sequence: version and flags 0,
+// a place to go on at outside of it, and in front of that the signature of the C library's
+// registration.
 asm(R"(
   .pushsection .text.clan_rseq_never_run, "ax", @progbits
   .balign 16

@@ -17,19 +17,32 @@ bool proc_is_ours() {
   return n > 0 && std::atoi(text) == static_cast<int>(call(SYS_getpid));
 }
 
-// By /proc/ID/stat, "ID (name) state …", whose 20th field is the number of threads.
+// /proc/ID/stat is "ID (name) state …".
+struct Stat {
+  char text[512];
+  const char* state = nullptr;  ///< null: not to be had
+  explicit Stat(pid_t id) {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(id));
+    const int file = static_cast<int>(call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+    if (file < 0) return;
+    const long n = call(SYS_read, file, text, sizeof text - 1);
+    sys::close(file);
+    text[n > 0 ? n : 0] = 0;
+    const char* at = std::strrchr(text, ')');
+    if (at != nullptr && at[1] != 0) state = at + 2;
+  }
+  bool is(char one, char other) const {
+    return state != nullptr && (*state == one || *state == other);
+  }
+};
+
+// The 20th field is the number of threads.
 bool has_died(pid_t id) {
-  char path[32], text[512];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(id));
-  const int file = static_cast<int>(call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  if (file < 0) return false;
-  const long n = call(SYS_read, file, text, sizeof text - 1);
-  sys::close(file);
-  text[n > 0 ? n : 0] = 0;
-  const char* at = std::strrchr(text, ')');
-  if (at == nullptr || at[1] == 0 || (at[2] != 'Z' && at[2] != 'X')) return false;
+  const Stat stat(id);
+  if (!stat.is('Z', 'X')) return false;
   constexpr int kThreads = 20, kState = 3;
-  at += 2;
+  const char* at = stat.state;
   for (int field = kState; field < kThreads; ++field) {
     at = std::strchr(at, ' ');
     if (at == nullptr) return false;
@@ -44,5 +57,7 @@ bool exists(pid_t id) {
   if (call(SYS_kill, id, 0) != 0 && errno == ESRCH) return false;
   return !proc_is_ours() || !has_died(id);
 }
+
+bool is_stopped(pid_t id) { return proc_is_ours() && Stat(id).is('T', 't'); }
 
 }  // namespace clan::sys

@@ -63,7 +63,8 @@ std::uint64_t RandomPool::next() {
   for (;;) {
     if (used_ == std::size(words_)) {
       // Up to 256 bytes arrive whole and without interruption.
-      if (::getrandom(words_, sizeof words_, 0) != static_cast<ssize_t>(sizeof words_)) return random_u64();
+      if (::getrandom(words_, sizeof words_, 0) != static_cast<ssize_t>(sizeof words_))
+        return random_u64();
       used_ = 0;
     }
     std::uint64_t value = std::exchange(words_[used_++], 0);  // given out once
@@ -85,7 +86,8 @@ std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::span<const std::b
   for (std::size_t i = 0; i < bytes.size(); i += 8) {
     std::uint64_t word = 0;
     const std::size_t n = bytes.size() - i < 8 ? bytes.size() - i : 8;
-    for (std::size_t k = 0; k < n; ++k) word |= std::uint64_t{static_cast<std::uint8_t>(bytes[i + k])} << (8 * k);
+    for (std::size_t k = 0; k < n; ++k)
+      word |= std::uint64_t{static_cast<std::uint8_t>(bytes[i + k])} << (8 * k);
     if (n < 8) {
       last |= word;
     } else {

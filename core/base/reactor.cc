@@ -10,7 +10,8 @@ namespace clan {
 
 Reactor::~Reactor() {
   stop();
-  // Only when destroyed by one of its own callbacks, which must be the last thing that callback does.
+  // Only when destroyed by one of its own callbacks, which must be the last thing that callback
+  // does.
   if (thread_.joinable()) thread_.detach();
 }
 
@@ -105,7 +106,8 @@ void Reactor::abandon_after_fork() {
   for (auto& [fd, pollable] : pollables_) pollable->abandon_after_fork();
   epoll_.reset();
   wake_.reset();
-  // The std::thread object names a thread that this process does not have: forget it, never join it.
+  // The std::thread object names a thread that this process does not have: forget it, never join
+  // it.
   new (&thread_) std::thread();
   thread_id_.store({}, std::memory_order_relaxed);
 }

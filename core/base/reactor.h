@@ -21,7 +21,8 @@ namespace clan {
 class Pollable {
  public:
   virtual ~Pollable() = default;
-  /// Called on the reactor's thread while the descriptor is ready (level-triggered). `events` as in epoll.
+  /// Called on the reactor's thread while the descriptor is ready (level-triggered). `events` as in
+  /// epoll.
   virtual void on_ready(std::uint32_t events) = 0;
   /// After fork, in the child: closes the descriptor, which otherwise outlives the parent here.
   virtual void abandon_after_fork() {}

@@ -1,12 +1,8 @@
-// Apertures, remote apertures, tripwires and CLAN memory: the public face of nic/.
+// Apertures, remote apertures and CLAN memory: the public face of nic/.
 #include "clan/aperture.h"
 
-#include <unistd.h>
-
-#include "base/futex.h"
-#include "clan/tripwire.h"
-#include "engine/aperture_names.h"
 #include "engine/aperture_core.h"
+#include "engine/aperture_names.h"
 #include "nic/memory_block.h"
 
 namespace clan::engine {
@@ -39,7 +35,8 @@ void ApertureCore::end() {
 Status ApertureCore::revoke() {
   if (!context_->usable()) return unusable_error();
   // order: as in end()
-  if (!live_.exchange(false, std::memory_order_acq_rel)) return Error{EINVAL, "the aperture has been revoked already"};
+  if (!live_.exchange(false, std::memory_order_acq_rel))
+    return Error{EINVAL, "the aperture has been revoked already"};
   {
     std::lock_guard lock(name_mutex_);
     if (std::exchange(named_, false)) context_->names().remove(name_);
@@ -74,85 +71,11 @@ Result<std::shared_ptr<RemoteApertureCore>> RemoteApertureCore::import(
       new RemoteApertureCore(std::move(context), std::move(link), *handle));
 }
 
-TripwireCore::~TripwireCore() {
-  if (endpoint_ != 0) aperture_->context().endpoints().remove(endpoint_);
-  if (valid()) nic().remove_tripwire(index_);
-  if (queue_) queue_->remove(event_);
-}
-
-void TripwireCore::note_armed() {
-  // PAIR tripwire.fired: what wait() compares with, before arm() lets it fire
-  fired_when_armed_ = nic().image().signals->tripwires[index_].fired.load(std::memory_order_seq_cst);
-}
-
-void TripwireCore::arm() {
-  note_armed();
-  if (!valid()) return;
-  // PAIR tripwire.sleepers: before the owner's last look; fire() loads it after fired has changed
-  nic().image().signals->tripwires[index_].sleepers.store(1, std::memory_order_seq_cst);
-  nic().arm(index_);
-}
-
-Status TripwireCore::wait(std::uint64_t deadline_ns) {
-  auto& signal = nic().image().signals->tripwires[index_];
-  ContextCore& context = aperture_->context();
-  // PAIR tripwire.fired: changed before fire() looks for sleepers
-  while (signal.fired.load(std::memory_order_seq_cst) == fired_when_armed_) {
-    if (!context.usable()) return unusable_error();
-    if (!valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
-    // In slices, so that the end of the context is noticed without a wake-up of its own.
-    int rc = futex_wait(signal.fired, fired_when_armed_, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-    if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for a tripwire"};
-    if (rc == ETIMEDOUT && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
-      return Error{ETIMEDOUT, "the tripwire did not fire in time"};
-    }
-  }
-  note_armed();
-  return {};
-}
-
-Status TripwireCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-  auto event = queue->add(EventKind::kTripwire, tag);
-  if (!event) return event.error();
-  std::lock_guard lock(mutex_);
-  if (queue_) queue_->remove(event_);
-  queue_ = std::move(queue);
-  event_ = *event;
-  if (valid()) nic().bind_event(index_, queue_->index(), event_);
-  return {};
-}
-
-void TripwireCore::fire() {
-  shm::NicSignals& signals = *nic().image().signals;
-  // PAIR tripwire.state: what the caller has to say precedes it; test_and_clear() sees it
-  signals.tripwire_state[index_ / 64].fetch_or(std::uint64_t{1} << (index_ % 64),
-                                               std::memory_order_seq_cst);
-  signals.tripwires[index_].fired.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(signals.tripwires[index_].fired);
-  std::lock_guard lock(mutex_);
-  if (queue_) queue_->post(event_);
-}
-
-Status TripwireCore::watch(nic::Link& link) {
-  if (endpoint_ == 0) {
-    auto endpoint = aperture_->context().add_endpoint(weak_from_this());
-    if (!endpoint) return endpoint.error();
-    endpoint_ = *endpoint;
-  }
-  watched_.store(&link);
-  if (!link.alive()) fire();
-  return {};
-}
-
-void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
-  if (watched_.load() == link.get() && aperture_->live()) fire();
-}
-
 }  // namespace clan::engine
 
 namespace clan {
 
-// --- Memory ----------------------------------------------------------------------------------------
+// --- Memory --------------------------------------------------------------------------------------
 
 Memory::Memory(std::shared_ptr<nic::MemoryBlock> block) : block_(std::move(block)) {}
 Memory::Memory(Memory&&) noexcept = default;
@@ -168,7 +91,7 @@ Result<Memory> Memory::allocate(std::size_t bytes) {
 std::byte* Memory::data() const { return block_->data(); }
 std::size_t Memory::size() const { return block_->size(); }
 
-// --- Aperture --------------------------------------------------------------------------------------
+// --- Aperture ------------------------------------------------------------------------------------
 
 Aperture::Aperture(std::shared_ptr<engine::ApertureCore> core) : core_(std::move(core)) {}
 Aperture::Aperture(Aperture&&) noexcept = default;
@@ -185,7 +108,8 @@ Aperture::~Aperture() {
 }
 
 Result<Aperture> Aperture::export_memory(Context& context, const Memory& memory, std::size_t offset,
-                                         std::size_t length, Rights rights, std::int64_t peers_uid) {
+                                         std::size_t length, Rights rights,
+                                         std::int64_t peers_uid) {
   if (offset > memory.size() || length > memory.size() - offset) {
     return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
   }
@@ -195,8 +119,8 @@ Result<Aperture> Aperture::export_memory(Context& context, const Memory& memory,
   return Aperture(std::move(*core));
 }
 
-Result<Aperture> Aperture::export_region(Context& context, std::span<std::byte> region, Rights rights,
-                                         std::int64_t peers_uid) {
+Result<Aperture> Aperture::export_region(Context& context, std::span<std::byte> region,
+                                         Rights rights, std::int64_t peers_uid) {
   return export_region(context.core(), region, rights, peers_uid);
 }
 
@@ -216,7 +140,7 @@ Status Aperture::set_name(std::uint64_t name, std::span<const std::byte> note) {
 }
 std::span<std::byte> Aperture::region() const { return core_->region(); }
 
-// --- RemoteAperture --------------------------------------------------------------------------------
+// --- RemoteAperture ------------------------------------------------------------------------------
 
 RemoteAperture::RemoteAperture(std::shared_ptr<engine::RemoteApertureCore> core)
     : core_(std::move(core)) {
@@ -243,7 +167,8 @@ Result<RemoteAperture> RemoteAperture::import(const std::shared_ptr<engine::Cont
   const uid_t owner = context->owner(uid);
   auto link = context->link_to_node(cookie.node, owner, deadline_after_ms(timeout_ms));
   if (!link) return link.error();
-  auto core = engine::RemoteApertureCore::import(context, std::move(*link), cookie, timeout_ms != 0);
+  auto core =
+      engine::RemoteApertureCore::import(context, std::move(*link), cookie, timeout_ms != 0);
   if (!core) return core.error();
   return RemoteAperture(std::move(*core));
 }
@@ -256,11 +181,13 @@ Result<NamedAperture> RemoteAperture::look_up(Context& context, NodeId owner, st
 
 namespace {
 
-Status check_access(const nic::RemoteHandle& h, std::uint64_t offset, std::size_t bytes, Rights right) {
+Status check_access(const nic::RemoteHandle& h, std::uint64_t offset, std::size_t bytes,
+                    Rights right) {
   if (offset > h.length || bytes > h.length - offset) {
     return Error{ERANGE, "access beyond the remote aperture"};
   }
-  if (!includes(h.rights, right)) return Error{EACCES, "the RDMA cookie does not grant this access"};
+  if (!includes(h.rights, right))
+    return Error{EACCES, "the RDMA cookie does not grant this access"};
   return {};
 }
 
@@ -286,9 +213,10 @@ Status RemoteAperture::check() const {
   if (h.generation == nullptr) {
     return alive ? core_->link().check(h) : Status(Error{ECONNRESET, "the peer is gone"});
   }
-  // Its table can still be read when the peer has gone: one that revoked and then ended did so in order.
-  // PAIR aperture.generation: what the owner did before it revoked is visible
-  if (static_cast<std::uint32_t>(h.generation->load(std::memory_order_acquire)) != h.generation_wanted) {
+  // Its table can still be read when the peer has gone: one that revoked and then ended did so in
+  // order. PAIR aperture.generation: what the owner did before it revoked is visible
+  if (static_cast<std::uint32_t>(h.generation->load(std::memory_order_acquire)) !=
+      h.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }
   if (!alive) return Error{ECONNRESET, "the peer is gone"};
@@ -317,8 +245,7 @@ Status RemoteAperture::publish(std::uint64_t offset, std::uint64_t word) {
   // PAIR aperture.publish: publishes the writes before it to the owner's acquire load
   reinterpret_cast<std::atomic<std::uint64_t>*>(h.mapped + offset)
       ->store(word, std::memory_order_release);
-  if (h.light_fence &&
-      nic::armed_chunks_after_store<shm::AsymmetricFence>(*h.armed) == 0) {
+  if (h.light_fence && nic::armed_chunks_after_store<shm::AsymmetricFence>(*h.armed) == 0) {
     return {};
   }
   return after_write(offset, sizeof word);
@@ -332,69 +259,6 @@ Status RemoteAperture::read_slowly(std::uint64_t offset, void* destination, std:
   }
   if (bytes > 0) std::memcpy(destination, h.mapped + offset, bytes);
   return after_read(offset, bytes);
-}
-
-// --- Tripwire --------------------------------------------------------------------------------------
-
-Tripwire::Tripwire(std::shared_ptr<engine::TripwireCore> core) : core_(std::move(core)) {}
-Tripwire::Tripwire(Tripwire&&) noexcept = default;
-Tripwire& Tripwire::operator=(Tripwire&&) noexcept = default;
-Tripwire::~Tripwire() = default;
-
-Result<Tripwire> Tripwire::create(const Aperture& aperture, std::uint64_t offset, std::uint64_t length,
-                                  const TripwireOptions& options) {
-  if (!aperture.core()->context().usable()) return engine::unusable_error();
-  nic::TripwireSpec spec;
-  spec.aperture = aperture.cookie().aperture;
-  spec.offset = offset;
-  spec.length = length;
-  spec.flags = (options.on_write ? shm::kTripOnWrite : 0) | (options.on_read ? shm::kTripOnRead : 0) |
-               (options.persistent ? shm::kTripPersistent : 0);
-  auto index = aperture.core()->nic().add_tripwire(spec);
-  if (!index) return index.error();
-  return Tripwire(std::make_shared<engine::TripwireCore>(aperture.core(), *index));
-}
-
-void Tripwire::arm() { core_->arm(); }
-void Tripwire::disarm() {
-  if (core_->valid()) core_->nic().disarm(core_->index());
-}
-
-void Tripwire::arm_all(std::span<Tripwire* const> tripwires) {
-  std::vector<std::uint32_t> indices;
-  indices.reserve(tripwires.size());
-  // One NIC at a time: tripwires for different peer users lie in different tables.
-  for (std::size_t i = 0; i < tripwires.size();) {
-    nic::Nic& nic = tripwires[i]->core_->nic();
-    indices.clear();
-    for (; i < tripwires.size() && &tripwires[i]->core_->nic() == &nic; ++i) {
-      tripwires[i]->core_->note_armed();
-      if (!tripwires[i]->core_->valid()) continue;
-      nic.image().signals->tripwires[tripwires[i]->core_->index()].sleepers.store(1);
-      indices.push_back(tripwires[i]->core_->index());
-    }
-    nic.arm_all(indices);
-  }
-}
-
-bool Tripwire::test_and_clear() {
-  return core_->valid() && core_->nic().test_and_clear(core_->index());
-}
-std::uint32_t Tripwire::count() const {
-  // PAIR tripwire.fired: sees the data behind each firing counted
-  return core_->nic().image().signals->tripwires[core_->index()].fired.load(std::memory_order_acquire);
-}
-Status Tripwire::wait(std::int64_t timeout_ms) { return core_->wait(deadline_after_ms(timeout_ms)); }
-Status Tripwire::register_with(EventQueue& queue, std::uint64_t tag) {
-  return core_->bind(queue.core(), tag);
-}
-Status Tripwire::watch(const RemoteAperture& peer) { return core_->watch(peer.core()->link()); }
-void Tripwire::fire() {
-  if (core_->valid()) core_->fire();
-}
-std::uint32_t Tripwire::index() const { return core_->index(); }
-std::span<const std::atomic<std::uint64_t>> Tripwire::state_words() const {
-  return {core_->nic().state_words(), shm::kMaxTripwires / 64};
 }
 
 }  // namespace clan

@@ -30,7 +30,8 @@ class ApertureCore {
   bool live() const { return live_.load(std::memory_order_acquire); }
 
  private:
-  ApertureCore(std::shared_ptr<ContextCore> context, nic::Nic* nic, RdmaCookie cookie, std::byte* base)
+  ApertureCore(std::shared_ptr<ContextCore> context, nic::Nic* nic, RdmaCookie cookie,
+               std::byte* base)
       : context_(std::move(context)), nic_(nic), cookie_(cookie), base_(base) {}
   std::shared_ptr<ContextCore> context_;
   nic::Nic* nic_;
@@ -46,7 +47,8 @@ class RemoteApertureCore {
  public:
   static Result<std::shared_ptr<RemoteApertureCore>> import(std::shared_ptr<ContextCore> context,
                                                             std::shared_ptr<nic::Link> link,
-                                                            const RdmaCookie& cookie, bool may_wait);
+                                                            const RdmaCookie& cookie,
+                                                            bool may_wait);
   ~RemoteApertureCore();
 
   const nic::RemoteHandle& handle() const { return handle_; }

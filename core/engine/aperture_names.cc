@@ -64,8 +64,8 @@ class Question final : public OobSink {
 
 }  // namespace
 
-Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& context, NodeId owner, uid_t uid,
-                                       std::uint64_t name, std::uint64_t deadline_ns) {
+Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& context, NodeId owner,
+                                       uid_t uid, std::uint64_t name, std::uint64_t deadline_ns) {
   auto link = context->link_to_node(owner, uid, deadline_ns);
   if (!link) return link.error();
   auto question = std::make_shared<Question>(*link);

@@ -1,7 +1,7 @@
 // Names of apertures: how a peer that knows only a number gets the cookie.
 //
-// Two out-of-band messages, answered by the owner's driver thread: kOobLookUp{name} goes to the node, not to
-// an endpoint of it; kOobFound{err, aperture} goes back to the process that asked.
+// Two out-of-band messages, answered by the owner's driver thread: kOobLookUp{name} goes to the
+// node, not to an endpoint of it; kOobFound{err, aperture} goes back to the process that asked.
 #pragma once
 
 #include <condition_variable>
@@ -28,8 +28,8 @@ struct FoundRecord {
 static_assert(sizeof(FoundRecord) <= kOobPayload);
 
 /// Asks `owner`, and waits for its answer.
-Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& context, NodeId owner, uid_t uid,
-                                       std::uint64_t name, std::uint64_t deadline_ns);
+Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& context, NodeId owner,
+                                       uid_t uid, std::uint64_t name, std::uint64_t deadline_ns);
 
 /// Driver thread: answers a kOobLookUp.
 void answer_look_up(ContextCore& context, nic::Link& link, const OobMessage& message);

@@ -63,7 +63,9 @@ class Cursor {
   }
 
  private:
-  std::size_t step(std::size_t n) const { return at_ == end_ ? n : std::min(n, at_->iov_len - done_); }
+  std::size_t step(std::size_t n) const {
+    return at_ == end_ ? n : std::min(n, at_->iov_len - done_);
+  }
   void advance(std::size_t k) {
     done_ += k;
     while (at_ != end_ && done_ == at_->iov_len) {

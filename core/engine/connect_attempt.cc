@@ -14,7 +14,8 @@ namespace clan::engine {
 // Ends the attempt when its time is up.
 class ConnectAttempt::Timer final : public Pollable {
  public:
-  Timer(std::shared_ptr<ConnectAttempt> attempt, Fd fd) : attempt_(std::move(attempt)), fd_(std::move(fd)) {}
+  Timer(std::shared_ptr<ConnectAttempt> attempt, Fd fd)
+      : attempt_(std::move(attempt)), fd_(std::move(fd)) {}
   int fd() const { return fd_.get(); }
   void on_ready(std::uint32_t) override {
     // The event may be of a descriptor that had this number before.
@@ -29,13 +30,14 @@ class ConnectAttempt::Timer final : public Pollable {
 };
 
 Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
-    std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid, ConnectionKind kind,
-    const Address& from, std::span<const std::span<const std::byte>> greetings, std::uint64_t deadline_ns,
-    std::weak_ptr<AnswerSink> owner) {
+    std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
+    ConnectionKind kind, const Address& from, std::span<const std::span<const std::byte>> greetings,
+    std::uint64_t deadline_ns, std::weak_ptr<AnswerSink> owner) {
   if (!context->usable()) return unusable_error();
   std::shared_ptr<ConnectAttempt> attempt(
       new ConnectAttempt(context, service, uid, kind, from, std::move(owner)));
-  for (std::span<const std::byte> g : greetings) attempt->greetings_.emplace_back(g.begin(), g.end());
+  for (std::span<const std::byte> g : greetings)
+    attempt->greetings_.emplace_back(g.begin(), g.end());
   std::lock_guard lock(attempt->mutex_);
   if (auto s = attempt->start_timer(std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs)); !s) {
     return s.error();
@@ -146,8 +148,8 @@ void ConnectAttempt::on_ready(std::uint32_t) {
       accepted = link ? ask(std::move(*link), endpoint) : Status(link.error());
     }
     if (!accepted) {
-      CLAN_INFO("no link to service \"%s\" of user %u: %s", service_.c_str(), static_cast<unsigned>(uid_),
-                accepted.error().message().c_str());
+      CLAN_INFO("no link to service \"%s\" of user %u: %s", service_.c_str(),
+                static_cast<unsigned>(uid_), accepted.error().message().c_str());
       end(accepted.error().err);
     }
     if (!ended_) return;

@@ -3,8 +3,8 @@
 //   dialling ──accept──> asking ──kAccept──> open
 //       └────────────────┴── refused, dead, too late, cancelled ──> failed
 //
-// Dialling is skipped where there is a link with the service's process already. The driver thread takes it
-// from step to step; its owner is told when it has ended, and looks.
+// Dialling is skipped where there is a link with the service's process already. The driver thread
+// takes it from step to step; its owner is told when it has ended, and looks.
 //
 // Thread-safety: everything from any thread.
 #pragma once
@@ -24,15 +24,14 @@ class ConnectAttempt final : public Pollable,
                              public AnswerSink,
                              public std::enable_shared_from_this<ConnectAttempt> {
  public:
-  /// `greetings` are the first records of the connection, of the type kMessage. `owner` hears of the end,
-  /// unless it was there before begin() returned. ECONNREFUSED: nobody offers the service; EAGAIN: more ask
-  /// than the peer has room for.
-  static Result<std::shared_ptr<ConnectAttempt>> begin(std::shared_ptr<ContextCore> context,
-                                                       const std::string& service, uid_t uid,
-                                                       ConnectionKind kind, const Address& from,
-                                                       std::span<const std::span<const std::byte>> greetings,
-                                                       std::uint64_t deadline_ns,
-                                                       std::weak_ptr<AnswerSink> owner);
+  /// `greetings` are the first records of the connection, of the type kMessage. `owner` hears of
+  /// the end, unless it was there before begin() returned. ECONNREFUSED: nobody offers the service;
+  /// EAGAIN: more ask than the peer has room for.
+  static Result<std::shared_ptr<ConnectAttempt>> begin(
+      std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
+      ConnectionKind kind, const Address& from,
+      std::span<const std::span<const std::byte>> greetings, std::uint64_t deadline_ns,
+      std::weak_ptr<AnswerSink> owner);
 
   /// EAGAIN: it has not ended.
   Result<std::shared_ptr<Connection>> result();
@@ -51,8 +50,8 @@ class ConnectAttempt final : public Pollable,
 
  private:
   class Timer;
-  ConnectAttempt(std::shared_ptr<ContextCore> context, std::string service, uid_t uid, ConnectionKind kind,
-                 const Address& from, std::weak_ptr<AnswerSink> owner)
+  ConnectAttempt(std::shared_ptr<ContextCore> context, std::string service, uid_t uid,
+                 ConnectionKind kind, const Address& from, std::weak_ptr<AnswerSink> owner)
       : context_(std::move(context)),
         service_(std::move(service)),
         uid_(uid),

@@ -10,7 +10,7 @@ Connection::Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic
       read_waiter_(context_->options().wait),
       write_waiter_(context_->options().wait) {}
 
-// --- producer --------------------------------------------------------------------------------------
+// --- producer ------------------------------------------------------------------------------------
 
 std::uint64_t Connection::load_credit() {
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data());
@@ -19,12 +19,14 @@ std::uint64_t Connection::load_credit() {
 }
 
 std::byte* Connection::reserve(std::uint64_t payload) {
-  const int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot_);
+  const int rc = shm::ring_reserve(
+      out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot_);
   if (rc <= 0) [[unlikely]] {
     no_room(rc);
     return nullptr;
   }
-  return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_) : staging_.data();
+  return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
+                  : staging_.data();
 }
 
 void Connection::no_room(int rc) {
@@ -35,12 +37,14 @@ void Connection::no_room(int rc) {
 bool Connection::writable(std::uint64_t payload) {
   shm::RingProducer probe = producer_;
   shm::RingSlot slot;
-  int rc = shm::ring_reserve(out_geometry_, probe, payload, [this] { return load_credit(); }, &slot);
+  int rc = shm::ring_reserve(
+      out_geometry_, probe, payload, [this] { return load_credit(); }, &slot);
   return rc != 0;  // a broken ring is "writable": the attempt finds out
 }
 
 void Connection::put_ordered(std::uint64_t offset, std::uint64_t word) {
-  (void)link_->put(remote_, offset, std::as_bytes(std::span(&word, 1)), nic::PutOrder::kAfterEarlier);
+  (void)link_->put(remote_, offset, std::as_bytes(std::span(&word, 1)),
+                   nic::PutOrder::kAfterEarlier);
 }
 
 void Connection::notify_armed(std::uint64_t offset, std::uint64_t length) {
@@ -58,12 +62,20 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
   const std::uint64_t at = kRegionRing + out_geometry_.index(slot_.position) * kCacheLine;
   // The same stores as packets: the payload in any order, then terminator, head and skip in order.
   link_->begin_batch();
+  const std::uint64_t end = out_geometry_.index(slot_.position + slot_.lines);
+  bool ended = false;
   if (payload > 0) {
-    (void)link_->put(remote_, at + shm::kRingHeadBytes, std::span(staging_).first(payload),
-                     nic::PutOrder::kAny);
+    // The terminator, a word of zeros, is behind the record's last line unless the ring ends there.
+    // It goes as part of the payload then, as nobody reads that line before the head says that
+    // there is something in front of it.
+    ended = end != 0;
+    const std::uint64_t whole = slot_.lines * kCacheLine;
+    if (ended) std::fill(staging_.begin() + payload, staging_.begin() + whole, std::byte{0});
+    (void)link_->put(remote_, at + shm::kRingHeadBytes,
+                     std::span(staging_).first(ended ? whole : payload), nic::PutOrder::kAny);
   }
-  shm::ring_publish_by(out_geometry_, slot_, head, [this](std::uint64_t index, std::uint64_t word) {
-    put_ordered(kRegionRing + index * kCacheLine, word);
+  shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
+    if (!ended || index != end) put_ordered(kRegionRing + index * kCacheLine, word);
   });
   link_->end_batch();
   shm::ring_advance(out_geometry_, producer_, slot_);
@@ -85,7 +97,7 @@ Status Connection::finish(std::uint64_t deadline_ns) {
   return {};
 }
 
-// --- consumer --------------------------------------------------------------------------------------
+// --- consumer ------------------------------------------------------------------------------------
 
 int Connection::nothing_there() {
   if (!mapped()) link_->progress();
@@ -127,8 +139,9 @@ void Connection::nudge() {
 }
 
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
-  return wait_for(read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
-                  "nothing arrived in time");
+  return wait_for(
+      read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
+      "nothing arrived in time");
 }
 
 }  // namespace clan::engine

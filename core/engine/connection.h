@@ -1,5 +1,5 @@
-// Connection: two rings between two endpoints, and everything both streams and message endpoints need:
-// set-up and tear-down by out-of-band messages, records, credit, waiting, death of the peer.
+// Connection: two rings between two endpoints, and everything both streams and message endpoints
+// need: set-up and tear-down by out-of-band messages, records, credit, waiting, death of the peer.
 //
 // Each side owns one region of memory, exported to the other side as one aperture:
 //
@@ -8,16 +8,16 @@
 //     offset 128   ring lines, written by the peer: what it sends us
 //
 // and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. So a
-// connection is apertures, tripwires and out-of-band messages, nothing else; over a link that does not map
-// memory the same stores travel as packets.
+// connection is apertures, tripwires and out-of-band messages, nothing else; over a link that does
+// not map memory the same stores travel as packets.
 //
 // Life:   connecting ──accept──> open ──close / reset──> closed
-//   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its own}
-//   or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region is reused
-//   only when both sides have closed or the peer is dead (ClosedConnection).
+//   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its
+//   own} or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region
+//   is reused only when both sides have closed or the peer is dead (ClosedConnection).
 //
-// Files: connection_setup.cc is the set-up, connection_close.cc the tear-down, connection_events.cc what
-// event queues hear; connection.cc and connection_inline.h send, receive and wait.
+// Files: connection_setup.cc is the set-up, connection_close.cc the tear-down, connection_events.cc
+// what event queues hear; connection.cc and connection_inline.h send, receive and wait.
 //
 // Threads: one producer and one consumer at a time, each any thread; the driver thread delivers
 // out-of-band messages. The flags they share are atomics.
@@ -56,15 +56,16 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// Client: offers a region to `remote_endpoint` behind `link` and waits for its answer.
   static Result<std::shared_ptr<Connection>> connect(std::shared_ptr<ContextCore> context,
                                                      std::shared_ptr<nic::Link> link,
-                                                     std::uint32_t remote_endpoint, ConnectionKind kind,
-                                                     Address from, std::uint64_t deadline_ns);
+                                                     std::uint32_t remote_endpoint,
+                                                     ConnectionKind kind, Address from,
+                                                     std::uint64_t deadline_ns);
   /// The first half of connect(): asks, and does not wait.
   static Result<std::shared_ptr<Connection>> ask(std::shared_ptr<ContextCore> context,
                                                  std::shared_ptr<nic::Link> link,
                                                  std::uint32_t remote_endpoint, ConnectionKind kind,
                                                  Address from);
-  /// The second: the connection is open, or why not, and then it is closed. EAGAIN: no answer yet, `asker`
-  /// will hear of it.
+  /// The second: the connection is open, or why not, and then it is closed. EAGAIN: no answer yet,
+  /// `asker` will hear of it.
   Status answer(std::weak_ptr<AnswerSink> asker);
   /// The same by the name of a service, whose endpoint may have changed since it was last asked.
   static Result<std::shared_ptr<Connection>> connect_service(std::shared_ptr<ContextCore> context,
@@ -81,17 +82,15 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
 
   ~Connection() override;
 
-  // --- producer -----------------------------------------------------------------------------------
+  // --- producer ----------------------------------------------------------------------------------
   /// The largest payload one record can carry.
   std::uint64_t max_payload() const { return out_geometry_.max_payload(); }
-  /// Of the peer's ring, as far as it holds records.
-  std::uint64_t ring_bytes() const { return out_geometry_.lines * kCacheLine; }
-  /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address, then
-  /// calls commit() with at most that length.
+  /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address,
+  /// then calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
   void commit(std::uint64_t payload, RecordType type);
-  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and the record fits
-  /// max_payload().
+  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and the
+  /// record fits max_payload().
   bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type);
   /// True when a record of `payload` bytes fits now.
   bool writable(std::uint64_t payload);
@@ -99,14 +98,17 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// Sends kFin once. Waits for room at most until the deadline.
   Status finish(std::uint64_t deadline_ns);
   bool finished() const { return fin_sent_; }
-  /// Where the next record goes, and how far the peer was when we last looked: positions in the ring.
+  /// Where the next record goes, and how far the peer was when we last looked: positions in the
+  /// ring.
   std::uint64_t produced() const { return producer_.tail; }
   std::uint64_t known_consumed() const { return producer_.consumed; }
   /// A hint: commit() would have somebody to wake. Precondition: mapped().
-  bool peer_sleeps() const { return remote_.armed->load(std::memory_order_relaxed) != 0; }  // relaxed: a hint
+  // relaxed: a hint
+  bool peer_sleeps() const { return remote_.armed->load(std::memory_order_relaxed) != 0; }
 
-  // --- consumer -----------------------------------------------------------------------------------
-  /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now reset).
+  // --- consumer ----------------------------------------------------------------------------------
+  /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now
+  /// reset).
   int peek(shm::RingRecord* record) {
     int rc = shm::ring_peek(in_geometry_, consumer_, in_ring_, record);
     if (rc > 0) {
@@ -128,7 +130,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
   void publish_credit();
 
-  // --- both ---------------------------------------------------------------------------------------
+  // --- both --------------------------------------------------------------------------------------
   /// The peer has closed, died or misbehaved: no record will follow those in the ring.
   // PAIR connection.peer_gone: sees what the peer wrote before it went
   bool peer_gone() const { return peer_gone_.load(std::memory_order_acquire); }
@@ -142,11 +144,12 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// The peer wrote something impossible: count, log, end.
   void reset_hostile(const char* what);
 
-  /// Posts `event` of `queue` when something can be read, when there is room again after reserve() failed,
-  /// and when the peer goes. One queue at a time.
+  /// Posts `event` of `queue` when something can be read, when there is room again after reserve()
+  /// failed, and when the peer goes. One queue at a time.
   Status bind(std::shared_ptr<EventQueueCore> queue, EventKind kind, std::uint64_t tag);
   void unbind();
-  /// Posts a given event instead of one of its own (message endpoints: one event for all their peers).
+  /// Posts a given event instead of one of its own (message endpoints: one event for all their
+  /// peers).
   Status bind_shared(std::shared_ptr<EventQueueCore> queue, std::uint32_t event);
 
   /// One more persistent tripwire over the whole region, disarmed.
@@ -166,18 +169,14 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   std::atomic<std::uint64_t>& own_offer_word(int i) {
     return reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data() + kRegionOffers)[i];
   }
-  /// The peer's word 0, for what it has lent (lent.h). Precondition: the peer's memory is mapped.
-  std::atomic<std::uint64_t>& lent_word() const {
-    return *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped + kRegionOffers);
-  }
   /// Sets a bit in the peer's offer line. Precondition: the peer's memory is mapped.
   void answer_offer(int word, std::uint32_t bit);
   bool mapped() const { return remote_.mapped != nullptr; }
   /// Wakes whoever sleeps there until we write, as if we had. Precondition: mapped().
   void nudge();
   nic::Nic& nic() { return nic_; }
-  /// Sleeps until the peer writes our control or offer line, unless `ready()`. The peer has been given work that
-  /// keeps it awake until `works_until_ns`, about.
+  /// Sleeps until the peer writes our control or offer line, unless `ready()`. The peer has been
+  /// given work that keeps it awake until `works_until_ns`, about.
   template <typename Ready>
   Status wait_control(Ready&& ready, std::uint64_t deadline_ns, std::uint64_t works_until_ns = 0);
   /// Number of the tripwire that posts our event; arm it, then look for records once more.

@@ -34,7 +34,8 @@ void Connection::peer_left(int reason, bool done) {
   }
   if (news && !closed_.load(std::memory_order_relaxed)) {
     if (reason == ECONNRESET) {
-      CLAN_INFO("process %d died or gave up a connection with us", static_cast<int>(link_->remote_pid()));
+      CLAN_INFO("process %d died or gave up a connection with us",
+                static_cast<int>(link_->remote_pid()));
     } else if (reason == 0) {
       CLAN_DEBUG("process %d closed a connection with us", static_cast<int>(link_->remote_pid()));
     }
@@ -48,7 +49,8 @@ void Connection::wake_local() {
   for (std::uint32_t t : {ring_tripwire_, credit_tripwire_}) {
     if (t == shm::kNoTripwire) continue;
     auto& signal = nic_.image().signals->tripwires[t];
-    signal.fired.fetch_add(1, std::memory_order_seq_cst);  // PAIR tripwire.fired: as a peer that has written
+    // PAIR tripwire.fired: as a peer that has written
+    signal.fired.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(signal.fired);
     link_->wake_sleepers();
   }
@@ -88,7 +90,7 @@ void Connection::close() {
   if (answered) {
     const int reason = reset_reason();
     tell_end(*link_, kOobClose, remote_endpoint_, endpoint_,
-         reason == EPROTO || reason == ECONNABORTED ? ECONNRESET : 0);
+             reason == EPROTO || reason == ECONNABORTED ? ECONNRESET : 0);
   }
   if (remote_imported_) link_->release(remote_);
   if (done || !link_->alive()) remains->release();

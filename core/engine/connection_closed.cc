@@ -4,7 +4,8 @@
 
 namespace clan::engine {
 
-void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32_t from, int reason) {
+void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32_t from,
+              int reason) {
   OobMessage message;
   message.to = to;
   message.from = from;
@@ -24,7 +25,8 @@ void ClosedConnection::release() {
 void ClosedConnection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
   if (link != link_) return;
   if (message.type == kOobAccept) {
-    tell_end(*link, kOobClose, message.from, endpoint_, 0);  // too late: nobody waits for it any more
+    // too late: nobody waits for it any more
+    tell_end(*link, kOobClose, message.from, endpoint_, 0);
   } else if (message.type == kOobClose || message.type == kOobRefuse) {
     release();
   }

@@ -10,8 +10,8 @@
 
 namespace clan::engine {
 
-/// What is left of a connection that we have closed: its region, which the peer may write to until it
-/// closes as well or dies, and the endpoint by which we hear of that. Kept by the context.
+/// What is left of a connection that we have closed: its region, which the peer may write to until
+/// it closes as well or dies, and the endpoint by which we hear of that. Kept by the context.
 class ClosedConnection final : public OobSink {
  public:
   ClosedConnection(ContextCore& context, std::shared_ptr<nic::Link> link, nic::Nic& nic,
@@ -40,8 +40,9 @@ class ClosedConnection final : public OobSink {
   std::atomic<bool> released_{false};
 };
 
-/// Tells the peer's endpoint `to` that we have closed or given up (kOobClose, kOobReset), and why: an errno,
-/// or 0.
-void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32_t from, int reason);
+/// Tells the peer's endpoint `to` that we have closed or given up (kOobClose, kOobReset), and why:
+/// an errno, or 0.
+void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32_t from,
+              int reason);
 
 }  // namespace clan::engine

@@ -1,5 +1,5 @@
-// The parts of Connection that are inlined where records are sent and where threads wait. Included by
-// connection.h.
+// The parts of Connection that are inlined where records are sent and where threads wait. Included
+// by connection.h.
 #pragma once
 
 #include "base/futex.h"
@@ -11,8 +11,9 @@
 
 namespace clan::engine {
 
-constexpr std::uint64_t kPrefetchLines = 8;   ///< measured: 16 is no better, 48 does harm
-constexpr std::uint64_t kMostPrefetched = 4;  ///< lines; larger records keep the memory busy by themselves
+constexpr std::uint64_t kPrefetchLines = 8;  ///< measured: 16 is no better, 48 does harm
+/// lines; larger records keep the memory busy by themselves
+constexpr std::uint64_t kMostPrefetched = 4;
 
 // Asks for a cache line in order to write it; returns at once.
 inline void prefetch_for_write(const void* line) {
@@ -33,7 +34,8 @@ inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
     if (nic::armed_chunks_after_store<shm::AsymmetricFence>(*remote_.armed) == 0) return;
   } else {
     shm::AsymmetricFence::full();
-    if (remote_.armed->load(std::memory_order_relaxed) == 0) return;  // relaxed: after the full fence
+    // relaxed: after the full fence
+    if (remote_.armed->load(std::memory_order_relaxed) == 0) return;
   }
   notify_armed(offset, length);
 }
@@ -44,10 +46,11 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
   shm::ring_publish(out_geometry_, ring, slot, head);
   shm::ring_advance(out_geometry_, producer_, slot);
   notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
-  // A busy producer of small records meets one line after the other in the consumer's cache. Ask for
-  // those of a later record now; never for lines that have not been read yet.
+  // A busy producer of small records meets one line after the other in the consumer's cache. Ask
+  // for those of a later record now; never for lines that have not been read yet.
   const std::uint64_t ahead = producer_.tail + kPrefetchLines;
-  if (slot.lines <= kMostPrefetched && ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
+  if (slot.lines <= kMostPrefetched &&
+      ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
     for (std::uint64_t i = 0; i < slot.lines; ++i) {
       prefetch_for_write(ring + out_geometry_.index(ahead + i) * kCacheLine);
     }
@@ -59,7 +62,8 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
                                                       RecordType type) {
   const std::uint64_t payload = first.size() + second.size();
   shm::RingSlot slot;
-  const int rc = shm::ring_reserve(out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
+  const int rc = shm::ring_reserve(
+      out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
   if (rc <= 0) [[unlikely]] {
     no_room(rc);
     return false;
@@ -74,7 +78,8 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
 
 /// Arms a tripwire, looks once more and sleeps until it fires. Answers whether it slept.
 template <typename Ready>
-bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status) {
+bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready,
+                          Status* status) {
   auto& signal = nic_.image().signals->tripwires[tripwire];
   // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
   const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
@@ -98,8 +103,9 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
 }
 
 template <typename Ready>
-Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
-                            const char* late, std::uint64_t works_until_ns) {
+Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready,
+                            std::uint64_t deadline_ns, const char* late,
+                            std::uint64_t works_until_ns) {
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (ready()) return {};
@@ -119,9 +125,10 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
 }
 
 template <typename Ready>
-Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns, std::uint64_t works_until_ns) {
-  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns, "the peer did not make room in time",
-                  works_until_ns);
+Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns,
+                                std::uint64_t works_until_ns) {
+  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns,
+                  "the peer did not make room in time", works_until_ns);
 }
 
 }  // namespace clan::engine

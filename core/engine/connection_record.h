@@ -1,5 +1,5 @@
-// What the two ends of a connection tell each other: out-of-band messages of set-up and tear-down, and the
-// types of records.
+// What the two ends of a connection tell each other: out-of-band messages of set-up and tear-down,
+// and the types of records.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,7 @@ namespace clan::engine {
 /// What a record carries. Types from 16 are the message endpoint's.
 enum class RecordType : std::uint8_t {
   kData = 1,
-  kFin = 2,   ///< the producer has half-closed: no more records
-  kLent = 3,  ///< bytes of a stream lie in the sender's memory (payload: LentRecord)
+  kFin = 2,  ///< the producer has half-closed: no more records
   kMessage = 16,
   kFragment = 17,
   kLastFragment = 18,
@@ -28,7 +27,8 @@ enum class ConnectionKind : std::uint32_t { kStream = 1, kMessages = 2 };
 constexpr std::uint32_t kOobConnect = kOobInternal | 1;
 constexpr std::uint32_t kOobAccept = kOobInternal | 2;
 constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
-constexpr std::uint32_t kOobClose = kOobInternal | 4;  ///< the sender touches the connection no more
+/// the sender touches the connection no more
+constexpr std::uint32_t kOobClose = kOobInternal | 4;
 constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
 // kOobLookUp and kOobFound are 6 and 7: context_core.h.
 
@@ -37,8 +37,9 @@ struct ConnectRecord {
   RdmaCookie region;
   std::uint32_t ring_lines = 0;
   ConnectionKind kind = ConnectionKind::kStream;
-  Address from;                ///< kMessages: the connecting endpoint itself
-  std::uint32_t can_copy = 0;  ///< 1: the sender of this record can read the other's memory directly
+  Address from;  ///< kMessages: the connecting endpoint itself
+  /// 1: the sender of this record can read the other's memory directly
+  std::uint32_t can_copy = 0;
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(ConnectRecord) <= kOobPayload);

@@ -13,18 +13,19 @@ namespace {
 Error refusal(int err) {
   switch (err) {
     case ECONNREFUSED:
-      return {err, "the peer refused the connection: its listener is gone, or its backlog full (try again)"};
-    case ECONNRESET:
-      return {err, "the peer went away while it was asked to connect"};
+      return {
+          err,
+          "the peer refused the connection: its listener is gone, or its backlog full (try again)"};
+    case ECONNRESET: return {err, "the peer went away while it was asked to connect"};
     case EPROTOTYPE:
-      return {err, "a stream and a message endpoint do not connect: use what the service is made of"};
+      return {err,
+              "a stream and a message endpoint do not connect: use what the service is made of"};
     case EACCES:
       return {err, "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
     case EMFILE:
     case ENOBUFS:
       return {err, "the peer has too many open files: raise its limit (ulimit -n) and try again"};
-    default:
-      return {err, "the peer refused the connection"};
+    default: return {err, "the peer refused the connection"};
   }
 }
 
@@ -42,12 +43,12 @@ Status Connection::prepare() {
       {region_.data(), kRegionRing + ring_bytes, Rights::kReadWrite, region_.block});
   if (!cookie) return cookie.error();
   region_cookie_ = *cookie;
-  auto ring = nic_.add_tripwire({cookie->aperture, kRegionRing, ring_bytes, shm::kTripOnWrite,
-                                 shm::kMaxEventQueues, 0});
+  auto ring = nic_.add_tripwire(
+      {cookie->aperture, kRegionRing, ring_bytes, shm::kTripOnWrite, shm::kMaxEventQueues, 0});
   if (!ring) return ring.error();
   ring_tripwire_ = *ring;
-  auto credit = nic_.add_tripwire({cookie->aperture, 0, kRegionRing, shm::kTripOnWrite,
-                                   shm::kMaxEventQueues, 0});
+  auto credit = nic_.add_tripwire(
+      {cookie->aperture, 0, kRegionRing, shm::kTripOnWrite, shm::kMaxEventQueues, 0});
   if (!credit) return credit.error();
   credit_tripwire_ = *credit;
   auto endpoint = context_->add_endpoint(weak_from_this());
@@ -73,21 +74,22 @@ Status Connection::open_remote(const ConnectRecord& record) {
   }
   auto handle = link_->import(record.region, false);
   if (!handle && handle.error().err == EAGAIN) {  // it was sent before; we could not take it
-    return Error{ENOBUFS, "the peer's memory is not mapped here: too many open files, or no address space"};
+    return Error{ENOBUFS,
+                 "the peer's memory is not mapped here: too many open files, or no address space"};
   }
   if (!handle) return handle.error();
   remote_ = *handle;
   remote_imported_ = true;
   out_geometry_.lines = record.ring_lines;
   peer_can_copy_ = record.can_copy == 1;
-  if (remote_.mapped == nullptr) staging_.resize(out_geometry_.max_payload() + kCacheLine);
+  if (remote_.mapped == nullptr) staging_.resize(out_geometry_.max_payload() + 2 * kCacheLine);
   return {};
 }
 
 Result<std::shared_ptr<Connection>> Connection::ask(std::shared_ptr<ContextCore> context,
                                                     std::shared_ptr<nic::Link> link,
-                                                    std::uint32_t remote_endpoint, ConnectionKind kind,
-                                                    Address from) {
+                                                    std::uint32_t remote_endpoint,
+                                                    ConnectionKind kind, Address from) {
   nic::Nic* nic = context->lane(link->remote_uid());
   if (nic == nullptr) return Error{EACCES, "policy forbids this user id"};
   std::shared_ptr<Connection> c(new Connection(context, link, *nic));
@@ -129,8 +131,9 @@ Status Connection::answer(std::weak_ptr<AnswerSink> asker) {
 
 Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextCore> context,
                                                         std::shared_ptr<nic::Link> link,
-                                                        std::uint32_t remote_endpoint, ConnectionKind kind,
-                                                        Address from, std::uint64_t deadline_ns) {
+                                                        std::uint32_t remote_endpoint,
+                                                        ConnectionKind kind, Address from,
+                                                        std::uint64_t deadline_ns) {
   auto asked = ask(context, std::move(link), remote_endpoint, kind, from);
   if (!asked) return asked;
   const std::shared_ptr<Connection>& c = *asked;
@@ -150,17 +153,16 @@ Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextC
   return asked;
 }
 
-Result<std::shared_ptr<Connection>> Connection::connect_service(std::shared_ptr<ContextCore> context,
-                                                                const std::string& service, uid_t uid,
-                                                                ConnectionKind kind, Address from,
-                                                                std::uint64_t deadline_ns,
-                                                                Address* found) {
+Result<std::shared_ptr<Connection>> Connection::connect_service(
+    std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
+    ConnectionKind kind, Address from, std::uint64_t deadline_ns, Address* found) {
   for (bool again = false;; again = true) {
     bool remembered = false;
     std::uint32_t endpoint = 0;
     auto link = context->link_to_service(service, uid, deadline_ns, &endpoint, &remembered);
     if (!link) return link.error();
-    if (found != nullptr) *found = {(*link)->remote_node(), endpoint, static_cast<std::uint32_t>(uid)};
+    if (found != nullptr)
+      *found = {(*link)->remote_node(), endpoint, static_cast<std::uint32_t>(uid)};
     auto c = connect(context, *link, endpoint, kind, from, deadline_ns);
     if (c.ok() || again || !remembered) return c;
     // A name that we asked for long ago: its owner may have died, or offer another endpoint now.
@@ -175,7 +177,8 @@ Result<std::shared_ptr<Connection>> Connection::accept(std::shared_ptr<ContextCo
                                                        ConnectionKind kind) {
   ConnectRecord record;
   if (!get_payload(message, &record)) return Error{EPROTO, "malformed connection request"};
-  if (record.kind != kind) return Error{EPROTOTYPE, "a stream and a message endpoint do not connect"};
+  if (record.kind != kind)
+    return Error{EPROTOTYPE, "a stream and a message endpoint do not connect"};
   nic::Nic* nic = context->lane(link->remote_uid());
   if (nic == nullptr) return Error{EACCES, "policy forbids this user id"};
   std::shared_ptr<Connection> c(new Connection(context, link, *nic));

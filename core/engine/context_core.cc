@@ -15,7 +15,7 @@
 
 namespace clan::engine {
 
-// --- life ------------------------------------------------------------------------------------------
+// --- life ----------------------------------------------------------------------------------------
 
 ContextCore::ContextCore(const ContextOptions& options)
     : options_(options), node_{random_u64()}, uid_(::geteuid()) {}
@@ -96,7 +96,7 @@ void ContextCore::abandon_after_fork() {
   // A sleeping connection of the parent is not ours to wake; ours answer "unusable".
 }
 
-// --- lanes -----------------------------------------------------------------------------------------
+// --- lanes ---------------------------------------------------------------------------------------
 
 bool ContextCore::allowed(uid_t uid) const {
   return uid == uid_ || std::find(options_.allow_uids.begin(), options_.allow_uids.end(), uid) !=
@@ -136,8 +136,8 @@ ContextCounters ContextCore::snapshot() {
   c.sleeps = get(counters_.sleeps);
   c.wakeups = get(counters_.wakeups);
   std::lock_guard lock(mutex_);
-  c.links = static_cast<std::uint64_t>(
-      std::count_if(links_.begin(), links_.end(), [](const auto& l) { return l->alive() && l->settled(); }));
+  c.links = static_cast<std::uint64_t>(std::count_if(
+      links_.begin(), links_.end(), [](const auto& l) { return l->alive() && l->settled(); }));
   for (const auto& [uid, nic] : lanes_) {
     c.apertures += nic->live_apertures();
     c.tripwires += nic->live_tripwires();
@@ -145,7 +145,7 @@ ContextCounters ContextCore::snapshot() {
   return c;
 }
 
-// --- what arrives ----------------------------------------------------------------------------------
+// --- what arrives --------------------------------------------------------------------------------
 
 void ContextCore::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
   if (message.type == kOobLookUp) {
@@ -161,9 +161,11 @@ void ContextCore::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessag
   }
 }
 
-void ContextCore::on_misbehaviour(const std::shared_ptr<nic::Link>&) { count(counters_.hostile_peers); }
+void ContextCore::on_misbehaviour(const std::shared_ptr<nic::Link>&) {
+  count(counters_.hostile_peers);
+}
 
-// --- RDMA ------------------------------------------------------------------------------------------
+// --- RDMA ----------------------------------------------------------------------------------------
 
 Result<RdmaDriver*> ContextCore::rdma() {
   if (!usable()) return unusable_error();
@@ -185,7 +187,7 @@ void ContextCore::on_transfer_done(std::uint64_t token, int err, std::uint64_t b
   if (driver != nullptr) driver->complete(token, err, bytes);
 }
 
-// --- event queues ----------------------------------------------------------------------------------
+// --- event queues --------------------------------------------------------------------------------
 
 Result<std::uint32_t> ContextCore::add_queue(EventQueueCore* queue) {
   if (!usable()) return unusable_error();

@@ -1,4 +1,5 @@
-// ContextCore: what a Context is inside. Lanes (one NIC per peer user id), links, endpoints, services.
+// ContextCore: what a Context is inside. Lanes (one NIC per peer user id), links, endpoints,
+// services.
 //
 // Thread-safety: everything from any thread unless a comment says "driver thread". The mutex guards
 // tables of the set-up path; data never pass here.
@@ -69,12 +70,15 @@ class ContextCore final : public nic::LinkSink,
   // Links.
   /// The link to whoever offers `service` (owned by `uid`), dialled if need be.
   Result<std::shared_ptr<nic::Link>> link_to_service(const std::string& service, uid_t uid,
-                                                     std::uint64_t deadline_ns, std::uint32_t* endpoint,
+                                                     std::uint64_t deadline_ns,
+                                                     std::uint32_t* endpoint,
                                                      bool* remembered = nullptr);
-  /// The link to whoever offers `service`, and the endpoint behind it, if we have asked before. Null: no.
-  std::shared_ptr<nic::Link> known_link(const std::string& service, uid_t uid, std::uint32_t* endpoint);
-  /// The steps of dialling for a caller that does not wait (link::begin_dial, link::finish_dial): asks for a service;
-  /// makes the link when its process has answered; gives it up.
+  /// The link to whoever offers `service`, and the endpoint behind it, if we have asked before.
+  /// Null: no.
+  std::shared_ptr<nic::Link> known_link(const std::string& service, uid_t uid,
+                                        std::uint32_t* endpoint);
+  /// The steps of dialling for a caller that does not wait (link::begin_dial, link::finish_dial):
+  /// asks for a service; makes the link when its process has answered; gives it up.
   Result<link::ShmPeer> begin_dial(const std::string& service, uid_t uid);
   Result<std::shared_ptr<nic::Link>> dialled(link::ShmPeer peer, const std::string& service,
                                              std::uint32_t endpoint);
@@ -82,7 +86,8 @@ class ContextCore final : public nic::LinkSink,
   /// That endpoint is gone: the next link_to_service() asks the name again. True when it was known.
   bool forget_service(const nic::Link& link, std::uint32_t endpoint);
   /// The link to a node, dialled if need be.
-  Result<std::shared_ptr<nic::Link>> link_to_node(NodeId node, uid_t uid, std::uint64_t deadline_ns);
+  Result<std::shared_ptr<nic::Link>> link_to_node(NodeId node, uid_t uid,
+                                                  std::uint64_t deadline_ns);
   /// For revocation: is the peer behind this activity slot of a lane still there?
   bool peer_alive(const nic::Nic& nic, std::uint32_t slot);
   /// Takes an aperture of this process away from its peers, waiting for copies under way.
@@ -98,10 +103,12 @@ class ContextCore final : public nic::LinkSink,
     fetch();
     return wants_help() && help_slowly();
   }
-  /// Fetches packets of other hosts, where there are any: a thread that waits calls it between its looks.
+  /// Fetches packets of other hosts, where there are any: a thread that waits calls it between its
+  /// looks.
   void fetch() {
     // relaxed: a hint
-    if (packet_links_.load(std::memory_order_relaxed)) [[unlikely]] fetch_slowly();
+    if (packet_links_.load(std::memory_order_relaxed)) [[unlikely]]
+      fetch_slowly();
   }
   /// Around a sleep of a thread that has called fetch().
   void before_sleep();
@@ -148,8 +155,8 @@ class ContextCore final : public nic::LinkSink,
   Result<std::uint32_t> add_queue(EventQueueCore* queue);
   QueueTable& queues() { return queues_; }
   std::vector<nic::NicImage> lane_images();
-  /// The descriptor that wakes sleepers of queue number `queue`: made when first asked for, the same for
-  /// every queue that ever has this number, because peers keep it.
+  /// The descriptor that wakes sleepers of queue number `queue`: made when first asked for, the
+  /// same for every queue that ever has this number, because peers keep it.
   Result<int> queue_fd(std::uint32_t queue);
 
   // nic::LinkSink
@@ -179,9 +186,10 @@ class ContextCore final : public nic::LinkSink,
   bool help_slowly();
   void fetch_slowly();
   Result<std::shared_ptr<nic::Link>> link_to_host(const std::string& service, uid_t uid,
-                                                  std::uint64_t deadline_ns, std::uint32_t* endpoint);
-  Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner, std::uint64_t deadline_ns,
-                                          std::uint32_t* endpoint);
+                                                  std::uint64_t deadline_ns,
+                                                  std::uint32_t* endpoint);
+  Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner,
+                                          std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
   std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
   Status begin(const std::shared_ptr<link::ShmLink>& link);
@@ -202,7 +210,8 @@ class ContextCore final : public nic::LinkSink,
   std::mutex mutex_;  ///< before those of the tables above
   std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
   std::vector<std::shared_ptr<nic::Link>> links_;
-  std::atomic<bool> packet_links_{false};  ///< there is or was one whose peer does not map our tables
+  /// there is or was one whose peer does not map our tables
+  std::atomic<bool> packet_links_{false};
   std::map<const nic::Link*, std::shared_ptr<RegionArena>> arenas_;
   struct Service {
     std::shared_ptr<Pollable> listener;

@@ -1,4 +1,5 @@
-// ContextCore's links: made when a client comes or this process dials, known until their peer is gone.
+// ContextCore's links: made when a client comes or this process dials, known until their peer is
+// gone.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -27,8 +28,9 @@ class Doorbell final : public Pollable {
 
 }  // namespace
 
-// A peer says itself which node it is, the kernel says whose it is: no user can pass for another one's node. On
-// other hosts, whoever holds the pre-shared key is taken for our own user, whatever number it has there.
+// A peer says itself which node it is, the kernel says whose it is: no user can pass for another
+// one's node. On other hosts, whoever holds the pre-shared key is taken for our own user, whatever
+// number it has there.
 std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
   for (const auto& link : links_) {
@@ -108,7 +110,8 @@ void ContextCore::leave_packets_to_driver() {
 }
 
 bool ContextCore::help_slowly() {
-  // PAIR job.help: cleared before the look at the links, so that a job announced later sets it again
+  // PAIR job.help: cleared before the look at the links, so that a job announced later sets it
+  // again
   own_lane_->image().signals->help_wanted.store(0, std::memory_order_seq_cst);
   // At most one link is helped per call, without the lock: a copy takes its time.
   std::shared_ptr<nic::Link> wants;
@@ -155,8 +158,8 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
     Greeting::await(*this, reactor_, std::move(socket), endpoint);
     return;
   }
-  auto peer = link::answer(std::move(socket), node_, doorbell_.get(),
-                           [this](uid_t uid) { return lane(uid); }, endpoint);
+  auto peer = link::answer(
+      std::move(socket), node_, doorbell_.get(), [this](uid_t uid) { return lane(uid); }, endpoint);
   if (!peer) {
     if (peer.error().err == EPROTO) count(counters_.hostile_peers);
     CLAN_INFO("a process that asked for a link was refused: %s", peer.error().message().c_str());

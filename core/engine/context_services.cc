@@ -7,7 +7,7 @@
 
 namespace clan::engine {
 
-// --- offered here ----------------------------------------------------------------------------------
+// --- offered here --------------------------------------------------------------------------------
 
 Status ContextCore::add_service(const std::string& service, std::uint32_t endpoint) {
   if (!usable()) return unusable_error();
@@ -15,12 +15,14 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
     return Error{EINVAL, "a service name must not be empty or contain a zero byte"};
   }
   if (Network::is_remote(service)) {
-    return Error{EINVAL, "a service name must not begin with \"udp:\", which is for those of other hosts"};
+    return Error{EINVAL,
+                 "a service name must not begin with \"udp:\", which is for those of other hosts"};
   }
   auto listener = listen_abstract(service_name(uid_, service));
   if (!listener && listener.error().err == EADDRINUSE) {
     return Error{EADDRINUSE,
-                 "another listener or endpoint offers this service already: end it (`ss -xlp` shows whose it "
+                 "another listener or endpoint offers this service already: end it (`ss -xlp` "
+                 "shows whose it "
                  "is) or take another name"};
   }
   if (!listener && listener.error().err == ENAMETOOLONG) return service_name_too_long();
@@ -55,7 +57,8 @@ Status ContextCore::listen_as_node() {
   }
   auto listener = listen_abstract(node_name(uid_, node_));
   if (!listener) {
-    // Another thread of this process was faster: the name is ours, nobody else knows the node's number.
+    // Another thread of this process was faster: the name is ours, nobody else knows the node's
+    // number.
     std::lock_guard lock(mutex_);
     return listens_as_node_ ? Status() : listener.error();
   }
@@ -75,14 +78,15 @@ bool ContextCore::find_service(const std::string& service, std::uint32_t* endpoi
   return true;
 }
 
-// --- found elsewhere -------------------------------------------------------------------------------
+// --- found elsewhere -----------------------------------------------------------------------------
 
 Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, uid_t owner,
                                                      std::uint64_t deadline_ns,
                                                      std::uint32_t* endpoint) {
   if (!usable()) return unusable_error();
-  auto peer = link::dial(name, owner, node_, doorbell_.get(), [this](uid_t uid) { return lane(uid); },
-                         deadline_ns, endpoint);
+  auto peer = link::dial(
+      name, owner, node_, doorbell_.get(), [this](uid_t uid) { return lane(uid); }, deadline_ns,
+      endpoint);
   if (!peer) return peer.error();
   return link_with(std::move(*peer));
 }
@@ -90,7 +94,8 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, ui
 // A peer has answered our hello.
 Result<std::shared_ptr<nic::Link>> ContextCore::link_with(link::ShmPeer peer) {
   // Somebody else may have linked us with that node in the meantime, or under another name.
-  // (A link with ourselves has its other end in the same table, so we always keep the one just made.)
+  // (A link with ourselves has its other end in the same table, so we always keep the one just
+  // made.)
   if (auto known = peer.node == node_ ? nullptr : find_link(peer.node, peer.credentials.uid)) {
     end_dial(peer);
     return known;
@@ -126,7 +131,8 @@ Result<link::ShmPeer> ContextCore::begin_dial(const std::string& service, uid_t 
   return peer;
 }
 
-Result<std::shared_ptr<nic::Link>> ContextCore::dialled(link::ShmPeer peer, const std::string& service,
+Result<std::shared_ptr<nic::Link>> ContextCore::dialled(link::ShmPeer peer,
+                                                        const std::string& service,
                                                         std::uint32_t endpoint) {
   const uid_t uid = peer.credentials.uid;
   auto link = link_with(std::move(peer));
@@ -136,10 +142,11 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dialled(link::ShmPeer peer, cons
   return link;
 }
 
-Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::string& service, uid_t uid,
-                                                               std::uint64_t deadline_ns,
-                                                               std::uint32_t* endpoint,
-                                                               bool* remembered) {
+Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::string& service,
+                                                                uid_t uid,
+                                                                std::uint64_t deadline_ns,
+                                                                std::uint32_t* endpoint,
+                                                                bool* remembered) {
   if (auto link = known_link(service, uid, endpoint)) {
     if (remembered != nullptr) *remembered = true;
     return link;
@@ -148,8 +155,8 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::strin
   auto link = Network::is_remote(service) ? link_to_host(service, uid, deadline_ns, endpoint)
                                           : dial(name, uid, deadline_ns, endpoint);
   if (!link) {
-    CLAN_INFO("no link to service \"%s\" of user %u: %s", service.c_str(), static_cast<unsigned>(uid),
-              link.error().message().c_str());
+    CLAN_INFO("no link to service \"%s\" of user %u: %s", service.c_str(),
+              static_cast<unsigned>(uid), link.error().message().c_str());
     if (link.error().err == ENAMETOOLONG) return service_name_too_long();
     return link;
   }
@@ -184,7 +191,7 @@ bool ContextCore::forget_service(const nic::Link& link, std::uint32_t endpoint) 
 }
 
 Result<std::shared_ptr<nic::Link>> ContextCore::link_to_node(NodeId node, uid_t uid,
-                                                            std::uint64_t deadline_ns) {
+                                                             std::uint64_t deadline_ns) {
   if (auto known = find_link(node, uid)) return known;
   std::uint32_t endpoint = 0;
   auto link = dial(node_name(uid, node), uid, deadline_ns, &endpoint);
@@ -192,7 +199,8 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_node(NodeId node, uid_t 
     CLAN_INFO("no link to a node of user %u: %s", static_cast<unsigned>(uid),
               link.error().message().c_str());
     if (link.error().err == ECONNREFUSED) {
-      return Error{ECONNREFUSED, "no process answers at this address: the one that gave it has ended"};
+      return Error{ECONNREFUSED,
+                   "no process answers at this address: the one that gave it has ended"};
     }
   }
   if (link.ok() && (*link)->remote_node() != node) {

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kWordsPerPoll = 32;  ///< up to 2048 events in one call
 
-// Consumers exclude each other for the few loads that taking events needs. Not a lock anyone sleeps on.
+// Consumers exclude each other for the few loads that taking events needs. Not a lock anyone sleeps
+// on.
 class ConsumerGuard {
  public:
   explicit ConsumerGuard(std::atomic<bool>& flag) : flag_(flag) {
@@ -30,7 +31,8 @@ class ConsumerGuard {
 
 }  // namespace
 
-Result<std::shared_ptr<EventQueueCore>> EventQueueCore::create(std::shared_ptr<ContextCore> context) {
+Result<std::shared_ptr<EventQueueCore>> EventQueueCore::create(
+    std::shared_ptr<ContextCore> context) {
   std::shared_ptr<EventQueueCore> queue(new EventQueueCore(context));
   auto index = context->add_queue(queue.get());
   if (!index) return index.error();
@@ -114,12 +116,14 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
   std::size_t n = 0;
   const std::size_t lane_count = lanes();
   std::size_t empty_lanes = 0;
-  // One call never gives the same event twice, though it may be posted again meanwhile: the application
-  // may close what the first one names. So a word that comes round again waits for the next call.
+  // One call never gives the same event twice, though it may be posted again meanwhile: the
+  // application may close what the first one names. So a word that comes round again waits for the
+  // next call.
   std::uint32_t seen[kWordsPerPoll];
   std::size_t words = 0;
   while (n < events.size()) {
-    std::uint64_t bits = pending_bits_.load(std::memory_order_relaxed);  // relaxed: ours, under the guard
+    // relaxed: ours, under the guard
+    std::uint64_t bits = pending_bits_.load(std::memory_order_relaxed);
     if (bits == 0) {
       if (empty_lanes == lane_count) break;
       Lane& lane = lanes_[next_lane_ % lane_count];
@@ -128,7 +132,8 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
       empty_lanes = bits == 0 ? empty_lanes + 1 : 0;
       pending_bits_.store(bits, std::memory_order_relaxed);
       if (bits == 0) continue;
-      if (words == kWordsPerPoll || std::find(seen, seen + words, pending_base_) != seen + words) break;
+      if (words == kWordsPerPoll || std::find(seen, seen + words, pending_base_) != seen + words)
+        break;
       seen[words++] = pending_base_;
       continue;
     }
@@ -166,7 +171,8 @@ void EventQueueCore::hand_on() {
 }
 
 bool EventQueueCore::any_pending() {
-  // relaxed: a look without the guard; whoever put bits there is about to take them or another look follows
+  // relaxed: a look without the guard; whoever put bits there is about to take them or another look
+  // follows
   if (pending_bits_.load(std::memory_order_relaxed) != 0) return true;
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
@@ -185,7 +191,8 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
       slept = sleep(deadline_ns);
       return slept.ok();
     };
-    if (waiter_.wait([&] { return any_pending(); }, Awaited{}, deadline_ns, asleep) == Waited::kTimedOut) {
+    if (waiter_.wait([&] { return any_pending(); }, Awaited{}, deadline_ns, asleep) ==
+        Waited::kTimedOut) {
       return Error{ETIMEDOUT, "no event in time"};
     }
     if (!slept) return slept;
@@ -262,9 +269,9 @@ void EventQueueCore::ring() {
   if (number >= 0) signal_eventfd(number);
 }
 
-// A producer that died between the steps of a post may have left a leaf without its way up to the root,
-// or have answered for waking the sleeper and not done it. So every leaf is posted again, and then
-// everyone is woken whatever `sleeping` says.
+// A producer that died between the steps of a post may have left a leaf without its way up to the
+// root, or have answered for waking the sleeper and not done it. So every leaf is posted again, and
+// then everyone is woken whatever `sleeping` says.
 void EventQueueCore::rescan() {
   std::uint32_t words;
   {
@@ -275,7 +282,8 @@ void EventQueueCore::rescan() {
   for (std::size_t i = 0; i < n; ++i) {
     shm::EventQueueMemory& q = *lanes_[i].memory;
     for (std::uint32_t word = 0; word < words; ++word) {
-      std::uint64_t bits = q.leaf[word].load(std::memory_order_relaxed);  // relaxed: posted again below
+      // relaxed: posted again below
+      std::uint64_t bits = q.leaf[word].load(std::memory_order_relaxed);
       while (bits != 0) {
         auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
         bits &= bits - 1;

@@ -1,8 +1,8 @@
 // EventQueueCore: the consumer's side of an event queue. The producers are nic::post_event.
 //
-// A queue has the same number in every lane of its context; the consumer looks into each lane's copy.
-// The registrations (what an event number means) are private memory, so a peer can at most make an event
-// appear that did not happen.
+// A queue has the same number in every lane of its context; the consumer looks into each lane's
+// copy. The registrations (what an event number means) are private memory, so a peer can at most
+// make an event appear that did not happen.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "clan/event_queue.h"
-#include "engine/context_core.h"
 #include "clan/wait.h"
+#include "engine/context_core.h"
 
 namespace clan::engine {
 

@@ -41,7 +41,8 @@ void after_fork_in_child() {
 }  // namespace
 
 void watch_forks(ForkAware* object) {
-  static const int installed = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  static const int installed =
+      pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   (void)installed;
   std::lock_guard lock(registry().mutex);
   registry().objects.push_back(object);

@@ -12,7 +12,8 @@ class ForkAware {
   virtual void lock_for_fork() = 0;
   /// After it, in the parent and in the child.
   virtual void unlock_after_fork() = 0;
-  /// In the child: the object is the parent's. Closes what it holds and answers "unusable" from now on.
+  /// In the child: the object is the parent's. Closes what it holds and answers "unusable" from now
+  /// on.
   virtual void abandon_after_fork() = 0;
 
  protected:

@@ -1,5 +1,5 @@
-// Message endpoints: their start and end, and the public class (clan/message.h). By steps: message_peers,
-// message_send, message_receive, message_share, message_wait.
+// Message endpoints: their start and end, and the public class (clan/message.h). By steps:
+// message_peers, message_send, message_receive, message_share, message_wait.
 #include "engine/message_endpoint.h"
 
 namespace clan::engine {
@@ -19,6 +19,7 @@ MessageEndpointCore::~MessageEndpointCore() {
 
 Status MessageEndpointCore::start(const std::string& service) {
   hot_.reserve(kMaxHot);  // an event that has been taken must not be lost for want of memory
+  cooled_.reserve(kMaxHot);
   auto queue = EventQueueCore::create(context_);
   if (!queue) return queue.error();
   arrivals_ = *queue;
@@ -35,9 +36,7 @@ Status MessageEndpointCore::start(const std::string& service) {
   return context_->listen_as_node();
 }
 
-Address MessageEndpointCore::address() const {
-  return context_->address_of(endpoint_);
-}
+Address MessageEndpointCore::address() const { return context_->address_of(endpoint_); }
 
 }  // namespace clan::engine
 
@@ -45,7 +44,8 @@ namespace clan {
 
 using engine::MessageEndpointCore;
 
-MessageEndpoint::MessageEndpoint(std::shared_ptr<MessageEndpointCore> core) : core_(std::move(core)) {}
+MessageEndpoint::MessageEndpoint(std::shared_ptr<MessageEndpointCore> core)
+    : core_(std::move(core)) {}
 MessageEndpoint::MessageEndpoint(MessageEndpoint&&) noexcept = default;
 MessageEndpoint& MessageEndpoint::operator=(MessageEndpoint&&) noexcept = default;
 MessageEndpoint::~MessageEndpoint() = default;
@@ -63,20 +63,23 @@ Result<PeerIndex> MessageEndpoint::connect(const Address& peer, std::int64_t tim
 }
 Result<PeerIndex> MessageEndpoint::connect(const std::string& service, std::int64_t timeout_ms,
                                            std::int64_t uid) {
-  return core_->connect(service, core_->context().owner(uid),
-                        deadline_after_ms(timeout_ms));
+  return core_->connect(service, core_->context().owner(uid), deadline_after_ms(timeout_ms));
 }
-Result<PeerIndex> MessageEndpoint::begin_connect(const std::string& service,
-                                                 std::span<const std::span<const std::byte>> greetings,
-                                                 std::int64_t timeout_ms, std::int64_t uid) {
-  return core_->begin_connect(service, core_->context().owner(uid), greetings, deadline_after_ms(timeout_ms));
+Result<PeerIndex> MessageEndpoint::begin_connect(
+    const std::string& service, std::span<const std::span<const std::byte>> greetings,
+    std::int64_t timeout_ms, std::int64_t uid) {
+  return core_->begin_connect(service, core_->context().owner(uid), greetings,
+                              deadline_after_ms(timeout_ms));
 }
 Status MessageEndpoint::await(PeerIndex peer, std::int64_t timeout_ms) {
   return core_->await(peer, deadline_after_ms(timeout_ms));
 }
-Result<Address> MessageEndpoint::peer_address(PeerIndex peer) const { return core_->peer_address(peer); }
+Result<Address> MessageEndpoint::peer_address(PeerIndex peer) const {
+  return core_->peer_address(peer);
+}
 void MessageEndpoint::disconnect(PeerIndex peer) { core_->disconnect(peer); }
-Status MessageEndpoint::send(PeerIndex to, std::span<const std::byte> message, std::int64_t timeout_ms) {
+Status MessageEndpoint::send(PeerIndex to, std::span<const std::byte> message,
+                             std::int64_t timeout_ms) {
   return core_->send(to, message, deadline_after_ms(timeout_ms));
 }
 Result<bool> MessageEndpoint::post(PeerIndex to, std::span<const std::byte> message,
@@ -107,6 +110,7 @@ Status MessageEndpoint::sleep(std::int64_t timeout_ms) {
 Result<int> MessageEndpoint::fd() { return core_->fd(); }
 bool MessageEndpoint::arm_fd() { return core_->arm_fd(); }
 void MessageEndpoint::ring_fd() { core_->ring_fd(); }
+void MessageEndpoint::wake() { core_->wake(); }
 Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
   return core_->try_recv(buffer);
 }
@@ -114,17 +118,26 @@ Result<MessageInfo> MessageEndpoint::recv(std::span<std::byte> buffer, std::int6
   return core_->recv(buffer, deadline_after_ms(timeout_ms));
 }
 Result<IncomingMessage> MessageEndpoint::peek() { return core_->peek(); }
-Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) { return core_->take(buffer); }
+Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) {
+  return core_->take(buffer);
+}
 void MessageEndpoint::drop() { core_->drop(); }
 Result<SetAside> MessageEndpoint::set_aside() { return core_->set_aside(); }
-Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer) {
+Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset,
+                             std::span<std::byte> buffer) {
   return core_->copy(message, offset, buffer);
 }
-void MessageEndpoint::finish(const SetAside& message, bool received) { core_->finish(message, received); }
+void MessageEndpoint::finish(const SetAside& message, bool received) {
+  core_->finish(message, received);
+}
 bool MessageEndpoint::shares_messages(PeerIndex to) const { return core_->shares_messages(to); }
 std::uint64_t MessageEndpoint::sent_mark(PeerIndex to) const { return core_->sent_mark(to); }
-bool MessageEndpoint::has_left(PeerIndex to, std::uint64_t mark) const { return core_->has_left(to, mark); }
-std::atomic<std::uint64_t>* MessageEndpoint::shared_word(std::size_t offset) { return core_->shared_word(offset); }
+bool MessageEndpoint::has_left(PeerIndex to, std::uint64_t mark) const {
+  return core_->has_left(to, mark);
+}
+std::atomic<std::uint64_t>* MessageEndpoint::shared_word(std::size_t offset) {
+  return core_->shared_word(offset);
+}
 void MessageEndpoint::hold() { core_->hold(); }
 void MessageEndpoint::resume(PeerIndex peer) { core_->resume(peer); }
 void MessageEndpoint::nudge(PeerIndex to) { core_->nudge(to); }

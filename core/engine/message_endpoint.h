@@ -1,9 +1,9 @@
 // MessageEndpointCore: many connections behind one face.
 //
-// A peer is hot or cold. Hot peers' rings are polled directly: one load each, and the sender finds no
-// tripwire armed. Cold peers have their event tripwire armed and post an event to the endpoint's own
-// queue, so a thousand silent ones cost one load together. A peer becomes hot when it sends and cold when
-// the hot list is full or the endpoint goes to sleep.
+// A peer is hot or cold. Hot peers' rings are polled directly: one load each, and the sender finds
+// no tripwire armed. Cold peers have their event tripwire armed and post an event to the endpoint's
+// own queue, so a thousand silent ones cost one load together. A peer becomes hot when it sends and
+// cold when the hot list is full or the endpoint goes to sleep.
 //
 // Large messages (offers): the sender exports the message and puts the cookie into a record; the
 // receiver reads it by DMA and answers with a bit in the sender's offer line, which is not behind
@@ -52,19 +52,21 @@ class MessageEndpointCore final : public OobSink,
   void disconnect(PeerIndex peer);
 
   Status send(PeerIndex to, std::span<const std::byte> message, std::uint64_t deadline_ns);
-  Result<bool> post(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message,
-                    std::uint64_t cookie);
+  Result<bool> post(PeerIndex to, std::span<const std::byte> header,
+                    std::span<const std::byte> message, std::uint64_t cookie);
   std::size_t poll_sent(std::span<SendCompletion> completions);
   Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
   void commit(PeerIndex to, std::size_t bytes);
   std::size_t max_eager(PeerIndex to) const;
-  Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> message);
+  Status try_send(PeerIndex to, std::span<const std::byte> header,
+                  std::span<const std::byte> message);
   bool quiet() const;
   bool spin(std::uint64_t deadline_ns = kNoDeadline);
   Status sleep_unspun(std::uint64_t deadline_ns);
   Result<int> fd() { return arrivals_->fd(); }
   bool arm_fd();
   void ring_fd() { arrivals_->ring(); }
+  void wake() { arrivals_->wake_all(); }
 
   Result<IncomingMessage> peek();
   Result<MessageInfo> take(std::span<std::byte> buffer);
@@ -111,7 +113,7 @@ class MessageEndpointCore final : public OobSink,
     bool departed = false;
     enum class Held : std::uint8_t { kNo, kYes, kShowAgain };
     Held held = Held::kNo;  ///< kYes: by hold(), nothing of it is looked at
-    bool chosen = false;  ///< we connected to it, it did not connect to us
+    bool chosen = false;    ///< we connected to it, it did not connect to us
     std::uint32_t event = 0;
     std::vector<Offer> offers;  ///< 64 when the first is made
     std::uint64_t open_offers = 0;
@@ -147,7 +149,9 @@ class MessageEndpointCore final : public OobSink,
     Peer* peer = find_any(index);
     return peer != nullptr && peer->connection ? peer : nullptr;
   }
-  Peer* find_any(PeerIndex index) const { return index < peers_.size() ? peers_[index].get() : nullptr; }
+  Peer* find_any(PeerIndex index) const {
+    return index < peers_.size() ? peers_[index].get() : nullptr;
+  }
   Error no_peer(PeerIndex index);
   Result<PeerIndex> add_peer(std::shared_ptr<Connection> connection, bool chosen);
   Status join(Peer& peer, std::shared_ptr<Connection> connection);
@@ -167,18 +171,20 @@ class MessageEndpointCore final : public OobSink,
   bool progress_sends();
   bool progress_offers(Peer& peer);
   bool progress_fragments(Peer& peer);
-  Result<bool> offer(Peer& peer, std::span<const std::byte> header, std::span<const std::byte> message,
-                     std::uint64_t cookie);
+  Result<bool> offer(Peer& peer, std::span<const std::byte> header,
+                     std::span<const std::byte> message, std::uint64_t cookie);
   void report_sent(const Peer& peer, std::uint64_t cookie, int status);
   void take_back(Peer& peer, std::uint32_t slot);
   void note_sending(Peer& peer);
   void finish_offer(Peer& peer, std::uint32_t slot, int status);
   Status send_error(const Peer& peer) const;
-  int copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset, std::span<std::byte> buffer);
+  int copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset,
+                 std::span<std::byte> buffer);
   bool hot_pending() const;
   bool something_new();
   Awaited awaited() const;
   bool cool();
+  void look_at_cooled();
   bool something_told() const;
   Status sleep(std::uint64_t deadline_ns);
   void bind_peer(Peer& peer);
@@ -191,6 +197,7 @@ class MessageEndpointCore final : public OobSink,
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> connecting_;
   std::vector<Peer*> hot_;
+  std::vector<PeerIndex> cooled_;  ///< that were hot before the last sleep
   std::size_t next_hot_ = 0;
   std::shared_ptr<EventQueueCore> arrivals_;
   std::uint32_t adopt_event_ = 0;
@@ -198,12 +205,13 @@ class MessageEndpointCore final : public OobSink,
   unsigned turns_ = 0;
   std::deque<SendCompletion> sent_;
   std::deque<Departure> departed_;
-  std::size_t untold_ = 0;  ///< of them, those that recv() has yet to speak of
+  std::size_t untold_ = 0;      ///< of them, those that recv() has yet to speak of
   std::vector<Peer*> sending_;  ///< peers with open offers or fragments to send
   bool blocking_open_ = false;  ///< send() waits for the large message without a cookie
   int blocking_status_ = 0;     ///< how it ended
   Waiter waiter_;
-  std::uint64_t copied_until_ns_ = 0;  ///< a guess: a peer has copied our large message, and answered, by then
+  /// a guess: a peer has copied our large message, and answered, by then
+  std::uint64_t copied_until_ns_ = 0;
   bool armed_fd_ = false;  ///< the next spin() comes after a sleep on fd()
   std::shared_ptr<EventQueueCore> user_queue_;
   std::uint32_t user_event_ = 0;

@@ -1,14 +1,14 @@
 // Message endpoints: peers come, are connected to, and go.
-#include "engine/message_endpoint.h"
-
 #include <algorithm>
+
+#include "engine/message_endpoint.h"
 
 namespace clan::engine {
 Result<PeerIndex> MessageEndpointCore::connect_link(std::shared_ptr<nic::Link> link,
                                                     std::uint32_t endpoint,
                                                     std::uint64_t deadline_ns) {
-  auto connection = Connection::connect(context_, std::move(link), endpoint, ConnectionKind::kMessages,
-                                        address(), deadline_ns);
+  auto connection = Connection::connect(context_, std::move(link), endpoint,
+                                        ConnectionKind::kMessages, address(), deadline_ns);
   if (!connection) return connection.error();
   return add_peer(std::move(*connection), true);
 }
@@ -31,7 +31,8 @@ Result<PeerIndex> MessageEndpointCore::connect(const std::string& service, uid_t
   return add_peer(std::move(*connection), true);
 }
 
-Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection, bool chosen) {
+Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection,
+                                                bool chosen) {
   auto peer = std::make_unique<Peer>();
   peer->chosen = chosen;
   peer->index = static_cast<PeerIndex>(peers_.size());
@@ -54,9 +55,9 @@ Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connect
   return {};
 }
 
-Result<PeerIndex> MessageEndpointCore::begin_connect(const std::string& service, uid_t uid,
-                                                     std::span<const std::span<const std::byte>> greetings,
-                                                     std::uint64_t deadline_ns) {
+Result<PeerIndex> MessageEndpointCore::begin_connect(
+    const std::string& service, uid_t uid, std::span<const std::span<const std::byte>> greetings,
+    std::uint64_t deadline_ns) {
   auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(),
                                        greetings, deadline_ns, weak_from_this());
   if (!attempt) return attempt.error();
@@ -137,7 +138,8 @@ Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
   return peer->connection->remote_address();
 }
 
-void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
+void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
+                                 const OobMessage& message) {
   if (message.type != kOobConnect) return;
   {
     std::lock_guard lock(mutex_);
@@ -229,7 +231,8 @@ void MessageEndpointCore::fail_sends(Peer& peer) {
   std::erase(sending_, &peer);
 }
 
-// The peer is gone and everything it sent has been received. `told`: the caller answers with its error.
+// The peer is gone and everything it sent has been received. `told`: the caller answers with its
+// error.
 void MessageEndpointCore::depart(Peer& peer, bool told) {
   if (peer.departed) return;
   peer.departed = true;
@@ -237,7 +240,8 @@ void MessageEndpointCore::depart(Peer& peer, bool told) {
   std::erase(hot_, &peer);
   peer.hot = false;
   const int reason = peer.connection->reset_reason();
-  // That a client has finished is no news to a server; that a server has gone is news to its client.
+  // That a client has finished is no news to a server; that a server has gone is news to its
+  // client.
   const int err = told ? 0 : reason != 0 ? reason : peer.chosen ? EPIPE : 0;
   departed_.push_back({peer.index, err, reason});
   if (err != 0) ++untold_;
@@ -250,9 +254,11 @@ Status MessageEndpointCore::tell_departure() {
     const int err = std::exchange(d.err, 0);
     if (err == 0) continue;
     --untold_;
-    if (err == EPIPE) return Error{err, "a peer we had connected to has closed (take_departed() names it)"};
+    if (err == EPIPE)
+      return Error{err, "a peer we had connected to has closed (take_departed() names it)"};
     if (err == ECONNRESET) return Error{err, "a peer died (take_departed() names it)"};
-    if (err != EPROTO) return Error{err, "a peer could not be connected to (take_departed() names it)"};
+    if (err != EPROTO)
+      return Error{err, "a peer could not be connected to (take_departed() names it)"};
     return Error{err, "a peer was reset (take_departed() names it)"};
   }
   return {};

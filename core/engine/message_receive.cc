@@ -1,7 +1,8 @@
-// Message endpoints: the next message of any peer; hot rings are looked at, cold ones tell by events.
-#include "engine/message_endpoint.h"
-
+// Message endpoints: the next message of any peer; hot rings are looked at, cold ones tell by
+// events.
 #include <algorithm>
+
+#include "engine/message_endpoint.h"
 
 namespace clan::engine {
 namespace {
@@ -73,7 +74,8 @@ bool MessageEndpointCore::look_closely(Peer& peer, int rc) {
         if (peer.assembly.size() + f.size > options_.max_message) break;
         if (peer.assembled) return false;
         peer.assembly.insert(peer.assembly.end(), record.payload, record.payload + f.size);
-        const bool last = record.head.type() == static_cast<std::uint8_t>(RecordType::kLastFragment);
+        const bool last =
+            record.head.type() == static_cast<std::uint8_t>(RecordType::kLastFragment);
         c.consume(record);
         if (!last) continue;
         f.assembled = peer.assembled = true;
@@ -81,8 +83,7 @@ bool MessageEndpointCore::look_closely(Peer& peer, int rc) {
         front_ = f;
         return true;
       }
-      default:
-        break;
+      default: break;
     }
     c.reset_hostile("a record that is not a message's");
     depart(peer);
@@ -104,6 +105,7 @@ bool MessageEndpointCore::find_front() {
     }
   }
   adopt();
+  context_->fetch();  // what comes in packets for a cold peer, its look fetches for a hot one
   // Most looks find nothing, and a latency is half of one on average.
   if (arrivals_->pending()) take_arrivals();
   return front_.peer != nullptr;
@@ -126,13 +128,15 @@ void MessageEndpointCore::take_arrivals() {
 }
 
 bool MessageEndpointCore::quiet() const {
+  context_->fetch();
   for (const Peer* peer : hot_) {
     if (peer->connection->readable() || peer->connection->peer_gone()) return false;
   }
-  if (front_.peer != nullptr || !sending_.empty() || !sent_.empty() || !departed_.empty()) return false;
+  if (front_.peer != nullptr || !sending_.empty() || !sent_.empty() || !departed_.empty())
+    return false;
   // relaxed: a glance; adopt() acquires
-  return !any_accepted_.load(std::memory_order_relaxed) && !arrivals_->pending() && context_->usable() &&
-         !context_->wants_help();
+  return !any_accepted_.load(std::memory_order_relaxed) && !arrivals_->pending() &&
+         context_->usable() && !context_->wants_help();
 }
 
 Result<IncomingMessage> MessageEndpointCore::peek() {
@@ -160,8 +164,12 @@ int MessageEndpointCore::copy_offer(Peer& peer, const RdmaCookie& cookie, std::u
                                     std::span<std::byte> buffer) {
   auto handle = peer.connection->link().import(cookie, false);
   if (!handle) return handle.error().err;
-  nic::Transfer t{RdmaOp::kRead, &*handle, offset, buffer.data(),
-                  std::min<std::uint64_t>(buffer.size(), cookie.length - offset), 0};
+  nic::Transfer t{RdmaOp::kRead,
+                  &*handle,
+                  offset,
+                  buffer.data(),
+                  std::min<std::uint64_t>(buffer.size(), cookie.length - offset),
+                  0};
   int err = 0;
   if (t.length > 0) {
     auto result = peer.connection->link().transfer(t);
@@ -177,7 +185,8 @@ int MessageEndpointCore::copy_offer(Peer& peer, const RdmaCookie& cookie, std::u
 }
 
 Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
-  if (front_.peer == nullptr) return Error{EINVAL, "take() without a message that peek() has shown"};
+  if (front_.peer == nullptr)
+    return Error{EINVAL, "take() without a message that peek() has shown"};
   if (!front_.assembled && !front_.offered) [[likely]] {
     Peer& from = *std::exchange(front_.peer, nullptr);
     const std::size_t length = std::min(front_.size, buffer.size());
@@ -227,7 +236,8 @@ Result<SetAside> MessageEndpointCore::set_aside() {
   return SetAside{f.peer->index, f.offer.slot, f.offer.cookie};
 }
 
-Status MessageEndpointCore::copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer) {
+Status MessageEndpointCore::copy(const SetAside& message, std::uint64_t offset,
+                                 std::span<std::byte> buffer) {
   if (!context_->usable()) return unusable_error();
   Peer* peer = find(message.from);
   if (peer == nullptr) return Error{ECONNRESET, "the sender of a message set aside is gone"};

@@ -1,13 +1,15 @@
-// Message endpoints: messages in the peer's ring, offers of large ones, fragments where the peer cannot copy.
-#include "engine/message_endpoint.h"
-
+// Message endpoints: messages in the peer's ring, offers of large ones, fragments where the peer
+// cannot copy.
 #include <algorithm>
+
+#include "engine/message_endpoint.h"
 
 namespace clan::engine {
 namespace {
 
 constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};  ///< a send() that waits for its own offer
-constexpr std::uint64_t kLeastCopyNs = 200'000;  ///< of a large message and the answer to it; and 1 ns a byte
+/// of a large message and the answer to it; and 1 ns a byte
+constexpr std::uint64_t kLeastCopyNs = 200'000;
 constexpr std::size_t kMostAwaitedBytes = 20'000'000;
 
 }  // namespace
@@ -50,7 +52,8 @@ Status MessageEndpointCore::try_send(PeerIndex to, std::span<const std::byte> he
     return no_peer(to);
   Connection& c = *peer->connection;
   const std::size_t total = header.size() + message.size();
-  if (c.peer_gone() || !peer->fragmenting.empty() || !c.mapped() || total > c.max_payload()) [[unlikely]] {
+  if (c.peer_gone() || !peer->fragmenting.empty() || !c.mapped() || total > c.max_payload())
+      [[unlikely]] {
     auto room = reserve(to, total);
     if (!room) return room.error();
     if (!header.empty()) std::memcpy(room->data(), header.data(), header.size());
@@ -68,7 +71,8 @@ Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> 
                                        std::span<const std::byte> message, std::uint64_t cookie) {
   Peer* peer = find(to);
   if (peer == nullptr) return no_peer(to);
-  if (header.size() > kMaxMessageHeader) return Error{EINVAL, "a header longer than kMaxMessageHeader"};
+  if (header.size() > kMaxMessageHeader)
+    return Error{EINVAL, "a header longer than kMaxMessageHeader"};
   Connection& c = *peer->connection;
   const std::size_t eager = std::min<std::size_t>(options_.eager_bytes, c.max_payload());
   const std::size_t total = header.size() + message.size();
@@ -79,8 +83,8 @@ Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> 
   if (total > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
   if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
   if (peer->open_offers == ~std::uint64_t{0}) progress_offers(*peer);
-  // With 64 offers open the next message goes in fragments: it must not be refused because the peer has not
-  // decided yet what to do with the others.
+  // With 64 offers open the next message goes in fragments: it must not be refused because the peer
+  // has not decided yet what to do with the others.
   const bool can_offer = c.peer_can_copy() && c.mapped() && peer->open_offers != ~std::uint64_t{0};
   if (can_offer && peer->fragmenting.empty()) {
     return offer(*peer, header, message, cookie);
@@ -117,7 +121,8 @@ Result<bool> MessageEndpointCore::offer(Peer& peer, std::span<const std::byte> h
 }
 
 void MessageEndpointCore::note_sending(Peer& peer) {
-  if (std::find(sending_.begin(), sending_.end(), &peer) == sending_.end()) sending_.push_back(&peer);
+  if (std::find(sending_.begin(), sending_.end(), &peer) == sending_.end())
+    sending_.push_back(&peer);
 }
 
 void MessageEndpointCore::report_sent(const Peer& peer, std::uint64_t cookie, int status) {
@@ -158,7 +163,8 @@ bool MessageEndpointCore::progress_offers(Peer& peer) {
       const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;
       moved = true;
-      // Word 1: it could not be copied, though the peer can copy from us: the memory is not readable.
+      // Word 1: it could not be copied, though the peer can copy from us: the memory is not
+      // readable.
       finish_offer(peer, slot, word == 0 ? 0 : EFAULT);
     }
   }
@@ -223,7 +229,8 @@ std::size_t MessageEndpointCore::poll_sent(std::span<SendCompletion> completions
 Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> message,
                                  std::uint64_t deadline_ns) {
   if (auto s = await(to, deadline_ns); !s) [[unlikely]] {
-    return s.error().err == EAGAIN ? Error{ETIMEDOUT, "the peer has not accepted in time"} : s.error();
+    return s.error().err == EAGAIN ? Error{ETIMEDOUT, "the peer has not accepted in time"}
+                                   : s.error();
   }
   Peer* peer = find(to);
   Connection& c = *peer->connection;
@@ -249,11 +256,13 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
   if (blocking_open_ && c.peer_gone()) fail_sends(*peer);
   if (!blocking_open_) {
     if (blocking_status_ == ECONNRESET) return send_error(*peer);
-    if (blocking_status_ != 0) return Error{blocking_status_, "the peer could not read the message"};
+    if (blocking_status_ != 0)
+      return Error{blocking_status_, "the peer could not read the message"};
     return {};
   }
   for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
-    if (peer->offers[slot].open && peer->offers[slot].user_cookie == kNoCookie) take_back(*peer, slot);
+    if (peer->offers[slot].open && peer->offers[slot].user_cookie == kNoCookie)
+      take_back(*peer, slot);
   }
   // Fragments that have gone cannot be called back: the connection is of no further use.
   if (blocking_open_) disconnect(to);

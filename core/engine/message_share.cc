@@ -1,7 +1,7 @@
 // Message endpoints: messages that both sides work on, and those that are held back.
-#include "engine/message_endpoint.h"
-
 #include <algorithm>
+
+#include "engine/message_endpoint.h"
 
 namespace clan::engine {
 bool MessageEndpointCore::shares_messages(PeerIndex to) const {
@@ -23,8 +23,10 @@ std::atomic<std::uint64_t>* MessageEndpointCore::shared_word(std::size_t offset)
   const bool there = front_.peer != nullptr && !front_.offered && !front_.assembled &&
                      front_.peer->connection->mapped() && offset <= front_.size &&
                      front_.size - offset >= sizeof(std::uint64_t);
-  if (!there || offset % sizeof(std::uint64_t) != 0) return nullptr;  // a record's payload is aligned
-  return reinterpret_cast<std::atomic<std::uint64_t>*>(const_cast<std::byte*>(front_.record.payload) + offset);
+  // a record's payload is aligned
+  if (!there || offset % sizeof(std::uint64_t) != 0) return nullptr;
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(
+      const_cast<std::byte*>(front_.record.payload) + offset);
 }
 
 void MessageEndpointCore::hold() {

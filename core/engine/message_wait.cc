@@ -1,7 +1,7 @@
 // Message endpoints: waiting for a message, and telling an event queue or a descriptor of one.
-#include "engine/message_endpoint.h"
-
 #include <algorithm>
+
+#include "engine/message_endpoint.h"
 
 namespace clan::engine {
 namespace {
@@ -17,13 +17,16 @@ bool MessageEndpointCore::hot_pending() const {
   return false;
 }
 
-Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::uint64_t deadline_ns) {
+Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer,
+                                              std::uint64_t deadline_ns) {
   for (;;) {
-    // Hot rings first and for a while: a peer in conversation answers within a few cache-line transfers.
+    // Hot rings first and for a while: a peer in conversation answers within a few cache-line
+    // transfers.
     for (int i = 0; i < kHotLooks; ++i) {
       if (hot_pending()) break;
     }
-    if (find_front() && !front_.offered && !front_.assembled) [[likely]] return take(buffer);
+    if (find_front() && !front_.offered && !front_.assembled) [[likely]]
+      return take(buffer);
     auto m = try_recv(buffer);
     if (m.ok() || m.error().err != EAGAIN) return m;
     if (auto s = tell_departure(); !s) return s.error();
@@ -33,7 +36,8 @@ Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer, std::
       return s.ok();
     };
     if (std::exchange(armed_fd_, false)) waiter_.slept();
-    if (waiter_.wait([&] { return something_new(); }, awaited(), deadline_ns, asleep) == Waited::kTimedOut) {
+    if (waiter_.wait([&] { return something_new(); }, awaited(), deadline_ns, asleep) ==
+        Waited::kTimedOut) {
       return Error{ETIMEDOUT, "no message in time"};
     }
     if (!s) return s.error();
@@ -46,12 +50,16 @@ bool MessageEndpointCore::something_new() {
 
 // The peer of the next ring that will be looked at.
 Awaited MessageEndpointCore::awaited() const {
-  const std::uint16_t cpu = hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
+  const std::uint16_t cpu =
+      hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
   return {cpu, false, copied_until_ns_};
 }
 
 bool MessageEndpointCore::spin(std::uint64_t deadline_ns) {
-  if (std::exchange(armed_fd_, false)) waiter_.slept();
+  if (std::exchange(armed_fd_, false)) {
+    waiter_.slept();
+    look_at_cooled();
+  }
   return waiter_.spin([&] { return something_new(); }, awaited(), deadline_ns);
 }
 
@@ -65,7 +73,8 @@ Status MessageEndpointCore::sleep_unspun(std::uint64_t deadline_ns) {
   if (something_told() || !waiter_.may_sleep()) return {};
   auto slept = sleep(deadline_ns);
   waiter_.slept();
-  if (slept.ok() && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns && !arrivals_->pending()) {
+  if (slept.ok() && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns &&
+      !arrivals_->pending()) {
     return Error{ETIMEDOUT, "no message in time"};
   }
   return slept;
@@ -92,30 +101,46 @@ bool MessageEndpointCore::cool() {
       tripwires.clear();
     }
   }
+  if (!cooled.empty()) cooled_.clear();
   for (Peer* peer : cooled) {
+    cooled_.push_back(peer->index);
     if (peer->connection->readable() || peer->connection->peer_gone()) arrivals_->post(peer->event);
   }
   return progress_sends();
 }
 
+// After a sleep: the peers that were hot last. A wake-up is lost where our tables are not what we
+// wrote: a child of this process may write there.
+void MessageEndpointCore::look_at_cooled() {
+  if (arrivals_->pending()) return;
+  for (const PeerIndex index : cooled_) {
+    Peer* peer = find(index);
+    if (peer == nullptr || peer->hot || peer->departed || peer->held != Peer::Held::kNo) continue;
+    if (peer->connection->readable() || peer->connection->peer_gone()) arrivals_->post(peer->event);
+  }
+}
+
 // Offers are answered in a line that the same tripwires cover, so one queue wakes us for all.
 Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
   if (cool()) return {};
-  return arrivals_->wait_only(deadline_ns);
+  auto slept = arrivals_->wait_only(deadline_ns);
+  look_at_cooled();
+  return slept;
 }
 
-// --- events ----------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 void MessageEndpointCore::bind_peer(Peer& peer) {
   Connection& c = *peer.connection;
-  // Younger than the one that posts to arrivals_, so it fires second: whoever takes the event finds the
-  // peer there.
+  // Younger than the one that posts to arrivals_, so it fires second: whoever takes the event finds
+  // the peer there.
   auto tripwire = c.add_event_tripwire(user_queue_->index(), user_event_);
   if (!tripwire) return;
   c.also_notify(user_queue_, user_event_);
   c.nic().arm(*tripwire);
-  // A peer that writes just now may have walked past the end of the chain before this tripwire was there: it
-  // will post to arrivals_ alone, later than the application looks. What it wrote can be seen already.
+  // A peer that writes just now may have walked past the end of the chain before this tripwire was
+  // there: it will post to arrivals_ alone, later than the application looks. What it wrote can be
+  // seen already.
   if (c.readable() || c.peer_gone()) arrivals_->post(peer.event);
   user_queue_->post(user_event_);
 }

@@ -221,7 +221,8 @@ Result<std::shared_ptr<nic::Link>> Network::link_to(const std::string& service,
   return std::static_pointer_cast<nic::Link>(found->link);
 }
 
-// By questions that the peer's link answers without anybody's help: for an aperture that nobody has exported.
+// By questions that the peer's link answers without anybody's help: for an aperture that nobody has
+// exported.
 Result<PathReport> Network::ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                                  std::uint32_t interval_ms, std::uint64_t deadline_ns) {
   auto address = address_of(host);

@@ -51,8 +51,8 @@ class Network {
   }
   void keep_watching() { node_->keep_watching(); }
 
-  /// Tells other processes of this user at which port a service of this process is. Null when that is not
-  /// possible.
+  /// Tells other processes of this user at which port a service of this process is. Null when that
+  /// is not possible.
   std::shared_ptr<Pollable> tell_port_of(const std::string& service);
   void forget(const std::shared_ptr<Pollable>& teller);
 

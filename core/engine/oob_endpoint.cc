@@ -1,22 +1,23 @@
-#include "clan/endpoint.h"
-
 #include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/futex.h"
+#include "clan/endpoint.h"
+#include "clan/wait.h"
 #include "engine/context_core.h"
 #include "engine/event_queue_core.h"
-#include "clan/wait.h"
 
 namespace clan::engine {
 
-// The ring has one producer, the driver thread, and one consumer. Positions count messages and never wrap.
+// The ring has one producer, the driver thread, and one consumer. Positions count messages and
+// never wrap.
 class OobEndpointCore final : public OobSink, public std::enable_shared_from_this<OobEndpointCore> {
  public:
   explicit OobEndpointCore(std::shared_ptr<ContextCore> context)
-      : context_(std::move(context)), ring_(context_->options().oob_queue),
+      : context_(std::move(context)),
+        ring_(context_->options().oob_queue),
         waiter_(context_->options().wait) {}
 
   ~OobEndpointCore() override {
@@ -36,15 +37,13 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     return context_->listen_as_node();
   }
 
-  Address address() const {
-    return context_->address_of(endpoint_);
-  }
+  Address address() const { return context_->address_of(endpoint_); }
   ContextCore& context() { return *context_; }
   std::uint64_t discarded() const {
     return discarded_.load(std::memory_order_relaxed);  // relaxed: a statistic
   }
 
-  // --- driver thread ------------------------------------------------------------------------------
+  // --- driver thread -----------------------------------------------------------------------------
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if ((message.type & kOobInternal) != 0) return;
     const std::uint64_t tail = tail_.load(std::memory_order_relaxed);  // relaxed: only we write it
@@ -70,7 +69,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     if (!context_->usable()) wake();
   }
 
-  // --- consumer -----------------------------------------------------------------------------------
+  // --- consumer ----------------------------------------------------------------------------------
   bool pending() const {
     // relaxed: a glance; try_recv acquires
     return tail_.load(std::memory_order_relaxed) != head_.load(std::memory_order_relaxed);
@@ -80,7 +79,8 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     if (!context_->usable()) return unusable_error();
     const std::uint64_t head = head_.load(std::memory_order_relaxed);  // relaxed: only we write it
     // PAIR oob.tail: sees the slot
-    if (tail_.load(std::memory_order_acquire) == head) return Error{EAGAIN, "no out-of-band message"};
+    if (tail_.load(std::memory_order_acquire) == head)
+      return Error{EAGAIN, "no out-of-band message"};
     OobArrival arrival = ring_[head % ring_.size()];
     // PAIR oob.head: gives the slot back to on_oob
     head_.store(head + 1, std::memory_order_release);
@@ -98,10 +98,12 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
         rc = sleep_after(seen, deadline_ns);
         return true;
       };
-      if (waiter_.wait([this] { return pending(); }, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
+      if (waiter_.wait([this] { return pending(); }, Awaited{}, deadline_ns, sleep) ==
+          Waited::kTimedOut) {
         return Error{ETIMEDOUT, "no out-of-band message in time"};
       }
-      if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for an out-of-band message"};
+      if (rc == EINTR)
+        return Error{EINTR, "a signal arrived while waiting for an out-of-band message"};
     }
   }
 
@@ -119,11 +121,13 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
  private:
   // Until something arrives after `seen`.
   int sleep_after(std::uint32_t seen, std::uint64_t deadline_ns) {
-    // PAIR oob.sleeping: stored before the last look at arrivals_ (the kernel's); wake() loads it after
+    // PAIR oob.sleeping: stored before the last look at arrivals_ (the kernel's); wake() loads it
+    // after
     sleeping_.store(1, std::memory_order_seq_cst);
     count(context_->counters().sleeps);
     // In slices, so that the end of the context is noticed even without a wake-up.
-    const int rc = futex_wait(arrivals_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+    const int rc =
+        futex_wait(arrivals_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
     sleeping_.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
     count(context_->counters().wakeups);
     return rc;
@@ -184,7 +188,8 @@ Result<Address> OobEndpoint::look_up(const std::string& service, std::int64_t ti
 Status OobEndpoint::send(const Address& to, std::uint32_t type, std::span<const std::byte> payload,
                          std::int64_t timeout_ms) {
   if ((type & kOobInternal) != 0) return Error{EINVAL, "types with the top bit set are CLAN's own"};
-  if (payload.size() > kOobPayload) return Error{EMSGSIZE, "more than one out-of-band message holds"};
+  if (payload.size() > kOobPayload)
+    return Error{EMSGSIZE, "more than one out-of-band message holds"};
   engine::ContextCore& context = core_->context();
   if (!context.usable()) return engine::unusable_error();
   auto link = context.link_to_node(to.node, to.uid, deadline_after_ms(timeout_ms));

@@ -30,14 +30,15 @@ std::atomic<bool> memory_is_locked{false};
 
 Mapping::Locking locking() {
   // relaxed: a flag by itself; of two threads one maps while the other locks
-  return memory_is_locked.load(std::memory_order_relaxed) ? Mapping::Locking::kNever : Mapping::Locking::kAsProcess;
+  return memory_is_locked.load(std::memory_order_relaxed) ? Mapping::Locking::kNever
+                                                          : Mapping::Locking::kAsProcess;
 }
 
 std::size_t bytes_for(std::uint32_t ring_bytes) { return kPageSize + 2 * std::size_t{ring_bytes}; }
 
 }  // namespace
 
-// --- life ------------------------------------------------------------------------------------------
+// --- life ----------------------------------------------------------------------------------------
 
 Pipe::Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end)
     : page_(page), bytes_(bytes), memfd_(memfd), inode_(inode), end_(end) {
@@ -62,7 +63,8 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     out_ = std::exchange(other.out_, nullptr);
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    lock_waits_.reset();
+    for (OwnerWait* wait : {&sending_, &receiving_}) wait->over(owner_waits_);
+    for (WaitBudget* budget : {&call_waits_, &owner_waits_}) budget->reset();
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
@@ -93,13 +95,14 @@ Result<Pipe> Pipe::create(const char* name, std::uint32_t ring_bytes, int end) {
   if (!fd) return fd.error();
   struct stat st {};
   if (sys::fstat(fd->get(), &st) != 0) return errno_error("looking at a pipe");
-  auto mapping = Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite, locking());
+  auto mapping =
+      Mapping::map(fd->get(), bytes_for(ring_bytes), Mapping::Access::kReadWrite, locking());
   if (!mapping) return mapping.error();
   auto* page = reinterpret_cast<PipePage*>(mapping->release());
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  page->head.created_ns =
-      static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+  page->head.created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+                          static_cast<std::uint64_t>(now.tv_nsec);
   page->head.ring_bytes = ring_bytes;
   page->head.version = PipePage::kVersion;
   page->head.magic = PipePage::kMagic;
@@ -139,10 +142,11 @@ Result<Pipe> Pipe::at_other_end() const {
 
 void Pipe::broke(const char* what) const {
   page_->head.broken.store(1, std::memory_order_relaxed);
-  if (!broken_.exchange(true, std::memory_order_relaxed)) CLAN_WARN("a connection's shared memory: %s", what);
+  if (!broken_.exchange(true, std::memory_order_relaxed))
+    CLAN_WARN("a connection's shared memory: %s", what);
 }
 
-// --- limits ----------------------------------------------------------------------------------------
+// --- limits --------------------------------------------------------------------------------------
 
 void Pipe::set_limits(std::uint64_t sends, std::uint64_t receives, bool grows) {
   auto& mine = page_->ends[end_];
@@ -167,7 +171,7 @@ std::uint64_t Pipe::most_lines(int end, PipeRoom room) const {
   return room == PipeRoom::kWhole ? most : std::min(most, kPipeWindow / kCacheLine);
 }
 
-// --- memory ----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 bool Pipe::release() {
   large_.store(false, std::memory_order_relaxed);
@@ -177,24 +181,28 @@ bool Pipe::release() {
   return false;
 }
 
-// Of the ring that `end` writes. When its reader has read all there is, nobody looks at any line but the one at
-// the tail, which holds a zero, and under the sender's lock nobody writes. A line without memory reads as zero.
+// Of the ring that `end` writes. When its reader has read all there is, nobody looks at any line
+// but the one at the tail, which holds a zero, and under the sender's lock nobody writes. A line
+// without memory reads as zero.
 bool Pipe::release(int end) {
   auto& sender = page_->ends[end].sender;
   auto relaxed = std::memory_order_relaxed;
   const std::uint64_t glance = sender.touched.load(relaxed);
-  if (glance <= kSmallLines || sender.released_at.load(relaxed) == sender.tail.load(relaxed)) return true;
+  if (glance <= kSmallLines || sender.released_at.load(relaxed) == sender.tail.load(relaxed))
+    return true;
   const LockCount count;
   const std::uint32_t me = thread_id();
   std::uint32_t owner = 0;
   // PAIR pipe.lock: sees the cursors the last owner left
-  bool done = sender.lock.compare_exchange_strong(owner, me | kReleases, std::memory_order_acquire, relaxed);
+  bool done = sender.lock.compare_exchange_strong(owner, me | kReleases, std::memory_order_acquire,
+                                                  relaxed);
   if (done) {
     const std::uint64_t tail = sender.tail.load(relaxed);
     // PAIR pipe.front: if it has passed them all, it has read them all
     const std::uint64_t head = page_->ends[1 - end].receiver.head.load(std::memory_order_acquire);
     if (head == tail && !broken()) {
-      const std::size_t ring = lines_ * kCacheLine, keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
+      const std::size_t ring = lines_ * kCacheLine,
+                        keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
       const std::size_t touched = std::min(sender.touched.load(relaxed), lines_) * kCacheLine;
       std::byte* memory = (end == end_ ? out_ : in_);
       const std::size_t behind = std::min(round_to_pages(touched), ring);
@@ -213,7 +221,7 @@ bool Pipe::release(int end) {
   return done;
 }
 
-// --- waiting ---------------------------------------------------------------------------------------
+// --- waiting -------------------------------------------------------------------------------------
 
 bool Pipe::want_room(PipeRoom room) {
   auto& waiting = page_->ends[end_].sender.waiting;
@@ -239,8 +247,8 @@ void Pipe::fetch_ahead() const {
   __builtin_prefetch(&mine.receiver.waiting, 1);
 }
 
-// The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so that a
-// thread that has done with waiting does not take back another's wish.
+// The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so
+// that a thread that has done with waiting does not take back another's wish.
 bool Pipe::want_data() {
   auto& waiting = page_->ends[end_].receiver.waiting;
   const std::uint32_t me = thread_id();

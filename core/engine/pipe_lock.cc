@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <time.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "clan/clock.h"
@@ -18,64 +17,78 @@ namespace {
 constexpr int kSpinsBeforeYield = 200;
 constexpr int kYieldsBeforeNap = 64;
 constexpr long kNapNs = 1'000'000;
-/// With one whose owner is no thread that we see: it has died, or it counts in another pid namespace.
-constexpr std::uint64_t kUnseenPatienceNs = 500'000'000;
-/// What a nap counts for at most, so that the time in which we were stopped, as the owner then was, does not.
-constexpr std::uint64_t kMostOfANapNs = 100'000'000;
 constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
-constexpr std::uint64_t kReleasePatienceNs = 2'000'000;  ///< of a sender, that then has no room
+/// of a call, while memory is being released
+constexpr std::uint64_t kReleaseInCallNs = 2'000'000;
+constexpr std::uint64_t kUnseenReleaseNs = 2'000'000'000;
+constexpr int kRoundsWithoutWait = 2;
 
 }  // namespace
 
-// 0: the lock is ours. `in_handler`: this thread was in a call already, so its own id may well be its own.
-int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler,
-                        bool may_give_up) const {
+// Breaks the pipe if the owner is not to be waited for any more.
+void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me) const {
+  const std::uint32_t thread = owner & ~pipes::kReleases;
+  if (owner == 0) return;
+  if (thread > kMostThreadId) return broke("a lock that is no thread's");
+  const bool releases = (owner & pipes::kReleases) != 0;
+  switch (wait.look(owner == me ? 0 : thread, owner_waits_, OwnerWait::Work::kShort,
+                    releases ? kUnseenReleaseNs : OwnerWait::kUnseenNs)) {
+    case OwnerWait::Owner::kIsWaitedFor: break;
+    case OwnerWait::Owner::kHasDied: return broke("the owner of a lock has died");
+    case OwnerWait::Owner::kKeepsIt: return broke("a lock that is not let go");
+  }
+}
+
+bool Pipe::is_held_up(bool of_sender) const {
+  const auto& mine = page_->ends[end_];
+  // relaxed: a glance; who then takes the lock sees what was done under it
+  const std::uint32_t owner =
+      (of_sender ? mine.sender.lock : mine.receiver.lock).load(std::memory_order_relaxed);
+  if (owner == 0 || broken()) return false;
+  look_at_owner(of_sender ? sending_ : receiving_, owner, pipes::thread_id());
+  return !broken();
+}
+
+// 0: the lock is ours. `in_handler`: this thread was in a call already, so its own id may well be
+// its own.
+int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t me,
+                        bool in_handler) const {
   const int saved_errno = errno;
-  std::uint64_t last = 0, waited = 0, unseen = 0;
-  std::uint64_t most = 0;  // with a lock, whoever has it
-  int err = 0;
-  for (int round = 0; err == 0; ++round) {
+  CallWait in_call(call_waits_), in_release(call_waits_, kReleaseInCallNs);
+  const bool waits = !wait.gave_up();
+  int err = -1;
+  for (int round = 0; err < 0; ++round) {
     std::uint32_t owner = 0;
-    for (int i = 0; i < kSpinsBeforeYield; ++i) {
+    for (int i = 0; i < kSpinsBeforeYield && err < 0; ++i) {
       owner = 0;
       // PAIR pipe.lock: as above
-      if (word.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed)) {
-        if (waited > 0) lock_waits_.spend(last, waited);
-        errno = saved_errno;
-        return 0;
-      }
-      if (owner == me && in_handler) {
-        errno = saved_errno;
-        return EDEADLK;
+      if (word.compare_exchange_strong(owner, me, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) {
+        if (wait.is_on()) wait.over(owner_waits_);
+        err = 0;
+      } else if (owner == me && in_handler) {
+        err = EDEADLK;
       }
       cpu_pause();
     }
+    if (err >= 0) break;
+    if (round < kRoundsWithoutWait) {
+      sched_yield();
+      continue;
+    }
+    look_at_owner(wait, owner, me);
+    CallWait& this_wait = (owner & pipes::kReleases) != 0 ? in_release : in_call;
     if (broken()) {
       err = EPROTO;
+    } else if (!waits || !this_wait.goes_on(monotonic_ns())) {
+      wait.give_up();
+      err = EBUSY;
     } else if (round < kYieldsBeforeNap) {
       sched_yield();
     } else {
       // A nap, and not one more yield, lets an owner run that has a lower priority.
       const timespec nap{0, kNapNs};
       sys::call(SYS_nanosleep, &nap, nullptr);
-      const std::uint64_t now = monotonic_ns();
-      const std::uint64_t step = last == 0 ? 0 : std::min(now - last, kMostOfANapNs);
-      if (last == 0) most = lock_waits_.left_ns(now);
-      last = now;
-      waited += step;
-      const bool releases = (owner & pipes::kReleases) != 0;
-      const std::uint32_t thread = owner & ~pipes::kReleases;
-      const bool seen = thread <= kMostThreadId && owner != me && sys::exists(static_cast<pid_t>(thread));
-      unseen = seen ? 0 : unseen + step;
-      if (thread > kMostThreadId || unseen > (releases ? 4 : 1) * kUnseenPatienceNs) {
-        broke("the owner of a lock has died");
-        err = EPROTO;
-      } else if (waited > most) {
-        broke("a lock that is not let go");
-        err = EPROTO;
-      } else if (may_give_up && releases && seen && waited > kReleasePatienceNs) {
-        err = EBUSY;
-      }
     }
   }
   errno = saved_errno;

@@ -32,10 +32,12 @@ class LockCount {
  public:
   LockCount() : outer_(t_thread.locks.load(std::memory_order_relaxed)) {  // relaxed: of this thread
     t_thread.locks.store(outer_ + 1, std::memory_order_relaxed);          // relaxed: as above
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // order: the count, then the word, for handlers
+    // order: the count, then the word, for handlers
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   ~LockCount() {
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // order: the word, then the count, for handlers
+    // order: the word, then the count, for handlers
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     t_thread.locks.store(outer_, std::memory_order_relaxed);  // relaxed: as above
   }
   LockCount(const LockCount&) = delete;
@@ -51,19 +53,20 @@ class LockCount {
 
 namespace clan {
 
-/// The lock of one side of one end. Processes that share the end take it, and the other end when it does our part
-/// in going back; that one can also write whatever it likes there. So it is waited for no longer than ten seconds,
-/// whatever the word says: nobody keeps a lock for longer than a copy takes.
+/// The lock of one side of one end. Processes that share the end take it, and the other end when it
+/// does our part in going back; that one can also write whatever it likes there. See clan/pipe.h
+/// for how long it is waited for: nobody keeps a lock for longer than a copy takes.
 class Pipe::Locked {
  public:
-  /// `may_give_up`: EBUSY, if memory is being released and that does not end, as its thread has been stopped.
-  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word, bool may_give_up = false) : word_(word) {
+  Locked(const Pipe& pipe, OwnerWait& wait, std::atomic<std::uint32_t>& word) : word_(word) {
     const std::uint32_t me = pipes::thread_id();
     std::uint32_t owner = 0;
     // PAIR pipe.lock: sees the cursors the last owner left
-    if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire, std::memory_order_relaxed))
-        [[unlikely]] {
-      err_ = pipe.wait_for_lock(word_, me, count_.nested(), may_give_up);
+    if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) [[unlikely]] {
+      err_ = pipe.wait_for_lock(wait, word_, me, count_.nested());
+    } else if (wait.gave_up()) [[unlikely]] {
+      wait.over(pipe.owner_waits_);
     }
   }
   ~Locked() {

@@ -16,17 +16,20 @@ constexpr std::uint8_t kLeaveRecord = 3;
 
 constexpr std::uint64_t kStampBytes = sizeof(PipeStamp);  ///< in front of each record's bytes
 
-constexpr std::uint32_t kAnybody = 1;  ///< of `waiting`; no thread of a program has this id but init's
+/// of `waiting`; no thread of a program has this id but init's
+constexpr std::uint32_t kAnybody = 1;
 constexpr std::uint32_t kWindowWanted = 2;  ///< of a sender's `waiting`: room in the window will do
 constexpr std::uint64_t kFewestLines = 256;  ///< a limit lets through, unless the ring is small
 constexpr std::uint64_t kSmallLines = 4096 / kCacheLine;
 
-/// Between a store that the other side looks for and a load of what it stores: one of us sees the other's.
+/// Between a store that the other side looks for and a load of what it stores: one of us sees the
+/// other's.
 inline void store_load_fence() {
 #if defined(__SANITIZE_THREAD__)
   shm::AsymmetricFence::full();  // ThreadSanitizer knows no fences
 #else
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // PAIR pipe.waiting: both sides of the Dekker
+  // PAIR pipe.waiting: both sides of the Dekker
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 

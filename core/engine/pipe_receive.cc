@@ -13,14 +13,16 @@ using namespace pipes;
 
 namespace {
 
-constexpr std::uint64_t kPublishLines = 1024;  ///< that have been read, at most, before the writer is told
-constexpr int kMostLooks = 64;                 ///< at a head that moves
+/// that have been read, at most, before the writer is told
+constexpr std::uint64_t kPublishLines = 1024;
+constexpr int kMostLooks = 64;  ///< at a head that moves
 
 enum class Copied { kBytes, kFault, kBroken, kNoBytes };
 
-// Copies at most `most` bytes of a record, of which `offset` have been read. `n`: as many as there were to copy.
-inline Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std::uint64_t most, Cursor& cursor,
-                       std::uint64_t* n) {
+// Copies at most `most` bytes of a record, of which `offset` have been read. `n`: as many as there
+// were to copy.
+inline Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std::uint64_t most,
+                       Cursor& cursor, std::uint64_t* n) {
   if (record.head.type() != kBytesRecord) return Copied::kNoBytes;
   // Nobody sends an empty one, and a ring full of them has no end.
   if (record.head.length() <= kStampBytes) return Copied::kBroken;
@@ -50,8 +52,8 @@ PipeFront Pipe::front() const {
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
   const PipeRing ring{lines_};
-  // Without the lock: nobody writes over a record before the head has passed it. So what is found at a head
-  // that is still the head is the record there.
+  // Without the lock: nobody writes over a record before the head has passed it. So what is found
+  // at a head that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
     // PAIR pipe.front: if it has changed, so has what we read
     const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
@@ -93,13 +95,27 @@ bool Pipe::worth_telling(std::uint64_t lines) const {
          lines >= std::min(kPublishLines, most_lines(1 - end_, PipeRoom::kWhole) / 8);
 }
 
+namespace {
+
+/// The lines that have been read are the writer's again.
+template <typename Receiver>
+void give_back(Receiver& receiver, shm::RingConsumer& c) {
+  c.published = c.head;
+  // PAIR pipe.front: before it is written over
+  receiver.head.store(c.head, std::memory_order_release);
+  // PAIR pipe.credit: we have finished with them
+  receiver.credit.store(c.head, std::memory_order_release);
+}
+
+}  // namespace
+
 Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   Done done;
   auto& receiver = page_->ends[end_].receiver;
   const std::size_t wanted = total(buffers, count);
   bool published = false, drained = false;
   {
-    Locked lock(*this, receiver.lock);
+    Locked lock(*this, receiving_, receiver.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     auto relaxed = std::memory_order_relaxed;  // under the lock
@@ -108,12 +124,6 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     std::uint64_t offset = receiver.offset.load(relaxed);
     Cursor cursor(buffers, count);
     shm::RingRecord record;
-    auto give_back = [&] {
-      c.published = c.head;
-      receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: before it is written over
-      receiver.credit.store(c.head, std::memory_order_release);  // PAIR pipe.credit: we have finished with them
-      published = true;
-    };
     int rc = 0;
     while (done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
       std::uint64_t n = 0;
@@ -130,7 +140,10 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       if (offset == record.head.length() - kStampBytes) {
         offset = 0;
         c.head += record.lines;
-        if (!peek && worth_telling(c.head - c.published)) give_back();
+        if (!peek && worth_telling(c.head - c.published)) {
+          give_back(receiver, c);
+          published = true;
+        }
       }
     }
     if (rc < 0) {
@@ -142,7 +155,8 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     // Whoever asks for as many bytes as there are does not see that these were all.
     drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
     if (drained && ahead) {
-      give_back();
+      give_back(receiver, c);
+      published = true;
     } else {
       receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
     }
@@ -157,7 +171,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
   const PipeRing ring{lines_};
-  Locked lock(*this, page_->ends[end_].receiver.lock);
+  Locked lock(*this, receiving_, page_->ends[end_].receiver.lock);
   if (lock.err() != 0 || broken()) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;

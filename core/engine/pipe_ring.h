@@ -1,24 +1,27 @@
 // PipeRing: where the records of a Pipe go in a ring that is far larger than what is in use of it.
 //
-// Records, heads and the rule that the line behind the last record holds a zero are those of shm/ring.h. Such a
-// ring wraps at its end, and so touches all of its memory in time. This one is as large as the most that a TCP
-// connection would buffer, and most of the time a few lines of it are in use. So the writer goes back to line
-// 0 as soon as the reader keeps up with it, and what lies behind stays untouched:
+// Records, heads and the rule that the line behind the last record holds a zero are those of
+// shm/ring.h. Such a ring wraps at its end, and so touches all of its memory in time. This one is
+// as large as the most that a TCP connection would buffer, and most of the time a few lines of it
+// are in use. So the writer goes back to line 0 as soon as the reader keeps up with it, and what
+// lies behind stays untouched:
 //
 //      0                 48                                                              lines - 1
 //      | A | B | C | ... | Z |skip|                                                              |
 //        ^                    the reader stands here at most; then it goes on at line 0
 //
-// If it does not come, what fits in before it is soon used up, and everything behind the skip is free. Then the
-// writer jumps over what has not been read, once, and goes on behind it:
+// If it does not come, what fits in before it is soon used up, and everything behind the skip is
+// free. Then the writer jumps over what has not been read, once, and goes on behind it:
 //
 //      | P | Q | R |jump|... not read yet ...|skip| S | T | U | ...
 //
-// A skip leads from any line to line 0, a jump to a line further on. Positions count lines, those that were
-// skipped or jumped over with them; index = position mod lines. No record takes the last line, which is for a
-// skip. At most one skip and one jump are on their way to the reader at a time.
+// A skip leads from any line to line 0, a jump to a line further on. Positions count lines, those
+// that were skipped or jumped over with them; index = position mod lines. No record takes the last
+// line, which is for a skip. At most one skip and one jump are on their way to the reader at a
+// time.
 //
-// The cursors lie in memory that the peer can write: whatever they say, a slot lies inside the ring.
+// The cursors lie in memory that the peer can write: whatever they say, a slot lies inside the
+// ring.
 #pragma once
 
 #include <algorithm>
@@ -35,11 +38,13 @@ struct PipeProducer {
   std::uint64_t tail = 0;      ///< next line to write
   std::uint64_t bound = 0;     ///< index up to which records go one behind the other, see goes_on()
   std::uint64_t consumed = 0;  ///< what the reader had published when last looked at
-  std::uint64_t look_at = 0;   ///< index at which to look whether the reader keeps up; 0: the first such
+  /// index at which to look whether the reader keeps up; 0: the first such
+  std::uint64_t look_at = 0;
   std::uint64_t skip_at = 0;   ///< position of the last skip, 0: none yet
   std::uint64_t jump_at = 0;   ///< of the last jump
   std::uint64_t jump_gap = 0;  ///< lines it leads over, its own among them
-  bool calm = true;            ///< not stored: since the last look the reader has slept, or has answered
+  /// not stored: since the last look the reader has slept, or has answered
+  bool calm = true;
 };
 
 /// Where a record goes: the lines to write, found by PipeRing::reserve().
@@ -57,12 +62,15 @@ struct PipeRing {
   std::uint64_t max_payload() const { return shm::RingGeometry{lines}.max_payload(); }
   /// A light connection stays in the first page.
   std::uint64_t first_look() const { return std::min<std::uint64_t>(48, lines / 4); }
-  /// A stream whose reader reads all the time goes on to here, so that the two are not at the same lines.
+  /// A stream whose reader reads all the time goes on to here, so that the two are not at the same
+  /// lines.
   std::uint64_t busy_look() const { return std::min<std::uint64_t>(8192, lines / 4); }
   /// Lines the reader may have read and not published when it finds the ring empty.
   std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
 
-  static bool on_its_way(const PipeProducer& p, std::uint64_t at) { return at != 0 && p.consumed <= at; }
+  static bool on_its_way(const PipeProducer& p, std::uint64_t at) {
+    return at != 0 && p.consumed <= at;
+  }
 
   /// Lines that the reader has not published, less those no record lies in.
   std::uint64_t used(const PipeProducer& p) const {
@@ -72,10 +80,11 @@ struct PipeRing {
     return n;
   }
 
-  /// A record of `k` lines goes at the tail, and behind it its terminator and a line to spare: nothing else
-  /// need be looked at.
+  /// A record of `k` lines goes at the tail, and behind it its terminator and a line to spare:
+  /// nothing else need be looked at.
   bool goes_on(std::uint64_t tail, std::uint64_t bound, std::uint64_t k) const {
-    return index(tail) + k + 2 <= std::min(bound, lines);  // the bound too is memory that the peer can write
+    // the bound too is memory that the peer can write
+    return index(tail) + k + 2 <= std::min(bound, lines);
   }
 
   /// After reserve() and advance(): up to where that holds from now on. `most` as there.
@@ -83,15 +92,16 @@ struct PipeRing {
     const std::uint64_t n = used(p), at = index(p.tail);
     if (n >= most) return 0;
     std::uint64_t bound = std::min(p.look_at != 0 ? p.look_at : first_look(), at + most - n);
-    if (on_its_way(p, p.skip_at) && at <= index(p.skip_at)) bound = std::min(bound, index(p.consumed));
+    if (on_its_way(p, p.skip_at) && at <= index(p.skip_at))
+      bound = std::min(bound, index(p.consumed));
     return bound;
   }
 
-  /// Plans a record of `payload` bytes that makes no more than `most` lines used. `load_consumed()` gives the
-  /// reader's published position. 1 = planned, 0 = no room, -1 = broken.
+  /// Plans a record of `payload` bytes that makes no more than `most` lines used. `load_consumed()`
+  /// gives the reader's published position. 1 = planned, 0 = no room, -1 = broken.
   template <typename LoadConsumed>
-  int reserve(PipeProducer& p, std::uint64_t payload, std::uint64_t most, LoadConsumed&& load_consumed,
-              PipeSlot* slot) const {
+  int reserve(PipeProducer& p, std::uint64_t payload, std::uint64_t most,
+              LoadConsumed&& load_consumed, PipeSlot* slot) const {
     const std::uint64_t k = shm::lines_for(payload), at = index(p.tail);
     bool fresh = false;
     auto refresh = [&] {
@@ -180,7 +190,8 @@ struct PipeRing {
            k + 1 <= index(p.consumed) && (p.calm || at >= busy_look());
   }
 
-  int place(const PipeProducer& p, std::uint64_t at, std::uint64_t k, bool fresh, PipeSlot* slot) const {
+  int place(const PipeProducer& p, std::uint64_t at, std::uint64_t k, bool fresh,
+            PipeSlot* slot) const {
     const bool forward = at + k < lines;
     if (!on_its_way(p, p.skip_at)) {
       if (forward) return plan(p, k, 0, 0, slot);

@@ -15,12 +15,14 @@ using namespace pipes;
 
 namespace {
 
-constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;  ///< takes one line
+/// takes one line
+constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;
 
 PipeProducer load(const PipePage::Sender& s) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
-  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed), s.look_at.load(relaxed),
-          s.skip_at.load(relaxed), s.jump_at.load(relaxed), s.jump_gap.load(relaxed)};
+  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed),
+          s.look_at.load(relaxed), s.skip_at.load(relaxed), s.jump_at.load(relaxed),
+          s.jump_gap.load(relaxed)};
 }
 
 void store(PipePage::Sender& s, const PipeProducer& p) {
@@ -50,17 +52,20 @@ void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const P
 bool take_waiting(std::atomic<std::uint32_t>& waiting) {
   store_load_fence();
   // PAIR pipe.waiting: Dekker with want_data() and want_room()
-  return waiting.load(std::memory_order_relaxed) != 0 && waiting.exchange(0, std::memory_order_seq_cst) != 0;
+  return waiting.load(std::memory_order_relaxed) != 0 &&
+         waiting.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 }  // namespace
 
-// The other end has slept or answered since this was last asked: no stream without a pause. Under the lock.
+// The other end has slept or answered since this was last asked: no stream without a pause. Under
+// the lock.
 bool Pipe::is_calm() const {
   auto& mine = page_->ends[end_];
   auto relaxed = std::memory_order_relaxed;  // hints
   const std::uint64_t head = mine.receiver.head.load(relaxed);
-  const bool calm = mine.sender.rang.load(relaxed) != 0 || mine.sender.answered.load(relaxed) != head;
+  const bool calm =
+      mine.sender.rang.load(relaxed) != 0 || mine.sender.answered.load(relaxed) != head;
   mine.sender.rang.store(0, relaxed);
   mine.sender.answered.store(head, relaxed);
   return calm;
@@ -90,23 +95,25 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   const std::size_t wanted = total(buffers, count);
   if (wanted == 0) return done;
   {
-    Locked lock(*this, sender.lock, true);
-    if (lock.err() == EBUSY) return done;  // no room for now
+    Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     const PipeRing ring{lines_};
-    const std::uint64_t piece = std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
+    const std::uint64_t piece =
+        std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
     const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
     const std::uint16_t cpu = current_cpu_tag();
     Cursor cursor(buffers, count);
     while (done.bytes < wanted) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
-      const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);  // under the lock, as is the bound
+      // under the lock, as is the bound
+      const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);
       PipeSlot slot{tail, tail, shm::lines_for(kStampBytes + n), 0};
       PipeProducer p;
       std::uint64_t most = 0;
-      const bool goes_on = ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
+      const bool goes_on =
+          ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
       if (!goes_on) [[unlikely]] {
         p = load(sender);
         p.calm = is_calm();
@@ -122,8 +129,9 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
         done.err = EFAULT;
         break;
       }
-      ring.publish(out_, slot,
-                   shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
+      ring.publish(
+          out_, slot,
+          shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
       if (goes_on) {
         sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
       } else {
@@ -146,7 +154,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
   auto& sender = page_->ends[end_].sender;
   auto& peer = page_->ends[1 - end_].receiver;
   {
-    Locked lock(*this, sender.lock);
+    Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
@@ -175,7 +183,8 @@ Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
 
 void Pipe::wrote_past_pipes() { t_thread.past_pipes = order_stamp(); }
 
-// Without the lock: a cursor that another thread has half moved says "room" once too often at worst.
+// Without the lock: a cursor that another thread has half moved says "room" once too often at
+// worst.
 bool Pipe::has_room(int end, PipeRoom room) const {
   const auto& peer = page_->ends[1 - end].receiver;
   const PipeRing ring{lines_};
@@ -187,8 +196,10 @@ bool Pipe::has_room(int end, PipeRoom room) const {
   if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
   // Not at the first free line: whoever is woken for room should find some.
   const std::uint64_t used = ring.used(p);
-  const bool within = used <= (room == PipeRoom::kWhole ? most - most / 3 : most - most / 8) || used > lines_;
-  return within && ring.reserve(p, kCacheLine, lines_, [&] { return p.consumed; }, &slot) != 0;
+  const bool within =
+      used <= (room == PipeRoom::kWhole ? most - most / 3 : most - most / 8) || used > lines_;
+  return within && ring.reserve(
+                       p, kCacheLine, lines_, [&] { return p.consumed; }, &slot) != 0;
 }
 
 bool Pipe::writable(PipeRoom room) const {

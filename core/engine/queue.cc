@@ -7,8 +7,8 @@
 
 #include "clan/memory.h"
 #include "clan/tripwire.h"
-#include "engine/context_core.h"
 #include "clan/wait.h"
+#include "engine/context_core.h"
 #include "shm/ring.h"
 
 namespace clan::engine {
@@ -21,7 +21,8 @@ constexpr std::uint8_t kRecord = 1;
 std::int64_t ms_until(std::uint64_t deadline_ns) {
   if (deadline_ns == kNoDeadline) return -1;
   const std::uint64_t now = monotonic_ns();
-  return now >= deadline_ns ? 0 : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
+  return now >= deadline_ns ? 0
+                            : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
 }
 
 }  // namespace
@@ -93,7 +94,8 @@ class QueueSide {
     return s;
   }
 
-  // The other side, if it sleeps, finds our export revoked. `poke_at`, `word`: what is there already.
+  // The other side, if it sleeps, finds our export revoked. `poke_at`, `word`: what is there
+  // already.
   void end(std::uint64_t poke_at, std::uint64_t word) {
     if (!own_ || !context_->usable()) return;
     event_.reset();
@@ -102,16 +104,19 @@ class QueueSide {
     if (remote_ && remote_->check()) (void)remote_->publish(poke_at, word);
   }
 
-  // Spins, then arms and sleeps until ready(). `ready` also answers true when the other side is gone.
+  // Spins, then arms and sleeps until ready(). `ready` also answers true when the other side is
+  // gone.
   template <typename Ready>
   Status wait_for(Ready&& ready, std::uint16_t peer_cpu, std::uint64_t deadline_ns) {
     for (;;) {
       if (!context_->usable()) return unusable_error();
       if (ready()) return {};
       Status s;
-      switch (waiter_.wait(ready, {peer_cpu}, deadline_ns, [&] { return sleep(ready, deadline_ns, &s); })) {
+      switch (waiter_.wait(ready, {peer_cpu}, deadline_ns,
+                           [&] { return sleep(ready, deadline_ns, &s); })) {
         case Waited::kReady: return {};
-        case Waited::kTimedOut: return Error{ETIMEDOUT, "the other side of the queue did nothing in time"};
+        case Waited::kTimedOut:
+          return Error{ETIMEDOUT, "the other side of the queue did nothing in time"};
         case Waited::kAgain: break;
       }
       if (!s && s.error().err != ETIMEDOUT) return s;  // ETIMEDOUT: one last look, above
@@ -144,7 +149,7 @@ class QueueSide {
   Waiter waiter_;
 };
 
-// --- receiver --------------------------------------------------------------------------------------
+// --- receiver ------------------------------------------------------------------------------------
 
 class QueueReceiverCore final : public QueueSide {
  public:
@@ -161,7 +166,8 @@ class QueueReceiverCore final : public QueueSide {
   ~QueueReceiverCore() { end(0, consumer_.published); }
 
   Status attach(const RdmaCookie& credit, std::int64_t timeout_ms) {
-    if (credit.length < sizeof(std::uint64_t)) return Error{EPROTO, "too short for a queue's credit"};
+    if (credit.length < sizeof(std::uint64_t))
+      return Error{EPROTO, "too short for a queue's credit"};
     if (auto s = import_remote(credit, timeout_ms); !s) return s;
     return publish_credit();
   }
@@ -266,11 +272,12 @@ class QueueReceiverCore final : public QueueSide {
   std::size_t left_ = 0;  ///< of the front record, unread
 };
 
-// --- sender ----------------------------------------------------------------------------------------
+// --- sender --------------------------------------------------------------------------------------
 
 class QueueSenderCore final : public QueueSide {
  public:
-  static Result<std::unique_ptr<QueueSenderCore>> create(Context& context, const QueueOptions& options) {
+  static Result<std::unique_ptr<QueueSenderCore>> create(Context& context,
+                                                         const QueueOptions& options) {
     std::unique_ptr<QueueSenderCore> core(new QueueSenderCore(context, options));
     if (auto s = core->export_own(context, kCacheLine); !s) return s.error();
     return core;
@@ -294,7 +301,8 @@ class QueueSenderCore final : public QueueSide {
     if (!remote_) return Error{ENOTCONN, "the queue has no receiver yet"};
     if (bytes > max_record()) return Error{EMSGSIZE, "a record has at most a quarter of its ring"};
     if (!dead_) return dead_.error();
-    const int rc = shm::ring_reserve(ring_, producer_, bytes, [this] { return credit(); }, &slot_);
+    const int rc = shm::ring_reserve(
+        ring_, producer_, bytes, [this] { return credit(); }, &slot_);
     if (rc < 0) return break_off("impossible credit in a queue").error();
     if (rc == 0) {
       if (auto s = check_remote(); !s) return s.error();
@@ -310,7 +318,8 @@ class QueueSenderCore final : public QueueSide {
     if (!remote_ || bytes > reserved_) return Error{EINVAL, "commit() of more than was reserved"};
     reserved_ = 0;
     slot_.lines = shm::lines_for(bytes);  // it may be fewer than reserved
-    const auto head = shm::RingHead::make(static_cast<std::uint32_t>(bytes), kRecord, current_cpu_tag());
+    const auto head =
+        shm::RingHead::make(static_cast<std::uint32_t>(bytes), kRecord, current_cpu_tag());
     Status s;
     if (remote_->data() == nullptr && bytes > 0) {
       s = remote_->write(line(slot_.position) + shm::kRingHeadBytes, staging_.get(), bytes);
@@ -381,7 +390,8 @@ class QueueSenderCore final : public QueueSide {
   bool writable(std::size_t bytes) const {
     shm::RingProducer probe = producer_;
     shm::RingSlot slot;
-    return shm::ring_reserve(ring_, probe, bytes, [this] { return credit(); }, &slot) != 0;
+    return shm::ring_reserve(
+               ring_, probe, bytes, [this] { return credit(); }, &slot) != 0;
   }
 
   shm::RingGeometry ring_;
@@ -395,9 +405,10 @@ class QueueSenderCore final : public QueueSide {
 
 namespace clan {
 
-// --- QueueReceiver ---------------------------------------------------------------------------------
+// --- QueueReceiver -------------------------------------------------------------------------------
 
-QueueReceiver::QueueReceiver(std::unique_ptr<engine::QueueReceiverCore> core) : core_(std::move(core)) {}
+QueueReceiver::QueueReceiver(std::unique_ptr<engine::QueueReceiverCore> core)
+    : core_(std::move(core)) {}
 QueueReceiver::QueueReceiver(QueueReceiver&&) noexcept = default;
 QueueReceiver& QueueReceiver::operator=(QueueReceiver&&) noexcept = default;
 QueueReceiver::~QueueReceiver() = default;
@@ -427,12 +438,14 @@ Result<std::size_t> QueueReceiver::try_read(std::span<std::byte> buffer) {
 Result<std::size_t> QueueReceiver::read(std::span<std::byte> buffer, std::int64_t timeout_ms) {
   return core_->insist([&] { return core_->try_read(buffer); }, deadline_after_ms(timeout_ms));
 }
-Status QueueReceiver::wait(std::int64_t timeout_ms) { return core_->wait(deadline_after_ms(timeout_ms)); }
+Status QueueReceiver::wait(std::int64_t timeout_ms) {
+  return core_->wait(deadline_after_ms(timeout_ms));
+}
 Status QueueReceiver::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue, tag);
 }
 
-// --- QueueSender -----------------------------------------------------------------------------------
+// --- QueueSender ---------------------------------------------------------------------------------
 
 QueueSender::QueueSender(std::unique_ptr<engine::QueueSenderCore> core) : core_(std::move(core)) {}
 QueueSender::QueueSender(QueueSender&&) noexcept = default;
@@ -468,7 +481,9 @@ Result<std::size_t> QueueSender::try_write(std::span<const std::byte> bytes) {
 Result<std::size_t> QueueSender::write(std::span<const std::byte> bytes, std::int64_t timeout_ms) {
   return core_->write(bytes, deadline_after_ms(timeout_ms));
 }
-Result<std::span<std::byte>> QueueSender::reserve(std::size_t bytes) { return core_->reserve(bytes); }
+Result<std::span<std::byte>> QueueSender::reserve(std::size_t bytes) {
+  return core_->reserve(bytes);
+}
 Status QueueSender::commit(std::size_t bytes) { return core_->commit(bytes); }
 Status QueueSender::wait(std::size_t bytes, std::int64_t timeout_ms) {
   return core_->wait(bytes, deadline_after_ms(timeout_ms));

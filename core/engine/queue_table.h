@@ -1,7 +1,9 @@
-// QueueTable: the event queues of a context by number, and the descriptors that wake their sleepers.
+// QueueTable: the event queues of a context by number, and the descriptors that wake their
+// sleepers.
 //
-// The number of a queue is known to peers: they ring it by number, and keep the descriptor that they were sent for
-// it. So a descriptor belongs to a number and stays when the queue goes; the next queue of that number has it too.
+// The number of a queue is known to peers: they ring it by number, and keep the descriptor that
+// they were sent for it. So a descriptor belongs to a number and stays when the queue goes; the
+// next queue of that number has it too.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,8 @@ namespace clan::engine {
 
 class EventQueueCore;
 
-/// Thread-safe. A queue that is registered is alive: it is called with the lock held, and removes itself first.
+/// Thread-safe. A queue that is registered is alive: it is called with the lock held, and removes
+/// itself first.
 class QueueTable {
  public:
   struct QueueFd {

@@ -9,10 +9,10 @@
 namespace clan::engine {
 namespace {
 
-constexpr std::uint64_t kChunk = 512 * 1024;        ///< of a queue that is alone
-constexpr std::uint64_t kSharedChunk = 64 * 1024;   ///< beside others; a slice of the driver
-constexpr std::uint64_t kInlineBytes = 4u << 20;  ///< what post() does by itself before it returns
-constexpr std::uint64_t kNowBytes = 64 * 1024;    ///< the most that may pass the others by
+constexpr std::uint64_t kChunk = 512 * 1024;       ///< of a queue that is alone
+constexpr std::uint64_t kSharedChunk = 64 * 1024;  ///< beside others; a slice of the driver
+constexpr std::uint64_t kInlineBytes = 4u << 20;   ///< what post() does by itself before it returns
+constexpr std::uint64_t kNowBytes = 64 * 1024;     ///< the most that may pass the others by
 constexpr AddressSpaceId kOwnSpace = 0;
 
 // Why a request is not to be served, or 0.
@@ -20,7 +20,8 @@ int refusal(const RdmaRequest& request, const nic::RemoteHandle& h) {
   if (request.remote_offset > h.length || request.length > h.length - request.remote_offset) {
     return ERANGE;
   }
-  if (!includes(h.rights, request.op == RdmaOp::kWrite ? Rights::kWrite : Rights::kRead)) return EACCES;
+  if (!includes(h.rights, request.op == RdmaOp::kWrite ? Rights::kWrite : Rights::kRead))
+    return EACCES;
   if (request.local == nullptr && request.length > 0) return EFAULT;
   return 0;
 }
@@ -70,7 +71,8 @@ Status RdmaDriver::start() {
   const ContextOptions& wanted = context_.options();
   translate_always_ = wanted.nic_translates;
   nic::PagePinner::Options pinning;
-  pinning.mode = wanted.lock_pages ? nic::PagePinner::Mode::kLock : nic::PagePinner::Mode::kPopulate;
+  pinning.mode =
+      wanted.lock_pages ? nic::PagePinner::Mode::kLock : nic::PagePinner::Mode::kPopulate;
   auto pinner = nic::PagePinner::create(pinning);
   if (pinner) {
     pinner_ = std::move(*pinner);
@@ -97,10 +99,10 @@ RdmaDriver::~RdmaDriver() {
   pending_.clear();
 }
 
-// --- apertures -------------------------------------------------------------------------------------
+// --- apertures -----------------------------------------------------------------------------------
 
-// A handle carries a generation: requests that are still queued when their aperture goes must not run
-// against the next one that gets its place.
+// A handle carries a generation: requests that are still queued when their aperture goes must not
+// run against the next one that gets its place.
 Result<std::uint32_t> RdmaDriver::add_remote(RemoteApertureCore* remote) {
   auto lock = enter();
   std::uint32_t index;
@@ -127,7 +129,8 @@ void RdmaDriver::remove_remote(std::uint32_t handle) {
 
 RemoteApertureCore* RdmaDriver::find_remote(std::uint32_t handle) const {
   const std::uint32_t index = handle % kMaxRemotes;
-  if (index >= remotes_.size() || remotes_[index].generation != handle / kMaxRemotes) return nullptr;
+  if (index >= remotes_.size() || remotes_[index].generation != handle / kMaxRemotes)
+    return nullptr;
   return remotes_[index].core;
 }
 
@@ -139,7 +142,7 @@ std::unique_lock<std::mutex> RdmaDriver::enter() {
   return lock;
 }
 
-// --- running ---------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 
 Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue) {
   auto lock = enter();
@@ -204,7 +207,8 @@ bool RdmaDriver::run(std::uint64_t bytes, Enough&& enough) {
 }
 
 void RdmaDriver::kick() {
-  // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() looks after it has cleared this
+  // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() looks after it
+  // has cleared this
   if (!kicked_.exchange(true, std::memory_order_seq_cst)) signal_eventfd(background_->fd());
 }
 
@@ -235,10 +239,11 @@ void RdmaDriver::run_in_background() {
     auto lock = enter();
     scheduler_->retry_deferred();
   }
-  if (!run(kInlineBytes, [] { return false; })) return;  // somebody else is at it and will kick if need be
+  // somebody else is at it and will kick if need be
+  if (!run(kInlineBytes, [] { return false; })) return;
   auto lock = enter();
-  // Not for queues that wait: for a page, which has kicked us already, or for a link, whose next completion will. That
-  // may be long in coming, when the peer is stopped.
+  // Not for queues that wait: for a page, which has kicked us already, or for a link, whose next
+  // completion will. That may be long in coming, when the peer is stopped.
   const bool again = rung() || runnable_;
   lock.unlock();
   // Other descriptors of the driver thread get their turn in between.
@@ -250,7 +255,7 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
     auto lock = enter();
     pending_.erase(token);
     (void)scheduler_->complete_chunk(token, err, bytes);
-    scheduler_->retry_deferred();  // those that found the link busy
+    scheduler_->retry_deferred();                   // those that found the link busy
     idle_.store(false, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
   }
   kick();
@@ -261,9 +266,17 @@ RdmaCounters RdmaDriver::counters() {
   const auto& c = scheduler_->counters();
   // relaxed: counters
   const std::uint64_t now = now_requests_.load(std::memory_order_relaxed);
-  RdmaCounters out{c.requests + now, c.completions + now,
+  RdmaCounters out{c.requests + now,
+                   c.completions + now,
                    c.bytes + now_bytes_.load(std::memory_order_relaxed),
-                   c.chunks + now, c.splits, c.deferrals, c.bad_requests, 0, 0, 0, 0};
+                   c.chunks + now,
+                   c.splits,
+                   c.deferrals,
+                   c.bad_requests,
+                   0,
+                   0,
+                   0,
+                   0};
   if (tlb_) {
     out.tlb_hits = tlb_->stats().hits;
     out.tlb_misses = tlb_->stats().misses;
@@ -273,7 +286,7 @@ RdmaCounters RdmaDriver::counters() {
   return out;
 }
 
-// --- the mover -------------------------------------------------------------------------------------
+// --- the mover -----------------------------------------------------------------------------------
 
 int RdmaDriver::check(const nic::RdmaQueueRef&, const RdmaRequest& request) {
   RemoteApertureCore* remote = find_remote(request.remote);
@@ -284,7 +297,8 @@ int RdmaDriver::check(const nic::RdmaQueueRef&, const RdmaRequest& request) {
 nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
   RemoteApertureCore* remote = find_remote(chunk.remote);
   if (remote == nullptr) return nic::RdmaMoveResult::error(ESTALE);
-  if (!translate_always_ && !remote->link().capabilities().translates) return hand_on(chunk, *remote);
+  if (!translate_always_ && !remote->link().capabilities().translates)
+    return hand_on(chunk, *remote);
   if (!tlb_) return nic::RdmaMoveResult::error(ENOSYS);
   TlbUse use = tlb_->acquire(kOwnSpace, reinterpret_cast<std::uint64_t>(chunk.local), chunk.length,
                              chunk.op == RdmaOp::kWrite ? PageAccess::kRead : PageAccess::kWrite);
@@ -294,24 +308,23 @@ nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
     return nic::RdmaMoveResult::deferred();
   }
   auto result = hand_on(chunk, *remote);
-  if (result.kind == nic::RdmaMoveResult::Kind::kPending) pending_[chunk.token].use = std::move(use);
+  if (result.kind == nic::RdmaMoveResult::Kind::kPending)
+    pending_[chunk.token].use = std::move(use);
   return result;
 }
 
 nic::RdmaMoveResult RdmaDriver::hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote) {
-  nic::Transfer transfer{chunk.op,       &remote.handle(), chunk.remote_offset,
-                         static_cast<std::byte*>(chunk.local), chunk.length, chunk.token};
+  nic::Transfer transfer{
+      chunk.op,     &remote.handle(), chunk.remote_offset, static_cast<std::byte*>(chunk.local),
+      chunk.length, chunk.token};
   auto result = remote.link().transfer(transfer);
   switch (result.kind) {
-    case nic::TransferResult::Kind::kDone:
-      return nic::RdmaMoveResult::done();
+    case nic::TransferResult::Kind::kDone: return nic::RdmaMoveResult::done();
     case nic::TransferResult::Kind::kPending:
       pending_[chunk.token].link = &remote.link();
       return nic::RdmaMoveResult::pending();
-    case nic::TransferResult::Kind::kBusy:
-      return nic::RdmaMoveResult::deferred();
-    default:
-      return nic::RdmaMoveResult::error(result.err);
+    case nic::TransferResult::Kind::kBusy: return nic::RdmaMoveResult::deferred();
+    default: return nic::RdmaMoveResult::error(result.err);
   }
 }
 
@@ -322,7 +335,7 @@ void RdmaDriver::cancel(const nic::RdmaQueueRef&, std::uint64_t token) {
   pending_.erase(it);
 }
 
-// --- queues ----------------------------------------------------------------------------------------
+// --- queues --------------------------------------------------------------------------------------
 
 Result<std::shared_ptr<RdmaQueueCore>> RdmaQueueCore::create(std::shared_ptr<ContextCore> context,
                                                              std::uint32_t depth) {
@@ -385,13 +398,15 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
   if (*ring_driver) driver_.activate(id_);
   if (options.more) return {};  // the group is not complete
   const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
-  auto served = [&] { return completions_.load(std::memory_order_relaxed) != seen; };  // relaxed: a hint
+  // relaxed: a hint
+  auto served = [&] { return completions_.load(std::memory_order_relaxed) != seen; };
   if (driver_.run(kInlineBytes, served) && !driver_.idle()) driver_.kick();
   return {};
 }
 
 void RdmaQueueCore::completed() {
-  // order: after the completion is in the ring; wait() loads it before it reaps, and the futex compares
+  // order: after the completion is in the ring; wait() loads it before it reaps, and the futex
+  // compares
   completions_.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(completions_);
   std::lock_guard lock(mutex_);
@@ -463,7 +478,7 @@ Status RdmaQueueCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t 
   return {};
 }
 
-// --- RemoteApertureCore ----------------------------------------------------------------------------
+// --- RemoteApertureCore --------------------------------------------------------------------------
 
 RemoteApertureCore::~RemoteApertureCore() {
   if (!context_->usable()) return;
@@ -498,9 +513,10 @@ Result<RdmaQueue> RdmaQueue::create(Context& context, std::uint32_t depth) {
   return RdmaQueue(std::move(*core));
 }
 
-Status RdmaQueue::write(const RemoteAperture& remote, std::uint64_t remote_offset, const void* local,
-                        std::uint64_t length, const RdmaOptions& options) {
-  return core_->post(RdmaOp::kWrite, remote, remote_offset, const_cast<void*>(local), length, options);
+Status RdmaQueue::write(const RemoteAperture& remote, std::uint64_t remote_offset,
+                        const void* local, std::uint64_t length, const RdmaOptions& options) {
+  return core_->post(RdmaOp::kWrite, remote, remote_offset, const_cast<void*>(local), length,
+                     options);
 }
 
 Status RdmaQueue::read(const RemoteAperture& remote, std::uint64_t remote_offset, void* local,
@@ -508,9 +524,12 @@ Status RdmaQueue::read(const RemoteAperture& remote, std::uint64_t remote_offset
   return core_->post(RdmaOp::kRead, remote, remote_offset, local, length, options);
 }
 
-std::size_t RdmaQueue::poll(std::span<RdmaCompletion> completions) { return core_->poll(completions); }
+std::size_t RdmaQueue::poll(std::span<RdmaCompletion> completions) {
+  return core_->poll(completions);
+}
 
-Result<std::size_t> RdmaQueue::wait(std::span<RdmaCompletion> completions, std::int64_t timeout_ms) {
+Result<std::size_t> RdmaQueue::wait(std::span<RdmaCompletion> completions,
+                                    std::int64_t timeout_ms) {
   return core_->wait(completions, deadline_after_ms(timeout_ms));
 }
 

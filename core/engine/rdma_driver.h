@@ -1,12 +1,14 @@
 // RdmaDriver: the NIC driver's RDMA half: rings, scheduler, TLB and links put together.
 //
-// One per context, made with the first RDMA queue. Whoever has work for it runs it, under its mutex, in
-// slices of one scheduler quantum, so that others come in between, and until its own request is done; what
-// nobody runs is left to the context's driver thread (kick). A short request on a queue that has nothing
-// else outstanding is moved at once by the thread that posts it: it has nothing to overtake.
+// One per context, made with the first RDMA queue. Whoever has work for it runs it, under its
+// mutex, in slices of one scheduler quantum, so that others come in between, and until its own
+// request is done; what nobody runs is left to the context's driver thread (kick). A short request
+// on a queue that has nothing else outstanding is moved at once by the thread that posts it: it has
+// nothing to overtake.
 //
 // The TLB takes part where the link needs translations (packets leave from pinned pages) or
-// ContextOptions::nic_translates asks for it. Links that copy by process_vm_writev translate in the kernel.
+// ContextOptions::nic_translates asks for it. Links that copy by process_vm_writev translate in the
+// kernel.
 #pragma once
 
 #include <array>
@@ -43,8 +45,8 @@ class RdmaDriver final : public nic::RdmaMover {
   bool run(std::uint64_t bytes, Enough&& enough);
   // PAIR rdma.driver_idle: sees what the last to run the driver left
   bool idle() const { return idle_.load(std::memory_order_acquire) && !rung(); }
-  /// Moves `request` at once, in the caller's thread and beside everybody else's. EAGAIN: it has to go
-  /// through the ring. Else the errno of its completion, 0 for none.
+  /// Moves `request` at once, in the caller's thread and beside everybody else's. EAGAIN: it has to
+  /// go through the ring. Else the errno of its completion, 0 for none.
   int move_now(const RdmaRequest& request, RemoteApertureCore& remote);
   /// Leaves the rest to the driver thread.
   void kick();
@@ -79,7 +81,8 @@ class RdmaDriver final : public nic::RdmaMover {
   // What move_now() did. relaxed: counters
   std::atomic<std::uint64_t> now_requests_{0}, now_bytes_{0};
   std::atomic<bool> idle_{true};
-  bool runnable_ = false;  ///< under mutex_: at the end of the last slice a queue had something to do at once
+  /// under mutex_: at the end of the last slice a queue had something to do at once
+  bool runnable_ = false;
   std::unique_ptr<nic::RdmaScheduler> scheduler_;
   struct Remote {
     RemoteApertureCore* core = nullptr;
@@ -116,7 +119,6 @@ class RdmaQueueCore {
   /// From the scheduler, under the driver's mutex.
   void completed();
 
-
  private:
   std::size_t reap(std::span<RdmaCompletion> completions);
   RdmaQueueCore(std::shared_ptr<ContextCore> context, RdmaDriver& driver)
@@ -126,12 +128,12 @@ class RdmaQueueCore {
   std::shared_ptr<nic::MemoryBlock> memory_;
   std::unique_ptr<nic::RdmaRingApp> ring_;
   nic::RdmaQueueId id_;
-  /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's thread;
-  /// its completion is then kept here, and is older than any in the ring.
+  /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's
+  /// thread; its completion is then kept here, and is older than any in the ring.
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<bool> moved_now_{false};
   RdmaCompletion now_;
-  bool in_group_ = false;  ///< the last one posted has `more`; the poster's
+  bool in_group_ = false;                      ///< the last one posted has `more`; the poster's
   std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
   std::mutex mutex_;
   std::shared_ptr<EventQueueCore> queue_;

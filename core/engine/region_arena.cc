@@ -17,7 +17,8 @@ constexpr std::uint64_t kArenaBytes = 32u << 20;
 Result<RegionArena::Region> RegionArena::allocate(std::uint64_t bytes) {
   bytes = round_to_pages(bytes);
   std::lock_guard lock(mutex_);
-  auto fits = std::find_if(free_.begin(), free_.end(), [&](const Region& r) { return r.bytes == bytes; });
+  auto fits =
+      std::find_if(free_.begin(), free_.end(), [&](const Region& r) { return r.bytes == bytes; });
   if (fits != free_.end()) {
     Region region = *fits;
     free_.erase(fits);

@@ -1,4 +1,5 @@
-// RegionArena: ring memory of connections with one peer. A peer can spoil only what it shares with us.
+// RegionArena: ring memory of connections with one peer. A peer can spoil only what it shares with
+// us.
 #pragma once
 
 #include <cstdint>

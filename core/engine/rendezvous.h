@@ -1,7 +1,9 @@
-// Rendezvous: abstract sockets by which processes of this host find a service or a node, and their clients.
+// Rendezvous: abstract sockets by which processes of this host find a service or a node, and their
+// clients.
 //
-// A client connects and sends its hello (link/shm_handshake.h). The reactor never waits for one: a client that has
-// connected and not spoken yet is a Greeting, which costs one descriptor until it speaks or closes.
+// A client connects and sends its hello (link/shm_handshake.h). The reactor never waits for one: a
+// client that has connected and not spoken yet is a Greeting, which costs one descriptor until it
+// speaks or closes.
 #pragma once
 
 #include <cstdint>

@@ -76,12 +76,14 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
       if (!waiting_.empty()) {
         auto connection = std::move(waiting_.front());
         waiting_.pop_front();
-        // The queue forgets an event once it has been taken; there may be more connections than that.
+        // The queue forgets an event once it has been taken; there may be more connections than
+        // that.
         if (!waiting_.empty() && queue_) queue_->post(event_);
         return connection;
       }
       const std::uint64_t now = monotonic_ns();
-      if (now >= deadline_ns) return Error{deadline_ns == 0 ? EAGAIN : ETIMEDOUT, "no connection waits"};
+      if (now >= deadline_ns)
+        return Error{deadline_ns == 0 ? EAGAIN : ETIMEDOUT, "no connection waits"};
       const std::uint64_t nap = std::min<std::uint64_t>(deadline_ns - now, 1'000'000'000u);
       arrived_.wait_for(lock, std::chrono::nanoseconds(nap));
     }
@@ -98,9 +100,7 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
     return {};
   }
 
-  Address address() const {
-    return context_->address_of(endpoint_);
-  }
+  Address address() const { return context_->address_of(endpoint_); }
 
  private:
   std::shared_ptr<ContextCore> context_;
@@ -133,8 +133,8 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 Stream::~Stream() { close(); }
 
-Result<Stream> Stream::connect(Context& context, const std::string& service, std::int64_t timeout_ms,
-                               std::int64_t uid) {
+Result<Stream> Stream::connect(Context& context, const std::string& service,
+                               std::int64_t timeout_ms, std::int64_t uid) {
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   const uid_t owner = context.core()->owner(uid);
   auto c = Connection::connect_service(context.core(), service, owner, ConnectionKind::kStream, {},
@@ -147,18 +147,14 @@ Result<Stream> Stream::connect(Context& context, const Address& listener, std::i
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   auto link = context.core()->link_to_node(listener.node, listener.uid, deadline);
   if (!link) return link.error();
-  auto c = Connection::connect(context.core(), *link, listener.endpoint, ConnectionKind::kStream, {},
-                               deadline);
+  auto c = Connection::connect(context.core(), *link, listener.endpoint, ConnectionKind::kStream,
+                               {}, deadline);
   if (!c) return c.error();
   return Stream(std::make_shared<StreamCore>(std::move(*c)));
 }
 
 Result<std::size_t> Stream::send(std::span<const std::byte> bytes, std::int64_t timeout_ms) {
   return core_->send(bytes, deadline_after_ms(timeout_ms));
-}
-
-Result<std::size_t> Stream::send_lent(std::span<const std::byte> bytes, std::int64_t timeout_ms) {
-  return core_->send_lent(bytes, deadline_after_ms(timeout_ms));
 }
 
 Result<std::size_t> Stream::try_send(std::span<const std::byte> bytes) {
@@ -171,7 +167,9 @@ Result<std::size_t> Stream::recv(std::span<std::byte> buffer, std::int64_t timeo
   return core_->recv(buffer, deadline_after_ms(timeout_ms));
 }
 
-Result<std::size_t> Stream::try_recv(std::span<std::byte> buffer) { return core_->try_recv(buffer); }
+Result<std::size_t> Stream::try_recv(std::span<std::byte> buffer) {
+  return core_->try_recv(buffer);
+}
 
 Result<std::span<std::byte>> Stream::reserve(std::size_t bytes) {
   if (!core_->can_send()) return core_->send_error().error();
@@ -189,11 +187,7 @@ void Stream::commit(std::size_t bytes) {
 std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
 
 Result<std::span<const std::byte>> Stream::peek() {
-  int rc = core_->front();
-  while (rc > 0 && core_->front_size() == 0) [[unlikely]] {
-    if (auto fetched = core_->fetch_lent(); !fetched) return fetched.error();
-    rc = core_->front();
-  }
+  const int rc = core_->front();
   if (rc == 0) return Error{EAGAIN, "nothing to receive"};
   if (rc < 0) {
     auto end = core_->end();

@@ -1,24 +1,20 @@
-// StreamCore: a byte stream over a Connection. Records of kData, of which the front one may be read in part, and of
-// kLent, whose bytes lie with the sender (lent.h).
+// StreamCore: a byte stream over a Connection. Records of kData, of which the front one may be read
+// in part.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "engine/connection.h"
-#include "engine/lent.h"
 
 namespace clan::engine {
 
-// A byte stream: records of kData, of which the front one may be read in part.
 class StreamCore {
  public:
-  explicit StreamCore(std::shared_ptr<Connection> connection)
-      : c_(std::move(connection)), lender_(*c_), borrower_(*c_) {
-    chunk_ = std::min(c_->max_payload(), shm::kRingPiece);
+  explicit StreamCore(std::shared_ptr<Connection> connection) : c_(std::move(connection)) {
+    chunk_ = std::min(c_->max_payload(), c_->mapped() ? shm::kRingPiece : kPacketsPiece);
   }
 
   Connection& connection() { return *c_; }
@@ -55,17 +51,11 @@ class StreamCore {
 
   // Waits for room.
   Result<std::size_t> send(std::span<const std::byte> bytes, std::uint64_t deadline_ns);
-  // The same, where what is larger than the ring is lent.
-  Result<std::size_t> send_lent(std::span<const std::byte> bytes, std::uint64_t deadline_ns);
 
-  // The front of the ring. 1 = bytes, or lent ones, 0 = nothing yet, -1 = end of stream or error (end_error()).
+  // The front of the ring. 1 = bytes, 0 = nothing yet, -1 = end of stream or error (end_error()).
   int front() {
     if (closed_ || !c_->context().usable()) return -1;
     if (left_ > 0) return 1;
-    if (borrower_.open()) [[unlikely]] {
-      if (borrower_.there()) return 1;
-      end_lent();
-    }
     for (bool last_look = false;;) {
       int rc = c_->peek(&record_);  // in place: a copy right after would stall on store forwarding
       if (rc < 0) return -1;
@@ -95,13 +85,6 @@ class StreamCore {
           record_ = {};
           left_ = 0;
           continue;
-        case RecordType::kLent:
-          if (borrower_.begin(record_) && !eof_ && ++withdrawn_ <= kMostWithdrawn) {
-            if (borrower_.there()) return 1;
-            end_lent();
-            continue;
-          }
-          [[fallthrough]];
         default:
           record_ = {};
           c_->reset_hostile("a record that is not a stream's");
@@ -119,14 +102,11 @@ class StreamCore {
   void consume(std::size_t bytes) {
     if (closed_ || !c_->context().usable()) return;
     left_ -= std::min<std::size_t>(bytes, left_);
-    if (left_ == 0 && record_.lines != 0 && !borrower_.open()) {
+    if (left_ == 0 && record_.lines != 0) {
       c_->consume(record_);
       record_ = {};
     }
   }
-
-  // For peek(), after front() > 0 without front_size(): fetches some of the lent bytes. False: they were withdrawn.
-  Result<bool> fetch_lent();
 
   Result<std::size_t> try_recv(std::span<std::byte> buffer) {
     std::size_t got = 0;
@@ -136,12 +116,6 @@ class StreamCore {
       if (rc == 0) {
         if (got > 0) return got;
         return Error{EAGAIN, "nothing to receive"};
-      }
-      if (left_ == 0) [[unlikely]] {  // what is lent goes straight to where it is wanted
-        if (got > 0) return got;
-        auto taken = take_lent(buffer);
-        if (!taken || *taken > 0) return taken;
-        continue;
       }
       const std::size_t n = std::min(left_, buffer.size() - got);
       std::memcpy(buffer.data() + got, front_data(), n);
@@ -179,20 +153,14 @@ class StreamCore {
   }
 
  private:
-  static constexpr unsigned kMostWithdrawn = 1u << 20;  ///< lent ranges in a row; more than any ring holds
-
-  Result<std::size_t> take_lent(std::span<std::byte> buffer);
-  void end_lent();
+  /// kRingPiece over packets: two trains at an MTU of 1500
+  static constexpr std::uint64_t kPacketsPiece = 118 * 1024;
 
   std::shared_ptr<Connection> c_;
-  Lender lender_;
-  Borrower borrower_;
   std::uint64_t chunk_ = 0;
   shm::RingRecord record_;
-  std::size_t left_ = 0;  ///< unread bytes at the front: of record_, or of fetched_
+  std::size_t left_ = 0;                  ///< unread bytes of record_
   const std::byte* front_end_ = nullptr;  ///< where they end
-  std::vector<std::byte> fetched_;        ///< lent ones that peek() has been asked for
-  unsigned withdrawn_ = 0;                ///< lent ranges since some of one was taken
   bool eof_ = false;
   bool closed_ = false;
 };

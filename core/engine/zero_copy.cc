@@ -24,12 +24,13 @@ std::span<const std::byte> bytes_of(const T& value) {
 std::int64_t ms_left(std::uint64_t deadline_ns) {
   if (deadline_ns == kNoDeadline) return -1;
   const std::uint64_t now = monotonic_ns();
-  return now >= deadline_ns ? 0 : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
+  return now >= deadline_ns ? 0
+                            : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
 }
 
 }  // namespace
 
-// --- CookieReceiver --------------------------------------------------------------------------------
+// --- CookieReceiver ------------------------------------------------------------------------------
 
 Result<CookieReceiver> CookieReceiver::create(Context& context, const QueueOptions& options) {
   auto queue = QueueSender::create(context, options);
@@ -70,7 +71,7 @@ std::span<std::byte> CookieReceiver::find(std::uint64_t id) const {
   return it == posted_.end() ? std::span<std::byte>() : it->second.region();
 }
 
-// --- CookieSender ----------------------------------------------------------------------------------
+// --- CookieSender --------------------------------------------------------------------------------
 
 Result<CookieSender> CookieSender::create(Context& context, std::size_t ring_bytes,
                                           const QueueOptions& options) {
@@ -101,9 +102,10 @@ Result<PostedBuffer> CookieSender::take() {
   return buffer;
 }
 
-// --- ZeroCopyReceiver ------------------------------------------------------------------------------
+// --- ZeroCopyReceiver ----------------------------------------------------------------------------
 
-Result<ZeroCopyReceiver> ZeroCopyReceiver::create(Context& context, const ZeroCopyOptions& options) {
+Result<ZeroCopyReceiver> ZeroCopyReceiver::create(Context& context,
+                                                  const ZeroCopyOptions& options) {
   auto cookies = CookieReceiver::create(context, {options.peers_uid});
   if (!cookies) return cookies.error();
   auto transfers = QueueReceiver::create(context, options.ring_bytes, {options.peers_uid});
@@ -131,7 +133,8 @@ Result<ZeroCopyMessage> ZeroCopyReceiver::try_receive() {
   }
   auto buffer = cookies_.take_back(r.id);
   if (!buffer) return buffer.error();
-  return ZeroCopyMessage{r.id, buffer->first(r.status == 0 ? r.length : 0), static_cast<int>(r.status)};
+  return ZeroCopyMessage{r.id, buffer->first(r.status == 0 ? r.length : 0),
+                         static_cast<int>(r.status)};
 }
 
 Result<ZeroCopyMessage> ZeroCopyReceiver::receive(std::int64_t timeout_ms) {
@@ -143,7 +146,7 @@ Result<ZeroCopyMessage> ZeroCopyReceiver::receive(std::int64_t timeout_ms) {
   }
 }
 
-// --- ZeroCopySender --------------------------------------------------------------------------------
+// --- ZeroCopySender ------------------------------------------------------------------------------
 
 Result<ZeroCopySender> ZeroCopySender::create(Context& context, const ZeroCopyOptions& options) {
   auto cookies = CookieSender::create(context, options.ring_bytes, {options.peers_uid});
@@ -152,8 +155,8 @@ Result<ZeroCopySender> ZeroCopySender::create(Context& context, const ZeroCopyOp
   if (!transfers) return transfers.error();
   auto rdma = RdmaQueue::create(context, 4);
   if (!rdma) return rdma.error();
-  return ZeroCopySender(context.core(), std::move(*cookies), std::move(*transfers), std::move(*rdma),
-                        options.peers_uid);
+  return ZeroCopySender(context.core(), std::move(*cookies), std::move(*transfers),
+                        std::move(*rdma), options.peers_uid);
 }
 
 Status ZeroCopySender::attach(const QueueEnds& receiver, std::int64_t timeout_ms) {
@@ -162,7 +165,8 @@ Status ZeroCopySender::attach(const QueueEnds& receiver, std::int64_t timeout_ms
 }
 
 // The RDMA write. Its outcome as an errno value; an Error when there is none.
-Result<int> ZeroCopySender::transfer(const PostedBuffer& buffer, std::span<const std::byte> message) {
+Result<int> ZeroCopySender::transfer(const PostedBuffer& buffer,
+                                     std::span<const std::byte> message) {
   auto remote = RemoteAperture::import(context_, buffer.cookie, -1, peers_uid_);
   if (!remote) return remote.error().err;
   if (auto s = rdma_.write(*remote, 0, message.data(), message.size()); !s) return s.error();

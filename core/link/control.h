@@ -1,7 +1,8 @@
-// Control messages of the shared-memory link: datagrams on an AF_UNIX SOCK_SEQPACKET socket per peer.
+// Control messages of the shared-memory link: datagrams on an AF_UNIX SOCK_SEQPACKET socket per
+// peer.
 //
-// They set the link up, carry out-of-band messages and pass descriptors; data never go this way. The
-// socket is also how death is noticed: the kernel closes it with its process.
+// They set the link up, carry out-of-band messages and pass descriptors; data never go this way.
+// The socket is also how death is noticed: the kernel closes it with its process.
 //
 //   client                                server
 //     connect to the abstract name
@@ -11,8 +12,8 @@
 //     then, both ways: oob, memory + {memfd}, import, import_reply, queue_fd + {eventfd},
 //                      copy, copy_done, lost (the memfd of a memory: please send it again)
 //
-// Native byte order and layout: both ends run on one machine. The first 24 bytes of hello and refuse
-// never change, so that versions can refuse each other in words.
+// Native byte order and layout: both ends run on one machine. The first 24 bytes of hello and
+// refuse never change, so that versions can refuse each other in words.
 #pragma once
 
 #include <cstdint>
@@ -45,23 +46,25 @@ struct ControlMessage {
   std::uint32_t magic = kControlMagic;
   std::uint32_t version = shm::kLayoutVersion;
   ControlType type = ControlType::kOob;
-  std::int32_t err = 0;          ///< refuse, import_reply, copy_done: errno
-  std::uint64_t node = 0;        ///< hello, accept: the sender's
+  std::int32_t err = 0;    ///< refuse, import_reply, copy_done: errno
+  std::uint64_t node = 0;  ///< hello, accept: the sender's
   // Until here: fixed for all versions.
-  std::uint64_t request = 0;     ///< import, copy and their answers
-  std::uint64_t memory_id = 0;   ///< memory, import_reply, lost, copy (the staging memory)
+  std::uint64_t request = 0;    ///< import, copy and their answers
+  std::uint64_t memory_id = 0;  ///< memory, import_reply, lost, copy (the staging memory)
   std::uint64_t memory_bytes = 0;
-  std::uint64_t offset = 0;      ///< copy: in the aperture
-  std::uint64_t length = 0;      ///< copy
-  std::uint64_t staging = 0;     ///< copy: offset in the staging memory
-  std::uint32_t slot = 0;        ///< hello, accept: DmaActivity slot given to the receiver; queue_fd: queue
-  std::uint32_t endpoint = 0;    ///< accept: the endpoint behind the service name
-  std::uint32_t flags = 0;       ///< memory: 1 = read only; copy: RdmaOp
+  std::uint64_t offset = 0;   ///< copy: in the aperture
+  std::uint64_t length = 0;   ///< copy
+  std::uint64_t staging = 0;  ///< copy: offset in the staging memory
+  /// hello, accept: DmaActivity slot given to the receiver; queue_fd: queue
+  std::uint32_t slot = 0;
+  std::uint32_t endpoint = 0;  ///< accept: the endpoint behind the service name
+  std::uint32_t flags = 0;     ///< memory: 1 = read only; copy: RdmaOp
   std::uint32_t reserved = 0;
-  RdmaCookie cookie;             ///< import, copy
-  OobMessage oob;                ///< oob
+  RdmaCookie cookie;  ///< import, copy
+  OobMessage oob;     ///< oob
 };
-static_assert(std::is_trivially_copyable_v<ControlMessage> && std::is_standard_layout_v<ControlMessage>);
+static_assert(std::is_trivially_copyable_v<ControlMessage> &&
+              std::is_standard_layout_v<ControlMessage>);
 
 constexpr std::uint32_t kMemoryReadOnly = 1;
 

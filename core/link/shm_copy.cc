@@ -1,12 +1,12 @@
-// The link on one host: copies from and to memory that is not mapped, by this process or by the peer's driver.
-#include "link/shm_link.h"
-
+// The link on one host: copies from and to memory that is not mapped, by this process or by the
+// peer's driver.
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "clan/log.h"
+#include "link/shm_link.h"
 
 namespace clan::link {
 
@@ -19,7 +19,8 @@ namespace {
 
 // Copies from here on are offered to the peer's processor as well.
 constexpr std::uint64_t kTogetherBytes = 64 * 1024;
-constexpr int kMostHelped = 64;  ///< chunks of a peer's copy in one go: it may begin another while we help
+/// chunks of a peer's copy in one go: it may begin another while we help
+constexpr int kMostHelped = 64;
 constexpr std::size_t kStagingBytes = 512 * 1024;  ///< the longest chunk of an RDMA driver
 
 }  // namespace
@@ -42,9 +43,9 @@ int ShmLink::copy_range(RdmaOp op, std::byte* local_address, std::uint64_t remot
 
 namespace {
 
-// The next chunk of whatever job is there, or false when all are claimed. Who has claimed a chunk holds the
-// job: its fields stay until that chunk is counted as done. All of the word is compared, so a job that
-// ends and another that begins in between are told apart by the sequence.
+// The next chunk of whatever job is there, or false when all are claimed. Who has claimed a chunk
+// holds the job: its fields stay until that chunk is counted as done. All of the word is compared,
+// so a job that ends and another that begins in between are told apart by the sequence.
 bool claim_chunk(shm::CopyJob& job, std::uint32_t* chunk) {
   // PAIR job.claim: sees the fields the initiator stored before it started the job
   std::uint64_t seen = job.claim.load(std::memory_order_acquire);
@@ -71,7 +72,8 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
   shm::CopyJob& job = image_.signals->jobs[peer_.my_slot];
   const std::uint64_t step = shm::copy_chunk_bytes(t.length);
   const auto chunks = static_cast<std::uint32_t>((t.length + step - 1) / step);
-  if (chunks > shm::kMaxCopyChunks) return copy_range(t.op, t.local, base + t.remote_offset, t.length);
+  if (chunks > shm::kMaxCopyChunks)
+    return copy_range(t.op, t.local, base + t.remote_offset, t.length);
   const std::uint64_t sequence = ++job_sequence_;
   auto relaxed = std::memory_order_relaxed;  // published by claim
   job.done.store(0, relaxed);
@@ -93,12 +95,13 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
     const std::uint64_t at = chunk * step;
     if (at >= t.length) return EPROTO;  // the peer has scribbled over the claim
     if (err == 0) {
-      err = copy_range(t.op, t.local + at, base + t.remote_offset + at, std::min(step, t.length - at));
+      err = copy_range(t.op, t.local + at, base + t.remote_offset + at,
+                       std::min(step, t.length - at));
     }
     ++mine;
   }
-  // The helper's chunks: it has claimed them and is copying; only its death can keep it from finishing.
-  // PAIR job.done: sees the bytes the helper copied
+  // The helper's chunks: it has claimed them and is copying; only its death can keep it from
+  // finishing. PAIR job.done: sees the bytes the helper copied
   for (unsigned spins = 0; job.done.load(std::memory_order_acquire) + mine < chunks; ++spins) {
     if (!alive()) return ECONNRESET;
     if (spins < 4096) {
@@ -114,7 +117,8 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
 
 bool ShmLink::wants_help() {
   const shm::CopyJob& job = nic_.image().signals->jobs[peer_.peer_slot];
-  const std::uint64_t claim = job.claim.load(std::memory_order_relaxed);  // relaxed: claim_chunk() acquires
+  // relaxed: claim_chunk() acquires
+  const std::uint64_t claim = job.claim.load(std::memory_order_relaxed);
   return (claim & 0xffff) < (claim >> 16 & 0xffff);
 }
 
@@ -124,7 +128,8 @@ bool ShmLink::help() {
   bool helped = false;
   std::uint32_t chunk;
   for (int i = 0; i < kMostHelped && claim_chunk(job, &chunk); ++i) {
-    // Every field is the peer's word: our side of the copy must lie in an aperture it has a right to.
+    // Every field is the peer's word: our side of the copy must lie in an aperture it has a right
+    // to.
     const auto op = static_cast<RdmaOp>(job.op.load(std::memory_order_relaxed));
     const std::uint64_t length = job.length.load(std::memory_order_relaxed);
     const std::uint64_t step = shm::copy_chunk_bytes(length);
@@ -177,7 +182,8 @@ int ShmLink::copy_directly(const Transfer& t) {
 
 // A lane nobody else copies under. Waits while all are taken, which is for the length of a copy.
 std::uint32_t ShmLink::claim_lane() {
-  std::uint32_t taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: the exchange decides
+  // relaxed: the exchange decides
+  std::uint32_t taken = lanes_in_use_.load(std::memory_order_relaxed);
   for (;;) {
     const auto lane = static_cast<std::uint32_t>(std::countr_one(taken));
     if (lane >= shm::kDmaLanes) {
@@ -219,12 +225,13 @@ TransferResult ShmLink::transfer(const Transfer& t) {
   return {};
 }
 
-Status ShmLink::put(const RemoteHandle& handle, std::uint64_t offset, std::span<const std::byte> bytes,
-                    nic::PutOrder) {
+Status ShmLink::put(const RemoteHandle& handle, std::uint64_t offset,
+                    std::span<const std::byte> bytes, nic::PutOrder) {
   if (handle.mapped == nullptr && !direct_copy_) {
     return Error{EOPNOTSUPP, "PIO to memory that only its owner can copy; use RDMA"};
   }
-  Transfer t{RdmaOp::kWrite, &handle, offset, const_cast<std::byte*>(bytes.data()), bytes.size(), 0};
+  Transfer t{RdmaOp::kWrite, &handle, offset, const_cast<std::byte*>(bytes.data()),
+             bytes.size(),   0};
   auto result = transfer(t);
   if (result.kind == TransferResult::Kind::kDone) return {};
   return Error{result.err, "write to a remote aperture"};
@@ -258,7 +265,8 @@ Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, s
 Status ShmLink::make_staging() {
   auto block = nic::MemoryBlock::create(kStagingBytes);
   if (!block) return block.error();
-  auto cookie = nic_.export_aperture({(*block)->data(), (*block)->size(), Rights::kReadWrite, *block});
+  auto cookie =
+      nic_.export_aperture({(*block)->data(), (*block)->size(), Rights::kReadWrite, *block});
   if (!cookie) return cookie.error();
   auto granted = grant(*cookie);
   {
@@ -269,7 +277,8 @@ Status ShmLink::make_staging() {
       return {};
     }
   }
-  nic_.retire(cookie->aperture);  // not granted, the link has gone down, or another thread was faster
+  // not granted, the link has gone down, or another thread was faster
+  nic_.retire(cookie->aperture);
   return granted;
 }
 
@@ -319,9 +328,9 @@ void ShmLink::serve_copy(const ControlMessage& message) {
   const bool write = message.flags == static_cast<std::uint32_t>(RdmaOp::kWrite);
   {
     std::lock_guard lock(mutex_);
-    // Possession of the key is the permission: anyone can read apertures and generations. Check the key first: a
-    // thread that holds a Nic::Landing must not take the NIC's mutex, because revoke() waits for landings while
-    // holding it.
+    // Possession of the key is the permission: anyone can read apertures and generations. Check the
+    // key first: a thread that holds a Nic::Landing must not take the NIC's mutex, because revoke()
+    // waits for landings while holding it.
     const bool permitted = nic_.check_cookie(message.cookie).ok();
     auto target = nic_.resolve(message.cookie.aperture, message.cookie.generation, message.offset,
                                message.length, write ? Rights::kWrite : Rights::kRead);

@@ -27,11 +27,11 @@ Status check_header(const ControlMessage& message, std::size_t bytes) {
         return Error{EPROTONOSUPPORT,
                      "the peer runs another CLAN version; restart both with the same one"};
       case EACCES:
-        return Error{EACCES, "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
+        return Error{EACCES,
+                     "the peer's policy refuses this user id (see ContextOptions::allow_uids)"};
       case EMFILE:
         return Error{EMFILE, "the peer has no file descriptor left: raise its limit (ulimit -n)"};
-      default:
-        return Error{message.err > 0 ? message.err : EPROTO, "the peer refused the link"};
+      default: return Error{message.err > 0 ? message.err : EPROTO, "the peer refused the link"};
     }
   }
   if (message.version != shm::kLayoutVersion) {
@@ -45,7 +45,8 @@ Status check_header(const ControlMessage& message, std::size_t bytes) {
 // The peer's segments: sizes and versions are input, mapping checks the seals and the file sizes.
 Status map_peer(ShmPeer& peer, Datagram& datagram) {
   if (datagram.fds_lost) {
-    return Error{EMFILE, "no file descriptor is left for another peer: raise the limit (ulimit -n)"};
+    return Error{EMFILE,
+                 "no file descriptor is left for another peer: raise the limit (ulimit -n)"};
   }
   if (datagram.fd_count != 3) return Error{EPROTO, "handshake without its three descriptors"};
   auto tables = Mapping::map(datagram.fds[0].get(), shm::kTablesBytes, Mapping::Access::kRead);
@@ -54,9 +55,11 @@ Status map_peer(ShmPeer& peer, Datagram& datagram) {
   if (header.magic != shm::kNicMagic || header.version != shm::kLayoutVersion ||
       header.tables_bytes != shm::kTablesBytes || header.signals_bytes != shm::kSignalsBytes ||
       header.node != peer.node.value) {
-    return Error{EPROTONOSUPPORT, "the peer's NIC has another layout; restart both with the same CLAN"};
+    return Error{EPROTONOSUPPORT,
+                 "the peer's NIC has another layout; restart both with the same CLAN"};
   }
-  auto signals = Mapping::map(datagram.fds[1].get(), shm::kSignalsBytes, Mapping::Access::kReadWrite);
+  auto signals =
+      Mapping::map(datagram.fds[1].get(), shm::kSignalsBytes, Mapping::Access::kReadWrite);
   if (!signals) return signals.error();
   peer.tables = std::move(*tables);
   peer.signals = std::move(*signals);
@@ -71,7 +74,8 @@ Status wait_readable(int socket, std::uint64_t deadline_ns) {
     if (deadline_ns != kNoDeadline) {
       std::uint64_t now = monotonic_ns();
       if (now >= deadline_ns) return Error{ETIMEDOUT, "the peer did not answer the handshake"};
-      timeout = static_cast<int>(std::min<std::uint64_t>((deadline_ns - now) / 1'000'000 + 1, 1 << 30));
+      timeout =
+          static_cast<int>(std::min<std::uint64_t>((deadline_ns - now) / 1'000'000 + 1, 1 << 30));
     }
     pollfd p{socket, POLLIN, 0};
     int rc = ::poll(&p, 1, timeout);
@@ -109,7 +113,8 @@ Result<ShmPeer> greet(std::string_view name, uid_t owner, NodeId self, int doorb
   auto socket = connect_abstract(name, deadline_ns);
   if (!socket && socket.error().err == ECONNREFUSED) {
     return Error{ECONNREFUSED,
-                 "nobody offers this service: start its server first, under this very name, as the user asked "
+                 "nobody offers this service: start its server first, under this very name, as the "
+                 "user asked "
                  "for and in this network namespace"};
   }
   if (!socket) return socket.error();
@@ -122,7 +127,8 @@ Result<ShmPeer> greet(std::string_view name, uid_t owner, NodeId self, int doorb
   }
   nic::Nic* nic = lane(peer.credentials.uid);
   if (nic == nullptr) {
-    return Error{EACCES, "policy forbids the user id behind this name (see ContextOptions::allow_uids)"};
+    return Error{EACCES,
+                 "policy forbids the user id behind this name (see ContextOptions::allow_uids)"};
   }
   auto slot = nic->add_peer_slot();
   if (!slot) return slot.error();
@@ -180,7 +186,8 @@ Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
                        const std::function<nic::Nic*(uid_t)>& lane, std::uint32_t endpoint) {
   Opening opening;
   const ControlMessage& message = opening.message;
-  auto datagram = receive_datagram(socket.get(), std::as_writable_bytes(std::span(&opening, 1)), false);
+  auto datagram =
+      receive_datagram(socket.get(), std::as_writable_bytes(std::span(&opening, 1)), false);
   if (!datagram) return datagram.error();
   if (datagram->bytes == 0) return Error{ECONNRESET, "the client went away before its hello"};
   if (auto s = check_header(message, datagram->bytes); !s) {
@@ -212,7 +219,8 @@ Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
     return slot.error();
   }
   peer.peer_slot = *slot;
-  if (auto s = send_opening(socket.get(), ControlType::kAccept, self, *nic, *slot, endpoint, doorbell);
+  if (auto s =
+          send_opening(socket.get(), ControlType::kAccept, self, *nic, *slot, endpoint, doorbell);
       !s) {
     nic->remove_peer_slot(*slot);
     return s.error();

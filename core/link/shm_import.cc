@@ -1,12 +1,12 @@
-// The link on one host: memory of the peer's is imported, ours is granted, and its driver answers requests.
-#include "link/shm_link.h"
-
+// The link on one host: memory of the peer's is imported, ours is granted, and its driver answers
+// requests.
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 
 #include "clan/log.h"
+#include "link/shm_link.h"
 
 namespace clan::link {
 
@@ -79,7 +79,8 @@ Result<RemoteHandle> ShmLink::import(const RdmaCookie& cookie, bool may_wait) {
   auto answer = ask(message);
   if (!answer) return answer.error();
   if (answer->err == EMFILE) {
-    return Error{EMFILE, "no file descriptor is left to import an aperture: raise the limit (ulimit -n)"};
+    return Error{EMFILE,
+                 "no file descriptor is left to import an aperture: raise the limit (ulimit -n)"};
   }
   if (answer->err != 0) return Error{answer->err, "the owner of the aperture refused the import"};
   handle = handle_for(cookie);
@@ -103,7 +104,8 @@ Status ShmLink::grant(const RdmaCookie& cookie) {
   auto grant = nic_.check_cookie(cookie);
   if (!grant) return grant.error();
   if (grant->memory_id == 0) return {};
-  // Held until it is sent: a thread that finds the memory granted may mention it in its next message.
+  // Held until it is sent: a thread that finds the memory granted may mention it in its next
+  // message.
   std::lock_guard lock(mutex_);
   auto at = std::lower_bound(granted_.begin(), granted_.end(), grant->memory_id);
   if (at != granted_.end() && *at == grant->memory_id) return {};
@@ -121,7 +123,8 @@ Status ShmLink::grant(const RdmaCookie& cookie) {
 // --- requests to the peer's driver --------------------------------------------------------------
 
 Result<ShmLink::Answer> ShmLink::ask(ControlMessage message) {
-  if (reactor_.on_reactor_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
+  if (reactor_.on_reactor_thread())
+    return Error{EDEADLK, "the driver thread cannot wait for itself"};
   std::unique_lock lock(mutex_);
   const std::uint64_t request = next_request_++;
   message.request = request;
@@ -162,7 +165,8 @@ void ShmLink::accept_memory(const ControlMessage& message, Datagram& datagram) {
   bool read_only = (message.flags & kMemoryReadOnly) != 0;
   std::lock_guard lock(mutex_);
   if (imported_.contains(message.memory_id)) return;
-  if (imported_.size() >= kMostImported || message.memory_bytes > most_imported_bytes() - imported_bytes_) {
+  if (imported_.size() >= kMostImported ||
+      message.memory_bytes > most_imported_bytes() - imported_bytes_) {
     CLAN_INFO("memory of peer %d not mapped: it shares more than this machine has",
               static_cast<int>(remote_pid()));
     return;

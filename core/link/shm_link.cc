@@ -1,4 +1,5 @@
-// The link on one host: its start and end, the control socket, out-of-band messages. By steps: shm_import, shm_copy.
+// The link on one host: its start and end, the control socket, out-of-band messages. By steps:
+// shm_import, shm_copy.
 #include "link/shm_link.h"
 
 #include <sys/epoll.h>
@@ -16,8 +17,8 @@ using nic::Transfer;
 
 namespace {
 
-constexpr std::size_t kMostUnsent = 65536;    ///< messages kept for a peer that does not read
-constexpr std::size_t kMostUnsentFds = 256;   ///< of these, with a descriptor
+constexpr std::size_t kMostUnsent = 65536;   ///< messages kept for a peer that does not read
+constexpr std::size_t kMostUnsentFds = 256;  ///< of these, with a descriptor
 
 // Does the kernel let us read that process? Its NIC header says which word must be where.
 bool probe_direct_copy(pid_t pid, const shm::NicHeader& header) {
@@ -31,13 +32,15 @@ bool probe_direct_copy(pid_t pid, const shm::NicHeader& header) {
 
 }  // namespace
 
-ShmLink::ShmLink(ShmPeer peer, nic::Nic& nic, nic::LinkSink& sink, Reactor& reactor, Options options)
+ShmLink::ShmLink(ShmPeer peer, nic::Nic& nic, nic::LinkSink& sink, Reactor& reactor,
+                 Options options)
     : peer_(std::move(peer)), nic_(nic), sink_(sink), reactor_(reactor) {
   auto* tables = reinterpret_cast<const shm::NicTables*>(peer_.tables.data());
   image_ = {tables, reinterpret_cast<shm::NicSignals*>(peer_.signals.data()), this};
   settled_.store(!options.accepted, std::memory_order_relaxed);  // relaxed: nobody knows us yet
   direct_copy_ = options.direct_copy && probe_direct_copy(peer_.credentials.pid, tables->header);
-  light_fence_ = (tables->header.flags & shm::kNicFences) != 0 && shm::AsymmetricFence::register_process();
+  light_fence_ =
+      (tables->header.flags & shm::kNicFences) != 0 && shm::AsymmetricFence::register_process();
 }
 
 ShmLink::~ShmLink() { leave_nic(); }
@@ -64,7 +67,8 @@ nic::LinkCapabilities ShmLink::capabilities() const {
 }
 
 // At most one descriptor. ENOBUFS: the peer does not read.
-Status ShmLink::send(const ControlMessage& message, std::span<const int> fds, bool discard_when_full) {
+Status ShmLink::send(const ControlMessage& message, std::span<const int> fds,
+                     bool discard_when_full) {
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
   std::lock_guard lock(send_mutex_);
   if (unsent_.empty()) {
@@ -77,7 +81,8 @@ Status ShmLink::send(const ControlMessage& message, std::span<const int> fds, bo
   }
   Unsent kept{message, Fd()};
   if (!fds.empty()) {
-    if (unsent_fds_ >= kMostUnsentFds) return Error{ENOBUFS, "the peer does not take its descriptors"};
+    if (unsent_fds_ >= kMostUnsentFds)
+      return Error{ENOBUFS, "the peer does not take its descriptors"};
     auto copy = duplicate(fds[0]);
     if (!copy) return copy.error();
     kept.fd = std::move(*copy);
@@ -148,7 +153,7 @@ void ShmLink::ring(std::uint32_t queue) {
   }
 }
 
-// --- the control socket ---------------------------------------------------------------------------
+// --- the control socket --------------------------------------------------------------------------
 
 void ShmLink::on_ready(std::uint32_t events) {
   auto self = shared_from_this();
@@ -213,12 +218,8 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
       message.oob.length = std::min<std::uint32_t>(message.oob.length, kOobPayload);
       sink_.on_oob(shared_from_this(), message.oob);
       break;
-    case ControlType::kMemory:
-      accept_memory(message, datagram);
-      break;
-    case ControlType::kImport:
-      serve_import(message);
-      break;
+    case ControlType::kMemory: accept_memory(message, datagram); break;
+    case ControlType::kImport: serve_import(message); break;
     case ControlType::kImportReply:
       accept_memory(message, datagram);
       take_answer(message.request, message.err);
@@ -237,11 +238,8 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
       }
       break;
     }
-    case ControlType::kReady:
-      break;  // settled_ has been set, as by any message
-    case ControlType::kCopy:
-      serve_copy(message);
-      break;
+    case ControlType::kReady: break;  // settled_ has been set, as by any message
+    case ControlType::kCopy: serve_copy(message); break;
     case ControlType::kCopyDone: {
       Transfer t;
       {
@@ -256,8 +254,7 @@ void ShmLink::handle(ControlMessage& message, Datagram& datagram) {
       sink_.on_transfer_done(t.token, message.err, message.err == 0 ? t.length : 0);
       break;
     }
-    default:
-      misbehaved("sent an unknown control message");
+    default: misbehaved("sent an unknown control message");
   }
 }
 

@@ -1,17 +1,20 @@
 // ShmLink: the link to a peer on the same host.
 //
-// Both ends map each other's NIC segments and whatever CLAN memory they are granted, so data move by
-// plain stores and this class sees only what the processor cannot do alone: the CAM look-up behind a
-// store that met an armed tripwire, copies to and from memory that is not CLAN's, set-up and death.
+// Both ends map each other's NIC segments and whatever CLAN memory they are granted, so data move
+// by plain stores and this class sees only what the processor cannot do alone: the CAM look-up
+// behind a store that met an armed tripwire, copies to and from memory that is not CLAN's, set-up
+// and death.
 //
-// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer by reading a known
-// word); where it does not, the peer's driver thread copies through staging memory that both map.
+// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer by reading a
+// known word); where it does not, the peer's driver thread copies through staging memory that both
+// map.
 //
 // Sending never waits: what the socket has no room for is kept and sent by the driver thread. Two
 // drivers that waited for each other would wait for ever.
 //
-// Locking: one mutex for tables (set-up path), one for the copy that the peer may help with, one for
-// sending, taken last; a copy claims a lane of the DMA activity line. The data path of mapped apertures takes none.
+// Locking: one mutex for tables (set-up path), one for the copy that the peer may help with, one
+// for sending, taken last; a copy claims a lane of the DMA activity line. The data path of mapped
+// apertures takes none.
 #pragma once
 
 #include <condition_variable>
@@ -36,8 +39,8 @@ struct ShmPeer {
   Mapping tables;
   Mapping signals;
   Fd doorbell;
-  std::uint32_t my_slot = 0;     ///< DmaActivity line in the peer's signals that is ours to write
-  std::uint32_t peer_slot = 0;   ///< the line in our signals that is the peer's
+  std::uint32_t my_slot = 0;    ///< DmaActivity line in the peer's signals that is ours to write
+  std::uint32_t peer_slot = 0;  ///< the line in our signals that is the peer's
 };
 
 class ShmLink final : public nic::Link,
@@ -50,7 +53,7 @@ class ShmLink final : public nic::Link,
     bool accepted = false;    ///< the peer has made this link
   };
 
-  /// `nic` is our lane for this peer's user id; `doorbell` our own, rung when we ask for the driver.
+  /// `nic`: our lane for this peer's user id; `doorbell`: our own, rung to ask for the driver.
   ShmLink(ShmPeer peer, nic::Nic& nic, nic::LinkSink& sink, Reactor& reactor, Options options);
   ~ShmLink() override;
 
@@ -64,12 +67,13 @@ class ShmLink final : public nic::Link,
   pid_t remote_pid() const override { return peer_.credentials.pid; }
   // order: sees what go_down() was told before it
   bool alive() const override { return alive_.load(std::memory_order_acquire); }
-  bool settled() const override { return settled_.load(std::memory_order_relaxed); }  // relaxed: a flag
+  // relaxed: a flag
+  bool settled() const override { return settled_.load(std::memory_order_relaxed); }
   Result<nic::RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) override;
   void release(const nic::RemoteHandle& handle) override;
   Status grant(const RdmaCookie& cookie) override;
-  Status put(const nic::RemoteHandle& handle, std::uint64_t offset, std::span<const std::byte> bytes,
-             nic::PutOrder order) override;
+  Status put(const nic::RemoteHandle& handle, std::uint64_t offset,
+             std::span<const std::byte> bytes, nic::PutOrder order) override;
   Status get(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<std::byte> bytes) override;
   Status after_access(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
@@ -112,7 +116,8 @@ class ShmLink final : public nic::Link,
   const shm::ApertureEntry* entry_of(const nic::RemoteHandle& handle) const;
   Result<nic::RemoteHandle> handle_for(const RdmaCookie& cookie);
   Result<Answer> ask(ControlMessage message);
-  Status send(const ControlMessage& message, std::span<const int> fds, bool discard_when_full = false);
+  Status send(const ControlMessage& message, std::span<const int> fds,
+              bool discard_when_full = false);
   void flush();
   void misbehaved(const char* what);
   void handle(ControlMessage& message, Datagram& datagram);
@@ -142,12 +147,12 @@ class ShmLink final : public nic::Link,
 
   std::mutex mutex_;
   std::condition_variable answered_;
-  std::map<std::uint64_t, Imported> imported_;     ///< the peer's memories mapped here, by id
-  std::uint64_t imported_bytes_ = 0;               ///< of all of them
-  std::vector<std::uint64_t> granted_;             ///< our memories the peer has been sent, sorted
-  std::map<std::uint64_t, Answer> answers_;        ///< requests a thread waits for
-  nic::Transfer copy_;                             ///< what the peer's driver is copying for us
-  std::uint64_t copy_request_ = 0;                 ///< its number, 0 = none
+  std::map<std::uint64_t, Imported> imported_;  ///< the peer's memories mapped here, by id
+  std::uint64_t imported_bytes_ = 0;            ///< of all of them
+  std::vector<std::uint64_t> granted_;          ///< our memories the peer has been sent, sorted
+  std::map<std::uint64_t, Answer> answers_;     ///< requests a thread waits for
+  nic::Transfer copy_;                          ///< what the peer's driver is copying for us
+  std::uint64_t copy_request_ = 0;              ///< its number, 0 = none
   std::uint64_t next_request_ = 1;
   std::vector<Fd> queue_fds_;  ///< the peer's, by queue
   std::shared_ptr<nic::MemoryBlock> staging_;
@@ -169,19 +174,20 @@ class ShmLink final : public nic::Link,
   std::atomic<bool> slot_held_{true};
 };
 
-/// Client: connects to an abstract name and shakes hands with a process of user `owner`: anybody may take
-/// a name, only the kernel says which process it is. `lane` gives our NIC for the server's uid, or
-/// null when policy forbids that uid. On success `endpoint` is what the name stands for there.
+/// Client: connects to an abstract name and shakes hands with a process of user `owner`: anybody
+/// may take a name, only the kernel says which process it is. `lane` gives our NIC for the server's
+/// uid, or null when policy forbids that uid. On success `endpoint` is what the name stands for
+/// there.
 Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint);
 
-/// The first half of dial(): connects and says hello, and does not wait. EAGAIN: more clients wait to be
-/// accepted than the listener has room for.
+/// The first half of dial(): connects and says hello, and does not wait. EAGAIN: more clients wait
+/// to be accepted than the listener has room for.
 Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                            const std::function<nic::Nic*(uid_t)>& lane);
-/// The second: what the server has answered. EAGAIN: nothing yet. On other errors, and when nobody waits any
-/// more, the slot in the NIC is the caller's to give back.
+/// The second: what the server has answered. EAGAIN: nothing yet. On other errors, and when nobody
+/// waits any more, the slot in the NIC is the caller's to give back.
 Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint);
 
 /// Server: says no to a client, with an errno value.

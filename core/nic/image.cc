@@ -24,7 +24,8 @@ void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   signal.fired.fetch_add(1, std::memory_order_seq_cst);
   // PAIR tripwire.sleepers: loaded after `fired` has changed
   if (signal.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(signal.fired);
-  std::uint32_t queue = entry.queue.load(std::memory_order_relaxed);  // relaxed: input, bounded below
+  // relaxed: input, bounded below
+  std::uint32_t queue = entry.queue.load(std::memory_order_relaxed);
   if (queue < shm::kMaxEventQueues) {
     post_event(nic, queue, entry.event.load(std::memory_order_relaxed));
   }
@@ -46,7 +47,8 @@ void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t o
     const shm::TripwireEntry& t = nic.tables->tripwires[next];
     std::uint32_t index = next;
     next = t.next.load(std::memory_order_acquire);  // PAIR aperture.chain: as above
-    if (t.aperture.load(std::memory_order_relaxed) != aperture) return;  // the table changed under us
+    // the table changed under us
+    if (t.aperture.load(std::memory_order_relaxed) != aperture) return;
     std::uint32_t flags = t.flags.load(std::memory_order_relaxed);
     if ((flags & static_cast<std::uint32_t>(kind)) == 0) continue;
     std::uint64_t end = offset + length < offset ? ~std::uint64_t{0} : offset + length;

@@ -31,7 +31,8 @@ struct NicImage {
   Ringer* ringer = nullptr;
 };
 
-/// The CAM look-up: fires every armed tripwire that overlaps [offset, offset + length) of an aperture.
+/// The CAM look-up: fires every armed tripwire that overlaps [offset, offset + length) of an
+/// aperture.
 void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                     std::uint64_t length, AccessKind kind);
 

@@ -1,12 +1,13 @@
-// Link: how bytes reach the NIC of one peer. Owned by nic/ so that links depend on the NIC, never back.
+// Link: how bytes reach the NIC of one peer. Owned by nic/ so that links depend on the NIC, never
+// back.
 //
 // Two kinds exist: links that map the peer's memory (shm_link), where the CPU's own stores are the
-// transfer and only their notification comes here, and links that send packets. Code above decides by
-// RemoteHandle::mapped and capabilities(), never by the kind.
+// transfer and only their notification comes here, and links that send packets. Code above decides
+// by RemoteHandle::mapped and capabilities(), never by the kind.
 //
 // Down-calls (Link) come from any thread. Up-calls (LinkSink) come from the driver thread or, for
-// transfers that complete at once, not at all. In an up-call a sink may use what does not wait (import with
-// may_wait = false, release, grant, put, send_oob), also on the link that is calling.
+// transfers that complete at once, not at all. In an up-call a sink may use what does not wait
+// (import with may_wait = false, release, grant, put, send_oob), also on the link that is calling.
 #pragma once
 
 #include <sys/types.h>
@@ -31,16 +32,17 @@ class Nic;
 
 /// What a link promises. Asked once, at connection set-up.
 struct LinkCapabilities {
-  bool mapped = false;          ///< CLAN memory of the peer is mapped: PIO by plain stores
-  bool direct_copy = false;     ///< the peer's own memory is copied in one step (process_vm_writev)
-  bool translates = false;      ///< transfers need the NIC TLB: local pages pinned while they run
-  const char* name = "";        ///< for people: "shm", "udp"
+  bool mapped = false;       ///< CLAN memory of the peer is mapped: PIO by plain stores
+  bool direct_copy = false;  ///< the peer's own memory is copied in one step (process_vm_writev)
+  bool translates = false;   ///< transfers need the NIC TLB: local pages pinned while they run
+  const char* name = "";     ///< for people: "shm", "udp"
 };
 
 /// An imported aperture, as the link knows it. Plain pointers: valid until release().
 struct RemoteHandle {
-  std::byte* mapped = nullptr;                             ///< null: put() and get()
-  const std::atomic<std::uint64_t>* armed = nullptr;       ///< the receiver's armed summary; null: it looks itself
+  std::byte* mapped = nullptr;  ///< null: put() and get()
+  /// the receiver's armed summary; null: it looks itself
+  const std::atomic<std::uint64_t>* armed = nullptr;
   const std::atomic<std::uint64_t>* generation = nullptr;  ///< null: the link checks
   std::uint64_t memory_id = 0;
   std::uint64_t length = 0;
@@ -52,9 +54,10 @@ struct RemoteHandle {
   std::uint64_t key = 0;        ///< the cookie's, for a peer that carries out the access itself
 };
 
-/// Whether a packet may be placed before those sent earlier. Either way the outcome for any one byte is that
-/// of the order sent (a packet that comes late leaves alone what later ones have placed), tripwires fire
-/// in the order sent, and a read or out-of-band message sees all that was sent before it.
+/// Whether a packet may be placed before those sent earlier. Either way the outcome for any one
+/// byte is that of the order sent (a packet that comes late leaves alone what later ones have
+/// placed), tripwires fire in the order sent, and a read or out-of-band message sees all that was
+/// sent before it.
 enum class PutOrder { kAny, kAfterEarlier };
 
 /// One piece of an RDMA request on its way.
@@ -102,25 +105,27 @@ class Link {
   /// Makes sure that the peer can import this cookie, one of this NIC's, without asking.
   virtual Status grant(const RdmaCookie& cookie) = 0;
 
-  /// Writes to and reads from an aperture that is not mapped. The bytes are copied before return. A put
-  /// may wait for room, except on the driver thread, but is never refused for want of it; that the aperture
-  /// has been revoked it learns late: ESTALE of a later put. get() waits: EDEADLK on the driver thread.
+  /// Writes to and reads from an aperture that is not mapped. The bytes are copied before return. A
+  /// put may wait for room, except on the driver thread, but is never refused for want of it; that
+  /// the aperture has been revoked it learns late: ESTALE of a later put. get() waits: EDEADLK on
+  /// the driver thread.
   virtual Status put(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<const std::byte> bytes, PutOrder order) = 0;
-  virtual Status get(const RemoteHandle& handle, std::uint64_t offset, std::span<std::byte> bytes) = 0;
+  virtual Status get(const RemoteHandle& handle, std::uint64_t offset,
+                     std::span<std::byte> bytes) = 0;
 
-  /// What is known of an aperture without asking its owner: ESTALE. Where RemoteHandle::generation is
-  /// null; callers that have it look for themselves.
+  /// What is known of an aperture without asking its owner: ESTALE. Where RemoteHandle::generation
+  /// is null; callers that have it look for themselves.
   virtual Status check(const RemoteHandle& /*handle*/) { return {}; }
 
-  /// An aperture of this NIC has been revoked. Where the peer cannot see that it is told, after all that was
-  /// sent before. Does not wait.
+  /// An aperture of this NIC has been revoked. Where the peer cannot see that it is told, after all
+  /// that was sent before. Does not wait.
   virtual void announce_revoked(std::uint32_t /*aperture*/, std::uint32_t /*generation*/) {}
 
-  /// The CAM look-up after plain stores to (loads from) a mapped aperture whose armed summary was not
-  /// 0. ESTALE: the aperture has been revoked and the bytes went nowhere.
-  virtual Status after_access(const RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
-                              AccessKind kind) = 0;
+  /// The CAM look-up after plain stores to (loads from) a mapped aperture whose armed summary was
+  /// not 0. ESTALE: the aperture has been revoked and the bytes went nowhere.
+  virtual Status after_access(const RemoteHandle& handle, std::uint64_t offset,
+                              std::uint64_t length, AccessKind kind) = 0;
 
   /// Has the peer announced a large copy that help() could take part in?
   virtual bool wants_help() = 0;
@@ -143,14 +148,16 @@ class Link {
   /// Whether the peer copies to and from our memory under this activity slot of `nic`.
   virtual bool holds_slot(const Nic& /*nic*/, std::uint32_t /*slot*/) const { return false; }
 
-  /// Around puts that belong together and may leave in one packet. The thread does nothing else meanwhile.
+  /// Around puts that belong together and may leave in one packet. The thread does nothing else
+  /// meanwhile.
   virtual void begin_batch() {}
   virtual void end_batch() {}
 
-  /// Where packets have to be fetched: a thread that waits calls it between its looks. May be called often.
+  /// Where packets have to be fetched: a thread that waits calls it between its looks. May be
+  /// called often.
   virtual void progress() {}
-  /// The calling thread has called progress() and sleeps until `word` is no longer `seen`, as futex_wait(). Over
-  /// a link of packets it fetches them meanwhile.
+  /// The calling thread has called progress() and sleeps until `word` is no longer `seen`, as
+  /// futex_wait(). Over a link of packets it fetches them meanwhile.
   virtual int sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                     std::uint64_t deadline_ns) {
     return futex_wait(word, seen, deadline_ns);
@@ -158,7 +165,8 @@ class Link {
   /// A word that a thread may sleep on has changed, and not by what came over this link.
   virtual void wake_sleepers() {}
 
-  /// Ends the link; the peer sees it go. Up-calls end with the driver thread or before this returns.
+  /// Ends the link; the peer sees it go. Up-calls end with the driver thread or before this
+  /// returns.
   virtual void shut_down() = 0;
 
   /// After fork, in the child: lets go of descriptors so that the parent's death is still seen.

@@ -1,9 +1,9 @@
 // MemoryBlock: memory that CLAN allocates so that peers can map it.
 //
 // One block is one range of addresses in the owner, backed by one or more sealed memfds ("pieces").
-// A block starts as one piece. Taking access away from peers (revocation) puts a fresh memfd behind the
-// pages in question: the owner keeps its addresses and its bytes, and whatever a peer still has mapped
-// is memory nobody looks at any more. That works against a peer that does not cooperate.
+// A block starts as one piece. Taking access away from peers (revocation) puts a fresh memfd behind
+// the pages in question: the owner keeps its addresses and its bytes, and whatever a peer still has
+// mapped is memory nobody looks at any more. That works against a peer that does not cooperate.
 //
 // Thread-safety: the caller (Nic, under its lock) serialises all calls but data()/size().
 #pragma once

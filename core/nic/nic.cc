@@ -33,7 +33,8 @@ Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
   nic->tables_map_ = std::move(*tables_map);
   nic->signals_map_ = std::move(*signals_map);
   nic->tables_ = reinterpret_cast<shm::NicTables*>(nic->tables_map_.data());
-  nic->image_ = {nic->tables_, reinterpret_cast<shm::NicSignals*>(nic->signals_map_.data()), nullptr};
+  nic->image_ = {nic->tables_, reinterpret_cast<shm::NicSignals*>(nic->signals_map_.data()),
+                 nullptr};
   nic->cma_probe_ = random_u64();
 
   shm::NicHeader& header = nic->tables_->header;
@@ -47,8 +48,8 @@ Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
   header.owner_uid = ::geteuid();
   header.cma_probe_address = reinterpret_cast<std::uint64_t>(&nic->cma_probe_);
   header.cma_probe_value = nic->cma_probe_;
-  // Kernels before 5.1 lack the seal: peers of the same user could then write the tables, which they
-  // may do to this process by ptrace anyway.
+  // Kernels before 5.1 lack the seal: peers of the same user could then write the tables, which
+  // they may do to this process by ptrace anyway.
   (void)seal_future_write(nic->tables_fd_.get());
   // Or a peer could seal the signals, and the next one could not map them.
   if (auto s = seal_seals(nic->tables_fd_.get()); !s) return s.error();
@@ -69,11 +70,14 @@ bool Nic::any_other(const ApertureSpec& spec, Conflicting&& conflicting) const {
 // Of CLAN memory, sealed as peers may map it.
 Result<MemoryBlock::Backing> Nic::prepare_backing(const ApertureSpec& spec) {
   MemoryBlock& block = *spec.block;
-  if (!block.contains(spec.base, spec.length)) return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
+  if (!block.contains(spec.base, spec.length))
+    return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
   const auto offset = static_cast<std::uint64_t>(spec.base - block.data());
   if (!includes(spec.rights, Rights::kWrite)) {
     // A peer maps whole pages, so "read only" holds for all of a memory or for none of it.
-    if (any_other(spec, [](const ApertureSpec& other) { return includes(other.rights, Rights::kWrite); })) {
+    if (any_other(spec, [](const ApertureSpec& other) {
+          return includes(other.rights, Rights::kWrite);
+        })) {
       return Error{EBUSY, "this CLAN memory is exported for writing; use another one"};
     }
     if (auto s = block.seal_read_only(); !s) return s.error();
@@ -104,7 +108,8 @@ Result<std::uint32_t> Nic::take_aperture() {
     free_apertures_.pop_front();
     return index;
   }
-  if (apertures_.size() >= shm::kMaxApertures) return Error{ENOSPC, "65536 apertures are exported already"};
+  if (apertures_.size() >= shm::kMaxApertures)
+    return Error{ENOSPC, "65536 apertures are exported already"};
   apertures_.emplace_back();
   return static_cast<std::uint32_t>(apertures_.size() - 1);
 }
@@ -215,7 +220,8 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
     for (auto& activity : image_.signals->activity[slot].epoch) {
       // PAIR dma.epoch: announced before the initiator checks the generation
       const std::uint64_t seen = activity.load(std::memory_order_seq_cst);
-      while ((seen & 1) != 0 && activity.load(std::memory_order_seq_cst) == seen && peer_alive(slot)) {
+      while ((seen & 1) != 0 && activity.load(std::memory_order_seq_cst) == seen &&
+             peer_alive(slot)) {
         ::usleep(50);
       }
     }
@@ -258,7 +264,8 @@ Nic::Landing Nic::resolve(std::uint32_t aperture, std::uint32_t generation, std:
       tables_->apertures[aperture].generation.load(std::memory_order_relaxed));
   if (generation != current || !includes(local.spec.rights, right)) return {};
   if (offset > local.spec.length || length > local.spec.length - offset) return {};
-  landings_.fetch_add(1, std::memory_order_relaxed);  // relaxed: retire_locked() holds the same mutex
+  // relaxed: retire_locked() holds the same mutex
+  landings_.fetch_add(1, std::memory_order_relaxed);
   return Landing(&landings_, local.spec.base + offset);
 }
 
@@ -269,8 +276,10 @@ Result<std::uint32_t> Nic::add_peer_slot() {
   if (slot >= shm::kMaxPeers) return Error{ENOSPC, "4096 peers are attached already"};
   if (free == peer_slots_.end()) peer_slots_.push_back(true);
   peer_slots_[slot] = true;
-  // order: before the slot is told to the peer; dma.epoch and job.claim are compared with what it finds here
-  for (auto& epoch : image_.signals->activity[slot].epoch) epoch.store(0, std::memory_order_seq_cst);
+  // order: before the slot is told to the peer; dma.epoch and job.claim are compared with what it
+  // finds here
+  for (auto& epoch : image_.signals->activity[slot].epoch)
+    epoch.store(0, std::memory_order_seq_cst);
   // A job its predecessor left behind must not run with the newcomer's addresses.
   image_.signals->jobs[slot].claim.store(0, std::memory_order_seq_cst);
   return slot;

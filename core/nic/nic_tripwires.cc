@@ -23,7 +23,8 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
   auto slot = slot_for_tripwire(local);
   if (!slot) return slot.error();
   const std::uint32_t index = slot->index;
-  tripwires_[index] = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture, true, false};
+  tripwires_[index] = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture,
+                       true, false};
   // relaxed: published by the chain, or unarmed and so unread
   const auto relaxed = std::memory_order_relaxed;
   image_.signals->tripwires[index].armed.store(0, relaxed);
@@ -51,13 +52,14 @@ Result<Nic::TripwireSlot> Nic::slot_for_tripwire(const LocalAperture& local) {
     free_tripwires_.pop_back();
     return TripwireSlot{index, false};
   }
-  if (tripwires_.size() >= shm::kMaxTripwires) return Error{ENOSPC, "65536 tripwires are in use already"};
+  if (tripwires_.size() >= shm::kMaxTripwires)
+    return Error{ENOSPC, "65536 tripwires are in use already"};
   tripwires_.emplace_back();
   return TripwireSlot{static_cast<std::uint32_t>(tripwires_.size() - 1), false};
 }
 
-// At the end, so that the older of two tripwires fires first: message endpoints post to their own queue before they post
-// to that of the application, which then looks there.
+// At the end, so that the older of two tripwires fires first: message endpoints post to their own
+// queue before they post to that of the application, which then looks there.
 void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
   auto& tripwires = apertures_[aperture].tripwires;
   tables_->tripwires[tripwire].next.store(shm::kNoTripwire, std::memory_order_relaxed);

@@ -25,8 +25,9 @@
 //    ones are not free.
 //  - Groups (RdmaRequest::more) overdraw their turn rather than let another queue of their level
 //    in, up to `group_quantum_bytes` in one turn; see rdma_request.h for the exceptions.
-//  - Requests longer than `chunk_bytes` (beside other queues: `shared_chunk_bytes`) are split. run() stops between chunks: a queue that has
-//    become more urgent waits for one run(), no longer.
+//  - Requests longer than `chunk_bytes` (beside other queues: `shared_chunk_bytes`) are split.
+//    run() stops between chunks: a queue that has become more urgent waits for one run(), no
+//    longer.
 //
 // Completions
 //  - Each accepted request gets exactly one, in the order of posting on its queue, when none of its
@@ -126,8 +127,8 @@ class RdmaScheduler {
  public:
   struct Options {
     std::uint64_t chunk_bytes = 128 * 1024;
-    /// Chunks of a queue that has not been alone for kAloneBytes: a small request of another queue must
-    /// not wait for a large chunk. 0: chunk_bytes.
+    /// Chunks of a queue that has not been alone for kAloneBytes: a small request of another queue
+    /// must not wait for a large chunk. 0: chunk_bytes.
     std::uint64_t shared_chunk_bytes = 0;
     std::uint64_t quantum_bytes = 128 * 1024;
     std::uint64_t group_quantum_bytes = 1024 * 1024;  // at most 64 quanta

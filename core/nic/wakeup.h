@@ -17,8 +17,8 @@
 //    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = kSleepsOn...
 //              if sleeping.exchange(awake) != awake: ring       if root != 0: do not sleep
 //    All accesses are sequentially consistent: each side does a read-modify-write or store before
-//    its load. The consumer clears from the root downwards, the producer sets from the leaf upwards,
-//    so that a set leaf is always found.
+//    its load. The consumer clears from the root downwards, the producer sets from the leaf
+//    upwards, so that a set leaf is always found.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,8 @@ void arm_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t ch
   signal_armed.store(1, std::memory_order_relaxed);  // relaxed: ordered by the heavy fence
   // Only the owner writes table_armed, under its lock. Data come before it by the heavy fence.
   // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
-  table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks, std::memory_order_release);
+  table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks,
+                    std::memory_order_release);
   Fence::heavy();
 }
 
@@ -48,14 +49,17 @@ std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
 /// Sender: claims a single shot. True for exactly one of any number of senders.
 template <typename Word32>
 bool claim_single_shot(Word32& signal_armed) {
-  if (signal_armed.load(std::memory_order_relaxed) == 0) return false;  // relaxed: the exchange decides
-  // order: one of any number of senders; sees what was written before arming, and arming sees this access
+  // relaxed: the exchange decides
+  if (signal_armed.load(std::memory_order_relaxed) == 0) return false;
+  // order: one of any number of senders; sees what was written before arming, and arming sees this
+  // access
   return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
-/// Producer: puts an event in. True when the consumer sleeps and this caller must ring it; `*how` says
-/// where it sleeps. A producer never relies on another one to have finished the way to the root. One that
-/// dies after it has answered for the wake-up (the exchange) is made good by EventQueueCore::rescan().
+/// Producer: puts an event in. True when the consumer sleeps and this caller must ring it; `*how`
+/// says where it sleeps. A producer never relies on another one to have finished the way to the
+/// root. One that dies after it has answered for the wake-up (the exchange) is made good by
+/// EventQueueCore::rescan().
 template <typename Queue>
 bool post_event_bit(Queue& q, std::uint32_t event, std::uint32_t* how) {
   const std::uint32_t word = event / 64;
@@ -96,7 +100,8 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     // PAIR event.mid: sees the leaves
     std::uint64_t mid = q.mid[r].load(std::memory_order_seq_cst);
     if (mid == 0) {
-      // Clear the root bit, then look again: a producer may have set mid in between. PAIR event.root
+      // Clear the root bit, then look again: a producer may have set mid in between.
+      // PAIR event.root
       q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
       if (q.mid[r].load(std::memory_order_seq_cst) != 0) {
         q.root.fetch_or(std::uint64_t{1} << r, std::memory_order_seq_cst);
@@ -112,7 +117,8 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     auto m = static_cast<std::uint32_t>(__builtin_ctzll(later != 0 ? later : mid));
     const std::uint32_t word = r * 64 + m;
     *cursor = (word + 1) % (shm::kEventsPerQueue / 64);
-    // PAIR event.mid: mid before leaf, so that a producer that sets the leaf after the exchange sets mid again
+    // PAIR event.mid: mid before leaf, so that a producer that sets the leaf after the exchange
+    // sets mid again
     q.mid[r].fetch_and(~(std::uint64_t{1} << m), std::memory_order_seq_cst);
     // PAIR event.leaf: sees the data the events announce
     std::uint64_t bits = q.leaf[word].exchange(0, std::memory_order_seq_cst);
@@ -122,8 +128,9 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
   }
 }
 
-/// Consumer: announces sleep. False when there is something to take after all. `sleeping` then stays as
-/// it is: another consumer may sleep already, and one needless wake-up is cheaper than a lost one.
+/// Consumer: announces sleep. False when there is something to take after all. `sleeping` then
+/// stays as it is: another consumer may sleep already, and one needless wake-up is cheaper than a
+/// lost one.
 template <typename Queue>
 bool prepare_sleep(Queue& q, std::uint32_t how) {
   // PAIR event.sleeping: a producer that sets root after our load sees it

@@ -2,8 +2,8 @@
 //
 // "Store data, then load armed" on the sender and "store armed, then load data" on the sleeper is
 // Dekker's pattern: without a full fence on both sides both loads may miss both stores, and a
-// wake-up is lost. membarrier(2) lets the sleeper run the fence on every core at once (about 1.3 us,
-// paid before sleeping), so that the sender's half shrinks to a compiler barrier.
+// wake-up is lost. membarrier(2) lets the sleeper run the fence on every core at once (about 1.3
+// us, paid before sleeping), so that the sender's half shrinks to a compiler barrier.
 //
 // Both processes must have registered; where one could not, the sender runs a real fence.
 #pragma once

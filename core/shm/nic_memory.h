@@ -13,11 +13,11 @@
 //
 // Whatever a peer writes into NicSignals is harmless by construction: every pattern of bits is a
 // valid state, events are hints that the owner checks against the data they announce, and there is
-// no index or pointer in it. Whatever an owner writes into its NicTables is input to its peers: they
-// mask and bound every field they read.
+// no index or pointer in it. Whatever an owner writes into its NicTables is input to its peers:
+// they mask and bound every field they read.
 //
-// Both segments are sparse: 65536 apertures and tripwires and 4096 event queues cost nothing until they are
-// used.
+// Both segments are sparse: 65536 apertures and tripwires and 4096 event queues cost nothing until
+// they are used.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,14 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "clan/cpu.h"
 #include "base/mapping.h"
+#include "clan/cpu.h"
 
 namespace clan::shm {
 
 constexpr std::uint64_t kNicMagic = 0x434c414e4e494331;  // "CLANNIC1"
 /// Raised by any change to a shared layout or to the control messages. Versions refuse each other.
-constexpr std::uint32_t kLayoutVersion = 4;
+constexpr std::uint32_t kLayoutVersion = 5;
 
 constexpr std::uint32_t kMaxApertures = 65536;
 constexpr std::uint32_t kMaxTripwires = 65536;
@@ -51,7 +51,8 @@ struct NicHeader {
   std::uint64_t node;
   std::uint32_t owner_pid;  ///< informational: process ids mean nothing across containers
   std::uint32_t owner_uid;
-  std::uint64_t cma_probe_address;  ///< where cma_probe_value lies in the owner, to try process_vm_readv on
+  /// where cma_probe_value lies in the owner, to try process_vm_readv on
+  std::uint64_t cma_probe_address;
   std::uint64_t cma_probe_value;
 };
 static_assert(sizeof(NicHeader) == kCacheLine && std::is_standard_layout_v<NicHeader>);
@@ -62,10 +63,12 @@ constexpr std::uint32_t kNicFences = 1;
 /// One exported region. One line, written by the owner.
 struct ApertureEntry {
   std::atomic<std::uint64_t> generation;  ///< odd = live; odd generations are what cookies carry
-  std::atomic<std::uint64_t> armed;       ///< bit c: an armed tripwire overlaps chunk c (see chunk_mask)
+  /// bit c: an armed tripwire overlaps chunk c (see chunk_mask)
+  std::atomic<std::uint64_t> armed;
   std::atomic<std::uint64_t> length;
-  std::atomic<std::uint64_t> base;           ///< address in the owner, for DMA
-  std::atomic<std::uint64_t> memory;         ///< id of the CLAN memory it lies in, 0 = the caller's own
+  std::atomic<std::uint64_t> base;  ///< address in the owner, for DMA
+  /// id of the CLAN memory it lies in, 0 = the caller's own
+  std::atomic<std::uint64_t> memory;
   std::atomic<std::uint64_t> memory_offset;  ///< where in that memory
   std::atomic<std::uint64_t> key_image;      ///< siphash of the cookie's key
   std::atomic<std::uint32_t> rights;
@@ -124,8 +127,8 @@ constexpr std::uint32_t kSleepsOnFutex = 1;
 constexpr std::uint32_t kSleepsOnFd = 2;
 
 /// What a peer that copies to or from the owner's memory by itself (DMA) says about it. One line,
-/// written by that peer; a word for each of its threads that copies at the moment. Odd = a copy is under
-/// way: revocation waits for it.
+/// written by that peer; a word for each of its threads that copies at the moment. Odd = a copy is
+/// under way: revocation waits for it.
 constexpr std::uint32_t kDmaLanes = 8;
 struct DmaActivity {
   std::atomic<std::uint64_t> epoch[kDmaLanes];
@@ -133,14 +136,16 @@ struct DmaActivity {
 static_assert(sizeof(DmaActivity) == kCacheLine);
 constexpr std::uint32_t kMaxPeers = 4096;
 
-/// A large copy that its initiator would like help with: both ends have a processor, so while one pushes
-/// chunks the other pulls chunks. One line per peer, in the NIC of the peer whose help is wanted.
-/// The initiator fills the fields and then starts `claim`; each side claims chunks one by one, copies
-/// them and counts them in `done`. The initiator starts no other job before all are done.
+/// A large copy that its initiator would like help with: both ends have a processor, so while one
+/// pushes chunks the other pulls chunks. One line per peer, in the NIC of the peer whose help is
+/// wanted. The initiator fills the fields and then starts `claim`; each side claims chunks one by
+/// one, copies them and counts them in `done`. The initiator starts no other job before all are
+/// done.
 struct CopyJob {
-  std::atomic<std::uint64_t> claim;  ///< sequence << 32 | chunks << 16 | next chunk; written by both
-  std::atomic<std::uint32_t> done;   ///< chunks copied; written by both
-  std::atomic<std::uint32_t> err;    ///< the helper's first error, 0 = none
+  /// sequence << 32 | chunks << 16 | next chunk; written by both
+  std::atomic<std::uint64_t> claim;
+  std::atomic<std::uint32_t> done;  ///< chunks copied; written by both
+  std::atomic<std::uint32_t> err;   ///< the helper's first error, 0 = none
   // written by the initiator before `claim`
   std::atomic<std::uint64_t> address;  ///< in the initiator
   std::atomic<std::uint64_t> offset;   ///< in the aperture
@@ -151,8 +156,8 @@ struct CopyJob {
   std::uint32_t pad[3];
 };
 static_assert(sizeof(CopyJob) == kCacheLine);
-/// Bytes of one chunk: a quarter of the copy, so that both sides find work, within limits that keep the
-/// system call small beside the copying. A multiple of the page size.
+/// Bytes of one chunk: a quarter of the copy, so that both sides find work, within limits that keep
+/// the system call small beside the copying. A multiple of the page size.
 constexpr std::uint64_t kMaxCopyChunks = 0xffff;
 constexpr std::uint64_t copy_chunk_bytes(std::uint64_t length) {
   const std::uint64_t quarter = round_to_pages(length / 4);
@@ -177,7 +182,8 @@ struct NicSignals {
   CopyJob jobs[kMaxPeers];
   EventQueueMemory queues[kMaxEventQueues];
 };
-static_assert(std::is_standard_layout_v<NicSignals> && std::is_trivially_destructible_v<NicSignals>);
+static_assert(std::is_standard_layout_v<NicSignals> &&
+              std::is_trivially_destructible_v<NicSignals>);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -191,8 +197,9 @@ constexpr std::uint64_t chunk_mask(std::uint64_t aperture_length, std::uint64_t 
   if (length == 0 || offset >= aperture_length) return 0;
   unsigned shift = 0;
   while (shift < 58 && (aperture_length - 1) >> shift >= 64) ++shift;
-  std::uint64_t last = offset + (length - 1 < aperture_length - 1 - offset ? length - 1
-                                                                            : aperture_length - 1 - offset);
+  std::uint64_t last =
+      offset +
+      (length - 1 < aperture_length - 1 - offset ? length - 1 : aperture_length - 1 - offset);
   std::uint64_t from = offset >> shift;
   std::uint64_t to = last >> shift;
   std::uint64_t upto = to >= 63 ? ~std::uint64_t{0} : (std::uint64_t{1} << (to + 1)) - 1;

@@ -13,23 +13,26 @@
 // A record of n bytes takes k = ceil((8 + n) / 64) consecutive lines. The producer, in this order:
 //   1. makes sure that k + 1 lines are free (the +1 is the terminator's)
 //   2. copies the payload
-//   3. stores 0 into the head of line k (the terminator: stale bytes there must never look like a head)
+//   3. stores 0 into the head of line k (the terminator: stale bytes there must never look like a
+//      head)
 //   4. stores the head of line 0 with release
-// and the consumer polls the head of the line it is at. Because 3 precedes 4, the consumer can look at
-// a line only after the producer has put a terminator or a head there.
+// and the consumer polls the head of the line it is at. Because 3 precedes 4, the consumer can look
+// at a line only after the producer has put a terminator or a head there.
 //
-// A record never wraps: a `skip` record sends both sides to line 0. The producer also skips when the
-// consumer keeps up with it and it has walked a quarter of the ring: a light connection keeps to that. The
-// lines it has skipped are of no use until the consumer passes them, so a quarter is also what always fits in
-// while nobody reads.
+// A record never wraps: a `skip` record sends both sides to line 0. The producer also skips when
+// the consumer keeps up with it and it has walked a quarter of the ring: a light connection keeps
+// to that. The lines it has skipped are of no use until the consumer passes them, so a quarter is
+// also what always fits in while nobody reads.
 //
-// Flow control: the consumer publishes how many lines it has consumed, rarely (an eighth of the ring, or
-// half a page when it finds the ring empty), in a word that lies on the producer's side of the network.
+// Flow control: the consumer publishes how many lines it has consumed, rarely (an eighth of the
+// ring, or half a page when it finds the ring empty), in a word that lies on the producer's side of
+// the network.
 //
 // Positions count lines and never wrap in 64 bits; index = position mod lines. Cursors are plain
-// structs: they live wherever their one writer wants them. Everything read from memory the other side
-// can write is checked: a head is loaded once, its length bounded; a consumed position must lie
-// between the last one and the tail. A violation makes the ring `broken` and the connection is reset.
+// structs: they live wherever their one writer wants them. Everything read from memory the other
+// side can write is checked: a head is loaded once, its length bounded; a consumed position must
+// lie between the last one and the tail. A violation makes the ring `broken` and the connection is
+// reset.
 //
 // If the producer dies: before 4 the consumer sees nothing of that record; after 4 all of it.
 #pragma once
@@ -45,7 +48,7 @@
 namespace clan::shm {
 
 /// The word that begins a record. 0 = nothing here.
-///   bits 0..31 payload bytes | 32..39 type | 40..55 processor of the producer + 1 | 56..63 kHeadTag
+///   bits 0..31 payload bytes | 32..39 type | 40..55 the producer's processor + 1 | 56..63 kHeadTag
 struct RingHead {
   std::uint64_t word = 0;
 
@@ -69,15 +72,16 @@ constexpr std::uint64_t kRingRewindPart = 4;
 /// Lines a consumer that finds the ring empty may be ahead of what it has published.
 constexpr std::uint64_t kRingKeepUp = 32;
 
-/// What a long transfer is cut into, so that the consumer copies out one piece while the producer copies
-/// in the next. With its head, 16 KB.
+/// What a long transfer is cut into, so that the consumer copies out one piece while the producer
+/// copies in the next. With its head, 16 KB.
 constexpr std::uint64_t kRingPiece = 16 * 1024 - kRingHeadBytes;
 
 constexpr std::uint64_t lines_for(std::uint64_t payload) {
   return (kRingHeadBytes + payload + kCacheLine - 1) / kCacheLine;
 }
 
-/// The lines of a ring: geometry only, the memory belongs to an aperture. `lines` is a power of two.
+/// The lines of a ring: geometry only, the memory belongs to an aperture. `lines` is a power of
+/// two.
 struct RingGeometry {
   std::uint64_t lines = 0;
 
@@ -91,9 +95,10 @@ struct RingGeometry {
 
 /// Written by the producer only.
 struct RingProducer {
-  std::uint64_t tail = 0;            ///< next line to write
-  std::uint64_t consumed = 0;        ///< what the consumer had published when last looked at
-  std::uint64_t next_rewind = 0;     ///< index at which to look whether the ring is empty, 0: the first such
+  std::uint64_t tail = 0;      ///< next line to write
+  std::uint64_t consumed = 0;  ///< what the consumer had published when last looked at
+  /// index at which to look whether the ring is empty, 0: the first such
+  std::uint64_t next_rewind = 0;
 };
 
 /// Written by the consumer only.
@@ -106,7 +111,8 @@ struct RingConsumer {
   }
   /// `head` for a thread that only watches: it may be old, and then a record is seen once more.
   std::uint64_t glance() {
-    return std::atomic_ref(head).load(std::memory_order_relaxed);  // relaxed: nothing is read by it but a head
+    // relaxed: nothing is read by it but a head
+    return std::atomic_ref(head).load(std::memory_order_relaxed);
   }
 };
 
@@ -118,8 +124,8 @@ struct RingSlot {
   std::uint64_t lines = 0;
 };
 
-/// Plans a record of `payload` bytes. `load_consumed()` gives the consumer's published position and is
-/// called only when the cached one does not do. Returns 1 = planned, 0 = no room, -1 = broken.
+/// Plans a record of `payload` bytes. `load_consumed()` gives the consumer's published position and
+/// is called only when the cached one does not do. Returns 1 = planned, 0 = no room, -1 = broken.
 template <typename LoadConsumed>
 int ring_reserve(const RingGeometry& ring, RingProducer& p, std::uint64_t payload,
                  LoadConsumed&& load_consumed, RingSlot* slot) {
@@ -174,8 +180,9 @@ inline std::byte* payload_at(const RingGeometry& ring, std::byte* memory, const 
   return memory + ring.index(slot.position) * kCacheLine + kRingHeadBytes;
 }
 
-/// Publishes a record whose payload is written: terminator, head and skip (if planned), in this order.
-/// `put(index, word)` stores the word at the head of a line, visible after all that was written before.
+/// Publishes a record whose payload is written: terminator, head and skip (if planned), in this
+/// order. `put(index, word)` stores the word at the head of a line, visible after all that was
+/// written before.
 template <typename Put>
 void ring_publish_by(const RingGeometry& ring, const RingSlot& slot, RingHead head, Put&& put) {
   put(ring.index(slot.position + slot.lines), std::uint64_t{0});

@@ -1,10 +1,12 @@
-// Particles that attract each other, each step all with all: what a message costs decides how much a second processor
-// helps. Nothing of CLAN is in here: it is an MPI program, for whichever transport mpirun takes.
+// Particles that attract each other, each step all with all: what a message costs decides how much
+// a second processor helps. Nothing of CLAN is in here: it is an MPI program, for whichever
+// transport mpirun takes.
 //
 //   mpirun -n RANKS mpi_nbody PARTICLES STEPS      prints "PARTICLES RANKS MICROSECONDS-A-STEP SUM"
 //
-// Each rank moves its share of the particles; then all tell each other where theirs are. The microseconds are those of
-// the fastest tenth of the steps. SUM is of all positions, and the same to the last bit for any number of ranks.
+// Each rank moves its share of the particles; then all tell each other where theirs are. The
+// microseconds are those of the fastest tenth of the steps. SUM is of all positions, and the same
+// to the last bit for any number of ranks.
 #define OMPI_SKIP_MPICXX
 #include <mpi.h>
 
@@ -74,7 +76,8 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const int n = argc > 1 ? std::atoi(argv[1]) : 1024, steps = argc > 2 ? std::atoi(argv[2]) : 100;
   if (n < ranks || n % ranks != 0 || steps < kTenths) {
-    if (rank == 0) std::fprintf(stderr, "PARTICLES is a multiple of the ranks, STEPS at least 10\n");
+    if (rank == 0)
+      std::fprintf(stderr, "PARTICLES is a multiple of the ranks, STEPS at least 10\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   const int share = n / ranks, first = rank * share;

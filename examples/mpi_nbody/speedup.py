@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""How much a second processor helps the n-body program next to this file, by transport (figure 5 of the CLAN paper).
+"""How much a second processor helps the n-body program next to this file, by transport (figure 5 of
+the CLAN paper).
 
-    speedup.py [--quick] [--svg FILE] CLAN PROGRAM      CLAN: the command; PROGRAM: bin/examples/mpi_nbody
+    speedup.py [--quick] [--svg FILE] CLAN PROGRAM   PROGRAM: bin/examples/mpi_nbody
 
-One rank, then two ranks over btl tcp, vader, mtl ofi over CLAN and btl clan, all in turns; the fastest of all turns.
-The speed-up is one rank's time over two ranks' time. Exit code 77 where Open MPI is not installed.
+One rank, then two ranks over btl tcp, vader, mtl ofi over CLAN and btl clan, all in turns; the
+fastest of all turns. The speed-up is one rank's time over two ranks' time. Exit code 77 where Open
+MPI is not installed.
 """
 
 import argparse
@@ -34,10 +36,14 @@ class Failed(Exception):
 
 def microseconds(command, environment):
     """Of a step, and the sum, which does not depend on the number of ranks."""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120,
+                          check=False)
     found = re.search(r"^\d+ \d+ ([\d.]+) (\S+)$", done.stdout, re.M)
     if done.returncode != 0 or not found:
-        raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
+        raise Failed(
+            f"{' '.join(command)}: exit code {done.returncode}: "
+            f"{(done.stdout + done.stderr)[-500:]}"
+        )
     return float(found[1]), found[2]
 
 
@@ -50,8 +56,11 @@ def measure(options, environment):
         for _ in range(options.rounds):
             for name, (clan, mpirun) in [("one rank", ([], [])), *TRANSPORTS.items()]:
                 ranks = "1" if name == "one rank" else "2"
-                command = [*([options.clan, *clan] if clan else []), "mpirun", "--host", "localhost:2",
-                           "--bind-to", "core", "-n", ranks, *mpirun, options.program, str(n), steps]
+                command = [
+                    *([options.clan, *clan] if clan else []), "mpirun", "--host", "localhost:2",
+                    "--bind-to", "core", "-n", ranks, *mpirun, options.program,
+                    str(n), steps
+                ]
                 took, total = microseconds(command, environment)
                 column[name] = min(took, column.get(name, took))
                 sums.add(total)
@@ -65,22 +74,33 @@ def measure(options, environment):
 def svg(figures):
     """Speed-up over particles, the latter on a logarithmic axis."""
     width, height, left, bottom = 640, 400, 60, 350
-    xs = {n: left + 40 + i * (width - left - 80) / max(1, len(figures) - 1) for i, n in enumerate(figures)}
+    xs = {
+        n: left + 40 + i * (width - left - 80) / max(1,
+                                                     len(figures) - 1)
+        for i, n in enumerate(figures)
+    }
     most = 2.2
 
     def y(value):
         return bottom - value / most * (bottom - 40)
 
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-             'font-size="12"><rect width="100%" height="100%" fill="white"/>',
-             f'<text x="{width / 2}" y="20" text-anchor="middle">n-body: speed-up by two ranks</text>']
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{width / 2}" y="20" text-anchor="middle">n-body: speed-up by two ranks</text>'
+    ]
     for value in (0, 0.5, 1, 1.5, 2):
-        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{y(value)}" y2="{y(value)}" stroke="#dddddd"/>'
-                     f'<text x="{left - 8}" y="{y(value) + 4}" text-anchor="end">{value:g}</text>')
-    parts += [f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{n}</text>' for n, x in xs.items()]
+        parts.append(
+            f'<line x1="{left}" x2="{width - 20}" y1="{y(value)}" y2="{y(value)}" '
+            'stroke="#dddddd"/>'
+            f'<text x="{left - 8}" y="{y(value) + 4}" text-anchor="end">{value:g}</text>')
+    parts += [
+        f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{n}</text>' for n, x in xs.items()
+    ]
     parts.append(f'<text x="{width / 2}" y="{bottom + 38}" text-anchor="middle">particles</text>')
     for i, (name, colour) in enumerate(zip(TRANSPORTS, COLOURS)):
-        points = " ".join(f"{xs[n]:.1f},{y(f['one rank'] / f[name]):.1f}" for n, f in figures.items())
+        points = " ".join(f"{xs[n]:.1f},{y(f['one rank'] / f[name]):.1f}"
+                          for n, f in figures.items())
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
                      f'<text x="{left + 12}" y="{50 + 16 * i}" fill="{colour}">{name}</text>')
     return "\n".join([*parts, "</svg>", ""])
@@ -99,9 +119,13 @@ def main():
     if shutil.which("mpirun") is None or len(os.sched_getaffinity(0)) < 2:
         print("it takes Open MPI (Debian package openmpi-bin) and two processors")
         return 77
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "FI_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items() if not name.startswith(("OMPI_", "FI_"))
+    }
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    print(f"{'particles':>9} {'one rank us':>11}" + "".join(f"{t:>19}" for t in TRANSPORTS), flush=True)
+    print(f"{'particles':>9} {'one rank us':>11}" + "".join(f"{t:>19}" for t in TRANSPORTS),
+          flush=True)
     with tempfile.TemporaryDirectory(prefix="clan-nbody-") as directory:
         try:
             figures = measure(options, environment | {"TMPDIR": directory})

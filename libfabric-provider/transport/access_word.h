@@ -9,8 +9,8 @@
 //      └── the initiator is impatient ─> ours ── copied ──> done, failed <─────────────────────┘
 //
 // A target that dies while the word is `theirs` leaves it so; the initiator ends the access when it
-// hears that the connection has ended. Everything here works on any word of memory, so a test needs no
-// peer.
+// hears that the connection has ended. Everything here works on any word of memory, so a test needs
+// no peer.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,13 @@ constexpr AccessWord kAccessWaiting = 0;
 constexpr AccessWord kAccessTheirs = 1;  ///< the target makes the access
 constexpr AccessWord kAccessOurs = 2;    ///< the initiator makes it: the target must not pass it
 constexpr AccessWord kAccessDone = 3;
-constexpr AccessWord kAccessRefused = 4;  ///< by the target; the initiator tries, and says how it ended
+/// by the target; the initiator tries, and says how it ended
+constexpr AccessWord kAccessRefused = 4;
 constexpr AccessWord kAccessFailed = 5;
 
 using SharedAccessWord = std::atomic<AccessWord>;
 
-// --- the initiator --------------------------------------------------------------------------------
+// --- the initiator -------------------------------------------------------------------------------
 
 /// Of a message that is not published yet.
 inline void prepare_access(SharedAccessWord& word) {
@@ -59,10 +60,10 @@ inline void end_own_access(SharedAccessWord& word, bool made) {
   word.store(made ? kAccessDone : kAccessFailed, std::memory_order_release);
 }
 
-// --- the target -----------------------------------------------------------------------------------
+// --- the target ----------------------------------------------------------------------------------
 
-/// Makes the access by `serve`, which answers whether there is such memory, unless the initiator has
-/// taken it. How the word stands then.
+/// Makes the access by `serve`, which answers whether there is such memory, unless the initiator
+/// has taken it. How the word stands then.
 template <typename Serve>
 AccessWord serve_access(SharedAccessWord& word, Serve&& serve) {
   AccessWord state = kAccessWaiting;
@@ -76,7 +77,9 @@ AccessWord serve_access(SharedAccessWord& word, Serve&& serve) {
 }
 
 /// Whether the initiator has yet to make the access: nothing behind its message may be looked at.
-constexpr bool is_initiators(AccessWord state) { return state == kAccessOurs || state == kAccessRefused; }
+constexpr bool is_initiators(AccessWord state) {
+  return state == kAccessOurs || state == kAccessRefused;
+}
 
 /// The same of a message that is held.
 inline bool is_still_initiators(const SharedAccessWord& word) {

@@ -16,16 +16,16 @@
 
 namespace clan::ofi {
 
-// --- by system call --------------------------------------------------------------------------------
+// --- by system call ------------------------------------------------------------------------------
 
-int Transport::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
-                      std::size_t length) {
+int Transport::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address,
+                      std::byte* local, std::size_t length) {
   if (int rc = connected(peer); rc != 0) return rc;
   return memory_.access(peer, write, key, address, local, length);
 }
 
-void Transport::go_on_later(Endpoint& from, Peer& peer, const SendRequest& request, SlowCopies copies,
-                            std::vector<std::byte> bytes) {
+void Transport::go_on_later(Endpoint& from, Peer& peer, const SendRequest& request,
+                            SlowCopies copies, std::vector<std::byte> bytes) {
   Operation& operation = operations_.make(&from, peer, request);
   operation.waits_for_answer = true;
   operation.answer = Op::kPut;
@@ -55,7 +55,7 @@ int Transport::tell_owner(Peer& peer, std::uint16_t context, bool write, std::ui
   return 0;
 }
 
-// --- small ones, at the initiator ------------------------------------------------------------------
+// --- small ones, at the initiator ----------------------------------------------------------------
 
 // What the list of one peer needs of the transport.
 class Transport::AccessHost {
@@ -110,7 +110,8 @@ class Transport::AccessHost {
 void Transport::AccessHost::end(SmallAccess& access, int rc) {
   const bool waited = waits(access);
   end_own_access(*access.word, rc == 0);
-  transport_.channel_.messages->nudge(peer_.index);  // it may have held the message and gone to sleep
+  // it may have held the message and gone to sleep
+  transport_.channel_.messages->nudge(peer_.index);
   if (waited) transport_.operations_.finish(*access.operation, -rc);
 }
 
@@ -156,7 +157,8 @@ bool Transport::look_after_accesses() {
 
 // Room for the message of a small access. 0, or what start_small_access() answers.
 [[gnu::always_inline]] inline int Transport::reserve_access(Peer& to, SmallAccesses& accesses,
-                                                            std::size_t bytes, std::span<std::byte>* room) {
+                                                            std::size_t bytes,
+                                                            std::span<std::byte>* room) {
   if (accesses.full()) progress();
   Result<std::span<std::byte>> found = Error{EAGAIN, ""};
   if (!accesses.full()) found = channel_.messages->reserve(to.index, bytes);
@@ -271,7 +273,7 @@ void Transport::end_slow(Peer& peer, const SlowCopies& slow) {
   operations_.settle(*slow.operation);
 }
 
-// --- small ones, at the target ---------------------------------------------------------------------
+// --- small ones, at the target -------------------------------------------------------------------
 
 // True: the message is held, and not in front any more.
 bool Transport::arrived_access(PeerIndex from, Peer& peer, const WireHeader& header,

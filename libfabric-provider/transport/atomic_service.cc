@@ -21,7 +21,8 @@ struct ReplyMessage {
 
 bool is_valid(const AtomicRequest& request) {
   const auto type = static_cast<fi_datatype>(request.type);
-  return atomic_size(type) != 0 && request.kind <= static_cast<std::uint8_t>(AtomicKind::kCompare) &&
+  return atomic_size(type) != 0 &&
+         request.kind <= static_cast<std::uint8_t>(AtomicKind::kCompare) &&
          atomic_valid(type, static_cast<fi_op>(request.op), static_cast<AtomicKind>(request.kind));
 }
 
@@ -39,8 +40,8 @@ int apply_short(AtomicHost& host, const WireHeader& header, const AtomicRequest&
   }
   const std::size_t length = request.count * size;
   const bool fetches = kind != AtomicKind::kWrite;
-  if (int err = host.apply(header.tag, request.address, type, op, kind, bytes.data(), bytes.data() + length,
-                           fetches ? results : nullptr, request.count);
+  if (int err = host.apply(header.tag, request.address, type, op, kind, bytes.data(),
+                           bytes.data() + length, fetches ? results : nullptr, request.count);
       err != 0) {
     return err;
   }
@@ -63,7 +64,8 @@ void serve_atomic(AtomicHost& host, const WireHeader& header, std::span<const st
   host.reply(message.with_results(result_bytes));
 }
 
-int LongAtomic::read_body(AtomicHost& host, std::uint64_t offset, std::byte* to, std::size_t length) const {
+int LongAtomic::read_body(AtomicHost& host, std::uint64_t offset, std::byte* to,
+                          std::size_t length) const {
   if (aside_) return host.read(*aside_, offset, {to, length});
   std::memcpy(to, body_.data() + offset, length);
   return 0;
@@ -100,14 +102,15 @@ int LongAtomic::check(AtomicHost& host, const AtomicRequest& request) {
   if (body_bytes() != head_ + count_ * size_ * atomic_operands(op_, kind_)) return FI_EINVAL;
   for (std::size_t i = 0; i < target_count_; ++i) {
     const AtomicTarget& target = targets_[i];
-    const int err = host.allows(target.key, target.address, target.count * size_, atomic_access(op_, kind_));
+    const int err =
+        host.allows(target.key, target.address, target.count * size_, atomic_access(op_, kind_));
     if (err != 0) return err;
   }
   return 0;
 }
 
-// The next values of one target, and their results. The region is looked for each time: between two steps
-// its owner may have closed it.
+// The next values of one target, and their results. The region is looked for each time: between two
+// steps its owner may have closed it.
 int LongAtomic::step(AtomicHost& host) {
   const AtomicTarget& target = targets_[target_];
   if (int err = host.find(target.key); err != 0) return err;
@@ -129,8 +132,8 @@ int LongAtomic::apply_next(AtomicHost& host, const AtomicTarget& target) {
   std::byte operands[kShortAtomicBytes], comparands[kShortAtomicBytes];
   const std::size_t brought = atomic_operands(op_, kind_);
   const bool fetches = kind_ != AtomicKind::kWrite;
-  const auto n =
-      static_cast<std::size_t>(std::min<std::uint64_t>(kShortAtomicBytes / size_, target.count - at_));
+  const auto n = static_cast<std::size_t>(
+      std::min<std::uint64_t>(kShortAtomicBytes / size_, target.count - at_));
   const std::size_t bytes = n * size_;
   const std::uint64_t from = head_ + done_ * size_;
   if (brought > 0) {

@@ -1,10 +1,10 @@
 // Atomic operations at the owner of the memory: what peers ask for, carried out step by step.
 //
-// A short one (Op::kAtomic) is answered at once. A long one (Op::kLongAtomic) is worked on in steps of
-// 8 KiB: operands are copied, carried out and answered. One with more than kMostAtOnce bytes of results
-// goes on only while there is room for them at the peer; the transport keeps it with the peer until then.
-// Everything that a peer says is checked here. An AtomicHost is the rest of the world, so a test needs
-// no peer.
+// A short one (Op::kAtomic) is answered at once. A long one (Op::kLongAtomic) is worked on in steps
+// of 8 KiB: operands are copied, carried out and answered. One with more than kMostAtOnce bytes of
+// results goes on only while there is room for them at the peer; the transport keeps it with the
+// peer until then. Everything that a peer says is checked here. An AtomicHost is the rest of the
+// world, so a test needs no peer.
 #pragma once
 
 #include <clan/message.h>
@@ -27,9 +27,9 @@ class AtomicHost {
   virtual int find(std::uint64_t key) = 0;
   virtual int allows(std::uint64_t key, std::uint64_t address, std::uint64_t length,
                      std::uint64_t access) = 0;
-  virtual int apply(std::uint64_t key, std::uint64_t address, fi_datatype type, fi_op op, AtomicKind kind,
-                    const std::byte* operands, const std::byte* comparands, std::byte* found,
-                    std::size_t count) = 0;
+  virtual int apply(std::uint64_t key, std::uint64_t address, fi_datatype type, fi_op op,
+                    AtomicKind kind, const std::byte* operands, const std::byte* comparands,
+                    std::byte* found, std::size_t count) = 0;
   /// The region of that key has been accessed. `what`: FI_REMOTE_READ or FI_REMOTE_WRITE.
   virtual void note_region(std::uint64_t key, std::uint64_t what) = 0;
   /// So has memory of the endpoint of that receive context.
@@ -50,10 +50,12 @@ void serve_atomic(AtomicHost& host, const WireHeader& header, std::span<const st
 class LongAtomic {
  public:
   /// `aside`: the operands are with their sender; else they are `body`.
-  LongAtomic(const WireHeader& header, std::optional<SetAside> aside, std::span<const std::byte> body)
+  LongAtomic(const WireHeader& header, std::optional<SetAside> aside,
+             std::span<const std::byte> body)
       : header_(header), aside_(aside), body_(body) {}
 
-  /// What is asked for, and whether all of it can be done: what is refused has done nothing. 0 or FI_...
+  /// What is asked for, and whether all of it can be done: what is refused has done nothing. 0 or
+  /// FI_...
   int check(AtomicHost& host, const AtomicRequest& request);
   bool has_many_results() const { return result_bytes() > kMostAtOnce; }
   /// The body must outlive its message from now on.

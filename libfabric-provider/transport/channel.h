@@ -1,4 +1,5 @@
-// An endpoint's place in the network: the engine's message endpoint, and the address it is found by.
+// An endpoint's place in the network: the engine's message endpoint, and the address it is found
+// by.
 #pragma once
 
 #include <clan/message.h>
@@ -17,8 +18,8 @@ struct Channel {
 /// How endpoints that are not passive use the engine.
 MessageOptions message_options();
 
-/// A message endpoint of the engine under the name `wanted`, or a free one where its port is 0. `taken`: the
-/// address by which others find it.
+/// A message endpoint of the engine under the name `wanted`, or a free one where its port is 0.
+/// `taken`: the address by which others find it.
 Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
                                   const MessageOptions& options, SocketAddress* taken);
 

@@ -14,8 +14,9 @@ namespace clan::ofi {
 namespace {
 
 constexpr std::int64_t kConnectMs = 10'000;
-// A first message waits for the peer's driver thread, under the lock: so not long, and not again for a while
-// once it did not answer. It answers in microseconds unless it is stopped or the machine very busy.
+// A first message waits for the peer's driver thread, under the lock: so not long, and not again
+// for a while once it did not answer. It answers in microseconds unless it is stopped or the
+// machine very busy.
 constexpr std::int64_t kAcceptPatienceMs = 200;
 constexpr std::uint64_t kImpatientNs = 1'000'000'000u;
 
@@ -23,7 +24,8 @@ constexpr std::uint64_t kImpatientNs = 1'000'000'000u;
 
 SocketAddress introduced_as(std::span<const std::byte> bytes) {
   Hello hello;
-  if (!take_front(bytes, &hello) || hello.version != kWireVersion || hello.length > sizeof hello.address)
+  if (!take_front(bytes, &hello) || hello.version != kWireVersion ||
+      hello.length > sizeof hello.address)
     return {};
   return read_address(&hello.address, hello.length);
 }
@@ -46,7 +48,7 @@ void Unverified::remove(PeerIndex index) {
   std::erase_if(entries_, [index](const Entry& entry) { return entry.index == index; });
 }
 
-// --- connections that we ask for -------------------------------------------------------------------
+// --- connections that we ask for -----------------------------------------------------------------
 
 int Handshake::begin(Peer& peer, std::span<const std::byte> first) {
   if (!peer.name.local()) return -FI_EHOSTUNREACH;
@@ -61,7 +63,8 @@ int Handshake::begin(Peer& peer, std::span<const std::byte> first) {
   auto index = channel_.messages->begin_connect(
       service_of(peer.name), std::span(greetings).first(first.empty() ? 1 : 2), kConnectMs);
   if (!index) {
-    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, index.error().message().c_str());
+    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port,
+            index.error().message().c_str());
     return failure(index.error());
   }
   try {
@@ -98,18 +101,20 @@ void Handshake::give_up(Peer& peer) {
   if (peer.pending != kNoPeer) drop_connection(std::exchange(peer.pending, kNoPeer));
 }
 
-// --- those that ask us -----------------------------------------------------------------------------
+// --- those that ask us ---------------------------------------------------------------------------
 
 Handshake::Outcome Handshake::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
   const Name own = name_of(channel_.address);
   SocketAddress address = introduced_as(bytes);
   if (address.valid() && name_of(address) == own) {
     auto node = channel_.messages->peer_address(from);
-    if (!node || node->node != channel_.messages->address().node) address = {};  // the name is ours alone
+    // the name is ours alone
+    if (!node || node->node != channel_.messages->address().node) address = {};
   }
   channel_.messages->drop();
   if (!address.valid()) {
-    FI_WARN(&g_provider, FI_LOG_EP_CTRL, "a peer that speaks another version, or none, was refused\n");
+    FI_WARN(&g_provider, FI_LOG_EP_CTRL,
+            "a peer that speaks another version, or none, was refused\n");
     channel_.messages->disconnect(from);
     return {};
   }
@@ -151,7 +156,8 @@ Handshake::Outcome Handshake::arrived(PeerIndex from, const WireHeader& header,
   if (waits && !from_asked && header.op == Op::kAccept) {
     if (auto outcome = arrived_acceptance(from, header, bytes, *endpoint)) return *outcome;
   }
-  if (waits && !from_asked && header.op == Op::kHello && arrived_introduction(from, bytes)) return {};
+  if (waits && !from_asked && header.op == Op::kHello && arrived_introduction(from, bytes))
+    return {};
   channel_.messages->drop();
   ++turned_away_;
   if (!from_asked) turn_away(from);
@@ -166,7 +172,8 @@ bool Handshake::arrived_introduction(PeerIndex from, std::span<const std::byte> 
 }
 
 // Nothing: it is not the connection that the endpoint waits for.
-std::optional<Handshake::Outcome> Handshake::arrived_acceptance(PeerIndex from, const WireHeader& header,
+std::optional<Handshake::Outcome> Handshake::arrived_acceptance(PeerIndex from,
+                                                                const WireHeader& header,
                                                                 std::span<const std::byte> bytes,
                                                                 Endpoint& endpoint) {
   const SocketAddress* const found = unverified_.find(from);

@@ -1,8 +1,8 @@
-// How endpoints come together: connections that we ask for, introductions of those that ask us, and the
-// one connection of a message endpoint.
+// How endpoints come together: connections that we ask for, introductions of those that ask us, and
+// the one connection of a message endpoint.
 //
-// Steps only: none waits for longer than kAcceptPatienceMs, none makes progress. What follows from a step
-// (a peer to flush, a peer to hang up on) is returned to the transport.
+// Steps only: none waits for longer than kAcceptPatienceMs, none makes progress. What follows from
+// a step (a peer to flush, a peer to hang up on) is returned to the transport.
 #pragma once
 
 #include <clan/message.h>
@@ -25,9 +25,9 @@ class Endpoint;
 /// The address of a Hello. Not valid(): the sender speaks another version, or none.
 SocketAddress introduced_as(std::span<const std::byte> bytes);
 
-/// A peer that we are connecting to has connected to us. Whether our attempt is to be given up: of two that
-/// connect to each other, the one with the greater name does that, and an attempt that carries a message of
-/// introduce() is kept.
+/// A peer that we are connecting to has connected to us. Whether our attempt is to be given up: of
+/// two that connect to each other, the one with the greater name does that, and an attempt that
+/// carries a message of introduce() is kept.
 bool gives_way(const Peer& peer, const Name& own);
 
 /// Those that have introduced themselves to a message endpoint, and have not said why yet.
@@ -58,8 +58,9 @@ class Handshake {
   void only_introduce() { connects_ = false; }
   bool connects() const { return connects_; }
 
-  /// Asks for a connection. Whoever connects introduces itself; `first`, if any, follows at once. The driver
-  /// threads see to it that both get there, whether or not the program makes progress. 0 or -FI_...
+  /// Asks for a connection. Whoever connects introduces itself; `first`, if any, follows at once.
+  /// The driver threads see to it that both get there, whether or not the program makes progress. 0
+  /// or -FI_...
   int begin(Peer& peer, std::span<const std::byte> first);
   /// Waits a moment until the peer has accepted; not at all when that was of no use lately.
   void wait_briefly(Peer& peer);
@@ -76,8 +77,8 @@ class Handshake {
     Peer* flush = nullptr;    ///< it may have waited for this connection
     Peer* hang_up = nullptr;  ///< it is not needed any more
   };
-  /// `endpoint`: of a message endpoint, which has one peer, by the connection that it has made or been
-  /// granted; nobody else is heard, by whatever name. Null where there is none.
+  /// `endpoint`: of a message endpoint, which has one peer, by the connection that it has made or
+  /// been granted; nobody else is heard, by whatever name. Null where there is none.
   Outcome arrived(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes,
                   Endpoint* endpoint);
   /// The passive endpoint that `endpoint` has asked by this connection; null: it has not.
@@ -96,7 +97,8 @@ class Handshake {
   PeerTable& peers_;
   std::uint64_t impatient_until_ = 0;  ///< no first message waits until then (CLOCK_MONOTONIC)
   Unverified unverified_;
-  std::uint64_t turned_away_ = 0;  ///< messages of peers that a message endpoint is not connected with
+  /// messages of peers that a message endpoint is not connected with
+  std::uint64_t turned_away_ = 0;
   bool connects_ = true;
 };
 

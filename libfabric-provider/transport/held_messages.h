@@ -1,5 +1,5 @@
-// Messages that are left in their peer's ring, and all behind them, until something else has happened:
-// its initiator has made a small access, or the peer has taken replies that it is owed.
+// Messages that are left in their peer's ring, and all behind them, until something else has
+// happened: its initiator has made a small access, or the peer has taken replies that it is owed.
 #pragma once
 
 #include <clan/message.h>

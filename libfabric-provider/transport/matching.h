@@ -1,8 +1,8 @@
 // Receives that wait for messages, and messages that wait for receives.
 //
-// A ReceiveQueue holds both, for fi_recv and fi_trecv apart. The oldest fitting one wins on either side. It
-// copies nothing: that is the transport's business, which knows where a message is. Everything is under the
-// domain's lock.
+// A ReceiveQueue holds both, for fi_recv and fi_trecv apart. The oldest fitting one wins on either
+// side. It copies nothing: that is the transport's business, which knows where a message is.
+// Everything is under the domain's lock.
 #pragma once
 
 #include <clan/message.h>
@@ -96,13 +96,15 @@ struct Posted {
   std::size_t used = 0;     ///< FI_MULTI_RECV: by earlier messages
   std::size_t least = 0;    ///< FI_MULTI_RECV: with less room it is given back
   bool claims = false;      ///< for one message that was claimed, and for no other
-  bool deferred = false;    ///< deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  /// deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
+  bool deferred = false;
   Counter* counter = nullptr;
   std::uint32_t pieces = 0;
   iovec iov[kIovLimit];  ///< the first `pieces` mean something
 };
 
-/// A message that nobody has asked for yet. Its bytes, where it has brought them, follow the structure.
+/// A message that nobody has asked for yet. Its bytes, where it has brought them, follow the
+/// structure.
 struct Unexpected {
   Unexpected* next = nullptr;
   Unexpected* previous = nullptr;

@@ -6,7 +6,8 @@
 namespace clan::ofi {
 namespace {
 
-constexpr std::size_t kMostKeptBytes = 65536;  ///< of a buffer for gathered bytes, for the next operation
+/// of a buffer for gathered bytes, for the next operation
+constexpr std::size_t kMostKeptBytes = 65536;
 
 }  // namespace
 
@@ -49,9 +50,11 @@ void OperationTable::release(Operation& operation) {
   if (operation.credit != 0) {
     Peer& peer = *operation.peer;
     peer.reply_credit -= std::exchange(operation.credit, 0);
-    if (std::exchange(operation.is_barrier, false) && --peer.barriers == 0) peer.send_by(peer.index);
+    if (std::exchange(operation.is_barrier, false) && --peer.barriers == 0)
+      peer.send_by(peer.index);
   }
-  if (operation.gathered.capacity() > kMostKeptBytes) std::vector<std::byte>().swap(operation.gathered);
+  if (operation.gathered.capacity() > kMostKeptBytes)
+    std::vector<std::byte>().swap(operation.gathered);
   operation.next = free_;
   free_ = &operation;
 }
@@ -70,8 +73,9 @@ bool OperationTable::any_with(const Peer& peer) const {
 }
 
 bool OperationTable::any_counted_by(const Counter& counter) const {
-  return std::any_of(operations_.begin(), operations_.end(),
-                     [&](const auto& o) { return o->live && o->owner != nullptr && o->counter == &counter; });
+  return std::any_of(operations_.begin(), operations_.end(), [&](const auto& o) {
+    return o->live && o->owner != nullptr && o->counter == &counter;
+  });
 }
 
 void OperationTable::forget_owner(const Endpoint& owner) {

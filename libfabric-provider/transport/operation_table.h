@@ -1,5 +1,5 @@
-// Operations that have been started and are not complete. Their numbers travel in messages, so what a
-// peer answers is looked up here and checked.
+// Operations that have been started and are not complete. Their numbers travel in messages, so what
+// a peer answers is looked up here and checked.
 #pragma once
 
 #include <sys/uio.h>
@@ -37,7 +37,8 @@ struct Operation {
   bool live = false;
   bool waits_for_copy = false;  ///< the engine will say that the peer has copied the message
   bool waits_for_answer = false;
-  Op answer = Op::kAck;          ///< kAck, kAtomicReply, kGetReply; kPut: none, its AccessWord says it
+  /// kAck, kAtomicReply, kGetReply; kPut: none, its AccessWord says it
+  Op answer = Op::kAck;
   std::uint64_t generation = 0;  ///< counts the operations that this has been
   int err = 0;
   Endpoint* owner = nullptr;  ///< null: its completion interests nobody any more
@@ -60,8 +61,8 @@ class OperationTable {
   explicit OperationTable(Report report) : report_(report) {}
 
   Operation& make(Endpoint* owner, Peer& peer, const SendRequest& request);
-  /// The operation has been sent: its answer brings so many bytes. Until then a barrier keeps everything
-  /// else from being started with that peer.
+  /// The operation has been sent: its answer brings so many bytes. Until then a barrier keeps
+  /// everything else from being started with that peer.
   void charge(Operation& operation, std::size_t bytes, bool is_barrier);
   /// One of the things that the operation waits for has come: ends it when that was the last.
   void settle(Operation& operation) {
@@ -91,6 +92,8 @@ class OperationTable {
 };
 
 /// Whether a peer may be asked for so many bytes more.
-inline bool has_credit(const Peer& peer, std::size_t bytes) { return peer.reply_credit + bytes <= kMostOwed; }
+inline bool has_credit(const Peer& peer, std::size_t bytes) {
+  return peer.reply_credit + bytes <= kMostOwed;
+}
 
 }  // namespace clan::ofi

@@ -1,4 +1,5 @@
-// What an endpoint knows of one peer. Each room of the transport owns a part of it, named beside it.
+// What an endpoint knows of one peer. Each room of the transport owns a part of it, named beside
+// it.
 #pragma once
 
 #include <clan/aperture.h>

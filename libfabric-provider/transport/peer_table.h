@@ -1,7 +1,7 @@
 // The peers of an endpoint: by name, by the number of a connection, and by address.
 //
-// Peers are known by Name, whichever side connected. One that has gone is forgotten once there are many
-// such, unless something refers to it.
+// Peers are known by Name, whichever side connected. One that has gone is forgotten once there are
+// many such, unless something refers to it.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,9 @@ class PeerTable {
   std::size_t size() const { return by_name_.size(); }
 
   // By connection.
-  Peer* by_index(PeerIndex index) const { return index < by_index_.size() ? by_index_[index] : nullptr; }
+  Peer* by_index(PeerIndex index) const {
+    return index < by_index_.size() ? by_index_[index] : nullptr;
+  }
   PeerIndex end_index() const { return static_cast<PeerIndex>(by_index_.size()); }
   void remember(PeerIndex index, Peer& peer);
   void forget_connection(PeerIndex index);

@@ -34,7 +34,8 @@ inline void gather(std::byte* to, const iovec* iov, std::size_t count) {
 
 // Calls f(piece, offset) for the parts of [skip, skip + length) of the pieces.
 template <typename F>
-void for_each_piece(const iovec* iov, std::size_t count, std::size_t skip, std::size_t length, F&& f) {
+void for_each_piece(const iovec* iov, std::size_t count, std::size_t skip, std::size_t length,
+                    F&& f) {
   std::size_t done = 0;
   for (std::size_t i = 0; i < count && done < length; ++i) {
     if (skip >= iov[i].iov_len) {

@@ -25,7 +25,8 @@ bool Transport::make_progress(const Cq* until) {
   try {
     moved = work_off(until);
   } catch (const std::bad_alloc&) {
-    // Half of something has been done. What of it was a peer's is not done again: it hears that we are gone.
+    // Half of something has been done. What of it was a peer's is not done again: it hears that we
+    // are gone.
     break_with(taking_);
   }
   if (replies_.take_lost()) [[unlikely]]
@@ -85,7 +86,7 @@ bool Transport::take_completions() {
   return moved;
 }
 
-// --- messages --------------------------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------------------
 
 // The rest of the world for atomic operations that a peer has asked for.
 class Transport::AtomicSide final : public AtomicHost {
@@ -93,7 +94,8 @@ class Transport::AtomicSide final : public AtomicHost {
   AtomicSide(Transport& transport, Peer& peer) : transport_(transport), peer_(peer) {}
 
   int find(std::uint64_t key) override { return region(key) == nullptr ? FI_ENOKEY : 0; }
-  int allows(std::uint64_t key, std::uint64_t address, std::uint64_t length, std::uint64_t access) override {
+  int allows(std::uint64_t key, std::uint64_t address, std::uint64_t length,
+             std::uint64_t access) override {
     const MemoryRegion* const r = region(key);
     if (r == nullptr) return FI_ENOKEY;
     return r->allows(address, length, access) ? 0 : FI_EACCES;
@@ -116,7 +118,9 @@ class Transport::AtomicSide final : public AtomicHost {
     return s ? 0 : s.error().err;
   }
   void finish(const SetAside& aside) override { transport_.channel_.messages->finish(aside); }
-  void reply(std::span<const std::byte> message) override { transport_.replies_.send(peer_, message); }
+  void reply(std::span<const std::byte> message) override {
+    transport_.replies_.send(peer_, message);
+  }
 
  private:
   MemoryRegion* region(std::uint64_t key) { return transport_.domain_.find_region(key); }
@@ -176,8 +180,8 @@ void Transport::arrived_from_stranger(PeerIndex from, const WireHeader& header,
   if (outcome.hang_up != nullptr) hang_up(*outcome.hang_up);
 }
 
-// Whether a request has to wait as its peer does not take the replies to others. Not where the peer has gone:
-// then there is no more to come.
+// Whether a request has to wait as its peer does not take the replies to others. Not where the peer
+// has gone: then there is no more to come.
 bool Transport::must_wait(PeerIndex from, const Peer& peer, const WireHeader& header) {
   bool waits = peer.replies.bytes > kMostKept;
   switch (header.op) {
@@ -196,19 +200,22 @@ void Transport::resume_held() {
   held_.resume(
       [this](PeerIndex from) {
         const Peer* const peer = peers_.by_index(from);
-        return peer != nullptr && (peer->replies.bytes > kMostKept / 2 || peer->long_atomic != nullptr);
+        return peer != nullptr &&
+               (peer->replies.bytes > kMostKept / 2 || peer->long_atomic != nullptr);
       },
       [&](PeerIndex from) { return messages.has_gone(from); },
       [&](PeerIndex from) { messages.resume(from); });
 }
 
-void Transport::arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+void Transport::arrived_answer(Peer& peer, const WireHeader& header,
+                               std::span<const std::byte> bytes) {
   Operation* const found = operations_.answered(header.id, peer, header.op);
   if (found == nullptr) return;
   Operation& operation = *found;
   if (header.op == Op::kGetReply) {
     if (bytes.size() != operation.results[0].iov_len) return;
-    if (operation.owner != nullptr) std::memcpy(operation.results[0].iov_base, bytes.data(), bytes.size());
+    if (operation.owner != nullptr)
+      std::memcpy(operation.results[0].iov_base, bytes.data(), bytes.size());
   } else if (header.op == Op::kAtomicReply) {
     AtomicReply reply;
     if (!take_front(bytes, &reply)) return;
@@ -226,14 +233,16 @@ void Transport::arrived_answer(Peer& peer, const WireHeader& header, std::span<c
   operations_.settle(operation);
 }
 
-void Transport::arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes) {
+void Transport::arrived_notice(Peer& peer, const WireHeader& header,
+                               std::span<const std::byte> bytes) {
   RmaNotice notice;
   if (!take_front(bytes, &notice)) return;
-  receiver_.note_access(peer, header, notice.read == 1 ? FI_REMOTE_READ : FI_REMOTE_WRITE, notice.length,
-                        (header.flags & kHasData) != 0 ? &header.data : nullptr);
+  receiver_.note_access(peer, header, notice.read == 1 ? FI_REMOTE_READ : FI_REMOTE_WRITE,
+                        notice.length, (header.flags & kHasData) != 0 ? &header.data : nullptr);
 }
 
-void Transport::arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
+void Transport::arrived_long_atomic(Peer& peer, const WireHeader& header,
+                                    std::span<const std::byte> bytes,
                                     const IncomingMessage& message) {
   MessageEndpoint& messages = *channel_.messages;
   AtomicRequest request;
@@ -260,7 +269,7 @@ void Transport::arrived_long_atomic(Peer& peer, const WireHeader& header, std::s
   if (many && !carry_on(peer)) replies_.note_backlog(peer);
 }
 
-// --- replies ---------------------------------------------------------------------------------------
+// --- replies -------------------------------------------------------------------------------------
 
 // True when nothing is left.
 bool Transport::flush(Peer& peer) {
@@ -274,15 +283,17 @@ bool Transport::flush(Peer& peer) {
 bool Transport::carry_on(Peer& peer) {
   if (peer.long_atomic && peer.replies.empty()) {
     AtomicSide side(*this, peer);
-    if (peer.long_atomic->run(side, [&peer] { return peer.replies.empty(); })) peer.long_atomic.reset();
+    if (peer.long_atomic->run(side, [&peer] { return peer.replies.empty(); }))
+      peer.long_atomic.reset();
   }
   return peer.replies.empty();
 }
 
-// --- peers that have gone --------------------------------------------------------------------------
+// --- peers that have gone ------------------------------------------------------------------------
 
 void Transport::break_with(PeerIndex index) {
-  FI_WARN(&g_provider, FI_LOG_EP_DATA, "port %u: no memory for what a peer wants\n", address().port());
+  FI_WARN(&g_provider, FI_LOG_EP_DATA, "port %u: no memory for what a peer wants\n",
+          address().port());
   if (index == kNoPeer) return;
   try {
     held_.forget(index);

@@ -37,7 +37,8 @@ void Receiver::attach(Endpoint& endpoint, unsigned context) {
 }
 
 void Receiver::detach(Endpoint& endpoint, unsigned context) {
-  if (context < endpoints_.size() && endpoints_[context] == &endpoint) endpoints_[context] = nullptr;
+  if (context < endpoints_.size() && endpoints_[context] == &endpoint)
+    endpoints_[context] = nullptr;
   endpoint.receives().for_each_unexpected([&](List<Unexpected>& list, Unexpected& message) {
     if (message.to != &endpoint) return;
     list.remove(message);
@@ -57,7 +58,9 @@ bool Receiver::any_counted_by(const Counter& counter) const {
 }
 
 void Receiver::mark_referenced() {
-  const auto mark_sender = [](List<Unexpected>&, Unexpected& message) { message.from->referenced = true; };
+  const auto mark_sender = [](List<Unexpected>&, Unexpected& message) {
+    message.from->referenced = true;
+  };
   unclaimed_.for_each(mark_sender);
   for (Endpoint* endpoint : endpoints_) {
     if (endpoint == nullptr) continue;
@@ -84,20 +87,21 @@ void Receiver::forget_offers(const Peer& peer, PeerIndex index) {
   unclaimed_.for_each(forget);
 }
 
-// --- completing a receive --------------------------------------------------------------------------
+// --- completing a receive ------------------------------------------------------------------------
 
 void fill_receive(const Posted& posted, const std::byte* bytes, std::size_t n) {
   if (posted.pieces == 1) [[likely]] {
     copy_short(static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used, bytes, n);
     return;
   }
-  for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
-    std::memcpy(piece.data(), bytes + at, piece.size());
-  });
+  for_each_piece(posted.iov, posted.pieces, posted.used, n,
+                 [&](std::span<std::byte> piece, std::size_t at) {
+                   std::memcpy(piece.data(), bytes + at, piece.size());
+                 });
 }
 
-Completion receive_completion(const Posted& posted, const WireHeader& header, ReceiveQueue::Kind kind,
-                              std::size_t n) {
+Completion receive_completion(const Posted& posted, const WireHeader& header,
+                              ReceiveQueue::Kind kind, std::size_t n) {
   Completion completion;
   completion.context = posted.context;
   completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
@@ -114,10 +118,11 @@ Completion receive_completion(const Posted& posted, const WireHeader& header, Re
 
 // False: its sender took it back, and it is as if it had never been.
 bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size_t n, int* err) {
-  for_each_piece(posted.iov, posted.pieces, posted.used, n, [&](std::span<std::byte> piece, std::size_t at) {
-    if (*err != 0) return;
-    if (auto s = channel_.messages->copy(aside, at, piece); !s) *err = s.error().err;
-  });
+  for_each_piece(posted.iov, posted.pieces, posted.used, n,
+                 [&](std::span<std::byte> piece, std::size_t at) {
+                   if (*err != 0) return;
+                   if (auto s = channel_.messages->copy(aside, at, piece); !s) *err = s.error().err;
+                 });
   if (*err != ESTALE) {
     channel_.messages->finish(aside, *err == 0);
     return true;
@@ -129,8 +134,9 @@ bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size
 
 // In line: a call less for each message.
 [[gnu::always_inline]] inline void Receiver::complete(Endpoint& endpoint, Peer& from,
-                                                      const WireHeader& header, const Content& content,
-                                                      Posted& posted, ReceiveQueue& queue,
+                                                      const WireHeader& header,
+                                                      const Content& content, Posted& posted,
+                                                      ReceiveQueue& queue,
                                                       ReceiveQueue::Kind kind) {
   const std::size_t n = std::min(content.size, posted.length - posted.used);
   int err = 0;
@@ -142,9 +148,9 @@ bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size
   if ((header.flags & kWantsAck) != 0) acknowledge(from, header);
 
   Completion completion = receive_completion(posted, header, kind, n);
-  const bool wants_completion = posted.deferred
-                                    ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
-                                    : endpoint.receives_complete(posted.flags);
+  const bool wants_completion =
+      posted.deferred ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
+                      : endpoint.receives_complete(posted.flags);
   Counter* const counter = posted.deferred ? posted.counter : endpoint.counter(Endpoint::kReceives);
   const bool multiple = (posted.flags & FI_MULTI_RECV) != 0;
   posted.used += n;
@@ -169,7 +175,7 @@ bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size
   cq->write(completion);
 }
 
-// --- a message has come ----------------------------------------------------------------------------
+// --- a message has come --------------------------------------------------------------------------
 
 // Null: it cannot be kept, and `otherwise` says what becomes of it.
 Unexpected* Receiver::make_unexpected(Endpoint* endpoint, const IncomingMessage& message,
@@ -178,7 +184,8 @@ Unexpected* Receiver::make_unexpected(Endpoint* endpoint, const IncomingMessage&
   const bool may_drop = endpoint != nullptr && endpoint->datagrams() && !message.offered;
   *otherwise = Taken::kInFront;
   if (may_drop && keep.size() >= kMostUnheard) return nullptr;
-  Unexpected* kept = Unexpected::make(message.offered ? 0 : message.bytes.size() - sizeof(WireHeader));
+  Unexpected* kept =
+      Unexpected::make(message.offered ? 0 : message.bytes.size() - sizeof(WireHeader));
   if (kept != nullptr) {
     starving_ = false;
     return kept;
@@ -191,8 +198,8 @@ Unexpected* Receiver::make_unexpected(Endpoint* endpoint, const IncomingMessage&
 }
 
 Receiver::Taken Receiver::take_offer(Endpoint* endpoint, Peer& peer, const WireHeader& header,
-                                     const IncomingMessage& message, Posted* posted, Unexpected* kept,
-                                     List<Unexpected>& keep) {
+                                     const IncomingMessage& message, Posted* posted,
+                                     Unexpected* kept, List<Unexpected>& keep) {
   auto aside = channel_.messages->set_aside();
   if (!aside) {
     if (kept != nullptr) Unexpected::destroy(kept);
@@ -200,7 +207,8 @@ Receiver::Taken Receiver::take_offer(Endpoint* endpoint, Peer& peer, const WireH
   }
   if (posted != nullptr) {
     const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
-    complete(*endpoint, peer, header, {message.size, nullptr, &*aside}, *posted, endpoint->receives(), kind);
+    complete(*endpoint, peer, header, {message.size, nullptr, &*aside}, *posted,
+             endpoint->receives(), kind);
     return Taken::kGone;
   }
   kept->to = endpoint;
@@ -213,20 +221,22 @@ Receiver::Taken Receiver::take_offer(Endpoint* endpoint, Peer& peer, const WireH
   return Taken::kGone;
 }
 
-Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header, const IncomingMessage& message) {
+Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header,
+                                  const IncomingMessage& message) {
   Endpoint* const endpoint = this->endpoint(header.context);
   const auto kind = header.op == Op::kTagged ? ReceiveQueue::kTagged : ReceiveQueue::kUntagged;
   Posted* posted = nullptr;
   if (endpoint != nullptr) [[likely]] {
     ReceiveQueue& queue = endpoint->receives();
-    posted =
-        kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag) : queue.match_message(&peer);
+    posted = kind == ReceiveQueue::kTagged ? queue.match_tagged(&peer, header.tag)
+                                           : queue.match_message(&peer);
   }
-  if (endpoint == nullptr && header.context >= contexts_) return Taken::kInFront;  // there will be none
+  // there will be none
+  if (endpoint == nullptr && header.context >= contexts_) return Taken::kInFront;
   const std::byte* const bytes = message.bytes.data() + sizeof header;
   if (posted != nullptr && !message.offered) [[likely]] {
-    complete(*endpoint, peer, header, {message.bytes.size() - sizeof header, bytes, nullptr}, *posted,
-             endpoint->receives(), kind);
+    complete(*endpoint, peer, header, {message.bytes.size() - sizeof header, bytes, nullptr},
+             *posted, endpoint->receives(), kind);
     return Taken::kInFront;
   }
   List<Unexpected>& keep = endpoint != nullptr ? endpoint->receives().unexpected(kind) : unclaimed_;
@@ -246,7 +256,7 @@ Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header, const In
   return Taken::kInFront;
 }
 
-// --- messages that have waited ------------------------------------------------------------------------
+// --- messages that have waited -------------------------------------------------------------------
 
 void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) {
   queue.posted(kind).push_back(posted);
@@ -262,10 +272,11 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) 
   }
 }
 
-void Receiver::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind) {
+void Receiver::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue,
+                       ReceiveQueue::Kind kind) {
   const SetAside* const aside = message.offered ? &message.aside : nullptr;
-  complete(*message.to, *message.from, message.header, {message.size, message.bytes(), aside}, posted, queue,
-           kind);
+  complete(*message.to, *message.from, message.header, {message.size, message.bytes(), aside},
+           posted, queue, kind);
   Unexpected::destroy(&message);
 }
 
@@ -280,10 +291,10 @@ void Receiver::acknowledge(Peer& peer, const WireHeader& header) {
   replies_.send(peer, bytes_of(ack));
 }
 
-// --- accesses to memory ----------------------------------------------------------------------------
+// --- accesses to memory --------------------------------------------------------------------------
 
-void Receiver::note_access(Peer& peer, const WireHeader& header, std::uint64_t what, std::uint64_t length,
-                           const std::uint64_t* data) {
+void Receiver::note_access(Peer& peer, const WireHeader& header, std::uint64_t what,
+                           std::uint64_t length, const std::uint64_t* data) {
   if (MemoryRegion* region = domain_.find_region(header.tag)) region->note_access(what);
   Endpoint* const endpoint = this->endpoint(header.context);
   if (endpoint == nullptr) return;

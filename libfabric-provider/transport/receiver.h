@@ -1,7 +1,7 @@
 // Messages that have come, and the receives that they are for.
 //
-// A message whose receive is posted is copied to its buffer; any other is kept until it is asked for. An
-// offered message stays with its sender until then. Everything is under the domain's lock.
+// A message whose receive is posted is copied to its buffer; any other is kept until it is asked
+// for. An offered message stays with its sender until then. Everything is under the domain's lock.
 #pragma once
 
 #include <clan/message.h>
@@ -25,8 +25,8 @@ struct Completion;
 void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted);
 
 /// The completion of a message of `size` bytes, of which `n` have been copied to a receive.
-Completion receive_completion(const Posted& posted, const WireHeader& header, ReceiveQueue::Kind kind,
-                              std::size_t n);
+Completion receive_completion(const Posted& posted, const WireHeader& header,
+                              ReceiveQueue::Kind kind, std::size_t n);
 /// Copies to the pieces of a receive, behind what earlier messages have used.
 void fill_receive(const Posted& posted, const std::byte* bytes, std::size_t n);
 
@@ -38,7 +38,8 @@ class Receiver {
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
 
-  /// From now on messages for this receive context are `endpoint`'s; those that have come already too.
+  /// From now on messages for this receive context are `endpoint`'s; those that have come already
+  /// too.
   void attach(Endpoint& endpoint, unsigned context);
   void detach(Endpoint& endpoint, unsigned context);
   Endpoint* endpoint(unsigned context) const {
@@ -54,8 +55,8 @@ class Receiver {
     kGone,     ///< it is not in front any more
     kWaits,    ///< it must stay: there is no memory to keep it
   };
-  /// kWaits: all that comes after it waits too, and so do the senders when their rings are full. A receive
-  /// that fits it, or memory, ends that.
+  /// kWaits: all that comes after it waits too, and so do the senders when their rings are full. A
+  /// receive that fits it, or memory, ends that.
   Taken arrived(Peer& peer, const WireHeader& header, const IncomingMessage& message);
   /// Gives a message that has waited to a receive, which is in the list.
   void deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind);
@@ -77,8 +78,9 @@ class Receiver {
     const std::byte* bytes = nullptr;
     const SetAside* aside = nullptr;
   };
-  Taken take_offer(Endpoint* endpoint, Peer& peer, const WireHeader& header, const IncomingMessage& message,
-                   Posted* posted, Unexpected* kept, List<Unexpected>& keep);
+  Taken take_offer(Endpoint* endpoint, Peer& peer, const WireHeader& header,
+                   const IncomingMessage& message, Posted* posted, Unexpected* kept,
+                   List<Unexpected>& keep);
   Unexpected* make_unexpected(Endpoint* endpoint, const IncomingMessage& message,
                               const List<Unexpected>& keep, Taken* otherwise);
   void complete(Endpoint& endpoint, Peer& from, const WireHeader& header, const Content& content,

@@ -12,8 +12,8 @@
 namespace clan::ofi {
 namespace {
 
-// A peer's driver thread is waited for under the lock: not long, and not again for a while once it did not
-// answer (Silence).
+// A peer's driver thread is waited for under the lock: not long, and not again for a while once it
+// did not answer (Silence).
 constexpr std::int64_t kPatienceMs = 100;
 constexpr std::uint32_t kMostCopies = 512;  ///< requests of one access
 constexpr std::size_t kMostRegions = 4096;  ///< of one peer, remembered
@@ -35,8 +35,8 @@ RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
   }
   peer.silence.end();
   // A region is its owner's own memory, so there is nothing to wait for.
-  auto aperture =
-      RemoteAperture::import(domain_.context(), found->cookie, 0, static_cast<std::int64_t>(peer.uid));
+  auto aperture = RemoteAperture::import(domain_.context(), found->cookie, 0,
+                                         static_cast<std::int64_t>(peer.uid));
   if (!aperture) {
     *rc = aperture.error().err == EAGAIN ? -FI_EINVAL : failure(aperture.error());
     return nullptr;
@@ -48,8 +48,8 @@ RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
     *rc = import_pieces(peer, note.pieces, &region);
     if (*rc != 0) return nullptr;
   }
-  // Keys that the peer gives but once (FI_MR_PROV_KEY) would be kept for ever. One that is still in use is
-  // looked up again.
+  // Keys that the peer gives but once (FI_MR_PROV_KEY) would be kept for ever. One that is still in
+  // use is looked up again.
   if (peer.regions.size() >= kMostRegions && !has_begun()) peer.regions.erase(peer.regions.begin());
   auto [it, added] = peer.regions.emplace(key, std::move(region));
   return &it->second;
@@ -68,7 +68,8 @@ int RemoteMemory::is_silent(Peer& peer) {
 int RemoteMemory::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region) {
   if (count > kRegionPieces) return -FI_EINVAL;
   RegionPiece table[kRegionPieces];
-  if (auto s = copy(region->aperture, false, 0, reinterpret_cast<std::byte*>(table), count * sizeof *table);
+  if (auto s = copy(region->aperture, false, 0, reinterpret_cast<std::byte*>(table),
+                    count * sizeof *table);
       !s) {
     return s.error().err == ESTALE ? -FI_ENOKEY : failure(s.error());
   }
@@ -81,8 +82,8 @@ int RemoteMemory::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* r
     if (rc != 0) return rc;
   }
   for (std::uint32_t i = 0; i < count; ++i) {
-    auto piece =
-        RemoteAperture::import(domain_.context(), table[i].cookie, 0, static_cast<std::int64_t>(peer.uid));
+    auto piece = RemoteAperture::import(domain_.context(), table[i].cookie, 0,
+                                        static_cast<std::int64_t>(peer.uid));
     if (!piece && piece.error().err == EAGAIN) return -FI_EINVAL;
     if (!piece) return piece.error().err == ESTALE ? -FI_ENOKEY : failure(piece.error());
     if (piece->size() != table[i].length) return -FI_EINVAL;
@@ -92,9 +93,10 @@ int RemoteMemory::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* r
 }
 
 // One copy, done when this returns, or a request to the peer's driver thread.
-Status RemoteMemory::copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
-                          std::size_t length) {
-  Status status = write ? aperture.write(offset, local, length) : aperture.read(offset, local, length);
+Status RemoteMemory::copy(RemoteAperture& aperture, bool write, std::uint64_t offset,
+                          std::byte* local, std::size_t length) {
+  Status status =
+      write ? aperture.write(offset, local, length) : aperture.read(offset, local, length);
   if (status || status.error().err != EOPNOTSUPP) [[likely]]
     return status;
   // The kernel does not let us copy: the peer's driver thread does.
@@ -104,8 +106,8 @@ Status RemoteMemory::copy(RemoteAperture& aperture, bool write, std::uint64_t of
     if (!queue) return queue.error();
     rdma_.emplace(std::move(*queue));
   }
-  status =
-      write ? rdma_->write(aperture, offset, local, length) : rdma_->read(aperture, offset, local, length);
+  status = write ? rdma_->write(aperture, offset, local, length)
+                 : rdma_->read(aperture, offset, local, length);
   if (status) ++copying_;
   return status;
 }
@@ -145,8 +147,8 @@ void RemoteMemory::keep_slow(Peer& peer, SlowCopies copies) {
   domain_.look_soon();
 }
 
-Status RemoteMemory::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
-                                 std::size_t length) {
+Status RemoteMemory::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset,
+                                 std::byte* local, std::size_t length) {
   for (RemoteAperture& piece : region.pieces) {
     if (offset >= piece.size()) {
       offset -= piece.size();
@@ -162,20 +164,22 @@ Status RemoteMemory::copy_pieces(RemoteRegion& region, bool write, std::uint64_t
   return Error{ERANGE, "beyond the last piece of a region"};
 }
 
-int RemoteMemory::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
-                         std::size_t length) {
+int RemoteMemory::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address,
+                         std::byte* local, std::size_t length) {
   if (length == 0) return 0;
   for (int attempt = 0;; ++attempt) {
     int rc = 0;
     RemoteRegion* region = region_of(peer, key, &rc);
     if (region == nullptr) return rc;
     const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
-    const Status status = region->pieces.empty() ? copy(region->aperture, write, offset, local, length)
-                                                 : copy_pieces(*region, write, offset, local, length);
+    const Status status = region->pieces.empty()
+                              ? copy(region->aperture, write, offset, local, length)
+                              : copy_pieces(*region, write, offset, local, length);
     if (status) return 0;
-    FI_INFO(&g_provider, FI_LOG_EP_DATA, "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n",
-            write ? "write" : "read", length, static_cast<unsigned long long>(offset),
-            static_cast<unsigned long long>(key), static_cast<unsigned long long>(region->aperture.size()),
+    FI_INFO(&g_provider, FI_LOG_EP_DATA,
+            "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n", write ? "write" : "read",
+            length, static_cast<unsigned long long>(offset), static_cast<unsigned long long>(key),
+            static_cast<unsigned long long>(region->aperture.size()),
             status.error().message().c_str());
     const int err = status.error().err;
     if (attempt == 0 && (err == ESTALE || err == ERANGE || err == EACCES)) {

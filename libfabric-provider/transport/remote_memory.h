@@ -1,8 +1,8 @@
 // The memory of peers: finding their regions, and copying.
 //
-// A copy is this processor's (process_vm_readv and its like). Where the kernel forbids that, the peer's
-// driver thread makes it: then copy() only begins it, and what does not end within 100 ms goes on as
-// SlowCopies. Everything is under the domain's lock, so nothing here waits longer.
+// A copy is this processor's (process_vm_readv and its like). Where the kernel forbids that, the
+// peer's driver thread makes it: then copy() only begins it, and what does not end within 100 ms
+// goes on as SlowCopies. Everything is under the domain's lock, so nothing here waits longer.
 #pragma once
 
 #include <clan/rdma.h>
@@ -24,13 +24,14 @@ class RemoteMemory {
  public:
   explicit RemoteMemory(Domain& domain) : domain_(domain) {}
 
-  /// Copies between local memory and a region of a connected peer. 0 or -FI_...; -FI_EAGAIN: nothing has
-  /// been done, the peer does not say where its region is. Where the kernel does not let us copy this only
-  /// begins: end() comes next.
+  /// Copies between local memory and a region of a connected peer. 0 or -FI_...; -FI_EAGAIN:
+  /// nothing has been done, the peer does not say where its region is. Where the kernel does not
+  /// let us copy this only begins: end() comes next.
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
   bool has_begun() const { return copying_ > 0; }
-  /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS: keep_slow().
+  /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS:
+  /// keep_slow().
   int end();
   /// What access() has begun goes on. `copies`: what is known of it.
   void keep_slow(Peer& peer, SlowCopies copies);
@@ -44,7 +45,8 @@ class RemoteMemory {
   bool look_after_slow(Ended&& ended) {
     bool moved = false;
     std::erase_if(slow_, [&](Peer* peer) {
-      if (peer->slow && !take_copies(*peer->slow->queue, &peer->slow->left, &peer->slow->err)) return false;
+      if (peer->slow && !take_copies(*peer->slow->queue, &peer->slow->left, &peer->slow->err))
+        return false;
       if (peer->slow) ended(*peer, *std::exchange(peer->slow, nullptr));
       moved = true;
       return true;

@@ -1,5 +1,5 @@
-// Replies owed to peers (acknowledgements, results of small reads and of atomic operations, notices), that
-// must get there although there may be no room in the peer's ring now.
+// Replies owed to peers (acknowledgements, results of small reads and of atomic operations,
+// notices), that must get there although there may be no room in the peer's ring now.
 //
 // What a peer is owed is bounded by what it may ask for: kMostOwed, kMostKept (wire.h).
 #pragma once
@@ -40,7 +40,8 @@ class ReplyQueue {
 
   /// Sends it now, or keeps it until flush(). Does nothing for a peer without a connection.
   void send(Peer& peer, std::span<const std::byte> message);
-  /// Sends what waits for a peer that has accepted, as far as there is room. False: something is left.
+  /// Sends what waits for a peer that has accepted, as far as there is room. False: something is
+  /// left.
   bool flush(Peer& peer);
 
   /// Remembers that a peer is to be visited by flush_all().

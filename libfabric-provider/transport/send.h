@@ -17,7 +17,8 @@ namespace clan::ofi {
 
 /// A message whose bytes lie in one piece.
 template <typename Wire>
-Status send_whole(Wire& wire, PeerIndex to, const WireHeader& header, const void* bytes, std::size_t length) {
+Status send_whole(Wire& wire, PeerIndex to, const WireHeader& header, const void* bytes,
+                  std::size_t length) {
   return wire.try_send(to, bytes_of(header), {static_cast<const std::byte*>(bytes), length});
 }
 
@@ -35,12 +36,14 @@ Status send_pieces(Wire& wire, PeerIndex to, const WireHeader& header, const Sen
 
 template <typename Wire>
 Status send_request(Wire& wire, PeerIndex to, const SendRequest& request) {
-  return request.count == 1 ? send_whole(wire, to, request.header, request.iov->iov_base, request.length)
-                            : send_pieces(wire, to, request.header, request);
+  return request.count == 1
+             ? send_whole(wire, to, request.header, request.iov->iov_base, request.length)
+             : send_pieces(wire, to, request.header, request);
 }
 
-/// The bytes of a message that is to be posted. Those in pieces, and those that are the caller's again when
-/// the call returns, are copied into the operation, which is released where there is no memory for that.
+/// The bytes of a message that is to be posted. Those in pieces, and those that are the caller's
+/// again when the call returns, are copied into the operation, which is released where there is no
+/// memory for that.
 std::span<const std::byte> lasting_bytes(OperationTable& operations, Operation& operation,
                                          const SendRequest& request);
 

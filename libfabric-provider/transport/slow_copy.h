@@ -1,5 +1,5 @@
-// Accesses to a peer's memory that its driver thread makes, where the kernel does not let this process
-// copy, and that have not ended within the time that a call may wait.
+// Accesses to a peer's memory that its driver thread makes, where the kernel does not let this
+// process copy, and that have not ended within the time that a call may wait.
 #pragma once
 
 #include <clan/rdma.h>
@@ -26,7 +26,8 @@ struct SlowCopies {
   std::optional<std::uint64_t> data;
 };
 
-/// Takes the completions that there are, and keeps the first failure. True when none is left to come.
+/// Takes the completions that there are, and keeps the first failure. True when none is left to
+/// come.
 template <typename Queue>
 bool take_copies(Queue& queue, std::size_t* left, int* err) {
   RdmaCompletion done[16];
@@ -44,7 +45,8 @@ bool take_copies(Queue& queue, std::size_t* left, int* err) {
 /// Why an access that had begun has failed, as libfabric says it: 0 or -FI_...
 int copy_failure(int err);
 
-/// A peer whose driver thread did not answer is not asked again for a while: twice as long each time.
+/// A peer whose driver thread did not answer is not asked again for a while: twice as long each
+/// time.
 class Silence {
  public:
   static constexpr std::uint64_t kFirstNs = 100'000'000, kLastNs = 3'200'000'000u;

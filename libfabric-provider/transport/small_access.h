@@ -1,9 +1,9 @@
 // Small accesses to a peer's memory that have been sent as messages, at their initiator.
 //
-// The target makes them in order as it takes its messages (access_word.h). When it does not come to them
-// within 10 us the initiator takes the oldest back and makes it by a system call, so nothing depends on a
-// peer that does not poll. All here works on the list of one peer; a Host says what the rest of the
-// transport does:
+// The target makes them in order as it takes its messages (access_word.h). When it does not come to
+// them within 10 us the initiator takes the oldest back and makes it by a system call, so nothing
+// depends on a peer that does not poll. All here works on the list of one peer; a Host says what
+// the rest of the transport does:
 //
 //   bool has_left(const SmallAccess&)   the target has dropped the message: the access is made
 //   bool make(SmallAccess&)             makes an access that is the initiator's; false: only later
@@ -35,9 +35,11 @@ inline constexpr std::uint32_t kUnshared = 64;
 /// A small access that has been sent as a message and is not known to have been made.
 struct SmallAccess {
   SharedAccessWord* word = nullptr;  ///< in the message
-  std::uint64_t mark = 0;  ///< once the target has passed it the message is gone, and the access made
+  /// once the target has passed it the message is gone, and the access made
+  std::uint64_t mark = 0;
   Operation* operation = nullptr;
-  std::uint64_t generation = 0;  ///< of the operation; another one: a kGetReply has ended the access
+  /// of the operation; another one: a kGetReply has ended the access
+  std::uint64_t generation = 0;
   std::uint64_t key = 0;
   std::uint64_t address = 0;
   std::byte* bytes = nullptr;  ///< of a write, in the message; null: a read
@@ -50,9 +52,11 @@ struct SmallAccesses {
   static constexpr std::size_t kMost = 256;
   std::array<SmallAccess, kMost> ring;
   std::uint64_t first = 0, end = 0;
-  std::uint32_t looks = 0;   ///< without success, since one was seen to be made
-  std::uint64_t since = 0;   ///< monotonic ns at the first of them that looked at the clock, 0: none
-  std::uint32_t direct = 0;  ///< accesses still to be made by system calls, as the peer did not poll
+  std::uint32_t looks = 0;  ///< without success, since one was seen to be made
+  /// monotonic ns at the first of them that looked at the clock, 0: none
+  std::uint64_t since = 0;
+  /// accesses still to be made by system calls, as the peer did not poll
+  std::uint32_t direct = 0;
   std::uint32_t next_direct = 0;
   std::uint32_t turn = 0;
   bool listed = false;  ///< in the transport's list of peers with small accesses
@@ -89,8 +93,8 @@ bool reap_accesses(SmallAccesses& accesses, Host&& host) {
     return host.has_left(a) ? kAccessDone : look_at_access(*a.word);
   };
   bool moved = false;
-  // The peer makes them in order, so the last one says it of all. It is asked first, as its line is the
-  // least likely to be in use at the other end.
+  // The peer makes them in order, so the last one says it of all. It is asked first, as its line is
+  // the least likely to be in use at the other end.
   const bool all = !accesses.empty() && state(accesses.back()) == kAccessDone;
   while (!accesses.empty()) {
     SmallAccess& a = accesses.front();

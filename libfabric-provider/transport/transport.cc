@@ -29,7 +29,7 @@ void report_operation(const Operation& operation, int err) {
 
 }  // namespace
 
-// --- TransportList ---------------------------------------------------------------------------------
+// --- TransportList -------------------------------------------------------------------------------
 
 void TransportList::add(Transport& transport) {
   for (auto& [known, times] : transports_) {
@@ -42,8 +42,9 @@ void TransportList::add(Transport& transport) {
 }
 
 void TransportList::remove(Transport& transport) {
-  std::erase_if(transports_,
-                [&transport](auto& entry) { return entry.first == &transport && --entry.second == 0; });
+  std::erase_if(transports_, [&transport](auto& entry) {
+    return entry.first == &transport && --entry.second == 0;
+  });
 }
 
 void TransportList::progress(const Cq* until) {
@@ -54,7 +55,7 @@ void TransportList::progress(const Cq* until) {
   }
 }
 
-// --- life ------------------------------------------------------------------------------------------
+// --- life ----------------------------------------------------------------------------------------
 
 Transport::Transport(Domain& domain)
     : domain_(domain),
@@ -101,14 +102,15 @@ void Transport::forget(const Endpoint& endpoint) {
   for (Peer* peer : memory_.slow_peers()) {
     if (!peer->slow) continue;
     const bool is_front = peer->slow->operation == nullptr;
-    Operation* const operation = is_front ? peer->accesses->front().operation : peer->slow->operation;
+    Operation* const operation =
+        is_front ? peer->accesses->front().operation : peer->slow->operation;
     if (operation->owner != nullptr) continue;
     peer->slow.reset();
     if (!is_front) operations_.finish(*operation, ECANCELED);
   }
 }
 
-// --- connecting ------------------------------------------------------------------------------------
+// --- connecting ----------------------------------------------------------------------------------
 
 int Transport::ready_slowly(Peer& peer) {
   if (peer.barriers > 0) {
@@ -131,7 +133,8 @@ int Transport::connect(Peer& peer) {
     // It may be connecting to us as well, and then one of the two connections is given up.
     progress();
     if (peer.index != kNoPeer) return 0;
-    if (peer.pending == kNoPeer) return peer.failure != 0 ? -std::exchange(peer.failure, 0) : -FI_EAGAIN;
+    if (peer.pending == kNoPeer)
+      return peer.failure != 0 ? -std::exchange(peer.failure, 0) : -FI_EAGAIN;
   }
   return accepted(peer);
 }
@@ -141,7 +144,8 @@ int Transport::accepted(Peer& peer) {
   const PeerIndex index = peer.pending;
   if (auto s = handshake_.accepted(peer); !s) {
     if (s.error().err == EAGAIN) return -FI_EAGAIN;
-    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port, s.error().message().c_str());
+    FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port,
+            s.error().message().c_str());
     departed(index, s.error().err);
     if (peer.index != kNoPeer) return 0;
     peer.failure = 0;
@@ -153,8 +157,8 @@ int Transport::accepted(Peer& peer) {
   return 0;
 }
 
-int Transport::introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
-                         bool hear, Peer** peer) {
+int Transport::introduce(const Name& to, const WireHeader& header, const void* data,
+                         std::size_t length, bool hear, Peer** peer) {
   *peer = &peers_.named(to);
   Peer& other = **peer;
   if (other.index != kNoPeer) return static_cast<int>(send_at_once(other, header, data, length));
@@ -185,7 +189,7 @@ void Transport::hang_up(Peer& peer) {
   abandon(peer, ECANCELED);
 }
 
-// --- sending ---------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------
 
 // Whether a peer may be asked for so much more.
 bool Transport::may_ask(Peer& peer, std::size_t bytes) {
@@ -226,7 +230,8 @@ ssize_t Transport::send(Endpoint& from, Peer& to, const SendRequest& request) {
       const Status sent = send_request(*channel_.messages, to.index, request);
       if (sent.ok()) {
         if (request.counter != nullptr) request.counter->count();
-        if (request.completion) from.send_cq()->write({.context = request.context, .flags = request.flags});
+        if (request.completion)
+          from.send_cq()->write({.context = request.context, .flags = request.flags});
         return 0;
       }
       if (attempt > 0) return sent.error().err == EAGAIN ? -FI_EAGAIN : failure(sent.error());
@@ -248,8 +253,8 @@ ssize_t Transport::send(Endpoint& from, Peer& to, const SendRequest& request) {
 }
 
 // Hands a message to the engine. 0, or why not: then the operation has been released.
-ssize_t Transport::post(Operation& operation, std::span<const std::byte> header, const SendRequest& request,
-                        bool waits_for_answer) {
+ssize_t Transport::post(Operation& operation, std::span<const std::byte> header,
+                        const SendRequest& request, bool waits_for_answer) {
   Peer& to = *operation.peer;
   MessageEndpoint& messages = *channel_.messages;
   const std::span<const std::byte> body = lasting_bytes(operations_, operation, request);
@@ -272,7 +277,7 @@ ssize_t Transport::post(Operation& operation, std::span<const std::byte> header,
   return 0;
 }
 
-// --- atomic operations -----------------------------------------------------------------------------
+// --- atomic operations ---------------------------------------------------------------------------
 
 namespace {
 
@@ -292,8 +297,9 @@ void expect_results(Operation& operation, std::span<const iovec> results) {
 
 ssize_t Transport::start_atomic(Endpoint& from, Peer& to, const SendRequest& request,
                                 std::span<const iovec> results) {
-  const ssize_t rc = request.header.op == Op::kAtomic ? start_short_atomic(from, to, request, results)
-                                                      : start_long_atomic(from, to, request, results);
+  const ssize_t rc = request.header.op == Op::kAtomic
+                         ? start_short_atomic(from, to, request, results)
+                         : start_long_atomic(from, to, request, results);
   if (rc == 0) {
     ++to.atomics;
     ++to.atomics_sent;

@@ -1,11 +1,11 @@
-// Transport: how an endpoint sends to its peers and hears of them. A plain endpoint has one; the contexts of
-// a scalable endpoint share one.
+// Transport: how an endpoint sends to its peers and hears of them. A plain endpoint has one; the
+// contexts of a scalable endpoint share one.
 //
 // It is composed of the rooms of this folder, which take single steps and do not know each other
-// (README.md has their order). The loops are here: a call that finds no room makes progress and tries once
-// more; progress takes messages to the room that each is for; a connection that ends is told to all rooms
-// in one place (departed()). All that is sent to a peer goes by one connection, so it stays in order.
-// Everything is under the domain's lock.
+// (README.md has their order). The loops are here: a call that finds no room makes progress and
+// tries once more; progress takes messages to the room that each is for; a connection that ends is
+// told to all rooms in one place (departed()). All that is sent to a peer goes by one connection,
+// so it stays in order. Everything is under the domain's lock.
 #pragma once
 
 #include <clan/event_queue.h>
@@ -80,8 +80,8 @@ class Transport {
   Peer* peer(fi_addr_t address) { return peers_.at(address, *av()); }
   fi_addr_t address_of(Peer& peer) { return PeerTable::address_of(peer, av()); }
 
-  /// Whether something may be started with a peer; connects if need be. -FI_EAGAIN: the peer has yet to
-  /// accept, or has something to do for us that nothing may overtake; or why it cannot be reached.
+  /// Whether something may be started with a peer; connects if need be. -FI_EAGAIN: the peer has
+  /// yet to accept, or to do what nothing may overtake; or why it cannot be reached.
   int ready(Peer& peer) { return peer.open != kNoPeer ? 0 : ready_slowly(peer); }
   /// FI_FENCE: 0 when all that we have started with this peer has completed, else -FI_EAGAIN.
   int fence(Peer& peer);
@@ -96,10 +96,11 @@ class Transport {
     return send_after_progress(to, header, bytes, length);
   }
   /// Sends an atomic operation off: `request.iov[0]` is the AtomicRequest.
-  ssize_t start_atomic(Endpoint& from, Peer& to, const SendRequest& request, std::span<const iovec> results);
+  ssize_t start_atomic(Endpoint& from, Peer& to, const SendRequest& request,
+                       std::span<const iovec> results);
 
-  /// A write or read of up to kMostSmallAccess bytes as a message, which needs no system call where the peer
-  /// polls. 0; -FI_EAGAIN: no room; -FI_EOPNOTSUPP: better made by access().
+  /// A write or read of up to kMostSmallAccess bytes as a message, which needs no system call where
+  /// the peer polls. 0; -FI_EAGAIN: no room; -FI_EOPNOTSUPP: better made by access().
   int start_small_access(Endpoint& from, Peer& to, const SmallTransfer& transfer);
   using Left = AccessesLeft;
   Left finish_accesses(Peer& peer);
@@ -110,21 +111,20 @@ class Transport {
              std::size_t length);
   RemoteMemory& memory() { return memory_; }
   bool copies_slowly() const { return memory_.copies_slowly(); }
-  /// What access() has begun is an operation from now on, which nothing overtakes. `copies`: what is known of
-  /// it.
+  /// What access() has begun becomes an operation, which nothing overtakes. `copies`: its state.
   void go_on_later(Endpoint& from, Peer& peer, const SendRequest& request, SlowCopies copies,
                    std::vector<std::byte> bytes);
   /// Tells the owner of a region of an access. `data`: remote CQ data.
-  int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key, std::uint64_t address,
-                 std::uint64_t length, const std::uint64_t* data);
+  int tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key,
+                 std::uint64_t address, std::uint64_t length, const std::uint64_t* data);
 
   // Message endpoints.
   /// From now on only introduce() connects.
   void only_introduce() { handshake_.only_introduce(); }
-  /// Connects to whoever has this name, and says what. `hear`: to what it says we listen from now on; else to
-  /// its answer alone, while the endpoint waits for that.
-  int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length, bool hear,
-                Peer** peer);
+  /// Connects to whoever has this name, and says what. `hear`: to what it says we listen from now
+  /// on; else to its answer alone, while the endpoint waits for that.
+  int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
+                bool hear, Peer** peer);
   void hang_up(Peer& peer);
 
  private:
@@ -141,7 +141,8 @@ class Transport {
   bool work_off(const Cq* until);
   bool take_completions();
   bool arrived(const IncomingMessage& message);
-  void arrived_from_stranger(PeerIndex from, const WireHeader& header, std::span<const std::byte> bytes);
+  void arrived_from_stranger(PeerIndex from, const WireHeader& header,
+                             std::span<const std::byte> bytes);
   bool must_wait(PeerIndex from, const Peer& peer, const WireHeader& header);
   void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
@@ -161,7 +162,8 @@ class Transport {
   int connect(Peer& peer);
   int accepted(Peer& peer);
   bool may_ask(Peer& peer, std::size_t bytes);
-  ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes, std::size_t length);
+  ssize_t send_after_progress(Peer& to, const WireHeader& header, const void* bytes,
+                              std::size_t length);
   ssize_t post(Operation& operation, std::span<const std::byte> header, const SendRequest& body,
                bool waits_for_answer);
   ssize_t start_short_atomic(Endpoint& from, Peer& to, const SendRequest& request,
@@ -169,12 +171,14 @@ class Transport {
   ssize_t start_long_atomic(Endpoint& from, Peer& to, const SendRequest& request,
                             std::span<const iovec> results);
   // accesses.cc
-  int reserve_access(Peer& to, SmallAccesses& accesses, std::size_t bytes, std::span<std::byte>* room);
+  int reserve_access(Peer& to, SmallAccesses& accesses, std::size_t bytes,
+                     std::span<std::byte>* room);
   bool look_after_accesses();
   Left take_back(Peer& peer);
   bool reap(Peer& peer);
   void end_slow(Peer& peer, const SlowCopies& slow);
-  bool arrived_access(PeerIndex from, Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  bool arrived_access(PeerIndex from, Peer& peer, const WireHeader& header,
+                      std::span<const std::byte> bytes);
   bool serve(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
 
   Domain& domain_;
@@ -187,7 +191,7 @@ class Transport {
   Handshake handshake_;
   HeldMessages held_;
   std::size_t posted_sends_ = 0;  ///< that the engine has yet to complete
-  std::vector<Peer*> accessing_;  ///< peers with small accesses that are not known to have been made
+  std::vector<Peer*> accessing_;  ///< whose small accesses are not known to have been made
   PeerIndex taking_ = kNoPeer;    ///< whose message is being taken
   bool registered_ = false;       ///< with the domain's event queue
   bool progressing_ = false;

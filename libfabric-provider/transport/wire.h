@@ -1,5 +1,6 @@
-// What endpoints say to each other, as messages of the engine. Both sides are processes of one user on one
-// host, but what a peer wrote is input all the same: lengths and numbers are checked where they are used.
+// What endpoints say to each other, as messages of the engine. Both sides are processes of one user
+// on one host, but what a peer wrote is input all the same: lengths and numbers are checked where
+// they are used.
 //
 //   WireHeader (24 bytes) | what the operation needs | bytes
 //
@@ -27,8 +28,8 @@ enum class Op : std::uint8_t {
   kPut,          ///< a small write to memory: AccessWord, remote CQ data with kHasData, bytes
   kGet,          ///< a small read: AccessWord, GetRequest
   kGetReply,     ///< the bytes that `id` has asked for
-  // Of message endpoints, with the program's own data behind the header. `tag` is the number that the
-  // connecting endpoint has given to the attempt.
+  // Of message endpoints, with the program's own data behind the header. `tag` is the number that
+  // the connecting endpoint has given to the attempt.
   kConnect,  ///< to a passive endpoint
   kAccept,   ///< the connection that it comes by is the one
   kReject,
@@ -71,8 +72,8 @@ struct RmaNotice {
   std::uint32_t reserved = 0;
 };
 
-/// WireHeader::tag is the key. Followed by count operands, and as many to compare with where the operation
-/// compares.
+/// WireHeader::tag is the key. Followed by count operands, and as many to compare with where the
+/// operation compares.
 struct AtomicRequest {
   std::uint64_t address = 0;
   std::uint32_t count = 0;
@@ -82,31 +83,32 @@ struct AtomicRequest {
   std::uint8_t reserved = 0;
 };
 
-/// What follows an AtomicRequest of kLongAtomic, whose `count` is the number of these (at most kIovLimit).
-/// Where it is 0 there is one target: WireHeader::tag is the key, data the number of values.
+/// What follows an AtomicRequest of kLongAtomic, whose `count` is the number of these (at most
+/// kIovLimit). Where it is 0 there is one target: WireHeader::tag is the key, data the number of
+/// values.
 struct AtomicTarget {
   std::uint64_t address = 0;
   std::uint64_t count = 0;
   std::uint64_t key = 0;
 };
 
-/// Followed by values found, where they were asked for. Those of kLongAtomic come in several replies:
-/// WireHeader::tag is the number of bytes that came before.
+/// Followed by values found, where they were asked for. Those of kLongAtomic come in several
+/// replies: WireHeader::tag is the number of bytes that came before.
 struct AtomicReply {
   std::int32_t err = 0;
   std::uint32_t reserved = 0;
 };
 
-// Reply credit. Replies (kAck, kGetReply, kAtomicReply) that find no room are kept by the process that owes
-// them. A peer may be asked for at most kMostOwed bytes of replies at a time; a peer that is owed more than
-// kMostKept is not read until it has taken some. Replies are always read, so two peers that ask each other
-// for much cannot block each other.
+// Reply credit. Replies (kAck, kGetReply, kAtomicReply) that find no room are kept by the process
+// that owes them. A peer may be asked for at most kMostOwed bytes of replies at a time; a peer that
+// is owed more than kMostKept is not read until it has taken some. Replies are always read, so two
+// peers that ask each other for much cannot block each other.
 constexpr std::size_t kMostOwed = std::size_t{2} << 20;
 constexpr std::size_t kMostKept = 2 * kMostOwed;
 /// What an answer counts for beside the bytes that it brings.
 constexpr std::size_t kAnswerCost = 64;
-/// A kLongAtomic with more results than that is answered as far as there is room, while its initiator sends
-/// nothing but answers to that peer: so it is not overtaken.
+/// A kLongAtomic with more results than that is answered as far as there is room, while its
+/// initiator sends nothing but answers to that peer: so it is not overtaken.
 constexpr std::size_t kMostAtOnce = std::size_t{256} << 10;
 
 }  // namespace clan::ofi

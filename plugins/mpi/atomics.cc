@@ -11,12 +11,13 @@ namespace clan::mpi {
 namespace {
 
 constexpr std::uint64_t kForAnswerNs = 2000;  ///< a peer that polls has answered by then
-constexpr unsigned kLooksAtOnce =
-    16;  ///< for the answer, before a look at the clock and at our own cells
+/// for the answer, before a look at the clock and at our own cells
+constexpr unsigned kLooksAtOnce = 16;
 constexpr std::uint64_t kBeforeWakingNs = 20'000;  ///< without an answer; then its thread is woken
 constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
 constexpr std::uint32_t kWake = 1;  ///< type of the out-of-band message
-constexpr unsigned kRest = 64;  ///< small puts and gets by the kernel after one that nobody took
+/// small puts and gets by the kernel after one that nobody took
+constexpr unsigned kRest = 64;
 
 /// A cell of that peer that nobody of us uses, or null.
 OperationCell* take_cell(Endpoint& endpoint) {
@@ -341,7 +342,8 @@ bool find_handle(Endpoint& endpoint, std::uint64_t address, std::size_t bytes, H
 Handle handle_for(Endpoint& endpoint, const Handle& given, std::uint64_t address,
                   std::size_t bytes) {
   Handle handle;
-  if (read_handle(given, &handle) && covers(handle, address, bytes)) [[likely]] return handle;
+  if (read_handle(given, &handle) && covers(handle, address, bytes)) [[likely]]
+    return handle;
   say(2, "rank %u is asked which window has %zu bytes at %llx",
       static_cast<unsigned>(endpoint.name.vpid), bytes, static_cast<unsigned long long>(address));
   if (!find_handle(endpoint, address, bytes, &handle)) handle = {};  // which nobody takes

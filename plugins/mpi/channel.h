@@ -35,9 +35,10 @@
 
 namespace clan::mpi {
 
-constexpr std::uint32_t kSlots = 512;     ///< of a ring; a power of two
-constexpr std::size_t kSlotBytes = 56;    ///< of a record that fits one slot
-constexpr std::uint32_t kMostSlots = 17;  ///< of one record
+constexpr std::uint32_t kSlots = 512;  ///< of a ring; a power of two
+/// of a record that fits one slot
+constexpr std::size_t kSlotBytes = 56;
+constexpr std::uint32_t kMostSlots = 17;                           ///< of one record
 constexpr std::size_t kInlineBytes = kMostSlots * kCacheLine - 8;  ///< of a record in the ring
 
 enum class RecordKind : std::uint8_t {
@@ -223,8 +224,8 @@ class ChannelSender {
   void publish(RecordKind kind, std::uint8_t tag, std::uint32_t bytes, std::uint32_t slots) {
     const std::uint32_t index = produced_ % kSlots, next = (produced_ + slots) % kSlots;
     if (dirty_[next]) {
-      view_.slots[next].head.store(
-          0, std::memory_order_relaxed);  // relaxed: published by the head below
+      // relaxed: published by the head below
+      view_.slots[next].head.store(0, std::memory_order_relaxed);
       dirty_[next] = false;
     }
     dirty_[index] = false;
@@ -240,8 +241,8 @@ class ChannelSender {
   ChannelView view_;
   std::uint64_t produced_ = 0;
   std::uint64_t consumed_ = 0;  ///< as last seen
-  std::uint64_t bulk_tail_ =
-      0;  ///< positions in the bulk area only grow; modulo its size they are offsets
+  /// positions in the bulk area only grow; modulo its size they are offsets
+  std::uint64_t bulk_tail_ = 0;
   std::uint64_t next_look_ = 0;
   std::uint64_t reserved_at_ = 0;
   std::uint64_t reserved_end_ = 0;
@@ -266,8 +267,8 @@ class ChannelReceiver {
 
   void attach(const ChannelView& view) {
     view_ = view;
-    cursor_ = published_ =
-        view.control->consumed.load(std::memory_order_relaxed);  // relaxed: our own word
+    // relaxed: our own word
+    cursor_ = published_ = view.control->consumed.load(std::memory_order_relaxed);
     slot_ = &view.slots[cursor_ % kSlots];
     lap_ = lap_of(cursor_);
     broken_ = false;

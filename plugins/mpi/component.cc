@@ -1,6 +1,7 @@
 // The component as Open MPI loads it: its parameters, its beginning and its end.
 #include "component.h"
 
+#include <clan/settings.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -158,6 +159,13 @@ int component_register() {
       "direct_copy",
       "False: never use process_vm_readv and process_vm_writev, as where a sandbox forbids them",
       MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.direct_copy);
+  parameter(
+      "key",
+      "The file with the key of all hosts whose ranks talk by UDP, as CLAN_KEY; empty: ranks of "
+      "other hosts go by another transport",
+      MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_3, &p.key);
+  parameter("network_mode", "encrypt, integrity or off, between hosts, as CLAN_NETWORK_MODE",
+            MCA_BASE_VAR_TYPE_STRING, OPAL_INFO_LVL_4, &p.network_mode);
   parameter("share_allocated",
             "Memory of MPI_Alloc_mem is such that peers map windows which lie there",
             MCA_BASE_VAR_TYPE_BOOL, OPAL_INFO_LVL_4, &p.share_allocated);
@@ -184,14 +192,21 @@ void make_sane(Parameters& p) {
 }
 
 Result<Node*> make_node() {
+  const NetworkOptions network = far_options();
   ContextOptions options;
   options.direct_copy = g_parameters.direct_copy;
-  auto context = Context::create(options);
+  options.network = network;
+  auto context = create_context(std::move(options), "messages");
   if (!context) return context.error();
   auto segment = Segment::create(*context, g_parameters.channels, g_parameters.bulk_bytes);
   if (!segment) return segment.error();
   auto node = std::make_unique<Node>(std::move(*context), std::move(*segment));
   node->name = name_word(OPAL_PROC_MY_NAME);
+  if (node->context.network_port() != 0) {
+    std::string why;
+    node->far = Far::create(node->context, network.mode, OPAL_PROC_MY_NAME, &why);
+    if (!node->far) say(0, "ranks of other hosts go without CLAN: %s", why.c_str());
+  }
   auto modex = make_modex(*node);
   if (!modex) return modex.error();
   node->modex = *modex;
@@ -228,7 +243,7 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
   OPAL_MODEX_SEND(rc, OPAL_PMIX_GLOBAL, &mca_btl_clan_component.btl_version, &(*node)->modex,
                   sizeof(Modex));
   auto** modules =
-      static_cast<mca_btl_base_module_t**>(std::malloc(sizeof(mca_btl_base_module_t*)));
+      static_cast<mca_btl_base_module_t**>(std::malloc(2 * sizeof(mca_btl_base_module_t*)));
   if (rc != OPAL_SUCCESS || modules == nullptr) {
     std::free(modules);
     destroy(*node);
@@ -237,6 +252,10 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
   g_node = *node;
   modules[0] = &g_module;
   *count = 1;
+  if (g_node->far) {
+    describe_far_module();
+    modules[(*count)++] = &g_far_module;
+  }
   say(2, "process %d, %u channels of %u KiB", static_cast<int>(getpid()), g_parameters.channels,
       g_parameters.bulk_bytes / 1024);
   return modules;
@@ -253,6 +272,7 @@ int finalize(mca_btl_base_module_t*) {
     for (auto& [name, endpoint] : node->endpoints) all.push_back(endpoint.get());
   }
   end_endpoints(*node, all);
+  if (node->far) node->far->end(*node);
   // PAIR segment.leaving: all that we sent is there
   node->segment.header().leaving.store(1, std::memory_order_release);
   g_node = nullptr;

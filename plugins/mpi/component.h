@@ -18,6 +18,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "far.h"
+#include "fragment.h"
 #include "open_mpi.h"
 #include "operations.h"
 #include "registration.h"
@@ -36,6 +38,8 @@ struct Parameters {
   unsigned looks = 4;
   bool direct_copy = true;
   bool share_allocated = true;
+  char* key = nullptr;           ///< Open MPI's; null or empty: CLAN_KEY
+  char* network_mode = nullptr;  ///< likewise, CLAN_NETWORK_MODE
 };
 extern Parameters g_parameters;
 
@@ -58,17 +62,6 @@ class SpinLock {
 
  private:
   std::atomic_flag word_ = ATOMIC_FLAG_INIT;
-};
-
-struct Fragment;
-
-/// Fragments in a list, first in, first out.
-struct FragmentQueue {
-  Fragment* first = nullptr;
-  Fragment* last = nullptr;
-  std::size_t size = 0;
-  void push(Fragment* fragment);
-  Fragment* pop();
 };
 
 }  // namespace clan::mpi
@@ -95,7 +88,8 @@ struct mca_btl_base_endpoint_t {
   bool far = false;        ///< as copy_ps says
   std::uint32_t turn = 0;  ///< of messages that are fetched only because the other way is slow
   bool can_copy = false;   ///< process_vm_readv works between us and this peer
-  bool hears_us = false;  ///< it has a channel to us as well: what needs an answer may be asked for
+  /// it has a channel to us as well: what needs an answer may be asked for
+  bool hears_us = false;
   bool ended = false;
   bool lost = false;      ///< its death, or its nonsense, has been told
   clan::Address wakeups;  ///< of the thread that answers where the peer does not poll
@@ -103,30 +97,13 @@ struct mca_btl_base_endpoint_t {
   std::uint32_t cells_used = 0;
   std::atomic<std::uint32_t> rest{0};  ///< small puts and gets for which the peer is not asked
   std::mutex imports_mutex;
-  std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>>
-      imports;  ///< windows of that peer
+  /// windows of that peer
+  std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>> imports;
 };
 
 namespace clan::mpi {
 
 using Endpoint = mca_btl_base_endpoint_t;
-
-/// A descriptor of Open MPI with its buffer behind it.
-struct Fragment {
-  mca_btl_base_descriptor_t base;
-  mca_btl_base_segment_t segments[2];
-  Endpoint* endpoint;
-  Fragment* next;
-  opal_free_list_t* list;
-  std::uint8_t tag;
-  alignas(kCacheLine) std::byte data[1];  ///< as many as the list's fragments have
-};
-constexpr std::size_t fragment_bytes(std::size_t data) { return offsetof(Fragment, data) + data; }
-
-constexpr std::size_t kSmallFragment = 512;
-/// A queue of that length is told to Open MPI as "out of resources"; what it must send goes in
-/// still.
-constexpr std::size_t kMostPending = 1024;
 
 /// An operation that a peer has been asked for.
 struct Outstanding {
@@ -150,7 +127,7 @@ constexpr std::uint32_t kFarPs = 65, kNearPs = 40;
 
 /// What ranks tell each other when they meet, by Open MPI's own exchange.
 struct Modex {
-  static constexpr std::uint64_t kMagic = 0x31'78'64'6f'6d'6e'6c'63;  // "clnmodx1"
+  static constexpr std::uint64_t kMagic = 0x32'78'64'6f'6d'6e'6c'63;  // "clnmodx2"
   std::uint64_t magic = kMagic;
   RdmaCookie segment;
   RdmaCookie probe;  ///< eight bytes of ordinary memory
@@ -160,6 +137,7 @@ struct Modex {
   std::uint32_t pid = 0;
   std::uint32_t uid = 0;
   char boot[40] = {};  ///< /proc/sys/kernel/random/boot_id: one for each running kernel
+  FarAddress far;
 };
 
 /// What a process has one of, from btl_init to btl_finalize.
@@ -179,15 +157,17 @@ struct Node {
   int depth = 0;                              ///< of callbacks that have called progress() again
   unsigned idle = 0;                          ///< looks in a row that found nothing
   unsigned calls = 0;                         ///< of progress()
-  std::uint64_t looked_ns = 0;  ///< when it last looked for deaths because of the time
-  bool nonsense = false;        ///< a channel is broken, and its sender not told of yet
+  /// when it last looked for deaths because of the time
+  std::uint64_t looked_ns = 0;
+  /// a channel is broken, and its sender not told of yet
+  bool nonsense = false;
 
   std::mutex endpoints_mutex;
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name
   std::vector<std::unique_ptr<Endpoint>> ended;
   std::atomic<std::uint32_t> with_pending{0};  ///< endpoints that have fragments waiting
-  std::atomic<std::uint32_t> offered{
-      0};  ///< memory exported for a message: its receiver may want help
+  /// memory exported for a message: its receiver may want help
+  std::atomic<std::uint32_t> offered{0};
   std::optional<RdmaQueue> rdma;
   std::mutex rdma_mutex;
   std::uint64_t rdma_requests = 0;  ///< posted, ever; under rdma_mutex
@@ -213,6 +193,9 @@ struct Node {
 
   opal_free_list_t small;
   opal_free_list_t large;
+  std::size_t most_fragment = 0;  ///< bytes that those of `large` have
+
+  std::unique_ptr<Far> far;  ///< null: no ranks of other hosts
 
   MpiPage* page = nullptr;
   int page_fd = -1;
@@ -238,6 +221,8 @@ int finalize(mca_btl_base_module_t* module);
 void open_page(Node& node);
 void close_page(Node& node);
 MpiPeer* peer_counters(Node& node, std::uint64_t peer);
+void count_record(MpiPeer& counters, std::size_t bytes);
+void say_sums(const opal_process_name_t& name, const MpiPeer& counters);
 
 // rdma.cc
 Status register_all_memory(Node& node);
@@ -255,6 +240,12 @@ Pool& pool();
 
 // peers.cc
 Result<Modex> make_modex(Node& node);
+/// What the peer has published. False: it has no such component.
+bool receive_modex(const opal_process_name_t& name, Modex* modex);
+/// Null, or why not by shared memory.
+const char* out_of_reach(const Modex& own, const Modex& peer);
+/// Ends the job: Open MPI 4.1 can do nothing else. `proc` may be null.
+void tell(Node& node, opal_proc_t* proc, const char* text);
 int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints,
               opal_bitmap_t* reachable);
 int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints);
@@ -264,8 +255,6 @@ void end_endpoints(Node& node, const std::vector<Endpoint*>& endpoints);
 void look_after_peers(Node& node);
 
 // send.cc
-bool make_fragment_lists(Node& node);
-void drop_fragment_lists(Node& node);
 mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint*, std::uint8_t order,
                                  std::size_t size, std::uint32_t flags);
 int free_fragment(mca_btl_base_module_t*, mca_btl_base_descriptor_t*);
@@ -283,6 +272,8 @@ int flush_pending(Node& node);
 
 // progress.cc
 int progress();
+/// Hands a record to the part of Open MPI that its tag names. False: Open MPI has no such tag.
+bool deliver(Node& node, mca_btl_base_module_t& module, const Record& record);
 
 // atomics.cc
 /// The thread that answers peers while no thread of the program is in Open MPI; from the first

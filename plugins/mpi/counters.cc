@@ -32,4 +32,26 @@ MpiPeer* peer_counters(Node& node, std::uint64_t peer) {
   return &node.page->peer[row];
 }
 
+void count_record(MpiPeer& counters, std::size_t bytes) {
+  // relaxed: one writer, under the endpoint's lock; read by people
+  const auto add = [](std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  };
+  add(counters.messages, 1);
+  add(counters.bytes, bytes);
+}
+
+void say_sums(const opal_process_name_t& name, const MpiPeer& counters) {
+  const auto of = [](const std::atomic<std::uint64_t>& counter) {
+    // relaxed: for people
+    return static_cast<unsigned long long>(counter.load(std::memory_order_relaxed));
+  };
+  say(1,
+      "to rank %u: %llu records, %llu bytes; %llu gets, %llu bytes; %llu puts, %llu bytes; %llu "
+      "atomics",
+      static_cast<unsigned>(name.vpid), of(counters.messages), of(counters.bytes),
+      of(counters.gets), of(counters.get_bytes), of(counters.puts), of(counters.put_bytes),
+      of(counters.atomics));
+}
+
 }  // namespace clan::mpi

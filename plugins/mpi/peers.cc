@@ -24,28 +24,6 @@ void read_boot_id(char (&boot)[40]) {
   ::close(fd);
 }
 
-/// What the peer has published, or that it has no such component.
-bool receive_modex(const opal_process_name_t& name, Modex* modex) {
-  void* bytes = nullptr;
-  std::size_t size = 0;
-  int rc = OPAL_SUCCESS;
-  OPAL_MODEX_RECV(rc, &mca_btl_clan_component.btl_version, &name, reinterpret_cast<void**>(&bytes),
-                  &size);
-  const bool right = rc == OPAL_SUCCESS && bytes != nullptr && size == sizeof(Modex);
-  if (right) std::memcpy(modex, bytes, sizeof(Modex));
-  std::free(bytes);
-  return right && modex->magic == Modex::kMagic;
-}
-
-/// Null, or why not.
-const char* out_of_reach(const Modex& own, const Modex& peer) {
-  if (std::memcmp(own.boot, peer.boot, sizeof own.boot) != 0) return "it is on another host";
-  if (own.uid != peer.uid) return "it is another user's";
-  if (own.namespace_of_network != peer.namespace_of_network)
-    return "it is in another network namespace";
-  return nullptr;
-}
-
 /// Whether the kernel lets us copy out of the peer's memory: asked once, by doing it.
 bool can_copy_from(Node& node, const Modex& peer) {
   if (!g_parameters.direct_copy) return false;
@@ -62,6 +40,7 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
     return nullptr;
   }
   if (const char* why = out_of_reach(node.modex, modex)) {
+    if (may_be_far(node, modex)) return nullptr;  // the other module has it
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
     return nullptr;
   }
@@ -89,6 +68,26 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
 
 }  // namespace
 
+bool receive_modex(const opal_process_name_t& name, Modex* modex) {
+  void* bytes = nullptr;
+  std::size_t size = 0;
+  int rc = OPAL_SUCCESS;
+  OPAL_MODEX_RECV(rc, &mca_btl_clan_component.btl_version, &name, reinterpret_cast<void**>(&bytes),
+                  &size);
+  const bool right = rc == OPAL_SUCCESS && bytes != nullptr && size == sizeof(Modex);
+  if (right) std::memcpy(modex, bytes, sizeof(Modex));
+  std::free(bytes);
+  return right && modex->magic == Modex::kMagic;
+}
+
+const char* out_of_reach(const Modex& own, const Modex& peer) {
+  if (std::memcmp(own.boot, peer.boot, sizeof own.boot) != 0) return "it is on another host";
+  if (own.uid != peer.uid) return "it is another user's";
+  if (own.namespace_of_network != peer.namespace_of_network)
+    return "it is in another network namespace";
+  return nullptr;
+}
+
 Result<Modex> make_modex(Node& node) {
   std::uint64_t& word = node.probe_word;
   word = node.context.node().value ^ 0x5a5a'5a5a'5a5a'5a5a;
@@ -109,6 +108,7 @@ Result<Modex> make_modex(Node& node) {
   struct stat net {};
   if (::stat("/proc/self/ns/net", &net) == 0) modex.namespace_of_network = net.st_ino;
   read_boot_id(modex.boot);
+  if (node.far) modex.far = node.far->own_address();
   return modex;
 }
 
@@ -139,16 +139,7 @@ namespace {
 
 void end_endpoint(Endpoint& endpoint) {
   if (std::exchange(endpoint.ended, true)) return;
-  const MpiPeer& c = *endpoint.counters;
-  const auto of = [](const std::atomic<std::uint64_t>& counter) {
-    return static_cast<unsigned long long>(
-        counter.load(std::memory_order_relaxed));  // relaxed: for people
-  };
-  say(1,
-      "to rank %u: %llu records, %llu bytes; %llu gets, %llu bytes; %llu puts, %llu bytes; %llu "
-      "atomics",
-      static_cast<unsigned>(endpoint.name.vpid), of(c.messages), of(c.bytes), of(c.gets),
-      of(c.get_bytes), of(c.puts), of(c.put_bytes), of(c.atomics));
+  say_sums(endpoint.name, *endpoint.counters);
   endpoint.imports.clear();
   endpoint.remote.leave_channel();
 }
@@ -185,9 +176,6 @@ int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs,
   return OPAL_SUCCESS;
 }
 
-namespace {
-
-/// Ends the job: Open MPI 4.1 can do nothing else. `proc` may be null.
 void tell(Node& node, opal_proc_t* proc, const char* text) {
   if (node.error_callback == nullptr) {
     opal_output(0, "%s", text);
@@ -195,6 +183,8 @@ void tell(Node& node, opal_proc_t* proc, const char* text) {
     node.error_callback(&g_module, MCA_BTL_ERROR_FLAGS_FATAL, proc, const_cast<char*>(text));
   }
 }
+
+namespace {
 
 /// Whether something is still on its way to that peer, or an answer on its way back.
 bool anything_under_way(Node& node, Endpoint& endpoint) {

@@ -18,22 +18,34 @@ class Pool {
  public:
   /// Each block is a memfd of its own; a program that asks for more has the others by malloc().
   static constexpr std::size_t kMostBlocks = 256;
+  /// Of less than a page. A program that asks for many of them attaches each to a dynamic window,
+  /// and Open MPI has 64 places for what is attached: those of malloc() lie together, and share a
+  /// place by pages.
+  static constexpr std::size_t kMostSmall = 16;
+  static constexpr std::size_t kSmall = 4096;
 
   /// Whole pages, zeroed. Null: there are too many, or no memory.
   std::byte* allocate(std::size_t bytes) {
+    const bool small = bytes < kSmall;
     std::lock_guard lock(mutex_);
-    if (blocks_.size() >= kMostBlocks) return nullptr;
+    if (blocks_.size() >= kMostBlocks || (small && small_ >= kMostSmall)) return nullptr;
     auto memory = Memory::allocate(bytes);
     if (!memory) return nullptr;
-    auto block = std::make_shared<Memory>(std::move(*memory));
-    blocks_[reinterpret_cast<std::uintptr_t>(block->data())] = block;
-    return block->data();
+    std::byte* const base = memory->data();
+    blocks_[reinterpret_cast<std::uintptr_t>(base)] = {std::make_shared<Memory>(std::move(*memory)),
+                                                       small};
+    small_ += small;
+    return base;
   }
 
   /// False: it is no block's beginning. The memory goes when nobody has it from find() any more.
   bool free(void* base) {
     std::lock_guard lock(mutex_);
-    return blocks_.erase(reinterpret_cast<std::uintptr_t>(base)) != 0;
+    const auto at = blocks_.find(reinterpret_cast<std::uintptr_t>(base));
+    if (at == blocks_.end()) return false;
+    small_ -= at->second.small;
+    blocks_.erase(at);
+    return true;
   }
 
   /// The block in which all of these bytes lie, or null.
@@ -43,14 +55,20 @@ class Pool {
     auto above = blocks_.upper_bound(address);
     if (above == blocks_.begin()) return nullptr;
     const auto& [start, block] = *--above;
-    if (address - start > block->size() || bytes > block->size() - (address - start))
-      return nullptr;
-    return block;
+    const std::size_t size = block.memory->size();
+    if (address - start > size || bytes > size - (address - start)) return nullptr;
+    return block.memory;
   }
 
  private:
+  struct Block {
+    std::shared_ptr<Memory> memory;
+    bool small = false;
+  };
+
   std::mutex mutex_;
-  std::map<std::uintptr_t, std::shared_ptr<Memory>> blocks_;  ///< by address
+  std::map<std::uintptr_t, Block> blocks_;  ///< by address
+  std::size_t small_ = 0;                   ///< how many of them are
 };
 
 }  // namespace clan::mpi

@@ -7,11 +7,12 @@
 namespace clan::mpi {
 namespace {
 
-constexpr unsigned kMostRecords = 32;          ///< of one channel in one call: others wait, too
+/// of one channel in one call: others wait, too
+constexpr unsigned kMostRecords = 32;
 constexpr unsigned kIdleBeforeLooking = 4096;  ///< calls in a row that found nothing
 constexpr unsigned kCallsBetweenTimes = 256;   ///< of progress, before it reads the clock
-constexpr std::uint64_t kBetweenLooksNs =
-    100'000'000;  ///< for deaths, where there is always something to do
+/// for deaths, where there is always something to do
+constexpr std::uint64_t kBetweenLooksNs = 100'000'000;
 
 /// One thread at a time, which may come again from a callback.
 class Turn {
@@ -23,8 +24,8 @@ class Turn {
       return;
     }
     const auto self = reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer());
-    if (node.progressing.load(std::memory_order_relaxed) !=
-        self) {  // relaxed: only we store that value
+    // relaxed: only we store that value
+    if (node.progressing.load(std::memory_order_relaxed) != self) {
       std::uint64_t nobody = 0;
       // PAIR mpi.progress: sees what the thread before us has left
       if (!node.progressing.compare_exchange_strong(nobody, self, std::memory_order_acquire))
@@ -47,32 +48,13 @@ class Turn {
   bool mine_ = false;
 };
 
-/// False: Open MPI has no such tag.
-bool deliver(Node& node, const Record& record) {
-  if (record.tag >= MCA_BTL_TAG_MAX) return false;
-  const mca_btl_active_message_callback_t& handler =
-      mca_btl_base_active_message_trigger[record.tag];
-  if (handler.cbfunc == nullptr) {
-    node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
-    return true;  // of a part that this rank has not opened, or has closed
-  }
-  mca_btl_base_segment_t segment;
-  segment.seg_addr.pval = const_cast<std::byte*>(record.data);
-  segment.seg_len = record.bytes;
-  mca_btl_base_descriptor_t descriptor;  // not constructed: its list item is nobody's business
-  descriptor.des_segments = &segment;
-  descriptor.des_segment_count = 1;
-  handler.cbfunc(&g_module, record.tag, &descriptor, handler.cbdata);
-  return true;
-}
-
 int receive(Node& node, ChannelReceiver& channel) {
   Record record;
   unsigned taken = 0;
   while (taken < kMostRecords && channel.next(&record) == ChannelReceiver::Next::kRecord) {
     ++taken;
     channel.read(record, [&](const Record& r) {
-      if (!deliver(node, r)) (void)channel.break_off();
+      if (!deliver(node, g_module, r)) (void)channel.break_off();
     });
     channel.publish(false);
   }
@@ -142,6 +124,24 @@ bool time_to_look(Node& node) {
 
 }  // namespace
 
+bool deliver(Node& node, mca_btl_base_module_t& module, const Record& record) {
+  if (record.tag >= MCA_BTL_TAG_MAX) return false;
+  const mca_btl_active_message_callback_t& handler =
+      mca_btl_base_active_message_trigger[record.tag];
+  if (handler.cbfunc == nullptr) {
+    node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
+    return true;  // of a part that this rank has not opened, or has closed
+  }
+  mca_btl_base_segment_t segment;
+  segment.seg_addr.pval = const_cast<std::byte*>(record.data);
+  segment.seg_len = record.bytes;
+  mca_btl_base_descriptor_t descriptor;  // not constructed: its list item is nobody's business
+  descriptor.des_segments = &segment;
+  descriptor.des_segment_count = 1;
+  handler.cbfunc(&module, record.tag, &descriptor, handler.cbdata);
+  return true;
+}
+
 int progress() {
   Node* node = g_node;
   if (node == nullptr) return 0;
@@ -150,6 +150,7 @@ int progress() {
   int events = look_at_channels(*node);
   events += flush_pending(*node);
   events += finish_operations(*node);
+  if (node->far) events += node->far->progress(*node);
   // PAIR mpi.offered: sees the queue, which stays until the end
   if (node->offered.load(std::memory_order_acquire) != 0) (void)node->rdma->poll({});
   if (events > 0) {

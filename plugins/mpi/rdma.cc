@@ -158,8 +158,8 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
     node.offered.fetch_add(1, std::memory_order_release);  // PAIR mpi.offered: the queue is there
     return &node.all_memory->handle;
   }
-  if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0)
-    return &node.local_memory;  // where a get goes
+  // where a get goes
+  if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;
   if (size == 0 || !make_queue(node)) return nullptr;
   if (window) {
     start_server(node);

@@ -30,7 +30,8 @@ using Handle = mca_btl_base_registration_handle_t;
 inline std::uint32_t check_of(const Handle& handle) {
   Handle rest = handle;
   rest.check = 0;
-  // A factor for each place, so that no product waits for another: this is on the way of each access.
+  // A factor for each place, so that no product waits for another: this is on the way of each
+  // access.
   std::uint64_t sum = 0, factor = 0x9e3779b97f4a7c15;
   for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, 8>>(rest)) {
     sum += word * factor;

@@ -58,8 +58,8 @@ Result<RemoteSegment> RemoteSegment::take_channel(Context& context, const RdmaCo
       continue;
     }
     channel.control->name.store(name, std::memory_order_relaxed);  // relaxed: for people
-    std::uint32_t taken =
-        header->taken.load(std::memory_order_relaxed);  // relaxed: the exchange decides
+    // relaxed: the exchange decides
+    std::uint32_t taken = header->taken.load(std::memory_order_relaxed);
     // PAIR segment.taken: the channel has its owner
     while (taken <= i &&
            !header->taken.compare_exchange_weak(taken, i + 1, std::memory_order_release)) {

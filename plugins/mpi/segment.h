@@ -25,8 +25,8 @@ namespace clan::mpi {
 
 constexpr std::uint64_t kSegmentMagic = 0x31'67'73'69'70'6d'6e'63;  // "cnmpisg1"
 constexpr std::uint32_t kMaxChannels = 4096;
-constexpr std::size_t kControlBytes =
-    4096;  ///< what leads a channel: its control, cells for operations
+/// what leads a channel: its control, cells for operations
+constexpr std::size_t kControlBytes = 4096;
 
 struct SegmentHeader {
   // line 0: constant after create
@@ -35,11 +35,11 @@ struct SegmentHeader {
   std::uint32_t bulk_bytes;  ///< of each channel
   std::uint64_t node;
   // line 1: written by the owner
-  alignas(
-      kCacheLine) std::atomic<std::uint32_t> leaving;  ///< it takes nothing more, and goes in order
+  /// it takes nothing more, and goes in order
+  alignas(kCacheLine) std::atomic<std::uint32_t> leaving;
   // line 2: written by peers
-  alignas(kCacheLine)
-      std::atomic<std::uint32_t> taken;  ///< channels below this number have had an owner
+  /// channels below this number have had an owner
+  alignas(kCacheLine) std::atomic<std::uint32_t> taken;
   // line 3: written by peers
   alignas(kCacheLine) std::atomic<std::uint32_t> operations;  ///< posted, ever (operations.h)
 };

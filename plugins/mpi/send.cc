@@ -8,70 +8,10 @@
 
 namespace clan::mpi {
 
-void FragmentQueue::push(Fragment* fragment) {
-  fragment->next = nullptr;
-  (last != nullptr ? last->next : first) = fragment;
-  last = fragment;
-  ++size;
-}
-
-Fragment* FragmentQueue::pop() {
-  Fragment* fragment = first;
-  first = fragment->next;
-  if (first == nullptr) last = nullptr;
-  --size;
-  return fragment;
-}
-
 namespace {
 
-OBJ_CLASS_INSTANCE(Fragment, mca_btl_base_descriptor_t, nullptr, nullptr);
-
-int init_fragment(opal_free_list_item_t* item, void* list) {
-  auto* fragment = reinterpret_cast<Fragment*>(item);
-  fragment->list = static_cast<opal_free_list_t*>(list);
-  fragment->base.des_segments = fragment->segments;
-  return OPAL_SUCCESS;
-}
-
-bool make_list(opal_free_list_t* list, std::size_t data) {
-  OBJ_CONSTRUCT(list, opal_free_list_t);
-  return opal_free_list_init(list, fragment_bytes(data), kCacheLine, OBJ_CLASS(Fragment), 0, 0, 8,
-                             -1, 64, nullptr, 0, nullptr, init_fragment, list) == OPAL_SUCCESS;
-}
-
-Fragment* take_fragment(Endpoint* endpoint, std::size_t bytes, std::uint8_t order,
-                        std::uint32_t flags) {
-  Node* node = g_node;
-  opal_free_list_t* list = bytes <= kSmallFragment ? &node->small : &node->large;
-  if (bytes > g_module.btl_max_send_size && bytes > g_module.btl_eager_limit) return nullptr;
-  auto* fragment = reinterpret_cast<Fragment*>(opal_free_list_get(list));
-  if (fragment == nullptr) return nullptr;
-  fragment->endpoint = endpoint;
-  fragment->base.des_segment_count = 1;
-  fragment->base.des_flags = flags;
-  fragment->base.order = order;
-  fragment->base.des_cbfunc = nullptr;
-  fragment->segments[0].seg_addr.pval = fragment->data;
-  fragment->segments[0].seg_len = bytes;
-  return fragment;
-}
-
-void give_back(Fragment* fragment) {
-  opal_free_list_return(fragment->list, reinterpret_cast<opal_free_list_item_t*>(fragment));
-}
-
-void count(Endpoint& endpoint, std::size_t bytes) {
-  // relaxed: one writer, under the endpoint's lock; read by people
-  const auto add = [](std::atomic<std::uint64_t>& counter, std::uint64_t more) {
-    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-  };
-  add(endpoint.counters->messages, 1);
-  add(endpoint.counters->bytes, bytes);
-}
-
-constexpr std::size_t kAnnouncedBytes =
-    2048;  ///< at once: smaller pieces cost more than they bring
+/// at once: smaller pieces cost more than they bring
+constexpr std::size_t kAnnouncedBytes = 2048;
 
 /// To a receiver that waits on a processor far away: it has most of the record in its caches when
 /// that is complete.
@@ -120,17 +60,8 @@ bool write(Endpoint& endpoint, Fragment& fragment) {
     if (more > 0) copy_in(endpoint, room + head.seg_len, rest.seg_addr.pval, more);
     sender.commit(fragment.tag, all);
   }
-  count(endpoint, all);
+  count_record(*endpoint.counters, all);
   return true;
-}
-
-/// It is gone. The callback may give the fragment back, or send again.
-void complete(Fragment* fragment, bool call) {
-  const bool ours = (fragment->base.des_flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP) != 0;
-  if (call && fragment->base.des_cbfunc != nullptr) {
-    fragment->base.des_cbfunc(&g_module, fragment->endpoint, &fragment->base, OPAL_SUCCESS);
-  }
-  if (ours) give_back(fragment);
 }
 
 /// The message as the convertor has it, all of it, into the channel. Under the endpoint's lock.
@@ -163,16 +94,6 @@ bool send_now(Endpoint& endpoint, opal_convertor_t* convertor, const void* heade
 
 }  // namespace
 
-bool make_fragment_lists(Node& node) {
-  const std::size_t large = std::max(g_module.btl_max_send_size, g_module.btl_eager_limit);
-  return make_list(&node.small, kSmallFragment) && make_list(&node.large, large);
-}
-
-void drop_fragment_lists(Node& node) {
-  OBJ_DESTRUCT(&node.small);
-  OBJ_DESTRUCT(&node.large);
-}
-
 mca_btl_base_descriptor_t* alloc(mca_btl_base_module_t*, Endpoint* endpoint, std::uint8_t order,
                                  std::size_t size, std::uint32_t flags) {
   Fragment* fragment = take_fragment(endpoint, size, order, flags);
@@ -184,32 +105,12 @@ int free_fragment(mca_btl_base_module_t*, mca_btl_base_descriptor_t* descriptor)
   return OPAL_SUCCESS;
 }
 
-// Contiguous memory is copied when it is sent, straight into the channel; the rest is packed now.
 mca_btl_base_descriptor_t* prepare_src(mca_btl_base_module_t*, Endpoint* endpoint,
                                        opal_convertor_t* convertor, std::uint8_t order,
                                        std::size_t reserve, std::size_t* size,
                                        std::uint32_t flags) {
-  if (endpoint->pending.size >= kMostPending || reserve > kSmallFragment) return nullptr;
-  *size = std::min(*size, g_module.btl_max_send_size - reserve);
-  const bool packs = opal_convertor_need_buffers(convertor) != 0;
-  Fragment* fragment = take_fragment(endpoint, packs ? reserve + *size : reserve, order, flags);
-  if (fragment == nullptr) return nullptr;
-  if (!packs) {
-    void* data = nullptr;
-    opal_convertor_get_current_pointer(convertor, &data);
-    fragment->segments[1].seg_addr.pval = data;
-    fragment->segments[1].seg_len = *size;
-    fragment->base.des_segment_count = 2;
-    return &fragment->base;
-  }
-  iovec vector{fragment->data + reserve, *size};
-  std::uint32_t vectors = 1;
-  if (opal_convertor_pack(convertor, &vector, &vectors, size) < 0) {
-    give_back(fragment);
-    return nullptr;
-  }
-  fragment->segments[0].seg_len = reserve + *size;
-  return &fragment->base;
+  if (endpoint->pending.size >= kMostPending) return nullptr;
+  return pack_fragment(g_module, endpoint, convertor, order, reserve, size, flags);
 }
 
 int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* descriptor,
@@ -221,15 +122,15 @@ int send(mca_btl_base_module_t*, Endpoint* endpoint, mca_btl_base_descriptor_t* 
     std::lock_guard lock(endpoint->lock);
     if (endpoint->pending.first != nullptr || !write(*endpoint, *fragment)) {
       if (endpoint->pending.first == nullptr) {
-        g_node->with_pending.fetch_add(
-            1, std::memory_order_relaxed);  // relaxed: a hint for progress()
+        // relaxed: a hint for progress()
+        g_node->with_pending.fetch_add(1, std::memory_order_relaxed);
       }
       g_node->page->queued.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
       endpoint->pending.push(fragment);
       return OPAL_SUCCESS;
     }
   }
-  complete(fragment, (fragment->base.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK) != 0);
+  complete(g_module, fragment, (fragment->base.des_flags & MCA_BTL_DES_SEND_ALWAYS_CALLBACK) != 0);
   return 1;
 }
 
@@ -240,7 +141,7 @@ int sendi(mca_btl_base_module_t* module, Endpoint* endpoint, opal_convertor_t* c
     std::lock_guard lock(endpoint->lock);
     if (endpoint->pending.first == nullptr) [[likely]] {
       if (send_now(*endpoint, convertor, header, header_bytes, payload_bytes, tag)) [[likely]] {
-        count(*endpoint, header_bytes + payload_bytes);
+        count_record(*endpoint->counters, header_bytes + payload_bytes);
         return OPAL_SUCCESS;
       }
     }
@@ -267,7 +168,7 @@ int flush_endpoint(Node& node, Endpoint& endpoint) {
       if (endpoint.pending.first == nullptr)
         node.with_pending.fetch_sub(1, std::memory_order_relaxed);
     }
-    complete(fragment, true);
+    complete(g_module, fragment, true);
   }
 }
 

@@ -1,4 +1,5 @@
-// ActiveCollection: the connections of clients that carry calls in both directions. A thread of the ORB watches them.
+// ActiveCollection: the connections of clients that carry calls in both directions. A thread of the
+// ORB watches them.
 //
 // Thread-safety: any thread; Monitor() is called by one at a time.
 #pragma once

@@ -1,5 +1,8 @@
 #include "address.h"
 
+#include <clan/clock.h>
+#include <clan/log.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -7,22 +10,21 @@
 #include <map>
 #include <mutex>
 
-#include <clan/clock.h>
-#include <clan/log.h>
-
 #include "connection.h"
 #include "tcp_ports.h"
 
 namespace clan::orb {
 namespace {
 
-/// What a server may take to answer, before the call goes by TCP; of a shorter deadline, half. A hundred clients at once
-/// on a machine with ten times as much to do as it can take two seconds.
+/// What a server may take to answer, before the call goes by TCP; of a shorter deadline, half. A
+/// hundred clients at once on a machine with ten times as much to do as it can take two seconds.
 constexpr std::int64_t kConnectMs = 5000;
 
-/// The same of another host, which answers or does not: it may have another key, or a wall before it.
+/// The same of another host, which answers or does not: it may have another key, or a wall before
+/// it.
 constexpr std::int64_t kConnectHostMs = 2000;
-constexpr std::uint64_t kSilenceNs = 30'000'000'000;  ///< a host that has not answered is not asked again
+/// a host that has not answered is not asked again
+constexpr std::uint64_t kSilenceNs = 30'000'000'000;
 constexpr std::size_t kMostSilent = 1024;
 
 std::int64_t time_to_connect(const omni_time_t& deadline, std::int64_t most) {
@@ -56,6 +58,17 @@ Silence& silence() {
   return *silence;
 }
 
+/// Nothing is logged: for a port nobody has promised that there is CLAN behind it.
+Result<Stream> connect_to(Context& context, const Name& name, std::int64_t ms) {
+  if (!name.link.empty()) {  // whoever has the key counts as this user
+    return Stream::connect(context, "udp:" + name.link + "/" + service_name(name.word), ms, -1);
+  }
+  if (!name.word.empty()) return Stream::connect(context, service_name(name.word), ms, name.uid);
+  const auto socket = find_listening_socket(name.host, name.number);
+  if (!socket) return Error{ECONNREFUSED, "nobody listens at the TCP port"};
+  return Stream::connect(context, port_service_name(socket->port, socket->inode), ms, socket->uid);
+}
+
 }  // namespace
 
 bool rules_allow(omni::transportRules& rules, const std::string& host) {
@@ -84,31 +97,25 @@ omni::giopActiveConnection* Address::Connect(const omni_time_t& deadline, _CORBA
     return nullptr;
   }
   if (name_.number == 0) return nullptr;
-  std::string service = service_name(name_.word);
-  std::int64_t uid = name_.uid;
-  if (remote) {
-    service = "udp:" + name_.link + "/" + service;
-    uid = -1;  // whoever has the key counts as this user
-  } else if (name_.word.empty()) {
-    const auto socket = find_listening_socket(name_.host, name_.number);
-    if (!socket) return nullptr;
-    service = port_service_name(socket->port, socket->inode);
-    uid = socket->uid;
-  }
   auto node = Node::get();
   if (!node) return nullptr;
-  auto stream = Stream::connect((*node)->context(), service, ms, uid);
+  auto stream = connect_to((*node)->context(), name_, ms);
+  const bool gone = !stream && stream.error().err == ECONNREFUSED;
+  if (gone && by_port_) {
+    if (auto other = connect_to((*node)->context(), *by_port_, ms); other.ok())
+      stream = std::move(other);
+  }
   if (!stream) {
     if (remote && stream.error().err == ETIMEDOUT) silence().begin(name_.link);
-    // Nobody has promised that there is CLAN behind a port.
-    const bool expected = name_.word.empty() && stream.error().err == ECONNREFUSED;
-    CLAN_LOG_AT(expected ? LogLevel::kDebug : LogLevel::kInfo, "%s: %s; trying the object's other addresses",
-                text_.c_str(), stream.error().message().c_str());
+    const bool expected = gone && name_.word.empty();
+    CLAN_LOG_AT(expected ? LogLevel::kDebug : LogLevel::kInfo,
+                "%s: %s; trying the object's other addresses", text_.c_str(),
+                stream.error().message().c_str());
     return nullptr;
   }
   auto channel = std::make_shared<Channel>(*node, std::move(*stream), true);
-  CLAN_INFO("CORBA calls to process %d go by CLAN, %s (%s)", static_cast<int>(channel->peer().pid), channel->peer().path,
-            text_.c_str());
+  CLAN_INFO("CORBA calls to process %d go by CLAN, %s (%s)", static_cast<int>(channel->peer().pid),
+            channel->peer().path, text_.c_str());
   return new ActiveConnection(*node, std::move(channel), passing_address(), text_);
 }
 

@@ -14,8 +14,9 @@ namespace clan::orb {
 namespace {
 
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  ///< what an int holds, and a bit less
-constexpr int kPeekMs = 50;            ///< as long as the ORB's own transports watch one
-constexpr int kMostSleepingPeeks = 8;  ///< threads of the pool that may sleep for one connection each
+constexpr int kPeekMs = 50;  ///< as long as the ORB's own transports watch one
+/// threads of the pool that may sleep for one connection each
+constexpr int kMostSleepingPeeks = 8;
 
 std::atomic<int> sleeping_peeks{0};
 
@@ -44,15 +45,16 @@ Channel::~Channel() {
   new std::shared_ptr<Node>(std::move(node_));  // the parent's: not to be ended here
 }
 
-// --- bytes -----------------------------------------------------------------------------------------
+// --- bytes ---------------------------------------------------------------------------------------
 
 int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadline) {
-  const std::span<const std::byte> data(static_cast<const std::byte*>(bytes), std::min(size, kMostAtOnce));
+  const std::span<const std::byte> data(static_cast<const std::byte*>(bytes),
+                                        std::min(size, kMostAtOnce));
   for (;;) {
     if (shut_) return -1;
     const std::int64_t left = milliseconds_left(deadline);
     if (left == 0) return 0;
-    const auto sent = stream_.send_lent(data, left);
+    const auto sent = stream_.send(data, left);
     if (sent.ok()) {
       traffic_.sent(*sent);
       return static_cast<int>(*sent);
@@ -63,7 +65,8 @@ int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadli
 
 // A thread in peek() gives way: it holds the receiver while it spins or sleeps.
 void Channel::take_receiver() {
-  if (!receiving_.exchange(true)) [[likely]] return;
+  if (!receiving_.exchange(true)) [[likely]]
+    return;
   wants_receiver_ = true;
   while (receiving_.exchange(true)) ::sched_yield();
   wants_receiver_ = false;
@@ -96,7 +99,7 @@ void Channel::shut_down() {
   if (!inherited()) stream_.abort();
 }
 
-// --- the watch -------------------------------------------------------------------------------------
+// --- the watch -----------------------------------------------------------------------------------
 
 bool Channel::watch_by(std::shared_ptr<Watcher> watcher, omni::giopConnection* connection) {
   if (watcher_) return true;
@@ -124,7 +127,8 @@ void Channel::set_selectable(int now, bool data_in_buffer) {
   } else {
     std::uint32_t idle = kIdle;
     if (state_.compare_exchange_strong(idle, kWanted) && now == 0) {
-      turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // relaxed: a hint
+      // relaxed: a hint
+      turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       if (!listed_) watcher_->list(shared_from_this());
     }
     if (now == 1 && !data_in_buffer) arm(kWanted);
@@ -132,7 +136,8 @@ void Channel::set_selectable(int now, bool data_in_buffer) {
   if (in_buffer_) watcher_->tell_soon(id_);
 }
 
-// What the ORB holds in a buffer is told to one: to a thread in peek(), or by the watcher to a new one.
+// What the ORB holds in a buffer is told to one: to a thread in peek(), or by the watcher to a new
+// one.
 bool Channel::take_buffered() {
   if (!in_buffer_) return false;
   std::lock_guard lock(arming_);
@@ -172,9 +177,9 @@ void Channel::clear() {
   while (telling_) ::sched_yield();  // after this the ORB may delete the connection
 }
 
-// An event has come. True: the ORB is to be told, and watches no more. An event may also mean that the peer has read
-// what we sent. Events that tell nothing new, as when a thread reads by itself, are switched off: each costs the peer
-// some of its time.
+// An event has come. True: the ORB is to be told, and watches no more. An event may also mean that
+// the peer has read what we sent. Events that tell nothing new, as when a thread reads by itself,
+// are switched off: each costs the peer some of its time.
 bool Channel::take_event() {
   std::lock_guard lock(arming_);
   const std::uint32_t before = state_;
@@ -195,12 +200,10 @@ bool Channel::take_event() {
   return false;
 }
 
-// --- peek ------------------------------------------------------------------------------------------
+// --- peek ----------------------------------------------------------------------------------------
 
 // Precondition: the caller has the receiver. True for an end as well: receive() says which.
-bool Channel::readable() {
-  return stream_.readable();
-}
+bool Channel::readable() { return stream_.readable(); }
 
 bool Channel::peek() {
   if (inherited() || !watcher_ || shut_) return false;
@@ -213,7 +216,8 @@ bool Channel::peek() {
     const auto stop = [this] { return readable() || wants_receiver_ || shut_; };
     there = peek_waiter_.spin(stop, Awaited{}) && readable();
     // Asleep it cannot give way to a thread that reads the answer to a call in the other direction.
-    const bool alone = !omni::orbParameters::acceptBiDirectionalGIOP && !omni::orbParameters::offerBiDirectionalGIOP;
+    const bool alone = !omni::orbParameters::acceptBiDirectionalGIOP &&
+                       !omni::orbParameters::offerBiDirectionalGIOP;
     if (!there && alone && !wants_receiver_ && !shut_) {
       if (sleeping_peeks.fetch_add(1) < kMostSleepingPeeks) {
         there = stream_.wait_readable(kPeekMs).ok() && readable();

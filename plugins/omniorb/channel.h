@@ -1,26 +1,28 @@
 // Channel: one connection's stream, the watch on it, and which thread may touch it when.
 //
-// The ORB reads and writes from its own threads; while nobody reads, it may ask for the connection to be watched
-// (setSelectable), which the Watcher of the endpoint does for all of them by one event queue.
+// The ORB reads and writes from its own threads; while nobody reads, it may ask for the connection
+// to be watched (setSelectable), which the Watcher of the endpoint does for all of them by one
+// event queue.
 //
-//     idle ──set_selectable(0)──> wanted ──a tick later, or (1), (2)──> armed ──event──> idle, and the ORB is told
+//     idle ──set_selectable(0)──> wanted ──a tick later, or (1), (2)──> armed ──event──> idle: told
 //       ^──────────────────────── clear() ────────────────────────────────┘
 //
-// `wanted` is a flag: in a call of a few microseconds nothing else happens. Armed, the client's next bytes post an
-// event. Switching events on costs a system call, so the Watcher does it for calls that are still running when it
-// looks, and they stay on for as long as they are of use.
+// `wanted` is a flag: in a call of a few microseconds nothing else happens. Armed, the client's
+// next bytes post an event. Switching events on costs a system call, so the Watcher does it for
+// calls that are still running when it looks, and they stay on for as long as they are of use.
 //
-// Thread-safety: as giopConnection asks: one thread sends, one receives; shut_down() from any thread.
+// Thread-safety: as giopConnection asks: one thread sends, one receives; shut_down() from any
+// thread.
 #pragma once
+
+#include <clan/stream.h>
+#include <clan/wait.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-
-#include <clan/stream.h>
-#include <clan/wait.h>
 
 #include "node.h"
 #include "omni.h"
@@ -83,11 +85,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::mutex arming_;  ///< held while events are switched on or off, and while in_buffer_ is taken
   bool events_on_ = false;
   std::atomic<std::uint32_t> state_{kIdle};
-  std::atomic<std::uint32_t> turn_{0};    ///< counts set_selectable(0)
-  std::atomic<bool> listed_{false};       ///< the watcher looks at it at its next tick
-  std::atomic<bool> telling_{false};      ///< the watcher is telling the ORB
-  std::atomic<bool> in_buffer_{false};    ///< the ORB holds bytes already
-  std::uint32_t seen_turn_ = 0;           ///< the watcher's, at its last tick
+  std::atomic<std::uint32_t> turn_{0};  ///< counts set_selectable(0)
+  std::atomic<bool> listed_{false};     ///< the watcher looks at it at its next tick
+  std::atomic<bool> telling_{false};    ///< the watcher is telling the ORB
+  std::atomic<bool> in_buffer_{false};  ///< the ORB holds bytes already
+  std::uint32_t seen_turn_ = 0;         ///< the watcher's, at its last tick
 };
 
 }  // namespace clan::orb

@@ -25,8 +25,8 @@ void Connection::setSelectable(int now, _CORBA_Boolean data_in_buffer) {
   channel_->set_selectable(now, data_in_buffer);
 }
 
-ActiveConnection::ActiveConnection(std::shared_ptr<Node> node, std::shared_ptr<Channel> channel, std::string mine,
-                                   std::string peers)
+ActiveConnection::ActiveConnection(std::shared_ptr<Node> node, std::shared_ptr<Channel> channel,
+                                   std::string mine, std::string peers)
     : Connection(std::move(channel), std::move(mine), std::move(peers)), node_(std::move(node)) {}
 
 ActiveConnection::~ActiveConnection() {

@@ -1,4 +1,5 @@
-// Connection: a Channel as the ORB wants to see it. On the client's side it is an active connection too.
+// Connection: a Channel as the ORB wants to see it. On the client's side it is an active connection
+// too.
 #pragma once
 
 #include <memory>

@@ -1,15 +1,16 @@
 #include "endpoint.h"
 
+#include <clan/log.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
-
-#include <clan/log.h>
 
 #include "connection.h"
 #include "omni.h"
@@ -37,7 +38,8 @@ std::uint16_t tcp_port(const char* endpoint) {
   return static_cast<std::uint16_t>(std::strtoul(colon + 1, nullptr, 10));
 }
 
-/// A reference must name a host. Where the program has no endpoint that gives it one, this one does, and no port.
+/// A reference must name a host. Where the program has no endpoint that gives it one, this one
+/// does, and no port.
 void name_some_host() {
   for (const auto* endpoint : omni::omniObjAdapter::options.endpoints) {
     if (std::strncmp(endpoint->uri, kPrefix.data(), kPrefix.size()) != 0) return;
@@ -48,6 +50,17 @@ void name_some_host() {
   address.host = static_cast<const char*>(host);
   address.port = 0;
   omniIOR::add_IIOP_ADDRESS(address, nullptr);
+}
+
+// The program's own endpoints need descriptors for connections, and the ORB for its threads.
+bool leaves_descriptors() {
+  std::array<int, 8> spare;
+  for (int& fd : spare) fd = ::eventfd(0, EFD_CLOEXEC);
+  const bool enough = spare.back() >= 0;
+  for (const int fd : spare) {
+    if (fd >= 0) ::close(fd);
+  }
+  return enough;
 }
 
 }  // namespace
@@ -63,20 +76,40 @@ Endpoint::~Endpoint() {
   if (first().endpoint == this) first().endpoint = nullptr;
 }
 
-_CORBA_Boolean Endpoint::Bind() {
+Status Endpoint::listen() {
   auto node = Node::get();
-  if (!node) return 0;
+  if (!node) return node.error();
+  auto watcher = Watcher::create((*node)->context());
+  if (!watcher) return watcher.error();
+  auto listener = Listener::create((*node)->context(), service_name(name_.word));
+  if (!listener) return listener.error();
+  if (auto s = (*watcher)->add(*listener); !s) return s;
+  if (options().added_endpoint && !leaves_descriptors())
+    return Error{EMFILE, "descriptors for other connections"};
   node_ = *node;
-  auto watcher = Watcher::create(node_->context());
-  if (!watcher) return 0;
   watcher_ = *watcher;
-  auto listener = Listener::create(node_->context(), service_name(name_.word));
-  if (!listener) {
-    CLAN_LOG_AT(LogLevel::kError, "%s: %s", text_.c_str(), listener.error().message().c_str());
-    return 0;
-  }
-  if (auto s = watcher_->add(*listener); !s) return 0;
   listener_.emplace(std::move(*listener));
+  return {};
+}
+
+void Endpoint::refuse(const std::string& uri, const std::string& why) {
+  if (!omniORB::trace(1)) return;
+  omniORB::logger log;
+  log << uri.c_str() << ": " << why.c_str() << "\n";
+}
+
+_CORBA_Boolean Endpoint::Bind() {
+  if (auto s = listen(); !s) {
+    const std::string why = s.error().message();
+    if (!options().added_endpoint) {
+      refuse(std::string(kPrefix) + name_.word, why);
+      return 0;
+    }
+    CLAN_LOG_AT(LogLevel::kError, "CORBA calls of this process's objects come without CLAN: %s",
+                why.c_str());
+    Node::release();  // what it has taken others need
+    return 1;
+  }
   addresses_.length(1);
   addresses_[0] = text_.c_str();
   std::lock_guard lock(first().mutex);
@@ -87,8 +120,8 @@ _CORBA_Boolean Endpoint::Bind() {
   return 1;
 }
 
-_CORBA_Boolean Endpoint::publish(const omni::orbServer::PublishSpecs& specs, _CORBA_Boolean, _CORBA_Boolean,
-                                 omni::orbServer::EndpointList& published) {
+_CORBA_Boolean Endpoint::publish(const omni::orbServer::PublishSpecs& specs, _CORBA_Boolean,
+                                 _CORBA_Boolean, omni::orbServer::EndpointList& published) {
   bool wanted = false;
   for (CORBA::ULong i = 0; i < specs.length(); ++i) {
     const char* spec = specs[i];
@@ -96,7 +129,7 @@ _CORBA_Boolean Endpoint::publish(const omni::orbServer::PublishSpecs& specs, _CO
     wanted = wanted || std::strncmp(spec, kPrefix.data(), kPrefix.size()) == 0 ||
              (!no_publish() && (std::strcmp(spec, "addr") == 0 || options().add_endpoint));
   }
-  if (!wanted) return 0;
+  if (!wanted || !listener_) return 0;
   if (!omni::omniObjAdapter::endpointInList(text_.c_str(), published)) {
     publish_in_references(name_);
     name_some_host();
@@ -106,14 +139,17 @@ _CORBA_Boolean Endpoint::publish(const omni::orbServer::PublishSpecs& specs, _CO
   return 1;
 }
 
-// --- TCP ports -------------------------------------------------------------------------------------
+// --- TCP ports -----------------------------------------------------------------------------------
 
-// The ORB's list grows under a lock of the ORB that we cannot take; it is complete when the ORB begins to serve.
+// The ORB's list grows under a lock of the ORB that we cannot take; it is complete when the ORB
+// begins to serve.
 void Endpoint::offer_ports() {
   std::lock_guard lock(first().mutex);
   Endpoint* endpoint = first().endpoint;
   const auto& all = omni::omniObjAdapter::listMyEndpoints();
-  if (endpoint == nullptr || endpoint->generation_ != Node::generation() || all.length() == first().known) return;
+  if (endpoint == nullptr || endpoint->generation_ != Node::generation() ||
+      all.length() == first().known)
+    return;
   first().known = all.length();
   const auto sockets = own_listening_sockets();
   for (CORBA::ULong i = 0; i < all.length(); ++i) {
@@ -133,17 +169,18 @@ void Endpoint::offer(std::uint16_t port, std::uint64_t inode) {
   ports_.emplace(service, std::move(*listener));
 }
 
-// --- connections -----------------------------------------------------------------------------------
+// --- connections ---------------------------------------------------------------------------------
 
 omni::giopConnection* Endpoint::made(Stream stream) {
   auto channel = std::make_shared<Channel>(node_, std::move(stream), false);
   // Rules of servers look at the host that a call comes from.
   const std::string& remote = channel->peer().address;
-  auto* connection =
-      new Connection(channel, text_, remote.empty() ? passing_address() : std::string(kPrefix) + remote);
-  (void)channel->watch_by(watcher_, connection);  // else it is not selectable: the ORB closes it if it has to be
-  CLAN_INFO("CORBA calls of process %d come by CLAN, %s (%s)", static_cast<int>(channel->peer().pid),
-            channel->peer().path, connection->peeraddress());
+  auto* connection = new Connection(
+      channel, text_, remote.empty() ? passing_address() : std::string(kPrefix) + remote);
+  // else it is not selectable: the ORB closes it if it has to be
+  (void)channel->watch_by(watcher_, connection);
+  CLAN_INFO("CORBA calls of process %d come by CLAN, %s (%s)",
+            static_cast<int>(channel->peer().pid), channel->peer().path, connection->peeraddress());
   return connection;
 }
 
@@ -156,7 +193,9 @@ omni::giopConnection* Endpoint::accept_one() {
   return nullptr;
 }
 
-omni::giopConnection* Endpoint::AcceptAndMonitor(omni::giopConnection::notifyReadable_t tell, void* cookie) {
+omni::giopConnection* Endpoint::AcceptAndMonitor(omni::giopConnection::notifyReadable_t tell,
+                                                 void* cookie) {
+  if (!listener_) poked_.wait(false);
   offer_ports();
   while (!poked_.exchange(false)) {
     if (auto* connection = accept_one()) return connection;
@@ -167,7 +206,8 @@ omni::giopConnection* Endpoint::AcceptAndMonitor(omni::giopConnection::notifyRea
 
 void Endpoint::Poke() {
   poked_ = true;
-  if (generation_ == Node::generation()) watcher_->poke();
+  poked_.notify_one();
+  if (watcher_ && generation_ == Node::generation()) watcher_->poke();
 }
 
 void Endpoint::Shutdown() {

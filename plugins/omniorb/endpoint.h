@@ -1,7 +1,11 @@
 // Endpoint: where a server listens, and the watch over its connections.
 //
-// One thread of the ORB is in AcceptAndMonitor(). Besides its own name the endpoint offers a service for each TCP port
-// that the ORB of this process listens at, for references that name nothing else (corbaloc).
+// One thread of the ORB is in AcceptAndMonitor(). Besides its own name the endpoint offers a
+// service for each TCP port that the ORB of this process listens at, for references that name
+// nothing else (corbaloc).
+//
+// Where it cannot listen, one that the program has asked for ends its ORB_init, as a TCP port that
+// is taken would; one that has been added beside the program's own does nothing then.
 #pragma once
 
 #include <atomic>
@@ -28,15 +32,20 @@ class Endpoint final : public omni::giopEndpoint {
   _CORBA_Boolean publish(const omni::orbServer::PublishSpecs& specs, _CORBA_Boolean all_specs,
                          _CORBA_Boolean all_eps, omni::orbServer::EndpointList& published) override;
   _CORBA_Boolean Bind() override;
-  omni::giopConnection* AcceptAndMonitor(omni::giopConnection::notifyReadable_t tell, void* cookie) override;
+  omni::giopConnection* AcceptAndMonitor(omni::giopConnection::notifyReadable_t tell,
+                                         void* cookie) override;
   void Poke() override;
   void Shutdown() override;
+
+  /// Says, beside the ORB's own line, why it cannot have an endpoint that somebody asks for.
+  static void refuse(const std::string& uri, const std::string& why);
 
   /// Offers the TCP ports that have been opened since. Any thread; cheap when there is nothing new.
   static void offer_ports();
 
  private:
   ~Endpoint() override;
+  Status listen();
   void offer(std::uint16_t port, std::uint64_t inode);
   omni::giopConnection* accept_one();
   omni::giopConnection* made(Stream stream);

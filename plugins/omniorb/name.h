@@ -1,18 +1,23 @@
 // Names: what stands in addresses, endpoints and references.
 //
-// omniORB's transport rules take an address apart as host:number and end the program when they cannot. So a name, which
-// has a user and any word in it, goes by a number in the addresses of this process: the same name by the same number,
-// as the ORB compares addresses by their text.
+// omniORB's transport rules take an address apart as host:number and end the program when they
+// cannot. So a name, which has a user and any word in it, goes by a number in the addresses of this
+// process: the same name by the same number, as the ORB compares addresses by their text. A number
+// is a name's as long as somebody has the name: the ORB's references and ropes do, by their
+// addresses.
 //
-//     giop:clan:<host>:<port>                     whoever listens at this TCP port of this host, if it has an endpoint
+//     giop:clan:<host>:<port>                     whoever listens at this TCP port of this host, if
+//                                                 it has an endpoint
 //     giop:clan:[::ffff:127.0.0.1]:<number>       a named endpoint; rules take it for 127.0.0.1
-//     giop:clan:<host>:<number>                   one of another host, by the UDP link; rules see that host
+//     giop:clan:<host>:<number>                   one of another host, by the UDP link; rules see
+//                                                 that host
 //
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,10 +34,13 @@ bool is_numeric(std::string_view host);
 
 struct Name {
   uid_t uid = 0;
-  std::string word;           ///< of an endpoint: service "giop.<word>" of that user; empty: by port
-  std::string link;           ///< on another host: "HOST:PORT" of its UDP link, the host numeric
-  std::string host;           ///< by port: numeric, one of this machine's
-  std::uint16_t number = 0;   ///< the port, or what stands for the word in this process; 0: nothing known by it
+  /// of an endpoint: service "giop.<word>" of that user; empty: by port
+  std::string word;
+  std::string link;  ///< on another host: "HOST:PORT" of its UDP link, the host numeric
+  std::string host;  ///< by port: numeric, one of this machine's
+  /// the port, or what stands for the word in this process; 0: nothing known by it
+  std::uint16_t number = 0;
+  std::shared_ptr<const void> hold;  ///< on the number of a word
 
   std::string address() const;
   /// In references: <uid>-<word>.

@@ -1,11 +1,9 @@
 #include "node.h"
 
+#include <clan/log.h>
 #include <pthread.h>
 
-#include <cstdlib>
 #include <mutex>
-
-#include <clan/log.h>
 
 #include "active.h"
 
@@ -20,33 +18,19 @@ struct Holder {
 // Never deleted: threads of the ORB may outlive static destructors.
 Holder* holder = new Holder;
 
-/// CLAN_UIDS, CLAN_DISABLE, CLAN_KEY and CLAN_NETWORK_MODE, as everywhere: what cannot be understood keeps all calls off CLAN.
+/// As everywhere: what cannot be understood keeps all calls off CLAN.
 const Settings& settings() {
-  static const Settings read = [] {
-    Settings settings;
-    for (const char* name : {"CLAN_DISABLE", "CLAN_UIDS", "CLAN_KEY", "CLAN_NETWORK_MODE"}) {
-      const char* value = std::getenv(name);
-      SettingFault fault;
-      if (value == nullptr || *value == '\0' || take_setting(name, value, &settings, &fault)) continue;
-      CLAN_LOG_AT(LogLevel::kError, "%s=%s %s; CORBA calls go without CLAN", name, value, fault.text);
-    }
-    return settings;
-  }();
+  static const Settings read = settings_of_environment("CORBA calls go without CLAN");
   return read;
 }
 
 Result<Context> make_context() {
-  ContextOptions made;
+  ContextOptions made = settings().context_options();
   made.wait.max_spin_us = options().spin_us;
   if (options().spin_us == 0) made.wait.mode = WaitOptions::Mode::kSleep;
   made.ring_bytes = options().ring_bytes;
-  made.allow_uids.assign(settings().uids, settings().uids + settings().uid_count);
   made.network = network_options();
-  auto context = Context::create(made);
-  if (context.ok() || !made.network.enabled) return context;
-  CLAN_WARN("CORBA calls to other hosts go without CLAN: %s", context.error().message().c_str());
-  made.network.enabled = false;
-  return Context::create(made);
+  return create_context(std::move(made), "CORBA calls");
 }
 
 }  // namespace
@@ -62,7 +46,8 @@ NetworkOptions network_options() {
   NetworkOptions network = settings().network_options();
   const NetworkOptions asked = options().link.network_options();
   if (!asked.enabled) return network;
-  // References name the port of the link: an ORB needs no directory, and does not take its port from others.
+  // References name the port of the link: an ORB needs no directory, and does not take its port
+  // from others.
   if (!network.enabled) network.directory_port = 0;
   network.enabled = true;
   if (!asked.key_file.empty()) network.key_file = asked.key_file;
@@ -75,7 +60,8 @@ bool disabled() { return settings().disable; }
 Node::Node(Context made) : context_(std::move(made)), active_(new ActiveCollection) {}
 Node::~Node() = default;
 
-// The mutex may be held by a thread that does not exist here, and the context belongs to the parent.
+// The mutex may be held by a thread that does not exist here, and the context belongs to the
+// parent.
 void Node::after_fork_in_child() {
   generation_.fetch_add(1, std::memory_order_relaxed);  // relaxed: see generation()
   holder = new Holder;

@@ -1,8 +1,8 @@
-// omniORB's headers, in the order in which they compile: CORBA.h comes before those that only it makes whole.
+// omniORB's headers, in the order in which they compile: CORBA.h comes before those that only it
+// makes whole.
 #pragma once
 
 #include <omniORB4/CORBA.h>
-
 #include <omniORB4/giopEndpoint.h>
 #include <omniORB4/omniIOR.h>
 #include <omniORB4/omniInterceptors.h>

@@ -1,13 +1,13 @@
-// libclan-orb.so: for LD_PRELOAD. Loads the transport when a program calls CORBA::ORB_init, and does nothing in a
-// program that never does; so it can be in every child of a command without pulling omniORB into all of them.
+// libclan-orb.so: for LD_PRELOAD. Loads the transport when a program calls CORBA::ORB_init, and
+// does nothing in a program that never does; so it can be in every child of a command without
+// pulling omniORB into all of them.
 //
-// It defines ORB_init in front of omniORB's, and calls that one. Where the transport cannot be loaded (another version
-// of omniORB), programs run without it.
+// It defines ORB_init in front of omniORB's, and calls that one. Where the transport cannot be
+// loaded (another version of omniORB), programs run without it.
+#include <clan/log.h>
 #include <dlfcn.h>
 
 #include <string>
-
-#include <clan/log.h>
 
 namespace CORBA {
 class ORB;
@@ -24,7 +24,8 @@ using OrbInit = CORBA::ORB* (*)(int&, char**, const char*, const char* (*)[2]);
 /// Beside this library.
 std::string transport_path() {
   Dl_info about{};
-  if (::dladdr(reinterpret_cast<const void*>(&transport_path), &about) == 0 || about.dli_fname == nullptr) {
+  if (::dladdr(reinterpret_cast<const void*>(&transport_path), &about) == 0 ||
+      about.dli_fname == nullptr) {
     return kTransport;
   }
   const std::string self = about.dli_fname;

@@ -1,6 +1,7 @@
 #include "reference.h"
 
 #include <arpa/inet.h>
+#include <clan/log.h>
 #include <netinet/in.h>
 #include <unistd.h>
 
@@ -10,10 +11,9 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
-
-#include <clan/log.h>
 
 #include "address.h"
 #include "endpoint.h"
@@ -34,10 +34,10 @@ Published& published() {
   return *published;
 }
 
-// --- ours ------------------------------------------------------------------------------------------
+// --- ours ----------------------------------------------------------------------------------------
 
-/// The rules of a server, for another host of this one's network: the address beside ours. A call that they refuse is
-/// lost, so a link that they refuse is not named.
+/// The rules of a server, for another host of this one's network: the address beside ours. A call
+/// that they refuse is lost, so a link that they refuse is not named.
 bool neighbours_allowed(const std::string& host) {
   std::array<unsigned char, sizeof(in6_addr)> address{};
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -45,13 +45,15 @@ bool neighbours_allowed(const std::string& host) {
   if (::inet_pton(v6 ? AF_INET6 : AF_INET, host.c_str(), address.data()) != 1) return false;
   address[v6 ? 15 : 3] ^= 1;
   ::inet_ntop(v6 ? AF_INET6 : AF_INET, address.data(), text.data(), text.size());
-  return rules_allow(omni::transportRules::serverRules(), v6 ? "[" + std::string(text.data()) + "]" : text.data());
+  return rules_allow(omni::transportRules::serverRules(),
+                     v6 ? "[" + std::string(text.data()) + "]" : text.data());
 }
 
-/// Where other hosts reach this process by UDP: at the host by which they would reach it by TCP, if that is a number
-/// and not of this machine alone. Empty: they do not.
+/// Where other hosts reach this process by UDP: at the host by which they would reach it by TCP, if
+/// that is a number and not of this machine alone. Empty: they do not.
 std::string own_link(const char* tcp_host) {
-  const auto node = network_options().enabled ? Node::get() : Result<std::shared_ptr<Node>>(nullptr);
+  const auto node =
+      network_options().enabled ? Node::get() : Result<std::shared_ptr<Node>>(nullptr);
   const std::uint16_t port = node.ok() && *node ? (*node)->context().network_port() : 0;
   if (port == 0 || tcp_host == nullptr) return {};
   std::string host = tcp_host;
@@ -60,10 +62,12 @@ std::string own_link(const char* tcp_host) {
     const bool any = interfaces != nullptr && !interfaces->empty();
     host = any ? (*interfaces)[0] : "";
   }
-  if (!is_numeric(host) || host.compare(0, 4, "127.") == 0 || host == "::1" || !neighbours_allowed(host)) {
+  if (!is_numeric(host) || host.compare(0, 4, "127.") == 0 || host == "::1" ||
+      !neighbours_allowed(host)) {
     return {};
   }
-  return (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return (host.find(':') != std::string::npos ? "[" + host + "]" : host) + ":" +
+         std::to_string(port);
 }
 
 void add_component(IIOP::ProfileBody& profile, const Name& name) {
@@ -115,13 +119,14 @@ CORBA::Boolean encode(omni::omniInterceptors::encodeIOR_T::info_T& info) {
   return 1;
 }
 
-// --- others' ---------------------------------------------------------------------------------------
+// --- others' -------------------------------------------------------------------------------------
 
 /// Numeric if `host` is this machine, empty if not, or if only a name service knows.
 std::string this_machine(const char* host) {
   if (std::strncmp(host, "127.", 4) == 0 || std::strcmp(host, "::1") == 0) return host;
   char own[HOST_NAME_MAX + 1] = {};
-  if (std::strcmp(host, "localhost") == 0 || (::gethostname(own, sizeof own - 1) == 0 && std::strcmp(host, own) == 0)) {
+  if (std::strcmp(host, "localhost") == 0 ||
+      (::gethostname(own, sizeof own - 1) == 0 && std::strcmp(host, own) == 0)) {
     return std::string(kThisHost);
   }
   const auto* interfaces = omni::giopTransportImpl::getInterfaceAddress("giop:tcp");
@@ -132,8 +137,10 @@ std::string this_machine(const char* host) {
   return {};
 }
 
-/// Of a reference from another host: the addresses of the links that it names, as far as this process has such.
-void add_links(omni::omniInterceptors::decodeIOR_T::info_T& info, cdrEncapsulationStream& stream, const char* text) {
+/// Of a reference from another host: the addresses of the links that it names, as far as this
+/// process has such.
+void add_links(omni::omniInterceptors::decodeIOR_T::info_T& info, cdrEncapsulationStream& stream,
+               const char* text) {
   CORBA::ULong count;
   count <<= stream;
   for (CORBA::ULong i = 0; i < std::min(count, kMostLinks); ++i) {
@@ -145,16 +152,27 @@ void add_links(omni::omniInterceptors::decodeIOR_T::info_T& info, cdrEncapsulati
   }
 }
 
-/// True if the reference has CLAN's components; their addresses on this host are added.
-bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
+/// Who listens at the TCP port of a reference, if it is one of this machine's.
+std::optional<Name> name_by_port(const IIOP::Address& address) {
+  Name by_port;
+  by_port.host = this_machine(address.host);
+  by_port.number = address.port;
+  if (by_port.host.empty() || by_port.number == 0) return std::nullopt;
+  return by_port;
+}
+
+/// True if the reference has CLAN's components that say how it is reached; those addresses are
+/// added. One that names this machine's port and another host is of a boot before this one, or of a
+/// server in another container: who listens at the port now, the port says.
+bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info,
+                         const std::optional<Name>& by_port) {
   const auto& components = info.iiop.components;
   bool any = false;
   for (CORBA::ULong i = 0; i < components.length(); ++i) {
     if (components[i].tag != kComponentTag) continue;
-    any = true;
     try {
-      cdrEncapsulationStream stream(components[i].component_data.get_buffer(), components[i].component_data.length(),
-                                    1);
+      cdrEncapsulationStream stream(components[i].component_data.get_buffer(),
+                                    components[i].component_data.length(), 1);
       CORBA::ULong version;
       CORBA::ULongLong host;
       version <<= stream;
@@ -162,12 +180,15 @@ bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
       const CORBA::String_var text = stream.unmarshalRawString();
       if (version == 0) continue;
       if (host != host_id()) {
+        if (by_port) continue;
         if (version > 1 && network_options().enabled) add_links(info, stream, text.in());
+        any = true;
         continue;
       }
       const auto name = Name::of_text(text.in());
       if (!name) continue;
-      info.ior.getIORInfo()->addresses().push_back(new Address(*name));
+      info.ior.getIORInfo()->addresses().push_back(new Address(*name, by_port));
+      any = true;
     } catch (...) {
       CLAN_INFO("a reference has a malformed CLAN component; it is ignored");
     }
@@ -176,16 +197,14 @@ bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info) {
 }
 
 CORBA::Boolean decode(omni::omniInterceptors::decodeIOR_T::info_T& info) {
-  if (!info.has_iiop_body || add_from_components(info)) return 1;
-  Name by_port;
-  by_port.host = this_machine(info.iiop.address.host);
-  by_port.number = info.iiop.address.port;
-  if (by_port.host.empty() || by_port.number == 0) return 1;
-  info.ior.getIORInfo()->addresses().push_back(new Address(by_port));
+  if (!info.has_iiop_body) return 1;
+  const auto by_port = name_by_port(info.iiop.address);
+  if (add_from_components(info, by_port) || !by_port) return 1;
+  info.ior.getIORInfo()->addresses().push_back(new Address(*by_port));
   return 1;
 }
 
-// --- paths, for --log info -------------------------------------------------------------------------
+// --- paths, for --log info -----------------------------------------------------------------------
 
 CORBA::Boolean opened(omni::omniInterceptors::clientOpenConnection_T::info_T& info) {
   const std::string_view peer(info.peeraddress());

@@ -1,9 +1,10 @@
-// References: our tagged component in the profiles that this process makes, and the addresses that it finds in those
-// of others.
+// References: our tagged component in the profiles that this process makes, and the addresses that
+// it finds in those of others.
 //
 // Component: tag 0x434c414e, an encapsulation:
-//     ulong version (1), ulonglong host id, string "<uid>-<word>"
-// Later versions add fields behind; readers take what they know.
+//     ulong version (2), ulonglong host id, string "<uid>-<word>", sequence<string> links
+//     ("udp:HOST:PORT")
+// Later versions add fields behind; readers take what they know. Version 1 had no links.
 #pragma once
 
 #include "name.h"

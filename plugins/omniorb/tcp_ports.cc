@@ -26,7 +26,9 @@ struct Request {
 /// An address of either family: IPv4 in the last four bytes behind ::ffff:.
 struct Ip {
   unsigned char bytes[16] = {};
-  bool operator==(const Ip& other) const { return std::memcmp(bytes, other.bytes, sizeof bytes) == 0; }
+  bool operator==(const Ip& other) const {
+    return std::memcmp(bytes, other.bytes, sizeof bytes) == 0;
+  }
 };
 
 Ip ip4(const void* four) {
@@ -49,7 +51,8 @@ struct Closing {
   ~Closing() { ::close(fd); }
 };
 
-/// How well a listening socket fits a destination: 0 not, 1 all IPv6 with IPv4, 2 all of the family, 3 this address.
+/// How well a listening socket fits a destination: 0 not, 1 all IPv6 with IPv4, 2 all of the
+/// family, 3 this address.
 int fit(const inet_diag_msg& socket, const Ip& to) {
   const bool to4 = to == ip4(to.bytes + 12);
   if (socket.idiag_family == AF_INET) {
@@ -76,13 +79,15 @@ class Search {
     request.body.sdiag_family = static_cast<__u8>(family);
     request.body.sdiag_protocol = IPPROTO_TCP;
     request.body.idiag_states = kListening;
-    if (::send(netlink, &request, sizeof request, 0) != static_cast<ssize_t>(sizeof request)) return false;
+    if (::send(netlink, &request, sizeof request, 0) != static_cast<ssize_t>(sizeof request))
+      return false;
     alignas(nlmsghdr) char buffer[16 * 1024];
     for (;;) {
       const ssize_t got = ::recv(netlink, buffer, sizeof buffer, 0);
       if (got <= 0) return false;
       auto left = static_cast<unsigned>(got);
-      for (auto* m = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
+      for (auto* m = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(m, left);
+           m = NLMSG_NEXT(m, left)) {
         if (m->nlmsg_type == NLMSG_DONE) return true;
         if (m->nlmsg_type == NLMSG_ERROR) return false;
         if (m->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) continue;
@@ -123,14 +128,16 @@ std::vector<ListeningSocket> own_listening_sockets() {
     const int fd = std::atoi(entry->d_name);
     int listening = 0;
     socklen_t size = sizeof listening;
-    if (entry->d_name[0] == '.' || ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 ||
-        listening == 0) {
+    if (entry->d_name[0] == '.' ||
+        ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) != 0 || listening == 0) {
       continue;
     }
     sockaddr_storage address{};
     size = sizeof address;
     struct stat about {};
-    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 || ::fstat(fd, &about) != 0) continue;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+        ::fstat(fd, &about) != 0)
+      continue;
     in_port_t port = 0;
     if (address.ss_family == AF_INET) port = reinterpret_cast<sockaddr_in&>(address).sin_port;
     if (address.ss_family == AF_INET6) port = reinterpret_cast<sockaddr_in6&>(address).sin6_port;

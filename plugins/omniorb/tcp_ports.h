@@ -1,5 +1,6 @@
-// Which sockets listen at TCP ports: references without our component (corbaloc) name a host and a port, and the
-// process that listens there says by the socket's inode that it can be reached over CLAN as well.
+// Which sockets listen at TCP ports: references without our component (corbaloc) name a host and a
+// port, and the process that listens there says by the socket's inode that it can be reached over
+// CLAN as well.
 #pragma once
 
 #include <sys/types.h>
@@ -20,8 +21,9 @@ struct ListeningSocket {
 /// This process's own.
 std::vector<ListeningSocket> own_listening_sockets();
 
-/// The one to which a connection to host:port would go, `host` being numeric and one of this machine's. Nothing when
-/// nobody listens, when it cannot be told which of several it would be, or when the kernel does not say.
+/// The one to which a connection to host:port would go, `host` being numeric and one of this
+/// machine's. Nothing when nobody listens, when it cannot be told which of several it would be, or
+/// when the kernel does not say.
 std::optional<ListeningSocket> find_listening_socket(const std::string& host, std::uint16_t port);
 
 }  // namespace clan::orb

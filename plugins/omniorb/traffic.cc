@@ -16,7 +16,8 @@ Traffic::Traffic() {
   memfd_ = ::memfd_create(kTrafficName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memfd_ < 0) return;
   void* memory = MAP_FAILED;
-  if (::ftruncate(memfd_, kTableBytes) == 0 && ::fcntl(memfd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
+  if (::ftruncate(memfd_, kTableBytes) == 0 &&
+      ::fcntl(memfd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
     memory = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd_, 0);
   }
   if (memory == MAP_FAILED) return;
@@ -40,7 +41,8 @@ TrafficRow* Traffic::take() {
   } else {
     number = head_->used.load(std::memory_order_relaxed);  // relaxed: under the lock
     if (number == kTrafficRows) return nullptr;
-    head_->used.store(number + 1, std::memory_order_relaxed);  // relaxed: readers look at each row's role
+    // relaxed: readers look at each row's role
+    head_->used.store(number + 1, std::memory_order_relaxed);
   }
   return rows() + number;
 }
@@ -62,8 +64,10 @@ TrafficEntry::TrafficEntry(Traffic& traffic, const PeerInfo& peer, bool client)
   row_->peer_pid = static_cast<std::uint32_t>(peer.pid);
   row_->peer_uid = peer.uid;
   row_->remote = peer.address.empty() ? 0 : 1;
-  row_->created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
-  for (auto* counter : {&row_->bytes_out, &row_->bytes_in, &row_->messages_out, &row_->messages_in}) *counter = 0;
+  row_->created_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                     static_cast<std::uint64_t>(now.tv_nsec);
+  for (auto* counter : {&row_->bytes_out, &row_->bytes_in, &row_->messages_out, &row_->messages_in})
+    *counter = 0;
   row_->role = client ? 1 : 2;
 }
 

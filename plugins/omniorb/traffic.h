@@ -1,15 +1,16 @@
-// Traffic: the table of a process's CORBA connections that `clan stat` reads (traffic_page.h), and a connection's row.
+// Traffic: the table of a process's CORBA connections that `clan stat` reads (traffic_page.h), and
+// a connection's row.
 //
-// Thread-safety: Traffic: any thread. TrafficEntry: sent() by the thread that sends, received() by the one that
-// receives.
+// Thread-safety: Traffic: any thread. TrafficEntry: sent() by the thread that sends, received() by
+// the one that receives.
 #pragma once
+
+#include <clan/stream.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <vector>
-
-#include <clan/stream.h>
 
 #include "traffic_page.h"
 
@@ -48,10 +49,12 @@ class TrafficEntry {
   void forget() { row_ = &own_; }
 
  private:
-  static void count(std::atomic<std::uint64_t>& bytes, std::atomic<std::uint64_t>& calls, std::size_t n) {
+  static void count(std::atomic<std::uint64_t>& bytes, std::atomic<std::uint64_t>& calls,
+                    std::size_t n) {
     // relaxed: one writer; a reader of statistics
     bytes.store(bytes.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    calls.store(calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // relaxed: the same
+    // relaxed: the same
+    calls.store(calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   Traffic& traffic_;
   TrafficRow* row_;

@@ -1,5 +1,5 @@
-// What a process says about its CORBA connections over CLAN, for `clan stat`: a table in a memfd, which the tool finds
-// under /proc/<pid>/fd by its name and reads.
+// What a process says about its CORBA connections over CLAN, for `clan stat`: a table in a memfd,
+// which the tool finds under /proc/<pid>/fd by its name and reads.
 //
 // Layout, native byte order:
 //     0    TrafficHead, 64 bytes
@@ -12,13 +12,14 @@
 
 namespace clan::orb {
 
-constexpr char kTrafficName[] = "clan-orb";  ///< /memfd:clan-orb (deleted)
+constexpr char kTrafficName[] = "clan-orb";                     ///< /memfd:clan-orb (deleted)
 constexpr std::uint64_t kTrafficMagic = 0x3130'6272'6f6e'6c63;  // "clnorb01"
 constexpr std::uint32_t kTrafficRows = 16 * 1024 - 1;
 
 struct TrafficHead {
   std::uint64_t magic;
-  std::uint32_t pid;                ///< the process that writes; a forked child has a table of its own
+  /// the process that writes; a forked child has a table of its own
+  std::uint32_t pid;
   std::atomic<std::uint32_t> used;  ///< rows below this number may be in use
   std::uint64_t reserved[6];
 };
@@ -28,11 +29,11 @@ struct TrafficRow {
   std::atomic<std::uint32_t> role;  ///< 0: free; 1: client; 2: server
   std::uint32_t peer_pid;
   std::uint32_t peer_uid;
-  std::uint32_t remote;                    ///< 1: by UDP, the peer is on another host
-  std::uint64_t created_ns;                ///< CLOCK_REALTIME
+  std::uint32_t remote;      ///< 1: by UDP, the peer is on another host
+  std::uint64_t created_ns;  ///< CLOCK_REALTIME
   std::atomic<std::uint64_t> bytes_out;
   std::atomic<std::uint64_t> bytes_in;
-  std::atomic<std::uint64_t> messages_out; ///< calls of the ORB that sent something
+  std::atomic<std::uint64_t> messages_out;  ///< calls of the ORB that sent something
   std::atomic<std::uint64_t> messages_in;
   std::uint64_t pad;
 };

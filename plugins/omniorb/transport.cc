@@ -1,10 +1,10 @@
-// How omniORB finds us: a transport in its list, a module that is told when an ORB begins and ends, and options.
-// All of it is made when this library is loaded, which must be before ORB_init.
+// How omniORB finds us: a transport in its list, a module that is told when an ORB begins and ends,
+// and options. All of it is made when this library is loaded, which must be before ORB_init.
+#include <clan/log.h>
+
 #include <cstring>
 #include <string>
 #include <utility>
-
-#include <clan/log.h>
 
 #include "address.h"
 #include "endpoint.h"
@@ -26,7 +26,10 @@ class Transport final : public omni::giopTransportImpl {
 
   omni::giopEndpoint* toEndpoint(const char* param) override {
     const auto name = Name::of_endpoint(param != nullptr ? param : "");
-    return name ? new Endpoint(*name) : nullptr;
+    if (name) return new Endpoint(*name);
+    Endpoint::refuse(std::string(kPrefix) + param,
+                     "a name has letters, digits, '.' and '_', 48 of them at most");
+    return nullptr;
   }
   omni::giopAddress* toAddress(const char* param) override {
     const auto name = Name::of_address(param != nullptr ? param : "");
@@ -51,12 +54,13 @@ class Transport final : public omni::giopTransportImpl {
   }
 };
 
-// --- options ---------------------------------------------------------------------------------------
+// --- options -------------------------------------------------------------------------------------
 
 class AddEndpoint final : public orbOptions::Handler {
  public:
   AddEndpoint()
-      : Handler("clanEndPoint", "clanEndPoint = 0 or 1 (1: servers listen on giop:clan: beside their endpoints)", 1,
+      : Handler("clanEndPoint",
+                "clanEndPoint = 0 or 1 (1: servers listen on giop:clan: beside their endpoints)", 1,
                 "-ORBclanEndPoint < 0 | 1 >") {}
   void visit(const char* value, orbOptions::Source) override {
     CORBA::Boolean on;
@@ -82,22 +86,28 @@ class SpinTime final : public orbOptions::Handler {
     }
     options().spin_us = us;
   }
-  void dump(orbOptions::sequenceString& result) override { orbOptions::addKVULong(key(), options().spin_us, result); }
+  void dump(orbOptions::sequenceString& result) override {
+    orbOptions::addKVULong(key(), options().spin_us, result);
+  }
 };
 
 class RingBytes final : public orbOptions::Handler {
  public:
   RingBytes()
-      : Handler("clanRingBytes", "clanRingBytes = bytes of a connection's receive buffer, a power of two", 1,
+      : Handler("clanRingBytes",
+                "clanRingBytes = bytes of a connection's receive buffer, a power of two", 1,
                 "-ORBclanRingBytes < power of two, 4096 to 67108864 >") {}
   void visit(const char* value, orbOptions::Source) override {
     CORBA::ULong bytes;
-    if (!orbOptions::getULong(value, bytes) || bytes < 4096 || bytes > 64u << 20 || (bytes & (bytes - 1)) != 0) {
+    if (!orbOptions::getULong(value, bytes) || bytes < 4096 || bytes > 64u << 20 ||
+        (bytes & (bytes - 1)) != 0) {
       throw orbOptions::BadParam(key(), value, "Expect a power of two from 4096 to 67108864");
     }
     options().ring_bytes = bytes;
   }
-  void dump(orbOptions::sequenceString& result) override { orbOptions::addKVULong(key(), options().ring_bytes, result); }
+  void dump(orbOptions::sequenceString& result) override {
+    orbOptions::addKVULong(key(), options().ring_bytes, result);
+  }
 };
 
 /// The two of the link to other hosts: what the settings of the same meaning take.
@@ -108,19 +118,22 @@ class LinkOption final : public orbOptions::Handler {
   void visit(const char* value, orbOptions::Source) override {
     SettingFault fault;
     value_ = value;
+    options().link.looks_at_key = false;  // the file may be another's: no reason to end a program
     if (!take_setting(setting_, value, &options().link, &fault)) {
       fault_ = fault.text;
       throw orbOptions::BadParam(key(), value, fault_.c_str());
     }
   }
-  void dump(orbOptions::sequenceString& result) override { orbOptions::addKVString(key(), value_.c_str(), result); }
+  void dump(orbOptions::sequenceString& result) override {
+    orbOptions::addKVString(key(), value_.c_str(), result);
+  }
 
  private:
   const char* const setting_;
   std::string value_, fault_;  ///< the ORB keeps the text of the fault
 };
 
-// --- the beginning and the end of an ORB -------------------------------------------------------------
+// --- the beginning and the end of an ORB ---------------------------------------------------------
 
 class EveryAddress final : public transportRules::Rule {
  public:
@@ -133,7 +146,8 @@ bool was_specified(const char* option) {
   const std::size_t size = std::strlen(option);
   for (CORBA::ULong i = 0; i < given->length(); ++i) {
     const char* text = given[i];
-    if (std::strncmp(text, option, size) == 0 && (text[size] == ' ' || text[size] == '=')) return true;
+    if (std::strncmp(text, option, size) == 0 && (text[size] == ' ' || text[size] == '='))
+      return true;
   }
   return false;
 }
@@ -152,7 +166,8 @@ void prepare_rules(transportRules& rules, const char* option) {
 /// False, and said, if rules keep processes of this host from using us.
 bool allowed(transportRules& rules, const char* option) {
   if (rules_allow(rules, std::string(kThisHost))) return true;
-  CLAN_INFO("%s does not name clan: no CORBA call goes by CLAN; \"* clan,unix,ssl,tcp\" would do", option);
+  CLAN_INFO("%s does not name clan: no CORBA call goes by CLAN; \"* clan,unix,ssl,tcp\" would do",
+            option);
   return false;
 }
 
@@ -169,6 +184,7 @@ void add_endpoint() {
   }
   if (endpoints.empty()) add("giop:tcp::");  // what the ORB does when there are none
   add("giop:clan:");
+  options().added_endpoint = true;
 }
 
 class Module final : public omni::omniInitialiser {
@@ -178,7 +194,8 @@ class Module final : public omni::omniInitialiser {
     prepare_rules(transportRules::clientRules(), "clientTransportRule");
     prepare_rules(transportRules::serverRules(), "serverTransportRule");
     (void)allowed(transportRules::clientRules(), "clientTransportRule");
-    if (options().add_endpoint && allowed(transportRules::serverRules(), "serverTransportRule")) add_endpoint();
+    if (options().add_endpoint && allowed(transportRules::serverRules(), "serverTransportRule"))
+      add_endpoint();
     install_interceptors();
   }
   void detach() override {
@@ -193,11 +210,13 @@ struct Parts {
   AddEndpoint add_endpoint;
   SpinTime spin_time;
   RingBytes ring_bytes;
-  LinkOption key{"clanKey", "CLAN_KEY", "clanKey = file with the key of hosts that call each other by UDP",
+  LinkOption key{"clanKey", "CLAN_KEY",
+                 "clanKey = file with the key of hosts that call each other by UDP",
                  "-ORBclanKey < file >"};
-  LinkOption network_mode{"clanNetworkMode", "CLAN_NETWORK_MODE",
-                          "clanNetworkMode = encrypt (the default), integrity or off: calls between hosts",
-                          "-ORBclanNetworkMode < encrypt | integrity | off >"};
+  LinkOption network_mode{
+      "clanNetworkMode", "CLAN_NETWORK_MODE",
+      "clanNetworkMode = encrypt (the default), integrity or off: calls between hosts",
+      "-ORBclanNetworkMode < encrypt | integrity | off >"};
   Module module;
 };
 

@@ -39,7 +39,7 @@ bool Watcher::wait(Tell told, void* cookie) {
   return true;
 }
 
-// --- the tables ------------------------------------------------------------------------------------
+// --- the tables ----------------------------------------------------------------------------------
 
 std::uint64_t Watcher::add(const std::shared_ptr<Channel>& channel) {
   std::uint64_t id;
@@ -53,7 +53,8 @@ std::uint64_t Watcher::add(const std::shared_ptr<Channel>& channel) {
     channels_.erase(id);
     return 0;
   }
-  channel->stream_.pause_events();  // until the ORB asks; an event that has come already finds it idle
+  // until the ORB asks; an event that has come already finds it idle
+  channel->stream_.pause_events();
   return id;
 }
 
@@ -75,7 +76,7 @@ std::shared_ptr<Channel> Watcher::find(std::uint64_t id) {
   return found == channels_.end() ? nullptr : found->second;
 }
 
-// --- events ----------------------------------------------------------------------------------------
+// --- events --------------------------------------------------------------------------------------
 
 void Watcher::event(std::uint64_t id, Tell told, void* cookie) {
   const auto channel = find(id);
@@ -113,7 +114,7 @@ void Watcher::tell_listed(Tell told, void* cookie) {
   }
 }
 
-// --- ticks -----------------------------------------------------------------------------------------
+// --- ticks ---------------------------------------------------------------------------------------
 
 void Watcher::list(const std::shared_ptr<Channel>& channel) {
   bool asleep;

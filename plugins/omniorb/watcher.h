@@ -1,11 +1,13 @@
-// Watcher: one event queue for any number of connections and listeners, and the thread of the ORB that waits for it:
-// an endpoint's (AcceptAndMonitor) or the active collection's (Monitor).
+// Watcher: one event queue for any number of connections and listeners, and the thread of the ORB
+// that waits for it: an endpoint's (AcceptAndMonitor) or the active collection's (Monitor).
 //
-// Connections whose calls run long enough to be watched are armed at a tick (see Channel); ticks come every
-// millisecond while there are calls, and not at all when there are none.
+// Connections whose calls run long enough to be watched are armed at a tick (see Channel); ticks
+// come every millisecond while there are calls, and not at all when there are none.
 //
 // Thread-safety: one thread in wait(), the rest from any thread.
 #pragma once
+
+#include <clan/event_queue.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,8 +15,6 @@
 #include <mutex>
 #include <unordered_map>
 #include <vector>
-
-#include <clan/event_queue.h>
 
 #include "channel.h"
 
@@ -27,7 +27,8 @@ class Watcher {
   static Result<std::shared_ptr<Watcher>> create(Context& context);
   Watcher(EventQueue queue, std::uint32_t poke);
 
-  /// Waits until something has happened and tells the ORB of connections that can be read. False: never again.
+  /// Waits until something has happened and tells the ORB of connections that can be read. False:
+  /// never again.
   bool wait(Tell tell, void* cookie);
   /// Makes wait() return. Any thread.
   void poke() { queue_.post_user(poke_); }

@@ -16,8 +16,8 @@ namespace {
 
 Client& of(CLIENT* handle) { return *static_cast<Client*>(handle->cl_private); }
 
-enum clnt_stat op_call(CLIENT* handle, rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
-                       timeval timeout) {
+enum clnt_stat op_call(CLIENT* handle, rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres,
+                       void* res, timeval timeout) {
   return of(handle).call(proc, xargs, args, xres, res, timeout);
 }
 void op_abort(CLIENT*) {}
@@ -41,7 +41,9 @@ bool acceptable(const timeval& t) {
 bool is_zero(const timeval& t) { return t.tv_sec == 0 && t.tv_usec == 0; }
 
 std::uint64_t deadline_after(const timeval& t) {
-  const std::int64_t us = std::int64_t{t.tv_sec} * 1'000'000 + t.tv_usec;
+  constexpr std::int64_t kMostS = 1'000'000'000, kMostUs = kMostS * 1'000'000;
+  const std::int64_t us = std::clamp<std::int64_t>(t.tv_sec, -1, kMostS) * 1'000'000 +
+                          std::clamp<std::int64_t>(t.tv_usec, -1, kMostUs);
   return us < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(us) * 1000;
 }
 
@@ -56,44 +58,93 @@ AuthOperations operations_of_sys() {
   return found;
 }
 
-// What CLAN carries: libtirpc's own NONE, SYS and SHORT. The flavour alone does not tell: an RPCSEC_GSS handle says NONE
-// until it has been marshalled first, and its bytes are not what its credential says.
+// What CLAN carries: libtirpc's own NONE, SYS and SHORT. The flavour alone does not tell: an
+// RPCSEC_GSS handle says NONE until it has been marshalled first, and its bytes are not what its
+// credential says.
 bool is_carried(const AUTH& auth) {
   static const AuthOperations none = authnone_create()->ah_ops, sys = operations_of_sys();
   return carries_flavor(auth.ah_cred.oa_flavor) && (auth.ah_ops == none || auth.ah_ops == sys);
 }
 
-const void* this_thread() {
-  static thread_local char mark;
-  return &mark;
+// libtirpc's, which counts milliseconds: of less than one it makes none, and sends without end.
+std::uint64_t retry_ns(const timeval& t) {
+  const auto ms = std::clamp<std::int64_t>(t.tv_sec, 0, 100'000'000) * 1000 +
+                  std::clamp<std::int64_t>(t.tv_usec, 0, 1'000'000) / 1000;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(ms), 1) * kMs;
 }
+
+/// No thread is cancelled within the engine.
+class Uncancelled {
+ public:
+  explicit Uncancelled(int* state) : state_(state) {
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, state);
+  }
+  Uncancelled(const Uncancelled&) = delete;
+  Uncancelled& operator=(const Uncancelled&) = delete;
+  ~Uncancelled() { (void)pthread_setcancelstate(*state_, nullptr); }
+
+ private:
+  int* const state_;
+};
+
+/// The calling thread is in call(), also when it is cancelled there.
+class Inside {
+ public:
+  explicit Inside(std::atomic<const void*>& owner) : owner_(owner) {
+    owner_.store(this_thread(), std::memory_order_relaxed);  // relaxed: see call()
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() { owner_.store(nullptr, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<const void*>& owner_;
+};
 
 }  // namespace
 
+std::uint64_t left_ns(std::uint64_t deadline) {
+  if (deadline == kNoDeadline) return kNoDeadline;
+  const std::uint64_t now = monotonic_ns();
+  return deadline > now ? deadline - now : 0;
+}
+
+std::int64_t left_ms(std::uint64_t deadline) {
+  const std::uint64_t ns = left_ns(deadline);
+  return ns == kNoDeadline ? -1 : static_cast<std::int64_t>((ns + kMs - 1) / kMs);
+}
+
 timeval until(std::uint64_t deadline) {
   if (deadline == kNoDeadline) return {100'000'000, 0};
-  const std::uint64_t now = monotonic_ns();
-  const std::uint64_t us = deadline > now ? (deadline - now) / 1000 : 0;
+  const std::uint64_t us = left_ns(deadline) / 1000;
   return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
 }
 
-// --- life --------------------------------------------------------------------------------------------
+// --- life ----------------------------------------------------------------------------------------
 
 Client::Client(CLIENT* stock, int fd, bool datagram, rpcprog_t prog, rpcvers_t vers)
-    : stock_(stock), fd_(fd), datagram_(datagram), generation_(generation()), prog_(prog), vers_(vers) {
+    : stock_(stock),
+      fd_(fd),
+      datagram_(datagram),
+      generation_(generation()),
+      prog_(prog),
+      vers_(vers) {
   handle_.cl_auth = stock->cl_auth;
   handle_.cl_ops = &operations;
   handle_.cl_private = this;
   wait_ = datagram ? timeval{-1, -1} : timeval{0, 0};
   (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
+  timeval retry{};
+  if (datagram && CLNT_CONTROL(stock_, CLGET_RETRY_TIMEOUT, &retry) != FALSE)
+    retry_ns_ = retry_ns(retry);
 }
 
 CLIENT* Client::around(CLIENT* stock, int fd, int socket_type, const netbuf& server, rpcprog_t prog,
                        rpcvers_t vers) {
   try {
-    auto* client = new Client(stock, fd, socket_type == SOCK_DGRAM, prog, vers);
+    std::unique_ptr<Client> client(new Client(stock, fd, socket_type == SOCK_DGRAM, prog, vers));
     client->set_server(server);
-    return &client->handle_;
+    return &client.release()->handle_;
   } catch (const std::bad_alloc&) {
     return stock;
   }
@@ -103,7 +154,8 @@ void Client::set_server(const netbuf& server) {
   server_length_ = std::min<socklen_t>(server.len, sizeof server_);
   server_ = {};
   std::memcpy(&server_, server.buf, server_length_);
-  marker_ = marker_name(datagram_ ? SOCK_DGRAM : SOCK_STREAM, reinterpret_cast<sockaddr*>(&server_));
+  marker_ =
+      marker_name(datagram_ ? SOCK_DGRAM : SOCK_STREAM, reinterpret_cast<sockaddr*>(&server_));
 }
 
 void Client::destroy() {
@@ -119,7 +171,8 @@ void Client::destroy() {
   delete this;
 }
 
-// The network was the parent's. The socket is shared with it, as ever: over that the child finds its own way.
+// The network was the parent's. The socket is shared with it, as ever: over that the child finds
+// its own way.
 void Client::after_fork() {
   generation_ = generation();
   leave(State::kFresh);
@@ -130,13 +183,16 @@ void Client::after_fork() {
 void Client::leave(State next) {
   endpoint_.reset();
   known_.known = false;
+  nonsense_ = false;
+  unheard_ = false;
+  timeouts_ = 0;
   token_ = 0;
   again_at_ns_ = 0;
   state_ = next;
 }
 
 // Whether this call goes over CLAN; meets the server first if it has not been met.
-bool Client::serves(bool wait, timeval timeout) {
+bool Client::serves(bool wait, std::uint64_t deadline) {
   if (stock_batched_) return false;
   if (state_ == State::kStock) {
     if (again_at_ns_ == 0 || monotonic_ns() < again_at_ns_) return false;
@@ -147,7 +203,6 @@ bool Client::serves(bool wait, timeval timeout) {
   if (state_ == State::kMet) [[likely]]
     return true;
   if (!wait) return false;
-  const std::uint64_t deadline = deadline_after(timeout);
   if (state_ == State::kFresh) meet(deadline);
   if (state_ == State::kOffered) {
     if (waited_) {
@@ -159,10 +214,33 @@ bool Client::serves(bool wait, timeval timeout) {
   return state_ == State::kMet;
 }
 
-// --- calls -------------------------------------------------------------------------------------------
+// Without memory a call goes by the socket, as all later ones of the handle do.
+bool Client::serves_or_not(bool wait, std::uint64_t deadline) {
+  try {
+    return serves(wait, deadline);
+  } catch (const std::bad_alloc&) {
+    leave(State::kStock);
+    return false;
+  }
+}
 
-enum clnt_stat Client::by_stock(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
-                                timeval timeout) {
+// Programs in C call us: no exception of ours gets to them. That by which a thread is cancelled
+// does, and whatever the arguments' routine throws.
+Client::Outcome Client::attempt(const Call& call) {
+  try {
+    return by_clan(call);
+  } catch (const std::bad_alloc&) {
+    leave(State::kStock);
+    error_.re_status = RPC_SYSTEMERROR;
+    error_.re_errno = ENOMEM;
+    return Outcome::kDone;
+  }
+}
+
+// --- calls ---------------------------------------------------------------------------------------
+
+enum clnt_stat Client::by_stock(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres,
+                                void* res, timeval timeout) {
   if (std::exchange(xid_moved_, false)) {
     std::uint32_t next = datagram_ ? xid_ + 1 : xid_ - 1;
     (void)CLNT_CONTROL(stock_, CLSET_XID, &next);
@@ -178,49 +256,66 @@ enum clnt_stat Client::by_stock(rpcproc_t proc, xdrproc_t xargs, void* args, xdr
 
 enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
                             timeval timeout) {
-  if (owner_.load(std::memory_order_relaxed) == this_thread()) {  // relaxed: only our own mark matters
+  if (owner_.load(std::memory_order_relaxed) ==
+      this_thread()) {  // relaxed: only our own mark matters
     stock_->cl_auth = handle_.cl_auth;
     return CLNT_CALL(stock_, proc, xargs, args, xres, res, timeout);
   }
   if (generation_ != generation()) after_fork();
   std::lock_guard lock(mutex_);
-  owner_.store(this_thread(), std::memory_order_relaxed);
+  const Inside inside(owner_);
   const bool zero = is_zero(timeout);
   if (!datagram_ && !wait_set_ && acceptable(timeout)) wait_ = timeout;
   const bool own = datagram_ ? wait_.tv_usec != -1 : wait_set_ && !zero;
   const timeval limit = own ? wait_ : timeout;
   const bool wait = !is_zero(limit);
-  // Without a reply only what libtirpc calls batched: of others the program may read the reply by itself.
+  // Without a reply only what libtirpc calls batched: of others the program may read the reply by
+  // itself.
   const bool batched = zero && xres == nullptr && !datagram_;
+  const std::uint64_t deadline = wait ? deadline_after(limit) : kNoDeadline;
   enum clnt_stat stat = RPC_SUCCESS;
   bool done = false;
-  if ((wait || batched) && serves(wait, limit)) {
-    const Call call{proc, xargs, args, xres, res, wait, wait ? deadline_after(limit) : kNoDeadline};
-    const bool far = token_ != 0;  // what loses the path forgets it
-    Outcome outcome = Outcome::kDone;
-    int refreshes = 2;
-    do {
-      refresh_ = false;
-      outcome = by_clan(call);
-    } while (outcome == Outcome::kDone && refresh_ && refreshes-- > 0);
-    done = outcome == Outcome::kDone || (outcome == Outcome::kLost && !datagram_);
-    if (done) {
-      count(counters().calls_clan);
-      if (far) count(counters().calls_far);
-      stat = error_.re_status;
-    } else {
-      timeout = wait ? until(call.deadline) : timeout;
-      if (wait && is_zero(timeout)) timeout.tv_usec = 1000;
-    }
-  } else if (own) {
-    timeout = limit;
+  sent_.size = 0;
+  if (wait || batched) {
+    const Uncancelled uncancelled(&cancel_state_);
+    done =
+        serves_or_not(wait, deadline) && attempts({proc, xargs, args, xres, res, wait, deadline});
+    if (done) stat = error_.re_status;
   }
   if (!done) {
+    if (sent_.size > 0) {  // over CLAN, and lost
+      xargs = as_xdrproc(clan_rpc_xdr_kept);
+      args = this;
+    }
+    if (own) timeout = limit;
+    if (deadline != kNoDeadline) {  // what is left of it
+      timeout = until(deadline);
+      if (is_zero(timeout)) timeout.tv_usec = 1000;
+    }
     stat = by_stock(proc, xargs, args, xres, res, timeout);
     stock_batched_ = !wait || (stock_batched_ && stat != RPC_SUCCESS);
   }
-  owner_.store(nullptr, std::memory_order_relaxed);
   return stat;
+}
+
+// Over CLAN, again where the credential has been refused and refreshed. False: it is to be made by
+// the socket.
+bool Client::attempts(const Call& call) {
+  const bool far = token_ != 0;  // what loses the path forgets it
+  Outcome outcome = Outcome::kDone;
+  int refreshes = 2;
+  do {
+    refresh_ = false;
+    outcome = attempt(call);
+  } while (outcome == Outcome::kDone && refresh_ && refreshes-- > 0);
+  if (outcome != Outcome::kDone && (outcome != Outcome::kLost || datagram_)) return false;
+  count(counters().calls_clan);
+  if (far) count(counters().calls_far);
+  return true;
+}
+
+extern "C" bool_t clan_rpc_xdr_kept(XDR* xdrs, void* client) {
+  return static_cast<bool_t>(static_cast<Client*>(client)->put_kept(xdrs));
 }
 
 bool Client::set_timeout(const timeval& timeout) {
@@ -232,35 +327,29 @@ bool Client::set_timeout(const timeval& timeout) {
 
 bool Client::control(u_int request, void* info) {
   if (generation_ != generation()) after_fork();
-  const bool inside = owner_.load(std::memory_order_relaxed) == this_thread();  // relaxed: as in call()
+  const bool inside =
+      owner_.load(std::memory_order_relaxed) == this_thread();  // relaxed: as in call()
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   if (!inside) lock.lock();
   const auto value = [&] { return *static_cast<std::uint32_t*>(info); };
   if (info != nullptr) {
     switch (request) {
-      case CLSET_TIMEOUT:
-        return set_timeout(*static_cast<timeval*>(info));
-      case CLGET_TIMEOUT:
-        *static_cast<timeval*>(info) = wait_;
-        return true;
-      case CLGET_XID:
-        *static_cast<std::uint32_t*>(info) = xid_;
-        return true;
+      case CLSET_TIMEOUT: return set_timeout(*static_cast<timeval*>(info));
+      case CLGET_TIMEOUT: *static_cast<timeval*>(info) = wait_; return true;
+      case CLGET_XID: *static_cast<std::uint32_t*>(info) = xid_; return true;
       case CLSET_XID:
         xid_ = datagram_ ? value() - 1 : value() + 1;
         xid_moved_ = true;
         return true;
-      default:
-        break;
+      default: break;
     }
   }
   if (CLNT_CONTROL(stock_, request, info) == FALSE) return false;
   switch (request) {
-    case CLSET_VERS:
-      vers_ = value();
-      break;
-    case CLSET_PROG:
-      prog_ = value();
+    case CLSET_VERS: vers_ = value(); break;
+    case CLSET_PROG: prog_ = value(); break;
+    case CLSET_RETRY_TIMEOUT:
+      if (datagram_) retry_ns_ = retry_ns(*static_cast<timeval*>(info));
       break;
     case CLSET_SVC_ADDR:
       set_server(*static_cast<netbuf*>(info));
@@ -270,8 +359,7 @@ bool Client::control(u_int request, void* info) {
     case CLSET_ASYNC:  // the program sends and receives by halves
       if (value() != 0) leave(State::kStock);
       break;
-    default:
-      break;
+    default: break;
   }
   return true;
 }

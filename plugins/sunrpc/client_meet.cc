@@ -1,4 +1,5 @@
-// How a client meets its server: by the socket, then over CLAN. Of this host by shared memory, of another by the UDP link.
+// How a client meets its server: by the socket, then over CLAN. Of this host by shared memory, of
+// another by the UDP link.
 #include <arpa/inet.h>
 #include <clan/clock.h>
 #include <clan/log.h>
@@ -14,9 +15,8 @@ namespace clan::rpc {
 namespace {
 
 constexpr int kMostAttempts = 3;
-constexpr unsigned kMostPauseS = 64;  ///< between attempts after those
-constexpr std::uint64_t kMs = 1'000'000;
-constexpr std::uint64_t kAskMs = 200;     ///< for a server's answer by the socket
+constexpr unsigned kMostPauseS = 64;   ///< between attempts after those
+constexpr std::uint64_t kAskMs = 200;  ///< for a server's answer by the socket
 constexpr std::uint64_t kAskFarMs = 1000;
 constexpr std::uint64_t kDialMs = 500;    ///< for its UDP link
 constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to look at CLAN
@@ -70,14 +70,18 @@ void Client::meet(std::uint64_t deadline) {
   state_ = State::kStock;
   if (++attempts_ > kMostAttempts) return late();
   const bool marked = marker_is_there(marker_);
-  if (!marked && !calls_other_hosts()) return stays("its server has not libclanrpc, or is not in this network namespace");
+  if (!marked && !calls_other_hosts())
+    return stays("its server has not libclanrpc, or is not in this network namespace");
   const auto* address = reinterpret_cast<const sockaddr*>(&server_);
   const bool near = is_local(fd_, datagram_ ? SOCK_DGRAM : SOCK_STREAM, address, server_length_);
   if (near && !marked) return stays("its server has not libclanrpc");
-  if (!near && !calls_other_hosts()) return stays("its server is on another host, and neither CLAN_KEY nor CLAN_NETWORK_MODE is set");
+  if (!near && !calls_other_hosts())
+    return stays(
+        "its server is on another host, and neither CLAN_KEY nor CLAN_NETWORK_MODE is set");
   Context* ours = context();
   if (ours == nullptr) return stays("CLAN cannot be used in this process (clan doctor)");
-  if (!near && ours->network_port() == 0) return stays("its server is on another host, and the UDP link cannot be used");
+  if (!near && ours->network_port() == 0)
+    return stays("its server is on another host, and the UDP link cannot be used");
   MessageOptions options;
   options.max_message = kMostBytes;
   options.eager_bytes = kEager;
@@ -92,20 +96,24 @@ void Client::meet_near(std::uint64_t deadline) {
   MeetArguments arguments;
   arguments.uid = geteuid();
   MeetResults results;
-  if (!ask(kMeet, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments, as_xdrproc(clan_rpc_xdr_meet_results), &results,
+  if (!ask(kMeet, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments,
+           as_xdrproc(clan_rpc_xdr_meet_results), &results,
            std::min(deadline, monotonic_ns() + kAskMs * kMs)) ||
       results.status != 0) {
     return refused(results.status);
   }
-  offer(endpoint_->connect(results.address, static_cast<std::int64_t>(kAskMs)), results.token);
+  const std::uint64_t in_time = std::min(deadline, monotonic_ns() + kAskMs * kMs);
+  offer(endpoint_->connect(results.address, left_ms(in_time)), results.token);
 }
 
-// Between hosts the path of the calls is not that of the socket: what keeps it closed is found by waiting.
+// Between hosts the path of the calls is not that of the socket: what keeps it closed is found by
+// waiting.
 void Client::meet_far(std::uint64_t deadline) {
   MeetArguments arguments;
   arguments.uid = geteuid();
   FarResults results;
-  if (!ask(kMeetFar, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments, as_xdrproc(clan_rpc_xdr_far_results), &results,
+  if (!ask(kMeetFar, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments,
+           as_xdrproc(clan_rpc_xdr_far_results), &results,
            std::min(deadline, monotonic_ns() + kAskFarMs * kMs)) ||
       results.status != 0) {
     return refused(results.status);
@@ -113,13 +121,13 @@ void Client::meet_far(std::uint64_t deadline) {
   const std::string address = address_text(server_, results.port);
   if (address.empty()) return stays("its address cannot be named to the UDP link");
   if (silent().has(address)) return late();
-  const std::uint64_t now = monotonic_ns();
-  const std::uint64_t left = deadline > now ? (deadline - now) / 2 / kMs : 0;
+  const std::uint64_t left = left_ns(deadline) / 2 / kMs;
   auto peer = endpoint_->connect("udp:" + address + "/" + far_service(results.service),
                                  static_cast<std::int64_t>(std::min(kDialMs, left)));
   if (!peer && peer.error().err == ETIMEDOUT && left >= kDialMs) {
     silent().add(address);
-    CLAN_INFO("UDP address %s does not answer: another CLAN_KEY, or packets are filtered", address.c_str());
+    CLAN_INFO("UDP address %s does not answer: another CLAN_KEY, or packets are filtered",
+              address.c_str());
   }
   const bool connected = peer.ok();
   offer(std::move(peer), results.token);
@@ -145,21 +153,27 @@ void Client::refused(std::uint32_t status) {
                                   : "the server does not take calls over CLAN");
 }
 
-// The server has not answered in time, as on a busy machine: asked again at the next call, later at growing distances.
+// The server has not answered in time, as on a busy machine: asked again at the next call, later at
+// growing distances.
 void Client::late() {
   state_ = State::kFresh;
-  if (attempts_ < kMostAttempts) return;
+  if (attempts_ >= kMostAttempts) rest("the server was late or has gone");
+}
+
+// Calls go by the socket for a while, each time for longer.
+void Client::rest(const char* why) {
   attempts_ = kMostAttempts - 1;
   state_ = State::kStock;
   pause_s_ = std::clamp(2 * pause_s_, 1u, kMostPauseS);
   again_at_ns_ = monotonic_ns() + pause_s_ * 1000 * kMs;
-  CLAN_INFO("calls of program %u version %u go by the socket for %u s: the server was late or has gone", prog_, vers_,
-            pause_s_);
+  CLAN_INFO("calls of program %u version %u go by the socket for %u s: %s", prog_, vers_, pause_s_,
+            why);
 }
 
-// The call goes by the stock handle, without credentials. A server that is busy will answer the program's own
-// call no sooner.
-bool Client::ask(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res, std::uint64_t deadline) {
+// The call goes by the stock handle, without credentials. A server that is busy will answer the
+// program's own call no sooner.
+bool Client::ask(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
+                 std::uint64_t deadline) {
   rpcprog_t prog = kProgram;
   rpcvers_t vers = kVersion;
   AUTH* const auth = stock_->cl_auth;
@@ -168,7 +182,8 @@ bool Client::ask(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, vo
   (void)CLNT_CONTROL(stock_, CLSET_VERS, &vers);
   const timeval timeout = until(deadline);
   enum clnt_stat stat = RPC_TIMEDOUT;
-  if (timeout.tv_sec != 0 || timeout.tv_usec != 0) stat = CLNT_CALL(stock_, proc, xargs, args, xres, res, timeout);
+  if (timeout.tv_sec != 0 || timeout.tv_usec != 0)
+    stat = CLNT_CALL(stock_, proc, xargs, args, xres, res, timeout);
   prog = prog_;
   vers = vers_;
   (void)CLNT_CONTROL(stock_, CLSET_PROG, &prog);
@@ -184,9 +199,9 @@ void Client::await_welcome(std::uint64_t deadline) {
   const std::uint64_t end = std::min(deadline, monotonic_ns() + kWelcomeMs * kMs);
   for (;;) {
     look_for_welcome();
-    const std::uint64_t now = monotonic_ns();
-    if (state_ != State::kOffered || now >= end) return;
-    if (!endpoint_->spin()) (void)endpoint_->sleep(static_cast<std::int64_t>((end - now) / kMs) + 1);
+    const std::int64_t ms = left_ms(end);
+    if (state_ != State::kOffered || ms == 0) return;
+    if (!endpoint_->spin()) (void)endpoint_->sleep(ms);
   }
 }
 
@@ -201,15 +216,19 @@ void Client::look_for_welcome() {
   std::span<const std::byte> bytes = message->bytes;
   const bool good = take_front(&bytes, &welcome) && welcome.kind == kWelcome && welcome.abi == kAbi;
   endpoint_->drop();
-  if (!good) return leave(State::kStock);
+  if (!good) {
+    makes_no_sense();
+    return leave(State::kStock);
+  }
   state_ = State::kMet;
   count(counters().met);
   CLAN_INFO("calls of program %u version %u go over CLAN%s (%s)", prog_, vers_,
             token_ != 0 ? " to another host, by UDP" : "", marker_.c_str());
 }
 
-// The path to another host has ended with a call on it, of a stream. Its socket may live: over that the server says
-// whether it has taken the call, and takes it no more. True: it has not, so the call may be made again.
+// The path to another host has ended with a call on it, of a stream. Its socket may live: over that
+// the server says whether it has taken the call, and takes it no more. True: it has not, so the
+// call may be made again.
 bool Client::was_not_taken(std::uint64_t deadline) {
   LeaveArguments arguments{token_, xid_};
   LeaveResults results;

@@ -27,12 +27,22 @@ bool_t control_nothing(XDR*, int, void*) { return FALSE; }
 
 bool_t put_long(XDR* xdrs, const long* value) {
   const std::uint32_t word = htonl(static_cast<std::uint32_t>(*value));
+  if (char* const at = out(xdrs).put_inline(4)) {
+    std::memcpy(at, &word, 4);
+    return TRUE;
+  }
   return static_cast<bool_t>(out(xdrs).put(&word, 4));
 }
-bool_t put_bytes(XDR* xdrs, const char* from, u_int bytes) { return static_cast<bool_t>(out(xdrs).put(from, bytes)); }
+bool_t put_bytes(XDR* xdrs, const char* from, u_int bytes) {
+  return static_cast<bool_t>(out(xdrs).put(from, bytes));
+}
 u_int out_position(XDR* xdrs) { return static_cast<u_int>(out(xdrs).position()); }
-bool_t set_out_position(XDR* xdrs, u_int to) { return static_cast<bool_t>(out(xdrs).set_position(to)); }
-int32_t* out_inline(XDR* xdrs, u_int bytes) { return reinterpret_cast<int32_t*>(out(xdrs).put_inline(bytes)); }
+bool_t set_out_position(XDR* xdrs, u_int to) {
+  return static_cast<bool_t>(out(xdrs).set_position(to));
+}
+int32_t* out_inline(XDR* xdrs, u_int bytes) {
+  return reinterpret_cast<int32_t*>(out(xdrs).put_inline(bytes));
+}
 
 bool_t get_long(XDR* xdrs, long* value) {
   std::uint32_t word;
@@ -40,26 +50,35 @@ bool_t get_long(XDR* xdrs, long* value) {
   *value = static_cast<long>(ntohl(word));  // without its sign, as all streams of libtirpc do
   return TRUE;
 }
-bool_t get_bytes(XDR* xdrs, char* to, u_int bytes) { return static_cast<bool_t>(in(xdrs).get(to, bytes)); }
+bool_t get_bytes(XDR* xdrs, char* to, u_int bytes) {
+  return static_cast<bool_t>(in(xdrs).get(to, bytes));
+}
 u_int in_position(XDR* xdrs) { return static_cast<u_int>(in(xdrs).position()); }
-bool_t set_in_position(XDR* xdrs, u_int to) { return static_cast<bool_t>(in(xdrs).set_position(to)); }
-int32_t* in_inline(XDR* xdrs, u_int bytes) { return reinterpret_cast<int32_t*>(in(xdrs).get_inline(bytes)); }
+bool_t set_in_position(XDR* xdrs, u_int to) {
+  return static_cast<bool_t>(in(xdrs).set_position(to));
+}
+int32_t* in_inline(XDR* xdrs, u_int bytes) {
+  return reinterpret_cast<int32_t*>(in(xdrs).get_inline(bytes));
+}
 
-constexpr XDR::xdr_ops kEncoding = {no_long,          put_long,   no_bytes,        put_bytes,      out_position,
-                                    set_out_position, out_inline, destroy_nothing, control_nothing};
-constexpr XDR::xdr_ops kDecoding = {get_long,        no_put_long, get_bytes,       no_put_bytes,   in_position,
-                                    set_in_position, in_inline,   destroy_nothing, control_nothing};
+constexpr XDR::xdr_ops kEncoding = {no_long,    put_long,        no_bytes,
+                                    put_bytes,  out_position,    set_out_position,
+                                    out_inline, destroy_nothing, control_nothing};
+constexpr XDR::xdr_ops kDecoding = {get_long,     no_put_long,     get_bytes,
+                                    no_put_bytes, in_position,     set_in_position,
+                                    in_inline,    destroy_nothing, control_nothing};
 
 }  // namespace
 
-// --- out ---------------------------------------------------------------------------------------------
+// --- out -----------------------------------------------------------------------------------------
 
 // The receiver decodes while we encode: mostly there is room again in a few microseconds.
-bool OutMessage::reserve() {
+bool OutMessage::reserve(std::size_t bytes) {
   std::uint64_t asleep_from = 0;  // then await_room() sleeps
   for (unsigned looks = 1;; ++looks) {
-    auto room = endpoint_.reserve(to_, kFragment);
+    auto room = endpoint_.reserve(to_, bytes);
     if (room.ok()) {
+      if (looks > 1 && !is_in_time()) return false;
       room_ = *room;
       used_ = 0;
       return true;
@@ -76,7 +95,20 @@ bool OutMessage::reserve() {
   }
 }
 
-bool OutMessage::begin(std::span<const std::byte> head) { return reserve() && put(head.data(), head.size()); }
+std::byte* OutMessage::begin(std::size_t bytes) {
+  return reserve(std::min(bytes, kFragment)) ? room_.data() : nullptr;
+}
+
+// The first fragment to a longer place, if there is one at once. What has been encoded lies where
+// nothing has been committed yet: nobody else has written there.
+bool OutMessage::grow() {
+  if (in_the_middle_ || room_.size() >= kFragment) return false;
+  const auto room = endpoint_.reserve(to_, kFragment);
+  if (!room) return false;
+  if (room->data() != room_.data()) std::memmove(room->data(), room_.data(), used_);
+  room_ = *room;
+  return true;
+}
 
 void OutMessage::commit(GoOn go_on) {
   room_[offsetof(ReplyHead, go_on)] = static_cast<std::byte>(go_on);
@@ -89,8 +121,9 @@ void OutMessage::commit(GoOn go_on) {
 
 bool OutMessage::next() {
   if (room_.empty() || before_ + used_ > kMostBytes) return false;
+  if (grow()) return true;
   commit(kFollows);
-  if (!reserve()) return false;
+  if (!reserve(kFragment)) return false;
   ReplyHead head;
   head.kind = kMore;
   head.xid = xid_;
@@ -127,7 +160,7 @@ bool OutMessage::finish() {
 
 void OutMessage::give_up() {
   if (!in_the_middle_) return;  // a fragment that is not committed has not been sent
-  if (room_.empty() && !reserve()) return;
+  if (room_.empty() && !reserve(kFragment)) return;
   ReplyHead head;
   head.kind = kMore;
   head.xid = xid_;
@@ -150,7 +183,7 @@ void OutMessage::xdr(XDR* xdrs) {
   xdrs->x_private = this;
 }
 
-// --- in ----------------------------------------------------------------------------------------------
+// --- in ------------------------------------------------------------------------------------------
 
 bool InMessage::next() {
   before_ += bytes_.size();
@@ -174,7 +207,8 @@ bool InMessage::get(void* to, std::size_t bytes) {
 
 char* InMessage::get_inline(std::size_t bytes) {
   const auto* at = bytes_.data() + used_;
-  if (bytes_.size() - used_ < bytes || reinterpret_cast<std::uintptr_t>(at) % 4 != 0) return nullptr;
+  if (bytes_.size() - used_ < bytes || reinterpret_cast<std::uintptr_t>(at) % 4 != 0)
+    return nullptr;
   used_ += bytes;
   return reinterpret_cast<char*>(const_cast<std::byte*>(at));
 }
@@ -184,6 +218,12 @@ bool InMessage::set_position(std::uint64_t position) {
   if (position < before_ || position - before_ > bytes_.size()) return false;
   used_ = static_cast<std::size_t>(position - before_);
   return true;
+}
+
+void InMessage::append_to(std::vector<std::byte>* to) {
+  do {
+    to->insert(to->end(), bytes_.begin() + static_cast<std::ptrdiff_t>(used_), bytes_.end());
+  } while (next());
 }
 
 bool InMessage::decodes(const XDR* xdrs) { return xdrs->x_ops == &kDecoding; }

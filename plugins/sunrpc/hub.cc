@@ -1,4 +1,5 @@
-// The hub: one message endpoint for all clients of a process, a transport of its own to be polled by.
+// The hub: one message endpoint for all clients of a process, a transport of its own to be polled
+// by.
 #include <clan/clock.h>
 #include <clan/log.h>
 #include <fcntl.h>
@@ -7,9 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
+#include <utility>
 
+#include "seldom.h"
 #include "server.h"
 
 namespace clan::rpc {
@@ -17,8 +19,7 @@ namespace {
 
 constexpr std::uint64_t kSliceNs = 200'000;  ///< then others have their turn
 constexpr unsigned kClockEvery = 16;         ///< messages
-constexpr std::uint64_t kPatienceNs = 2'000'000'000;  ///< with a client that does not read its replies
-constexpr std::uint64_t kFragmentNs = 5'000'000'000;  ///< for the next fragment of a call
+constexpr std::size_t kMostInRing = 8192;    ///< messages of one client
 
 Hub* the_hub = nullptr;
 int hub_fd = -1;
@@ -35,10 +36,11 @@ void hub_destroy(SVCXPRT* xprt) { xprt_unregister(xprt); }
 bool_t hub_no_control(SVCXPRT*, u_int, void*) { return FALSE; }
 
 TransportOps hub_operations = {hub_receive,  hub_state,        hub_no_arguments,
-                                  hub_no_reply, hub_no_arguments, hub_destroy};
+                               hub_no_reply, hub_no_arguments, hub_destroy};
 TransportOps2 hub_operations2 = {hub_no_control};
 
-// The descriptor is one object for parent and child: a child that polls it would take the parent's wake-ups.
+// The descriptor is one object for parent and child: a child that polls it would take the parent's
+// wake-ups.
 void after_fork_in_child() {
   if (hub_fd < 0) return;
   const int never = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -47,6 +49,25 @@ void after_fork_in_child() {
     close(never);
   }
 }
+
+void before_any_fork() {
+  if (Hub* hub = Hub::present()) hub->before_fork();
+}
+
+/// The calling thread dispatches, until it leaves: also where a service ends it.
+class Dispatching {
+ public:
+  explicit Dispatching(std::atomic<const void*>& by) : by_(by) {
+    // relaxed, here and below: a thread looks for its own mark
+    by_.store(this_thread(), std::memory_order_relaxed);
+  }
+  Dispatching(const Dispatching&) = delete;
+  Dispatching& operator=(const Dispatching&) = delete;
+  ~Dispatching() { by_.store(nullptr, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<const void*>& by_;
+};
 
 bool exited() { return svc_pollfd == nullptr; }  // svc_exit()
 
@@ -69,7 +90,7 @@ Hub* Hub::get() {
     delete hub;
     return nullptr;
   }
-  static const int installed = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  static const int installed = pthread_atfork(before_any_fork, nullptr, after_fork_in_child);
   (void)installed;
   the_hub = hub;
   return hub;
@@ -83,7 +104,8 @@ bool Hub::start() {
   options.max_message = std::uint64_t{1} << 31;
   options.eager_bytes = kEager;
   if (ours->network_port() != 0) service_ = random_word();
-  auto endpoint = MessageEndpoint::create(*ours, service_ != 0 ? far_service(service_) : std::string(), options);
+  auto endpoint = MessageEndpoint::create(
+      *ours, service_ != 0 ? far_service(service_) : std::string(), options);
   if (!endpoint) return false;
   auto number = endpoint->fd();
   if (!number) return false;
@@ -97,96 +119,14 @@ bool Hub::start() {
   return true;
 }
 
-// --- meeting -----------------------------------------------------------------------------------------
-
-Served* Hub::served(SVCXPRT* xprt) {
-  Served* known = Served::of(xprt);
-  if (known != nullptr && known->generation_ != generation()) {  // the parent's
-    known->hub_ = this;
-    known->generation_ = generation();
-    known->where_ = Served::Where::kNowhere;
-    known->from_clan_ = false;
-  }
-  return known != nullptr ? known : new (std::nothrow) Served(*this, xprt);
-}
-
-// A client may come with the token now. 0 or an errno.
-std::uint32_t Hub::expect(SVCXPRT* xprt, const MeetArguments& arguments, bool far, std::uint64_t* token) {
-  if (arguments.abi != kAbi) return EPROTONOSUPPORT;
-  Expected expected{random_word(), nullptr, {}, 0, far};
-  const netbuf& from = xprt->xp_rtaddr;
-  if (from.buf != nullptr && from.len <= sizeof expected.from) {
-    std::memcpy(&expected.from, from.buf, from.len);
-    expected.from_length = from.len;
-  }
-  expected.served = expected.token != 0 ? served(xprt) : nullptr;
-  if (expected.served == nullptr) return ENOMEM;
-  std::lock_guard lock(mutex_);
-  if (expected_.size() == kMostExpected) expected_.pop_front();
-  expected_.push_back(expected);
-  *token = expected.token;
-  return 0;
-}
-
-MeetResults Hub::meet(SVCXPRT* xprt, const MeetArguments& arguments) {
-  MeetResults results;
-  results.status = expect(xprt, arguments, false, &results.token);
-  if (results.status == 0) results.address = endpoint_->address();
-  return results;
-}
-
-FarResults Hub::meet_far(SVCXPRT* xprt, const MeetArguments& arguments) {
-  FarResults results;
-  results.status = service_ == 0 ? ENONET : expect(xprt, arguments, true, &results.token);
-  if (results.status != 0) return results;
-  results.port = context()->network_port();
-  results.service = service_;
-  return results;
-}
-
-// What the client has sent by that path and we have not taken is dropped with it: it will not be served twice.
-LeaveResults Hub::leave(SVCXPRT*, const LeaveArguments& arguments) {
-  std::lock_guard lock(mutex_);
-  const auto expected = std::find_if(expected_.begin(), expected_.end(),
-                                     [&](const Expected& e) { return e.token == arguments.token; });
-  if (expected != expected_.end()) {
-    expected_.erase(expected);
-    return {0, 0};
-  }
-  for (PeerIndex i = 0; i < peers_.size(); ++i) {
-    if (peers_[i] && peers_[i]->token != 0 && peers_[i]->token == arguments.token) drop_peer(i, false);
-  }
-  for (const Departed& d : departed_) {
-    if (d.token == arguments.token) return {0, d.last_xid == arguments.xid ? 1u : 0u};
-  }
-  return {ENOENT, 0};
-}
-
-void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
-  Hello hello;
-  const bool good = take_front(&bytes, &hello) && hello.kind == kHello && hello.abi == kAbi;
-  const auto at = std::find_if(expected_.begin(), expected_.end(),
-                               [&](const Expected& e) { return good && e.token == hello.token; });
-  endpoint_->drop();
-  if (at == expected_.end()) return drop_peer(index, true);
-  PeerState& peer = *peers_[index];
-  peer.served = at->served;
-  peer.from = at->from;
-  peer.from_length = at->from_length;
-  peer.token = at->far ? at->token : 0;
-  const char* const from = at->far ? "another host's client" : "a client";
-  expected_.erase(at);
-  Hello answer;
-  answer.kind = kWelcome;
-  if (!endpoint_->try_send(index, std::as_bytes(std::span(&answer, 1)), {})) return drop_peer(index, false);
-  count(counters().clients);
-  CLAN_INFO("%s's calls come over CLAN", from);
-}
+// --- clients that go -----------------------------------------------------------------------------
 
 void Hub::drop_peer(PeerIndex index, bool hostile) {
   if (hostile) {
     count(counters().hostile);
-    CLAN_WARN("a client's message makes no sense: it is not listened to any more");
+    static Seldom seldom;
+    if (seldom.now())
+      CLAN_WARN("a client's message makes no sense: it is not listened to any more");
   }
   if (peers_[index]->token != 0) {
     if (departed_.size() == kMostExpected) departed_.pop_front();
@@ -196,8 +136,35 @@ void Hub::drop_peer(PeerIndex index, bool hostile) {
   peers_[index].reset();
 }
 
+// From a thread that replies: another one may be reading what the peer has sent.
+void Hub::drop_peer_later(PeerIndex index) {
+  if (taken_apart_ != index) return drop_peer(index, false);
+  peers_[index]->unwanted = true;
+}
+
+void Hub::let_go() {
+  PeerState* const from = taken_apart_ ? peer(*taken_apart_) : nullptr;
+  if (from != nullptr && from->gathering == PeerState::Gathering::kWhole) {
+    from->gathering = PeerState::Gathering::kNo;
+    std::vector<std::byte>().swap(from->gathered);
+  } else {
+    endpoint_->drop();
+  }
+  if (!taken_apart_) return;
+  const PeerIndex index = *std::exchange(taken_apart_, std::nullopt);
+  if (peer(index) != nullptr && peer(index)->unwanted) drop_peer(index, false);
+}
+
+// A child of the service that decodes the arguments has CLAN's memory no more.
+void Hub::before_fork() {
+  // relaxed: see Dispatching
+  if (dispatcher_.load(std::memory_order_relaxed) == this_thread() && current_ != nullptr)
+    current_->keep_arguments();
+}
+
 void Hub::forget(Served* served) {
   std::lock_guard lock(mutex_);
+  if (current_ == served) current_ = nullptr;
   std::erase_if(expected_, [&](const Expected& e) { return e.served == served; });
   for (PeerIndex i = 0; i < peers_.size(); ++i) {
     if (peers_[i] && peers_[i]->served == served) drop_peer(i, false);
@@ -211,7 +178,7 @@ void Hub::bury_departed() {
   }
 }
 
-// --- serving -----------------------------------------------------------------------------------------
+// --- serving -------------------------------------------------------------------------------------
 
 namespace {
 // What is left of a call whose arguments nobody wanted, or which its client has given up.
@@ -223,62 +190,113 @@ bool is_skipped(PeerState* peer, std::span<const std::byte> bytes) {
 }
 }  // namespace
 
+// False: there is no memory for one more peer.
+bool Hub::has_state(PeerIndex index) {
+  try {
+    while (peers_.size() <= index) peers_.emplace_back();
+    if (!peers_[index]) peers_[index] = std::make_unique<PeerState>();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+// The message at the front. kCall: `front` is a call to be dispatched. The caller has the mutex.
+Hub::Taken Hub::take_one(Front* front) {
+  auto message = endpoint_->peek();
+  if (!message) {
+    bury_departed();
+    return Taken::kNothing;
+  }
+  const PeerIndex from = message->from;
+  if (!has_state(from)) {
+    endpoint_->drop();
+    endpoint_->disconnect(from);
+    return Taken::kOther;
+  }
+  PeerState& peer = *peers_[from];
+  if (peer.served == nullptr) {
+    welcome(from, message->bytes);
+    return Taken::kOther;
+  }
+  if (peer.gathering == PeerState::Gathering::kUnderWay) {
+    return gather(from, message->bytes, front) ? Taken::kCall : Taken::kOther;
+  }
+  *front = {from, {}, message->bytes};
+  if (is_skipped(&peer, front->bytes)) {
+    endpoint_->drop();
+    return Taken::kOther;
+  }
+  bool good = take_front(&front->bytes, &front->head);
+  if (good && front->head.new_caller != 0) good = take_caller(&front->bytes, &peer.caller);
+  if (!good || front->head.kind != kCall || front->head.go_on > kFollows || !peer.caller.known) {
+    endpoint_->drop();
+    drop_peer(from, true);
+    return Taken::kOther;
+  }
+  // Its client did not know yet that it has been answered. One whose service did not is made again.
+  if (front->head.again != 0 && peer.answered && peer.last_xid == front->head.xid) {
+    peer.skipping = front->head.go_on == kFollows;
+    endpoint_->drop();
+    return Taken::kOther;
+  }
+  if (front->head.go_on == kLast || !is_gathered_first(peer)) return Taken::kCall;
+  begin_gathering(from, *front);
+  return Taken::kOther;
+}
+
 // Takes one message, if there is one, and has it dispatched. True: there may be another.
 bool Hub::serve_one() {
   int fd = -1;
   {
     std::lock_guard lock(mutex_);
-    auto message = endpoint_->peek();
-    if (!message) {
-      bury_departed();
-      return false;
-    }
-    const PeerIndex from = message->from;
-    while (peers_.size() <= from) peers_.emplace_back();
-    if (!peers_[from]) peers_[from] = std::make_unique<PeerState>();
-    PeerState& peer = *peers_[from];
-    if (peer.served == nullptr) {
-      welcome(from, message->bytes);
-      return true;
-    }
-    Front front{from, {}, message->bytes};
-    if (is_skipped(&peer, front.bytes)) {
-      endpoint_->drop();
-      return true;
-    }
-    bool good = take_front(&front.bytes, &front.head);
-    if (good && front.head.new_caller != 0) good = take_caller(&front.bytes, &peer.caller);
-    if (!good || front.head.kind != kCall || front.head.go_on > kFollows || !peer.caller.known) {
-      endpoint_->drop();
-      drop_peer(from, true);
-      return true;
-    }
+    Front front;
+    const Taken taken = take_one(&front);
+    if (taken != Taken::kCall) return taken == Taken::kOther;
+    PeerState& peer = *peers_[front.peer];
     peer.last_xid = front.head.xid;
+    peer.answered = false;
     front_ = front;
+    taken_apart_ = front.peer;
     fd = peer.served->xprt_->xp_fd;
   }
-  svc_getreq_common(fd);
+  dispatch(fd);
   if (front_) {  // the transport is not libtirpc's any more
     std::lock_guard lock(mutex_);
     const PeerIndex from = front_->peer;
     front_.reset();
-    endpoint_->drop();
-    drop_peer(from, false);
+    let_go();
+    if (peer(from) != nullptr) drop_peer(from, false);
   }
   return true;
 }
 
+// A service may end its thread.
+void Hub::dispatch(int fd) {
+  try {
+    svc_getreq_common(fd);
+  } catch (...) {
+    if (current_ != nullptr) current_->forget_arguments();
+    throw;
+  }
+}
+
+// As many as there can be when it begins: what comes meanwhile, from clients that never stop, is
+// served in its turn.
 void Hub::drain() {
   // Called from within a service, whose own message may still be in the way.
-  if (dispatching_) return;
-  dispatching_ = true;
-  for (bool more = true; more && generation_ == generation() && !exited();) more = serve_one();
-  dispatching_ = false;
+  if (is_dispatching()) return;
+  const Dispatching dispatching(dispatcher_);
+  const std::size_t most = kMostInRing * std::max<std::size_t>(peers_.size(), 1);
+  for (std::size_t n = 0; generation_ == generation() && !exited(); ++n) {
+    if (n == most) return endpoint_->ring_fd();
+    if (!serve_one()) return;
+  }
 }
 
 void Hub::serve() {
-  if (dispatching_) return;
-  dispatching_ = true;
+  if (is_dispatching()) return;
+  const Dispatching dispatching(dispatcher_);
   const std::uint64_t end = monotonic_ns() + kSliceNs;
   for (unsigned n = 1; generation_ == generation() && !exited(); ++n) {
     if (serve_one()) {
@@ -294,56 +312,6 @@ void Hub::serve() {
     endpoint_->ring_fd();  // others have their turn; then we go on
     break;
   }
-  dispatching_ = false;
-}
-
-// --- fragments -----------------------------------------------------------------------------------------
-
-bool Hub::await_more(PeerIndex from, std::uint32_t xid, std::vector<PeerIndex>* held, GoOn* go_on,
-                     std::span<const std::byte>* bytes) {
-  const std::uint64_t end = monotonic_ns() + kFragmentNs;
-  std::unique_lock lock(mutex_);
-  endpoint_->drop();
-  for (;;) {
-    auto message = endpoint_->peek();
-    if (message.ok() && message->from != from) {
-      held->push_back(message->from);
-      endpoint_->hold();
-    } else if (message.ok()) {
-      *bytes = message->bytes;
-      ReplyHead head;
-      const bool good = take_front(bytes, &head) && head.kind == kMore && head.xid == xid && head.go_on <= kGivenUp &&
-                        (head.go_on != kFollows || !bytes->empty());
-      *go_on = good ? static_cast<GoOn>(head.go_on) : kGivenUp;
-      if (good) return *go_on != kGivenUp;
-      endpoint_->drop();
-      drop_peer(from, true);
-      return false;
-    } else if (message.error().err != EAGAIN || monotonic_ns() >= end ||
-               (endpoint_->has_gone(from) && !endpoint_->peek().ok())) {
-      return false;
-    } else if (!endpoint_->spin()) {
-      lock.unlock();
-      const timespec pause{0, 50'000};
-      nanosleep(&pause, nullptr);
-      lock.lock();
-    }
-  }
-}
-
-bool Hub::await_room(PeerIndex to, std::uint64_t since) {
-  if (endpoint_->has_gone(to)) return false;
-  (void)endpoint_->poll_sent({});
-  if (monotonic_ns() - since >= kPatienceNs) {
-    CLAN_WARN("a client does not read its replies: it is not served over CLAN any more");
-    if (peer(to) != nullptr) drop_peer(to, false);
-    return false;
-  }
-  mutex_.unlock();  // the caller has it
-  const timespec pause{0, 50'000};
-  nanosleep(&pause, nullptr);
-  mutex_.lock();
-  return true;
 }
 
 }  // namespace clan::rpc

@@ -52,7 +52,8 @@ decltype(::svc_vc_create) __real_svc_vc_create;
 decltype(::svc_dg_create) __real_svc_dg_create;
 }
 Real find_real() {
-  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create, __real_svc_dg_create, nullptr};
+  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create, __real_svc_dg_create,
+          nullptr};
 }
 #else
 template <typename Function>
@@ -71,12 +72,7 @@ Real find_real() {
 #endif
 
 void read_settings(Process& p) {
-  const auto wrong = [](const WrongSetting& refused) {
-    char text[1024];
-    describe(refused, "", text, sizeof text);
-    CLAN_WARN("%s", text);
-  };
-  take_settings(nullptr, [](const char* name) { return std::getenv(name); }, &p.settings, wrong);
+  p.settings = settings_of_environment("remote calls go without CLAN");
   const char* stage = std::getenv("CLAN_RPC_STAGE");
   if (stage != nullptr && std::strcmp(stage, "direct") == 0) p.stage = Stage::kDirect;
   if (stage != nullptr && std::strcmp(stage, "reduced") == 0) p.stage = Stage::kReduced;
@@ -101,7 +97,8 @@ void share_page(Process& p) {
   const int fd = memfd_create(kRpcMemfdName, MFD_CLOEXEC);
   if (fd < 0) return;
   void* memory = MAP_FAILED;
-  if (ftruncate(fd, 4096) == 0) memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (ftruncate(fd, 4096) == 0)
+    memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) {
     close(fd);
     return;
@@ -119,7 +116,8 @@ const Real& real() { return process().real; }
 Stage stage() { return process().stage; }
 bool disabled() { return process().settings.disable; }
 bool calls_other_hosts() { return process().settings.network_options().enabled; }
-std::uint32_t generation() { return forks.load(std::memory_order_relaxed); }  // relaxed: a child has one thread
+// relaxed: a child has one thread
+std::uint32_t generation() { return forks.load(std::memory_order_relaxed); }
 RpcPage& counters() { return *process().page; }
 
 Context* context() {
@@ -134,16 +132,10 @@ Context* context() {
     }
     if (p.context != nullptr || p.failed) return p.context;
   }
-  ContextOptions options;
-  for (int i = 0; i < p.settings.uid_count; ++i) options.allow_uids.push_back(p.settings.uids[i]);
-  options.network = p.settings.network_options();
+  ContextOptions options = p.settings.context_options();
   options.network.directory_port = 0;  // servers tell their port by the socket
-  auto made = Context::create(options);  // not under our mutex: fork() takes the engine's locks before it
-  if (!made && options.network.enabled) {
-    CLAN_WARN("remote calls of other hosts stay with the kernel: %s", made.error().message().c_str());
-    options.network.enabled = false;
-    made = Context::create(options);
-  }
+  // Not under our mutex: fork() takes the engine's locks before it.
+  auto made = create_context(std::move(options), "remote calls");
   std::lock_guard lock(p.mutex);
   if (p.context != nullptr) return p.context;  // another thread's
   if (!made) {
@@ -160,19 +152,14 @@ std::string marker_name(int socket_type, const sockaddr* address) {
   const char* kind = socket_type == SOCK_STREAM ? "tcp" : "udp";
   int port = 0;
   switch (address->sa_family) {
-    case AF_INET:
-      port = ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port);
-      break;
-    case AF_INET6:
-      port = ntohs(reinterpret_cast<const sockaddr_in6*>(address)->sin6_port);
-      break;
+    case AF_INET: port = ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port); break;
+    case AF_INET6: port = ntohs(reinterpret_cast<const sockaddr_in6*>(address)->sin6_port); break;
     case AF_UNIX: {
       const char* path = reinterpret_cast<const sockaddr_un*>(address)->sun_path;
       if (socket_type != SOCK_STREAM || path[0] != '/' || std::strlen(path) > 90) return {};
       return std::string("clan-rpc:") + path;
     }
-    default:
-      return {};
+    default: return {};
   }
   if (port == 0) return {};
   return std::string("clan-rpc:") + kind + ":" + std::to_string(port);
@@ -217,8 +204,9 @@ bool same_host_address(const sockaddr_storage& a, const sockaddr* b) {
     return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
            reinterpret_cast<const sockaddr_in*>(b)->sin_addr.s_addr;
   }
-  return a.ss_family == AF_INET6 && std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
-                                                &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, 16) == 0;
+  return a.ss_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, 16) == 0;
 }
 }  // namespace
 

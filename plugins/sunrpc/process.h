@@ -1,13 +1,14 @@
-// What there is one of in a process: the real functions of libtirpc, the settings, the Context, the counters.
+// What there is one of in a process: the real functions of libtirpc, the settings, the Context, the
+// counters.
 #pragma once
-
-#include <atomic>
-#include <cstdint>
-#include <string>
 
 #include <clan/context.h>
 #include <clan/rpc_face.h>
 #include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
 
 #include "rpc.h"
 
@@ -19,11 +20,12 @@ struct Real {
   decltype(&::clnt_dg_create) clnt_dg_create = nullptr;
   decltype(&::svc_vc_create) svc_vc_create = nullptr;
   decltype(&::svc_dg_create) svc_dg_create = nullptr;
-  decltype(&::xdr_bytes) xdr_bytes = nullptr;  ///< null in libclanrpc.a, which leaves that one alone
+  decltype(&::xdr_bytes) xdr_bytes = nullptr;  ///< null in libclanrpc.a, which leaves it alone
 };
 const Real& real();
 
-/// How a call travels; the three stages of the paper. Read once from CLAN_RPC_STAGE, for measurements.
+/// How a call travels; the three stages of the paper. Read once from CLAN_RPC_STAGE, for
+/// measurements.
 enum class Stage { kDirect, kReduced, kOptimized };
 Stage stage();
 
@@ -36,15 +38,23 @@ bool calls_other_hosts();
 /// The process's Context, made when first asked for; null when there can be none now.
 Context* context();
 
+/// The calling thread, by an address of its own.
+inline const void* this_thread() {
+  static thread_local char mark;
+  return &mark;
+}
+
 /// Changes with every fork in the child: what was made before belongs to somebody else.
 std::uint32_t generation();
 
 /// Counters of this process, in a page that `clan stat` reads. Never null.
 RpcPage& counters();
-inline void count(std::atomic<std::uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
+inline void count(std::atomic<std::uint64_t>& counter) {
+  counter.fetch_add(1, std::memory_order_relaxed);
+}
 
-/// A name in the abstract namespace by which a server on this address says that it may have this library. It
-/// is a hint: nothing depends on its truth. Empty: this kind of address has none.
+/// A name in the abstract namespace by which a server on this address says that it may have this
+/// library. It is a hint: nothing depends on its truth. Empty: this kind of address has none.
 std::string marker_name(int socket_type, const sockaddr* address);
 /// Binds it; the descriptor stays until exec. -1: somebody else has, or it cannot be had.
 int bind_marker(const std::string& name);

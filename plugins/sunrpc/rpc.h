@@ -11,7 +11,8 @@ namespace clan::rpc {
 using TransportOps = struct __rpc_svcxprt::xp_ops;
 using TransportOps2 = struct __rpc_svcxprt::xp_ops2;
 
-/// A routine that encodes and decodes, as libtirpc passes them about: its type says nothing of its arguments.
+/// A routine that encodes and decodes, as libtirpc passes them about: its type says nothing of its
+/// arguments.
 template <typename Function>
 xdrproc_t as_xdrproc(Function* function) {
   return reinterpret_cast<xdrproc_t>(reinterpret_cast<void (*)()>(function));

@@ -14,25 +14,22 @@
 namespace clan::rpc {
 namespace {
 
-
-bool_t op_receive(SVCXPRT* xprt, rpc_msg* message) { return static_cast<bool_t>(Served::known(xprt).receive(message)); }
+bool_t op_receive(SVCXPRT* xprt, rpc_msg* message) {
+  return static_cast<bool_t>(Served::known(xprt).receive(message));
+}
 enum xprt_stat op_state(SVCXPRT* xprt) { return Served::known(xprt).state(); }
 bool_t op_arguments(SVCXPRT* xprt, xdrproc_t proc, void* to) {
   return static_cast<bool_t>(Served::known(xprt).arguments(proc, to));
 }
-bool_t op_reply(SVCXPRT* xprt, rpc_msg* message) { return static_cast<bool_t>(Served::known(xprt).reply(message)); }
+bool_t op_reply(SVCXPRT* xprt, rpc_msg* message) {
+  return static_cast<bool_t>(Served::known(xprt).reply(message));
+}
 bool_t op_free(SVCXPRT*, xdrproc_t proc, void* at) {
   XDR xdrs;
   freeing_xdr(&xdrs);
   return (*proc)(&xdrs, at);
 }
 void op_destroy(SVCXPRT* xprt) { Served::known(xprt).destroy(); }
-
-bool is_datagram_socket(int fd) {
-  int type = 0;
-  socklen_t length = sizeof type;
-  return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_DGRAM;
-}
 
 }  // namespace
 
@@ -49,14 +46,15 @@ Served::Served(Hub& hub, SVCXPRT* xprt)
 Served& Served::known(SVCXPRT* xprt) {
   static_assert(std::is_standard_layout_v<TransportOps>);
   return *reinterpret_cast<Served*>(
-      reinterpret_cast<char*>(const_cast<TransportOps*>(xprt->xp_ops)) - offsetof(Served, operations_));
+      reinterpret_cast<char*>(const_cast<TransportOps*>(xprt->xp_ops)) -
+      offsetof(Served, operations_));
 }
 
 Served* Served::of(SVCXPRT* xprt) {
   return xprt->xp_ops != nullptr && xprt->xp_ops->xp_recv == op_receive ? &known(xprt) : nullptr;
 }
 
-// --- requests ----------------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------
 
 bool Served::receive(rpc_msg* message) {
   Hub* hub = generation_ == generation() ? hub_ : nullptr;
@@ -68,9 +66,15 @@ bool Served::receive(rpc_msg* message) {
   }
   const Hub::Front front = *hub->front_;
   hub->front_.reset();
-  const PeerState& peer = *hub->peer(front.peer);
   std::lock_guard lock(hub->mutex());
+  const PeerState& peer = *hub->peer(front.peer);
   from_clan_ = true;
+  if (!kept_.empty()) std::vector<std::byte>().swap(kept_);
+  receiver_ = this_thread();
+  hub->current_ = this;
+  count(counters().served_clan);
+  if (peer.token != 0) count(counters().served_far);
+  fill(message, peer, front.head);
   peer_ = front.peer;
   if (front.head.go_on == kFollows) {
     in_ring_ = front.bytes;
@@ -79,14 +83,11 @@ bool Served::receive(rpc_msg* message) {
     if (!front.bytes.empty()) std::memcpy(copied_, front.bytes.data(), front.bytes.size());
     copied_bytes_ = front.bytes.size();
     where_ = Where::kCopied;
-    hub->endpoint().drop();
+    hub->let_go();
   } else {
     in_ring_ = front.bytes;
     where_ = Where::kInRing;
   }
-  fill(message, peer, front.head);
-  count(counters().served_clan);
-  if (peer.token != 0) count(counters().served_far);
   return true;
 }
 
@@ -108,7 +109,8 @@ void Served::fill(rpc_msg* message, const PeerState& peer, const CallHead& head)
   call.cb_verf.oa_length = 0;
   if (!datagram_ || peer.from_length == 0) return;
   netbuf& to = xprt_->xp_rtaddr;
-  if (to.buf == nullptr || to.maxlen < peer.from_length) return;  // the socket's own requests have set it
+  if (to.buf == nullptr || to.maxlen < peer.from_length)
+    return;  // the socket's own requests have set it
   std::memcpy(to.buf, &peer.from, peer.from_length);
   to.len = peer.from_length;
   if (peer.from_length <= sizeof xprt_->xp_raddr) {
@@ -124,8 +126,8 @@ class CallIn final : public InMessage {
       : InMessage(first), hub_(hub), peer_(peer), xid_(xid) {}
   ~CallIn() override {
     std::lock_guard lock(hub_.mutex());
-    hub_.endpoint().drop();
     if (PeerState* peer = hub_.peer(peer_)) peer->skipping = go_on_ == kFollows;
+    hub_.let_go();
     for (const PeerIndex other : held_) hub_.endpoint().resume(other);
   }
 
@@ -140,7 +142,8 @@ class CallIn final : public InMessage {
   std::vector<PeerIndex> held_;
 };
 
-/// A reply of several fragments. The hub's mutex is held all the while, but for the time that its client takes to read.
+/// A reply on its way out. The hub's mutex is held all the while, but for the time that its client
+/// takes to read.
 class ReplyOut final : public OutMessage {
  public:
   ReplyOut(Hub& hub, PeerIndex to, std::uint32_t xid)
@@ -161,7 +164,13 @@ class ReplyOut final : public OutMessage {
   std::uint64_t since_ns_ = 0;
 };
 
-enum xprt_stat Served::state() { return from_clan_ ? XPRT_IDLE : stock_->xp_stat(xprt_); }
+// libtirpc asks when a request has been dispatched: arguments that the service has not looked at
+// are passed over.
+enum xprt_stat Served::state() {
+  if (!from_clan_) return stock_->xp_stat(xprt_);
+  forget_arguments();
+  return XPRT_IDLE;
+}
 
 bool Served::decode(XDR* xdrs, xdrproc_t proc, void* to) {
   return SVCAUTH_UNWRAP(&SVC_XP_AUTH(xprt_), xdrs, proc, static_cast<caddr_t>(to)) != FALSE;
@@ -175,9 +184,14 @@ bool Served::arguments(xdrproc_t proc, void* to) {
     case Where::kCopied:
       memory_xdr(&xdrs, {copied_, copied_bytes_});
       return decode(&xdrs, proc, to);
+    case Where::kKept: memory_xdr(&xdrs, kept_); return decode(&xdrs, proc, to);
     case Where::kInRing:
-      if (generation_ != generation()) return false;
-      // libtirpc reads each word once and bounds what it reads by its copy: the peer may change them meanwhile.
+      if (generation_ != generation()) {
+        memory_xdr(&xdrs, kept_);
+        return decode(&xdrs, proc, to);
+      }
+      // libtirpc reads each word once and bounds what it reads by its copy: the peer may change
+      // them meanwhile.
       memory_xdr(&xdrs, in_ring_);
       good = decode(&xdrs, proc, to);
       break;
@@ -188,47 +202,51 @@ bool Served::arguments(xdrproc_t proc, void* to) {
       call.xdr(&xdrs);
       return decode(&xdrs, proc, to);
     }
-    case Where::kNowhere:
-      return false;
+    case Where::kNowhere: return false;
   }
   forget_arguments();
   return good;
 }
 
-// The client may use its memory again.
-void Served::forget_arguments() {
-  const Where where = std::exchange(where_, Where::kNowhere);
-  if (generation_ != generation()) return;
-  std::lock_guard lock(hub_->mutex());
-  if (where != Where::kInRing && where != Where::kFragments) return;
-  hub_->endpoint().drop();
-  PeerState* peer = hub_->peer(peer_);
-  if (where == Where::kFragments && peer != nullptr) peer->skipping = true;
+// The thread that has taken the request forks. When its child decodes the arguments they are not
+// in the ring any more, or have not come.
+void Served::keep_arguments() {
+  if (receiver_ != this_thread()) return;
+  try {
+    if (where_ == Where::kInRing) {  // they may be being decoded
+      kept_.assign(in_ring_.begin(), in_ring_.end());
+    } else if (where_ == Where::kFragments) {
+      CallIn call(*hub_, peer_, xid_, in_ring_);
+      where_ = Where::kKept;
+      call.append_to(&kept_);
+    }
+  } catch (const std::bad_alloc&) {  // they cannot be decoded
+  }
 }
 
-// --- replies -----------------------------------------------------------------------------------------
+// The client may use its memory again. Only by the thread that has taken the request: one that
+// replies late may do so while this one decodes the next.
+void Served::forget_arguments() {
+  if (where_ == Where::kNowhere || where_ == Where::kCopied || receiver_ != this_thread()) return;
+  const Where where = std::exchange(where_, Where::kNowhere);
+  if (where == Where::kKept || generation_ != generation()) return;
+  std::lock_guard lock(hub_->mutex());
+  PeerState* peer = hub_->peer(peer_);
+  if (where == Where::kFragments && peer != nullptr) peer->skipping = true;
+  hub_->let_go();
+}
+
+// --- replies -------------------------------------------------------------------------------------
 
 bool Served::encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
   if (!plain && xdr_replymsg(xdrs, message) == FALSE) return false;
   return results == nullptr || SVCAUTH_WRAP(&SVC_XP_AUTH(xprt_), xdrs, results, where) != FALSE;
 }
 
-std::size_t Served::put_reply(std::byte* to, std::size_t room, rpc_msg* message, bool plain, xdrproc_t results,
-                              caddr_t where) {
-  ReplyHead head;
-  head.kind = plain ? kReply : kReplyFull;
-  head.xid = xid_;
-  std::memcpy(to, &head, sizeof head);
-  XDR xdrs;
-  xdrmem_create(&xdrs, reinterpret_cast<char*>(to + sizeof head), static_cast<u_int>(room - sizeof head),
-                XDR_ENCODE);
-  if (!encode(&xdrs, message, plain, results, where)) return 0;
-  return sizeof head + XDR_GETPOS(&xdrs);
-}
-
 bool Served::reply(rpc_msg* message) {
   if (!from_clan_) return stock_->xp_reply(xprt_, message) != FALSE;
-  const bool accepted = message->rm_reply.rp_stat == MSG_ACCEPTED && message->rm_reply.rp_acpt.ar_stat == SUCCESS;
+  const bool accepted =
+      message->rm_reply.rp_stat == MSG_ACCEPTED && message->rm_reply.rp_acpt.ar_stat == SUCCESS;
   xdrproc_t results = nullptr;
   caddr_t where = nullptr;
   if (accepted) {
@@ -239,49 +257,47 @@ bool Served::reply(rpc_msg* message) {
   }
   message->rm_xid = xid_;
   if (generation_ != generation()) return reply_by_socket(message, results, where);
-  if (where_ == Where::kInRing || where_ == Where::kFragments) forget_arguments();
+  forget_arguments();
   const opaque_auth& verifier = message->acpted_rply.ar_verf;
   const bool plain = stage() == Stage::kOptimized && accepted && verifier.oa_flavor == AUTH_NONE &&
                      verifier.oa_length == 0;
-  if (stage() != Stage::kDirect && hint_ <= kFragment) {
-    std::lock_guard lock(hub_->mutex());
-    auto room = hub_->endpoint().reserve(peer_, hint_);
-    if (room.ok()) {
-      const std::size_t used = put_reply(room->data(), room->size(), message, plain, results, where);
-      if (used > 0) {
-        hub_->endpoint().commit(peer_, used);
-        hint_ = std::clamp<std::size_t>(used * 2, 512, kFragment);
-        return true;
-      }
-    } else if (room.error().err != EAGAIN && room.error().err != EMSGSIZE) {
-      return false;
-    }
-  }
-  return reply_in_fragments(message, plain, results, where);
+  return send_reply(message, plain, results, where);
 }
 
-bool Served::reply_in_fragments(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
+bool Served::send_reply(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
   ReplyOut out(*hub_, peer_, xid_);
   ReplyHead head;
   head.kind = plain ? kReply : kReplyFull;
   head.xid = xid_;
   XDR xdrs;
   OutBuffer buffer;
-  bool good = out.begin(std::as_bytes(std::span(&head, 1)));
-  if (stage() == Stage::kDirect) {  // the paper's first stage sends a copy of what it has encoded
+  const bool direct = stage() == Stage::kDirect;
+  std::byte* const at = out.begin(direct ? kFragment : hint_);
+  bool good = at != nullptr;
+  if (good) {
+    std::memcpy(at, &head, sizeof head);
+    out.headed(sizeof head);
+  }
+  if (direct) {  // the paper's first stage sends a copy of what it has encoded
     growing_xdr(&xdrs, &buffer);
-    good = good && encode(&xdrs, message, plain, results, where) && out.put(buffer.data, buffer.size);
+    good =
+        good && encode(&xdrs, message, plain, results, where) && out.put(buffer.data, buffer.size);
   } else {
     out.xdr(&xdrs);
     good = good && encode(&xdrs, message, plain, results, where);
   }
-  hint_ = std::clamp<std::size_t>(out.position(), 512, kEager);
-  if (good && out.finish()) return true;
+  hint_ = std::clamp<std::size_t>(2 * out.position(), 512, kFragment);
+  if (good && out.finish()) {
+    PeerState* const peer = hub_->peer(peer_);
+    if (peer != nullptr && peer->last_xid == xid_) peer->answered = true;
+    return true;
+  }
   if (hub_->peer(peer_) != nullptr) out.give_up();
   return false;
 }
 
-// In the child of a fork CLAN is the parent's; the socket is both's. The client listens there as well.
+// In the child of a fork CLAN is the parent's; the socket is both's. The client listens there as
+// well.
 bool Served::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where) {
   OutBuffer buffer;
   XDR xdrs;
@@ -294,7 +310,7 @@ bool Served::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where)
 void Served::destroy() {
   SVCXPRT* const xprt = xprt_;
   if (generation_ == generation()) {
-    if (where_ == Where::kInRing || where_ == Where::kFragments) forget_arguments();
+    forget_arguments();
     hub_->forget(this);
   }
   xprt->xp_ops = const_cast<TransportOps*>(stock_);

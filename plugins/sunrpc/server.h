@@ -1,21 +1,24 @@
 // The server's side: one Hub per process, beside the transports that the program has.
 //
 //   poll() -> hub's descriptor -> Hub::serve(): while there are messages:
-//                                   peer -> Served (the transport its client came by) -> svc_getreq_common(fd)
-//                                     -> Served::receive() takes the message, libtirpc dispatches as ever
-//   poll() -> the socket ------> Served::receive(): what lies in the hub first, then the stock transport
+//                peer -> Served (the transport its client came by) -> svc_getreq_common(fd)
+//                  -> Served::receive() takes the message, libtirpc dispatches as ever
+//   poll() -> the socket ------> Served::receive(): what lies in the hub, then the stock transport
 //
-// So a service is called with the transport that its client connected to: its descriptor, addresses and
-// credentials are what the kernel says, and nothing the client has written. A connection's transport has its
-// operations replaced when its client is met, a datagram's likewise.
+// So a service is called with the transport that its client connected to: its descriptor, addresses
+// and credentials are what the kernel says, and nothing the client has written. A connection's
+// transport has its operations replaced when its client is met, a datagram's likewise.
 //
-// Threads: the loop that polls is one thread, as libtirpc wants it. Replies may come from others: the endpoint is
-// used under Hub::mutex.
+// Threads: the loop that polls is one thread, as libtirpc wants it. Replies may come from others:
+// the endpoint is used under Hub::mutex. Arguments are decoded without it: the peer whose message
+// is being taken apart stays until let_go(), whoever drops it.
 #pragma once
 
 #include <clan/message.h>
+#include <clan/wait_budget.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -24,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "peer_state.h"
 #include "process.h"
 #include "wire.h"
 #include "xdr_streams.h"
@@ -32,17 +36,6 @@ namespace clan::rpc {
 
 class Hub;
 class Served;
-
-/// A client that has come over CLAN.
-struct PeerState {
-  Served* served = nullptr;  ///< null: it has not said Hello, or its transport is gone
-  CallerState caller;
-  bool skipping = false;  ///< fragments of a call whose arguments nobody wants
-  std::uint64_t token = 0;  ///< of one that came from another host: it may ask about its last call
-  std::optional<std::uint32_t> last_xid;
-  sockaddr_storage from{};  ///< of a datagram's client
-  socklen_t from_length = 0;
-};
 
 /// A stock transport whose operations are ours.
 class Served {
@@ -65,11 +58,10 @@ class Served {
   void fill(rpc_msg* message, const PeerState& peer, const CallHead& head);
   bool decode(XDR* xdrs, xdrproc_t proc, void* to);
   void forget_arguments();
+  void keep_arguments();
   bool encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results, caddr_t where);
-  bool reply_in_fragments(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where);
+  bool send_reply(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where);
   bool reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where);
-  std::size_t put_reply(std::byte* to, std::size_t room, rpc_msg* message, bool plain, xdrproc_t results,
-                        caddr_t where);
 
   TransportOps operations_;  // first: found again from xprt->xp_ops
   const TransportOps* stock_;
@@ -78,13 +70,15 @@ class Served {
   bool datagram_;
   std::uint32_t generation_;
 
-  bool from_clan_ = false;  ///< the request that is being served
-  PeerIndex peer_ = 0;      ///< that sent it
+  bool from_clan_ = false;          ///< the request that is being served
+  PeerIndex peer_ = 0;              ///< that sent it
+  const void* receiver_ = nullptr;  ///< the thread that has taken it, by an address of its own
   std::uint32_t xid_ = 0;
   std::size_t hint_ = 512;
-  // Its arguments: copied, in the ring, or in the ring as far as they have come.
-  enum class Where { kNowhere, kCopied, kInRing, kFragments };
+  // Its arguments: copied, in the ring, in the ring as far as they have come, or in kept_.
+  enum class Where { kNowhere, kCopied, kInRing, kFragments, kKept };
   Where where_ = Where::kNowhere;
+  std::vector<std::byte> kept_;  ///< for a child of the service; in the ring as well where kInRing
   std::span<const std::byte> in_ring_;
   static constexpr std::size_t kCopied = 1024;
   std::size_t copied_bytes_ = 0;
@@ -106,15 +100,21 @@ class Hub {
   void serve();
   /// Serves what is there now.
   void drain();
+  /// The service that this thread is in may be about to fork.
+  void before_fork();
 
   MessageEndpoint& endpoint() { return *endpoint_; }
   std::mutex& mutex() { return mutex_; }
-  /// The next fragment of the call with `xid` from `peer`, whose last one lies at the front. Those of others are held
-  /// back, and noted in `held`. False: there is none.
+  /// The next fragment of the call with `xid` from `peer`, whose last one lies at the front. Those
+  /// of others are held back, and noted in `held`. False: there is none within what patience_ has
+  /// left.
   bool await_more(PeerIndex peer, std::uint32_t xid, std::vector<PeerIndex>* held, GoOn* go_on,
                   std::span<const std::byte>* bytes);
-  /// Sleeps a while for a client that does not read its replies, with the mutex free. False: it has had `kPatienceNs`.
+  /// Sleeps a while for a client that does not read its replies, with the mutex free. False: it has
+  /// had two seconds since then.
   bool await_room(PeerIndex peer, std::uint64_t since);
+  /// The message at the front has been taken apart, or nobody wants it. The caller has the mutex.
+  void let_go();
   /// The transport goes.
   void forget(Served* served);
   PeerState* peer(PeerIndex index) { return index < peers_.size() ? peers_[index].get() : nullptr; }
@@ -128,6 +128,13 @@ class Hub {
     bool far;
   };
   static constexpr std::size_t kMostExpected = 1024;
+  static constexpr std::uint64_t kPatienceNs = 5'000'000'000;
+  /// A call, or its first fragment, without its heads.
+  struct Front {
+    PeerIndex peer;
+    CallHead head;
+    std::span<const std::byte> bytes;
+  };
   /// A client of another host that has gone, and may ask yet.
   struct Departed {
     std::uint64_t token;
@@ -136,10 +143,21 @@ class Hub {
 
   Hub() = default;
   bool start();
-  std::uint32_t expect(SVCXPRT* xprt, const MeetArguments& arguments, bool far, std::uint64_t* token);
+  std::uint32_t expect(SVCXPRT* xprt, const MeetArguments& arguments, bool far,
+                       std::uint64_t* token);
+  bool has_state(PeerIndex index);
   bool serve_one();
+  enum class Taken { kNothing, kOther, kCall };
+  Taken take_one(Front* front);
+  void dispatch(int fd);
+  // relaxed: see Dispatching
+  bool is_dispatching() const { return dispatcher_.load(std::memory_order_relaxed) != nullptr; }
+  bool is_gathered_first(const PeerState& peer);
+  void begin_gathering(PeerIndex from, const Front& front);
+  bool gather(PeerIndex from, std::span<const std::byte> bytes, Front* front);
   void welcome(PeerIndex index, std::span<const std::byte> bytes);
   void drop_peer(PeerIndex index, bool hostile);
+  void drop_peer_later(PeerIndex index);
   void bury_departed();
   Served* served(SVCXPRT* xprt);
 
@@ -152,15 +170,14 @@ class Hub {
   std::deque<Expected> expected_;
   std::deque<Departed> departed_;
   std::vector<std::unique_ptr<PeerState>> peers_;
-  bool dispatching_ = false;
-  // The message that the transport just called is to take.
+  std::optional<PeerIndex> taken_apart_;          ///< whose message is at the front
+  std::atomic<const void*> dispatcher_{nullptr};  ///< the thread, by an address of its own
+  Served* current_ = nullptr;                     ///< has taken the last request
   friend class Served;
-  struct Front {
-    PeerIndex peer;
-    CallHead head;
-    std::span<const std::byte> bytes;
-  };
-  std::optional<Front> front_;
+  std::optional<Front> front_;  ///< the call that the transport just called is to take
+  /// How long the clients of the process may hold it up by messages that are not whole, all of them
+  /// together.
+  WaitBudget patience_{kPatienceNs, 0};
 };
 
 /// A server's transport has been made: whoever connects to it can find that out.

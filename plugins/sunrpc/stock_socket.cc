@@ -13,30 +13,37 @@ namespace clan::rpc {
 namespace {
 
 constexpr std::size_t kMostReply = std::size_t{1} << 31;
+constexpr int kMostReads = 64;  ///< in one look: their sender may never stop
 constexpr int kWriteMs = 2000;  ///< libtirpc's own limit, where it has one
 
-bool is_datagram(int fd) {
+}  // namespace
+
+bool is_datagram_socket(int fd) {
   int type = 0;
   socklen_t length = sizeof type;
   return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_DGRAM;
 }
 
-}  // namespace
-
 bool send_by_socket(int fd, const char* reply, std::size_t bytes, const netbuf* to) {
   if (bytes >= kMostReply) return false;
-  if (is_datagram(fd)) {
+  if (is_datagram_socket(fd)) {
     return sendto(fd, reply, bytes, MSG_NOSIGNAL, static_cast<const sockaddr*>(to->buf), to->len) ==
            static_cast<ssize_t>(bytes);
   }
-  const std::uint32_t mark = htonl(static_cast<std::uint32_t>(bytes) | 0x8000'0000u);
-  std::vector<char> record(4 + bytes);
-  std::memcpy(record.data(), &mark, 4);
-  std::memcpy(record.data() + 4, reply, bytes);
-  for (std::size_t at = 0; at < record.size();) {
-    const ssize_t n = send(fd, record.data() + at, record.size() - at, MSG_NOSIGNAL);
+  std::uint32_t mark = htonl(static_cast<std::uint32_t>(bytes) | 0x8000'0000u);
+  iovec parts[2] = {{&mark, sizeof mark}, {const_cast<char*>(reply), bytes}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  while (parts[0].iov_len + parts[1].iov_len > 0) {
+    const ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
     if (n > 0) {
-      at += static_cast<std::size_t>(n);
+      for (std::size_t sent = static_cast<std::size_t>(n); iovec & part : parts) {
+        const std::size_t here = std::min(sent, part.iov_len);
+        part.iov_base = static_cast<char*>(part.iov_base) + here;
+        part.iov_len -= here;
+        sent -= here;
+      }
       continue;
     }
     if (errno == EINTR) continue;
@@ -48,7 +55,7 @@ bool send_by_socket(int fd, const char* reply, std::size_t bytes, const netbuf* 
 
 SocketReply::State SocketReply::look() {
   if (!part_) message_.clear();
-  if (!is_datagram(fd_)) return read_stream();
+  if (!is_datagram_socket(fd_)) return read_stream();
   char buffer[65536];
   const ssize_t n = recv(fd_, buffer, sizeof buffer, MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR ? State::kNothing : State::kEnd;
@@ -57,7 +64,8 @@ SocketReply::State SocketReply::look() {
 }
 
 SocketReply::State SocketReply::read_stream() {
-  for (;;) {
+  for (int reads = 0; reads < kMostReads; ++reads) {
+    if (message_.size() >= kMostReply) return State::kEnd;
     char* to = reinterpret_cast<char*>(mark_) + mark_bytes_;
     std::size_t room = 4 - mark_bytes_;
     const std::size_t had = message_.size();
@@ -91,6 +99,7 @@ SocketReply::State SocketReply::read_stream() {
     part_ = false;
     return State::kWhole;
   }
+  return State::kPart;
 }
 
 }  // namespace clan::rpc

@@ -1,5 +1,5 @@
-// Replies by the socket that a connection has besides CLAN: how a server that cannot use CLAN any more (the
-// child of a fork) answers, and how the client that waits takes it.
+// Replies by the socket that a connection has besides CLAN: how a server that cannot use CLAN any
+// more (the child of a fork) answers, and how the client that waits takes it.
 //
 //   stream     records of fragments: | last 1 bit, length 31 bits | bytes | ...
 //   datagram   a message
@@ -14,6 +14,8 @@
 
 namespace clan::rpc {
 
+bool is_datagram_socket(int fd);
+
 /// Sends one encoded reply. `to`: of a datagram, else ignored. False: it did not go.
 bool send_by_socket(int fd, const char* reply, std::size_t bytes, const netbuf* to);
 
@@ -22,11 +24,10 @@ class SocketReply {
  public:
   explicit SocketReply(int fd) : fd_(fd) {}
   enum class State { kNothing, kPart, kWhole, kEnd };
-  /// Never waits. kWhole: message() is a reply, until the next call. kEnd: the peer has closed, or an error.
+  /// Never waits. kWhole: message() is a reply, until the next call. kEnd: the peer has closed, or
+  /// an error.
   State look();
   std::vector<char>& message() { return message_; }
-  /// Part of a message has been taken: the stream is not libtirpc's to read.
-  bool in_the_middle() const { return part_; }
 
  private:
   State read_stream();

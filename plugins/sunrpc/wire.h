@@ -1,20 +1,20 @@
 // What two processes that have this library say to each other.
 //
-// 1. Over the socket the program has anyway, as an ordinary remote call (kProgram): "are you one of us?"
+// 1. Over the socket the program has anyway, as an ordinary remote call (kProgram): "one of us?"
 //    A server without this library answers PROG_UNAVAIL, as to any other program it does not have.
 //
 //      client                                           server (whichever process reads the socket)
 //        | -- call kProgram, kMeet {abi, uid} ------------> |
 //        | <- {status, address of its endpoint, token} ---- |
-//        | == CLAN: connect(address), Hello{token} =======> |   the token proves who owns the socket
+//        | == CLAN: connect(address), Hello{token} =======> |   the token proves whose socket it is
 //        | <= Welcome ===================================== |   its loop does look at the endpoint
 //        | == calls and replies ==========================> |
 //
-//    From another host it is kMeetFar, answered with a UDP port and the name of a service there. The UDP link is
-//    another path than the socket's: it may end while the socket does not. Then
+//    From another host it is kMeetFar, answered with a UDP port and the name of a service there.
+//    The UDP link is another path than the socket's: it may end while the socket does not. Then
 //
 //        | -- call kProgram, kLeave {token, xid} ---------> |   takes no more calls of that client
-//        | <- {whether it has taken the call of that xid} - |   if not, the client makes it by the socket
+//        | <- {whether it has taken the call of that xid} - |   if not, it is made by the socket
 //
 // 2. Over CLAN, messages of one endpoint: a head in the machine's byte order, then XDR.
 //
@@ -23,11 +23,14 @@
 //             | head  8 | xdr_replymsg, results if any |   kReplyFull: everything else
 //      More   | head  8 | goes on with the call or reply of the same xid
 //
-//    The caller (program, version, credential) is sent when it differs from the call before. What is longer than a
-//    fragment goes on in further ones, each encoded in the receiver's ring and decoded there: while one side encodes
-//    a fragment the other decodes the one before. The fragments of a client's calls follow each other; those of
-//    replies may have others' between them.
+//    The caller (program, version, credential) is sent when it differs from the call before. What
+//    is longer than a fragment goes on in further ones, each encoded in the receiver's ring and
+//    decoded there: while one side encodes a fragment the other decodes the one before. The
+//    fragments of a client's calls follow each other; those of replies may have others' between
+//    them.
 #pragma once
+
+#include <clan/context.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -35,8 +38,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-
-#include <clan/context.h>
 
 #include "rpc.h"
 
@@ -48,7 +49,7 @@ constexpr rpcvers_t kVersion = 1;
 constexpr rpcproc_t kMeet = 1;
 constexpr rpcproc_t kMeetFar = 2;
 constexpr rpcproc_t kLeave = 3;
-constexpr std::uint32_t kAbi = 2;
+constexpr std::uint32_t kAbi = 3;
 
 enum Kind : std::uint8_t { kHello = 1, kWelcome, kCall, kReply, kReplyFull, kMore };
 
@@ -71,7 +72,7 @@ struct CallHead {
   std::uint8_t kind = kCall;
   std::uint8_t go_on = 0;       ///< a GoOn
   std::uint8_t new_caller = 0;  ///< 1: a Caller follows
-  std::uint8_t pad = 0;
+  std::uint8_t again = 0;       ///< 1: has been sent before, see Hub::take_one()
   std::uint32_t xid = 0;
   std::uint32_t proc = 0;
   std::uint32_t pad2 = 0;
@@ -120,7 +121,7 @@ struct CallerState {
 /// Arguments and results of kMeet.
 struct MeetArguments {
   std::uint32_t abi = kAbi;
-  std::uint32_t uid = 0;
+  std::uint32_t uid = 0;  ///< as the client says; nobody reads it, the kernel's word counts
 };
 struct MeetResults {
   std::uint32_t status = 0;  ///< 0 or an errno: why not
@@ -161,8 +162,8 @@ bool take_front(std::span<const std::byte>* bytes, T* to) {
   return true;
 }
 
-/// Takes the Caller and its credential from the front of `bytes`. Every length is checked on its copy. False:
-/// the peer wrote nonsense, or a flavour that CLAN does not carry.
+/// Takes the Caller and its credential from the front of `bytes`. Every length is checked on its
+/// copy. False: the peer wrote nonsense, or a flavour that CLAN does not carry.
 bool take_caller(std::span<const std::byte>* bytes, CallerState* caller);
 
 /// A fragment at most, with its head. A ring holds sixteen.

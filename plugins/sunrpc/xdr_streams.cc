@@ -57,8 +57,9 @@ int32_t* out_inline(XDR* xdrs, u_int bytes) {
 void destroy_nothing(XDR*) {}
 bool_t control_nothing(XDR*, int, void*) { return FALSE; }
 
-constexpr XDR::xdr_ops kGrowing = {no_long,          put_long,   no_bytes,        put_bytes,      out_position,
-                                   set_out_position, out_inline, destroy_nothing, control_nothing};
+constexpr XDR::xdr_ops kGrowing = {no_long,    put_long,        no_bytes,
+                                   put_bytes,  out_position,    set_out_position,
+                                   out_inline, destroy_nothing, control_nothing};
 
 }  // namespace
 

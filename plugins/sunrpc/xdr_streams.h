@@ -1,5 +1,6 @@
-// XDR streams over memory: one that grows, for messages of which nobody knows the size, and libtirpc's own to decode from.
-// Neither has seen what a peer writes later: what it decodes may be a peer's memory, each word of which is read once.
+// XDR streams over memory: one that grows, for messages of which nobody knows the size, and
+// libtirpc's own to decode from. Neither has seen what a peer writes later: what it decodes may be
+// a peer's memory, each word of which is read once.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,9 @@ struct OutBuffer {
   ~OutBuffer();
   /// False: no memory; what is there stays.
   bool reserve(std::size_t bytes);
-  std::span<const std::byte> bytes() const { return {reinterpret_cast<const std::byte*>(data), size}; }
+  std::span<const std::byte> bytes() const {
+    return {reinterpret_cast<const std::byte*>(data), size};
+  }
 };
 
 /// A stream that encodes at the end of `buffer`. At most 2 GiB. XDR_DESTROY does nothing.

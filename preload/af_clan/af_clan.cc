@@ -23,10 +23,10 @@
 namespace clan::preload {
 namespace {
 
-// --- the table of descriptors ------------------------------------------------------------------------
+// --- the table of descriptors --------------------------------------------------------------------
 
-// One for all descriptors of an open file. From a pool that is never returned: a stale pointer finds another,
-// not a hole.
+// One for all descriptors of an open file. From a pool that is never returned: a stale pointer
+// finds another, not a hole.
 struct Named {
   int refs = 0;
   std::atomic<int> type{0};
@@ -129,18 +129,21 @@ bool appear(int fd, int type, const Names& names) {
   return true;
 }
 
-// --- places of streams -------------------------------------------------------------------------------
+// --- places of streams ---------------------------------------------------------------------------
 
 using Answer = SockDiag::Answer;
 
-Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote, SockDiag::Found* found) {
+Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote,
+           SockDiag::Found* found) {
   return kernel.ask(endpoint_of(local), endpoint_of(remote), 0, found);
 }
 
 // Who listens at a place and nowhere else.
-Answer listener_at(SockDiag& kernel, const sockaddr_in& place, SockDiag::Found* found, bool* other) {
+Answer listener_at(SockDiag& kernel, const sockaddr_in& place, SockDiag::Found* found,
+                   bool* other) {
   const Answer answer = ask(kernel, place, sockaddr_in{}, found);
-  *other = answer == Answer::kFound && (found->family != AF_INET || !(found->local == endpoint_of(place)));
+  *other = answer == Answer::kFound &&
+           (found->family != AF_INET || !(found->local == endpoint_of(place)));
   return *other ? Answer::kNone : answer;
 }
 
@@ -218,10 +221,12 @@ bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag:
   if (sys::call(SYS_getsockname, fd, &local, &size) != 0) return true;
   for (int look = 0; look < 3; ++look) {
     SockDiag::Found end;
-    if (ask(kernel, place, local, &end) != Answer::kFound) return true;  // gone: no byte reaches anybody
-    if (end.inode == owner.inode) return true;                           // not through to it yet
-    if (end.inode != 0) return end.uid == owner.uid;                     // accepted
-    // It waits to be accepted, by whoever listens there. If that is nobody, it has been accepted since.
+    // gone: no byte reaches anybody
+    if (ask(kernel, place, local, &end) != Answer::kFound) return true;
+    if (end.inode == owner.inode) return true;        // not through to it yet
+    if (end.inode != 0) return end.uid == owner.uid;  // accepted
+    // It waits to be accepted, by whoever listens there. If that is nobody, it has been accepted
+    // since.
     bool other = false;
     if (listener_at(kernel, place, &end, &other) == Answer::kFound) {
       return end.inode == owner.inode || end.uid == owner.uid;
@@ -241,14 +246,15 @@ int connect_stream(int fd, const ClanName& name) {
     errno = sys::call(SYS_getpeername, fd, &peer, &size) == 0 ? EISCONN : error;
     return -1;
   }
-  // Its own name, if it has one, is not to outlive it in TIME_WAIT: nobody can reach it by that name.
+  // Its own name, if it has one, is not to outlive it in TIME_WAIT: nobody can reach it by that
+  // name.
   set_reuse(fd, 1);
   const int rc = real().connect(fd, reinterpret_cast<const sockaddr*>(&place), sizeof place);
   if (rc != 0 && errno != EINPROGRESS) return rc;
   const int error = errno;
   if (!reached(kernel, fd, place, owner)) {
-    CLAN_WARN("\"%.*s\" changed hands while we connected to it; not connected", static_cast<int>(name.size),
-              name.text);
+    CLAN_WARN("\"%.*s\" changed hands while we connected to it; not connected",
+              static_cast<int>(name.size), name.text);
     sys::call(SYS_shutdown, fd, SHUT_RDWR);
     errno = EACCES;
     return -1;
@@ -266,7 +272,8 @@ int connect_packet(int fd, int type, const ClanName& name) {
   if (rc != 0 || type != SOCK_SEQPACKET) return rc;
   ucred owner{};
   socklen_t owner_size = sizeof owner;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && trusts(owner.uid, name)) {
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 &&
+      trusts(owner.uid, name)) {
     return 0;
   }
   KeepErrno keep;
@@ -284,7 +291,7 @@ int packet_name(int fd, long call, sockaddr* address, socklen_t* size) {
   return name.write(address, size);
 }
 
-// --- exec --------------------------------------------------------------------------------------------
+// --- exec ----------------------------------------------------------------------------------------
 
 constexpr char kInheritedNames[] = "CLAN_INHERITED_NAMES";
 
@@ -314,9 +321,7 @@ int af_clan_type(int fd) {
   return n != nullptr ? n->type.load(std::memory_order_relaxed) : 0;
 }
 
-void lock_af_clan() {
-  table_lock.lock();
-}
+void lock_af_clan() { table_lock.lock(); }
 void unlock_af_clan() { table_lock.unlock(); }
 
 int af_clan_kernel_domain(int type, int protocol) {
@@ -468,7 +473,8 @@ void af_clan_take_over() {
   if (text == nullptr) return;
   int fd, type, used;
   char local[2 + 2 * CLAN_NAME_MAX], peer[2 + 2 * CLAN_NAME_MAX];
-  while (std::sscanf(text, "%d:%d:%193[l0-9a-f]%193[p0-9a-f],%n", &fd, &type, local, peer, &used) == 4) {
+  while (std::sscanf(text, "%d:%d:%193[l0-9a-f]%193[p0-9a-f],%n", &fd, &type, local, peer, &used) ==
+         4) {
     int domain = 0, kernel_type = 0;
     socklen_t size = sizeof domain;
     const bool there = sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&

@@ -1,19 +1,23 @@
 // AF_CLAN: sockets by name (clan/af_clan.h), made of sockets the kernel has.
 //
-//   SOCK_STREAM      loopback TCP, which moves into a pipe like any other. A name is a place in 127/8: its
-//                    hash gives address and port, so the kernel itself keeps names unique, refuses those
-//                    nobody has and takes them back from the dead. Nothing else is held open, no list kept.
-//   SOCK_SEQPACKET,  AF_UNIX sockets with the abstract name "clan1/af/p/NAME" or "clan1/af/d/NAME": the
-//   SOCK_DGRAM       kernel carries their messages
+//   SOCK_STREAM      loopback TCP, which moves into a pipe like any other. A name is a place in
+//   127/8: its
+//                    hash gives address and port, so the kernel itself keeps names unique, refuses
+//                    those nobody has and takes them back from the dead. Nothing else is held open,
+//                    no list kept.
+//   SOCK_SEQPACKET,  AF_UNIX sockets with the abstract name "clan1/af/p/NAME" or "clan1/af/d/NAME":
+//   SOCK_DGRAM       the kernel carries their messages
 //
-//        "jobs" ── hash ──> 127.a.b.c : 32768 + d      38 bits; d's range is the kernel's for clients, where
-//                                                       no server that listens on all addresses should live
+//        "jobs" ── hash ──> 127.a.b.c : 32768 + d     38 bits; d's range is the kernel's for
+//                                                     clients, where no server that listens on
+//                                                     all addresses should live
 //
-// Should one live there all the same, the name's next place is taken, of kPlaces. Who connects asks the
-// kernel (sock_diag) which socket listens at a place, and passes by those bound to another address.
+// Should one live there all the same, the name's next place is taken, of kPlaces. Who connects asks
+// the kernel (sock_diag) which socket listens at a place, and passes by those bound to another
+// address.
 //
-// A table of descriptors says which are AF_CLAN, and the names of streams, which the kernel does not know. A
-// process that has none pays for one load per call.
+// A table of descriptors says which are AF_CLAN, and the names of streams, which the kernel does
+// not know. A process that has none pays for one load per call.
 #pragma once
 
 #include <sys/socket.h>
@@ -34,8 +38,8 @@ inline bool is_af_clan_packet(int fd) {
   return af_clan_used.load(std::memory_order_relaxed) && af_clan_type(fd) > SOCK_STREAM;
 }
 
-/// The domain socket() is to be called with instead, or -1 with errno; then af_clan_appeared(), which is
-/// false when there is no memory.
+/// The domain socket() is to be called with instead, or -1 with errno; then af_clan_appeared(),
+/// which is false when there is no memory.
 int af_clan_kernel_domain(int type, int protocol);
 bool af_clan_appeared(int fd, int type);
 
@@ -49,7 +53,8 @@ int af_clan_getpeername(int fd, sockaddr* address, socklen_t* size);
 int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size);
 
 /// Of packet sockets: the names in their messages.
-ssize_t af_clan_sendto(int fd, const void* data, size_t n, int flags, const sockaddr* to, socklen_t size);
+ssize_t af_clan_sendto(int fd, const void* data, size_t n, int flags, const sockaddr* to,
+                       socklen_t size);
 ssize_t af_clan_recvfrom(int fd, void* data, size_t n, int flags, sockaddr* from, socklen_t* size);
 ssize_t af_clan_sendmsg(int fd, const msghdr* message, int flags);
 ssize_t af_clan_recvmsg(int fd, msghdr* message, int flags);
@@ -64,8 +69,8 @@ void forget_af_clan_range(unsigned first, unsigned last);
 /// Around fork.
 void lock_af_clan();
 void unlock_af_clan();
-/// For exec: "CLAN_INHERITED_NAMES=…", or nullptr when there is nothing to say. Not for two threads at
-/// once.
+/// For exec: "CLAN_INHERITED_NAMES=…", or nullptr when there is nothing to say. Not for two threads
+/// at once.
 char* af_clan_inheritance();
 void af_clan_take_over();
 

@@ -18,7 +18,8 @@ socklen_t destination(int fd, const sockaddr* to, socklen_t size, sockaddr_un* a
   }
   sockaddr_clan copy{};
   std::memcpy(&copy, to, std::min<std::size_t>(size, sizeof copy));
-  name.size = ::strnlen(copy.sclan_name, std::min<std::size_t>(size, sizeof copy) - sizeof(sa_family_t));
+  name.size =
+      ::strnlen(copy.sclan_name, std::min<std::size_t>(size, sizeof copy) - sizeof(sa_family_t));
   if (copy.sclan_family != AF_CLAN || name.empty()) {
     errno = EINVAL;
     return 0;
@@ -29,7 +30,8 @@ socklen_t destination(int fd, const sockaddr* to, socklen_t size, sockaddr_un* a
 
 }  // namespace
 
-ssize_t af_clan_sendto(int fd, const void* data, size_t n, int flags, const sockaddr* to, socklen_t size) {
+ssize_t af_clan_sendto(int fd, const void* data, size_t n, int flags, const sockaddr* to,
+                       socklen_t size) {
   if (to == nullptr || size == 0) return real().sendto(fd, data, n, flags, nullptr, 0);
   sockaddr_un address;
   const socklen_t kernel_size = destination(fd, to, size, &address);
@@ -64,8 +66,8 @@ ssize_t af_clan_sendmsg(int fd, const msghdr* message, int flags) {
   }
   sockaddr_un address;
   msghdr copy = *message;
-  copy.msg_namelen =
-      destination(fd, static_cast<const sockaddr*>(message->msg_name), message->msg_namelen, &address);
+  copy.msg_namelen = destination(fd, static_cast<const sockaddr*>(message->msg_name),
+                                 message->msg_namelen, &address);
   if (copy.msg_namelen == 0) return -1;
   copy.msg_name = &address;
   return real().sendmsg(fd, &copy, flags);
@@ -91,7 +93,8 @@ ssize_t af_clan_recvmsg(int fd, msghdr* message, int flags) {
   }
   ClanName name;
   name.from_unix(address, copy.msg_namelen);
-  name.fill_in(static_cast<sockaddr*>(message->msg_name), message->msg_namelen, &message->msg_namelen);
+  name.fill_in(static_cast<sockaddr*>(message->msg_name), message->msg_namelen,
+               &message->msg_namelen);
   return got;
 }
 
@@ -112,13 +115,15 @@ int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
   unsigned done = 0;
   while (done < count) {
     const int more = done > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-    const ssize_t got = af_clan_recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
+    const ssize_t got =
+        af_clan_recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
     if (got < 0) return done > 0 ? static_cast<int>(done) : -1;
     messages[done++].msg_len = static_cast<unsigned>(got);
     if (timeout == nullptr) continue;
     // As the kernel: looked at after each message, and what is left told.
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const long long spent = (now.tv_sec - begin.tv_sec) * 1'000'000'000LL + (now.tv_nsec - begin.tv_nsec);
+    const long long spent =
+        (now.tv_sec - begin.tv_sec) * 1'000'000'000LL + (now.tv_nsec - begin.tv_nsec);
     long long left = timeout->tv_sec * 1'000'000'000LL + timeout->tv_nsec - spent;
     left = std::max(0LL, left);
     *timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};

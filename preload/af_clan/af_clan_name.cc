@@ -44,7 +44,8 @@ socklen_t form(const ClanName& name, sockaddr_clan* address) {
 // FNV-1a with the finalizer of splitmix64.
 std::uint64_t hash(const char* text, std::size_t size, unsigned attempt) {
   std::uint64_t h = 0xcbf29ce484222325 + attempt;
-  for (std::size_t i = 0; i < size; ++i) h = (h ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
+  for (std::size_t i = 0; i < size; ++i)
+    h = (h ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9;
   h = (h ^ (h >> 27)) * 0x94d049bb133111eb;
   return h ^ (h >> 31);
@@ -62,8 +63,9 @@ ClanName ClanName::random() {
   std::uint64_t dice[2] = {};
   sys::call(SYS_getrandom, dice, sizeof dice, 0);
   char text[40];
-  const int n = std::snprintf(text, sizeof text, "~%016llx%016llx", static_cast<unsigned long long>(dice[0]),
-                              static_cast<unsigned long long>(dice[1]));
+  const int n =
+      std::snprintf(text, sizeof text, "~%016llx%016llx", static_cast<unsigned long long>(dice[0]),
+                    static_cast<unsigned long long>(dice[1]));
   ClanName name;
   name.size = static_cast<std::size_t>(n);
   std::memcpy(name.text, text, name.size);
@@ -125,10 +127,12 @@ void ClanName::from_unix(const sockaddr_un& address, socklen_t address_size) {
   constexpr std::size_t kText = offsetof(sockaddr_un, sun_path) + kPrefix;
   size = 0;
   if (address_size <= kText || address.sun_family != AF_UNIX ||
-      std::memcmp(address.sun_path, kBefore, kKindAt) != 0 || address.sun_path[kKindAt + 1] != '/') {
+      std::memcmp(address.sun_path, kBefore, kKindAt) != 0 ||
+      address.sun_path[kKindAt + 1] != '/') {
     return;
   }
-  size = ::strnlen(address.sun_path + kPrefix, std::min<std::size_t>(address_size - kText, CLAN_NAME_MAX));
+  size = ::strnlen(address.sun_path + kPrefix,
+                   std::min<std::size_t>(address_size - kText, CLAN_NAME_MAX));
   std::memcpy(text, address.sun_path + kPrefix, size);
 }
 

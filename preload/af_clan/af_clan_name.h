@@ -1,6 +1,6 @@
-// Names of AF_CLAN, and their forms: sockaddr_clan as the application has it, and the addresses of the
-// kernel's sockets that stand behind. The latter are shared by all processes of a host: changing them needs
-// another "clan1".
+// Names of AF_CLAN, and their forms: sockaddr_clan as the application has it, and the addresses of
+// the kernel's sockets that stand behind. The latter are shared by all processes of a host:
+// changing them needs another "clan1".
 #pragma once
 
 #include <netinet/in.h>

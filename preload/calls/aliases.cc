@@ -1,5 +1,5 @@
-// Second names of interposed calls by which some programs call the C library past their own definitions: a
-// program that has a read() of its own may end it with __read().
+// Second names of interposed calls by which some programs call the C library past their own
+// definitions: a program that has a read() of its own may end it with __read().
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -18,7 +18,9 @@ CLAN_INTERPOSE int __connect(int fd, const sockaddr* address, socklen_t size) {
 CLAN_INTERPOSE int __dup2(int fd, int to) noexcept { return ::dup2(fd, to); }
 CLAN_INTERPOSE pid_t __fork() noexcept { return ::fork(); }
 CLAN_INTERPOSE int __pipe(int ends[2]) noexcept { return ::pipe(ends); }
-CLAN_INTERPOSE int __poll(pollfd* fds, nfds_t count, int timeout) { return ::poll(fds, count, timeout); }
+CLAN_INTERPOSE int __poll(pollfd* fds, nfds_t count, int timeout) {
+  return ::poll(fds, count, timeout);
+}
 CLAN_INTERPOSE int __select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
   return ::select(n, in, out, bad, timeout);
 }
@@ -29,7 +31,8 @@ CLAN_INTERPOSE int __fcntl(int fd, int command, ...) {
   va_end(list);
   return ::fcntl(fd, command, argument);
 }
-CLAN_INTERPOSE int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...) noexcept {
+CLAN_INTERPOSE int __clone(int (*run)(void*), void* stack, int flags, void* argument,
+                           ...) noexcept {
   va_list list;
   va_start(list, argument);
   auto* parent_tid = va_arg(list, pid_t*);

@@ -36,8 +36,10 @@ long plain(long number, const Arguments& a) {
 
 template <typename T>
 T argument(long word) {
-  if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(word);
-  else return static_cast<T>(word);
+  if constexpr (std::is_pointer_v<T>)
+    return reinterpret_cast<T>(word);
+  else
+    return static_cast<T>(word);
 }
 template <typename Result, typename... T, std::size_t... I>
 long call(Result (*function)(T...), const Arguments& a, std::index_sequence<I...>) {
@@ -71,8 +73,9 @@ bool starts_sandbox(long number, const Arguments& a) {
 long pselect6(const Arguments& a) {
   // The last argument is a mask and its size.
   const auto* mask = argument<const sigset_t* const*>(a[5]);
-  return ::pselect(argument<int>(a[0]), argument<fd_set*>(a[1]), argument<fd_set*>(a[2]), argument<fd_set*>(a[3]),
-                   argument<const timespec*>(a[4]), mask != nullptr ? *mask : nullptr);
+  return ::pselect(argument<int>(a[0]), argument<fd_set*>(a[1]), argument<fd_set*>(a[2]),
+                   argument<fd_set*>(a[3]), argument<const timespec*>(a[4]),
+                   mask != nullptr ? *mask : nullptr);
 }
 // The offset is in two words, of which the first has all of it here.
 template <typename Function>
@@ -90,9 +93,11 @@ CLAN_INTERPOSE long syscall(long number, ...) {
   for (long& word : a) word = va_arg(list, long);
   va_end(list);
   switch (number) {
+// clang-format off
 #define CLAN_NUMBERED(result, name, parameters, number, test) \
   case number: return call(&::name, a);
 #include "calls.def"
+// clang-format on
     case SYS_preadv2: return at_offset(&::preadv2, a);
     case SYS_pwritev2: return at_offset(&::pwritev2, a);
     case SYS_pselect6: return pselect6(a);

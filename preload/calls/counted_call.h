@@ -1,4 +1,5 @@
-// A call that moves bytes: the kernel's while the socket is on TCP, and then counted so that nobody moves it meanwhile.
+// A call that moves bytes: the kernel's while the socket is on TCP, and then counted so that nobody
+// moves it meanwhile.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include "migrate/policy.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
+#include "stream/blocking.h"
 #include "stream/gate_wait.h"
 
 namespace clan::preload {
@@ -18,15 +20,16 @@ namespace clan::preload {
 constexpr int kMostVectors = 1024;                       ///< UIO_MAXIOV
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
-/// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the socket
-/// meanwhile. `call` is the kernel's, `moved` ours.
+/// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the
+/// socket meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…
 template <typename Call, typename Moved>
-ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
+ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved) {
   if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
   if (!s->shared()) before_receive(fd, *s);
   UntilOpen until(fd, *s);
+  NapsInCall naps(fd, *s, flags, SO_RCVTIMEO);
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
@@ -35,12 +38,13 @@ ssize_t receiving(int fd, bool peek, Call&& call, Moved&& moved) {
     {
       const Slot::UnderWay counted(slot.receives);
       if (!counted || s->shared() || moved_elsewhere(*s)) {
-        (void)until.wait(slot.receives);
-        continue;
+        if (until.wait(slot.receives) || naps.nap()) continue;
+        return -1;
       }
+      UntilOpen::found_open(*s, s->receives_wait);
       n = call();
     }
-    if (n > 0 && !peek) after_receive(fd, *s);
+    if (n > 0 && (flags & MSG_PEEK) == 0) after_receive(fd, *s);
     return n;
   }
 }
@@ -52,20 +56,27 @@ ssize_t past_pipes(Call&& call) {
   return n;
 }
 
+/// As receiving().
 template <typename Call, typename Moved>
-ssize_t sending(int fd, Call&& call, Moved&& moved) {
+ssize_t sending(int fd, int flags, Call&& call, Moved&& moved) {
   if (is_the_kernels(fd)) return past_pipes(call);
   Held s = hold(fd);
   if (!s) return past_pipes(call);
   if (!s->shared()) before_send(fd, *s);
   UntilOpen until(fd, *s);
+  NapsInCall naps(fd, *s, flags, SO_SNDTIMEO);
   for (;;) {
     if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
     if (s->shared()) return moved(*s);
     Slot& slot = s->open_file();
-    const Slot::UnderWay counted(slot.sends);
-    if (counted && !s->shared() && !moved_elsewhere(*s)) return past_pipes(call);
-    (void)until.wait(slot.sends);
+    {
+      const Slot::UnderWay counted(slot.sends);
+      if (counted && !s->shared() && !moved_elsewhere(*s)) {
+        UntilOpen::found_open(*s, s->sends_wait);
+        return past_pipes(call);
+      }
+    }
+    if (!until.wait(slot.sends) && !naps.nap()) return -1;
   }
 }
 

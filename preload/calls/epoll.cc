@@ -22,22 +22,24 @@ CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
 }
 
 CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
-  return wait_for_events(
-      epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
-      [epfd](epoll_event* to, int n, std::int64_t ns) {
-        return sleep_releasing(ns, [&](std::int64_t left) {
-          return real().epoll_wait(epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000));
-        });
-      });
+  return wait_for_events(epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
+                         [epfd](epoll_event* to, int n, std::int64_t ns) {
+                           return sleep_releasing(ns, [&](std::int64_t left) {
+                             return real().epoll_wait(
+                                 epfd, to, n,
+                                 left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000));
+                           });
+                         });
 }
 
-CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
+CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout,
+                               const sigset_t* mask) {
   return wait_for_events(
       epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
       [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
         return sleep_releasing(ns, [&](std::int64_t left) {
-          return real().epoll_pwait(epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000),
-                                    mask);
+          return real().epoll_pwait(
+              epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000), mask);
         });
       });
 }

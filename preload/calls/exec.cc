@@ -1,4 +1,7 @@
-// Programs that are executed: what they find of our connections, and whether they can make use of it.
+// Programs that are executed: what they find of our connections, and whether they can make use of
+// it.
+#include "share/exec.h"
+
 #include <alloca.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -21,7 +24,6 @@
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sys.h"
-#include "share/exec.h"
 #include "share/loader.h"
 
 using namespace clan::preload;
@@ -30,7 +32,8 @@ namespace {
 
 // `call` with an environment that has `more`, and not the library.
 template <typename Call>
-int call_with(char* const* environment, bool without, std::initializer_list<char*> more, Call&& call) {
+int call_with(char* const* environment, bool without, std::initializer_list<char*> more,
+              Call&& call) {
   std::size_t count = 0;
   while (environment != nullptr && environment[count] != nullptr) ++count;
   auto** with = static_cast<char**>(alloca((count + more.size() + 1) * sizeof(char*)));
@@ -49,7 +52,8 @@ int call_with(char* const* environment, bool without, std::initializer_list<char
   return call(static_cast<char* const*>(with));
 }
 
-// `call` with an environment that tells of our connections and names. Who does not load us takes no notice.
+// `call` with an environment that tells of our connections and names. Who does not load us takes no
+// notice.
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
@@ -69,8 +73,8 @@ const char* find_program(const char* file, char* to, std::size_t size) {
   if (std::strchr(file, '/') != nullptr || *file == 0) return file;
   for (const char* at = path != nullptr ? path : "/bin:/usr/bin";; ++at) {
     const std::size_t length = std::strcspn(at, ":");
-    const int n =
-        std::snprintf(to, size, "%.*s%s%s", static_cast<int>(length), at, length > 0 ? "/" : "", file);
+    const int n = std::snprintf(to, size, "%.*s%s%s", static_cast<int>(length), at,
+                                length > 0 ? "/" : "", file);
     const bool fits = n > 0 && static_cast<std::size_t>(n) < size;
     if (fits && sys::call(SYS_faccessat, AT_FDCWD, to, X_OK) == 0) return to;
     at += length;
@@ -79,10 +83,12 @@ const char* find_program(const char* file, char* to, std::size_t size) {
 }
 
 int exec_path(const char* path, char* const* arguments, char* const* environment) {
-  return exec(path, environment, [&](char* const* with) { return real().execve(path, arguments, with); });
+  return exec(path, environment,
+              [&](char* const* with) { return real().execve(path, arguments, with); });
 }
 
-// As the shell finds programs: along PATH, and by the shell when it is a script without a first line.
+// As the shell finds programs: along PATH, and by the shell when it is a script without a first
+// line.
 int exec_searched(const char* file, char* const* arguments, char* const* environment) {
   auto run = [&](const char* path) {
     const int rc = exec_path(path, arguments, environment);
@@ -108,8 +114,8 @@ int exec_searched(const char* file, char* const* arguments, char* const* environ
   for (;;) {
     const std::size_t length = std::strcspn(path, ":");
     char candidate[4096];
-    const int n = std::snprintf(candidate, sizeof candidate, "%.*s%s%s", static_cast<int>(length), path,
-                                length > 0 ? "/" : "", file);
+    const int n = std::snprintf(candidate, sizeof candidate, "%.*s%s%s", static_cast<int>(length),
+                                path, length > 0 ? "/" : "", file);
     if (n > 0 && static_cast<std::size_t>(n) < sizeof candidate) {
       if (sys::call(SYS_faccessat, AT_FDCWD, candidate, X_OK) == 0) {
         run(candidate);
@@ -175,16 +181,18 @@ CLAN_INTERPOSE int execle(const char* path, const char* first, ...) {
 CLAN_INTERPOSE int fexecve(int fd, char* const* arguments, char* const* environment) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  return exec(path, environment, [&](char* const* with) { return real().fexecve(fd, arguments, with); });
+  return exec(path, environment,
+              [&](char* const* with) { return real().fexecve(fd, arguments, with); });
 }
 
-CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* arguments, char* const* environment,
-                            int flags) noexcept {
+CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* arguments,
+                            char* const* environment, int flags) noexcept {
   char from[4200];
   if (path == nullptr || path[0] == '/' || (directory == AT_FDCWD && path[0] != 0)) {
     std::snprintf(from, sizeof from, "%s", path != nullptr ? path : "");
   } else {
-    std::snprintf(from, sizeof from, "/proc/self/fd/%d%s%s", directory, path[0] != 0 ? "/" : "", path);
+    std::snprintf(from, sizeof from, "/proc/self/fd/%d%s%s", directory, path[0] != 0 ? "/" : "",
+                  path);
   }
   return exec(from, environment, [&](char* const* with) {
     return static_cast<int>(sys::call(SYS_execveat, directory, path, arguments, with, flags));
@@ -192,16 +200,19 @@ CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* argume
 }
 
 // The C library makes these children by itself: nothing can be handed on.
-CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path,
+                               const posix_spawn_file_actions_t* actions,
                                const posix_spawnattr_t* attributes, char* const* arguments,
                                char* const* environment) {
   take_all_back();
   const auto spawn = [&](char* const* with) {
     return real().posix_spawn(pid, path, actions, attributes, arguments, with);
   };
-  return must_do_without_us(path, environment) ? call_with(environment, true, {}, spawn) : spawn(environment);
+  return must_do_without_us(path, environment) ? call_with(environment, true, {}, spawn)
+                                               : spawn(environment);
 }
-CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
+                                const posix_spawn_file_actions_t* actions,
                                 const posix_spawnattr_t* attributes, char* const* arguments,
                                 char* const* environment) {
   take_all_back();
@@ -212,9 +223,11 @@ CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_
   const bool without = must_do_without_us(find_program(file, found, sizeof found), environment);
   return without ? call_with(environment, true, {}, spawn) : spawn(environment);
 }
-CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int to) {
-  leave_pipe(fd, true,
-             clan::reasons::Why::kExecuted);  // it will be open in the child, whatever its FD_CLOEXEC
+CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
+                                                    int to) {
+  leave_pipe(
+      fd, true,
+      clan::reasons::Why::kExecuted);  // it will be open in the child, whatever its FD_CLOEXEC
   return real().posix_spawn_file_actions_adddup2(actions, fd, to);
 }
 CLAN_INTERPOSE int system(const char* command) {

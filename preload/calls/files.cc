@@ -1,5 +1,5 @@
-// From a file to a socket, and between a socket and a pipe of the kernel's: piece by piece, as shared memory has no pages
-// to hand over.
+// From a file to a socket, and between a socket and a pipe of the kernel's: piece by piece, as
+// shared memory has no pages to hand over.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -25,7 +25,7 @@ using namespace clan::preload;
 
 namespace {
 
-constexpr std::size_t kPiece = 32768;                    ///< of what goes through memory of ours
+constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
 
 // From a file, piece by piece: the pipe has no pages to hand over.
 ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
@@ -39,8 +39,9 @@ ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
   off_t at = offset != nullptr ? *offset : -1;
   while (sent < n) {
     const std::size_t want = std::min(n - sent, kPiece);
-    const ssize_t got = offset != nullptr ? ::pread(from, buffer, want, at)
-                                          : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
+    const ssize_t got = offset != nullptr
+                            ? ::pread(from, buffer, want, at)
+                            : static_cast<ssize_t>(sys::call(SYS_read, from, buffer, want));
     if (got < 0) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
     if (got == 0) break;
     std::size_t done = 0;
@@ -67,7 +68,7 @@ ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
 
 CLAN_INTERPOSE ssize_t sendfile(int to, int from, off_t* offset, size_t n) {
   return sending(
-      to, [&] { return real().sendfile(to, from, offset, n); },
+      to, 0, [&] { return real().sendfile(to, from, offset, n); },
       [&](Socket& s) { return send_file(to, s, from, offset, n); });
 }
 
@@ -85,7 +86,8 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
   if (target && !target->shared()) (void)keep_on_tcp(to, *target, clan::reasons::Why::kSpliced);
   const bool by_us = (source && source->shared()) || (target && target->shared());
   if (!by_us) return real().splice(from, from_offset, to, to_offset, n, flags);
-  if (from_offset != nullptr || to_offset != nullptr) {  // one is a socket, and so the other is a pipe
+  // one is a socket, and so the other is a pipe
+  if (from_offset != nullptr || to_offset != nullptr) {
     errno = ESPIPE;
     return -1;
   }
@@ -98,16 +100,19 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
   if (source && source->shared()) {
     // The other one is a kernel pipe: never take out more than it has room for.
     pollfd room{to, POLLOUT, 0};
-    const bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
+    const bool wait =
+        (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
     if (const int rc = sys::poll(&room, 1, wait ? -1 : 0); rc <= 0) {
       if (rc == 0) errno = EAGAIN;
       return -1;
     }
     int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
     sys::ioctl(to, FIONREAD, &used);
-    const std::size_t most = std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
+    const std::size_t most =
+        std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
     const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
-    const ssize_t got = shared_receive(from, *source, &io, 1, 0);  // SPLICE_F_NONBLOCK is not for sockets
+    // SPLICE_F_NONBLOCK is not for sockets
+    const ssize_t got = shared_receive(from, *source, &io, 1, 0);
     if (got <= 0) return got;
     for (ssize_t put = 0; put < got;) {
       const long k = sys::call(SYS_write, to, buffer + put, got - put);

@@ -53,7 +53,8 @@ std::size_t bytes_of(const msghdr& message) {
 }
 
 ssize_t kernel_recvmsg(int fd, msghdr* message, int flags) {
-  return is_af_clan_packet(fd) ? af_clan_recvmsg(fd, message, flags) : real().recvmsg(fd, message, flags);
+  return is_af_clan_packet(fd) ? af_clan_recvmsg(fd, message, flags)
+                               : real().recvmsg(fd, message, flags);
 }
 
 ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
@@ -70,7 +71,8 @@ ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
 }
 
 ssize_t plain_sendmsg(int fd, const msghdr* message, int flags) {
-  return is_af_clan_packet(fd) ? af_clan_sendmsg(fd, message, flags) : real().sendmsg(fd, message, flags);
+  return is_af_clan_packet(fd) ? af_clan_sendmsg(fd, message, flags)
+                               : real().sendmsg(fd, message, flags);
 }
 
 int kernel_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
@@ -110,7 +112,8 @@ ssize_t send_passing(int fd, const msghdr& message, int flags) {
   const PipesToSend pipes(message);
   const ssize_t n = plain_sendmsg(fd, pipes.message(), flags);
   if (n >= 0 || errno != ETOOMANYREFS || !pipes.any()) return n;
-  for_each_passed(message, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });  // it may be one too many because of ours
+  // it may be one too many because of ours
+  for_each_passed(message, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });
   return plain_sendmsg(fd, &message, flags);
 }
 
@@ -123,23 +126,25 @@ int plain_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 
 CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
   return receiving(
-      fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvmsg(fd, message, flags); },
+      fd, flags, [&] { return plain_recvmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if ((flags & kNotOfTheStream) != 0) return real().recvmsg(fd, message, flags);
         return receive_message(fd, s, message, flags);
       });
 }
 
-CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags,
+                            timespec* timeout) {
   return static_cast<int>(receiving(
-      fd, (flags & MSG_PEEK) != 0,
-      [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
+      fd, flags, [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & kNotOfTheStream) != 0) return real().recvmmsg(fd, messages, count, flags, timeout);
+        if ((flags & kNotOfTheStream) != 0)
+          return real().recvmmsg(fd, messages, count, flags, timeout);
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
           const int more = i > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-          const ssize_t got = receive_message(fd, s, &messages[i].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
+          const ssize_t got =
+              receive_message(fd, s, &messages[i].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
           if (got < 0) return n > 0 ? n : -1;
           messages[i].msg_len = static_cast<unsigned>(got);
           ++n;
@@ -153,7 +158,10 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const bool passes = message != nullptr && message->msg_controllen > 0;
   if (passes) for_each_passed(*message, [fd](int other) { pass_on(other, fd); });
   const ssize_t rc = sending(
-      fd, [&] { return passes ? send_passing(fd, *message, flags) : plain_sendmsg(fd, message, flags); },
+      fd, flags,
+      [&] {
+        return passes ? send_passing(fd, *message, flags) : plain_sendmsg(fd, message, flags);
+      },
       [&](Socket& s) -> ssize_t {
         if (message->msg_iovlen > kMostVectors) {
           errno = EMSGSIZE;
@@ -178,7 +186,7 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
       });
   }
   return static_cast<int>(sending(
-      fd, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },
+      fd, flags, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },
       [&](Socket& s) -> ssize_t {
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
@@ -191,7 +199,8 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
           if (sent < 0) return n > 0 ? n : -1;
           messages[i].msg_len = static_cast<unsigned>(sent);
           ++n;
-          if (static_cast<std::size_t>(sent) < bytes_of(m)) break;  // nothing may come behind the gap
+          // nothing may come behind the gap
+          if (static_cast<std::size_t>(sent) < bytes_of(m)) break;
         }
         return n;
       }));

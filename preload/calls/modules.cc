@@ -1,11 +1,11 @@
 // dlopen() and dlmopen(): modules that call the C library past the library.
 //
-// A module that is opened with RTLD_DEEPBIND, or into a namespace of its own, finds read() in the C library
-// and not here. On a connection that has moved it would read doorbells. So before such a module is opened,
-// what has moved goes back to TCP, and nothing moves any more.
+// A module that is opened with RTLD_DEEPBIND, or into a namespace of its own, finds read() in the C
+// library and not here. On a connection that has moved it would read doorbells. So before such a
+// module is opened, what has moved goes back to TCP, and nothing moves any more.
 //
-// The C library's functions look who calls them: for the caller's search path, and its namespace. So these
-// end in a jump, and the caller stays the caller.
+// The C library's functions look who calls them: for the caller's search path, and its namespace.
+// So these end in a jump, and the caller stays the caller.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -24,7 +24,8 @@ void before_bypass(const char* module) {
   KeepErrno keep;
   if (!told.exchange(true)) {
     CLAN_INFO(
-        "%s is opened so that it calls the C library past CLAN (RTLD_DEEPBIND or dlmopen); connections of "
+        "%s is opened so that it calls the C library past CLAN (RTLD_DEEPBIND or dlmopen); "
+        "connections of "
         "this "
         "process stay on TCP",
         module);
@@ -46,7 +47,8 @@ extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlopen(c
 extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlmopen(Lmid_t space,
                                                                                 const char* module,
                                                                                 int flags) {
-  if (module != nullptr && (space != LM_ID_BASE || (flags & RTLD_DEEPBIND) != 0)) before_bypass(module);
+  if (module != nullptr && (space != LM_ID_BASE || (flags & RTLD_DEEPBIND) != 0))
+    before_bypass(module);
   return real().dlmopen;
 }
 
@@ -64,4 +66,5 @@ extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlmopen(
   "jmp *%rax\n"                                                                              \
   ".cfi_endproc\n.size " name ", .-" name "\n"
 
-asm(".text\n" CLAN_JUMP("dlopen", "clan_before_dlopen") CLAN_JUMP("dlmopen", "clan_before_dlmopen"));
+asm(".text\n" CLAN_JUMP("dlopen", "clan_before_dlopen")
+        CLAN_JUMP("dlmopen", "clan_before_dlmopen"));

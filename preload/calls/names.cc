@@ -1,4 +1,5 @@
-// The resolver's calls, with "clan:NAME" for a host: no host has such a name, as a colon is no part of one.
+// The resolver's calls, with "clan:NAME" for a host: no host has such a name, as a colon is no part
+// of one.
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -19,9 +20,11 @@ constexpr std::size_t kSchemeSize = sizeof kScheme - 1;
 struct Kind {
   int type, protocol;  ///< the protocol that callers may have asked for; the answer is 0
 };
-constexpr Kind kKinds[] = {{SOCK_STREAM, IPPROTO_TCP}, {SOCK_DGRAM, IPPROTO_UDP}, {SOCK_SEQPACKET, 0}};
+constexpr Kind kKinds[] = {
+    {SOCK_STREAM, IPPROTO_TCP}, {SOCK_DGRAM, IPPROTO_UDP}, {SOCK_SEQPACKET, 0}};
 
-// As the C library makes them, so that its freeaddrinfo() frees them: each with its address in one piece.
+// As the C library makes them, so that its freeaddrinfo() frees them: each with its address in one
+// piece.
 addrinfo* make(int type, const sockaddr_clan& address, socklen_t size) {
   auto* made = static_cast<addrinfo*>(std::calloc(1, sizeof(addrinfo) + sizeof address));
   if (made == nullptr) return nullptr;
@@ -36,8 +39,8 @@ addrinfo* make(int type, const sockaddr_clan& address, socklen_t size) {
 int resolve(const char* name, const char* service, const addrinfo& hints, addrinfo** result) {
   char text[CLAN_NAME_MAX + 2];
   const bool with_service = service != nullptr && *service != 0;
-  const int n =
-      std::snprintf(text, sizeof text, "%s%s%s", name, with_service ? ":" : "", with_service ? service : "");
+  const int n = std::snprintf(text, sizeof text, "%s%s%s", name, with_service ? ":" : "",
+                              with_service ? service : "");
   sockaddr_clan address;
   const socklen_t size = n > CLAN_NAME_MAX ? 0 : clan_address(&address, text);
   if (*name == 0 || size == 0) return EAI_NONAME;
@@ -75,8 +78,9 @@ CLAN_INTERPOSE int getaddrinfo(const char* node, const char* service, const addr
   return resolve(node + kSchemeSize, service, hints != nullptr ? *hints : addrinfo{}, result);
 }
 
-CLAN_INTERPOSE int getnameinfo(const sockaddr* address, socklen_t size, char* host, socklen_t host_size,
-                               char* service, socklen_t service_size, int flags) {
+CLAN_INTERPOSE int getnameinfo(const sockaddr* address, socklen_t size, char* host,
+                               socklen_t host_size, char* service, socklen_t service_size,
+                               int flags) {
   if (address == nullptr || size < sizeof address->sa_family || address->sa_family != AF_CLAN) {
     return real().getnameinfo(address, size, host, host_size, service, service_size, flags);
   }

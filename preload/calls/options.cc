@@ -26,8 +26,8 @@ namespace {
 
 using clan::reasons::Why;
 
-// Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit of kState
-// that says how the program has them; 0: any other option, or TCP's own.
+// Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit
+// of kState that says how the program has them; 0: any other option, or TCP's own.
 std::uint64_t kept_option(const Socket& s, int level, int name) {
   using namespace clan::socket_face;
   if (level != IPPROTO_TCP || (name != TCP_NODELAY && name != TCP_CORK) || !s.shared()) return 0;
@@ -39,8 +39,8 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
 bool keeps_low_water(const Socket& s) { return s.shared() && !s.reads_kernel(); }
 
-// Options by which the kernel does more with the bytes than carry them: tells of them in control data, or
-// encrypts them.
+// Options by which the kernel does more with the bytes than carry them: tells of them in control
+// data, or encrypts them.
 void leave_if_kernels(int fd, int level, int name) {
   constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
                                  SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
@@ -66,7 +66,8 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   }
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
-    if (Held s = hold_current(fd); s && keeps_low_water(*s)) *static_cast<int*>(value) = s->low_water.load();
+    if (Held s = hold_current(fd); s && keeps_low_water(*s))
+      *static_cast<int*>(value) = s->low_water.load();
   }
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
     if (Held s = hold_current(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
@@ -75,7 +76,8 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
     Held s = hold_current(fd);
     if (const std::uint64_t bit = s ? kept_option(*s, level, name) : 0; bit != 0) {
       // relaxed: nothing else is told by it
-      const std::uint64_t state = s->mine().words[clan::socket_face::kState].load(std::memory_order_relaxed);
+      const std::uint64_t state =
+          s->mine().words[clan::socket_face::kState].load(std::memory_order_relaxed);
       *static_cast<int*>(value) = (state & bit) != 0 ? 1 : 0;
     }
   }
@@ -94,7 +96,8 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
       auto& state = s->mine().words[clan::socket_face::kState];
       const bool on = *static_cast<const int*>(value) != 0;
       // relaxed: nothing else is told by it
-      on ? state.fetch_or(bit, std::memory_order_relaxed) : state.fetch_and(~bit, std::memory_order_relaxed);
+      on ? state.fetch_or(bit, std::memory_order_relaxed)
+         : state.fetch_and(~bit, std::memory_order_relaxed);
       if (!sends_tcp(*s)) return 0;
     }
   }
@@ -108,7 +111,8 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
   const int rc = real().setsockopt(fd, level, name, value, size);
   constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
   constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
-  if (rc == 0 && level == SOL_SOCKET && std::ranges::find(kOfBuffers, name) != std::end(kOfBuffers)) {
+  if (rc == 0 && level == SOL_SOCKET &&
+      std::ranges::find(kOfBuffers, name) != std::end(kOfBuffers)) {
     if (Held s = hold_current(fd); s && s->shared()) limit_as_tcp(fd, *s);
   }
   return rc;

@@ -1,10 +1,10 @@
-// System calls that the engine and the library make by the C library's names, as functions of the library's
-// own.
+// System calls that the engine and the library make by the C library's names, as functions of the
+// library's own.
 //
-// A program may define sched_yield() or stat(), as it may read(); a call of the library would land there, and
-// the program's may end in the library again. These definitions are hidden, so the linker binds every call of
-// the library to them, those of the engine included. tests/interpose/imports.py says when another one is
-// needed.
+// A program may define sched_yield() or stat(), as it may read(); a call of the library would land
+// there, and the program's may end in the library again. These definitions are hidden, so the
+// linker binds every call of the library to them, those of the engine included.
+// tests/interpose/imports.py says when another one is needed.
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -41,7 +41,9 @@ CLAN_OWN int fstatfs(int fd, struct statfs* st) noexcept {
 CLAN_OWN ssize_t fgetxattr(int fd, const char* name, void* value, size_t size) noexcept {
   return sys::call(SYS_fgetxattr, fd, name, value, size);
 }
-CLAN_OWN off_t lseek(int fd, off_t to, int from) noexcept { return sys::call(SYS_lseek, fd, to, from); }
+CLAN_OWN off_t lseek(int fd, off_t to, int from) noexcept {
+  return sys::call(SYS_lseek, fd, to, from);
+}
 CLAN_OWN ssize_t pread(int fd, void* to, size_t n, off_t from) {
   return sys::call(SYS_pread64, fd, to, n, from);
 }
@@ -56,8 +58,8 @@ CLAN_OWN int getrlimit(__rlimit_resource_t resource, rlimit* limit) noexcept {
   return static_cast<int>(sys::call(SYS_prlimit64, 0, resource, nullptr, limit));
 }
 
-// By the kernel's page in the process, which the C library below knows how to find; the program's own clock
-// may stand still.
+// By the kernel's page in the process, which the C library below knows how to find; the program's
+// own clock may stand still.
 CLAN_OWN int clock_gettime(clockid_t clock, timespec* now) noexcept {
   using Call = int (*)(clockid_t, timespec*);
   static std::atomic<Call> below{nullptr};

@@ -1,5 +1,5 @@
-// poll and select with sockets that have moved. What the application waits for on those is answered from
-// the pipe; in the kernel they are watched for doorbells.
+// poll and select with sockets that have moved. What the application waits for on those is answered
+// from the pipe; in the kernel they are watched for doorbells.
 #include <alloca.h>
 #include <poll.h>
 #include <sys/select.h>
@@ -45,7 +45,9 @@ struct Watched {
   }
 };
 
-int milliseconds(std::int64_t ns) { return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000); }
+int milliseconds(std::int64_t ns) {
+  return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000);
+}
 
 // `sleep(fds, count, ns)` is the kernel's poll, in the way the application called it.
 template <typename Sleep>
@@ -71,7 +73,8 @@ int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t*
 }
 
 // select by poll, when a socket of it has moved or may while it sleeps.
-int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_ns, const sigset_t* mask) {
+int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_ns,
+              const sigset_t* mask) {
   const auto most = static_cast<std::size_t>(n);
   const Scratch scratch(most * (sizeof(pollfd) + sizeof(bool)));
   if (!scratch) {
@@ -94,7 +97,8 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_
   if (rc >= 0) {
     for (nfds_t i = 0; i < count; ++i) {
       if ((fds[i].revents & POLLNVAL) == 0) continue;
-      if (open[i]) {  // another thread has closed it meanwhile: the kernel's select calls it ready then
+      // another thread has closed it meanwhile: the kernel's select calls it ready then
+      if (open[i]) {
         fds[i].revents = fds[i].events;
         continue;
       }
@@ -132,8 +136,9 @@ CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
   if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
   return do_poll(fds, count, timeout < 0 ? kForEver : timeout * std::int64_t{1'000'000},
                  [](pollfd* of, nfds_t n, std::int64_t ns) {
-                   return clan::preload::sleep_releasing(
-                       ns, [&](std::int64_t left) { return real().poll(of, n, milliseconds(left)); });
+                   return clan::preload::sleep_releasing(ns, [&](std::int64_t left) {
+                     return real().poll(of, n, milliseconds(left));
+                   });
                  });
 }
 
@@ -148,8 +153,8 @@ CLAN_INTERPOSE int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t roo
   return poll(fds, count, timeout);
 }
 
-CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
-                               size_t room) {
+CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout,
+                               const sigset_t* mask, size_t room) {
   if (room / sizeof(pollfd) < count) __chk_fail();
   return ppoll(fds, count, timeout, mask);
 }

@@ -58,7 +58,8 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
   void* tls = va_arg(list, void*);
   auto* child_tid = va_arg(list, pid_t*);
   va_end(list);
-  if ((flags & CLONE_VM) != 0) return real().clone(run, stack, flags, argument, parent_tid, tls, child_tid);
+  if ((flags & CLONE_VM) != 0)
+    return real().clone(run, stack, flags, argument, parent_tid, tls, child_tid);
   struct Child {
     int (*run)(void*);
     void* argument;
@@ -85,8 +86,10 @@ CLAN_INTERPOSE void _exit(int status) {
 }
 CLAN_INTERPOSE void _Exit(int status) { ::_exit(status); }
 
-// Rings are files for this limit, too: making one, or taking bytes back out of it, would be SIGXFSZ.
-CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit, rlimit* old) noexcept {
+// Rings are files for this limit, too: making one, or taking bytes back out of it, would be
+// SIGXFSZ.
+CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit,
+                           rlimit* old) noexcept {
   const bool ours = pid == 0 || pid == ::getpid();
   if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) {
     enter_sandbox(clan::reasons::Why::kFileLimit);
@@ -95,7 +98,8 @@ CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* 
 }
 CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
                              rlimit64* old) noexcept {
-  return prlimit(pid, resource, reinterpret_cast<const rlimit*>(limit), reinterpret_cast<rlimit*>(old));
+  return prlimit(pid, resource, reinterpret_cast<const rlimit*>(limit),
+                 reinterpret_cast<rlimit*>(old));
 }
 CLAN_INTERPOSE int setrlimit(__rlimit_resource_t resource, const rlimit* limit) noexcept {
   return prlimit(0, static_cast<__rlimit_resource>(resource), limit, nullptr);

@@ -7,10 +7,12 @@
 
 using namespace clan::preload;
 
-CLAN_INTERPOSE int sigaction(int number, const struct sigaction* action, struct sigaction* old) noexcept {
+CLAN_INTERPOSE int sigaction(int number, const struct sigaction* action,
+                             struct sigaction* old) noexcept {
   return set_action(number, action, old);
 }
-CLAN_INTERPOSE int __sigaction(int number, const struct sigaction* action, struct sigaction* old) noexcept {
+CLAN_INTERPOSE int __sigaction(int number, const struct sigaction* action,
+                               struct sigaction* old) noexcept {
   return sigaction(number, action, old);
 }
 

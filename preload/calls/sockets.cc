@@ -34,7 +34,8 @@ bool is_tcp_listener(int fd) {
   KeepErrno keep;
   int protocol = 0;
   socklen_t size = sizeof protocol;
-  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         protocol == IPPROTO_TCP;
 }
 
 int accepted(int listener, int fd, int nonblocking) {
@@ -69,11 +70,13 @@ int socket_af_clan(int type, int protocol) {
 CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   if (is_af_clan(fd)) return af_clan_connect(fd, address, size);
   Held s = hold(fd);
-  if (!s || address == nullptr || size < sizeof address->sa_family) return real().connect(fd, address, size);
+  if (!s || address == nullptr || size < sizeof address->sa_family)
+    return real().connect(fd, address, size);
   const bool used = s->sends.load() > 0 || s->receives.load() > 0;
   const bool takes_off = address->sa_family == AF_UNSPEC;
   // What is known of the other end, and was offered to it, does not hold for the next.
-  if (takes_off && (used || s->inherited) && !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
+  if (takes_off && (used || s->inherited) &&
+      !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
     before_disconnect(*s);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::wrote_past_pipes();
@@ -107,11 +110,13 @@ CLAN_INTERPOSE int listen(int fd, int backlog) {
 }
 
 CLAN_INTERPOSE int getsockname(int fd, sockaddr* address, socklen_t* size) {
-  return is_af_clan(fd) ? af_clan_getsockname(fd, address, size) : real().getsockname(fd, address, size);
+  return is_af_clan(fd) ? af_clan_getsockname(fd, address, size)
+                        : real().getsockname(fd, address, size);
 }
 
 CLAN_INTERPOSE int getpeername(int fd, sockaddr* address, socklen_t* size) {
-  return is_af_clan(fd) ? af_clan_getpeername(fd, address, size) : real().getpeername(fd, address, size);
+  return is_af_clan(fd) ? af_clan_getpeername(fd, address, size)
+                        : real().getpeername(fd, address, size);
 }
 
 CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
@@ -270,8 +275,11 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   Held s = hold_current(fd);
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {
-    // Half closed it is not worth moving any more; nor would an end that TCP tells then be told from a close.
-    if (s->shared() || (is_connected(fd) && !keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed))) return shared_shutdown(fd, *s, how);
+    // Half closed it is not worth moving any more; nor would an end that TCP tells then be told
+    // from a close.
+    const bool may_move = !s->shared() && is_connected(fd);
+    if (may_move) (void)keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed);
+    if (s->shared()) return shared_shutdown(fd, *s, how);
   }
   clan::Pipe::wrote_past_pipes();
   const int rc = real().shutdown(fd, how);

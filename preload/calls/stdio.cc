@@ -20,7 +20,8 @@ using namespace clan::preload;
 
 namespace {
 
-// The C library's own streams read and write past us, so a stream on a TCP socket is made of calls of ours.
+// The C library's own streams read and write past us, so a stream on a TCP socket is made of calls
+// of ours.
 struct Stream {
   std::atomic<FILE*> file{nullptr};  // null: free for another
   int fd = -1;
@@ -47,13 +48,14 @@ Stream* new_stream(int fd, FILE* mark) {
   s->file = mark;
   s->fd = fd;
   s->next = streams.load(std::memory_order_relaxed);
-  while (!streams.compare_exchange_weak(s->next, s, std::memory_order_release)) {  // PAIR preload.streams
+  // PAIR preload.streams
+  while (!streams.compare_exchange_weak(s->next, s, std::memory_order_release)) {
   }
   return s;
 }
 
-// As the C library writes from its streams: until all is written, or something goes wrong. A signal does,
-// too.
+// As the C library writes from its streams: until all is written, or something goes wrong. A signal
+// does, too.
 std::size_t write_all(int fd, const char* bytes, std::size_t n) {
   std::size_t done = 0;
   while (done < n) {
@@ -105,7 +107,8 @@ namespace {
 int print(int fd, int flag, const char* format, va_list list) {
   if (flag < 0 && !hold(fd)) return real().vdprintf(fd, format, list);
   char* text = nullptr;
-  const int n = flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
+  const int n =
+      flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
   if (n < 0) return -1;
   const std::size_t written = write_all(fd, text, static_cast<std::size_t>(n));
   KeepErrno keep;
@@ -115,7 +118,9 @@ int print(int fd, int flag, const char* format, va_list list) {
 
 }  // namespace
 
-CLAN_INTERPOSE int vdprintf(int fd, const char* format, va_list list) { return print(fd, -1, format, list); }
+CLAN_INTERPOSE int vdprintf(int fd, const char* format, va_list list) {
+  return print(fd, -1, format, list);
+}
 CLAN_INTERPOSE int __vdprintf_chk(int fd, int flag, const char* format, va_list list) {
   return print(fd, flag, format, list);
 }

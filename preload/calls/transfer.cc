@@ -20,7 +20,8 @@ ssize_t plain_recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from
   if (is_af_clan_packet(fd)) return af_clan_recvfrom(fd, buffer, n, flags, from, size);
   return real().recvfrom(fd, buffer, n, flags, from, size);
 }
-ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to, socklen_t size) {
+ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to,
+                     socklen_t size) {
   if (is_af_clan_packet(fd)) return af_clan_sendto(fd, buffer, n, flags, to, size);
   return real().sendto(fd, buffer, n, flags, to, size);
 }
@@ -28,7 +29,7 @@ ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sock
 
 CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
   return receiving(
-      fd, (flags & MSG_PEEK) != 0, [&] { return real().recv(fd, buffer, n, flags); },
+      fd, flags, [&] { return real().recv(fd, buffer, n, flags); },
       [&](Socket& s) -> ssize_t {
         if ((flags & kNotOfTheStream) != 0) return real().recv(fd, buffer, n, flags);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
@@ -39,18 +40,20 @@ CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
 CLAN_INTERPOSE ssize_t read(int fd, void* buffer, size_t n) {
   if (n == 0) return real().read(fd, buffer, n);
   return receiving(
-      fd, false, [&] { return real().read(fd, buffer, n); },
+      fd, 0, [&] { return real().read(fd, buffer, n); },
       [&](Socket& s) {
         const iovec io{buffer, n};
         return shared_receive(fd, s, &io, 1, 0);
       });
 }
 
-CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size) {
+CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from,
+                                socklen_t* size) {
   return receiving(
-      fd, (flags & MSG_PEEK) != 0, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
+      fd, flags, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
       [&](Socket& s) -> ssize_t {
-        if ((flags & kNotOfTheStream) != 0) return real().recvfrom(fd, buffer, n, flags, from, size);
+        if ((flags & kNotOfTheStream) != 0)
+          return real().recvfrom(fd, buffer, n, flags, from, size);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
         const ssize_t rc = shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
         if (rc >= 0 && from != nullptr && size != nullptr) *size = 0;  // TCP tells no address here
@@ -60,7 +63,7 @@ CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, socka
 
 CLAN_INTERPOSE ssize_t readv(int fd, const iovec* buffers, int count) {
   return receiving(
-      fd, false, [&] { return real().readv(fd, buffers, count); },
+      fd, 0, [&] { return real().readv(fd, buffers, count); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
         return shared_receive(fd, s, buffers, count, 0);
@@ -71,7 +74,8 @@ CLAN_INTERPOSE ssize_t readv(int fd, const iovec* buffers, int count) {
 CLAN_INTERPOSE ssize_t preadv2(int fd, const iovec* buffers, int count, off_t at, int flags) {
   if (at != -1) return real().preadv2(fd, buffers, count, at, flags);
   return receiving(
-      fd, false, [&] { return real().preadv2(fd, buffers, count, at, flags); },
+      fd, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
+      [&] { return real().preadv2(fd, buffers, count, at, flags); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
         return shared_receive(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
@@ -84,7 +88,7 @@ CLAN_INTERPOSE ssize_t preadv64v2(int fd, const iovec* buffers, int count, off64
 CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
   leave_if_tcps(fd, flags);
   return sending(
-      fd, [&] { return real().send(fd, buffer, n, flags); },
+      fd, flags, [&] { return real().send(fd, buffer, n, flags); },
       [&](Socket& s) -> ssize_t {
         const iovec io{const_cast<void*>(buffer), n};
         return shared_send(fd, s, &io, 1, flags);
@@ -93,7 +97,7 @@ CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
 
 CLAN_INTERPOSE ssize_t write(int fd, const void* buffer, size_t n) {
   return sending(
-      fd, [&] { return real().write(fd, buffer, n); },
+      fd, 0, [&] { return real().write(fd, buffer, n); },
       [&](Socket& s) {
         const iovec io{const_cast<void*>(buffer), n};
         return shared_send(fd, s, &io, 1, 0);
@@ -104,7 +108,7 @@ CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, c
                               socklen_t size) {
   leave_if_tcps(fd, flags);
   return sending(
-      fd, [&] { return plain_sendto(fd, buffer, n, flags, to, size); },
+      fd, flags, [&] { return plain_sendto(fd, buffer, n, flags, to, size); },
       [&](Socket& s) -> ssize_t {
         const iovec io{const_cast<void*>(buffer), n};
         return shared_send(fd, s, &io, 1, flags);
@@ -113,7 +117,7 @@ CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, c
 
 CLAN_INTERPOSE ssize_t writev(int fd, const iovec* buffers, int count) {
   return sending(
-      fd, [&] { return real().writev(fd, buffers, count); },
+      fd, 0, [&] { return real().writev(fd, buffers, count); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
         return shared_send(fd, s, buffers, count, 0);
@@ -123,7 +127,8 @@ CLAN_INTERPOSE ssize_t writev(int fd, const iovec* buffers, int count) {
 CLAN_INTERPOSE ssize_t pwritev2(int fd, const iovec* buffers, int count, off_t at, int flags) {
   if (at != -1) return real().pwritev2(fd, buffers, count, at, flags);
   return sending(
-      fd, [&] { return real().pwritev2(fd, buffers, count, at, flags); },
+      fd, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
+      [&] { return real().pwritev2(fd, buffers, count, at, flags); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
         return shared_send(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
@@ -133,10 +138,12 @@ CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off6
   return pwritev2(fd, buffers, count, at, flags);
 }
 
-// --- names by which the C library's headers call the same ----------------------------------------------
+// --- names by which the C library's headers call the same ----------------------------------------
 
 CLAN_INTERPOSE ssize_t __read(int fd, void* buffer, size_t n) { return read(fd, buffer, n); }
-CLAN_INTERPOSE ssize_t __write(int fd, const void* buffer, size_t n) { return write(fd, buffer, n); }
+CLAN_INTERPOSE ssize_t __write(int fd, const void* buffer, size_t n) {
+  return write(fd, buffer, n);
+}
 CLAN_INTERPOSE ssize_t __recv(int fd, void* buffer, size_t n, int flags) {
   return recv(fd, buffer, n, flags);
 }
@@ -152,8 +159,8 @@ CLAN_INTERPOSE ssize_t __recv_chk(int fd, void* buffer, size_t n, size_t room, i
   if (n > room) __chk_fail();
   return recv(fd, buffer, n, flags);
 }
-CLAN_INTERPOSE ssize_t __recvfrom_chk(int fd, void* buffer, size_t n, size_t room, int flags, sockaddr* from,
-                                      socklen_t* size) {
+CLAN_INTERPOSE ssize_t __recvfrom_chk(int fd, void* buffer, size_t n, size_t room, int flags,
+                                      sockaddr* from, socklen_t* size) {
   if (n > room) __chk_fail();
   return recvfrom(fd, buffer, n, flags, from, size);
 }

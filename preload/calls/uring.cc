@@ -1,4 +1,6 @@
 // liburing's calls, which the library is not linked with.
+#include "share/uring.h"
+
 #include <dlfcn.h>
 
 #include <cerrno>
@@ -6,7 +8,6 @@
 #include <utility>
 
 #include "calls/interpose.h"
-#include "share/uring.h"
 
 struct io_uring;
 struct io_uring_params;
@@ -33,12 +34,16 @@ int set_up(int (*)(Parameters...), const char* name, Arguments... arguments) {
 CLAN_INTERPOSE int io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
   return set_up(&io_uring_queue_init, "io_uring_queue_init", entries, ring, flags);
 }
-CLAN_INTERPOSE int io_uring_queue_init_params(unsigned entries, io_uring* ring, io_uring_params* parameters) {
-  return set_up(&io_uring_queue_init_params, "io_uring_queue_init_params", entries, ring, parameters);
+CLAN_INTERPOSE int io_uring_queue_init_params(unsigned entries, io_uring* ring,
+                                              io_uring_params* parameters) {
+  return set_up(&io_uring_queue_init_params, "io_uring_queue_init_params", entries, ring,
+                parameters);
 }
-CLAN_INTERPOSE int io_uring_queue_init_mem(unsigned entries, io_uring* ring, io_uring_params* parameters,
-                                           void* memory, std::size_t size) {
-  return set_up(&io_uring_queue_init_mem, "io_uring_queue_init_mem", entries, ring, parameters, memory, size);
+CLAN_INTERPOSE int io_uring_queue_init_mem(unsigned entries, io_uring* ring,
+                                           io_uring_params* parameters, void* memory,
+                                           std::size_t size) {
+  return set_up(&io_uring_queue_init_mem, "io_uring_queue_init_mem", entries, ring, parameters,
+                memory, size);
 }
 CLAN_INTERPOSE int io_uring_setup(unsigned entries, io_uring_params* parameters) {
   return set_up(&io_uring_setup, "io_uring_setup", entries, parameters);

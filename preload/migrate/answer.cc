@@ -1,5 +1,6 @@
 #include "migrate/answer.h"
 
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
@@ -8,7 +9,9 @@
 #include "clan/pipe.h"
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
+#include "clan/wait_budget.h"
 #include "migrate/demote_end.h"
+#include "migrate/last_wait.h"
 #include "migrate/resend.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
@@ -32,81 +35,149 @@ using socket_face::kState;
 
 }  // namespace
 
-void go(int fd, Socket& s) {
-  auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
-  // A switch that is under way ends one way or the other; none begins after kLeaving has been seen.
-  UntilOpen until(fd, s);
-  // PAIR preload.gate: sees a switch that has ended
-  while ((sends().load(std::memory_order_acquire) & Slot::kClosed) != 0) (void)until.wait(sends());
-  if ((state_of(s.mine()) & kSending) == 0) {
-    (void)silence(s.mine());  // who has not switched does not ring
-    set_gone(s.mine());
-    return;
+namespace {
+
+// A direction that has not switched never will: its bytes are TCP's as they were, and nobody rings.
+bool stays_unswitched(int fd, Socket& s) {
+  auto& state = s.mine().words[kState];
+  // PAIR face.state: whoever switches says so in the same word
+  for (std::uint64_t now = state.load(std::memory_order_acquire); (now & kSending) == 0;) {
+    if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
+    (void)silence(s.mine());
+    if ((now & socket_face::kEnding) != 0) end_by_tcp(fd, s);
+    return true;
   }
+  return false;
+}
+
+bool has_waited_for_long(std::uint64_t wanted_ns) {
+  return monotonic_ns() - wanted_ns > kForOtherEndNs;
+}
+
+// The other end has said what it has not read; or will not, or need not.
+bool has_said_all(int fd, const Socket& s) {
+  if ((state_of(s.mine()) & kSending) == 0 || (state_of(s.theirs()) & kLeaving) == 0) return true;
+  // PAIR face.given
+  return s.theirs().words[socket_face::kGivenBack].load(std::memory_order_acquire) != 0 ||
+         closed(fd);
+}
+
+bool may_go(int fd, const Socket& s) { return !another_rings(s.mine()) && has_said_all(fd, s); }
+
+// go() would not wait, or is to be done all the same.
+bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
+  if (users_of_end(fd, s) == Users::kStoppedSharer) return false;
+  return has_waited_for_long(wanted_ns) || may_go(fd, s);
+}
+
+// Bytes that it holds of ours cannot be had. By its part in this, done by us: the application is
+// told of a reset, not of an end.
+void lose(int fd, Socket& s) {
+  log_line(LogLevel::kError,
+           "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it "
+           "(another pid "
+           "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
+           fd);
+  add_state(s.theirs(), socket_face::kReset);
+  s.kernel_error.store(true);
+  set_gone(s.mine());
+}
+
+}  // namespace
+
+bool go_now(int fd, Socket& s) {
+  return (state_of(s.mine()) & kGone) != 0 || (may_go(fd, s) && go(fd, s));
+}
+
+bool go(int fd, Socket& s) {
+  if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
+  auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
+  UntilOpen until(fd, s);
   const std::int32_t us = ::getpid();  // another thread may finish this
-  while (!Slot::try_close(sends(), us)) {
-    if (until.wait(sends())) continue;
-    // Somebody was killed, or is stopped, in the middle of a send by TCP.
-    CLAN_WARN("fd %d: a send that does not end keeps it from going back to TCP; it is reset", fd);
-    reset_connection(fd);
-    s.kernel_error.store(true);
-    return set_gone(s.mine());
+  // Of calls that are counted none is in the kernel: they step back, or were killed.
+  while (!Slot::try_close_over(sends(), us)) {
+    if (!until.wait(sends())) return false;
+  }
+  UntilOpen::found_open(s, s.sends_wait);
+  // A process that shares this end may have done it meanwhile.
+  const bool gone = (state_of(s.mine()) & kGone) != 0;
+  if (!gone && (state_of(s.mine()) & kSending) == 0) {  // a switch has been taken back
+    Slot::open(sends(), us);
+    return go(fd, s);
+  }
+  const Pipe::Done last = gone ? Pipe::Done{} : put_last_record(s);
+  if (gone || last.err == EBUSY) {
+    Slot::open(sends(), us);
+    return gone;
   }
   if ((state_of(s.theirs()) & kLeaving) == 0) {
-    say_goodbye(fd, s);
+    say_goodbye(fd, s, last);
     Slot::open(sends(), us);
-    return;
+    return true;
   }
   s.open_file().resender.store(us);
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
-  const Given given = given_back(fd, s);
-  if (given.word == kDone || given.word == kReadsOn) {
-    // Sending again what it still reads in the pipe would overtake that.
-    if (given.word == kReadsOn) say_goodbye(fd, s, false);
-    return resent(s, us);
-  }
+  const Given given = given_back(s);
   if (given.lost) {
-    log_line(
-        LogLevel::kError,
-        "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it (another pid "
-        "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
-        fd);
-    // By its part in this, done by us: the application is told of a reset, not of an end.
-    add_state(s.theirs(), socket_face::kReset);
-    s.kernel_error.store(true);
-    set_gone(s.mine());
+    lose(fd, s);
     resent(s, us);
-    return reset_connection(fd);
+    reset_connection(fd);
+  } else if (given.word == kDone || given.word == kReadsOn) {
+    // Sending again what it still reads in the pipe would overtake that.
+    if (given.word == kReadsOn) say_goodbye(fd, s, last, false);
+    resent(s, us);
+  } else {
+    add_state(s.mine(), kResends);
+    say_goodbye(fd, s, last);
+    resend(fd, s, given.memfd, us);
   }
-  add_state(s.mine(), kResends);
-  say_goodbye(fd, s);
-  resend(fd, s, given.memfd, us);
+  return true;
+}
+
+bool go_or_later(int fd, Socket& s) {
+  std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);
+  const bool again = wanted != 0;
+  if (!again) wanted = monotonic_ns();
+  for (CallWait wait(s.pipe.call_waits());;) {
+    if (can_go(fd, s, wanted) && go(fd, s)) return true;
+    // relaxed: see answers_later()
+    s.answer_wanted_ns.store(wanted, std::memory_order_relaxed);
+    if (again || !wait.goes_on(monotonic_ns())) return false;
+    nap();
+  }
 }
 
 bool answer_leaving(int fd, Socket& s) {
+  KeepErrno keep;
+  // relaxed: as in go_or_later()
+  const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);
+  if (wanted != 0 && !can_go(fd, s, wanted)) return false;
   if (hooks.put_off(fd, s)) return false;
   const Undisturbed undisturbed;
-  if (!s.moving.try_lock()) return true;  // another thread is at it
-  KeepErrno keep;
-  if ((state_of(s.mine()) & kGone) == 0) {
-    CLAN_DEBUG("fd %d goes back to TCP, as its peer wants", fd);
-    say_why(fd, s, reasons::Why::kTakenBack);
-    go(fd, s);
+  // Another thread is at it. If that has to wait, it may yet say "later".
+  // relaxed: as above
+  if (!s.moving.try_lock()) return s.answer_wanted_ns.load(std::memory_order_relaxed) == 0;
+  const bool goes = (state_of(s.mine()) & kGone) == 0 && go_or_later(fd, s);
+  if (goes) {
+    CLAN_DEBUG("fd %d goes back to TCP", fd);
+    if ((state_of(s.theirs()) & kLeaving) != 0) say_why(fd, s, reasons::Why::kTakenBack);
+    settle(s);  // what is read may be TCP's already
   }
   s.moving.unlock();
-  return true;
+  return goes || (state_of(s.mine()) & kGone) != 0;
 }
 
 bool came_back(int fd, Socket& s) {
   if (s.reads_kernel()) return true;
   const std::uint64_t theirs = state_of(s.theirs());
-  // An error that the kernel has told us it will not tell the application, and behind it nothing comes by
-  // TCP.
+  // An error that the kernel has told us it will not tell the application, and behind it nothing
+  // comes by TCP.
   if ((theirs & kGone) == 0 || s.error_taken.load()) return false;
   KeepErrno keep;
   // Below, the doorbell is read that would remind us of it.
-  if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0 && !answer_leaving(fd, s)) return false;
+  if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0 && !answer_leaving(fd, s))
+    return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
     if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;

@@ -1,19 +1,38 @@
-// The other end goes back to TCP: what that takes of this one.
+// One end's way back to TCP, whichever of the two wants it, as one step that never waits for long.
 #pragma once
 
+#include <cstdint>
+
+#include "clan/socket_face.h"
+#include "state/face.h"
 #include "state/socket.h"
 
 namespace clan::preload {
 
-/// The other end wants to go back to TCP: does what that takes of us. To be called when state_of(theirs) has
-/// kLeaving and ours not kGone. False: later, see put_off().
+/// This end is to go back to TCP, as the other one wants that, or as a call of this one could not
+/// do it at once.
+inline bool is_to_go(const Socket& s) {
+  // relaxed: see answers_later()
+  const bool wants = (state_of(s.theirs()) & socket_face::kLeaving) != 0 ||
+                     s.answer_wanted_ns.load(std::memory_order_relaxed) != 0;
+  return wants && (state_of(s.mine()) & socket_face::kGone) == 0;
+}
+
+/// Does what that takes of this end. To be called when is_to_go(). False: later, see
+/// put_off(); or as the other end has not said yet what it has read, or a process that shares this
+/// one is stopped while it uses it, or somebody has the lock, or rings. It is waited for that for
+/// 80 ms once; from then on the socket is looked at again by all who use it, and nobody sleeps for
+/// long (stream/held_up.h).
 bool answer_leaving(int fd, Socket& s);
 
-/// The other end has gone back to TCP, and all it put into the pipe has been read. True: what is read next is
-/// the kernel's.
+/// The other end has gone back to TCP, and all it put into the pipe has been read. True: what is
+/// read next is the kernel's.
 bool came_back(int fd, Socket& s);
 
-/// What both ends do of it. `fd`'s other end has said kLeaving, or we have.
-void go(int fd, Socket& s);
+/// What both ends do of it, under s.moving. False: not for now. go_or_later(): tries for a moment,
+/// and else leaves it to all who look at the socket.
+bool go(int fd, Socket& s);
+bool go_now(int fd, Socket& s);
+bool go_or_later(int fd, Socket& s);
 
 }  // namespace clan::preload

@@ -36,7 +36,8 @@ using socket_face::kState;
 void introduce(int fd, Socket& s, const Route& r) {
   auto& w = s.mine().words;
   auto relaxed = std::memory_order_relaxed;  // for people to read
-  w[socket_face::kProcess].store(static_cast<std::uint64_t>(::getpid()) << 32 | ::geteuid(), relaxed);
+  w[socket_face::kProcess].store(static_cast<std::uint64_t>(::getpid()) << 32 | ::geteuid(),
+                                 relaxed);
   w[socket_face::kCookie].store(cookie_of(fd), relaxed);
   const bool v4 = IN6_IS_ADDR_V4MAPPED(&r.local.address);
   w[socket_face::kPorts].store(static_cast<std::uint64_t>(v4 ? AF_INET : AF_INET6) << 32 |
@@ -55,7 +56,8 @@ void introduce(int fd, Socket& s, const Route& r) {
 // In memory that processes share over fork.
 std::atomic<std::uint32_t>* shared_moves = nullptr;
 
-std::atomic<bool> fork_under_way{false};  ///< sockets are being counted for a child: none moves meanwhile
+/// sockets are being counted for a child: none moves meanwhile
+std::atomic<bool> fork_under_way{false};
 
 }  // namespace
 
@@ -73,13 +75,14 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   }
   count_pipe(s, moves && s.pipe.end() == 1);
   limit_as_tcp(fd, s);
-  if (!counted) s.mine().words[socket_face::kHolders].fetch_add(1);
+  if (!counted) add_holders(s.mine(), 1);
   if (!s.not_to_follow.exchange(true)) s.open_file().to_follow.fetch_sub(1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   unsay(s);
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
   s.pipe.keep_wanted(false);
-  hooks.migrated(s);  // always: a thread that just puts it into a set holds the lock which this takes
+  // always: a thread that just puts it into a set holds the lock which this takes
+  hooks.migrated(s);
 }
 
 std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves->load() : 0; }
@@ -87,7 +90,8 @@ std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves-
 void forbid_moves() {
   fork_under_way.store(true);
   if (shared_moves != nullptr) return;
-  void* memory = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
 }
 
@@ -99,8 +103,8 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   Slot& slot = s.open_file();
   const std::int32_t me = thread_id();
   if (!Slot::try_close(slot.receives, me)) return false;
-  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can ring
-  // meanwhile.
+  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can
+  // ring meanwhile.
   if (!Slot::try_close(slot.sends, me)) {
     Slot::open(slot.receives, me);
     return false;
@@ -112,14 +116,17 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   }
   introduce(fd, s, route);
   s.offered_ns = monotonic_ns();
-  // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must ring.
+  // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must
+  // ring.
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
   slot.pipe_pid.store(::getpid());
   slot.pipe_end.store(s.pipe.end());
-  slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);  // PAIR preload.moved: publishes which pipe it is
+  // PAIR preload.moved: publishes which pipe it is
+  slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);
   if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
-  if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed)) shared_moves->fetch_add(1);
+  if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed))
+    shared_moves->fetch_add(1);
   begin_sharing(fd, s, counted, !counted);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
@@ -145,10 +152,11 @@ void catch_up(int fd, Socket& s) {
     pipe = open_pipe_of(other, end, cookie);
   }
   if (!pipe) {
-    log_line(LogLevel::kError,
-             "a connection was moved to shared memory by process %d, which shared it with this one, and "
-             "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
-             slot.pipe_pid.load(), pipe.error().what);
+    log_line(
+        LogLevel::kError,
+        "a connection was moved to shared memory by process %d, which shared it with this one, and "
+        "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
+        slot.pipe_pid.load(), pipe.error().what);
     s.state.store(Socket::State::kKernel);
     s.inherited.store(false);  // there is nobody to follow any more
     return reset_connection(fd);

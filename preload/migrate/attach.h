@@ -1,4 +1,5 @@
-// How an end enters a pipe: its own, or one that another process which shares the socket has moved it to.
+// How an end enters a pipe: its own, or one that another process which shares the socket has moved
+// it to.
 #pragma once
 
 #include <cstdint>
@@ -30,19 +31,21 @@ inline Held hold_current(int fd) {
 /// As catch_up() does it: the calling process finds the connection moved. Under Socket::moving.
 void begin_sharing(int fd, Socket& s, bool counted, bool moves);
 
-/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False: it has
-/// moved already, and has still to be taken back if it must not stay there.
+/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False:
+/// it has moved already, and has still to be taken back if it must not stay there.
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why);
 
-/// Counts the sockets that this process, or one it shares them with over fork, has moved after the fork.
+/// Counts the sockets that this process, or one it shares them with over fork, has moved after the
+/// fork.
 std::uint32_t moves_of_shared();
 
-/// Sockets are being counted for a child: none moves meanwhile. Before the first, memory for moves_of_shared().
+/// Sockets are being counted for a child: none moves meanwhile. Before the first, memory for
+/// moves_of_shared().
 void forbid_moves();
 void allow_moves();
 
-/// Of a socket in whose pipe the other end has not come yet: it will not any more, and without a pipe calls cost
-/// less. Counts the call.
+/// Of a socket in whose pipe the other end has not come yet: it will not any more, and without a
+/// pipe calls cost less. Counts the call.
 bool has_waited_for_peer(Socket& s);
 
 /// One thread at a time decides where a socket goes, and others do not wait.

@@ -12,10 +12,12 @@
 #include "clan/pipe.h"
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
+#include "clan/wait_budget.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"
 #include "migrate/demote_for_peer.h"
+#include "migrate/last_wait.h"
 #include "migrate/resend.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
@@ -29,7 +31,6 @@
 #include "state/socket.h"
 #include "state/withdraw.h"
 #include "stream/doorbell.h"
-#include "stream/gate_wait.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -42,9 +43,10 @@ using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
 
-// Until both directions are clean for somebody who knows TCP alone.
+// Until both directions are clean for a program that knows TCP alone.
 void wait_until_clean(int fd, Socket& s) {
-  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  LastWait wait(fd, s);
+  const std::uint64_t reads_until = monotonic_ns() + WaitBudget::kMostInCallsNs;
   const int taken = static_cast<int>(sys::call(SYS_memfd_create, kTakenName, MFD_CLOEXEC));
   const TakenHead head = head_of(s);
   sys::call(SYS_write, taken, &head, sizeof head);
@@ -52,22 +54,24 @@ void wait_until_clean(int fd, Socket& s) {
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   // PAIR face.given: taken back
   s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);
-  auto take_rest = [&] {
+  auto take_rest = [&](bool gone) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
-    if (resends && s.has_drained() && swallow_doorbells(fd, s)) return true;
-    if (!take_unread(fd, s, taken, end)) return false;
-    if (!std::exchange(tried, true) && do_their_part(fd, s, taken, end)) return true;
+    if (resends && s.has_drained() && swallow_doorbells(fd, s)) return gone;
+    if (!take_unread(fd, s, taken, reads_until)) return false;
+    if (gone && !std::exchange(tried, true) && do_their_part(fd, s, taken, wait)) return true;
     give_back(s, taken);
     return false;
   };
-  while (!came_back(fd, s)) {
+  for (;;) {
+    const bool gone = go_now(fd, s);
+    if (gone && came_back(fd, s)) break;
     if ((state_of(s.theirs()) & kSending) == 0) {
       // It has not switched, and will not any more.
       set_gone(s.theirs());
       give_back(s, taken);
-      if (came_back(fd, s)) break;
-    } else if (take_rest()) {
+      if (gone && came_back(fd, s)) break;
+    } else if (take_rest(gone)) {
       break;
     }
     if (closed(fd)) {
@@ -76,24 +80,29 @@ void wait_until_clean(int fd, Socket& s) {
       }
       break;
     }
-    if (monotonic_ns() > end) {
-      log_line(
-          LogLevel::kError,
-          "fd %d: the program at the other end does not answer; its connection cannot go back to TCP and is "
-          "reset (set CLAN_EXCEPT for this port)",
-          fd);
-      reset_connection(fd);
-      break;
-    }
-    nap();
+    // It says that it leaves, and not what it has read; or it goes on sending by TCP what is no
+    // doorbell.
+    const bool silent =
+        (state_of(s.theirs()) & kLeaving) != 0 &&
+        s.theirs().words[kGivenBack].load(std::memory_order_relaxed) == 0;  // relaxed: a glance
+    if (wait.nap((!gone && silent) || (!s.has_drained() && monotonic_ns() > reads_until))) continue;
+    log_line(LogLevel::kError,
+             "fd %d: the other end, or a process that shares this one, keeps its connection from "
+             "going back to TCP; it "
+             "is reset (set CLAN_EXCEPT for this port)",
+             fd);
+    reset_connection(fd);
+    break;
   }
+  set_gone(s.mine());
   if (taken >= 0) sys::close(taken);
   read_kernel(fd, s);
 }
 
 // Under s.moving. False: nobody has come into the pipe; who comes now sees that we have gone.
 bool say_leaving(int fd, Socket& s, bool reads_on) {
-  // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP would not.
+  // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP
+  // would not.
   if (reads_on) (void)s.pipe.want_data();
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
@@ -103,21 +112,25 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
     settle(s);
     return false;
   }
-  // The doorbell that wakes the other end has to be told from the application's bytes.
-  for (Patience patience(fd, s); !switch_sending(fd, s);) {
-    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 || !patience.wait()) break;
+  // The doorbell that wakes the other end has to be told from the application's bytes. Without a
+  // switch there is none, and the other end notices at its next look.
+  for (CallWait wait(s.pipe.call_waits()); !switch_sending(fd, s); nap()) {
+    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 ||
+        !wait.goes_on(monotonic_ns()))
+      break;
   }
-  if (reads_on) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
-  if ((state_of(s.mine()) & kGone) == 0) go(fd, s);
+  // PAIR face.given
+  if (reads_on) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);
+  if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.held_up(s);
   return true;
 }
 
-// No process moves the socket any more. One that was just doing it has closed its counters: either it has
-// seen that, or we see here that it has moved it.
+// No process moves the socket any more. One that was just doing it has closed its counters: either
+// it has seen that, or we see here that it has moved it.
 void pin(int fd, Socket& s) {
   Slot& slot = s.open_file();
   slot.pinned.store(1);
-  if (!s.inherited.load(std::memory_order_relaxed)) return;
+  if (!s.inherited.load(std::memory_order_relaxed) || s.shared()) return;
   constexpr std::uint64_t kMoveNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kMoveNs;
   auto being_moved = [&] {
@@ -144,7 +157,8 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
   for (UntilTaken patience; to_others && resends(fd, s); nap()) {
     if (!patience.over()) continue;
     log_line(LogLevel::kError,
-             "fd %d: its peer has not read for ten seconds what is to be sent before it can go back to TCP; "
+             "fd %d: its peer has not read for ten seconds what is to be sent before it can go "
+             "back to TCP; "
              "the connection is reset (set CLAN_EXCEPT for this port)",
              fd);
     reset_connection(fd);
@@ -157,8 +171,7 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
 
 bool leave_alone(int fd, Socket& s) {
   const Undisturbed undisturbed;
-  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 ||
-      !s.moving.try_lock()) {
+  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 || !s.moving.try_lock()) {
     return false;
   }
   KeepErrno keep;
@@ -172,7 +185,8 @@ bool leave_alone(int fd, Socket& s) {
 }
 
 void give_up_on_peer(int fd, Socket& s) {
-  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s)) (void)leave_alone(fd, s);
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
+    (void)leave_alone(fd, s);
 }
 
 void leave_pipe(int fd, bool to_others, reasons::Why why) {

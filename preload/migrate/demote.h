@@ -4,22 +4,23 @@
 //   leaver L                                         other end Y
 //   says kLeaving
 //   puts its last record into the pipe, rings, kGone
-//                                                    notices kLeaving at its next look at the socket
-//                                                    last record, kGone
+//                                                    notices kLeaving at its next look at the
+//                                                    socket last record, kGone
 //   reads the pipe to its end, then Y's doorbells
 //
-// Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads the pipe
-// any more: Y rings once more too, and sends by TCP what is left there.
+// Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads
+// the pipe any more: Y rings once more too, and sends by TCP what is left there.
 //
-// Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then does Y's
-// part itself, by a descriptor of Y's socket (pidfd_getfd). Where the kernel does not allow that, L waits.
-// Bytes that Y sent by TCP before its switch and that nobody has read lie in front of the doorbells: L takes
-// them out, and they are sent first.
+// Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then
+// does Y's part itself, by a descriptor of Y's socket (pidfd_getfd). Where the kernel does not
+// allow that, L waits. Bytes that Y sent by TCP before its switch and that nobody has read lie in
+// front of the doorbells: L takes them out, and they are sent first.
 //
-// The other end may be in another pid namespace, where process and thread ids mean other processes than here.
-// Whatever is found by such a number is then known by something that is the same everywhere, inode or
-// contents, before it is used; what is not found stays untouched. L does Y's part only if Y's threads have
-// the ids that our /proc shows, as they are what the locks of the pipe are about. Otherwise it waits for Y.
+// The other end may be in another pid namespace, where process and thread ids mean other processes
+// than here. Whatever is found by such a number is then known by something that is the same
+// everywhere, inode or contents, before it is used; what is not found stays untouched. L does Y's
+// part only if Y's threads have the ids that our /proc shows, as they are what the locks of the
+// pipe are about. Otherwise it waits for Y.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once
@@ -29,32 +30,35 @@
 
 namespace clan::preload {
 
-/// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is going to
-/// use the descriptor, so it is clean when this returns, or reset when that cannot be had. Otherwise what is
-/// sent from now on goes by TCP, and what is received does when the other end has noticed.
+/// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is
+/// going to use the descriptor, so it is clean when this returns, or reset when that cannot be had.
+/// Otherwise what is sent from now on goes by TCP, and what is received does when the other end has
+/// noticed.
 void leave_pipe(int fd, bool to_others, reasons::Why why);
 
-/// Goes back to TCP if the other end has never come into the pipe. False: it has, or somebody is at it.
+/// Goes back to TCP if the other end has never come into the pipe. False: it has, or somebody is at
+/// it.
 bool leave_alone(int fd, Socket& s);
 
-/// The other end took our pipe, or was about to, and has not come into it since. It will not any more after
-/// so many calls of ours that moved bytes; without a pipe they cost less.
+/// The other end took our pipe, or was about to, and has not come into it since. It will not any
+/// more after so many calls of ours that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s);
 
 /// That, and leave_pipe(fd, true) if it has moved.
 void never_move(int fd, Socket& s, reasons::Why why);
 
-/// All connections of this process go back to TCP, and those there are stay there. Comes back when none is in
-/// a pipe any more.
+/// All connections of this process go back to TCP, and those there are stay there. Comes back when
+/// none is in a pipe any more.
 void leave_all_pipes(reasons::Why why);
 
-/// This process is about to lose the socket, which others have too. If its pipe is known to nobody else yet,
-/// the connection stays on TCP: they could not find it.
+/// This process is about to lose the socket, which others have too. If its pipe is known to nobody
+/// else yet, the connection stays on TCP: they could not find it.
 void leave_to_others(int fd, Socket& s);
 
-/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other end is to
-/// know before the kernel tells it of a reset; and, when the kernel has done it, what is left for us. From
-/// then on the socket is TCP's in this process. Others that share it keep the pipe.
+/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other
+/// end is to know before the kernel tells it of a reset; and, when the kernel has done it, what is
+/// left for us. From then on the socket is TCP's in this process. Others that share it keep the
+/// pipe.
 void before_disconnect(Socket& s);
 
 void disconnected(int fd, Socket& s);

@@ -1,6 +1,7 @@
 #include "migrate/demote_end.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include <cerrno>
@@ -42,7 +43,8 @@ bool closed(int fd) {
 bool count_doorbells(int fd, PipePage::Face& face) {
   if (!silence(face)) return false;
   std::uint64_t sent = 0;
-  if ((state_of(face) & (kSending | kGone)) != kSending || closed(fd) || !sent_by_tcp(fd, &sent)) return true;
+  if ((state_of(face) & (kSending | kGone)) != kSending || closed(fd) || !sent_by_tcp(fd, &sent))
+    return true;
   sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
   if (sent < face.words[kDoorbells].load()) face.words[kDoorbells].store(sent);
   return true;
@@ -52,16 +54,20 @@ void set_gone(PipePage::Face& face) {
   add_state(face, kGone);  // PAIR face.state: publishes that number
 }
 
-void say_goodbye(int fd, Socket& s, bool rings) {
+// EPIPE: half-closed before, and that record is the last.
+Pipe::Done put_last_record(Socket& s) {
+  return (state_of(s.mine()) & socket_face::kEnding) != 0 ? s.pipe.end_sending() : s.pipe.leave();
+}
+
+void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
   auto& face = s.mine();
-  // EPIPE: half-closed before, and that record is the last.
-  if (!s.pipe.leave().must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
+  if (!last.must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
   if (!count_doorbells(fd, face)) {
-    log_line(
-        LogLevel::kError,
-        "fd %d: a thread that was stopped while it used this connection keeps it from going back to TCP; "
-        "the connection is reset",
-        fd);
+    log_line(LogLevel::kError,
+             "fd %d: a thread that was stopped while it used this connection keeps it from going "
+             "back to TCP; "
+             "the connection is reset",
+             fd);
     s.kernel_error.store(true);
     set_gone(face);
     return reset_connection(fd);
@@ -80,13 +86,20 @@ void say_goodbye(int fd, Socket& s, bool rings) {
   set_gone(face);
 }
 
+void end_by_tcp(int fd, Socket& s) {
+  sys::call(SYS_shutdown, fd, SHUT_WR);
+  // order: a bit by itself, in a word whose others publish
+  s.mine().words[kState].fetch_and(~std::uint64_t{socket_face::kEnding}, std::memory_order_acq_rel);
+}
+
 void settle(Socket& s) {
   if (!s.back_in.load() || (state_of(s.mine()) & kGone) == 0 || s.resending.load()) return;
   Slot& slot = s.open_file();
   slot.pinned.store(1);
   slot.pipe_fd.store(-1);
   // order: before the look whether a set holds it; see control_add()
-  s.state.store(Socket::State::kKernel, std::memory_order_seq_cst);  // see control_add() in epoll.cc
+  // see control_add() in epoll.cc
+  s.state.store(Socket::State::kKernel, std::memory_order_seq_cst);
 }
 
 void read_kernel(int fd, Socket& s) {

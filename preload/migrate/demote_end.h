@@ -8,7 +8,7 @@
 
 namespace clan::preload {
 
-constexpr std::uint64_t kPatienceNs = 10'000'000'000u;          ///< with the other end's program
+constexpr std::uint64_t kForOtherEndNs = 10'000'000'000u;       ///< until its program makes a call
 constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;  ///< of kGivenBack
 
 void nap();
@@ -16,20 +16,28 @@ void nap();
 /// By the other end, or reset.
 bool closed(int fd);
 
-/// Nobody of the end may ring any more, and as many doorbells as its word says have been sent: one that was
-/// killed on its way was counted, and is not to be taken for a byte of the application's. `fd`: the end's.
+/// Nobody of the end may ring any more, and as many doorbells as its word says have been sent: one
+/// that was killed on its way was counted, and is not to be taken for a byte of the application's.
+/// `fd`: the end's. False: as of silence().
 bool count_doorbells(int fd, PipePage::Face& face);
 
 /// This end sends by TCP from now on; the number of its doorbells stays.
 void set_gone(PipePage::Face& face);
 
-/// Our last record, behind all bytes, and the doorbell that tells of it. `rings` false: only if somebody else
-/// may owe one for bytes before that record; what we send by TCP tells of the record soon enough. A doorbell
-/// that its receiver has not read when it is killed makes the kernel reset the connection, and drop what it
-/// had sent by TCP.
-void say_goodbye(int fd, Socket& s, bool rings = true);
+/// Our last record, behind all bytes. EBUSY: not for now.
+Pipe::Done put_last_record(Socket& s);
 
-/// Both directions are TCP's again: nothing is left to be done here, nor by whoever shares the open file.
+/// The doorbell that tells of it, `last`. `rings` false: only if somebody else
+/// may owe one for bytes before that record; what we send by TCP tells of the record soon enough. A
+/// doorbell that its receiver has not read when it is killed makes the kernel reset the connection,
+/// and drop what it had sent by TCP.
+void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
+
+/// The end that shutdown() still owes (socket_face::kEnding), of an end that sends by TCP.
+void end_by_tcp(int fd, Socket& s);
+
+/// Both directions are TCP's again: nothing is left to be done here, nor by whoever shares the open
+/// file.
 void settle(Socket& s);
 
 /// What is read next is the kernel's.

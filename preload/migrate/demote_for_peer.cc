@@ -16,6 +16,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/socket_face.h"
+#include "clan/wait_budget.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "migrate/trust.h"
@@ -32,8 +33,8 @@ namespace {
 using socket_face::kGivenBack;
 using socket_face::kGone;
 
-// A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may not be
-// asked.
+// A descriptor of the socket that `link` names, from a process that has it. -1: it has not, or may
+// not be asked.
 int socket_of(const char* pid, const char* link) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
@@ -68,10 +69,9 @@ int socket_of(const char* pid, const char* link) {
 // The other end's. -1: not to be had.
 int their_socket(int fd) {
   const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
-  const int proc =
-      inode == 0
-          ? -1
-          : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int proc = inode == 0 ? -1
+                              : static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc",
+                                                           O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (proc < 0) return -1;
   char link[32];
   std::snprintf(link, sizeof link, "socket:[%u]", inode);
@@ -84,11 +84,14 @@ int their_socket(int fd) {
   return found;
 }
 
-bool send_all(int to, const char* bytes, std::size_t count, std::uint64_t deadline_ns) {
+// Whoever could read it waits for us: what TCP does not hold it does not take.
+bool send_all(int to, const char* bytes, std::size_t count) {
+  std::uint64_t deadline_ns = monotonic_ns() + WaitBudget::kMostInCallsNs;
   for (std::size_t at = 0; at < count;) {
     const ssize_t n = sys::send(to, bytes + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n > 0) {
       at += static_cast<std::size_t>(n);
+      deadline_ns = monotonic_ns() + WaitBudget::kMostInCallsNs;
     } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
       pollfd p{to, POLLOUT, 0};
       sys::poll(&p, 1, 10);
@@ -106,33 +109,39 @@ void take_later(int fd, int to, const Scratch& memory) {
 }
 
 // From `at` on.
-bool send_file(int to, int from, long at, const Scratch& memory, std::uint64_t deadline_ns) {
-  for (long n; (n = sys::call(SYS_pread64, from, memory.as<void>(), Scratch::kUsual, at)) > 0; at += n) {
-    if (!send_all(to, memory.as<char>(), static_cast<std::size_t>(n), deadline_ns)) return false;
+bool send_file(int to, int from, long at, const Scratch& memory) {
+  for (long n; (n = sys::call(SYS_pread64, from, memory.as<void>(), Scratch::kUsual, at)) > 0;
+       at += n) {
+    if (!send_all(to, memory.as<char>(), static_cast<std::size_t>(n))) return false;
   }
   return true;
 }
 
 }  // namespace
 
-bool do_their_part(int fd, Socket& s, int taken, std::uint64_t deadline_ns) {
+bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
   const int socket = their_socket(fd);
   if (socket < 0) return false;
   auto other = s.pipe.at_other_end();
   const Scratch memory(Scratch::kUsual);
   bool well = other && memory;
+  // EPIPE: it has gone, or half-closed. A thread of it may have been stopped in the middle of a
+  // copy.
+  while (well && other->leave().err == EBUSY) well = wait.nap(true);
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
-    const bool silent = count_doorbells(socket, s.theirs());
-    (void)other->leave();  // EPIPE: it has gone, or half-closed
-    well = silent && swallow_doorbells(fd, s);
+    well = count_doorbells(socket, s.theirs()) && swallow_doorbells(fd, s);
     if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later, memory);
-    well = well && send_file(socket, taken, sizeof(TakenHead), memory, deadline_ns);
+    well = well && send_file(socket, taken, sizeof(TakenHead), memory);
     const iovec io{memory.as<void>(), Scratch::kUsual};
-    for (std::size_t n; well && (n = s.pipe.receive(&io, 1, false).bytes) > 0;) {
-      well = send_all(socket, memory.as<char>(), n, deadline_ns);
+    while (well) {
+      const Pipe::Done done = s.pipe.receive(&io, 1, false);
+      if (done.err != EBUSY && done.bytes == 0) break;
+      // a process that shares this end was stopped while it read
+      if (done.err == EBUSY) well = wait.nap(false);
+      well = well && send_all(socket, memory.as<char>(), done.bytes);
     }
-    well = well && send_file(socket, later, 0, memory, deadline_ns);
+    well = well && send_file(socket, later, 0, memory);
     if (later >= 0) sys::close(later);
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);

@@ -102,7 +102,8 @@ Verdict look_through_window(int fd, Socket& s, const Route& route) {
   SockDiag window(window_fd);
   uid_t peer = 0;
   const bool may_talk = allowed_peer(s.offer_fd.load(), &peer);
-  Verdict verdict = may_talk ? compare(fd, route, window, s.window_interface, peer) : Verdict::kOther;
+  Verdict verdict =
+      may_talk ? compare(fd, route, window, s.window_interface, peer) : Verdict::kOther;
   if (verdict == Verdict::kUnderWay && ++s.window_looks > kMostChecks) {
     CLAN_INFO("fd %d: the bytes of both ends never were seen to agree", fd);
     verdict = Verdict::kOther;
@@ -176,7 +177,8 @@ void go_on_as_server(int fd, Socket& s) {
   }
   Route route;
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
-  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route)) withdraw_offer(s);
+  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route))
+    withdraw_offer(s);
 }
 
 }  // namespace
@@ -197,8 +199,8 @@ void offer_in_directory(int fd, Socket& s, const Route& route) {
   }
   // Who may connect is judged by his credentials, not by our umask.
   const int mode = config().uid_count > 0 ? 0666 : 0600;
-  if (rc == 0 &&
-      (::chmod(path.sun_path, static_cast<mode_t>(mode)) != 0 || sys::call(SYS_listen, listener, 1) != 0)) {
+  if (rc == 0 && (::chmod(path.sun_path, static_cast<mode_t>(mode)) != 0 ||
+                  sys::call(SYS_listen, listener, 1) != 0)) {
     unlink_offer(name);
     rc = -1;
   }

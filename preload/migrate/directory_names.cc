@@ -72,11 +72,14 @@ void sweep() {
   DirectoryReader names(directory);
   int seen = 0, probes = 0;
   while (const char* name = seen < kMostNames && probes < kMostProbes ? names.next() : nullptr) {
-    if (std::strncmp(name, kOfferPrefix, kOfferPrefixSize) != 0 || std::strlen(name) != kOfferName) continue;
+    if (std::strncmp(name, kOfferPrefix, kOfferPrefixSize) != 0 || std::strlen(name) != kOfferName)
+      continue;
     ++seen;
-    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part) continue;
+    if (seen > kMostProbes && static_cast<unsigned char>(name[kOfferName - 1]) % 4 != part)
+      continue;
     struct stat st {};
-    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode)) continue;
+    if (::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(st.st_mode))
+      continue;
     if (clock.tv_sec - st.st_mtim.tv_sec < kFreshSeconds) continue;
     ++probes;
     sockaddr_un path{};

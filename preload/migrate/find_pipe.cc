@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -19,13 +20,17 @@ namespace clan::preload {
 
 namespace {
 
-// A pipe of somebody who may give us one, and one end of it is the socket's.
+// By a glance: of a user that may give us a pipe, and one end of it is the socket's. Whether it is
+// a pipe at all is seen when it is opened, by open_pipe_of().
 bool is_of(int memfd, std::uint64_t cookie, int* end) {
   struct stat about {};
-  if (sys::fstat(memfd, &about) != 0 || (about.st_uid != 0 && !config().allows_uid(about.st_uid))) return false;
+  if (sys::fstat(memfd, &about) != 0) return false;
+  if (about.st_uid != 0 && !config().allows_uid(about.st_uid)) return false;
   for (int e = 0; e < 2; ++e) {
-    auto pipe = Pipe::open(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), e);
-    if (!pipe || pipe->my_face().words[socket_face::kCookie].load() != cookie) continue;
+    std::uint64_t found = 0;
+    const std::size_t place = PipePage::place_of_word(e, socket_face::kCookie);
+    const long n = sys::call(SYS_pread64, memfd, &found, sizeof found, place);
+    if (n != sizeof found || found != cookie) continue;
     *end = e;
     return true;
   }
@@ -42,8 +47,8 @@ int find_among(std::span<const int> memfds, std::uint64_t cookie, int* end) {
 }
 
 int find_pipe(std::uint64_t cookie, int* end) {
-  const int proc =
-      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int proc = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (proc < 0) return -1;
   int found = -1;
   DirectoryReader processes(proc);

@@ -11,14 +11,15 @@ namespace clan::preload {
 /// The memfd of a pipe, as /proc shows it.
 constexpr char kPipeLink[] = "/memfd:clan-pipe (deleted)";
 
-/// The pipe of a connection, by the cookie of our end of it: from whoever has it, which is the peer at least. -1:
-/// nobody has it who may be asked.
+/// The pipe of a connection, by the cookie of our end of it: from whoever has it, which is the peer
+/// at least. -1: nobody has it who may be asked.
 int find_pipe(std::uint64_t cookie, int* end);
 
 /// Likewise of memfds that somebody has passed to us, as a descriptor of its own.
 int find_among(std::span<const int> memfds, std::uint64_t cookie, int* end);
 
-/// `end` of the pipe behind a memfd, if that is the one of the socket with this cookie. Takes the memfd.
+/// `end` of the pipe behind a memfd, if that is the one of the socket with this cookie. Takes the
+/// memfd.
 Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie);
 
 }  // namespace clan::preload

@@ -43,8 +43,8 @@ socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* n
   ::inet_ntop(AF_INET6, &server.address, to, sizeof to);
   name->sun_family = AF_UNIX;
   name->sun_path[0] = 0;
-  const int n = std::snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "clan1/%s/%u/%s/%u", from,
-                              client.port, to, server.port);
+  const int n = std::snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "clan1/%s/%u/%s/%u",
+                              from, client.port, to, server.port);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
 }
 
@@ -108,11 +108,12 @@ void offer(int fd, Socket& s) {
   if (is_kept(fd, s, route)) return;
   if (!same_host(s, route))
     return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
-  if (!SockDiag::can_tell()) {  // an offer that could not be accepted would cost the other end a pipe
+  // an offer that could not be accepted would cost the other end a pipe
+  if (!SockDiag::can_tell()) {
     return stay(fd, s, Why::kNoNetlink);
   }
-  int listener =
-      static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int listener = static_cast<int>(
+      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
   if (listener < 0) return stay(fd, s, Why::kNoDescriptors);
@@ -128,10 +129,11 @@ void offer(int fd, Socket& s) {
 }
 
 void look_for_taker(int fd, Socket& s) {
-  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and then for
-  // long.
+  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and
+  // then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
-  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s))) return stay(fd, s, Why::kNoPeer);
+  if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s)))
+    return stay(fd, s, Why::kNoPeer);
   if (!looks_at(call)) return;
   if (moves_at_once() && call == 0 && !s.pipe) wait_for_taker(s);
   if (s.pipe) {  // somebody has, but a call was under way
@@ -171,8 +173,8 @@ void look_for_offer(int fd, Socket& s) {
   if (is_kept(fd, s, route)) return;
   if (!same_host(s, route))
     return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
-  const int rendezvous =
-      static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int rendezvous = static_cast<int>(
+      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;
   sockaddr_un name{};
   const socklen_t size = name_of(route.remote, route.local, &name);

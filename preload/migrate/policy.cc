@@ -25,7 +25,8 @@ namespace {
 
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
-constexpr std::uint32_t kFirstLook = reasons::kFirstCalls;  ///< a request and its answer are over by then
+/// a request and its answer are over by then
+constexpr std::uint32_t kFirstLook = reasons::kFirstCalls;
 
 std::uint32_t calls(const Socket& s) {
   return s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
@@ -42,12 +43,14 @@ void consider(int fd, Socket& s) {
   if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) {
     return stay(fd, s, reasons::Why::kPinned);
   }
-  if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;  // not yet
+  // not yet
+  if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;
   if (state == Socket::State::kOffered) {
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
   }
   if (s.client) {
-    const bool used = s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives;
+    const bool used =
+        s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives;
     if (used || moves_at_once()) offer(fd, s);
     return;
   }
@@ -75,7 +78,8 @@ void was_connected(int fd, Socket& s) {
 }
 
 void was_accepted(int fd) {
-  constexpr int kTurns = 20;  // of a tenth of a millisecond: the other end is about to return from connect()
+  // of a tenth of a millisecond: the other end is about to return from connect()
+  constexpr int kTurns = 20;
   const timespec nap{0, 100'000};
   if (!moves_at_once()) return;
   KeepErrno keep;

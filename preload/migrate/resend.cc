@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -18,6 +18,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
+#include "clan/socket_face.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
@@ -25,6 +26,7 @@
 #include "os/spin_lock.h"
 #include "os/sys.h"
 #include "os/tcp.h"
+#include "state/face.h"
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
@@ -56,8 +58,11 @@ class Resend {
       : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
-    if (fd_ >= 0) sys::close(fd_);
     resent(*s_, closer_);
+    // Behind all that, and behind the word that it is over: shutdown() says kEnding, and then looks
+    // for that word.
+    if ((state_of(s_->mine()) & socket_face::kEnding) != 0) sys::call(SYS_shutdown, fd_, SHUT_WR);
+    if (fd_ >= 0) sys::close(fd_);
     if (!listed_) return;
     const ResendsGuard guard;
     for (Resend** p = &behind; *p != nullptr; p = &(*p)->next_) {
@@ -93,10 +98,14 @@ class Resend {
   }
   // The other end is to see that something is missing.
   void give_up() const { reset_connection(fd_); }
-  // False: TCP takes no more for now.
+  // False: TCP takes no more for now, or there is no more to be had.
   bool run(bool may_wait) {
     for (;;) {
-      if (from_ == to_) fill();
+      if (from_ == to_ && !fill()) {
+        if (!may_wait) return false;
+        nap();
+        continue;
+      }
       if (from_ == to_) break;
       const ssize_t n =
           sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
@@ -111,25 +120,29 @@ class Resend {
         return true;  // nobody is there to read it
       }
     }
-    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load() == 1) sys::call(SYS_shutdown, fd_, SHUT_WR);
+    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load() == 1)
+      sys::call(SYS_shutdown, fd_, SHUT_WR);
     return true;
   }
 
  private:
-  void fill() {
+  // False: not for now, as somebody at the other end has been stopped while it read.
+  bool fill() {
     from_ = to_ = 0;
     if (given_ >= 0) {
       const long n = sys::call(SYS_pread64, given_, bytes_, sizeof bytes_, given_at_);
       if (n > 0) {
         given_at_ += n;
         to_ = static_cast<std::size_t>(n);
-        return;
+        return true;
       }
       sys::close(given_);
       given_ = -1;
     }
     const iovec io{bytes_, sizeof bytes_};
-    to_ = theirs_.receive(&io, 1, false).bytes;
+    const Pipe::Done done = theirs_.receive(&io, 1, false);
+    to_ = done.bytes;
+    return done.err != EBUSY;
   }
 
   Held s_;
@@ -185,7 +198,8 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
   auto* resend = new (std::nothrow)
       Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given, closer);
   if (resend == nullptr || !resend->open()) {
-    log_line(LogLevel::kError, "out of memory or descriptors: a connection could not be taken back to TCP");
+    log_line(LogLevel::kError,
+             "out of memory or descriptors: a connection could not be taken back to TCP");
     const linger at_once{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     sys::call(SYS_shutdown, fd, SHUT_RDWR);
@@ -218,18 +232,21 @@ bool resends(int fd, Socket& s) {
   }
   if (sys::exists(who)) return true;
   if (!slot.resender.compare_exchange_strong(who, 0)) return true;
-  log_line(
-      LogLevel::kError,
-      "fd %d: the process that sent again what its peer had not read was killed; the connection is reset",
-      fd);
+  log_line(LogLevel::kError,
+           "fd %d: the process that sent again what its peer had not read was killed; the "
+           "connection is reset",
+           fd);
   reset_connection(fd);
   resent(s, who);
   return false;
 }
 
-void lock_resends() {
-  resends_lock.lock();
+void nap_while_resending() {
+  const Disturbed here;
+  sys::poll(nullptr, 0, 1);
 }
+
+void lock_resends() { resends_lock.lock(); }
 
 void unlock_resends() { resends_lock.unlock(); }
 
@@ -247,9 +264,11 @@ void finish_resends() {
   KeepErrno keep;
   for (UntilTaken patience; behind_count.load() > 0 && !patience.over();) nap();
   if (behind_count.load() == 0) return;
-  log_line(LogLevel::kError,
-           "this process ends, and a program that a connection was handed to has not read for ten seconds "
-           "what is still to be sent there; the connection is reset (set CLAN_EXCEPT for this port)");
+  log_line(
+      LogLevel::kError,
+      "this process ends, and a program that a connection was handed to has not read for ten "
+      "seconds "
+      "what is still to be sent there; the connection is reset (set CLAN_EXCEPT for this port)");
   const ResendsGuard guard;
   for (const Resend* one = behind; one != nullptr; one = one->next()) one->give_up();
 }

@@ -14,8 +14,8 @@ namespace clan::preload {
 /// Bytes that have been sent again, in this process.
 extern constinit std::atomic<std::uint64_t> bytes_resent;
 
-/// Ten seconds, from the last time that some of it was taken, and thirty in all: who reads a byte now and then does
-/// not keep us.
+/// Ten seconds, from the last time that some of it was taken, and thirty in all: who reads a byte
+/// now and then does not keep us.
 class UntilTaken {
  public:
   static constexpr std::uint64_t kMostNs = 30'000'000'000u;
@@ -23,7 +23,7 @@ class UntilTaken {
   /// At that time, when so many have been taken.
   bool over(std::uint64_t now_ns, std::uint64_t bytes) {
     if (most_ns_ == 0) most_ns_ = now_ns + kMostNs;
-    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now_ns + kPatienceNs;
+    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now_ns + kForOtherEndNs;
     bytes_ = bytes;
     return now_ns >= end_ns_ || now_ns >= most_ns_;
   }
@@ -35,15 +35,19 @@ class UntilTaken {
 /// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
 void resent(Socket& s, std::int32_t closer);
 
-/// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the other end had taken
-/// from TCP, or -1. The sends of the socket are closed by `closer`.
+/// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
+/// other end had taken from TCP, or -1. The sends of the socket are closed by `closer`.
 void resend(int fd, Socket& s, int given, std::int32_t closer);
 
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.
 bool resends(int fd, Socket& s);
 
-/// Before this process loses its threads, by exit or exec: all that has been given back is on its way when
-/// this returns. Who does not read for ten seconds, or not all within thirty, sees a reset.
+/// A moment of a call that waits until that is over. Signal handlers may run.
+void nap_while_resending();
+
+/// Before this process loses its threads, by exit or exec: all that has been given back is on its
+/// way when this returns. Who does not read for ten seconds, or not all within thirty, sees a
+/// reset.
 void finish_resends();
 
 /// For fork, and after it in the child: the parent goes on.

@@ -33,18 +33,13 @@ TakenHead head_of(const Socket& s) {
   return head;
 }
 
-Given given_back(int fd, Socket& s) {
-  const std::uint64_t end = monotonic_ns() + kPatienceNs;
-  auto& word = s.theirs().words[kGivenBack];
+Given given_back(const Socket& s) {
   Given given;
-  // PAIR face.given
-  while ((given.word = word.load(std::memory_order_acquire)) == 0 && monotonic_ns() < end) {
-    if (closed(fd)) return given;
-    nap();
-  }
+  given.word = s.theirs().words[kGivenBack].load(std::memory_order_acquire);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
   const auto process = static_cast<unsigned>(given.word >> 32);
-  given.memfd = open_memfd_of(process, static_cast<int>(given.word & 0x7fff'ffffu), kTakenLink, O_RDONLY);
+  given.memfd =
+      open_memfd_of(process, static_cast<int>(given.word & 0x7fff'ffffu), kTakenLink, O_RDONLY);
   TakenHead found;
   if (sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
       !(found == head_of(s))) {
@@ -71,7 +66,8 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
   if (bytes == nullptr) return false;
   while (!s.has_drained()) {
     if (monotonic_ns() > deadline_ns) return false;
-    Draining draining(fd, s);
+    const Draining draining(fd, s);
+    if (!draining) return false;
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0) return false;

@@ -15,8 +15,8 @@
 namespace clan::preload {
 namespace {
 
-constexpr int kEstablished = 1;             // TCP_ESTABLISHED
-constexpr int kLooks = 3;                   ///< at the counters, in one call
+constexpr int kEstablished = 1;  // TCP_ESTABLISHED
+constexpr int kLooks = 3;        ///< at the counters, in one call
 
 /// What may be under way from the other end beyond what it has been told of, while bytes come in.
 constexpr std::uint64_t kMostUnderWay = 1u << 20;
@@ -48,7 +48,8 @@ bool agree(const Counters& before, const SockDiag::Found& theirs, const Counters
   if (theirs.received < acked || theirs.received > after.sent) return false;
   const std::uint64_t slack = after.received != before.received ? kMostUnderWay : 0;
   const std::uint64_t told = theirs.acked - (theirs.acked > 0 ? 1 : 0);
-  return theirs.sent >= before.received && theirs.sent <= after.received + slack && told <= after.received;
+  return theirs.sent >= before.received && theirs.sent <= after.received + slack &&
+         told <= after.received;
 }
 
 }  // namespace
@@ -61,17 +62,21 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     if (window.ask(r.remote, r.local, interface, &theirs) != SockDiag::Answer::kFound ||
         !(theirs.local == r.remote) || !(theirs.remote == r.local)) {
       CLAN_INFO(
-          "fd %d: where an offer of shared memory comes from the kernel knows of no such connection; refused",
+          "fd %d: where an offer of shared memory comes from the kernel knows of no such "
+          "connection; refused",
           fd);
       return Verdict::kOther;
     }
     const Counters after = counters_of(fd);
-    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted || !after.known) {
+    if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted ||
+        !after.known) {
       return Verdict::kOther;
     }
-    if (theirs.inode == 0) return Verdict::kOther;  // closed meanwhile: nobody owns it, and uid is not one
+    // closed meanwhile: nobody owns it, and uid is not one
+    if (theirs.inode == 0) return Verdict::kOther;
     if (theirs.uid != peer) {
-      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer, theirs.uid);
+      CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer,
+                theirs.uid);
       return Verdict::kOther;
     }
     if (agree(before, theirs, after)) return Verdict::kSame;

@@ -1,4 +1,5 @@
-// Is the connection that a window shows in another network namespace ours, seen from its other end? See directory.cc.
+// Is the connection that a window shows in another network namespace ours, seen from its other end?
+// See directory.cc.
 #pragma once
 
 #include <cstdint>

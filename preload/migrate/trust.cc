@@ -30,9 +30,10 @@ bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
 
 bool same_host(Socket& s, const Route& r) {
   if (s.place == Socket::Place::kNotAsked) {
-    const bool here = is_loopback(r.remote.address) ||
-                      std::memcmp(&r.remote.address, &r.local.address, sizeof r.local.address) == 0 ||
-                      other_end_is_here(r);
+    const bool here =
+        is_loopback(r.remote.address) ||
+        std::memcmp(&r.remote.address, &r.local.address, sizeof r.local.address) == 0 ||
+        other_end_is_here(r);
     s.place = here ? Socket::Place::kHere : Socket::Place::kElsewhere;
   }
   return s.place == Socket::Place::kHere;
@@ -41,13 +42,17 @@ bool same_host(Socket& s, const Route& r) {
 Why distrust(int rendezvous, const Route& route) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
-  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return Why::kOfferLost;
+  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return Why::kOfferLost;
   SockDiag::Found found;
-  if (!owner_of_other_end(route, &found)) return SockDiag::can_tell() ? Why::kOfferLost : Why::kNoNetlink;
-  if (found.inode == 0) return Why::kOfferLost;  // closed meanwhile: nobody owns it, and uid is not one
+  if (!owner_of_other_end(route, &found))
+    return SockDiag::can_tell() ? Why::kOfferLost : Why::kNoNetlink;
+  // closed meanwhile: nobody owns it, and uid is not one
+  if (found.inode == 0) return Why::kOfferLost;
   const uid_t owner = found.uid;
   if (owner != credentials.uid) {
-    CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid, owner);
+    CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid,
+              owner);
     return Why::kNotOwner;
   }
   if (config().allows_uid(owner)) return Why::kNone;

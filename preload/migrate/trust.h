@@ -9,11 +9,12 @@
 
 namespace clan::preload {
 
-/// Two addresses of this host may be as different as those of two hosts; the kernel knows, and is asked once.
+/// Two addresses of this host may be as different as those of two hosts; the kernel knows, and is
+/// asked once.
 bool same_host(Socket& s, const Route& r);
 
-/// kNone: the process at the other end of the rendezvous owns the other end of the connection, and may share
-/// memory with us.
+/// kNone: the process at the other end of the rendezvous owns the other end of the connection, and
+/// may share memory with us.
 reasons::Why distrust(int rendezvous, const Route& route);
 
 /// The inode of the socket at the other end, 0 = the kernel does not say.

@@ -35,9 +35,10 @@ char* read_file(const char* path) {
     sys::close(fd);
   }
   if (why == nullptr) return text;
-  log_line(LogLevel::kError,
-           "environment: CLAN_CONFIG=%s cannot be read: %s; CLAN leaves all connections to the kernel", path,
-           why);
+  log_line(
+      LogLevel::kError,
+      "environment: CLAN_CONFIG=%s cannot be read: %s; CLAN leaves all connections to the kernel",
+      path, why);
   return nullptr;
 }
 
@@ -65,8 +66,8 @@ bool every_user_is_mapped() {
   read_proc("/proc/self/uid_map", text, sizeof text);
   unsigned inside = 1, outside = 1, count = 0;
   int used = 0;
-  return std::sscanf(text, "%u %u %u %n", &inside, &outside, &count, &used) == 3 && text[used] == 0 &&
-         inside == 0 && outside == 0 && count == 0xffff'ffffu;
+  return std::sscanf(text, "%u %u %u %n", &inside, &outside, &count, &used) == 3 &&
+         text[used] == 0 && inside == 0 && outside == 0 && count == 0xffff'ffffu;
 }
 
 void read() {
@@ -76,12 +77,9 @@ void read() {
   char* file = has_file ? read_file(path) : nullptr;
   const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
   const auto say = [&](const WrongSetting& wrong) {
-    char text[768];
-    describe(wrong, path, text, sizeof text);
-    log_line(LogLevel::kError, "%s; %s", text,
-             wrong.is_directory() ? "connections to other network namespaces stay on TCP"
-                                  : "CLAN leaves all connections to the kernel");
+    complain(wrong, path, "CLAN leaves all connections to the kernel");
   };
+  the_config.looks_at_key = false;  // no socket needs it, and a process may be a user's who may not
   (void)take_settings(file, environment, &the_config, say);
   the_config.disabled = the_config.disable || (has_file && file == nullptr);
   if (the_config.disable && !(has_file && file == nullptr))
@@ -91,7 +89,9 @@ void read() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) {
     the_config.disabled = true;
-    CLAN_INFO("the limit of file sizes (ulimit -f) is too small for shared memory; connections stay on TCP");
+    CLAN_INFO(
+        "the limit of file sizes (ulimit -f) is too small for shared memory; connections stay on "
+        "TCP");
   }
 }
 

@@ -1,5 +1,5 @@
-// What the user asked for: CLAN_* variables and the configuration file, read once when the first TCP socket
-// appears. Never changes after that, but for disable().
+// What the user asked for: CLAN_* variables and the configuration file, read once when the first
+// TCP socket appears. Never changes after that, but for disable().
 #pragma once
 
 #include <sys/types.h>
@@ -20,8 +20,8 @@ constexpr std::size_t kOfferName = 22;
 struct Config : Settings {
   std::atomic<bool> disabled{false};
 
-  /// Whether processes of this user may share memory with us. Never the one by whose number the kernel shows
-  /// every user that is not in our user namespace: nobody knows who that is.
+  /// Whether processes of this user may share memory with us. Never the one by whose number the
+  /// kernel shows every user that is not in our user namespace: nobody knows who that is.
   bool allows_uid(uid_t uid) const;
   /// The number stands for any user that our user namespace does not have.
   bool is_anybody(uid_t uid) const;

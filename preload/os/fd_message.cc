@@ -30,10 +30,12 @@ int receive_descriptors(int from, void* to, std::size_t size, int* fds, int coun
   int got = 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    got = static_cast<int>(std::min<std::size_t>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), kMostPassed));
+    got = static_cast<int>(
+        std::min<std::size_t>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), kMostPassed));
     std::memcpy(received, CMSG_DATA(c), static_cast<std::size_t>(got) * sizeof(int));
   }
-  if (n == static_cast<long>(size) && got == count && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
+  if (n == static_cast<long>(size) && got == count &&
+      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
     std::memcpy(fds, received, static_cast<std::size_t>(count) * sizeof(int));
     return 1;
   }

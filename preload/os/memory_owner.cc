@@ -18,10 +18,12 @@ std::atomic<pid_t> pid_now{0};
 }  // namespace
 
 void note_process() {
-  pid_now.store(static_cast<pid_t>(sys::call(SYS_getpid)), std::memory_order_relaxed);  // relaxed: our own
+  // relaxed: our own
+  pid_now.store(static_cast<pid_t>(sys::call(SYS_getpid)), std::memory_order_relaxed);
   if (owner == nullptr) {
     if (is_filtered()) return;  // which may kill for madvise
-    void* page = sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* page =
+        sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
     if (::madvise(page, 4096, MADV_WIPEONFORK) != 0) {  // before Linux 4.14
       sys::munmap(page, 4096);

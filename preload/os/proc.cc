@@ -26,7 +26,8 @@ int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
     return -1;
   }
   // Not to be waited for either, if it is one by now.
-  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  return static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 }
 
 bool proc_is_ours() {
@@ -34,6 +35,23 @@ bool proc_is_ours() {
   const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self", text, sizeof text - 1);
   text[n > 0 ? n : 0] = 0;
   return std::atoi(text) == static_cast<int>(sys::call(SYS_getpid));
+}
+
+bool has_descriptor_of(pid_t pid, const char* link) {
+  char path[40], text[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd", static_cast<int>(pid));
+  const int directory =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory < 0) return false;
+  bool has = false;
+  DirectoryReader names(directory);
+  while (const char* name = has ? nullptr : names.next()) {
+    const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    has = std::strcmp(text, link) == 0;
+  }
+  sys::close(directory);
+  return has;
 }
 
 bool counts_as_we_do(const char* pid) {
@@ -75,7 +93,8 @@ bool may_as_much(pid_t pid) {
   char number[16], *theirs = memory.as<char>(), *ours = theirs + kSize;
   std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
   if (!read_status(number, theirs, kSize) || !read_status("self", ours, kSize)) return false;
-  for (const auto& [name, column] : {std::pair{"\nUid:", 2}, {"\nSeccomp:", 1}, {"\nSeccomp_filters:", 1}}) {
+  for (const auto& [name, column] :
+       {std::pair{"\nUid:", 2}, {"\nSeccomp:", 1}, {"\nSeccomp_filters:", 1}}) {
     if (number_in(theirs, name, column) != number_in(ours, name, column)) return false;
   }
   return true;
@@ -92,7 +111,8 @@ bool loads_library(pid_t pid) {
   char* const text = memory.as<char>();
   std::size_t kept = 0;
   bool found = false;
-  for (long n; text != nullptr && !found && (n = sys::call(SYS_read, maps, text + kept, Scratch::kUsual - kept)) > 0;) {
+  for (long n; text != nullptr && !found &&
+               (n = sys::call(SYS_read, maps, text + kept, Scratch::kUsual - kept)) > 0;) {
     const std::size_t size = kept + static_cast<std::size_t>(n);
     found = ::memmem(text, size, kName, sizeof kName - 1) != nullptr;
     kept = std::min(kOverlap, size);

@@ -24,7 +24,8 @@ class DirectoryReader {
     }
     const char* entry = memory_.as<char>() + at_;
     std::uint16_t length;
-    std::memcpy(&length, entry + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
+    // struct linux_dirent64: ino, off, reclen, type, name
+    std::memcpy(&length, entry + 16, sizeof length);
     at_ += length;
     return entry + 19;
   }
@@ -36,14 +37,18 @@ class DirectoryReader {
 };
 
 /// A memfd of another process, by its descriptor there and the link that /proc shows for it, or -1.
-/// The other process may have counted in another pid namespace: what is found must be known by its contents.
+/// The other process may have counted in another pid namespace: what is found must be known by its
+/// contents.
 int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
+/// One of the descriptors of the process is of what /proc shows by that link. False if it may not
+/// be asked.
+bool has_descriptor_of(pid_t pid, const char* link);
 /// /proc counts processes as our pid namespace does.
 bool proc_is_ours();
 /// The process is in our pid namespace, not in one below it.
 bool counts_as_we_do(const char* pid);
-/// What we may do to find a pipe the process may, too: it is of our user, and behind no more filters of system
-/// calls.
+/// What we may do to find a pipe the process may, too: it is of our user, and behind no more
+/// filters of system calls.
 bool may_as_much(pid_t pid);
 /// The process has mapped this library.
 bool loads_library(pid_t pid);

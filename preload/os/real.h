@@ -1,7 +1,7 @@
 // The C library's own functions, below ours.
 //
-// `real()` is for calls an application makes and we pass on: cancellation points and other interposers stay
-// in force. What the library does for itself uses `sys::` (sys.h).
+// `real()` is for calls an application makes and we pass on: cancellation points and other
+// interposers stay in force. What the library does for itself uses `sys::` (sys.h).
 #pragma once
 
 #include <dirent.h>

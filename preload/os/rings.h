@@ -1,4 +1,5 @@
-// Rings of io_uring that this process has: while there is one, its connections stay on TCP (share/uring.h).
+// Rings of io_uring that this process has: while there is one, its connections stay on TCP
+// (share/uring.h).
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@ namespace clan::preload {
 
 /// Rings that may name a descriptor, as far as we were told.
 inline std::atomic<int> open_rings{0};
-inline bool rings_alive() { return open_rings.load(std::memory_order_acquire) > 0; }  // PAIR preload.rings
+// PAIR preload.rings
+inline bool rings_alive() { return open_rings.load(std::memory_order_acquire) > 0; }
 
 }  // namespace clan::preload

@@ -36,7 +36,7 @@ std::atomic<std::uint32_t> asked{0};
 std::atomic<std::uint32_t> refused{0};             ///< a call of reasons::kCallNames
 constexpr std::uint32_t kMemoryPasses = 1u << 31;  ///< in `refused`
 
-// --- what is there ------------------------------------------------------------------------------------
+// --- what is there -------------------------------------------------------------------------------
 
 struct Status {
   int filter = -1;   ///< 0: none
@@ -55,7 +55,8 @@ Status read_status(const char* path = "/proc/self/status") {
   std::size_t kept = 0;
   const auto number_behind = [&](const char* name, int* number) {
     const char* at = std::strstr(text, name);
-    if (at != nullptr && std::strchr(at, '\n') != nullptr) *number = std::atoi(at + std::strlen(name));
+    if (at != nullptr && std::strchr(at, '\n') != nullptr)
+      *number = std::atoi(at + std::strlen(name));
   };
   for (long n; (n = sys::call(SYS_read, fd, text + kept, sizeof text - 1 - kept)) > 0;) {
     const std::size_t end = kept + static_cast<std::size_t>(n);
@@ -71,7 +72,7 @@ Status read_status(const char* path = "/proc/self/status") {
   return found;
 }
 
-// --- what it lets pass --------------------------------------------------------------------------------
+// --- what it lets pass ---------------------------------------------------------------------------
 
 // A call that does nothing, and what the kernel says to it: an errno, or 0 for no error.
 struct Probe {
@@ -83,7 +84,8 @@ struct Probe {
 constexpr int kAny = -1;  ///< whatever it says, it does not kill
 
 constexpr long kNone = -1;
-// Arguments that are addresses, so that the table is a constant: it is needed before constructors have run.
+// Arguments that are addresses, so that the table is a constant: it is needed before constructors
+// have run.
 constexpr long kBuffer = -1001, kNoTime = -1002, kMessage = -1003, kName = -1004, kNoName = -1005;
 
 const void* meant_by(long argument) {
@@ -185,8 +187,8 @@ struct Progress {
   std::atomic<bool> refused{false};
 };
 
-// The child: in a copy of our memory, with all signals blocked, and with our descriptors, not copies of them,
-// which would keep connections open.
+// The child: in a copy of our memory, with all signals blocked, and with our descriptors, not
+// copies of them, which would keep connections open.
 [[noreturn]] void try_all(Progress& progress) {
   // No core file for dying as expected; 1 also for programs that collect them.
   const rlimit none{1, 1};
@@ -200,8 +202,8 @@ struct Progress {
   for (;;) sys::call(SYS_exit_group, 0);
 }
 
-// As the C library makes threads, and then as it makes processes: that one of them passes is known. No signal
-// when it ends, and no wait() of the program finds it.
+// As the C library makes threads, and then as it makes processes: that one of them passes is known.
+// No signal when it ends, and no wait() of the program finds it.
 long make_child() {
   clone_args how{};
   how.flags = CLONE_FILES;
@@ -209,7 +211,8 @@ long make_child() {
   return pid >= 0 ? pid : sys::call(SYS_clone, CLONE_FILES, 0, 0, 0, 0);
 }
 
-// How many of the probes pass, all or those before the first that does not. -1: no child is to be had.
+// How many of the probes pass, all or those before the first that does not. -1: no child is to be
+// had.
 int passing(Progress& progress) {
   constexpr int kNaps = 1000;  // for the first probe
   const timespec nap{0, 200'000};
@@ -218,7 +221,8 @@ int passing(Progress& progress) {
   sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
   const long pid = make_child();
   if (pid == 0) try_all(progress);
-  for (int i = 0; pid > 0 && progress.passed.load() == 0 && !progress.refused.load() && i < kNaps; ++i) {
+  for (int i = 0; pid > 0 && progress.passed.load() == 0 && !progress.refused.load() && i < kNaps;
+       ++i) {
     sys::call(SYS_nanosleep, &nap, nullptr);
   }
   if (pid > 0 && progress.passed.load() > 0) {
@@ -230,8 +234,8 @@ int passing(Progress& progress) {
 }
 
 int try_filter() {
-  void* memory =
-      sys::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = sys::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return kUntried;
   const int passed = passing(*new (memory) Progress);
   sys::munmap(memory, sizeof(Progress));
@@ -246,7 +250,8 @@ int try_filter() {
   refused.store(call_of(kNeeded[passed]) | (passed >= kOfMemory ? kMemoryPasses : 0),
                 std::memory_order_relaxed);
   CLAN_INFO(
-      "a filter of system calls is in the way of shared memory: %s does not pass; connections stay on TCP",
+      "a filter of system calls is in the way of shared memory: %s does not pass; connections stay "
+      "on TCP",
       kNeeded[passed].name);
   return kRefuses;
 }
@@ -263,8 +268,8 @@ bool reach_kernel() {
   return true;
 }
 
-// The parent has as many filters, so they were there when it made this process: not systemd, which has none,
-// but a shell in a container.
+// The parent has as many filters, so they were there when it made this process: not systemd, which
+// has none, but a shell in a container.
 bool made_by_filtered(const Status& own) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/%d/status", own.parent);
@@ -284,7 +289,8 @@ bool may_try() {
   }
   if (time == 1) {
     CLAN_INFO(
-        "a filter of system calls is there, and cannot be tried before the program has made a process or a "
+        "a filter of system calls is there, and cannot be tried before the program has made a "
+        "process or a "
         "thread; until then connections stay on TCP");
   }
   return false;

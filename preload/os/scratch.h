@@ -1,4 +1,5 @@
-// Scratch: memory for the length of a call, in signal handlers too and on threads with small stacks.
+// Scratch: memory for the length of a call, in signal handlers too and on threads with small
+// stacks.
 #pragma once
 
 #include <array>
@@ -20,7 +21,8 @@ class Scratch {
       if (kept.load(std::memory_order_relaxed) == nullptr) continue;
       if ((memory_ = kept.exchange(nullptr, std::memory_order_acquire)) != nullptr) return;
     }
-    void* memory = sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memory_ = memory == MAP_FAILED ? nullptr : memory;
   }
   ~Scratch() {
@@ -29,7 +31,8 @@ class Scratch {
       void* none = nullptr;
       if (bytes_ != kUsual) break;
       // PAIR preload.scratch
-      if (kept.compare_exchange_strong(none, memory_, std::memory_order_release, std::memory_order_relaxed)) {
+      if (kept.compare_exchange_strong(none, memory_, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
         return;
       }
     }

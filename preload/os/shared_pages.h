@@ -1,5 +1,5 @@
-// Memory that a process and its children by fork share: a few bytes for each of what they have in common.
-// Never given back. Children take theirs from pages of their own.
+// Memory that a process and its children by fork share: a few bytes for each of what they have in
+// common. Never given back. Children take theirs from pages of their own.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ class SharedPages {
   /// Null: no memory. Before fork, by one thread at a time.
   T* take() {
     if (page_ == nullptr || used_ == kPerPage) {
-      void* memory = sys::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      void* memory =
+          sys::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) return nullptr;
       page_ = static_cast<T*>(memory);
       used_ = 0;

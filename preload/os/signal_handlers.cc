@@ -28,11 +28,13 @@ void let_signals_in() {
 namespace {
 
 // What the application has set, by signal: its handler's address, and how it wants to be called.
-constexpr std::uint64_t kWantsInfo = std::uint64_t{1} << 63;  ///< SA_SIGINFO: the siginfo_t is there
-constexpr std::uint64_t kRestarts = std::uint64_t{1} << 62;   ///< SA_RESTART
+/// SA_SIGINFO: the siginfo_t is there
+constexpr std::uint64_t kWantsInfo = std::uint64_t{1} << 63;
+constexpr std::uint64_t kRestarts = std::uint64_t{1} << 62;  ///< SA_RESTART
 constexpr std::uint64_t kAddress = kRestarts - 1;
 std::atomic<std::uint64_t> handlers[NSIG];
-std::atomic<std::uint64_t> interrupt{0};  ///< of siginterrupt(), for signal(); bits as the kernel's sets
+/// of siginterrupt(), for signal(); bits as the kernel's sets
+std::atomic<std::uint64_t> interrupt{0};
 
 std::uint64_t bit(int number) { return std::uint64_t{1} << (number - 1); }
 
@@ -87,8 +89,8 @@ bool put_off(int number, siginfo_t* info, void* context, bool has_info) {
   ::sigaddset(&static_cast<ucontext_t*>(context)->uc_sigmask, number);
   t_signals.put_off |= set;
   struct sigaction now {};
-  if (real().sigaction(number, nullptr, &now) == 0 && (now.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 &&
-      now.sa_handler == SIG_DFL) {
+  if (real().sigaction(number, nullptr, &now) == 0 &&
+      (now.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 && now.sa_handler == SIG_DFL) {
     now.sa_sigaction = handle;
     real().sigaction(number, &now, nullptr);
   }
@@ -102,8 +104,8 @@ bool is_guarded(int number) {
 // The fault of a copy goes on where the copy began; what else we stand for ends the program.
 void handle_fault(int number, const siginfo_t* info, void* context) {
   if (info->si_code > 0 && t_signals.copying != nullptr) {
-    sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask, nullptr,
-              sizeof(std::uint64_t));
+    sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask,
+              nullptr, sizeof(std::uint64_t));
     __builtin_longjmp(t_signals.copying, 1);
   }
   if ((handlers[number].load(std::memory_order_relaxed) & kAddress) != 0) return;
@@ -111,7 +113,8 @@ void handle_fault(int number, const siginfo_t* info, void* context) {
   none.sa_handler = SIG_DFL;
   real().sigaction(number, &none, nullptr);
   // A fault comes again when we return. What was sent does not.
-  if (info->si_code <= 0) sys::call(SYS_tgkill, sys::call(SYS_getpid), sys::call(SYS_gettid), number);
+  if (info->si_code <= 0)
+    sys::call(SYS_tgkill, sys::call(SYS_getpid), sys::call(SYS_gettid), number);
 }
 
 void handle(int number, siginfo_t* info, void* context) {
@@ -169,7 +172,8 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 }  // namespace
 
 void guard_buffers() {
-  if (buffers_guarded.load(std::memory_order_acquire)) return;  // PAIR preload.guard: the handlers stand
+  // PAIR preload.guard: the handlers stand
+  if (buffers_guarded.load(std::memory_order_acquire)) return;
   KeepErrno keep;
   const FaultsGuard lock(SIGSEGV);
   if (buffers_guarded.load(std::memory_order_relaxed)) return;
@@ -187,9 +191,10 @@ void guard_buffers() {
 int set_action(int number, const struct sigaction* action, struct sigaction* old) {
   if (!in_range(number)) return real().sigaction(number, action, old);
   const FaultsGuard lock(number);
-  const bool default_of_fault = action != nullptr && action->sa_handler == SIG_DFL && is_guarded(number);
-  const bool wrap =
-      (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) && !in_borrowed_memory();
+  const bool default_of_fault =
+      action != nullptr && action->sa_handler == SIG_DFL && is_guarded(number);
+  const bool wrap = (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) &&
+                    !in_borrowed_memory();
   std::uint64_t before = handlers[number].load();
   struct sigaction with {};
   if (wrap && default_of_fault) {
@@ -224,14 +229,17 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHan
   const bool wrap = in_range(number) && is_handler(handler) && !in_borrowed_memory();
   std::uint64_t before = in_range(number) ? handlers[number].load() : 0;
   if (wrap) {
-    before = handlers[number].exchange(reinterpret_cast<std::uint64_t>(handler) | (restarts ? kRestarts : 0));
+    before = handlers[number].exchange(reinterpret_cast<std::uint64_t>(handler) |
+                                       (restarts ? kRestarts : 0));
   }
   const sighandler_t old = call(number, wrap ? ours : handler);
   if (old == SIG_ERR && wrap) handlers[number].store(before);
   return old == ours ? reinterpret_cast<sighandler_t>(before & kAddress) : old;
 }
 
-bool signal_restarts(int number) { return in_range(number) && (interrupt.load() & bit(number)) == 0; }
+bool signal_restarts(int number) {
+  return in_range(number) && (interrupt.load() & bit(number)) == 0;
+}
 
 void note_interrupts(int number, bool interrupts) {
   if (interrupts) {

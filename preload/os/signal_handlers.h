@@ -1,4 +1,5 @@
-// The application's signal handlers, which ours call: see signals.h. What sigaction(), signal() and their kin do.
+// The application's signal handlers, which ours call: see signals.h. What sigaction(), signal() and
+// their kin do.
 #pragma once
 
 #include <signal.h>
@@ -8,8 +9,8 @@ namespace clan::preload {
 /// sigaction(), by the C library's.
 int set_action(int number, const struct sigaction* action, struct sigaction* old);
 
-/// What signal() and its like do, by the C library's function. A child of vfork() has handlers of its own, but
-/// not a table. `restarts`: as SA_RESTART.
+/// What signal() and its like do, by the C library's function. A child of vfork() has handlers of
+/// its own, but not a table. `restarts`: as SA_RESTART.
 using SetHandler = sighandler_t (*)(int, sighandler_t);
 sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHandler call);
 

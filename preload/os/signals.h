@@ -1,17 +1,20 @@
-// When the application's signal handlers run: between the library's steps, as they run between the kernel's.
+// When the application's signal handlers run: between the library's steps, as they run between the
+// kernel's.
 //
-// A handler that has interrupted the library under a lock, and uses the same socket, would wait for itself;
-// one that jumps away (siglongjmp) would leave the lock behind. So the application's handlers are called by
-// one of ours. While its thread is Undisturbed, that one blocks the signal and sends it to the thread anew;
-// the end of the section lets it in. siginfo_t is passed on as it came.
+// A handler that has interrupted the library under a lock, and uses the same socket, would wait for
+// itself; one that jumps away (siglongjmp) would leave the lock behind. So the application's
+// handlers are called by one of ours. While its thread is Undisturbed, that one blocks the signal
+// and sends it to the thread anew; the end of the section lets it in. siginfo_t is passed on as it
+// came.
 //
-// Not put off: faults (SIGSEGV and its like), as what has faulted cannot go on, and handlers that were set by
-// system call, past the C library.
+// Not put off: faults (SIGSEGV and its like), as what has faulted cannot go on, and handlers that
+// were set by system call, past the C library.
 //
-// The same handler of ours gets the faults of copies from and to the application's buffers: where there is no
-// such memory the kernel would say EFAULT, and so do we. For that it stands, once a connection has moved,
-// where the application has set none; the application does not see it, and what is not such a fault ends the
-// program as ever. A thread that blocks SIGSEGV cannot be helped: there the kernel ends the program.
+// The same handler of ours gets the faults of copies from and to the application's buffers: where
+// there is no such memory the kernel would say EFAULT, and so do we. For that it stands, once a
+// connection has moved, where the application has set none; the application does not see it, and
+// what is not such a fault ends the program as ever. A thread that blocks SIGSEGV cannot be helped:
+// there the kernel ends the program.
 #pragma once
 
 #include <atomic>
@@ -23,12 +26,13 @@ namespace clan::preload {
 
 /// Of a thread. Written by it and by the handlers that interrupt it.
 struct SignalState {
-  std::uint32_t sections;      ///< open ones
-  std::uint32_t handled;       ///< handlers that have run
-  std::uint32_t interrupting;  ///< of these, those after which the kernel restarts nothing (no SA_RESTART)
-  std::uint64_t put_off;       ///< signals, by bits as the kernel's sets
-  std::int32_t thread;         ///< its id, 0: not asked yet
-  void** copying;              ///< where to go on if the application's buffer is not there
+  std::uint32_t sections;  ///< open ones
+  std::uint32_t handled;   ///< handlers that have run
+  /// of these, those after which the kernel restarts nothing (no SA_RESTART)
+  std::uint32_t interrupting;
+  std::uint64_t put_off;  ///< signals, by bits as the kernel's sets
+  std::int32_t thread;    ///< its id, 0: not asked yet
+  void** copying;         ///< where to go on if the application's buffer is not there
 };
 // initial-exec: asked on the data path, and in handlers
 extern constinit thread_local SignalState t_signals __attribute__((tls_model("initial-exec")));
@@ -53,8 +57,8 @@ inline void leave_section() {
   if (--t_signals.sections == 0 && t_signals.put_off != 0) let_signals_in();
 }
 
-/// A section of the calling thread in which no handler runs. Sections nest. Nothing may sleep in one that the
-/// application could want to interrupt.
+/// A section of the calling thread in which no handler runs. Sections nest. Nothing may sleep in
+/// one that the application could want to interrupt.
 class Undisturbed {
  public:
   Undisturbed() { enter_section(); }
@@ -87,8 +91,8 @@ class Disturbed {
 /// From now on a buffer that is not there is EFAULT. Before the first pipe.
 void guard_buffers();
 
-/// What has run since a call began. A call that the kernel would have spent asleep has to end with EINTR for
-/// a handler that ran while we were awake.
+/// What has run since a call began. A call that the kernel would have spent asleep has to end with
+/// EINTR for a handler that ran while we were awake.
 class SinceEntry {
  public:
   SinceEntry() { begin(); }

@@ -38,14 +38,16 @@ Endpoint endpoint_of(sa_family_t family, const std::uint32_t* address, std::uint
 
 void read_counters(const nlmsghdr* header, SockDiag::Found* found) {
   const auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
-  auto left = static_cast<long>(header->nlmsg_len) - static_cast<long>(NLMSG_LENGTH(sizeof *message));
+  auto left =
+      static_cast<long>(header->nlmsg_len) - static_cast<long>(NLMSG_LENGTH(sizeof *message));
   const auto* attribute = reinterpret_cast<const rtattr*>(message + 1);
   for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
     if (attribute->rta_type != INET_DIAG_INFO) continue;
     tcp_info info{};
     const std::size_t size = RTA_PAYLOAD(attribute);
     std::memcpy(&info, RTA_DATA(attribute), std::min(size, sizeof info));
-    found->counted = size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
+    found->counted =
+        size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
     found->sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
     found->acked = info.tcpi_bytes_acked;
     found->received = info.tcpi_bytes_received;
@@ -79,7 +81,8 @@ bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
 bool route_of(int fd, Route* route) {
   sockaddr_storage local{}, remote{};
   socklen_t size = sizeof local;
-  if (sys::call(SYS_getsockname, fd, &local, &size) != 0 || !endpoint_of(local, &route->local)) return false;
+  if (sys::call(SYS_getsockname, fd, &local, &size) != 0 || !endpoint_of(local, &route->local))
+    return false;
   size = sizeof remote;
   if (sys::call(SYS_getpeername, fd, &remote, &size) != 0 || !endpoint_of(remote, &route->remote))
     return false;
@@ -91,8 +94,8 @@ bool route_of(int fd, Route* route) {
 }
 
 SockDiag::SockDiag()
-    : netlink_(static_cast<int>(
-          sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG))),
+    : netlink_(static_cast<int>(sys::call(
+          SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG))),
       is_ours_(true) {}
 
 SockDiag::~SockDiag() {
@@ -114,13 +117,15 @@ int SockDiag::release() {
 bool SockDiag::genuine(int fd) {
   int domain = 0, protocol = 0;
   socklen_t size = sizeof domain;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK) return false;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK)
+    return false;
   size = sizeof protocol;
-  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == NETLINK_SOCK_DIAG;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         protocol == NETLINK_SOCK_DIAG;
 }
 
-SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, std::uint32_t interface,
-                               Found* found) {
+SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
+                               std::uint32_t interface, Found* found) {
   if (netlink_ < 0) {
     return is_ours_ && find_in_tcp_tables(local, remote, found) ? Answer::kFound : Answer::kUnknown;
   }
@@ -132,8 +137,8 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST;
   // relaxed: a number, whoever draws it
-  question.header.nlmsg_seq =
-      static_cast<std::uint32_t>(monotonic_ns()) ^ questions.fetch_add(0x10001, std::memory_order_relaxed);
+  question.header.nlmsg_seq = static_cast<std::uint32_t>(monotonic_ns()) ^
+                              questions.fetch_add(0x10001, std::memory_order_relaxed);
   auto& q = question.request;
   q.sdiag_protocol = IPPROTO_TCP;
   q.idiag_ext = 1u << (INET_DIAG_INFO - 1);
@@ -161,7 +166,8 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
   for (int i = 0; text != nullptr && i < kMostStrays; ++i) {
     sockaddr_nl from{};
     socklen_t size = sizeof from;
-    const long n = sys::call(SYS_recvfrom, netlink_, text, Scratch::kUsual, MSG_DONTWAIT, &from, &size);
+    const long n =
+        sys::call(SYS_recvfrom, netlink_, text, Scratch::kUsual, MSG_DONTWAIT, &from, &size);
     if (n < 0) return Answer::kUnknown;
     const auto* header = reinterpret_cast<const nlmsghdr*>(text);
     if (from.nl_pid != 0 || n < static_cast<long>(sizeof *header) || header->nlmsg_len > n ||
@@ -182,8 +188,10 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
     found->state = message->idiag_state;
     found->uid = message->idiag_uid;
     found->inode = message->idiag_inode;
-    found->local = endpoint_of(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
-    found->remote = endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
+    found->local =
+        endpoint_of(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
+    found->remote =
+        endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
     read_counters(header, found);
     return Answer::kFound;
   }
@@ -195,7 +203,8 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote, st
 
 namespace {
 
-constexpr std::uint64_t kElsewhereNs = 5'000'000'000u;  ///< after which an address is asked about again
+/// after which an address is asked about again
+constexpr std::uint64_t kElsewhereNs = 5'000'000'000u;
 
 // Addresses that were not here, by hash. Two words each and no lock: a word of one address beside
 // that of another leaves a connection on TCP that could have moved, for some seconds.

@@ -2,8 +2,8 @@
 // what went by it.
 //
 // A SockDiag asks in one network namespace: our own, or, with a socket that another process has
-// sent us, the one in which that socket was made. Where our own is refused (no AF_NETLINK), /proc/self/net/tcp
-// answers for connections (tcp_table.h), without counters. Nothing here sleeps.
+// sent us, the one in which that socket was made. Where our own is refused (no AF_NETLINK),
+// /proc/self/net/tcp answers for connections (tcp_table.h), without counters. Nothing here sleeps.
 #pragma once
 
 #include <netinet/in.h>
@@ -56,7 +56,8 @@ class SockDiag {
     bool counted = false;                             ///< the kernel gave the counters that follow
     std::uint64_t sent = 0, acked = 0, received = 0;  ///< bytes; those sent again count once
   };
-  /// Of our own network namespace it can be said whose a connection is, by sock_diag or /proc/self/net/tcp.
+  /// Of our own network namespace it can be said whose a connection is, by sock_diag or
+  /// /proc/self/net/tcp.
   static bool can_tell();
   /// The socket at `local` that is connected to `remote`, or that listens there.
   Answer ask(const Endpoint& local, const Endpoint& remote, std::uint32_t interface, Found* found);

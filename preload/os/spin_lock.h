@@ -1,5 +1,6 @@
-// A lock for a few instructions: a thread that does not get it gives the processor away. No system call while it is free,
-// and none to let go of it. A thread that could be interrupted by a handler which needs the lock is Undisturbed.
+// A lock for a few instructions: a thread that does not get it gives the processor away. No system
+// call while it is free, and none to let go of it. A thread that could be interrupted by a handler
+// which needs the lock is Undisturbed.
 #pragma once
 
 #include <sched.h>
@@ -10,11 +11,13 @@ namespace clan::preload {
 
 class SpinLock {
  public:
-  bool try_lock() { return !held_.test_and_set(std::memory_order_acquire); }  // PAIR preload.lock: sees what it guards
+  // PAIR preload.lock: sees what it guards
+  bool try_lock() { return !held_.test_and_set(std::memory_order_acquire); }
   void lock() {
     while (!try_lock()) sched_yield();
   }
-  void unlock() { held_.clear(std::memory_order_release); }  // PAIR preload.lock: publishes what it guards
+  // PAIR preload.lock: publishes what it guards
+  void unlock() { held_.clear(std::memory_order_release); }
 
  private:
   std::atomic_flag held_ = ATOMIC_FLAG_INIT;

@@ -1,5 +1,5 @@
-// Plain system calls, for what the library does for itself: nobody can be in between, and they are safe in
-// signal handlers and before the loader is done.
+// Plain system calls, for what the library does for itself: nobody can be in between, and they are
+// safe in signal handlers and before the loader is done.
 #pragma once
 
 #include <poll.h>
@@ -13,8 +13,8 @@
 
 #include "clan/system_call.h"
 
-// System calls are those of this processor, and some handshakes rely on its order of stores and loads: they
-// are listed at the end of docs/memory-model.md.
+// System calls are those of this processor, and some handshakes rely on its order of stores and
+// loads: they are listed at the end of docs/memory-model.md.
 #if !defined(__x86_64__) || defined(__ILP32__)
 #error "libclan-preload is for x86-64 only: configure with -DCLAN_PRELOAD=OFF"
 #endif
@@ -48,7 +48,8 @@ inline int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
 }
 inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
   timespec ts{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
-  return static_cast<int>(sys::call(SYS_ppoll, fds, count, timeout_ms < 0 ? nullptr : &ts, nullptr, 8));
+  return static_cast<int>(
+      sys::call(SYS_ppoll, fds, count, timeout_ms < 0 ? nullptr : &ts, nullptr, 8));
 }
 
 }  // namespace sys

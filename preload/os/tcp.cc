@@ -22,7 +22,8 @@ bool sent_by_tcp(int fd, std::uint64_t* bytes) {
 std::uint64_t arrived(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received : 0;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received
+                                                                       : 0;
 }
 
 std::uint64_t cookie_of(int fd) {

@@ -5,8 +5,8 @@
 
 namespace clan::preload {
 
-/// Bytes the kernel has taken from the application, and doorbells, for this connection, ever. False: it does
-/// not say.
+/// Bytes the kernel has taken from the application, and doorbells, for this connection, ever.
+/// False: it does not say.
 bool sent_by_tcp(int fd, std::uint64_t* bytes);
 /// Bytes that TCP has ever received, doorbells and all.
 std::uint64_t arrived(int fd);

@@ -95,7 +95,8 @@ bool parse(const char*& at, bool v6, Endpoint* to) {
 }
 
 // "sl: local remote st tx:rx tr:when retransmits uid timeout inode …"
-bool parse_row(const char* line, bool v6, Endpoint* local, Endpoint* remote, SockDiag::Found* found) {
+bool parse_row(const char* line, bool v6, Endpoint* local, Endpoint* remote,
+               SockDiag::Found* found) {
   const char* at = std::strchr(line, ':');
   if (at == nullptr || !parse(++at, v6, local) || !parse(at, v6, remote)) return false;
   unsigned state = 0, uid = 0, inode = 0;
@@ -136,7 +137,8 @@ constexpr char kTcp[] = "/proc/self/net/tcp", kTcp6[] = "/proc/self/net/tcp6";
 bool find_in_tcp_tables(const Endpoint& local, const Endpoint& remote, SockDiag::Found* found) {
   // A connection between sockets of IPv6 may have mapped addresses.
   const bool v4 = IN6_IS_ADDR_V4MAPPED(&local.address);
-  return (v4 && find_in(kTcp, false, local, remote, found)) || find_in(kTcp6, true, local, remote, found);
+  return (v4 && find_in(kTcp, false, local, remote, found)) ||
+         find_in(kTcp6, true, local, remote, found);
 }
 
 bool has_tcp_tables() { return static_cast<bool>(Table(kTcp)); }

@@ -30,8 +30,10 @@ void open_count(const char* path) {
 
 void read_test_settings() {
   const char* at_once = std::getenv("CLAN_TEST_MOVE");
-  test_settings.move_at_once = at_once != nullptr && *at_once != 0 && std::strcmp(at_once, "0") != 0;
-  if (const char* path = std::getenv("CLAN_TEST_COUNT"); path != nullptr && *path != 0) open_count(path);
+  test_settings.move_at_once =
+      at_once != nullptr && *at_once != 0 && std::strcmp(at_once, "0") != 0;
+  if (const char* path = std::getenv("CLAN_TEST_COUNT"); path != nullptr && *path != 0)
+    open_count(path);
 }
 
 }  // namespace clan::preload

@@ -1,9 +1,11 @@
 // Two switches for tests, in the environment and nowhere else:
 //
-//   CLAN_TEST_MOVE=1       a connection moves at once instead of after some calls, so that programs whose connections
-//                          are short use the ring, too. Waits for the other end for up to two milliseconds.
-//   CLAN_TEST_COUNT=FILE   adds up in FILE what went by shared memory: three 64-bit words, streams, bytes
-//                          sent by clients and by servers. The file is there before, with at least 24 bytes.
+//   CLAN_TEST_MOVE=1       a connection moves at once instead of after some calls, so that programs
+//                          whose connections are short use the ring, too. Waits for the other end
+//                          for up to two milliseconds.
+//   CLAN_TEST_COUNT=FILE   adds up in FILE what went by shared memory: three 64-bit words, streams,
+//                          bytes sent by clients and by servers. The file is there before, with at
+//                          least 24 bytes.
 #pragma once
 
 #include <atomic>
@@ -13,7 +15,8 @@ namespace clan::preload {
 
 struct TestSettings {
   bool move_at_once = false;
-  std::atomic<std::uint64_t>* sums = nullptr;  ///< in the file: streams, bytes from clients, bytes from servers
+  /// in the file: streams, bytes from clients, bytes from servers
+  std::atomic<std::uint64_t>* sums = nullptr;
 };
 /// Written under config()'s lock, before the first socket is known.
 extern constinit TestSettings test_settings;

@@ -11,8 +11,8 @@
 
 namespace clan::preload {
 
-/// Of a call's time-out, in ns; kForEver if there is none, or it is longer than anybody lives. False: the
-/// kernel would not have it, and errno says so.
+/// Of a call's time-out, in ns; kForEver if there is none, or it is longer than anybody lives.
+/// False: the kernel would not have it, and errno says so.
 constexpr std::int64_t kForEver = -1;
 inline bool nanoseconds(const timespec* timeout, std::int64_t* ns) {
   constexpr time_t kMostSeconds = 4'000'000'000;
@@ -22,7 +22,8 @@ inline bool nanoseconds(const timespec* timeout, std::int64_t* ns) {
     errno = EINVAL;
     return false;
   }
-  if (timeout->tv_sec < kMostSeconds) *ns = timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
+  if (timeout->tv_sec < kMostSeconds)
+    *ns = timeout->tv_sec * std::int64_t{1'000'000'000} + timeout->tv_nsec;
   return true;
 }
 inline timespec as_timespec(std::int64_t ns) {

@@ -12,7 +12,6 @@
 #include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/reasons.h"
-#include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/memory_owner.h"
@@ -21,6 +20,7 @@
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "share/loader.h"
+#include "state/face.h"
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
 #include "state/socket.h"
@@ -39,15 +39,13 @@ struct Inheritance {
 };
 constinit Inheritance list;  ///< after exec nobody else needs it; after vfork the parent waits
 
-// The program that a child of vfork() executes holds the connection beside the parent, who goes on in this memory.
-// `by`: 1 or, if there is no such program after all, -1.
+// The program that a child of vfork() executes holds the connection beside the parent, who goes on
+// in this memory. `by`: 1 or, if there is no such program after all, -1.
 void count_program(Socket& s, int by) {
   if (!in_borrowed_memory()) return;  // it takes the place of this process
   s.inherited = true;
   s.followed = true;
-  // order: as other holders count; whoever closes last sees that he is
-  s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}),
-                                                  std::memory_order_seq_cst);
+  add_holders(s.mine(), by);
 }
 
 // A duplicate of it has been listed.
@@ -57,13 +55,14 @@ bool is_listed(int memfd) {
   return std::strstr(list.text, text) != nullptr;
 }
 
-// Connections that stay open across exec, and the descriptors of their pipes, made to stay open too.
+// Connections that stay open across exec, and the descriptors of their pipes, made to stay open
+// too.
 void hand_on(int fd, Socket& s, void*) {
   const int flags = sys::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
   char item[64];
-  const int n =
-      std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1, s.pipe.end());
+  const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1,
+                              s.pipe.end());
   // A standard stream of the new program would read and write past us.
   if (fd <= STDERR_FILENO || !s.shared() || s.resending.load() || s.pipe.memfd() < 0 ||
       list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
@@ -108,10 +107,11 @@ void adopt_pipe(int fd, int memfd, int end) {
   auto pipe = open_high(memfd, end);
   Route route;
   if (!s || !pipe || !route_of(fd, &route)) {
-    log_line(LogLevel::kError,
-             "a connection in shared memory was handed to this program, which cannot use it (%s); it is "
-             "reset. CLAN_DISABLE=1 for the program that executed this one avoids that",
-             s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
+    log_line(
+        LogLevel::kError,
+        "a connection in shared memory was handed to this program, which cannot use it (%s); it is "
+        "reset. CLAN_DISABLE=1 for the program that executed this one avoids that",
+        s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
     return reset_connection(fd);
   }
   s->inherited = true;
@@ -130,7 +130,8 @@ char* hand_on_connections(const char* path, char* const* environment) {
     for_each_socket(take_back, nullptr);
     return nullptr;
   }
-  list.used = static_cast<std::size_t>(std::snprintf(list.text, sizeof list.text, "%s=", kInherited));
+  list.used =
+      static_cast<std::size_t>(std::snprintf(list.text, sizeof list.text, "%s=", kInherited));
   const std::size_t none = list.used;
   for_each_socket(hand_on, nullptr);
   return list.used > none ? list.text : nullptr;

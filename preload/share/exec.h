@@ -3,8 +3,8 @@
 
 namespace clan::preload {
 
-/// Connections go on in the program, or go back to TCP. Returns the variable that tells it of them, or
-/// nullptr. Not for two threads at once: one of them would have no use for it.
+/// Connections go on in the program, or go back to TCP. Returns the variable that tells it of them,
+/// or nullptr. Not for two threads at once: one of them would have no use for it.
 char* hand_on_connections(const char* path, char* const* environment);
 
 /// exec has failed: the pipes are ours alone again.

@@ -13,7 +13,8 @@
 namespace clan::preload {
 
 void gone(int fd) {
-  if (is_ours(fd) && !in_borrowed_memory()) disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
+  if (is_ours(fd) && !in_borrowed_memory())
+    disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
   if (!(known(fd) || known_epoll(fd) || is_af_clan(fd)) || in_borrowed_memory()) return;
   forget(fd);
   forget_epoll(fd);

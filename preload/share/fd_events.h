@@ -3,8 +3,8 @@
 
 namespace clan::preload {
 
-/// The descriptor is closed, or about to be, or has been by somebody we did not see, whatever it is to us. What a
-/// child of vfork closes stays open in its parent, whose tables these are.
+/// The descriptor is closed, or about to be, or has been by somebody we did not see, whatever it is
+/// to us. What a child of vfork closes stays open in its parent, whose tables these are.
 void gone(int fd);
 
 /// All of these are about to be closed.

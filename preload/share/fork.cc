@@ -11,7 +11,6 @@
 #include "clan/clock.h"
 #include "clan/pipe.h"
 #include "clan/reasons.h"
-#include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -22,6 +21,7 @@
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
+#include "state/face.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
 #include "state/pipe_count.h"
@@ -38,13 +38,13 @@ SpinLock forking;
 SharedPages<Slot> slots;
 std::uint64_t forks = 0;
 
-// A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child after all,
-// -1.
+// A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child
+// after all, -1.
 void count_child(Socket& s, int by) {
   Slot& slot = s.open_file();
   slot.held.fetch_add(by);
   if (s.not_to_follow.load() && s.pipe) {
-    s.mine().words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}));
+    add_holders(s.mine(), by);
   } else {
     slot.to_follow.fetch_add(by);
   }
@@ -61,12 +61,11 @@ void share_slots() {
   for_each_socket(
       [](int, Socket& s, void*) {
         if (counted_in_this_fork(s)) return;
-        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may take
-        // longer, but that both see.
+        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may
+        // take longer, but that both see.
         const std::uint64_t end = monotonic_ns() + kPatienceNs;
         bool mine = false;
-        while (!(mine = s.moving.try_lock()) && monotonic_ns() < end)
-          sched_yield();
+        while (!(mine = s.moving.try_lock()) && monotonic_ns() < end) sched_yield();
         s.inherited = true;
         if (s.slot.load() == &s.own_slot) {
           Slot* slot = slots.take();

@@ -89,7 +89,9 @@ Loader loader_of(const char* path, int depth) {
   return Loader::kLeavesUs;
 }
 
-bool is_preload(const char* variable) { return std::strncmp(variable, kPreload, sizeof kPreload - 1) == 0; }
+bool is_preload(const char* variable) {
+  return std::strncmp(variable, kPreload, sizeof kPreload - 1) == 0;
+}
 
 bool without_us(const char* variable, char* to) {
   char* end = std::strcpy(to, kPreload) + sizeof kPreload - 1;

@@ -7,9 +7,11 @@ namespace clan::preload {
 bool names_us(char* const* environment);
 
 enum class Loader {
-  kLoadsUs,   ///< the C library's: a dynamically linked program of this machine without privileges of its own
-  kCannot,    ///< another C library's (musl), which does not start a program behind a library that is not its
-              ///< own
+  /// the C library's: a dynamically linked program of this machine without privileges of its own
+  kLoadsUs,
+  kCannot,  ///< another C library's (musl), which does not start a program behind a library that is
+            ///< not its
+            ///< own
   kLeavesUs,  ///< there is none, or it takes nothing from LD_PRELOAD
 };
 

@@ -10,7 +10,6 @@
 
 #include "clan/clock.h"
 #include "clan/reasons.h"
-#include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -26,6 +25,7 @@
 #include "os/tcp.h"
 #include "share/fd_events.h"
 #include "share/slot_table.h"
+#include "state/face.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
 #include "state/socket.h"
@@ -34,8 +34,8 @@
 namespace clan::preload {
 namespace {
 
-// A descriptor of the socket is about to be sent by SCM_RIGHTS. False: it has moved or stays on TCP; or the
-// receiver could not find its slot, and then it has to stay.
+// A descriptor of the socket is about to be sent by SCM_RIGHTS. False: it has moved or stays on
+// TCP; or the receiver could not find its slot, and then it has to stay.
 bool put_on_its_way(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
@@ -47,7 +47,8 @@ bool put_on_its_way(int fd, Socket& s) {
   const auto state = s.state.load();
   if (state == Socket::State::kKernel || state == Socket::State::kShared) return false;
   // What has been taken up already would be another process's to go on with.
-  if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere)) return false;
+  if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere))
+    return false;
   Slot* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // somebody takes them who does not claim
   if (slot->pinned.load() != 0 || Slot::on_its_way(slot->held.load()) > kMost) return false;
@@ -93,7 +94,8 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   std::uint64_t held = e->slot.held.load();
   do {
     if (Slot::on_its_way(held) == 0 || e->cookie.load() != id.cookie) return false;
-    if (peeked) {  // another copy of it will be received, and nobody knows what is done with this one
+    // another copy of it will be received, and nobody knows what is done with this one
+    if (peeked) {
       e->slot.pinned.store(1);
       return false;
     }
@@ -108,8 +110,8 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   return true;
 }
 
-// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at the other
-// end of a connection; of a pair it only says who made it.
+// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at
+// the other end of a connection; of a pair it only says who made it.
 bool receiver_knows(int through) {
   sockaddr_un name{};
   socklen_t mine = sizeof name, theirs = sizeof name;
@@ -160,7 +162,7 @@ void pass_on(int fd, int through) {
   s->followed = true;
   leave_to_others(fd, *s);
   if (s->shared()) {
-    s->mine().words[clan::socket_face::kHolders].fetch_add(1);  // the receiver, before we may close ours
+    add_holders(s->mine(), 1);  // the receiver, before we may close ours
   } else {
     never_move(fd, *s, reasons::Why::kPassed);
   }
@@ -168,7 +170,7 @@ void pass_on(int fd, int through) {
 
 void not_sent(int fd) {
   if (Held s = hold(fd)) {
-    s->shared() ? (void)s->mine().words[clan::socket_face::kHolders].fetch_sub(1) : take_off_its_way(*s);
+    s->shared() ? (void)add_holders(s->mine(), -1) : take_off_its_way(*s);
   }
 }
 

@@ -33,7 +33,8 @@ struct Descriptors {
 std::size_t end_of_control(const msghdr& message) {
   std::size_t end = 0;
   auto* from = static_cast<char*>(message.msg_control);
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
     if (c->cmsg_len < sizeof *c) return 0;
     end = static_cast<std::size_t>(reinterpret_cast<char*>(c) - from) + CMSG_ALIGN(c->cmsg_len);
   }
@@ -43,13 +44,15 @@ std::size_t end_of_control(const msghdr& message) {
 bool is_tcp(int fd) {
   int protocol = 0;
   socklen_t size = sizeof protocol;
-  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         protocol == IPPROTO_TCP;
 }
 
 bool is_pipe(int fd) {
   if (sys::fcntl(fd, F_GET_SEALS) < 0) return false;
   std::uint64_t magic = 0;
-  return sys::call(SYS_pread64, fd, &magic, sizeof magic, 0) == sizeof magic && magic == PipePage::kMagic;
+  return sys::call(SYS_pread64, fd, &magic, sizeof magic, 0) == sizeof magic &&
+         magic == PipePage::kMagic;
 }
 
 // Writes control messages as the kernel does.
@@ -103,7 +106,8 @@ class ControlWriter {
 // Of one SCM_RIGHTS: the program's, and behind them the pipes.
 void take_rights(const cmsghdr& c, ControlWriter& out, int through, bool peeked) {
   int fds[kMostPassed];
-  const int all = static_cast<int>(std::min<std::size_t>((c.cmsg_len - CMSG_LEN(0)) / sizeof(int), kMostPassed));
+  const int all = static_cast<int>(
+      std::min<std::size_t>((c.cmsg_len - CMSG_LEN(0)) / sizeof(int), kMostPassed));
   std::memcpy(fds, CMSG_DATA(&c), static_cast<std::size_t>(all) * sizeof(int));
   int own = all;
   if (all > 1 && std::any_of(fds, fds + all - 1, is_tcp)) {
@@ -154,7 +158,8 @@ msghdr with_room_for_pipes(const msghdr& message, void* memory) {
 void take_pipes(const msghdr& received, msghdr* message, int through, bool peeked) {
   const KeepErrno keep;
   ControlWriter out(*message);
-  for (cmsghdr* c = CMSG_FIRSTHDR(&received); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&received), c)) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&received); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&received), c)) {
     const bool rights = c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS;
     rights ? take_rights(*c, out, through, peeked) : out.put(*c);
   }

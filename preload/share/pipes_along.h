@@ -1,12 +1,15 @@
-// The pipes of connections that are passed on go along in the same message, behind the program's own descriptors. So
-// the memory is there as long as the message is, whoever ends before it is received.
+// The pipes of connections that are passed on go along in the same message, behind the program's
+// own descriptors. So the memory is there as long as the message is, whoever ends before it is
+// received.
 //
-//   the sender's program      [a b]           pass_on() has seen to it that the receiver has the library, or that the
+//   the sender's program      [a b]           pass_on() has seen to it that the receiver has the
+//                                             library, or that the
 //   the message               [a b | p q]     connection is back on TCP
 //   the receiver's program    [a b]           and all else as if they had been alone
 //
-// Length of the control data, MSG_CTRUNC and the numbers of descriptors are what the kernel would have made of the
-// program's own. A receiver that is out of descriptors sees MSG_CTRUNC if there was just room for its own.
+// Length of the control data, MSG_CTRUNC and the numbers of descriptors are what the kernel would
+// have made of the program's own. A receiver that is out of descriptors sees MSG_CTRUNC if there
+// was just room for its own.
 #pragma once
 
 #include <sys/socket.h>
@@ -37,24 +40,29 @@ class PipesToSend {
   std::optional<Scratch> control_;
 };
 
-/// A message that is received may bring pipes: not if it is null, or has no room for a descriptor. Of any socket: what
-/// the program's filters of system calls let pass is not known, so nothing is asked that it has not asked.
+/// A message that is received may bring pipes: not if it is null, or has no room for a descriptor.
+/// Of any socket: what the program's filters of system calls let pass is not known, so nothing is
+/// asked that it has not asked.
 inline bool may_bring_pipes(const msghdr* message) {
-  return message != nullptr && message->msg_control != nullptr && message->msg_controllen >= CMSG_LEN(sizeof(int));
+  return message != nullptr && message->msg_control != nullptr &&
+         message->msg_controllen >= CMSG_LEN(sizeof(int));
 }
 
 constexpr std::size_t kRoomForPipes = CMSG_SPACE(kMostPassed * sizeof(int));
 
-/// To be received instead of `message`: control data into `memory`, of msg_controllen and kRoomForPipes bytes.
+/// To be received instead of `message`: control data into `memory`, of msg_controllen and
+/// kRoomForPipes bytes.
 msghdr with_room_for_pipes(const msghdr& message, void* memory);
 
-/// What has been received that way, as the program is to see it. Its connections are adopted with their pipes.
+/// What has been received that way, as the program is to see it. Its connections are adopted with
+/// their pipes.
 void take_pipes(const msghdr& received, msghdr* message, int through, bool peeked);
 
 template <typename Each>
 void for_each_passed(const msghdr& message, Each&& each) {
   if (message.msg_control == nullptr) return;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < n; ++i) {

@@ -9,6 +9,7 @@
 #include "os/memory_owner.h"
 #include "share/reasons.h"
 #include "state/count_for_test.h"
+#include "state/face.h"
 #include "state/fd_table.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
@@ -32,11 +33,11 @@ void at_exit() {
         if (s.shared() && !s.inherited.load(std::memory_order_relaxed) && doorbells_waiting(s)) {
           (void)swallow_doorbells(fd, s);
         }
-        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) || s.left_at_exit.exchange(true))
+        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) ||
+            s.left_at_exit.exchange(true))
           return;
         leave_to_others(fd, s);
-        auto& holders = s.mine().words[clan::socket_face::kHolders];
-        if (holders.load() > 1) holders.fetch_sub(1);
+        if (s.mine().words[clan::socket_face::kHolders].load() > 1) add_holders(s.mine(), -1);
       },
       nullptr);
 }

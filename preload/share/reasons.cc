@@ -28,7 +28,8 @@ using Word = std::atomic<std::uint64_t>;
 
 Word* words() {
   // A descriptor that is made in borrowed memory is not the lender's.
-  if (!has_table() && (config().disabled || !permits_memory() || in_borrowed_memory())) return nullptr;
+  if (!has_table() && (config().disabled || !permits_memory() || in_borrowed_memory()))
+    return nullptr;
   return reason_words();
 }
 
@@ -37,8 +38,8 @@ bool is_of(std::uint64_t word, std::uint32_t of, bool process) {
   return reason.why != Why::kNone && reason.of == of && reason.of_process == process;
 }
 
-// The word of the same socket or process, else a free one, else that of a connection that is not used enough,
-// else any: of 8 words one in turn.
+// The word of the same socket or process, else a free one, else that of a connection that is not
+// used enough, else any: of 8 words one in turn.
 Word& place_for(Word* bucket, const Reason& reason) {
   static std::atomic<std::uint32_t> turn{0};
   Word* unused = nullptr;
@@ -51,7 +52,8 @@ Word& place_for(Word* bucket, const Reason& reason) {
     if (why == Why::kUnused) unused = bucket + i;
   }
   if (free != nullptr) return *free;
-  return unused != nullptr ? *unused : bucket[turn.fetch_add(1, std::memory_order_relaxed) % reasons::kWays];
+  return unused != nullptr ? *unused
+                           : bucket[turn.fetch_add(1, std::memory_order_relaxed) % reasons::kWays];
 }
 
 void put(const Reason& reason) {
@@ -61,7 +63,8 @@ void put(const Reason& reason) {
   for (int i = 0; i < kTries; ++i) {
     Word& place = place_for(all + reasons::bucket_of(reason.of), reason);
     std::uint64_t before = place.load(std::memory_order_relaxed);
-    if (place.compare_exchange_strong(before, reasons::word_of(reason), std::memory_order_relaxed)) return;
+    if (place.compare_exchange_strong(before, reasons::word_of(reason), std::memory_order_relaxed))
+      return;
   }
 }
 
@@ -77,7 +80,8 @@ void remove(std::uint32_t of, bool process, Goes goes) {
   }
 }
 
-// Each of the first few, then each time there are twice as many: a server may have a thousand in a second.
+// Each of the first few, then each time there are twice as many: a server may have a thousand in a
+// second.
 void tell(int fd, const Reason& reason) {
   constexpr std::uint32_t kAll = 8;
   static std::atomic<std::uint32_t> told[static_cast<std::size_t>(Why::kCount)];
@@ -96,8 +100,9 @@ void tell(int fd, const Reason& reason) {
 
 std::uint32_t inode_of(int fd) {
   struct stat about {};
-  return sys::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? static_cast<std::uint32_t>(about.st_ino)
-                                                                : 0;
+  return sys::fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode)
+             ? static_cast<std::uint32_t>(about.st_ino)
+             : 0;
 }
 
 }  // namespace
@@ -124,7 +129,8 @@ void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
 void withdraw_why(Socket& s) {
   s.said.store(Why::kNone, std::memory_order_relaxed);
   const std::uint32_t inode = s.said_inode.exchange(0, std::memory_order_relaxed);
-  // Another process may have the same open file: what is said of a socket that is gone does no harm.
+  // Another process may have the same open file: what is said of a socket that is gone does no
+  // harm.
   const bool alone = s.shared() || !s.inherited.load(std::memory_order_relaxed);
   if (inode != 0 && alone) remove(inode, false, [](Why) { return true; });
 }

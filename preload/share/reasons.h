@@ -1,8 +1,9 @@
-// Why connections of this process stay on TCP, where `clan stat` finds it (clan/reasons.h), and in the log.
+// Why connections of this process stay on TCP, where `clan stat` finds it (clan/reasons.h), and in
+// the log.
 //
-// Any thread, at decisions only. The memory is made at the first one; where the limit of file sizes or a
-// filter of system calls does not allow that, only the log has it. A child of fork goes on with its parent's
-// memory.
+// Any thread, at decisions only. The memory is made at the first one; where the limit of file sizes
+// or a filter of system calls does not allow that, only the log has it. A child of fork goes on
+// with its parent's memory.
 #pragma once
 
 #include <cstdint>

@@ -32,14 +32,15 @@ constexpr std::size_t kEntries = 512;
 static_assert(kEntries * sizeof(Entry) == reasons::kSlotBytes);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-// Tables that are mapped here: our own, and those of processes that have sent something. Never unmapped.
+// Tables that are mapped here: our own, and those of processes that have sent something. Never
+// unmapped.
 struct Table {
   std::atomic<Entry*> entries{nullptr};
   std::atomic<std::uint64_t> inode{0};
 };
 
 constexpr std::size_t kTables = 16;
-Table tables[kTables];           // the first is our own
+Table tables[kTables];  // the first is our own
 
 Entry* map_table(int memfd) {
   void* memory = sys::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
@@ -49,14 +50,16 @@ Entry* map_table(int memfd) {
 Entry* own_table() {
   Entry* own = tables[0].entries.load(std::memory_order_acquire);  // PAIR preload.slots
   if (own != nullptr) return own;
-  const int memfd =
-      static_cast<int>(sys::call(SYS_memfd_create, reasons::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int memfd = static_cast<int>(
+      sys::call(SYS_memfd_create, reasons::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memfd < 0) return nullptr;
-  Entry* made = sys::call(SYS_ftruncate, memfd, kBytes) == 0 && sys::fcntl(memfd, F_ADD_SEALS, kSeals) == 0
-                    ? map_table(memfd)
-                    : nullptr;
+  Entry* made =
+      sys::call(SYS_ftruncate, memfd, kBytes) == 0 && sys::fcntl(memfd, F_ADD_SEALS, kSeals) == 0
+          ? map_table(memfd)
+          : nullptr;
   // PAIR preload.slots: publishes zeroed entries
-  if (made != nullptr && tables[0].entries.compare_exchange_strong(own, made, std::memory_order_acq_rel)) {
+  if (made != nullptr &&
+      tables[0].entries.compare_exchange_strong(own, made, std::memory_order_acq_rel)) {
     passing_memfd.store(move_high(memfd));  // stays open, for receivers to find
     return made;
   }
@@ -65,8 +68,8 @@ Entry* own_table() {
   return own;
 }
 
-// Nobody has it: users that closed it, and calls of theirs that are still under way, are gone. `also_lost`:
-// one whose descriptors are all on their way, and may never be received.
+// Nobody has it: users that closed it, and calls of theirs that are still under way, are gone.
+// `also_lost`: one whose descriptors are all on their way, and may never be received.
 bool take(Entry& e, bool also_lost) {
   std::uint64_t held = e.slot.held.load();
   if (Slot::users(held) != 0 || (Slot::on_its_way(held) != 0 && !also_lost)) return false;
@@ -77,7 +80,8 @@ bool take(Entry& e, bool also_lost) {
 Entry* find_in(Entry* entries, const Identity& id) {
   for (std::size_t i = 0; entries != nullptr && i < kEntries; ++i) {
     Entry& e = entries[i];
-    if (e.cookie.load() == id.cookie && e.inode.load() == id.inode && e.pids.load() == id.pids) return &e;
+    if (e.cookie.load() == id.cookie && e.inode.load() == id.inode && e.pids.load() == id.pids)
+      return &e;
   }
   return nullptr;
 }
@@ -121,7 +125,8 @@ Entry* find_at(const char* pid, const Identity& id) {
   DirectoryReader names(directory);
   while (const char* name = found == nullptr ? names.next() : nullptr) {
     if (*name == '.') continue;
-    const int memfd = open_memfd_of(static_cast<unsigned>(std::atoi(pid)), std::atoi(name), kLink, O_RDWR);
+    const int memfd =
+        open_memfd_of(static_cast<unsigned>(std::atoi(pid)), std::atoi(name), kLink, O_RDWR);
     if (memfd < 0) continue;
     found = find_in(take_table(memfd), id);
     sys::close(memfd);
@@ -136,7 +141,8 @@ bool identify(int fd, SocketIdentity* id) {
   struct stat socket {
   }, pids{};
   socklen_t size = sizeof id->cookie;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &id->cookie, &size) != 0 || id->cookie == 0) return false;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &id->cookie, &size) != 0 || id->cookie == 0)
+    return false;
   if (sys::fstat(fd, &socket) != 0 || ::stat("/proc/self/ns/pid", &pids) != 0) return false;
   id->inode = socket.st_ino;
   id->pids = pids.st_ino;
@@ -189,8 +195,8 @@ SlotEntry* find_entry(int through, const SocketIdentity& id) {
     std::snprintf(pid, sizeof pid, "%d", hint);
     if (Entry* e = hint > 0 ? find_at(pid, id) : nullptr) return e;
   }
-  const int proc =
-      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int proc = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (proc < 0) return nullptr;
   Entry* found = nullptr;
   DirectoryReader processes(proc);

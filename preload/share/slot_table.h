@@ -13,7 +13,8 @@ struct alignas(128) SlotEntry {
   Slot slot;
   std::atomic<std::uint64_t> cookie;  // SO_COOKIE
   std::atomic<std::uint64_t> inode;   // of the socket
-  std::atomic<std::uint64_t> pids;    // the inode of the pid namespace: locks of a pipe hold thread ids
+  // the inode of the pid namespace: locks of a pipe hold thread ids
+  std::atomic<std::uint64_t> pids;
   std::atomic<std::uint32_t> client;
 };
 

@@ -18,14 +18,15 @@
 namespace clan::preload {
 namespace {
 
-constexpr unsigned kRegisterRingFds = 20;  // IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
+// IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
+constexpr unsigned kRegisterRingFds = 20;
 constexpr int kMost = 16;
-std::atomic<int> noted[kMost];            ///< rings by system call: descriptor + 1
+std::atomic<int> noted[kMost];  ///< rings by system call: descriptor + 1
 
 // Duplicates, and rings we were not told of. No answer: yes.
 bool any_open() {
-  const int fds =
-      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int fds = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fds < 0) return true;
   bool found = false;
   DirectoryReader names(fds);
@@ -54,9 +55,11 @@ void ring_made() {
 
 void ring_closed() {
   KeepErrno keep;
-  if (open_rings.load(std::memory_order_relaxed) == 1 && any_open()) return;  // counts for the other one
+  // counts for the other one
+  if (open_rings.load(std::memory_order_relaxed) == 1 && any_open()) return;
   // PAIR preload.rings: the ring is gone
-  if (open_rings.fetch_sub(1, std::memory_order_release) == 1) withdraw_of_process(reasons::Why::kUring);
+  if (open_rings.fetch_sub(1, std::memory_order_release) == 1)
+    withdraw_of_process(reasons::Why::kUring);
 }
 
 long ring_setup(unsigned entries, void* parameters) {
@@ -72,7 +75,8 @@ long ring_setup(unsigned entries, void* parameters) {
 
 long ring_register(int fd, unsigned operation, void* argument, unsigned count) {
   // PAIR preload.rings: as one more
-  if (operation == kRegisterRingFds) open_rings.fetch_add(1, std::memory_order_seq_cst);  // nobody counts it down
+  // nobody counts it down
+  if (operation == kRegisterRingFds) open_rings.fetch_add(1, std::memory_order_seq_cst);
   return real().syscall(SYS_io_uring_register, fd, operation, argument, count);
 }
 

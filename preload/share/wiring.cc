@@ -13,6 +13,7 @@ constinit Hooks hooks{
     .migrated = moved,
     .demoted = went_back,
     .pinned = stayed,
+    .held_up = held_up,
     .set_sleeps = set_sleeps,
     .put_off = put_off,
     .said_why = publish_why,

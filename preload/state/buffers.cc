@@ -17,8 +17,9 @@
 namespace clan::preload {
 namespace {
 
-constexpr std::uint64_t kSmallRing = 512 * 1024;      ///< where address space is short
-constexpr std::uint64_t kMostRing = 32 * 1024 * 1024;  ///< of each of two, with RLIMIT_FSIZE in mind
+constexpr std::uint64_t kSmallRing = 512 * 1024;  ///< where address space is short
+/// of each of two, with RLIMIT_FSIZE in mind
+constexpr std::uint64_t kMostRing = 32 * 1024 * 1024;
 constexpr std::uint64_t kUsualMost = 4 * 1024 * 1024;  ///< of tcp_wmem, should the kernel not say
 constexpr int kBufLock = 72;                           ///< SO_BUF_LOCK, in headers of Linux 5.16
 constexpr int kSendLock = 1, kReceiveLock = 2;         ///< SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
@@ -32,11 +33,13 @@ std::uint64_t last_number_of(const char* file, std::uint64_t usual) {
   if (n <= 0) return usual;
   char *at = text, *end = text;
   std::uint64_t number = 0;
-  for (std::uint64_t more = 0; (more = std::strtoull(at, &end, 10)), end != at; at = end) number = more;
+  for (std::uint64_t more = 0; (more = std::strtoull(at, &end, 10)), end != at; at = end)
+    number = more;
   return number > 0 ? number : usual;
 }
 
-// Both are of the network namespace, and read once: who changes them restarts programs for TCP's sake too.
+// Both are of the network namespace, and read once: who changes them restarts programs for TCP's
+// sake too.
 struct Most {
   std::uint64_t sends, receives;
 };
@@ -122,7 +125,8 @@ reasons::Why why_no_pipe() {
   using reasons::Why;
   const std::uint64_t pipes =
       pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
-  static const std::uint64_t most_here = pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
+  static const std::uint64_t most_here =
+      pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
   if (pipes >= most_here) return Why::kMappings;
   return share_of_pipe(pipes, 1) >= kLeastPipeBytes ? Why::kNone : Why::kMemory;
 }

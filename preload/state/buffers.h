@@ -12,10 +12,12 @@ namespace clan::preload {
 /// Of the rings of a pipe that is made here.
 std::uint32_t ring_bytes();
 
-/// The address space of this process is limited, and a pipe that somebody else has made takes much of it.
+/// The address space of this process is limited, and a pipe that somebody else has made takes much
+/// of it.
 bool too_large_here(const Pipe& pipe);
 
-/// Why one more pipe would be beyond what pipes may take of memory, or of the mappings of a process. kNone: it is not.
+/// Why one more pipe would be beyond what pipes may take of memory, or of the mappings of a
+/// process. kNone: it is not.
 reasons::Why why_no_pipe();
 /// How many pipes leave the program enough of the mappings that a process may have: each is one.
 std::uint64_t pipes_within_mappings(std::uint64_t most_mappings);

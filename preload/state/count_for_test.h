@@ -5,8 +5,8 @@
 
 namespace clan::preload {
 
-/// Both ends count what they find that the other one has not counted: at close, exit and _exit. A process that is
-/// killed counts nothing.
+/// Both ends count what they find that the other one has not counted: at close, exit and _exit. A
+/// process that is killed counts nothing.
 void count_for_test(Socket& s);
 
 }  // namespace clan::preload

@@ -17,4 +17,11 @@ inline void add_state(PipePage::Face& face, std::uint64_t bits) {
   face.words[socket_face::kState].fetch_or(bits, std::memory_order_acq_rel);  // PAIR face.state
 }
 
+/// `by` processes more of this end, or fewer, that have not closed it. Answers how many there were.
+inline std::uint64_t add_holders(PipePage::Face& face, int by) {
+  // order: whoever closes last sees that it is the last
+  return face.words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}),
+                                                     std::memory_order_seq_cst);
+}
+
 }  // namespace clan::preload

@@ -53,7 +53,8 @@ Entry* entry(int fd, bool make) {
 
 void say_what_is_refused() {
   if (const Refusal refusal = refusal_found(); refusal.call != 0) {
-    say_of_process(refusal.by_filter ? reasons::Why::kFilter : reasons::Why::kRefused, refusal.call);
+    say_of_process(refusal.by_filter ? reasons::Why::kFilter : reasons::Why::kRefused,
+                   refusal.call);
   }
 }
 
@@ -61,7 +62,8 @@ void release(Socket* s) {
   // PAIR preload.refs: sees what all who had it have done
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   KeepErrno keep;
-  if (s->offer_fd.load(std::memory_order_relaxed) >= 0 || s->window_fd.load(std::memory_order_relaxed) >= 0 ||
+  if (s->offer_fd.load(std::memory_order_relaxed) >= 0 ||
+      s->window_fd.load(std::memory_order_relaxed) >= 0 ||
       s->offer_name.load(std::memory_order_relaxed) != 0) {
     withdraw_offer(*s);
   }
@@ -111,14 +113,16 @@ bool known(int fd) {
 
 bool no_set_need_know(int fd) {
   const Entry* e = entry(fd, false);
-  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;  // PAIR preload.entry
+  // PAIR preload.entry
+  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
   return s != nullptr && s->stays_on_tcp() && !s->inherited.load(std::memory_order_relaxed);
 }
 
 bool is_the_kernels(int fd) {
   const Entry* e = entry(fd, false);
-  // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than old.
-  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;  // PAIR preload.entry
+  // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than
+  // old. PAIR preload.entry
+  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
   return s == nullptr || (s->state.load(std::memory_order_relaxed) == Socket::State::kKernel &&
                           !s->inherited.load(std::memory_order_relaxed));
 }

@@ -26,14 +26,15 @@ class Held {
 /// The Socket behind a descriptor, or none. Lock-free.
 Held hold(int fd);
 
-/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown. `always`: also where none moves.
+/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown. `always`: also where none
+/// moves.
 void adopt(int fd, bool client, int nonblocking, bool always = false);
 
 /// A TCP socket that came from another process and is new here.
 void probe(int fd, bool always = false);
 
-/// `to` names the same open file as `from`, which may be unknown. What `to` named before is forgotten. False: there
-/// is no room in the table, and what is done by that number nobody sees.
+/// `to` names the same open file as `from`, which may be unknown. What `to` named before is
+/// forgotten. False: there is no room in the table, and what is done by that number nobody sees.
 [[nodiscard]] bool duplicate_entry(int from, int to);
 
 /// The descriptor is about to be closed, or has been by somebody we did not see.

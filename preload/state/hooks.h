@@ -1,5 +1,6 @@
-// What lower rooms tell upper ones. Calls go downward by includes; these few go upward, by this table: wiring.cc
-// fills it in when the library is linked, and tests put functions of their own there.
+// What lower rooms tell upper ones. Calls go downward by includes; these few go upward, by this
+// table: wiring.cc fills it in when the library is linked, and tests put functions of their own
+// there.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,9 @@ struct Hooks {
   void (*migrated)(Socket& s);                 ///< it has moved into a pipe
   void (*demoted)(Socket& s);                  ///< it has gone back to TCP
   void (*pinned)(Socket& s);                   ///< it stays on TCP for good
+  void (*held_up)(Socket& s);                  ///< a call has given up its wait for another process
   bool (*set_sleeps)(const Socket& s, std::uint32_t events);  ///< see watcher_sleeps()
-  bool (*put_off)(int fd, Socket& s);          ///< see put_off()
+  bool (*put_off)(int fd, Socket& s);                         ///< see put_off()
   // To what is told of connections that stay on TCP (share/reasons.h).
   void (*said_why)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
   void (*unsaid)(Socket& s);  ///< it has moved, or nobody here has it any more
@@ -26,8 +28,8 @@ struct Hooks {
 };
 extern constinit Hooks hooks;
 
-/// A thread sleeps in epoll_wait on a set that holds the socket. `events`: and waits for any of these; 0 =
-/// all.
+/// A thread sleeps in epoll_wait on a set that holds the socket. `events`: and waits for any of
+/// these; 0 = all.
 inline bool watcher_sleeps(const Socket& s, std::uint32_t events) {
   return s.is_watched() && hooks.set_sleeps(s, events);
 }
@@ -37,7 +39,9 @@ inline void say_why(int fd, Socket& s, reasons::Why why, std::uint32_t number = 
   hooks.said_why(fd, s, why, number);
 }
 /// Likewise, of all connections that the process makes from now on.
-inline void say_of_process(reasons::Why why, std::uint32_t number = 0) { hooks.process_said(why, number); }
+inline void say_of_process(reasons::Why why, std::uint32_t number = 0) {
+  hooks.process_said(why, number);
+}
 /// There is nothing to say any more.
 inline void unsay(Socket& s) {
   // relaxed: of the last thread that has the socket, or of one that has found it unmoved

@@ -12,10 +12,11 @@ namespace clan::preload {
 struct Identity {
   enum class State : std::uint8_t {
     kTcp,      ///< not moved; may be
-    kOffered,  ///< we have connected, and listen for the other end to take up the offer; in CLAN_DIR also: an
-               ///< offer has been taken up, by us or by the other end, and not all has been checked
-    kShared,   ///< there is a pipe
-    kKernel,   ///< stays with the kernel for good
+    kOffered,  ///< we have connected, and listen for the other end to take up the offer; in
+               ///< CLAN_DIR also: an offer has been taken up, by us or by the other end, and not
+               ///< all has been checked
+    kShared,  ///< there is a pipe
+    kKernel,  ///< stays with the kernel for good
   };
 
   std::atomic<int> refs{0};  ///< descriptors, and calls under way
@@ -31,13 +32,15 @@ struct Identity {
   std::atomic<bool> left_at_exit{false};   ///< counted out when the process ended
   std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
   std::atomic<bool> not_to_follow{false};  ///< nor among those who are to follow
-  std::uint64_t last_fork = 0;             ///< which it has been counted for; under the lock of fork
+  /// which it has been counted for; under the lock of fork
+  std::uint64_t last_fork = 0;
 
-  /// For the next connection. Not the counts of references: there are none. Relaxed stores: whoever gets the
-  /// Socket next gets it by the pool's lock.
+  /// For the next connection. Not the counts of references: there are none. Relaxed stores: whoever
+  /// gets the Socket next gets it by the pool's lock.
   void reset();
   /// Fork moves it to where parent and child see it.
-  Slot& open_file() const { return *slot.load(std::memory_order_acquire); }  // PAIR preload.slot: sees its counters
+  // PAIR preload.slot: sees its counters
+  Slot& open_file() const { return *slot.load(std::memory_order_acquire); }
 };
 
 }  // namespace clan::preload

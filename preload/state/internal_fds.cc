@@ -21,7 +21,8 @@ constexpr int kNever = std::numeric_limits<int>::max();
 
 std::atomic<int> lowest{0};      ///< ours are not below this, once the application has come near
 std::atomic<int> least{kNever};  ///< of the numbers that ours may have
-std::atomic<int> near{kNever};  ///< a descriptor of the application from here on is near ours; there are some
+/// a descriptor of the application from here on is near ours; there are some
+std::atomic<int> near{kNever};
 
 int limit() {
   rlimit most{};
@@ -54,7 +55,8 @@ int close_ours_below(int end) {
             close_descriptor(s);
             ++r.closed;
           }
-        } else if (ours(s.offer_fd.load()) || ours(s.window_fd.load()) || (s.pipe && ours(s.pipe.memfd()))) {
+        } else if (ours(s.offer_fd.load()) || ours(s.window_fd.load()) ||
+                   (s.pipe && ours(s.pipe.memfd()))) {
           stay(fd, s, reasons::Why::kNoDescriptors);
           ++r.closed;
         }
@@ -88,7 +90,8 @@ constinit std::atomic<int> passing_memfd{-1};
 
 bool close_slots(unsigned first, unsigned last, bool already_closed) {
   int memfd = passing_memfd.load();
-  if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last) return false;
+  if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last)
+    return false;
   if (!passing_memfd.compare_exchange_strong(memfd, -1)) return false;
   if (!already_closed) sys::close(memfd);
   return true;

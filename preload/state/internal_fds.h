@@ -1,9 +1,9 @@
-// Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and must never
-// be why it gets none: they have numbers in the upper quarter of those allowed, or half if need be, and go
-// when it comes near.
+// Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and
+// must never be why it gets none: they have numbers in the upper quarter of those allowed, or half
+// if need be, and go when it comes near.
 //
-// A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back to TCP,
-// and `clan stat` sees it only in the process at its other end.
+// A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back
+// to TCP, and `clan stat` sees it only in the process at its other end.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,18 @@ namespace clan::preload {
 
 struct Socket;
 
-/// `fd` with a number of ours, and closed where it was. -1 with errno: there is no room, and it is closed. -1
-/// stays -1.
+/// `fd` with a number of ours, and closed where it was. -1 with errno: there is no room, and it is
+/// closed. -1 stays -1.
 int move_high(int fd);
 /// A pipe's. False: there is no room, and it is where it was.
 bool move_high(Pipe& pipe);
 /// The pipe behind a memfd, which ends up with a number of ours or closed.
 Result<Pipe> open_high(int memfd, int end);
-/// The memfd of slots that are passed (share/passing.h), for receivers to find; -1: what is passed now cannot be
-/// found.
+/// The memfd of slots that are passed (share/passing.h), for receivers to find; -1: what is passed
+/// now cannot be found.
 extern std::atomic<int> passing_memfd;
-/// It, if its number is one of these, is needed for something else: what is passed from now on stays on TCP.
-/// False: it is not.
+/// It, if its number is one of these, is needed for something else: what is passed from now on
+/// stays on TCP. False: it is not.
 bool close_slots(unsigned first, unsigned last, bool already_closed);
 
 /// The pipe goes on without.
@@ -37,8 +37,8 @@ void close_descriptor(Socket& s);
 void keep_away_from(int fd);
 /// It may be one of ours.
 bool is_ours(int fd);
-/// The application is about to close these numbers, or to give them to something else: where they are ours
-/// they are not any more.
+/// The application is about to close these numbers, or to give them to something else: where they
+/// are ours they are not any more.
 void disown(unsigned first, unsigned last);
 /// The application has been refused one. True: it may try again, as ours are closed.
 bool give_up_ours();

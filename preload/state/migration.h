@@ -14,7 +14,8 @@ struct Migration {
   /// Whether the other end's socket is in our network namespace.
   enum class Place : std::uint8_t { kNotAsked, kHere, kElsewhere };
 
-  std::atomic<std::uint32_t> sends{0}, receives{0};  ///< calls so far, for when to offer and to look
+  /// calls so far, for when to offer and to look
+  std::atomic<std::uint32_t> sends{0}, receives{0};
   /// The listener; in CLAN_DIR, once taken up: what connects with the other end.
   std::atomic<int> offer_fd{-1};
   std::atomic<std::uint32_t> offer_calls{0};

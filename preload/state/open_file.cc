@@ -12,8 +12,8 @@
 namespace clan::preload {
 namespace {
 
-// Whoever comes to the socket's own counters from now on sees that he has to look where they are now.
-// False: a call is under way.
+// Whoever comes to the socket's own counters from now on sees that he has to look where they are
+// now. False: a call is under way.
 bool close_for_good(Socket& s) {
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;

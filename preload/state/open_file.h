@@ -8,11 +8,12 @@ namespace clan::preload {
 
 struct Socket;
 
-/// Counts calls that are under way in the kernel on a socket that is still on TCP, so that nobody moves it
-/// under them. After a fork it lies in memory that parent and child share.
+/// Counts calls that are under way in the kernel on a socket that is still on TCP, so that nobody
+/// moves it under them. After a fork it lies in memory that parent and child share.
 struct Slot {
-  /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a thread, or
-  /// of the process for what another of its threads may finish. So that others see when he has been killed.
+  /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a
+  /// thread, or of the process for what another of its threads may finish. So that others see when
+  /// he has been killed.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift
@@ -40,7 +41,8 @@ struct Slot {
            !counter.compare_exchange_weak(now, now & (kClosed - 1), std::memory_order_acq_rel)) {
     }
   }
-  /// A call in the kernel, counted. False: somebody has closed the counter, and the call has to look again.
+  /// A call in the kernel, counted. False: somebody has closed the counter, and the call has to
+  /// look again.
   class UnderWay {
    public:
     explicit UnderWay(Counter& counter) : counter_(counter) {
@@ -62,13 +64,15 @@ struct Slot {
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};
-  std::atomic<std::int32_t> resender{0};  ///< if `sends` is closed for Socket::resending: whose it is
-  std::atomic<std::int32_t> pinned{0};    ///< somebody has the open file whom we cannot reach: never move it
+  /// if `sends` is closed for Socket::resending: whose it is
+  std::atomic<std::int32_t> resender{0};
+  /// somebody has the open file whom we cannot reach: never move it
+  std::atomic<std::int32_t> pinned{0};
   /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
   std::atomic<std::int32_t> to_follow{1};
-  /// Who has the open file: processes (bits 0 to 31; who was killed, or executed another program, counts),
-  /// and descriptors that have been passed to somebody who has not said yet that he knows of this (bits 32 to
-  /// 47). Above, which life of the slot it is: see passing.cc.
+  /// Who has the open file: processes (bits 0 to 31; who was killed, or executed another program,
+  /// counts), and descriptors that have been passed to somebody who has not said yet that he knows
+  /// of this (bits 32 to 47). Above, which life of the slot it is: see passing.cc.
   std::atomic<std::uint64_t> held{1};
   static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
   static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
@@ -77,8 +81,9 @@ struct Slot {
   static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
 };
 
-/// The socket's counters are at `shared` from now on, where other processes see them, and the process has one
-/// user there. False: a call is under way that is not counted there, so it never moves.
+/// The socket's counters are at `shared` from now on, where other processes see them, and the
+/// process has one user there. False: a call is under way that is not counted there, so it never
+/// moves.
 bool share_slot(Socket& s, Slot* shared);
 /// This process has the socket no more. True: others have it who have not followed into the pipe.
 bool leave_slot(Socket& s);

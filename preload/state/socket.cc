@@ -10,7 +10,8 @@
 namespace clan::preload {
 namespace {
 
-void set(auto& field, auto value) { field.store(value, std::memory_order_relaxed); }  // see Identity::reset
+// see Identity::reset
+void set(auto& field, auto value) { field.store(value, std::memory_order_relaxed); }
 
 }  // namespace
 
@@ -24,7 +25,8 @@ void Identity::reset() {
   last_fork = 0;
   set(own_slot.sends, 0);
   set(own_slot.receives, 0);
-  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.resender}) set(*word, 0);
+  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.resender})
+    set(*word, 0);
   set(own_slot.pipe_fd, -1);
   set(own_slot.held, 1);
   set(own_slot.to_follow, 1);
@@ -35,14 +37,14 @@ void Identity::reset() {
 void Transfer::reset() {
   receive_wait.reset();
   send_wait.reset();
-  for (auto* flag : {&drained, &kernel_end, &fin_counted, &kernel_error, &error_taken, &kernel_says, &reset_told,
-                     &shut_read, &rang, &owes_memory}) {
+  for (auto* flag : {&drained, &kernel_end, &fin_counted, &kernel_error, &error_taken, &kernel_says,
+                     &reset_told, &shut_read, &rang, &owes_memory}) {
     set(*flag, false);
   }
-  waits.reset();
+  for (OwnerWait* wait : {&sends_wait, &receives_wait}) wait->reset();
   set(low_water, 1);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
-  for (auto* count : {&full, &receives_owing}) set(*count, 0);
+  for (auto* count : {&full, &held_up, &receives_owing}) set(*count, 0);
   set(checked_ns, 0);
   set(released_ns, 0);
   for (auto* counter : {&told_sent, &told_acked, &told_received}) {
@@ -62,6 +64,7 @@ void Migration::reset() {
 
 void Demotion::reset() {
   for (auto* flag : {&back_in, &anew, &resending}) set(*flag, false);
+  set(answer_wanted_ns, 0);
 }
 
 void Watch::reset() {

@@ -1,21 +1,24 @@
-// Socket: what the library knows of a TCP socket of the application, whose descriptor stays the kernel's.
+// Socket: what the library knows of a TCP socket of the application, whose descriptor stays the
+// kernel's.
 //
-// A connection starts on TCP and may move into a Pipe while it lives (migrate/). Each direction moves by
-// itself:
+// A connection starts on TCP and may move into a Pipe while it lives (migrate/). Each direction
+// moves by itself:
 //
 //   sender    asks the kernel how many bytes it has sent by TCP in all, publishes that number
 //             (socket_face::kSwitchAt, then kSending) and sends the rest through the pipe
 //   receiver  reads from TCP exactly up to that number, then from the pipe
 //
-// From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor readable, so that
-// whoever sleeps on it in the kernel (recv, poll, epoll, another process) wakes up. Their number is in the
-// pipe's page, so they are told from the application's bytes of before and after.
+// From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor
+// readable, so that whoever sleeps on it in the kernel (recv, poll, epoll, another process) wakes
+// up. Their number is in the pipe's page, so they are told from the application's bytes of before
+// and after.
 //
-// The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP says so.
-// What then is left in the pipe is read first.
+// The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP
+// says so. What then is left in the pipe is read first.
 //
-// One Socket serves all descriptors of this process that name the same open file (dup). Memory: Sockets come
-// from a pool that is never returned, so a stale pointer finds a Socket, if not the one it looked for.
+// One Socket serves all descriptors of this process that name the same open file (dup). Memory:
+// Sockets come from a pool that is never returned, so a stale pointer finds a Socket, if not the
+// one it looked for.
 #pragma once
 
 #include <atomic>

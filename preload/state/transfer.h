@@ -12,11 +12,13 @@ namespace clan::preload {
 
 struct Transfer {
   std::optional<Waiter> receive_wait, send_wait;
-  std::atomic<bool> drained{false};      ///< all TCP bytes from before the switch have been read
-  std::atomic<bool> kernel_end{false};   ///< the peer's side of TCP is closed
-  std::atomic<bool> fin_counted{false};  ///< TCP_INFO counts the peer's FIN among the bytes received
+  std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
+  std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
+  /// TCP_INFO counts the peer's FIN among the bytes received
+  std::atomic<bool> fin_counted{false};
   std::atomic<bool> kernel_error{false};
-  std::atomic<bool> error_taken{false};  ///< the kernel has told it to us, and so not to the application
+  /// the kernel has told it to us, and so not to the application
+  std::atomic<bool> error_taken{false};
   std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
   std::atomic<bool> reset_told{false};
   std::atomic<bool> shut_read{false};
@@ -24,10 +26,15 @@ struct Transfer {
   /// Threads of this process in the kernel, or nearly; not those in epoll's wait.
   std::atomic<int> data_sleepers{0}, room_sleepers{0};
   std::atomic<std::uint64_t> checked_ns{0};
-  std::atomic<bool> rang{false};       ///< the other end slept when something was last sent to it
-  WaitBudget waits;
-  std::atomic<std::uint32_t> full{0};  ///< counts sends that found no room, for edge-triggered EPOLLOUT
-  /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the way.
+  std::atomic<bool> rang{false};  ///< the other end slept when something was last sent to it
+  /// of the counters of calls (Slot), while somebody else keeps them closed
+  OwnerWait sends_wait, receives_wait;
+  /// counts sends that found no room, for edge-triggered EPOLLOUT
+  std::atomic<std::uint32_t> full{0};
+  /// counts calls that gave up, likewise for EPOLLIN: stream/held_up.h
+  std::atomic<std::uint32_t> held_up{0};
+  /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the
+  /// way.
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
   std::atomic<int> release_looks{0};
@@ -38,7 +45,8 @@ struct Transfer {
   } told_sent, told_acked, told_received;
 
   void reset();
-  bool has_drained() const { return drained.load(std::memory_order_acquire); }  // PAIR preload.drained: TCP is read
+  // PAIR preload.drained: TCP is read
+  bool has_drained() const { return drained.load(std::memory_order_acquire); }
 };
 
 }  // namespace clan::preload

@@ -12,7 +12,8 @@ struct Watch {
   std::atomic<bool> in_sets{false};  ///< there are interests; written under the epoll lock
 
   void reset();
-  /// order: after the store of what sets are to see, which is told of its Interest or finds it (see control_add()).
+  /// order: after the store of what sets are to see, which is told of its Interest or finds it (see
+  /// control_add()).
   bool is_watched() const { return in_sets.load(std::memory_order_seq_cst); }
 };
 

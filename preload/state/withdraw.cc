@@ -24,8 +24,9 @@ static_assert(kOfferName + Config::kMostDirectory + 2 <= sizeof(sockaddr_un::sun
 
 socklen_t path_of(std::uint64_t name, sockaddr_un* path) {
   path->sun_family = AF_UNIX;
-  const int n = std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx", config().directory,
-                              kOfferPrefix, static_cast<unsigned long long>(name));
+  const int n =
+      std::snprintf(path->sun_path, sizeof path->sun_path, "%s/%s%016llx", config().directory,
+                    kOfferPrefix, static_cast<unsigned long long>(name));
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(n) + 1);
 }
 

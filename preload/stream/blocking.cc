@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/time.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +21,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/socket.h"
+#include "stream/held_up.h"
 #include "stream/memory.h"
 #include "stream/ring.h"
 #include "stream/tcp_prefix.h"
@@ -65,9 +68,12 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   // Memory that cannot be released yet is so by a call that wakes up for it.
   const std::int64_t release_ns = release_memory();
-  if (more || deadline != kNoDeadline || release_ns >= 0) {
+  const bool looks_again = is_held_up(s);
+  if (more || deadline != kNoDeadline || release_ns >= 0 || looks_again) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
-    const int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
+    int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
+    if (looks_again) most = static_cast<int>(kHeldUpNs / 1'000'000);
+    if (tcp_is_held_up(s)) p.events = 0;  // what lies there cannot be read for now
     const int rc = real().poll(&p, 1, time_left_ms(deadline, most));
     if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
     if (rc == 0) errno = EAGAIN;
@@ -83,8 +89,9 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
 
 namespace {
 
-// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after handlers
-// with SA_RESTART. poll() does not say which it was, so all that there are have to be of that kind.
+// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after
+// handlers with SA_RESTART. poll() does not say which it was, so all that there are have to be of
+// that kind.
 bool handlers_restart() {
   KeepErrno keep;
   for (int number = 1; number < NSIG; ++number) {
@@ -111,6 +118,33 @@ int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
   if (!since.handled()) return real().poll(p, 1, timeout_ms);
   errno = EINTR;
   return -1;
+}
+
+bool nap_in_call(int fd, const Socket& s, std::size_t moved, std::uint64_t deadline,
+                 SinceEntry& since) {
+  constexpr int kNapMs = 5;
+  const int timeout = time_left_ms(deadline, kNapMs);
+  if (timeout == 0) {
+    errno = EAGAIN;
+    return false;
+  }
+  pollfd none{-1, 0, 0};
+  if (sleep_in_send(&none, timeout, since) < 0 && !goes_on(moved, deadline, since)) return false;
+  return still_names(fd, s);
+}
+
+bool NapsInCall::nap() {
+  if ((flags_ & MSG_DONTWAIT) != 0 || is_nonblocking(fd_, s_)) {
+    const timespec moment{0, 1'000'000};  // the kernel says that it is ready
+    sys::call(SYS_nanosleep, &moment, nullptr);
+    errno = EAGAIN;
+    return false;
+  }
+  if (!since_) {
+    since_.emplace();
+    deadline_ = deadline_of(fd_, option_);
+  }
+  return nap_in_call(fd_, s_, 0, deadline_, *since_);
 }
 
 int ask_nonblocking(int fd, Socket& s) {

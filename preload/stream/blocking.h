@@ -20,17 +20,40 @@ std::uint64_t deadline_of(int fd, int option);
 /// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
 int time_left_ms(std::uint64_t deadline, int most);
 
-/// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and cancellation
-/// are the kernel's. `more`: bytes of the same call have been read, so it is not to begin anew after a signal;
-/// nor does the kernel begin one anew that has a time-out. 1: there is a byte; 0: something is to be looked at; or -1
-/// with errno.
+/// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and
+/// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to
+/// begin anew after a signal; nor does the kernel begin one anew that has a time-out. 1: there is a
+/// byte; 0: something is to be looked at; or -1 with errno.
 int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since);
 
 /// The sleep of a send has failed. False: so does the send.
 bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
 
-/// Sleeps in poll(), until the send's descriptor says something, but not without looking at what has run.
+/// Sleeps in poll(), until the send's descriptor says something, but not without looking at what
+/// has run.
 int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since);
+
+/// A moment of a blocking call that another process keeps from its bytes or its room, of which it
+/// has moved `moved`. False: the call is over, with errno.
+bool nap_in_call(int fd, const Socket& s, std::size_t moved, std::uint64_t deadline,
+                 SinceEntry& since);
+
+/// Naps of a call that another process keeps from a socket which is on TCP: it just moves it.
+class NapsInCall {
+ public:
+  /// `option`: SO_RCVTIMEO or SO_SNDTIMEO.
+  NapsInCall(int fd, Socket& s, int flags, int option)
+      : fd_(fd), s_(s), flags_(flags), option_(option) {}
+  /// False: the call is over, with errno.
+  bool nap();
+
+ private:
+  int fd_;
+  Socket& s_;
+  int flags_, option_;
+  std::optional<SinceEntry> since_;
+  std::uint64_t deadline_ = 0;
+};
 
 /// As is_nonblocking(), when it is not known or another process may have changed it.
 int ask_nonblocking(int fd, Socket& s);
@@ -42,8 +65,8 @@ inline bool is_nonblocking(int fd, Socket& s) {
   return (asks ? ask_nonblocking(fd, s) : known) != 0;
 }
 
-/// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing to
-/// spin for. `sleep()` sees to signal handlers that have run.
+/// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing
+/// to spin for. `sleep()` sees to signal handlers that have run.
 template <typename Ready, typename Sleep>
 void wait_for(std::optional<Waiter>* at, const SinceEntry& since, Awaited peer, Ready&& ready,
               Sleep&& sleep) {

@@ -1,9 +1,13 @@
 #include "stream/close.h"
 
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
+#include "clan/clock.h"
 #include "clan/socket_face.h"
+#include "clan/wait_budget.h"
+#include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
 #include "migrate/resend.h"
@@ -15,7 +19,8 @@
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
-#include "stream/gate_wait.h"
+#include "stream/held_up.h"
+#include "stream/owed_end.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "stream/ring.h"
@@ -24,28 +29,29 @@
 namespace clan::preload {
 namespace {
 
+using socket_face::kEnding;
 using socket_face::kGone;
 using socket_face::kLeaving;
 using socket_face::kReset;
 using socket_face::kSending;
-using socket_face::kState;
 
-// Says in the pipe that nothing more is sent. False: TCP has to, as this end is back there for good. An end that
-// may yet send by the pipe must not: the other one would take that for a close, where nobody reads the pipe.
+// Says that nothing more is sent, or leaves that to later looks at the socket. False: TCP is to say
+// it, now.
 bool end_by_pipe(int fd, Socket& s) {
-  const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-  for (Patience patience(fd, s);;) {
+  CallWait wait(s.pipe.call_waits());
+  do {
     // Where the other end has not come in, it finds when it comes that we have gone.
-    if ((state_of(s.mine()) & kGone) != 0 || leave_alone(fd, s)) return false;
-    if (switch_sending(fd, s)) {
-      if (must_ring(s, s.pipe.end_sending())) ring_doorbell(fd, s);
-      if (sender.ended.load(std::memory_order_relaxed) == 1) return true;
-      // Else just going back.
-    } else if ((state_of(s.theirs()) & kLeaving) != 0) {
-      look_at_kernel(fd, s);
-    }
-    if (!patience.wait()) return (state_of(s.mine()) & kSending) != 0;
-  }
+    const bool by_tcp = (state_of(s.mine()) & kGone) != 0 || leave_alone(fd, s);
+    if (by_tcp && !resends(fd, s)) return false;
+    if (tell_end(fd, s)) return true;
+    if (is_to_go(s)) look_at_kernel(fd, s);
+    nap();
+  } while (wait.goes_on(monotonic_ns()));
+  add_state(s.mine(), kEnding);
+  // It may be sent again by a process that looked for that before.
+  if (!resends(fd, s) && (state_of(s.mine()) & kGone) != 0) return false;
+  note_held_up(s);
+  return true;
 }
 
 }  // namespace
@@ -61,16 +67,19 @@ void shared_close(int fd, Socket& s, bool others) {
   if (s.left_at_exit.load()) return;
   if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
   // Others go on, or will when they follow.
-  if (s.mine().words[socket_face::kHolders].fetch_sub(1) != 1 || others) return;
-  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such bytes.
+  if (add_holders(s.mine(), -1) != 1 || others) return;
+  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such
+  // bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
   add_state(s.mine(), socket_face::kClosed | reset);
   look_at_kernel(fd, s);
-  swallow_doorbells(fd, s);  // nobody is left who could sleep for them, and unread they would make a reset
-  // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once, behind all bytes. Not
-  // while a call is under way, which goes on until it returns.
-  if (!unread && !at_once && s.refs.load() == 1 && (state_of(s.mine()) & (kSending | kGone)) == kSending &&
+  // nobody is left who could sleep for them, and unread they would make a reset
+  swallow_doorbells(fd, s);
+  // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once,
+  // behind all bytes. Not while a call is under way, which goes on until it returns.
+  if (!unread && !at_once && s.refs.load() == 1 &&
+      (state_of(s.mine()) & (kSending | kGone)) == kSending &&
       (state_of(s.theirs()) & kLeaving) == 0) {
     (void)s.pipe.end_sending();
   }
@@ -87,10 +96,6 @@ int shared_shutdown(int fd, Socket& s, int how) {
     if (!end_by_pipe(fd, s)) {
       // Our bytes go by TCP, and so does their end.
       tell_sets(s);
-      while (resends(fd, s)) {
-        const Disturbed here;
-        sys::poll(nullptr, 0, 1);
-      }
       return real().shutdown(fd, how);
     }
   }

@@ -25,9 +25,12 @@ using socket_face::kSwallowed;
 
 constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
 constexpr std::uint64_t kRingers = socket_face::kBellsClosed - 1;
-constexpr std::uint64_t kForAnotherNs = 2'000'000;       ///< how long one who rings waits for another
-constexpr std::uint64_t kForNobodyNs = 100'000'000;      ///< and a leaver for one who is not named
-constexpr std::uint64_t kForRingerNs = 10'000'000'000u;  ///< and for one who is, and lives
+/// how long one who rings waits for another
+constexpr std::uint64_t kForAnotherNs = 2'000'000;
+/// and a leaver for those that ring, named or not
+constexpr std::uint64_t kForRingersNs = 100'000'000;
+/// whether they live, at most
+constexpr std::uint64_t kBetweenLooksNs = 1'000'000;
 
 // By its name in kBells. When in doubt: yes.
 bool lives(std::uint64_t bells) {
@@ -38,9 +41,9 @@ bool lives(std::uint64_t bells) {
 
 }  // namespace
 
-Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
+Ringing::Ringing(PipePage::Face& face, WaitBudget& call_waits) : bells_(face.words[kBells]) {
   const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
-  std::uint64_t end = 0;
+  CallWait wait(call_waits, kForAnotherNs);
   for (std::uint64_t now = bells_.load(std::memory_order_relaxed);;) {
     if ((now & socket_face::kBellsClosed) != 0) {
       allowed_ = false;
@@ -51,9 +54,7 @@ Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
     if (other == 0) {
       next |= me;
     } else if (other != me) {  // else a signal has come between
-      const std::uint64_t time = monotonic_ns();
-      if (end == 0) end = time + kForAnotherNs;
-      if (time < end) {
+      if (wait.goes_on(monotonic_ns())) {
         sched_yield();
         now = bells_.load(std::memory_order_relaxed);
         continue;
@@ -61,7 +62,8 @@ Ringing::Ringing(PipePage::Face& face) : bells_(face.words[kBells]) {
       if (!lives(now)) next = (now & ~kRingersName) | me;  // it was killed: its place is taken
     }
     // PAIR face.bells
-    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed))
+    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
+                                      std::memory_order_relaxed))
       continue;
     me_ = (next & kRingersName) == me && other != me ? me : 0;
     return;
@@ -75,7 +77,8 @@ Ringing::~Ringing() {
     next = now - 1;
     if (me_ != 0 && (now & kRingersName) == me_) next &= ~kRingersName;
     // PAIR face.bells: the doorbell has been sent
-  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel, std::memory_order_relaxed));
+  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed));
 }
 
 bool silence(PipePage::Face& face) {
@@ -84,14 +87,15 @@ bool silence(PipePage::Face& face) {
   const std::uint64_t start = monotonic_ns();
   std::uint64_t now =
       bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
-  std::uint64_t unnamed_since = 0;
+  std::uint64_t look_at = start + kBetweenLooksNs;
+  // PAIR face.bells: as above
   for (int turns = 1; (now & kRingers) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
     const std::uint64_t other = now & kRingersName, time = monotonic_ns();
-    if (other == me || time - start > kForRingerNs) return false;
-    if (other == 0) {
-      if (unnamed_since == 0) unnamed_since = time;
-      if (time - unnamed_since > kForNobodyNs) return true;  // killed, nearly for sure
-    } else if (turns % 64 == 0 && !lives(now)) {
+    if (other == me) return false;
+    if (time - start > kForRingersNs) return other == 0;    // not named: killed, nearly for sure
+    const bool looks = turns % 64 == 0 || time >= look_at;  // a yield may take a slice of time
+    if (looks) look_at = time + kBetweenLooksNs;
+    if (other != 0 && looks && !lives(now)) {
       // PAIR face.bells: in the place of a ringer that was killed
       bells.compare_exchange_strong(now, (now & ~kRingersName) - 1, std::memory_order_acq_rel);
       continue;
@@ -102,20 +106,31 @@ bool silence(PipePage::Face& face) {
 }
 
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
-  Draining draining(fd, s);
+  const Draining draining(fd, s);
+  if (!draining) return false;
   char bytes[64];
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
     const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
     // order: the count is read after the doorbell that told of it
-    const std::uint64_t rung = std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
+    const std::uint64_t rung =
+        std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
     if (had >= rung) return true;
-    const ssize_t n = sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
+    const ssize_t n =
+        sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     note_end(s, n);
     if (n <= 0) return true;
     swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
   }
+}
+
+bool another_rings(const PipePage::Face& face) {
+  // relaxed: a glance
+  const std::uint64_t bells = face.words[kBells].load(std::memory_order_relaxed);
+  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
+  const std::uint64_t other = bells & kRingersName;
+  return (bells & kRingers) != 0 && other != 0 && other != me && lives(bells);
 }
 
 bool ringer_was_killed(const Socket& s) {

@@ -1,7 +1,7 @@
 // Doorbells: single bytes of TCP that make the descriptor readable for whoever sleeps on it.
 //
-// An end that goes back to TCP first closes its gate (kBells): from then on what it sends by TCP is the
-// application's.
+// An end that goes back to TCP first closes its gate (kBells): from then on what it sends by TCP is
+// the application's.
 #pragma once
 
 #include <atomic>
@@ -10,17 +10,18 @@
 
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "clan/wait_budget.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"
 
 namespace clan::preload {
 
-/// A thread that rings, or sees that none may any more. Others that want to ring wait a moment for it, so
-/// that nearly always the one that is under way can be named.
+/// A thread that rings, or sees that none may any more. Others that want to ring wait a moment for
+/// it, so that nearly always the one that is under way can be named.
 class Ringing {
  public:
-  explicit Ringing(PipePage::Face& face);
+  Ringing(PipePage::Face& face, WaitBudget& call_waits);
   ~Ringing();
   Ringing(const Ringing&) = delete;
   Ringing& operator=(const Ringing&) = delete;
@@ -34,9 +35,12 @@ class Ringing {
 };
 
 /// Nobody of an end may ring any more, and nobody is at it: what it sends by TCP from now on is the
-/// application's. Waits for a thread that was stopped in the midst of it, for as long as it lives. False:
-/// that has taken ten seconds, and its doorbell may yet come.
+/// application's. Waits a tenth of a second for a thread that is at it, if it lives; who can come
+/// again later looks first whether another_rings(). False: its doorbell may yet come.
 bool silence(PipePage::Face& face);
+
+/// It would wait now: another thread that lives is named as ringing.
+bool another_rings(const PipePage::Face& face);
 
 /// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.
 /// `limit`: at most so many of them, counted from the first ever.
@@ -48,11 +52,12 @@ inline bool doorbells_waiting(const Socket& s) {
          s.theirs().words[socket_face::kDoorbells].load(std::memory_order_relaxed);
 }
 
-/// A thread of this end was killed while it rang: what it had been told to ring for it may not have.
+/// A thread of this end was killed while it rang: what it had been told to ring for it may not
+/// have.
 bool ringer_was_killed(const Socket& s);
 
-/// After what a call has done to the pipe. A process that shares the socket may have been killed when it had been told
-/// to ring and had not: the other end's wish for it is gone with it.
+/// After what a call has done to the pipe. A process that shares the socket may have been killed
+/// when it had been told to ring and had not: the other end's wish for it is gone with it.
 inline bool must_ring(const Socket& s, const Pipe::Done& done) {
   if (done.must_ring || !s.inherited.load(std::memory_order_relaxed)) return done.must_ring;
   return ringer_was_killed(s);

@@ -15,8 +15,8 @@ namespace clan::preload {
 /// Notes the end of TCP, whatever is still to be read before it.
 void look_for_end(int fd, Socket& s);
 
-/// The kernel resets a connection whose reader left doorbells unread too, so its word alone does not count:
-/// the peer said so when it closed, or died and left bytes unread.
+/// The kernel resets a connection whose reader left doorbells unread too, so its word alone does
+/// not count: the peer said so when it closed, or died and left bytes unread.
 bool was_reset(const Socket& s);
 
 /// The peer's TCP is closed or reset and the pipe is empty: what recv says.
@@ -35,7 +35,8 @@ ssize_t broken_pipe(int flags);
 /// SO_ERROR, which is told once.
 int take_error(int fd, Socket& s);
 
-constexpr std::uint64_t kCheckNs = 1'000'000;  ///< how often a busy sender asks whether the peer is alive
+/// how often a busy sender asks whether the peer is alive
+constexpr std::uint64_t kCheckNs = 1'000'000;
 
 /// It is time to ask whether the peer is alive.
 inline bool check_due(Socket& s) {

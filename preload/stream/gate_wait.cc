@@ -1,6 +1,5 @@
 #include "stream/gate_wait.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <time.h>
 
@@ -17,65 +16,76 @@
 
 namespace clan::preload {
 
-bool UntilOpen::wait(Slot::Counter& counter) {
-  constexpr std::uint64_t kForKilledNs = 500'000'000;  // it may count in another pid namespace
-  sched_yield();
-  if (++turns_ % 64 != 0) return true;
-  KeepErrno keep;
-  // PAIR preload.gate: sees who has closed it
-  std::uint64_t now = counter.load(std::memory_order_acquire);
-  const std::uint64_t time = monotonic_ns(), closer = now >> Slot::kCloser;
-  if (closer != closer_) {
-    closer_ = closer;
-    wait_.end();
-  }
-  const bool over = !wait_.goes_on(time);
-  const std::uint64_t waited = wait_.waited_ns();
-  if ((now & Slot::kClosed) == 0) return !over;
-  const auto thread = static_cast<pid_t>(closer);
+bool UntilOpen::resends(const Slot::Counter& counter, std::uint64_t closer) const {
   const Slot& slot = s_.open_file();
-  const bool resends = &counter == &slot.sends && slot.resender.load() == thread;
-  const bool killed = waited > kForKilledNs && !sys::exists(thread);
-  if (!killed && (resends || !over)) {  // to send again may take long
-    const timespec nap{0, 1'000'000};
-    if (turns_ > 1024) sys::call(SYS_nanosleep, &nap, nullptr);
-    return true;
-  }
-  if (!killed || resends) {
-    log_line(
-        LogLevel::kError,
-        "fd %d: process or thread %d, which shares it, %s in the middle of using it; the connection is reset",
-        fd_, thread, killed ? "was killed" : "is stopped");
+  return &counter == &slot.sends && slot.resender.load() == static_cast<pid_t>(closer);
+}
+
+// In the place of who has closed it.
+void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
+  const std::uint64_t closer = now >> Slot::kCloser;
+  if (!killed || resends(counter, closer)) {
+    log_line(LogLevel::kError,
+             "fd %d: process or thread %d, which shares it, %s in the middle of using it; the "
+             "connection is reset",
+             fd_, static_cast<pid_t>(closer), killed ? "was killed" : "is stopped");
     reset_connection(fd_);
     s_.kernel_error.store(true);
   }
   // PAIR preload.gate: opened in the place of its owner
-  took_over_ |= counter.compare_exchange_strong(now, now & (Slot::kClosed - 1), std::memory_order_acq_rel);
+  took_over_ |=
+      counter.compare_exchange_strong(now, now & (Slot::kClosed - 1), std::memory_order_acq_rel);
+}
+
+// At whoever has it closed.
+void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
+  // PAIR preload.gate: sees who has closed it
+  const std::uint64_t now = counter.load(std::memory_order_acquire), closer = now >> Slot::kCloser;
+  if ((now & Slot::kClosed) == 0) return;
+  const auto work = resends(counter, closer) ? OwnerWait::Work::kLong : OwnerWait::Work::kShort;
+  const auto owner = wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits(), work);
+  if (owner == OwnerWait::Owner::kIsWaitedFor) return;
+  KeepErrno keep;
+  open_for(counter, now, owner == OwnerWait::Owner::kHasDied);
+}
+
+bool UntilOpen::wait(Slot::Counter& counter) {
+  OwnerWait& wait = wait_of(counter);
+  const bool again = wait.gave_up();
+  sched_yield();
+  if (!again && ++turns_ % 64 != 0) return true;
+  look(counter, wait);
+  // PAIR preload.gate: as above
+  if ((counter.load(std::memory_order_acquire) & Slot::kClosed) == 0) return true;
+  if (again || !wait_.goes_on(monotonic_ns())) {
+    wait.give_up();
+    return false;
+  }
+  const timespec nap{0, 1'000'000};
+  if (turns_ > 1024) {
+    KeepErrno keep;
+    sys::call(SYS_nanosleep, &nap, nullptr);
+  }
   return true;
+}
+
+bool UntilOpen::is_shut(Slot::Counter& counter) {
+  OwnerWait& wait = wait_of(counter);
+  if (!wait.gave_up()) return false;
+  look(counter, wait);
+  // PAIR preload.gate: as above
+  return (counter.load(std::memory_order_acquire) & Slot::kClosed) != 0;
 }
 
 void Draining::wait(int fd, Socket& s) {
   UntilOpen until(fd, s);
   // Once it has moved nobody who is counted is in the kernel: he steps back, or was killed.
-  while (!Slot::try_close_over(slot_->receives, me_)) {
-    (void)until.wait(slot_->receives);
+  while (has_it_ && !Slot::try_close_over(slot_->receives, me_)) {
+    has_it_ = until.wait(slot_->receives);
     slot_ = &s.open_file();  // fork moves it
   }
-  if (until.took_over()) recount_doorbells(fd, s);
-}
-
-bool Patience::wait() {
-  sched_yield();
-  if (++turns_ % 64 != 0) return true;
-  const std::uint64_t now = monotonic_ns();
-  const bool goes_on = wait_.goes_on(now);
-  pollfd p{fd_, POLLRDHUP, 0};
-  if (sys::poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0) return false;
-  if (goes_on) return true;
-  CLAN_WARN("fd %d: its pipe says what cannot be; the connection is reset", fd_);
-  reset_connection(fd_);
-  s_.kernel_error.store(true);
-  return false;
+  if (has_it_ && s.receives_wait.is_on()) s.receives_wait.over(s.pipe.owner_waits());
+  if (has_it_ && until.took_over()) recount_doorbells(fd, s);
 }
 
 }  // namespace clan::preload

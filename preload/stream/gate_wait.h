@@ -1,4 +1,4 @@
-// Waiting for another thread or process that has an end of the connection too.
+// Waiting for another thread or process that keeps a counter of calls closed.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,54 @@
 
 namespace clan::preload {
 
-/// For a counter of calls that somebody has closed, perhaps another process that shares the open file. It
-/// opens the counter in the place of one who has been killed; and of one who is stopped for ten seconds, or as long as
-/// the connection's WaitBudget has left, when the connection is reset.
+/// For a counter of calls that another thread has closed, perhaps one of another process that
+/// shares the open file. How long calls wait, and when the connection is reset, is in
+/// clan/wait_budget.h. A counter whose closer has died is opened in its place.
 class UntilOpen {
  public:
-  UntilOpen(int fd, Socket& s) : fd_(fd), s_(s), wait_(s.waits) {}
-  /// A moment. False: it is open, or calls are counted in it, and has been for ten seconds.
+  UntilOpen(int fd, Socket& s) : fd_(fd), s_(s), wait_(s.pipe.call_waits()) {}
+  /// A moment. False: the call is to say that there is nothing for now; so are those behind it, at
+  /// once, until one has found the counter open, see found_open().
   bool wait(Slot::Counter& counter);
-  /// Somebody was killed who had it closed: what he did last he may not have noted.
+  /// That has been said of the counter, and it is still closed: a call would do nothing.
+  bool is_shut(Slot::Counter& counter);
+  static void found_open(Socket& s, OwnerWait& wait) {
+    if (wait.gave_up()) [[unlikely]]
+      wait.over(s.pipe.owner_waits());
+  }
+  /// A process was killed that had it closed: what it did last it may not have noted.
   bool took_over() const { return took_over_; }
 
  private:
+  OwnerWait& wait_of(const Slot::Counter& counter) const {
+    return &counter == &s_.open_file().sends ? s_.sends_wait : s_.receives_wait;
+  }
+  void look(Slot::Counter& counter, OwnerWait& wait);
+  void open_for(Slot::Counter& counter, std::uint64_t now, bool killed);
+  bool resends(const Slot::Counter& counter, std::uint64_t closer) const;
+
   int fd_;
   Socket& s_;
   std::uint32_t turns_ = 0;
-  std::uint64_t closer_ = ~std::uint64_t{0};
-  BudgetedWait wait_;  ///< for that one
+  CallWait wait_;
   bool took_over_ = false;
 };
 
 /// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
+/// False: another process keeps it, which may have been stopped.
 class Draining {
  public:
   Draining(int fd, Socket& s) : slot_(&s.open_file()) {
-    if (!Slot::try_close(slot_->receives, me_)) [[unlikely]]
+    if (!Slot::try_close(slot_->receives, me_)) [[unlikely]] {
       wait(fd, s);
+    } else {
+      UntilOpen::found_open(s, s.receives_wait);
+    }
   }
-  ~Draining() { Slot::open(slot_->receives, me_); }
+  ~Draining() {
+    if (has_it_) Slot::open(slot_->receives, me_);
+  }
+  explicit operator bool() const { return has_it_; }
   Draining(const Draining&) = delete;
   Draining& operator=(const Draining&) = delete;
 
@@ -47,21 +67,7 @@ class Draining {
   Undisturbed undisturbed_;
   std::int32_t me_ = thread_id();
   Slot* slot_;
-};
-
-/// For another thread or process that is in the middle of something; or says so, as anybody may have written
-/// into the pipe.
-class Patience {
- public:
-  Patience(int fd, Socket& s) : fd_(fd), s_(s), wait_(s.waits) {}
-  /// False: TCP has ended, or it has taken all of the connection's WaitBudget, and the connection has been reset.
-  bool wait();
-
- private:
-  int fd_;
-  Socket& s_;
-  std::uint32_t turns_ = 0;
-  BudgetedWait wait_;
+  bool has_it_ = true;
 };
 
 }  // namespace clan::preload

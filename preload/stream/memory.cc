@@ -1,10 +1,11 @@
 // Connections that have carried much give its memory back when they fall silent.
 //
-// Nobody sees that a connection has fallen silent: then nothing runs. So memory is released where time is to be
-// had anyway, before a thread sleeps; and by a receive that finds the pipe empty, for programs that do not sleep
-// in our calls. Either end releases both directions. At most once a second for each connection, so that a busy
-// one pays next to nothing; what is owed then is done by a thread that sleeps in one of our calls and wakes up
-// once for that, a second later. A connection that carries short messages owes nothing, and nobody wakes up.
+// Nobody sees that a connection has fallen silent: then nothing runs. So memory is released where
+// time is to be had anyway, before a thread sleeps; and by a receive that finds the pipe empty, for
+// programs that do not sleep in our calls. Either end releases both directions. At most once a
+// second for each connection, so that a busy one pays next to nothing; what is owed then is done by
+// a thread that sleeps in one of our calls and wakes up once for that, a second later. A connection
+// that carries short messages owes nothing, and nobody wakes up.
 #include "stream/memory.h"
 
 #include <algorithm>
@@ -19,10 +20,12 @@ namespace {
 
 constexpr std::uint64_t kRestNs = 1'000'000'000;
 constexpr int kMostFds = 1 << 16;
-/// While the other end has not read what was sent it is looked at again so many times; then its reader sees to it.
+/// While the other end has not read what was sent it is looked at again so many times; then its
+/// reader sees to it.
 constexpr int kMostLooks = 3;
 
-// A bit for each descriptor whose connection owes memory. A number that names another socket by now is harmless.
+// A bit for each descriptor whose connection owes memory. A number that names another socket by now
+// is harmless.
 std::atomic<std::uint64_t> owing[kMostFds / 64];
 std::atomic<std::uint64_t> groups[kMostFds / 64 / 64];  ///< a bit for each word of these
 std::atomic<bool> any{false};
@@ -58,7 +61,8 @@ std::int64_t release_one(int fd, std::uint64_t now) {
 }  // namespace
 
 void owe_memory(int fd, Socket& s, bool empty) {
-  constexpr std::uint32_t kSeldom = 16;  // of a stream, whose receives are short beside a look at the clock
+  // of a stream, whose receives are short beside a look at the clock
+  constexpr std::uint32_t kSeldom = 16;
   const bool owes = s.owes_memory.load(std::memory_order_relaxed);
   if (empty && (!owes || s.receives_owing.fetch_add(1, std::memory_order_relaxed) % kSeldom == 0)) {
     const std::uint64_t now = monotonic_ns();
@@ -78,7 +82,8 @@ std::int64_t release_memory() {
   const KeepErrno keep;
   const Undisturbed undisturbed;
   // order: before the looks below: what is set later sets it again
-  any.exchange(false, std::memory_order_seq_cst);  // before the looks below: what is set later sets it again
+  // before the looks below: what is set later sets it again
+  any.exchange(false, std::memory_order_seq_cst);
   const std::uint64_t now = monotonic_ns();
   std::int64_t next = -1;
   for (int group = 0; group < kMostFds / 64 / 64; ++group) {

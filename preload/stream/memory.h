@@ -9,14 +9,17 @@
 
 namespace clan::preload {
 
-/// The pipe is_large(): it is released now or when a thread sleeps. `empty`: a receive has left nothing there.
+/// The pipe is_large(): it is released now or when a thread sleeps. `empty`: a receive has left
+/// nothing there.
 void owe_memory(int fd, Socket& s, bool empty);
 
-/// Before a thread sleeps: what can be released. Nanoseconds until it is to be called again, -1: nothing is left.
+/// Before a thread sleeps: what can be released. Nanoseconds until it is to be called again, -1:
+/// nothing is left.
 std::int64_t release_memory();
 
-/// `sleep(ns)` is the kernel's wait for so long, -1 for ever, which returns 0 when that is over and which a signal
-/// handler ends whatever its flags. Wakes up for memory that could not be released before.
+/// `sleep(ns)` is the kernel's wait for so long, -1 for ever, which returns 0 when that is over and
+/// which a signal handler ends whatever its flags. Wakes up for memory that could not be released
+/// before.
 template <typename Sleep>
 int sleep_releasing(std::int64_t ns, Sleep&& sleep) {
   const SinceEntry since;

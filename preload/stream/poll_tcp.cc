@@ -19,6 +19,8 @@
 #include "stream/ending.h"
 #include "stream/gate_wait.h"
 #include "stream/glance.h"
+#include "stream/held_up.h"
+#include "stream/owed_end.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -61,10 +63,12 @@ bool worth_waking(const Socket& s) {
   return others_want_room(s) && s.pipe.writable();
 }
 
-// A doorbell wakes everybody who sleeps in the kernel on this socket, but only those who get the processor
-// before it is taken away. So when others may sleep, it stays as long as it has something to tell:
+// A doorbell wakes everybody who sleeps in the kernel on this socket, but only those who get the
+// processor before it is taken away. So when others may sleep, it stays as long as it has something
+// to tell:
 //
-//   1 count the doorbells   2 ask for another, in the others' name   3 look into the pipe   4 drop those of 1
+//   1 count the doorbells 2 ask for another, in the others' name 3 look into the pipe 4 drop those
+//     of 1
 //
 // Whatever those of 1 told of was in the pipe at 3. What came later rings again, because of 2.
 bool drop_doorbells(int fd, Socket& s) {
@@ -72,11 +76,11 @@ bool drop_doorbells(int fd, Socket& s) {
   const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
   // Not those rung since: somebody may have gone to sleep meanwhile, and they are for him.
-  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), true;
+  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), !tcp_is_held_up(s);
   s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
   if (worth_waking(s)) return false;
   swallow_doorbells(fd, s, rung);
-  return true;
+  return !tcp_is_held_up(s);
 }
 
 }  // namespace
@@ -92,20 +96,20 @@ bool only_doorbells(const Socket& s) {
 }  // namespace
 
 bool may_lie(const Socket& s) {
-  return only_doorbells(s) && (state_of(s.theirs()) & kGone) == 0 && doorbells_waiting(s) && !others_sleep(s);
+  return only_doorbells(s) && (state_of(s.theirs()) & kGone) == 0 && doorbells_waiting(s) &&
+         !others_sleep(s);
 }
 
 bool look_at_kernel(int fd, Socket& s) {
-  if (s.reads_kernel()) return true;
   KeepErrno keep;
   const Undisturbed undisturbed;
-  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0)
-    (void)answer_leaving(fd, s);
+  if (is_to_go(s)) (void)answer_leaving(fd, s);
+  if (owes_end(s)) (void)tell_end(fd, s);
+  if (s.reads_kernel()) return true;
   if (!s.has_drained()) {
-    Draining draining(fd, s);
+    const Draining draining(fd, s);
     std::size_t certain = 0;
-    const ssize_t left = left_in_tcp(fd, s, &certain);
-    if (left != 0) {
+    if (!draining || left_in_tcp(fd, s, &certain) != 0) {
       look_for_end(fd, s);
       return true;
     }

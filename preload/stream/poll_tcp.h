@@ -7,22 +7,23 @@
 
 namespace clan::preload {
 
-/// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells stay
-/// where they are, because somebody else sleeps for them.
+/// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells
+/// stay where they are, because somebody else sleeps for them.
 bool look_at_kernel(int fd, Socket& s);
 
-/// The same where the kernel has told of bytes and of nothing else: an end is behind them, and not looked for.
+/// The same where the kernel has told of bytes and of nothing else: an end is behind them, and not
+/// looked for.
 bool take_doorbells(int fd, Socket& s);
 
-/// A thread that a doorbell has woken has something else to do first: the doorbell is dropped when a thread is about
-/// to sleep here again, which is time that nothing waits for.
+/// A thread that a doorbell has woken has something else to do first: the doorbell is dropped when
+/// a thread is about to sleep here again, which is time that nothing waits for.
 bool may_lie(const Socket& s);
 
 /// Others than the calling thread may be asleep on the socket.
 bool others_sleep(const Socket& s);
 
-/// Bytes at the front of the pipe, and those of TCP before them, are as many as SO_RCVLOWAT asks for, or as there
-/// will be.
+/// Bytes at the front of the pipe, and those of TCP before them, are as many as SO_RCVLOWAT asks
+/// for, or as there will be.
 bool enough_bytes(const Socket& s, std::size_t of_tcp = 0);
 
 }  // namespace clan::preload

@@ -20,6 +20,7 @@
 #include "stream/ending.h"
 #include "stream/gate_wait.h"
 #include "stream/glance.h"
+#include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/tcp_prefix.h"
 
@@ -35,16 +36,20 @@ using socket_face::kSwallowed;
 
 short readiness(int fd, Socket& s, bool look) {
   const Undisturbed undisturbed;
-  if (look) look_at_kernel(fd, s);
+  if (look || answers_later(s) || owes_end(s)) look_at_kernel(fd, s);
   KeepErrno keep;
   const bool reads_kernel = s.reads_kernel() || came_back(fd, s);
   const bool by_tcp = sends_tcp(s);  // perhaps only since then
   short ready = 0;
   bool hung_up = false;
   if (reads_kernel || by_tcp) {
-    pollfd p{fd, static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)), 0};
+    pollfd p{fd,
+             static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)),
+             0};
     if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
-    if (resends(fd, s)) ready &= static_cast<short>(~POLLOUT);
+    if (by_tcp && (resends(fd, s) || UntilOpen(fd, s).is_shut(s.open_file().sends))) {
+      ready &= static_cast<short>(~POLLOUT);
+    }
     if (reads_kernel) return ready;
     hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;
@@ -52,8 +57,8 @@ short readiness(int fd, Socket& s, bool look) {
   const bool gone = s.kernel_end.load() || s.kernel_error.load();
   if (!s.has_drained()) {
     std::size_t certain = 0;
-    Draining draining(fd, s);
-    if (!s.has_drained() && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
+    const Draining draining(fd, s);
+    if (draining && !s.has_drained() && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
         enough_bytes(s, certain)) {
       ready |= POLLIN;
     }
@@ -76,20 +81,30 @@ short readiness(int fd, Socket& s, bool look) {
     }
   }
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
-  const bool ended_here = s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
+  const bool ended_here =
+      s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 ||
+      owes_end(s);
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
-  if (!by_tcp && (gone || ended_here || s.pipe.writable())) ready |= POLLOUT;
+  if (!by_tcp && (gone || ended_here ||
+                  (s.pipe.writable() && !s.pipe.send_is_held_up() && !is_on_its_way(s)))) {
+    ready |= POLLOUT;
+  }
+  // What a call would not get for now: poll and recv would spin in turns.
+  if (s.pipe.receive_is_held_up() || (reads_tcp(s) && tcp_is_held_up(s)))
+    ready &= static_cast<short>(POLLOUT);
   return ready;
 }
 
 bool prepare_sleep(Socket& s, short events) {
   const Undisturbed undisturbed;
-  // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller waits for.
+  // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller
+  // waits for.
   bool sleeps = true;
   if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
     sleeps = !s.has_drained();
   }
-  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room()) sleeps = false;
+  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room())
+    sleeps = false;
   return sleeps;
 }
 
@@ -98,7 +113,8 @@ int bytes_to_read(int fd, Socket& s) {
   KeepErrno keep;
   if (s.reads_kernel()) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
   const std::uint64_t theirs = state_of(s.theirs());
-  Draining draining(fd, s);
+  const Draining draining(fd, s);
+  if (!draining) return 0;
   bool all_of_tcp = s.has_drained();
   if (!all_of_tcp) {
     std::size_t certain = 0;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
@@ -25,6 +26,7 @@
 #include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/gate_wait.h"
+#include "stream/held_up.h"
 #include "stream/io_part.h"
 #include "stream/memory.h"
 #include "stream/poll_tcp.h"
@@ -38,19 +40,23 @@ namespace {
 using socket_face::kGone;
 using socket_face::kSending;
 
-// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet). `all`:
-// those were the last of TCP's.
+// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet;
+// EBUSY: nor can it be told what). `all`: those were the last of TCP's.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
-  Draining draining(fd, s);
+  const Draining draining(fd, s);
+  if (!draining) {
+    errno = EBUSY;
+    return -1;
+  }
   if (s.has_drained()) return 0;
   std::size_t certain = 0;
   const ssize_t left = left_in_tcp(fd, s, &certain);
   if (left <= 0) return left;
   int at_mark = 0;
-  if (certain == 0 && (state_of(s.theirs()) & kSending) == 0 && sys::ioctl(fd, SIOCATMARK, &at_mark) == 0 &&
-      at_mark != 0) {
-    certain =
-        ~std::size_t{0};  // FIONREAD counts up to the mark, and nobody sends urgent data but by TCP alone
+  if (certain == 0 && (state_of(s.theirs()) & kSending) == 0 &&
+      sys::ioctl(fd, SIOCATMARK, &at_mark) == 0 && at_mark != 0) {
+    certain = ~std::size_t{
+        0};  // FIONREAD counts up to the mark, and nobody sends urgent data but by TCP alone
   }
   if (certain == 0) {
     look_for_end(fd, s);
@@ -61,8 +67,8 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   }
   Part part(buffers, count, 0, certain);
   msghdr message = message_of(part.buffers, part.count);
-  const ssize_t n =
-      sys::call(SYS_recvmsg, fd, &message, (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT);
+  const ssize_t n = sys::call(SYS_recvmsg, fd, &message,
+                              (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT);
   *all = n == left && (state_of(s.theirs()) & kSending) != 0;
   return n;
 }
@@ -92,17 +98,29 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
   std::size_t got = 0;
   std::uint64_t deadline = 0;  ///< of SO_RCVTIMEO, from the first sleep on, for the call as a whole
   auto until = [&] { return deadline != 0 ? deadline : deadline = deadline_of(fd, SO_RCVTIMEO); };
+  // Another process keeps us from the bytes: the answer for now, if it is not to be waited for.
+  auto held_up = [&]() -> std::optional<ssize_t> {
+    const bool waits =
+        (flags & MSG_DONTWAIT) == 0 && !is_nonblocking(fd, s) && (got == 0 || got < target);
+    if (!waits) note_held_up(s);
+    if (waits && nap_in_call(fd, s, got, until(), since)) return std::nullopt;
+    if (!waits) errno = EAGAIN;
+    return got > 0 ? static_cast<ssize_t>(got) : -1;
+  };
   for (;;) {
     if (peek) got = 0;  // all of it again
     // One that has gone and never sent through the pipe.
-    if (reads_tcp(s) && (state_of(s.theirs()) & (kGone | kSending)) == kGone) (void)came_back(fd, s);
+    if (reads_tcp(s) && (state_of(s.theirs()) & (kGone | kSending)) == kGone)
+      (void)came_back(fd, s);
     bool tcp_is_peeked = false;
     if (s.reads_kernel()) {
       tell_sets(s);
       Part part(buffers, count, got);
       msghdr message = got > 0 ? message_of(part.buffers, part.count) : message_of(buffers, count);
-      const bool timed = deadline != 0 && deadline != kNoDeadline;  // the kernel would start it anew
-      const int more = discarding(buffers, count) | (timed || (got >= target && got > 0) ? MSG_DONTWAIT : 0);
+      // the kernel would start it anew
+      const bool timed = deadline != 0 && deadline != kNoDeadline;
+      const int more =
+          discarding(buffers, count) | (timed || (got >= target && got > 0) ? MSG_DONTWAIT : 0);
       const Disturbed here;
       const ssize_t n = real().recvmsg(fd, &message, flags | more);
       if (!timed || peek || (n < 0 && errno != EAGAIN) || got + std::max<ssize_t>(n, 0) >= target) {
@@ -122,10 +140,15 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (n > 0) {
         got += static_cast<std::size_t>(n);
         give_up_on_peer(fd, s);
-        if (got == wanted || (peek && !tcp_is_peeked && got >= target)) return static_cast<ssize_t>(got);
+        if (got == wanted || (peek && !tcp_is_peeked && got >= target))
+          return static_cast<ssize_t>(got);
         if (!peek) continue;  // what lies behind it in the pipe belongs to the same answer
       }
       if (s.reads_kernel()) continue;
+      if (n < 0 && errno == EBUSY) {
+        if (const auto answer = held_up()) return *answer;
+        continue;
+      }
       if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
     if (s.has_drained() || tcp_is_peeked || s.kernel_end || s.kernel_error) {
@@ -140,6 +163,10 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (s.pipe.is_large()) [[unlikely]]
         owe_memory(fd, s, s.pipe.seems_empty());
       got += done.bytes;
+      if (done.err == EBUSY) {
+        if (const auto answer = held_up()) return *answer;
+        continue;
+      }
       if (failed(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
       if (got > 0 && got >= target) {
         // The rest may be TCP's again, and belongs to the same answer.
@@ -153,8 +180,10 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
     if (got > 0 && got >= target) return static_cast<ssize_t>(got);
     if (peek && got > 0) {
-      // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there already.
-      const bool over = s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() == PipeFront::kBroken;
+      // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
+      // already.
+      const bool over =
+          s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() == PipeFront::kBroken;
       const Disturbed here;
       if (over || since.handled() || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) ||
           time_left_ms(until(), -1) == 0 || real().poll(nullptr, 0, 1) < 0) {

@@ -14,7 +14,6 @@
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
-#include "stream/gate_wait.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -22,7 +21,6 @@ namespace {
 
 using socket_face::kDoorbells;
 using socket_face::kGone;
-using socket_face::kLeaving;
 
 }  // namespace
 
@@ -50,17 +48,16 @@ int descriptor_of(Socket& s) {
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
-  if ((state_of(s.theirs()) & kLeaving) != 0 && (state_of(face) & kGone) == 0)
-    return (void)answer_leaving(fd, s);
-  // Doorbells are told from the application's bytes by their number since the switch. Another thread that is
-  // just sending by TCP has to be through.
-  for (Patience patience(fd, s); !switch_sending(fd, s);) {
-    const std::uint64_t theirs = state_of(s.theirs());
-    if ((theirs & kLeaving) != 0 || (state_of(face) & kGone) != 0) return;
-    if ((theirs & socket_face::kAttached) == 0 || !patience.wait()) return;
+  if (is_to_go(s)) {
+    (void)answer_leaving(fd, s);
+    if ((state_of(face) & kGone) != 0) return;  // else it rings as long as it may
   }
+  // Doorbells are told from the application's bytes by their number since the switch. Another
+  // thread may just be sending by TCP: then the other end has not read all of TCP's, and does not
+  // sleep for long for room.
+  if (!switch_sending(fd, s)) return;
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
-  Ringing ringing(face);
+  Ringing ringing(face, s.pipe.call_waits());
   if (!ringing) return;
   // order: counted before the byte is sent, so that its receiver finds it counted
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);

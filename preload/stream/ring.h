@@ -10,7 +10,8 @@ void ring_doorbell(int fd, Socket& s);
 /// Some descriptor of it, or -1.
 int descriptor_of(Socket& s);
 
-/// False, with EBADF: another thread has closed the descriptor, and the number may be another file's by now.
+/// False, with EBADF: another thread has closed the descriptor, and the number may be another
+/// file's by now.
 bool still_names(int fd, const Socket& s);
 
 }  // namespace clan::preload

@@ -8,12 +8,13 @@
 
 namespace clan::preload {
 
-/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before the calls
-/// that ask to be rung; when it goes, the thread wants no doorbells any more. Who has one does not
-/// look_at_kernel(), which would take it for somebody else.
+/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before
+/// the calls that ask to be rung; when it goes, the thread wants no doorbells any more. Who has one
+/// does not look_at_kernel(), which would take it for somebody else.
 class Sleeper {
  public:
-  explicit Sleeper(Socket& s, bool for_data, bool for_room) : s_(s), data_(for_data), room_(for_room) {
+  explicit Sleeper(Socket& s, bool for_data, bool for_room)
+      : s_(s), data_(for_data), room_(for_room) {
     // order: before the calls that ask to be rung; others look at it before they drop a doorbell
     if (data_) s_.data_sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (room_) s_.room_sleepers.fetch_add(1, std::memory_order_seq_cst);

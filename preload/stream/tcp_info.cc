@@ -31,7 +31,8 @@ std::uint64_t pipe_bytes(const Socket& s, int end) {
 
 // Of `counted` bytes of TCP those that the application wrote: all up to the switch, or all but the
 // doorbells when it writes there again. `besides`: bytes that are counted and nobody wrote.
-std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face, std::uint64_t besides) {
+std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face,
+                           std::uint64_t besides) {
   const std::uint64_t state = state_of(face);
   if ((state & kSending) == 0) return counted;
   auto relaxed = std::memory_order_relaxed;  // the peer's word, and bounded by the kernel's
@@ -71,17 +72,20 @@ void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
   const std::uint64_t now = monotonic_ns();
   const std::uint64_t out = pipe_bytes(s, s.pipe.end()), in = pipe_bytes(s, 1 - s.pipe.end());
   const Told sent =
-      tell(s.told_sent, applications(info.tcpi_bytes_sent, s.mine(), info.tcpi_bytes_retrans) + out, now);
+      tell(s.told_sent, applications(info.tcpi_bytes_sent, s.mine(), info.tcpi_bytes_retrans) + out,
+           now);
   // The client's SYN counts as a byte that was acknowledged.
-  const Told acked =
-      tell(s.told_acked, applications(info.tcpi_bytes_acked, s.mine(), s.client ? 1 : 0) + out, now);
+  const Told acked = tell(
+      s.told_acked, applications(info.tcpi_bytes_acked, s.mine(), s.client ? 1 : 0) + out, now);
   const Told received =
       tell(s.told_received, applications(info.tcpi_bytes_received, s.theirs(), 0) + in, now);
   const bool by_pipe = !sends_tcp(s);
   auto put = [&](std::size_t at, auto field) {
-    if (at + sizeof field <= size) std::memcpy(static_cast<char*>(value) + at, &field, sizeof field);
+    if (at + sizeof field <= size)
+      std::memcpy(static_cast<char*>(value) + at, &field, sizeof field);
   };
-#define CLAN_PUT(field, is) put(offsetof(tcp_info, field), static_cast<decltype(tcp_info::field)>(is))
+#define CLAN_PUT(field, is) \
+  put(offsetof(tcp_info, field), static_cast<decltype(tcp_info::field)>(is))
   CLAN_PUT(tcpi_bytes_sent, sent.value);
   CLAN_PUT(tcpi_bytes_acked, acked.value);
   CLAN_PUT(tcpi_bytes_received, received.value);

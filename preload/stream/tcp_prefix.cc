@@ -44,7 +44,8 @@ bool fin_counted(Socket& s, const tcp_info& info) {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
       const std::uint64_t most = theirs[kSwitchAt].load() + theirs[kDoorbells].load();
-      if ((state_of(s.theirs()) & (kSending | kGone)) == kSending && info.tcpi_bytes_received == most + 1) {
+      if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
+          info.tcpi_bytes_received == most + 1) {
         s.fin_counted.store(true);
       }
       break;
@@ -86,7 +87,8 @@ void recount_doorbells(int fd, Socket& s) {
   if (read <= before) return;
   auto& swallowed = s.mine().words[kSwallowed];
   const std::uint64_t bells = std::min(read - before, s.theirs().words[kDoorbells].load());
-  if (bells > swallowed.load(std::memory_order_relaxed)) swallowed.store(bells, std::memory_order_relaxed);
+  if (bells > swallowed.load(std::memory_order_relaxed))
+    swallowed.store(bells, std::memory_order_relaxed);
 }
 
 bool switch_sending_now(int fd, Socket& s) {
@@ -110,11 +112,18 @@ bool switch_sending_now(int fd, Socket& s) {
     sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
-    // PAIR face.state: publishes kSwitchAt
-    mine.words[kState].fetch_or(kSending | options, std::memory_order_seq_cst);
+    // Not behind kGone, which a process says that goes back while this one is stopped here.
+    std::uint64_t now = state_of(mine);
+    while ((now & kGone) == 0 &&
+           // PAIR face.state: publishes kSwitchAt
+           !mine.words[kState].compare_exchange_weak(now, now | kSending | options,
+                                                     std::memory_order_seq_cst)) {
+    }
     // Whoever leaves says so and then looks whether we have switched: one of us sees the other.
-    switched = (state_of(s.theirs()) & kLeaving) == 0;
-    if (!switched) mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);
+    switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;
+    // PAIR face.state: taken back
+    if (!switched)
+      mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);
     CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
                static_cast<unsigned long long>(bytes));
   }
@@ -145,7 +154,8 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   if (read >= until) {
     // PAIR preload.drained: TCP is read up to the switch
     s.drained.store(true, std::memory_order_release);
-    CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd, static_cast<unsigned long long>(read));
+    CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd,
+               static_cast<unsigned long long>(read));
     return 0;
   }
   if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;

@@ -1,4 +1,5 @@
-// What TCP still carries of a connection that has moved: the bytes from before the switch, of each direction by itself.
+// What TCP still carries of a connection that has moved: the bytes from before the switch, of each
+// direction by itself.
 #pragma once
 
 #include <cerrno>
@@ -22,8 +23,9 @@ inline bool switch_sending(int fd, Socket& s) {
   return (state_of(s.mine()) & socket_face::kSending) != 0 || switch_sending_now(fd, s);
 }
 
-/// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there are none.
-/// `certain`: how many of those in the kernel's queue are the application's for sure. Under Draining.
+/// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there
+/// are none. `certain`: how many of those in the kernel's queue are the application's for sure.
+/// Under Draining.
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 
 /// A process that was killed may have read doorbells and not said so; the kernel knows.
@@ -36,6 +38,9 @@ void note_end(Socket& s, ssize_t n);
 inline bool reads_tcp(const Socket& s) { return !s.has_drained(); }  // PAIR preload.drained
 
 /// It sends by TCP: not in the pipe yet, or not any more.
-inline bool sends_tcp(const Socket& s) { return (state_of(s.mine()) & (socket_face::kSending | socket_face::kGone)) != socket_face::kSending; }
+inline bool sends_tcp(const Socket& s) {
+  return (state_of(s.mine()) & (socket_face::kSending | socket_face::kGone)) !=
+         socket_face::kSending;
+}
 
 }  // namespace clan::preload

@@ -75,8 +75,10 @@ bool kernel_would_take(const epoll_event* event) {
          ((event->events & EPOLLEXCLUSIVE) == 0 || (event->events & ~kWithExclusive) == 0);
 }
 
-// `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to remember it.
-int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before, bool* lost) {
+// `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to
+// remember it.
+int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before,
+                bool* lost) {
   if (before != nullptr && before->parked) {
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
@@ -102,7 +104,8 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->next_of_socket = s.interests;
   s.interests = i;
   // Who has gone back to TCP meanwhile sees this, or we see that below.
-  // order: before the look whether the socket is shared(); demotion stores that first and looks here then
+  // order: before the look whether the socket is shared(); demotion stores that first and looks
+  // here then
   s.in_sets.store(true, std::memory_order_seq_cst);
   i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {
@@ -152,7 +155,8 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
     return rc;
   }
   if (op == EPOLL_CTL_DEL) {
-    // Programs take sockets out and put them in again with every message. Processes may share the set.
+    // Programs take sockets out and put them in again with every message. Processes may share the
+    // set.
     if (!s.inherited.load(std::memory_order_relaxed)) {
       i->parked = true;
       unwatch(*i);
@@ -162,7 +166,8 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
     remove(i);
     return rc;
   }
-  if (op != EPOLL_CTL_MOD || event == nullptr || ((event->events | i->events) & EPOLLEXCLUSIVE) != 0) {
+  if (op != EPOLL_CTL_MOD || event == nullptr ||
+      ((event->events | i->events) & EPOLLEXCLUSIVE) != 0) {
     errno = event == nullptr ? EFAULT : EINVAL;
     return -1;
   }

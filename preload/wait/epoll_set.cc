@@ -39,9 +39,7 @@ Guard::~Guard() {
   if (t_owed.count > 0) pay_owed_answers();
 }
 
-void lock_epoll() {
-  lock_word.lock();
-}
+void lock_epoll() { lock_word.lock(); }
 
 void unlock_epoll() { lock_word.unlock(); }
 bool try_lock_epoll() { return lock_word.try_lock(); }
@@ -73,11 +71,13 @@ Interest* find(Set& set, const Socket* s, int fd) {
 bool add(Set& set, Interest* i) {
   // Room in both lists, so that watch() cannot fail.
   if (!set.interests.reserve(set.interests.count + 1)) return false;
-  if (!set.watched.reserve(set.interests.room) || !set.found.reserve(set.interests.room)) return false;
+  if (!set.watched.reserve(set.interests.room) || !set.found.reserve(set.interests.room))
+    return false;
   set.changes.fetch_add(1, std::memory_order_relaxed);
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
-  // order: before the look at plain_sleepers; a sleeper counts itself there first and looks here then
+  // order: before the look at plain_sleepers; a sleeper counts itself there first and looks here
+  // then
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
   return true;
 }

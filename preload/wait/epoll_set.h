@@ -1,23 +1,27 @@
-// epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that has moved
-// is registered for doorbells instead, with our tag; what the application asked for is kept here and
-// answered from the pipe. So plain descriptors and nesting stay the kernel's.
+// epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that
+// has moved is registered for doorbells instead, with our tag; what the application asked for is
+// kept here and answered from the pipe. So plain descriptors and nesting stay the kernel's.
 //
-// Processes that share a set over fork: what one of them asks for holds for all, and the others do not see it
-// here. So as soon as a second one uses such a set, the sockets in it go back to TCP and stay there. Mostly
-// only one does: a server that forks helpers, or whose children make sets of their own.
+// Processes that share a set over fork: what one of them asks for holds for all, and the others do
+// not see it here. So as soon as a second one uses such a set, the sockets in it go back to TCP and
+// stay there. Mostly only one does: a server that forks helpers, or whose children make sets of
+// their own.
 //
-// Edges: a new record of the peer is an edge for reading, a send that found no room makes the next room an
-// edge for writing.
+// Edges: a new record of the peer is an edge for reading, a send that found no room makes the next
+// room an edge for writing.
 //
-// What a wait costs does not depend on how many sockets have moved. Those that are *watched* are looked at in
-// shared memory each time; there are few, those with recent events. The others are *armed*: their peers ring
-// a doorbell with the next bytes, which the kernel reports, and then they are watched again.
+// What a wait costs does not depend on how many sockets have moved. Those that are *watched* are
+// looked at in shared memory each time; there are few, those with recent events. The others are
+// *armed*: their peers ring a doorbell with the next bytes, which the kernel reports, and then they
+// are watched again.
 //
-// What one wait answers is a snapshot: whatever happened before an event that it tells of is told of too, or has
-// been (gather()). Its events stand in the order in which they became ready (event_order.h).
+// What one wait answers is a snapshot: whatever happened before an event that it tells of is told
+// of too, or has been (gather()). Its events stand in the order in which they became ready
+// (event_order.h).
 //
-// A thread may sleep in a set while another one asks for more in it: what is newly asked for is prepared as
-// prepare() does for what was asked for before, and looked at; the kernel then wakes the sleeper (tell_sleepers()).
+// A thread may sleep in a set while another one asks for more in it: what is newly asked for is
+// prepared as prepare() does for what was asked for before, and looked at; the kernel then wakes
+// the sleeper (tell_sleepers()).
 #pragma once
 
 #include <sys/epoll.h>
@@ -50,15 +54,16 @@ struct Interest {
   epoll_data_t data{};
   std::uint32_t index = 0;  ///< in its set
   bool moved = false;
-  bool fired = false;   ///< EPOLLONESHOT: says nothing until it is modified
-  bool parked = false;  ///< the application has taken it out of the set; in the kernel it is still there
-  bool missed = false;  ///< the kernel has told of it meanwhile, and does not again
+  bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
+  /// the application has taken it out of the set; in the kernel it is still there
+  bool parked = false;
+  bool missed = false;                  ///< the kernel has told of it meanwhile, and does not again
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
   std::uint32_t rung_in = 0;            ///< or in which the kernel has told of a doorbell
   std::uint64_t since = 0;  ///< order_stamp() of when it was asked for, told of, or TCP had news
-  bool listed = false;                  ///< told of, and ready at each look since
+  bool listed = false;      ///< told of, and ready at each look since
   bool out_told = false;
   std::uint64_t seen_in = ~std::uint64_t{0};
   std::uint32_t seen_full = 0;
@@ -75,34 +80,41 @@ struct SetUse {
 };
 
 struct Set {
-  int names = 0;                        ///< descriptors of it; none: closed, while a thread sleeps in it
-  int epfd = -1;                        ///< one of them
-  int refs = 0;                         ///< its descriptors count as one, and threads that come back to it
+  /// descriptors of it; none: closed, while a thread sleeps in it
+  int names = 0;
+  int epfd = -1;  ///< one of them
+  /// its descriptors count as one, and threads that come back to it
+  int refs = 0;
   Interest* within = nullptr;           ///< as which it is in other sets
   std::atomic<std::uint32_t> moved{0};  ///< of its interests; written under the lock
-  std::uint32_t round = 0;                   ///< of gather()
-  std::uint64_t looked = 0;                  ///< order_stamp() before the kernel was last asked for all it knew
-  std::uint64_t asked_ns = 0;                ///< when it was last asked at all
+  std::uint32_t round = 0;              ///< of gather()
+  /// order_stamp() before the kernel was last asked for all it knew
+  std::uint64_t looked = 0;
+  std::uint64_t asked_ns = 0;  ///< when it was last asked at all
   std::uint64_t happened = 0;  ///< what has been found since, at the latest; see gather()
   void note_happened(std::uint64_t stamp) {
     stamp &= PipeStamp::kTimeMask;
     if (PipeStamp::before(happened, stamp)) happened = stamp;
   }
-  std::atomic<bool> kernels_turn{true};      ///< to be asked although what has moved fills the answer
-  std::atomic<bool> plain{true};             ///< descriptors may be in it of which only the kernel knows
+  /// to be asked although what has moved fills the answer
+  std::atomic<bool> kernels_turn{true};
+  /// descriptors may be in it of which only the kernel knows
+  std::atomic<bool> plain{true};
   std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for who looks without the lock
   std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
   std::atomic<std::uint64_t> now_ns{0};      ///< at the last wait, or nearly
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
-  std::uint32_t nested = 0;                  ///< of its interests
-  int sleepers = 0;                          ///< threads in the kernel's wait, or nearly
-  SetUse* use = nullptr;                     ///< if it has lived through a fork
-  std::atomic<bool> taken_back{false};       ///< several use it, and its sockets are on their way to TCP
-  std::atomic<std::uint32_t> seen_moves{0};  ///< moves_of_shared() at our last look at what others have moved
-  List<Interest*> interests;                 ///< all
-  List<Interest*> watched;                   ///< moved ones
-  List<Found> found;                         ///< of the gather() under way
+  std::uint32_t nested = 0;  ///< of its interests
+  int sleepers = 0;          ///< threads in the kernel's wait, or nearly
+  SetUse* use = nullptr;     ///< if it has lived through a fork
+  /// several use it, and its sockets are on their way to TCP
+  std::atomic<bool> taken_back{false};
+  /// moves_of_shared() at our last look at what others have moved
+  std::atomic<std::uint32_t> seen_moves{0};
+  List<Interest*> interests;  ///< all
+  List<Interest*> watched;    ///< moved ones
+  List<Found> found;          ///< of the gather() under way
   std::optional<Waiter> waiter;
 };
 
@@ -132,8 +144,8 @@ class Guard {
 constexpr int kMostSets = 65536;
 /// Sets by descriptor.
 extern constinit std::atomic<Set*> sets[kMostSets];
-/// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd. They do not take the
-/// lock, and find this when another set has the number.
+/// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd. They do not
+/// take the lock, and find this when another set has the number.
 extern constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets];
 extern constinit std::atomic<int> sets_end;  ///< none has this number or a higher one
 

@@ -7,11 +7,11 @@
 // among themselves. Of the others the kernel tells only their own order, and that they became ready
 // after it was last asked. Between the two kinds stands:
 //
-//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was rung. A
-//     socket that has migrated and whose news are still TCP's (its bytes, its end) stands there itself, as a
-//     plain one
-//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor that
-//     became ready since the kernel was last asked is put there.
+//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was
+//     rung. A socket that has migrated and whose news are still TCP's (its bytes, its end) stands
+//     there itself, as a plain one
+//   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor
+//     that became ready since the kernel was last asked is put there.
 //
 // So the writes of one thread are told in their order. Of two threads that know nothing of each
 // other no order is known, nor is there one.
@@ -33,12 +33,12 @@ struct Interest;
 struct Found {
   Interest* interest = nullptr;  ///< none: only the kernel knows of it
   epoll_event event{};
-  std::uint64_t since = 0;   ///< ready, or told of last
-  std::uint64_t edge = 0;    ///< of a socket: what changes with each edge
-  std::uint64_t floor = 0;   ///< not ready before this time; 0: unknown
-  bool by_kernel = false;    ///< the kernel says where it stands
-  PipeStamp past_pipes{};    ///< of the record in front
-  std::uint32_t index = 0;   ///< scratch of put_in_order()
+  std::uint64_t since = 0;  ///< ready, or told of last
+  std::uint64_t edge = 0;   ///< of a socket: what changes with each edge
+  std::uint64_t floor = 0;  ///< not ready before this time; 0: unknown
+  bool by_kernel = false;   ///< the kernel says where it stands
+  PipeStamp past_pipes{};   ///< of the record in front
+  std::uint32_t index = 0;  ///< scratch of put_in_order()
 };
 
 /// When bytes became readable: written at `stamp`, asked for since `since`.
@@ -93,7 +93,8 @@ inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
   const Found* last = nullptr;
   for (std::uint32_t p = 0; p < count; ++p) {
     if (!found[p].by_kernel) continue;
-    if (last != nullptr && PipeStamp::before(found[p].since, last->since)) found[p].since = last->since;
+    if (last != nullptr && PipeStamp::before(found[p].since, last->since))
+      found[p].since = last->since;
     last = found + p;
   }
   // Ages instead of times, which wrap: they have an order whatever a writer has said.

@@ -27,28 +27,31 @@
 namespace clan::preload {
 namespace {
 
-constexpr std::uint64_t kEndsNs = 10'000;  ///< how long the kernel may go unasked where all has moved
+/// how long the kernel may go unasked where all has moved
+constexpr std::uint64_t kEndsNs = 10'000;
 
-/// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours or more.
+/// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours
+/// or more.
 constexpr std::uint64_t kLongNs = 600'000'000'000, kLongStamp = std::uint64_t{1} << 40;
 
 constexpr std::uint32_t kArmedFew = 64;
-constexpr std::uint32_t kWatchedFew = 4;                ///< so many cost nothing that matters
+constexpr std::uint32_t kWatchedFew = 4;  ///< so many cost nothing that matters
 
 // The kernel has told of a socket that has moved.
 void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
   watch(i);
   i.rung_in = set.round;
   Socket& s = *i.socket;
-  // Doorbells may lie there: registered by edges, this set hears of the next one all the same. Others would
-  // not, nor would what the kernel has to say besides.
+  // Doorbells may lie there: registered by edges, this set hears of the next one all the same.
+  // Others would not, nor would what the kernel has to say besides.
   constexpr std::uint64_t kMostLeft = 8;
   // order: as read by the kernel's word that there is a doorbell
-  const std::uint64_t rung = s.theirs().words[socket_face::kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t rung =
+      s.theirs().words[socket_face::kDoorbells].load(std::memory_order_seq_cst);
   const std::uint64_t had = s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed);
   const bool only_bell = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !reads_tcp(s) &&
-                         !s.reads_kernel() &&
-                         !s.inherited.load(std::memory_order_relaxed) && i.set->within == nullptr &&
+                         !s.reads_kernel() && !s.inherited.load(std::memory_order_relaxed) &&
+                         i.set->within == nullptr &&
                          (state_of(s.theirs()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
   if (only_bell && rung - had <= kMostLeft) return;
   (void)look_at_kernel(i.fd, s);
@@ -181,12 +184,14 @@ bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked,
 }  // namespace
 
 bool has_plain(const Set& set) {
-  return set.plain.load(std::memory_order_relaxed) || set.use != nullptr || set.moved < set.interests.count;
+  return set.plain.load(std::memory_order_relaxed) || set.use != nullptr ||
+         set.moved < set.interests.count;
 }
 
 namespace {
 
-// The kernel may know what we do not: of plain descriptors always, of sockets that have moved their end.
+// The kernel may know what we do not: of plain descriptors always, of sockets that have moved their
+// end.
 bool kernel_is_due(Set& set) {
   if (!has_plain(set) && set.now() - set.asked_ns < kEndsNs) return false;
   set.asked_ns = set.now();

@@ -9,8 +9,9 @@
 
 namespace clan::preload {
 
-/// What one wait answers, without sleeping. Under the lock. `told`: so many events stand at `events`
-/// that the kernel has answered in this call, asked at `before`; <0: it has not been asked.
+/// What one wait answers, without sleeping. Under the lock. `told`: so many events stand at
+/// `events` that the kernel has answered in this call, asked at `before`; <0: it has not been
+/// asked.
 ///
 ///   1  note the time   2  ask the kernel   3  look at what has moved   4  again, as long as
 ///   something that has been found may have happened after 1
@@ -19,23 +20,25 @@ namespace clan::preload {
 /// at which something that has been found may have happened. What the kernel may know and we have
 /// not seen has happened between the two.
 ///
-///   - What 3 has found was written at the time of its stamp; without one, at any time until now. A socket for
-///     which the kernel has told of a doorbell was written to before 2 ended, and so was all that was written
-///     before.
-///   - What the kernel told in 2 may be newer than 1, and so may be what happened before it: 3 finds that, as
-///     it comes after 2, and asks for 4 itself.
-///   - When the kernel fills the room it was given, more may wait behind: `looked` stays where it was.
-///   - Of a socket that goes back to TCP meanwhile only the kernel tells from then on: that happens now.
+///   - What 3 has found was written at the time of its stamp; without one, at any time until now. A
+///     socket for which the kernel has told of a doorbell was written to before 2 ended, and so was
+///     all that was written before.
+///   - What the kernel told in 2 may be newer than 1, and so may be what happened before it: 3
+///     finds that, as it comes after 2, and asks for 4 itself.
+///   - When the kernel fills the room it was given, more may wait behind: `looked` stays where it
+///     was.
+///   - Of a socket that goes back to TCP meanwhile only the kernel tells from then on: that happens
+///     now.
 ///
-/// More may be ready than there is room for. Then the kernel comes first in one call, and what has migrated in
-/// the next: so every descriptor is told of within two rounds of the set.
+/// More may be ready than there is room for. Then the kernel comes first in one call, and what has
+/// migrated in the next: so every descriptor is told of within two rounds of the set.
 int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before);
 
 /// The kernel may know of events that shared memory does not show.
 bool has_plain(const Set& set);
 
-/// The kernel has told of something: what a few of the sockets will be asked for comes into the cache. Under
-/// the lock.
+/// The kernel has told of something: what a few of the sockets will be asked for comes into the
+/// cache. Under the lock.
 void fetch_ahead(const Set& set);
 
 }  // namespace clan::preload

@@ -1,4 +1,5 @@
-// The kernel's wait, in the way the application called it: with its mask of signals, and as a cancellation point.
+// The kernel's wait, in the way the application called it: with its mask of signals, and as a
+// cancellation point.
 #pragma once
 
 #include <poll.h>
@@ -14,12 +15,13 @@ template <typename Events, typename Count>
 class KernelWait {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, KernelWait>)
-  KernelWait(F&& f)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, KernelWait>) KernelWait(F&& f)
       : object_(&f), call_([](void* object, Events* events, Count count, std::int64_t ns) -> int {
           return (*static_cast<std::remove_reference_t<F>*>(object))(events, count, ns);
         }) {}
-  int operator()(Events* events, Count count, std::int64_t ns) const { return call_(object_, events, count, ns); }
+  int operator()(Events* events, Count count, std::int64_t ns) const {
+    return call_(object_, events, count, ns);
+  }
 
  private:
   void* object_;

@@ -2,11 +2,13 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "os/tcp.h"
 #include "state/socket.h"
+#include "stream/held_up.h"
 #include "stream/readiness.h"
 #include "stream/tcp_prefix.h"
 #include "wait/epoll_set.h"
@@ -19,16 +21,22 @@ namespace clan::preload {
 std::uint64_t in_stamp(int fd, const Socket& s) {
   constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
   const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
+  // of this process
+  const std::uint64_t given_up =
+      s.held_up.load(std::memory_order_relaxed) * (kFarApart * kFarApart);
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
-  const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;  // relaxed: its record moves the tail
+  // relaxed: its record moves the tail
+  const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
   // order: what is looked at later is no older than this tail
-  return of_tcp + peer.tail.load(std::memory_order_acquire) * 8 + (reads_tcp(s) ? 0u : 4u) +
-         (s.kernel_end.load() && !told_in_pipe ? 2u : 0u) + (s.kernel_error.load() ? 1u : 0u);
+  return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 8 +
+         (reads_tcp(s) ? 0u : 4u) + (s.kernel_end.load() && !told_in_pipe ? 2u : 0u) +
+         (s.kernel_error.load() ? 1u : 0u);
 }
 
 bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready) {
   const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
-  if (room && !(i.out_told && i.socket->full.load(std::memory_order_relaxed) == i.seen_full)) return true;
+  if (room && !(i.out_told && i.socket->full.load(std::memory_order_relaxed) == i.seen_full))
+    return true;
   return (ready & kForReading) != 0 && in_stamp != i.seen_in;
 }
 
@@ -43,7 +51,8 @@ Found look_at(Interest& i, bool look) {
   Socket& s = *i.socket;
   if (!look && quiet(i)) return found;
   const std::uint32_t wanted =
-      (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR | EPOLLHUP;
+      (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR |
+      EPOLLHUP;
   const bool by_edges = (i.events & EPOLLET) != 0;
   // Taken first: what comes while we look is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
@@ -80,16 +89,26 @@ bool waits_for_tcp_room(const Interest& i) {
 }
 
 std::int64_t longest_sleep(const Interest& i) {
-  if (i.nested || !wants_room(i)) return kNoCap;
+  if (i.nested) return longest_sleep(*i.inner);
+  if (is_held_up(*i.socket)) return kHeldUpNs;
+  if (!wants_room(i)) return kNoCap;
   // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
   if (reads_tcp(*i.socket)) return 1'000'000;
   // Who shares the open file may take the doorbell for our room.
-  return waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed) ? 10'000'000 : kNoCap;
+  return waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed) ? 10'000'000
+                                                                                      : kNoCap;
+}
+
+std::int64_t longest_sleep(const Set& set) {
+  std::int64_t longest = kNoCap;
+  for (std::uint32_t k = 0; k < set.watched.count; ++k)
+    longest = std::min(longest, longest_sleep(*set.watched.at[k]));
+  return longest;
 }
 
 void arm(Interest& i) {
   i.heard_ns = i.set->now();
-  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i)) return;
+  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_held_up(*i.socket)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i));
     if (is_ready(i) || !i.moved || t_owed.count > 0) return;

@@ -16,7 +16,8 @@ namespace clan::preload {
 constexpr std::int64_t kNoCap = INT64_MAX;
 constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
-/// What changes with every edge for reading. The last byte of TCP is one: it uncovers what is in the pipe.
+/// What changes with every edge for reading. The last byte of TCP is one: it uncovers what is in
+/// the pipe.
 std::uint64_t in_stamp(int fd, const Socket& s);
 
 /// Nothing can have happened, as far as a few loads tell.
@@ -24,7 +25,8 @@ inline bool quiet(const Interest& i) {
   const Socket& s = *i.socket;
   if (!nothing_new(s)) return false;
   if (!wants_room(i)) return true;
-  return (i.events & EPOLLET) != 0 && i.out_told && i.seen_full == s.full.load(std::memory_order_relaxed);
+  return (i.events & EPOLLET) != 0 && i.out_told &&
+         i.seen_full == s.full.load(std::memory_order_relaxed);
 }
 
 /// By edges: something of `ready` is new. Then all of it is told, as the kernel does.
@@ -43,6 +45,8 @@ bool waits_for_tcp_room(const Interest& i);
 
 /// For how many ns the kernel may be left to tell of it.
 std::int64_t longest_sleep(const Interest& i);
+/// Of all that are watched in it, and in the sets in it.
+std::int64_t longest_sleep(const Set& set);
 
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
 inline bool quiet_for_long(const Interest& i) { return i.set->now() - i.heard_ns > kQuietNs; }

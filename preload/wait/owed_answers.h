@@ -1,4 +1,5 @@
-// Answers to peers that go back to TCP: they may take long, so a thread that has the lock of all sets puts them off.
+// Answers to peers that go back to TCP: they may take long, so a thread that has the lock of all
+// sets puts them off.
 #pragma once
 
 #include "state/socket.h"
@@ -20,8 +21,8 @@ extern constinit thread_local OwedAnswers t_owed __attribute__((tls_model("initi
 /// Does what has been put off.
 void pay_owed_answers();
 
-/// The calling thread has the lock of all sets, so the other end of this socket, which leaves its pipe, is
-/// answered when the thread has let go of it. False: it has not.
+/// The calling thread has the lock of all sets, so the other end of this socket, which leaves its
+/// pipe, is answered when the thread has let go of it. False: it has not.
 bool put_off(int fd, Socket& s);
 
 }  // namespace clan::preload

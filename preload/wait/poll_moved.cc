@@ -17,12 +17,14 @@
 #include "state/fd_table.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
+#include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "stream/sleeper.h"
 #include "stream/tcp_prefix.h"
 #include "wait/epoll_set.h"
 #include "wait/kernel_wait.h"
+#include "wait/look.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {
@@ -45,19 +47,23 @@ Waiter& waiter() {
   return w;
 }
 
-// One descriptor of a poll() that sleeps: a socket that has moved, or an epoll set with such sockets in it.
+// One descriptor of a poll() that sleeps: a socket that has moved, or an epoll set with such
+// sockets in it.
 class Asleep {
  public:
   Asleep(int fd, short events) : held_(hold(fd)) {
     if (!held_ && known_epoll(fd)) {
       bool sleeps = true;
-      set_ = set_prepare_sleep(fd, &sleeps);
+      set_ = set_prepare_sleep(fd, &sleeps, &longest_);
       ready_ = !sleeps;
     } else if (held_ && held_->shared()) {
       left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
       sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
                        (events & (POLLOUT | POLLWRNORM)) != 0);
       ready_ = !prepare_sleep(*held_, events) && answer(fd, *held_, events, false) != 0;
+      // A doorbell for room does not come before the bytes of TCP have been read.
+      if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))
+        longest_ = kHeldUpNs;
     }
   }
   ~Asleep() { set_awake(set_); }
@@ -66,6 +72,8 @@ class Asleep {
   bool ready() const { return ready_; }
   /// Doorbells lie in TCP that somebody else sleeps for.
   bool left_to_others() const { return left_to_others_; }
+  /// For how many ns the kernel may be left to tell of it.
+  std::int64_t longest() const { return longest_; }
   /// Null if it is no socket that has moved.
   Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
 
@@ -73,6 +81,7 @@ class Asleep {
   Held held_;
   std::optional<Sleeper> sleeper_;
   SetSleep* set_ = nullptr;
+  std::int64_t longest_ = kNoCap;
   bool left_to_others_ = false, ready_ = false;
 };
 
@@ -105,12 +114,14 @@ class Many {
 // One call of poll(). `copy` is what the kernel is asked, and answers.
 class MovedPoll {
  public:
-  MovedPoll(pollfd* fds, pollfd* copy, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep)
+  MovedPoll(pollfd* fds, pollfd* copy, nfds_t count, std::int64_t timeout_ns,
+            const KernelPoll& sleep)
       : fds_(fds),
         copy_(copy),
         count_(count),
         at_once_(timeout_ns == 0),
-        deadline_(timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)),
+        deadline_(timeout_ns < 0 ? kNoDeadline
+                                 : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)),
         sleep_(sleep) {}
 
   int run() {
@@ -157,11 +168,14 @@ class MovedPoll {
   const KernelPoll& sleep_;
   const SinceEntry since_;
 
-  nfds_t plain_ = 0, moved_ = 0;  // descriptors that the kernel has to be asked of, and that have moved
-  int moved_ready_ = 0;  // of what look() has found, and the kernel need not have known of what happened before
+  // descriptors that the kernel has to be asked of, and that have moved
+  nfds_t plain_ = 0, moved_ = 0;
+  // of what look() has found, and the kernel need not have known of what happened before
+  int moved_ready_ = 0;
   bool bells_are_new_ = false;
   bool kernel_failed_ = false, kernel_told_ = false;
-  bool drains_ = false;  // bytes lie in TCP that nobody asks for
+  bool drains_ = false;            // bytes lie in TCP that nobody asks for
+  std::int64_t longest_ = kNoCap;  // in the kernel
   std::optional<int> answered_;
 };
 
@@ -204,10 +218,13 @@ void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
   }
 }
 
-// True: an epoll set with what has moved in it. What the kernel says of a set may be doorbells only.
+// True: an epoll set with what has moved in it. What the kernel says of a set may be doorbells
+// only.
 bool MovedPoll::answer_set(nfds_t i) {
-  if (fds_[i].fd < 0 || (fds_[i].events & (POLLIN | POLLRDNORM)) == 0 || !set_moved(fds_[i].fd)) return false;
-  const bool ready = fds_[i].revents != 0 ? !set_has_only_doorbells(fds_[i].fd) : set_ready(fds_[i].fd);
+  if (fds_[i].fd < 0 || (fds_[i].events & (POLLIN | POLLRDNORM)) == 0 || !set_moved(fds_[i].fd))
+    return false;
+  const bool ready =
+      fds_[i].revents != 0 ? !set_has_only_doorbells(fds_[i].fd) : set_ready(fds_[i].fd);
   fds_[i].revents = ready ? fds_[i].events & (POLLIN | POLLRDNORM) : 0;
   return true;
 }
@@ -225,7 +242,9 @@ int MovedPoll::look(Kernel kernel) {
       answer_moved(i, *s, kernel);
     } else {
       // It may just have gone back: only what was asked for.
-      fds_[i].revents = from_kernel ? static_cast<short>(copy_[i].revents & (fds_[i].events | kAlways)) : short{0};
+      fds_[i].revents = from_kernel
+                            ? static_cast<short>(copy_[i].revents & (fds_[i].events | kAlways))
+                            : short{0};
     }
     here |= answer_set(i);
     n += fds_[i].revents != 0;
@@ -236,9 +255,9 @@ int MovedPoll::look(Kernel kernel) {
   return n;
 }
 
-// The kernel has answered in `copy`. Whatever happened before an event that the call tells of is told of too: so what
-// has moved is looked at after the kernel, and both again as long as that finds more of it. `before`: so many of what
-// has moved had been found before the kernel was asked.
+// The kernel has answered in `copy`. Whatever happened before an event that the call tells of is
+// told of too: so what has moved is looked at after the kernel, and both again as long as that
+// finds more of it. `before`: so many of what has moved had been found before the kernel was asked.
 int MovedPoll::snapshot(int before) {
   int n = look(Kernel::kHasAnswered);
   bells_are_new_ = false;
@@ -250,7 +269,8 @@ int MovedPoll::snapshot(int before) {
   return n;
 }
 
-// Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the call lets in.
+// Everything at once, without waiting. Where nothing holds yet a signal may, that the mask of the
+// call lets in.
 std::optional<int> MovedPoll::look_at_everything(int found) {
   if (found == 0 || plain_ > 0) {
     const int rc = found > 0 ? sys::poll(copy_, count_, 0) : sleep_(copy_, count_, 0);
@@ -285,19 +305,23 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
   // It has gone back: what to ask the kernel is another question.
   if (s == nullptr) return copy_[i].events != fds_[i].events;
   bool ready = false;
-  // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells that are left to
-  // others.
+  // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells
+  // that are left to others.
   if (one.left_to_others() || (reads_tcp(*s) && (fds_[i].events & (POLLIN | POLLRDNORM)) == 0)) {
     copy_[i].events &= static_cast<short>(~POLLIN);
     drains_ = true;
   }
+  // Nor those that nobody can read for now.
+  if (tcp_is_held_up(*s) || s->pipe.receive_is_held_up())
+    copy_[i].events &= static_cast<short>(~POLLIN);
   if (s->kernel_end.load() || s->kernel_error.load()) {
-    // The kernel would go on saying so. It may be known only since the look at the doorbells just now.
+    // The kernel would go on saying so. It may be known only since the look at the doorbells just
+    // now.
     copy_[i].fd = -1;
     ready = answer(fds_[i].fd, *s, fds_[i].events, false) != 0;
   }
-  if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 && answer(fds_[i].fd, *s, POLLOUT, false) == 0 &&
-      sends_tcp(*s)) {
+  if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
+      answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_held_up(*s)) {
     copy_[i].events |= POLLOUT;
   }
   return ready;
@@ -306,12 +330,14 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
 // Says that this thread is about to sleep for all of them. False: no memory.
 bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
   drains_ = false;
+  longest_ = kNoCap;
   for (nfds_t i = 0; i < count_ && !*ready; ++i) {
     if (fds_[i].fd < 0) continue;
     const Asleep* const one = asleep.add(fds_[i].fd, fds_[i].events);
     if (one == nullptr) return false;
     *ready = one->ready();
     *ready |= ask_kernel_of(i, *one);
+    longest_ = std::min(longest_, one->longest());
   }
   return true;
 }
@@ -325,12 +351,11 @@ bool MovedPoll::sleep_in_kernel() {
     return false;
   }
   if (ready) return false;
-  std::int64_t left = -1;
-  if (deadline_ != kNoDeadline) {
-    const std::uint64_t now = monotonic_ns();
-    left = now >= deadline_ ? 0 : static_cast<std::int64_t>(deadline_ - now);
-  }
-  const std::int64_t nap = drains_ && (left < 0 || left > 1'000'000) ? 1'000'000 : left;
+  const std::uint64_t now = deadline_ == kNoDeadline ? 0 : monotonic_ns();
+  const auto before_deadline = static_cast<std::int64_t>(std::max(deadline_, now) - now);
+  const std::int64_t left = deadline_ == kNoDeadline ? -1 : before_deadline;
+  const std::int64_t most = drains_ ? 1'000'000 : longest_;
+  const std::int64_t nap = most != kNoCap && (left < 0 || left > most) ? most : left;
   const int rc = sleep_(copy_, count_, nap);
   if (rc < 0) {
     answered_ = rc;
@@ -346,8 +371,9 @@ bool MovedPoll::sleep_in_kernel() {
 std::optional<int> MovedPoll::wait(const Awaited& peers) {
   kernel_failed_ = kernel_told_ = false;
   answered_.reset();
-  const Waited waited = waiter().wait([this] { return there(); }, peers, deadline_,
-                                      [this] { return sleep_in_kernel(); }, [this] { return beyond(); });
+  const Waited waited =
+      waiter().wait([this] { return there(); }, peers, deadline_,
+                    [this] { return sleep_in_kernel(); }, [this] { return beyond(); });
   if (waited == Waited::kReady) {
     if (kernel_told_) {
       if (const int n = snapshot(0); n > 0) return n;
@@ -365,11 +391,9 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelP
   std::optional<Scratch> scratch;
   auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(count * sizeof(pollfd)) : nullptr);
   if (copy == nullptr) copy = scratch.emplace(count * sizeof(pollfd)).as<pollfd>();
-  if (copy == nullptr) {
-    errno = ENOMEM;
-    return -1;
-  }
-  return MovedPoll(fds, copy, count, timeout_ns, sleep).run();
+  if (copy != nullptr) return MovedPoll(fds, copy, count, timeout_ns, sleep).run();
+  errno = ENOMEM;
+  return -1;
 }
 
 }  // namespace clan::preload

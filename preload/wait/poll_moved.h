@@ -1,5 +1,5 @@
-// poll() with sockets that have moved: what the application waits for on those is answered from the pipe; in the kernel
-// they are watched for doorbells.
+// poll() with sockets that have moved: what the application waits for on those is answered from the
+// pipe; in the kernel they are watched for doorbells.
 #pragma once
 
 #include <poll.h>

@@ -86,19 +86,23 @@ void watch_kernel(Interest& i) {
 }
 
 int without_ours(epoll_event* events, int told) {
-  return told > 0 ? static_cast<int>(std::remove_if(events, events + told, has_our_tag) - events) : 0;
+  return told > 0 ? static_cast<int>(std::remove_if(events, events + told, has_our_tag) - events)
+                  : 0;
 }
 
 void tell_sleepers(Interest& i, bool look) {
   Set& set = *i.set;
   if (!i.moved || i.parked || i.fired || i.nested) return;
   // order: after Set::remembered, see epoll_set.cc
-  if (set.sleepers == 0 && (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0)) return;
+  if (set.sleepers == 0 &&
+      (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0))
+    return;
   KeepErrno keep;
   i.socket->pipe.keep_wanted(wants_room(i));
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
-  // To be asked for room that is always there makes the kernel tell of it at once, each time it is asked.
+  // To be asked for room that is always there makes the kernel tell of it at once, each time it is
+  // asked.
   epoll_event event = for_doorbells(i.fd);
   event.events |= EPOLLOUT;
   change_to(set, i.fd, &event);

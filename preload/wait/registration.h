@@ -49,8 +49,8 @@ int change(const Set& set, int op, int fd, epoll_event* event);
 /// What the kernel has to say, without waiting.
 int ask_kernel(const Set& set, epoll_event* events, int most);
 
-/// Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has taken it
-/// out).
+/// Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has
+/// taken it out).
 void change_to(const Set& set, int fd, epoll_event* event);
 
 /// By edges: each doorbell is one. What level there is, the pipe says.
@@ -70,9 +70,10 @@ inline bool has_our_tag(const epoll_event& event) { return (event.data.u64 & kTa
 /// What the kernel has told of plain descriptors, where there is no memory for more.
 int without_ours(epoll_event* events, int told);
 
-/// A thread may be asleep in the set, or in one that this is in, and has not prepared for what is newly asked of a
-/// socket that has moved: does it in its place, and wakes it if there is something already. Under the lock. `look`:
-/// false while the socket is just moving; then the sleeper looks itself.
+/// A thread may be asleep in the set, or in one that this is in, and has not prepared for what is
+/// newly asked of a socket that has moved: does it in its place, and wakes it if there is something
+/// already. Under the lock. `look`: false while the socket is just moving; then the sleeper looks
+/// itself.
 void tell_sleepers(Interest& i, bool look);
 
 }  // namespace clan::preload

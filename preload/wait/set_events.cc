@@ -37,6 +37,16 @@ void went_back(Socket& s) {
   }
 }
 
+void held_up(Socket& s) {
+  if (!s.is_watched()) return;
+  Guard guard;
+  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
+    if (!i->moved || i->parked || i->fired) continue;
+    watch(*i);
+    tell_sleepers(*i, false);
+  }
+}
+
 void stayed(Socket& s) {
   // Who shares the open file may still move it.
   if (!s.is_watched() || s.inherited.load(std::memory_order_relaxed)) return;
@@ -54,8 +64,8 @@ void left_descriptor(Socket& s, int fd) {
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
     if (i->fd == fd) {
-      // The kernel keeps a registration while another descriptor of the file is open. Nobody could say what
-      // it is for any more: the socket's own descriptor is what we know it by.
+      // The kernel keeps a registration while another descriptor of the file is open. Nobody could
+      // say what it is for any more: the socket's own descriptor is what we know it by.
       KeepErrno keep;
       if (s.fds.load(std::memory_order_relaxed) > 1) change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
       remove(i);

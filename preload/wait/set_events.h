@@ -13,10 +13,16 @@ void moved(Socket& s);
 /// It has gone back to TCP: they watch what the application asked for.
 void went_back(Socket& s);
 
-/// The socket stays on TCP for good: sets need not remember it, and one without others is the kernel's alone.
+/// The socket stays on TCP for good: sets need not remember it, and one without others is the
+/// kernel's alone.
 void stayed(Socket& s);
 
-/// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do we.
+/// A call has answered EAGAIN although there may be bytes or room: sets look at the socket again,
+/// and do not sleep for long meanwhile.
+void held_up(Socket& s);
+
+/// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do
+/// we.
 void left_descriptor(Socket& s, int fd);
 
 /// A thread sleeps in a set that holds the socket. `events`: and waits for any of these; 0 = all.

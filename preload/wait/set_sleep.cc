@@ -30,7 +30,8 @@ bool prepare(Set& set, SetSleep** sleep) {
   ++set.refs;
   ++set.sleepers;
   if (set.watched.count > 0) set.set_now(monotonic_ns());
-  for (std::uint32_t k = set.watched.count; k-- > 0;) {  // from behind: what is armed leaves the list
+  // from behind: what is armed leaves the list
+  for (std::uint32_t k = set.watched.count; k-- > 0;) {
     Interest& i = *set.watched.at[k];
     if (i.nested) {
       if (!i.fired) (void)prepare(*i.inner, sleep);
@@ -113,11 +114,12 @@ bool set_has_only_doorbells(int epfd) {
   return set != nullptr && only_doorbells(*set);
 }
 
-SetSleep* set_prepare_sleep(int epfd, bool* sleeps) {
+SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
   Guard guard;
   SetSleep* sleep = nullptr;
   Set* set = find(epfd);
   *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
+  *longest = set == nullptr ? kNoCap : longest_sleep(*set);
   return sleep;
 }
 

@@ -3,13 +3,15 @@
 
 #include <sys/epoll.h>
 
+#include <cstdint>
+
 #include "os/sys.h"
 #include "wait/epoll_set.h"
 
 namespace clan::preload {
 
-/// Asks the peers of all that are watched to ring. False: something is there already, or no memory. To be
-/// followed by awake(*sleep).
+/// Asks the peers of all that are watched to ring. False: something is there already, or no memory.
+/// To be followed by awake(*sleep).
 bool prepare(Set& set, SetSleep** sleep);
 
 /// Something may come by shared memory.
@@ -39,14 +41,15 @@ int sleep_prepared(SetSleep* prepared, Sleep&& sleep) {
   return sleep();
 }
 
-/// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether epoll_wait
-/// would say something of those; whether nothing holds in spite of the kernel, which saw doorbells; and,
-/// before sleeping, as prepare_sleep() of a socket; and after it.
+/// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether
+/// epoll_wait would say something of those; whether nothing holds in spite of the kernel, which saw
+/// doorbells; and, before sleeping, as prepare_sleep() of a socket; and after it.
 bool set_moved(int epfd);
 
 bool set_ready(int epfd);
 bool set_has_only_doorbells(int epfd);
-SetSleep* set_prepare_sleep(int epfd, bool* sleeps);
+/// `longest`: as longest_sleep().
+SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest);
 void set_awake(SetSleep* sleep);
 
 }  // namespace clan::preload

@@ -29,8 +29,8 @@ bool sets_shared = false;  ///< there may be sets that have lived through a fork
 pid_t our_pid = 0;         ///< if there are
 SharedPages<SetUse> uses;
 
-// Calls `f(fd, socket)` for all sockets of a set that `which` names, without the lock: what it does to one
-// makes `which` false of it.
+// Calls `f(fd, socket)` for all sockets of a set that `which` names, without the lock: what it does
+// to one makes `which` false of it.
 template <typename Which, typename F>
 bool for_sockets(Set& set, Which&& which, F&& f) {
   constexpr std::uint32_t kSome = 16;
@@ -70,7 +70,8 @@ void wake_first_user(const Set& set) {
   constexpr int kMostMs = 200;           // it may be busy, and looks before it sleeps
   if (change(set, EPOLL_CTL_ADD, bell, &event) == 0) {
     const timespec nap{0, 1'000'000};
-    for (int ms = 0; ms < kMostMs && !set.use->noticed.load(); ++ms) sys::call(SYS_nanosleep, &nap, nullptr);
+    for (int ms = 0; ms < kMostMs && !set.use->noticed.load(); ++ms)
+      sys::call(SYS_nanosleep, &nap, nullptr);
     change(set, EPOLL_CTL_DEL, bell, nullptr);
   }
   sys::close(bell);
@@ -117,7 +118,10 @@ void take_back(Set& set) {
       [](int fd, Socket&) { leave_pipe(fd, false, reasons::Why::kSharedSet); });
   // Those that another of its users has taken back, too.
   for_sockets(
-      set, [](const Interest& i) { return reasons::is_weak(i.socket->said.load(std::memory_order_relaxed)); },
+      set,
+      [](const Interest& i) {
+        return reasons::is_weak(i.socket->said.load(std::memory_order_relaxed));
+      },
       [](int fd, Socket& s) { say_why(fd, s, reasons::Why::kSharedSet); });
   if (!set.use->noticed.load()) wake_first_user(set);
 }
@@ -128,7 +132,8 @@ int without_moved(Set& set, epoll_event* events, int n) {
     const Interest& i = *set.interests.at[k];
     if (i.moved && !i.nested) {
       n = static_cast<int>(
-          std::remove_if(events, events + n, [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
+          std::remove_if(events, events + n,
+                         [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
           events);
     }
   }

@@ -29,14 +29,15 @@ bool changes_shared(int epfd);
 /// There may be sets that have lived through a fork.
 bool has_shared_sets();
 
-/// Before fork, under the lock: what parent and child have to know of each other's use of a set. After it, in
-/// the child.
+/// Before fork, under the lock: what parent and child have to know of each other's use of a set.
+/// After it, in the child.
 void share_sets();
 
 void sets_forked();
 
-/// A set that the calling thread comes back to, after it has let go of the lock. As long as that it is there,
-/// with all that is in it, even if another thread closes it: so it is for a thread in the kernel's wait.
+/// A set that the calling thread comes back to, after it has let go of the lock. As long as that it
+/// is there, with all that is in it, even if another thread closes it: so it is for a thread in the
+/// kernel's wait.
 class InUse {
  public:
   InUse() = default;

@@ -16,7 +16,8 @@
 
 namespace clan::preload {
 
-/// What a thread that spins looks at, without the lock: sockets that have moved and have nothing to say.
+/// What a thread that spins looks at, without the lock: sockets that have moved and have nothing to
+/// say.
 class SpinView {
  public:
   SpinView() = default;
@@ -48,7 +49,9 @@ class SpinView {
     return false;
   }
   /// Others, for which it takes the lock; or what is in the set has changed.
-  bool rest(const Set& set) const { return rest_ || changes_ != set.changes.load(std::memory_order_relaxed); }
+  bool rest(const Set& set) const {
+    return rest_ || changes_ != set.changes.load(std::memory_order_relaxed);
+  }
   /// What is known of all their peers.
   Awaited peers() const {
     Awaited peers{0, count_ > 0};

@@ -25,7 +25,8 @@
 namespace clan::preload {
 namespace {
 
-constexpr std::int64_t kOthersNs = 10'000'000;  ///< how long a set may go unasked while its sockets leave
+/// how long a set may go unasked while its sockets leave
+constexpr std::int64_t kOthersNs = 10'000'000;
 
 // A glance without the lock: what is in the set is the kernel's alone.
 bool remembers_nothing(int epfd) {
@@ -35,10 +36,10 @@ bool remembers_nothing(int epfd) {
          set->remembered.load(std::memory_order_seq_cst) == 0;
 }
 
-// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said of these
-// is not the application's.
-bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep,
-                    int* n) {
+// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said
+// of these is not the application's.
+bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
+                    const KernelEpoll& sleep, int* n) {
   struct Counted {
     std::atomic<std::uint32_t>& sleepers;
     explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) { sleepers.fetch_add(1); }
@@ -51,7 +52,8 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
     if (!remembers_nothing(epfd)) return false;
     *n = sleep(events, most, timeout_ns);
   }
-  if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, has_our_tag))) return true;
+  if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, has_our_tag)))
+    return true;
   Guard guard;
   if (Set* set = find(epfd); set != nullptr) {
     *n = gather(*set, events, most, *n, before);
@@ -61,13 +63,18 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   return true;
 }
 
-// One epoll_wait() on a set that holds sockets of ours. `sleep(events, most, timeout_ns)` is the kernel's wait as the
-// application called it.
+// One epoll_wait() on a set that holds sockets of ours. `sleep(events, most, timeout_ns)` is the
+// kernel's wait as the application called it.
 class Wait {
  public:
   Wait(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep)
-      : epfd_(epfd), events_(events), most_(most), waits_(timeout_ns != 0), sleep_(sleep),
-        deadline_(timeout_ns < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {}
+      : epfd_(epfd),
+        events_(events),
+        most_(most),
+        waits_(timeout_ns != 0),
+        sleep_(sleep),
+        deadline_(timeout_ns < 0 ? kNoDeadline
+                                 : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {}
 
   int run() {
     int told = -1;  // events that the kernel has answered and nobody has seen yet
@@ -89,7 +96,8 @@ class Wait {
       }
       switch (look(told, before, &n)) {
         case Next::kDone: return n;
-        case Next::kGone: return sleep_(events_, most_, left_ns());  // nobody can wait there any more
+        case Next::kGone:
+          return sleep_(events_, most_, left_ns());  // nobody can wait there any more
         case Next::kAgain: told = -1; continue;
         case Next::kFollow:
           if (follow_others(*use_.get())) told = without_moved(*use_.get(), events_, told);
@@ -113,7 +121,8 @@ class Wait {
 
   bool moved_ones_turn() const {
     const Set* set = find(epfd_);
-    return set != nullptr && !set->kernels_turn.load(std::memory_order_relaxed);  // relaxed: a hint, fairness alone
+    // relaxed: a hint, fairness alone
+    return set != nullptr && !set->kernels_turn.load(std::memory_order_relaxed);
   }
 
   // What there is, without waiting.
@@ -128,7 +137,8 @@ class Wait {
       const bool looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
       several_ = several;
       moved_ = set->moved > 0;
-      if (told > 0 && looks && !several) {  // it may be of doorbells of what another process has moved
+      // it may be of doorbells of what another process has moved
+      if (told > 0 && looks && !several) {
         use_.take(*set);
         return Next::kFollow;
       }
@@ -193,9 +203,7 @@ class Wait {
         awake(prepared);
         return kGoOn;
       }
-      for (std::uint32_t k = 0; k < set.watched.count; ++k) {
-        longest = std::min(longest, longest_sleep(*set.watched.at[k]));
-      }
+      longest = longest_sleep(set);
     }
     if (several_ && moved_) longest = std::min(longest, kOthersNs);
     const std::int64_t left = left_ns();
@@ -233,13 +241,15 @@ class Wait {
 
 }  // namespace
 
-int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep) {
+int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
+                    const KernelEpoll& sleep) {
   if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
   const std::uint64_t start = timeout_ns > 0 ? monotonic_ns() : 0;
   if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
     if (n != 0 || timeout_ns == 0) return n;
     if (timeout_ns > 0) {
-      timeout_ns -= static_cast<std::int64_t>(std::min<std::uint64_t>(monotonic_ns() - start, timeout_ns));
+      timeout_ns -=
+          static_cast<std::int64_t>(std::min<std::uint64_t>(monotonic_ns() - start, timeout_ns));
       if (timeout_ns == 0) return 0;
     }
   }

@@ -219,7 +219,8 @@ TEST_F(BadClient, WithANicOfAnotherLayoutOrNodeIsRefused) {
 
 TEST_F(BadClient, ThatSaysNothingDoesNotHoldUpOthers) {
   std::vector<Fd> silent;
-  for (int i = 0; i < 100; ++i) silent.push_back(must(connect_abstract(rendezvous_name(name_), kNoDeadline)));
+  for (int i = 0; i < 100; ++i)
+    silent.push_back(must(connect_abstract(rendezvous_name(name_), kNoDeadline)));
   auto fresh = must(Context::create());
   auto stream = Stream::connect(fresh, name_, 5000);
   ASSERT_OK(stream);
@@ -432,7 +433,8 @@ TEST_F(BadPeer, ThatSharesMoreThanTheMachineHasIsNotMapped) {
   memory.memory_id = 2;
   memory.memory_bytes = 4096;
   send(memory, sizeof memory, {&fd, 1});
-  EXPECT_TRUE(eventually([&] { return mapped_bytes() == before + 4096; })) << mapped_bytes() - before;
+  EXPECT_TRUE(eventually([&] { return mapped_bytes() == before + 4096; }))
+      << mapped_bytes() - before;
 }
 
 TEST_F(BadPeer, CannotSealWhatItsVictimSharesWithOthers) {
@@ -650,10 +652,12 @@ TEST(BadServer, ThatSaysNothingIsATimeOut) {
 // --- too few descriptors
 // -----------------------------------------------------------------------------
 
-// A process without room for what an honest peer passes says so, and is served again when it has room.
+// A process without room for what an honest peer passes says so, and is served again when it has
+// room.
 TEST(OutOfDescriptors, LosesNoLinkAndGoesOnWhenThereIsRoom) {
 #if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer looks at memory through a pipe, for which there would be no descriptors";
+  GTEST_SKIP()
+      << "the sanitizer looks at memory through a pipe, for which there would be no descriptors";
 #endif
   const std::string name = unique_name("poor");
   Gate full, drain, drained;
@@ -679,7 +683,8 @@ TEST(OutOfDescriptors, LosesNoLinkAndGoesOnWhenThereIsRoom) {
     return 0;
   });
   ContextOptions options;
-  options.ring_bytes = 4 << 20;  // our memory is used up before the child's: what it loses is what we pass
+  // our memory is used up before the child's: what it loses is what we pass
+  options.ring_bytes = 4 << 20;
   auto context = must(Context::create(options));
   Result<Stream> first = Error{ECONNREFUSED, ""};
   ASSERT_TRUE(eventually([&] { return (first = Stream::connect(context, name, 10'000)).ok(); }));

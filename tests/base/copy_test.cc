@@ -17,7 +17,8 @@ TEST(CopyShort, CopiesJustTheseBytesWhateverTheirNumberAndAlignment) {
       copy_short(to.data() + shift, from.data() + 9 - shift, bytes);
       for (std::size_t i = 0; i < to.size(); ++i) {
         const bool inside = i >= shift && i < shift + bytes;
-        ASSERT_EQ(to[i], inside ? from[9 - shift + i - shift] : std::byte{}) << bytes << " bytes, byte " << i;
+        ASSERT_EQ(to[i], inside ? from[9 - shift + i - shift] : std::byte{})
+            << bytes << " bytes, byte " << i;
       }
     }
   }

@@ -174,7 +174,8 @@ TEST(Datagram, WhoseDescriptorsFindNoRoomArrivesWithoutThem) {
   auto event = create_eventfd();
   ASSERT_OK(event);
   const int fd = event->get();
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), {&fd, 1}, false));
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), {&fd, 1}, false));
   auto child = test::Process::start([&] {
     const rlimit few{100, 100};
     CHILD_CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);

@@ -1,5 +1,5 @@
-// CLAN_LOG: what is said on descriptor 2, and when. The variable is read once per process, so each case
-// runs in a fresh one (a death test of the threadsafe style starts the program anew).
+// CLAN_LOG: what is said on descriptor 2, and when. The variable is read once per process, so each
+// case runs in a fresh one (a death test of the threadsafe style starts the program anew).
 #include <clan/log.h>
 #include <gtest/gtest.h>
 
@@ -41,9 +41,10 @@ TEST_F(LogDeathTest, SaysWhatTheLevelAsksFor) {
 
 TEST_F(LogDeathTest, NamesTheLevelsOnceWhenAskedForNone) {
   ::setenv("CLAN_LOG", "bogus", 1);
-  EXPECT_EXIT(talk(), ::testing::ExitedWithCode(0),
-              "^clan\\[[0-9]+\\] warn: CLAN_LOG=bogus is not understood: say off, error, warn, info or "
-              "debug\n$");
+  EXPECT_EXIT(
+      talk(), ::testing::ExitedWithCode(0),
+      "^clan\\[[0-9]+\\] warn: CLAN_LOG=bogus is not understood: say off, error, warn, info or "
+      "debug\n$");
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ TEST(Mapping, OfAFileThatCouldShrinkIsRefused) {
 TEST(Mapping, OfHugePagesIsRefused) {
   constexpr std::size_t kBytes = 64 << 20;
   const int huge = ::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
-  if (huge < 0 || ::ftruncate(huge, kBytes) != 0 || ::fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+  if (huge < 0 || ::ftruncate(huge, kBytes) != 0 ||
+      ::fcntl(huge, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
     if (huge >= 0) ::close(huge);
     GTEST_SKIP() << "no memory of huge pages can be made here";
   }

@@ -16,6 +16,24 @@ void await_end_of(pid_t pid) {
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &how, WEXITED | WNOWAIT), 0);
 }
 
+TEST(Process, IsShownStoppedUntilItGoesOn) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::raise(SIGSTOP);
+    ::pause();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, WUNTRACED), pid);
+  EXPECT_TRUE(sys::is_stopped(pid));
+  ::kill(pid, SIGCONT);
+  ASSERT_EQ(::waitpid(pid, &status, WCONTINUED), pid);
+  EXPECT_FALSE(sys::is_stopped(pid));
+  EXPECT_FALSE(sys::is_stopped(::getpid()));
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, &status, 0);
+}
+
 TEST(Process, ThatRunsExists) { EXPECT_TRUE(sys::exists(::getpid())); }
 
 TEST(Process, ThatWasKilledDoesNotThoughNobodyHasWaitedForIt) {

@@ -1,4 +1,5 @@
-// Result: both forms give their value through const too, and say why there is none before they abort.
+// Result: both forms give their value through const too, and say why there is none before they
+// abort.
 #include <clan/result.h>
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-"""Calls of omniORB's programs and of libtirpc's, and messages of Open MPI's, go over CLAN from the installed tree, and
-from nowhere else.
+"""Calls of omniORB's programs and of libtirpc's, and messages of Open MPI's, go over CLAN from the
+installed tree, and from nowhere else.
 
-    faces.py PREFIX orb SERVER CALL         SERVER, CALL: omniorb-suite-server and -call of the build
-    faces.py PREFIX rpc SERVER CLIENT       SERVER, CLIENT: sunrpc-server and -client
+    faces.py PREFIX orb SERVER CALL      SERVER, CALL: omniorb-suite-server and -call of the build
+    faces.py PREFIX rpc SERVER CLIENT    SERVER, CLIENT: sunrpc-server and -client
     faces.py PREFIX mpi PROGRAM             PROGRAM: mpi-collectives
 """
 
@@ -13,10 +13,15 @@ import tempfile
 
 
 def under_clan(prefix, face, *command):
-    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith(("CLAN_", "ORB", "OMPI_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k != "LD_PRELOAD" and not k.startswith(("CLAN_", "ORB", "OMPI_"))
+    }
     kept |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
-    return subprocess.Popen([f"{prefix}/bin/clan", "run", "--with", face, "--log", "info", *command], env=kept, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [f"{prefix}/bin/clan", "run", "--with", face, "--log", "info", *command], env=kept,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
 
 def loaded(pid, prefix, library):
@@ -26,7 +31,8 @@ def loaded(pid, prefix, library):
 
 
 def calls(prefix, face, server_words, library, client_words, said):
-    """`client_words` of the server's first line make the client's command; `said`: what it says when CLAN is used."""
+    """`client_words` of the server's first line make the client's command; `said`: what it says
+    when CLAN is used."""
     server = under_clan(prefix, face, *server_words)
     try:
         first = server.stdout.readline().strip()
@@ -52,12 +58,13 @@ def rpc(prefix, server, client):
 def mpi(prefix, program):
     with tempfile.TemporaryDirectory(prefix="clan-mpi-") as directory:
         os.environ["TMPDIR"] = directory  # where mpirun keeps what its ranks share
-        job = under_clan(prefix, "mpi", "mpirun", "--oversubscribe", "-n", "2", "--mca", "btl", "clan,self", "--mca",
-                         "btl_clan_verbose", "1", program, "16384")
+        job = under_clan(prefix, "mpi", "mpirun", "--oversubscribe", "-n", "2", "--mca", "btl",
+                         "clan,self", "--mca", "btl_clan_verbose", "1", program, "16384")
         said = "".join(job.communicate(timeout=60))
     assert job.returncode == 0 and "collectives: PASS" in said and "by shared memory" in said, said
     # Where its component comes from: ranks are over too soon to look at what they have mapped.
-    path = under_clan(prefix, "mpi", "printenv", "OMPI_MCA_mca_base_component_path").communicate(timeout=60)[0]
+    path = under_clan(prefix, "mpi", "printenv",
+                      "OMPI_MCA_mca_base_component_path").communicate(timeout=60)[0]
     assert path.split(":")[0] == f"{prefix}/lib/openmpi", path
 
 

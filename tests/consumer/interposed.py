@@ -1,4 +1,5 @@
-"""Two processes of one host talk by TCP under `clan run`; `clan stat` has to show that their bytes do not.
+"""Two processes of one host talk by TCP under `clan run`; `clan stat` has to show that their bytes
+do not.
 
     PREFIX/bin/clan run python3 -B interposed.py PREFIX
 """
@@ -36,8 +37,9 @@ def main():
         for _ in range(ROUNDS):
             assert peer.recv(4) == b"ping"
             peer.sendall(b"pong")
-        told = subprocess.run([f"{prefix}/bin/clan", "stat", "--json", str(os.getpid())], check=True,
-                              capture_output=True, text=True, timeout=60).stdout
+        told = subprocess.run([f"{prefix}/bin/clan", "stat", "--json",
+                               str(os.getpid())], check=True, capture_output=True, text=True,
+                              timeout=60).stdout
     assert os.waitpid(child, 0)[1] == 0
     moved = json.loads(told)
     assert len(moved) == 1, told

@@ -9,7 +9,8 @@ def main():
     fabric.fi_version.restype = ctypes.c_uint32
     found = ctypes.c_void_p()
     # Without hints: everything there is.
-    code = fabric.fi_getinfo(fabric.fi_version(), None, None, ctypes.c_uint64(0), None, ctypes.byref(found))
+    code = fabric.fi_getinfo(fabric.fi_version(), None, None, ctypes.c_uint64(0), None,
+                             ctypes.byref(found))
     assert code == 0, code
     fabric.fi_freeinfo(found)
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:

@@ -2,13 +2,11 @@
 #include <clan/tripwire.h>
 #include <gtest/gtest.h>
 
-#include <sys/mman.h>
-
 #include <optional>
 #include <thread>
 
-#include "clan/clock.h"
 #include "support/plain_link.h"
+#include "support/process.h"
 #include "support/streams.h"
 
 namespace clan {
@@ -16,18 +14,8 @@ namespace {
 
 using namespace test;
 
-struct Two {
-  Context owner, peer;
-  Two() : owner(must(Context::create())), peer(must(Context::create())) {}
-};
-
-template <typename T>
-T* shared() {
-  return new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) T();
-}
-
 TEST(Aperture, ShowsThePeersStoresAtOnce) {
-  Two c;
+  OwnerAndPeer c;
   auto memory = must(Memory::allocate(10'000));
   EXPECT_EQ(memory.size() % 4096, 0u);
   auto a = must(Aperture::export_memory(c.owner, memory, 4096, 5000, Rights::kReadWrite));
@@ -53,7 +41,7 @@ TEST(Aperture, ShowsThePeersStoresAtOnce) {
 }
 
 TEST(Aperture, IsFoundByItsNameAndNoteWhateverItsOwnerDoes) {
-  Two c;
+  OwnerAndPeer c;
   std::vector<std::byte> own(9000);
   auto a = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
   EXPECT_ERR(RemoteAperture::look_up(c.peer, c.owner.node(), 42, 10'000), ENOENT);
@@ -81,7 +69,7 @@ TEST(Aperture, IsFoundByItsNameAndNoteWhateverItsOwnerDoes) {
 }
 
 TEST(Aperture, OfTheCallersOwnMemoryIsReachedByCopies) {
-  Two c;
+  OwnerAndPeer c;
   std::vector<std::byte> own(9000);
   auto a = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
   auto r = must(RemoteAperture::import(c.peer, a.cookie()));
@@ -113,7 +101,7 @@ TEST(Aperture, IsNotReachedByPioWhereCopiesAreForbidden) {
 }
 
 TEST(Aperture, TakesAnAccessToNothingWithoutAnAddress) {
-  Two c;
+  OwnerAndPeer c;
   auto memory = must(Memory::allocate(4096));
   std::vector<std::byte> own(4096);
   for (bool mapped : {true, false}) {
@@ -127,7 +115,7 @@ TEST(Aperture, TakesAnAccessToNothingWithoutAnAddress) {
 }
 
 TEST(Aperture, GrantsNoMoreThanItsRightsAndBounds) {
-  Two c;
+  OwnerAndPeer c;
   for (bool mapped : {true, false}) {
     auto memory = must(Memory::allocate(4096));
     std::vector<std::byte> own(4096);
@@ -173,7 +161,7 @@ TEST(Aperture, GrantsNoMoreThanItsRightsAndBounds) {
 }
 
 TEST(Aperture, RefusesWhatMakesNoSense) {
-  Two c;
+  OwnerAndPeer c;
   auto memory = must(Memory::allocate(4096));
   EXPECT_ERR(Aperture::export_memory(c.owner, memory, 0, 4097, Rights::kRead), ERANGE);
   EXPECT_ERR(Aperture::export_memory(c.owner, memory, 4097, 0, Rights::kRead), ERANGE);
@@ -190,7 +178,7 @@ TEST(Aperture, RefusesWhatMakesNoSense) {
 }
 
 TEST(Aperture, IsOutOfReachOnceRevoked) {
-  Two c;
+  OwnerAndPeer c;
   for (bool mapped : {true, false}) {
     auto memory = must(Memory::allocate(8192));
     std::vector<std::byte> own(8192);
@@ -213,7 +201,8 @@ TEST(Aperture, IsOutOfReachOnceRevoked) {
     auto again = must(mapped ? Aperture::export_memory(c.owner, memory, 0, 8192, Rights::kReadWrite)
                              : Aperture::export_region(c.owner, own, Rights::kReadWrite));
     EXPECT_ERR(RemoteAperture::import(c.peer, old), ESTALE);
-    (void)r.write(0, &late, 8);  // into a mapping of the old memory it may go nowhere without a word
+    // into a mapping of the old memory it may go nowhere without a word
+    (void)r.write(0, &late, 8);
     EXPECT_ERR(r.check(), ESTALE);
     EXPECT_TRUE(is_pattern(again.region(), 3, 0));
     auto r2 = must(RemoteAperture::import(c.peer, again.cookie()));
@@ -223,14 +212,14 @@ TEST(Aperture, IsOutOfReachOnceRevoked) {
 }
 
 TEST(Aperture, WriterCannotBeSeenAfterRevokeHoweverHardItTries) {
-  Two c;
+  OwnerAndPeer c;
   for (bool mapped : {true, false}) {
     for (int round = 0; round < 30; ++round) {
       auto memory = must(Memory::allocate(4096));
       std::vector<std::byte> own(4096);
-      std::optional<Aperture> a = must(
-          mapped ? Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite)
-                 : Aperture::export_region(c.owner, own, Rights::kReadWrite));
+      std::optional<Aperture> a =
+          must(mapped ? Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite)
+                      : Aperture::export_region(c.owner, own, Rights::kReadWrite));
       auto r = must(RemoteAperture::import(c.peer, a->cookie()));
       std::atomic<bool> stop{false};
       std::atomic<int> writes{0};
@@ -257,7 +246,7 @@ TEST(Aperture, WriterCannotBeSeenAfterRevokeHoweverHardItTries) {
 }
 
 TEST(Aperture, EndsWithItsObjectEvenWhileATripwireIsLeft) {
-  Two c;
+  OwnerAndPeer c;
   std::vector<std::byte> own(4096);
   std::optional<Aperture> a = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
   auto t = must(Tripwire::create(*a, 0, 8));
@@ -270,202 +259,23 @@ TEST(Aperture, EndsWithItsObjectEvenWhileATripwireIsLeft) {
 }
 
 TEST(Aperture, SharingAPageCannotBeRevokedAlone) {
-  Two c;
+  OwnerAndPeer c;
   auto memory = must(Memory::allocate(8192));
   auto a = must(Aperture::export_memory(c.owner, memory, 0, 100, Rights::kReadWrite));
   auto b = must(Aperture::export_memory(c.owner, memory, 100, 100, Rights::kReadWrite));
   EXPECT_ERR(a.revoke(), EBUSY);
   auto r = must(RemoteAperture::import(c.peer, a.cookie()));  // still there
   EXPECT_OK(r.check());
-  {
-    auto gone = std::move(b);
-  }
+  { auto gone = std::move(b); }
   EXPECT_OK(a.revoke());
-}
-
-TEST(Tripwire, FiresOnceWhenItsBytesAreWritten) {
-  Two c;
-  auto memory = must(Memory::allocate(4096));
-  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
-  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
-  auto t = must(Tripwire::create(a, 64, 64));
-  std::uint64_t word = 1;
-  ASSERT_OK(r.write(64, &word, 8));
-  EXPECT_FALSE(t.test_and_clear());  // not armed
-  t.arm();
-  ASSERT_OK(r.write(0, &word, 8));
-  ASSERT_OK(r.write(128, &word, 8));
-  ASSERT_OK(r.read(64, &word, 8));
-  EXPECT_FALSE(t.test_and_clear());
-  ASSERT_OK(r.write(60, &word, 8));  // overlaps by four bytes
-  EXPECT_TRUE(t.test_and_clear());
-  EXPECT_FALSE(t.test_and_clear());
-  ASSERT_OK(r.write(64, &word, 8));
-  EXPECT_FALSE(t.test_and_clear());  // one shot
-  t.arm();
-  ASSERT_OK(r.publish(120, 1));
-  EXPECT_OK(t.wait(5000));
-  EXPECT_NE(t.state_words()[t.index() / 64].load() & (std::uint64_t{1} << (t.index() % 64)), 0u);
-  EXPECT_TRUE(t.test_and_clear());
-  t.arm();
-  t.disarm();
-  ASSERT_OK(r.write(64, &word, 8));
-  EXPECT_FALSE(t.test_and_clear());
-}
-
-TEST(Tripwire, FiresOnReadsOrEveryTimeWhenAskedTo) {
-  Two c;
-  auto memory = must(Memory::allocate(4096));
-  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
-  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
-  auto on_read = must(Tripwire::create(a, 0, 8, {.on_write = false, .on_read = true}));
-  auto every = must(Tripwire::create(a, 0, 8, {.persistent = true}));
-  Tripwire* both[] = {&on_read, &every};
-  Tripwire::arm_all(both);
-  std::uint64_t word = 1;
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_OK(r.write(0, &word, 8));
-    EXPECT_TRUE(every.test_and_clear());
-    EXPECT_FALSE(on_read.test_and_clear());
-  }
-  ASSERT_OK(r.read(0, &word, 8));
-  EXPECT_TRUE(on_read.test_and_clear());
-  EXPECT_FALSE(every.test_and_clear());
-}
-
-TEST(Tripwire, RefusesWhatMakesNoSense) {
-  Two c;
-  auto memory = must(Memory::allocate(4096));
-  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
-  EXPECT_ERR(Tripwire::create(a, 0, 0), ERANGE);
-  EXPECT_ERR(Tripwire::create(a, 4090, 8), ERANGE);
-  EXPECT_ERR(Tripwire::create(a, ~std::uint64_t{0}, 8), ERANGE);
-  EXPECT_ERR(Tripwire::create(a, 0, 8, {.on_write = false, .on_read = false}), EINVAL);
-  auto t = must(Tripwire::create(a, 0, 8));
-  EXPECT_ERR(t.wait(20), ETIMEDOUT);
-  EXPECT_EQ(c.owner.counters().tripwires, 1u);
-}
-
-TEST(Tripwire, PostsEvents) {
-  Two c;
-  auto memory = must(Memory::allocate(4096));
-  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
-  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
-  auto queue = must(EventQueue::create(c.owner));
-  std::vector<Tripwire> tripwires;
-  for (std::uint64_t i = 0; i < 64; ++i) {
-    tripwires.push_back(must(Tripwire::create(a, i * 64, 64)));
-    ASSERT_OK(tripwires.back().register_with(queue, i));
-    tripwires.back().arm();
-  }
-  std::uint64_t word = 1;
-  for (std::uint64_t i : {63u, 0u, 17u}) ASSERT_OK(r.write(i * 64, &word, 8));
-  Event e[8];
-  std::uint64_t seen = 0;
-  for (std::size_t n; (n = queue.poll(e)) > 0;) {
-    for (std::size_t i = 0; i < n; ++i) {
-      EXPECT_EQ(e[i].kind, EventKind::kTripwire);
-      seen |= std::uint64_t{1} << e[i].tag;
-    }
-  }
-  EXPECT_EQ(seen, (std::uint64_t{1} << 63) | 1u | (1u << 17));
-}
-
-TEST(Tripwire, OfARevokedApertureHasNoHoldOnItsSuccessor) {
-  Two c;
-  std::vector<std::byte> own(4096);
-  std::optional<Aperture> first = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
-  std::optional<Tripwire> old = must(Tripwire::create(*first, 0, 8));
-  ASSERT_OK(first->revoke());
-  auto second = must(Aperture::export_region(c.owner, own, Rights::kReadWrite));
-  auto fresh = must(Tripwire::create(second, 0, 8));
-  fresh.arm();
-  old->disarm();
-  EXPECT_FALSE(old->test_and_clear());
-  old.reset();
-  first.reset();
-  auto r = must(RemoteAperture::import(c.peer, second.cookie()));
-  const std::uint64_t word = 1;
-  ASSERT_OK(r.write(0, &word, 8));
-  EXPECT_TRUE(fresh.test_and_clear());
-}
-
-TEST(Tripwire, LosesNoWakeUp) {
-  Two c;
-  auto memory = must(Memory::allocate(4096));
-  auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
-  auto r = must(RemoteAperture::import(c.peer, a.cookie()));
-  auto t = must(Tripwire::create(a, 0, 8));
-  auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(a.region().data());
-  auto& turn = *reinterpret_cast<std::atomic<std::uint64_t>*>(a.region().data() + 2048);
-  constexpr std::uint64_t kTurns = 3000;
-  std::thread writer([&] {
-    for (std::uint64_t i = 1; i <= kTurns; ++i) {
-      ASSERT_OK(r.publish(0, i));
-      while (turn.load() < i) std::this_thread::yield();
-    }
-  });
-  for (std::uint64_t i = 1; i <= kTurns; ++i) {
-    while (word.load(std::memory_order_acquire) < i) {
-      t.arm();
-      if (word.load(std::memory_order_acquire) >= i) break;
-      ASSERT_OK(t.wait(10'000));
-    }
-    turn.store(i);
-  }
-  writer.join();
-}
-
-TEST(Tripwire, WatchesForThePeersDeath) {
-  for (bool with_events : {false, true}) {
-    RdmaCookie& cookie = *shared<RdmaCookie>();
-    Gate known;
-    auto child = Process::start([&] {
-      auto context = must(Context::create());
-      auto memory = must(Memory::allocate(4096));
-      auto a = must(Aperture::export_memory(context, memory, 0, 4096, Rights::kReadWrite));
-      cookie = a.cookie();
-      known.open();
-      ::pause();
-      return 0;
-    });
-    auto context = must(Context::create());
-    auto memory = must(Memory::allocate(4096));
-    auto a = must(Aperture::export_memory(context, memory, 0, 4096, Rights::kReadWrite));
-    ASSERT_TRUE(known.wait());
-    auto r = must(RemoteAperture::import(context, cookie));
-    auto t = must(Tripwire::create(a, 0, 8));
-    ASSERT_OK(t.watch(r));
-    auto queue = must(EventQueue::create(context));
-    if (with_events) {
-      ASSERT_OK(t.register_with(queue, 3));
-    }
-    t.arm();
-    EXPECT_ERR(t.wait(20), ETIMEDOUT);
-    child.kill();
-    if (with_events) {
-      Event e[1];
-      ASSERT_OK(queue.wait(e, 5000));
-      EXPECT_EQ(e[0].tag, 3u);
-    } else {
-      EXPECT_OK(t.wait(5000));
-    }
-    EXPECT_TRUE(t.test_and_clear());
-    EXPECT_ERR(r.check(), ECONNRESET);
-    std::uint64_t word = 1;
-    if (!with_events) {
-      EXPECT_OK(t.watch(r));  // gone already: fires at once
-    }
-    EXPECT_EQ(t.test_and_clear(), !with_events);
-    (void)r.write(0, &word, 8);  // memory of the dead: harmless
-  }
 }
 
 TEST(ApertureBetweenProcesses, CarriesDataAndWakeUpsBothWays) {
   struct Notes {
     RdmaCookie parents, childs;
   };
-  Notes& notes = *shared<Notes>();
+  Shared<Notes> shared;
+  Notes& notes = *shared;
   Gate parent_known, child_known;
   auto child = Process::start([&] {
     auto context = must(Context::create());
@@ -517,7 +327,7 @@ TEST(ApertureBetweenProcesses, CarriesDataAndWakeUpsBothWays) {
 }
 
 TEST(ApertureBetweenProcesses, IsNotInheritedOverFork) {
-  Two c;
+  OwnerAndPeer c;
   auto memory = must(Memory::allocate(4096));
   auto a = must(Aperture::export_memory(c.owner, memory, 0, 4096, Rights::kReadWrite));
   auto r = must(RemoteAperture::import(c.peer, a.cookie()));
@@ -542,7 +352,7 @@ TEST(ApertureBetweenProcesses, IsNotInheritedOverFork) {
 
 TEST(ApertureOverPackets, WorksTheSame) {
   PlainNetwork network;
-  Two c;
+  OwnerAndPeer c;
   network.join(*c.owner.core(), *c.peer.core());
   auto memory = must(Memory::allocate(8192));
   auto a = must(Aperture::export_memory(c.owner, memory, 0, 8192, Rights::kReadWrite));

@@ -30,7 +30,8 @@ class Acceptor final : public OobSink {
   void on_link_down(const std::shared_ptr<nic::Link>&) override {}
   std::shared_ptr<Connection> wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return accepted_ != nullptr; });
+    changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs),
+                      [&] { return accepted_ != nullptr; });
     return std::exchange(accepted_, nullptr);
   }
 
@@ -57,7 +58,8 @@ class ConnectionTest : public testing::Test {
     for (const auto& context : {a_, b_}) context->shut_down();
   }
   Result<std::shared_ptr<Connection>> connect(ConnectionKind kind) {
-    return Connection::connect_service(a_, service_, ::geteuid(), kind, {}, deadline_after_ms(kWaitMs));
+    return Connection::connect_service(a_, service_, ::geteuid(), kind, {},
+                                       deadline_after_ms(kWaitMs));
   }
   void open() {
     auto made = connect(ConnectionKind::kMessages);

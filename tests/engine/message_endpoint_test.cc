@@ -57,9 +57,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, Messages,
 
 TEST_P(Messages, OfAnySizeArriveWhole) {
   EndpointPair p(GetParam());
-  const std::size_t sizes[] = {0,      1,      55,        56,        57,     120,    4096,
-                               8191,   8192,   8193,      16'368,    16'384, 65'536, 100'001,
-                               262'144, 1 << 20, 5'000'003, 16 << 20};
+  const std::size_t sizes[] = {0,      1,       55,      56,      57,        120,
+                               4096,   8191,    8192,    8193,    16'368,    16'384,
+                               65'536, 100'001, 262'144, 1 << 20, 5'000'003, 16 << 20};
   std::thread sender([&] {
     for (std::size_t n : sizes) ASSERT_OK(p.b->send(p.to_a, pattern(n, n), 30'000));
   });
@@ -192,7 +192,8 @@ TEST_P(Messages, AreLookedAtTakenOrDropped) {
 TEST_P(Messages, WithAHeaderArriveAsOneOrShowItBeforeTheyAreCopied) {
   EndpointPair p(GetParam());
   const auto header = pattern(kMaxMessageHeader, 3);
-  for (const std::size_t n : {std::size_t{0}, std::size_t{10}, std::size_t{8200}, std::size_t{300'000}}) {
+  for (const std::size_t n :
+       {std::size_t{0}, std::size_t{10}, std::size_t{8200}, std::size_t{300'000}}) {
     const auto body = pattern(n, 7);
     ASSERT_OK(p.b->post(p.to_a, header, body, n));
     std::vector<std::byte> whole;
@@ -351,7 +352,8 @@ TEST_P(Messages, TellAnEventQueue) {
   sender.join();
 }
 
-// Registered before it has peers: each new one's first message must be found when the event is taken.
+// Registered before it has peers: each new one's first message must be found when the event is
+// taken.
 TEST_P(Messages, TellAnEventQueueOfPeersThatComeLater) {
   EndpointPair p(GetParam());
   auto hub = must(MessageEndpoint::create(p.context_a));
@@ -417,7 +419,8 @@ TEST_P(Messages, OfTwoPartsAreSentWholeOrNotAtAll) {
       const auto deadline = deadline_after_ms(20'000);  // for what has been read to be known here
       Status sent;
       do {
-        sent = p.b->try_send(p.to_a, std::span(bytes).first(front), std::span(bytes).subspan(front));
+        sent =
+            p.b->try_send(p.to_a, std::span(bytes).first(front), std::span(bytes).subspan(front));
       } while (!sent && sent.error().err == EAGAIN && monotonic_ns() < deadline);
       ASSERT_OK(sent);
       auto m = p.a->recv(buffer, 30'000);
@@ -620,7 +623,8 @@ TEST(MessageEndpoint, ShowsAMessageOfFragmentsAgainThatWasHeld) {
   const auto deadline = deadline_after_ms(20'000);
   SendCompletion done;
   auto m = p.a->peek();
-  for (; !m && monotonic_ns() < deadline; m = p.a->peek()) (void)p.b->poll_sent(std::span(&done, 1));
+  for (; !m && monotonic_ns() < deadline; m = p.a->peek())
+    (void)p.b->poll_sent(std::span(&done, 1));
   ASSERT_OK(m);
   ASSERT_EQ(m->bytes.size(), large.size());
   const PeerIndex from = m->from;
@@ -673,7 +677,8 @@ struct Elsewhere {
       std::byte buffer[64];
       for (;;) {
         auto m = endpoint.recv(buffer, 20);
-        if (m.ok()) (void)endpoint.send(m->from, std::span(buffer).first(m->size), 5000);  // it may have left
+        // it may have left
+        if (m.ok()) (void)endpoint.send(m->from, std::span(buffer).first(m->size), 5000);
         PeerIndex gone;
         while (endpoint.take_departed(&gone)) endpoint.disconnect(gone);
       }
@@ -866,6 +871,41 @@ TEST(MessageEndpoint, ColdPeersWakeASleepingReceiver) {
     sender.join();
   }
   EXPECT_GT(p.context_a.counters().sleeps, 0u);
+}
+
+// As the tables are where a child of this process has written over them.
+TEST(MessageEndpoint, FindsAfterItsSleepWhatNobodyWokeItFor) {
+  EndpointPair p(Way::kOffers, Mode::kSleep);
+  std::byte buffer[16];
+  ASSERT_OK(p.b->send(p.to_a, pattern(3, 0), 5000));
+  ASSERT_OK(p.a->recv(buffer, 5000));
+  EXPECT_ERR(p.a->sleep(1), ETIMEDOUT);
+  auto& apertures =
+      const_cast<shm::NicTables*>(p.context_a.core()->own_lane().image().tables)->apertures;
+  for (int i = 0; i < 64; ++i) apertures[i].first_tripwire = shm::kNoTripwire;
+
+  for (const bool by_descriptor : {true, false}) {
+    pollfd fd{must(p.a->fd()), POLLIN, 0};
+    if (by_descriptor) {
+      while (!p.a->arm_fd()) (void)p.a->peek();
+    }
+    std::thread sender([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      ASSERT_OK(p.b->send(p.to_a, pattern(3, 0), 5000));
+    });
+    if (by_descriptor) {
+      EXPECT_EQ(poll(&fd, 1, 300), 0);
+      sender.join();
+      EXPECT_ERR(p.a->peek(), EAGAIN);
+      EXPECT_TRUE(p.a->spin());
+    } else {
+      (void)p.a->sleep(300);
+      sender.join();
+    }
+    ASSERT_OK(p.a->peek());
+    p.a->drop();
+    EXPECT_ERR(p.a->peek(), EAGAIN);
+  }
 }
 
 TEST(MessageEndpoint, ServesAHundredPeersInOrder) {

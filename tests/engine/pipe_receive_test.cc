@@ -11,9 +11,9 @@ namespace {
 TEST(Pipe, BreaksOnHopsThatLeadNowhere) {
   constexpr std::uint64_t kTag = std::uint64_t{0xc1} << 56, kSkip = std::uint64_t{0xff} << 32,
                           kJump = std::uint64_t{0xfe} << 32;
-  const std::uint64_t bad[][2] = {{kTag | kSkip, 0},             // to itself
-                                  {kTag | kJump, 0},             // to itself
-                                  {kTag | kJump | 5000, 0},      // out of the ring
+  const std::uint64_t bad[][2] = {{kTag | kSkip, 0},                  // to itself
+                                  {kTag | kJump, 0},                  // to itself
+                                  {kTag | kJump | 5000, 0},           // out of the ring
                                   {kTag | kJump | 1, kTag | kSkip}};  // to and fro
   for (const auto& heads : bad) {
     PipePair p(4096);
@@ -99,7 +99,8 @@ TEST(Pipe, BreaksOnEmptyRecordsWithoutEnd) {
   PipePair p(4096);
   auto* ring = reinterpret_cast<std::byte*>(&p.a.page()) + 4096;
   for (std::size_t line = 0; line < 4096 / 64; ++line) {
-    const std::uint64_t head = std::uint64_t{0xc1} << 56 | std::uint64_t{1} << 32;  // 0 bytes, type 1
+    // 0 bytes, type 1
+    const std::uint64_t head = std::uint64_t{0xc1} << 56 | std::uint64_t{1} << 32;
     std::memcpy(ring + line * 64, &head, sizeof head);
   }
   std::vector<char> v(100);

@@ -13,8 +13,7 @@
 namespace clan {
 namespace {
 
-// --- how much of its ring a pipe takes ------------------------------------------------------------------
-
+// --- how much of its ring a pipe takes -----------------------------------------------------------
 
 // Memory of the pipe, in bytes.
 std::uint64_t memory_of(const Pipe& p) {

@@ -120,8 +120,8 @@ TEST(Pipe, RefusesWhatIsNotAPipe) {
   EXPECT_FALSE(Pipe::open(-1, 0).ok());
 }
 
-// Whatever the other end writes into the shared pages, nothing is read or written out of bounds, and no
-// call hangs (the sanitizers watch).
+// Whatever the other end writes into the shared pages, nothing is read or written out of bounds,
+// and no call hangs (the sanitizers watch).
 TEST(Pipe, SurvivesARandomisedPage) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 300; ++round) {
@@ -129,13 +129,15 @@ TEST(Pipe, SurvivesARandomisedPage) {
     for (int i = 0; i < 5; ++i) put(p.a, pattern(random() % 900, 0));
     auto* words = reinterpret_cast<std::uint64_t*>(&p.a.page().ends[0]);
     for (int hit = 0; hit < 3; ++hit) {
-      const std::size_t many = random() % 2 == 0 ? sizeof(PipePage::End) * 2 / 8 : (4096 + 8192) / 8 - 16;
+      const std::size_t many =
+          random() % 2 == 0 ? sizeof(PipePage::End) * 2 / 8 : (4096 + 8192) / 8 - 16;
       std::uint64_t& word = words[random() % many];
       // Not the locks: a lock that names somebody alive is waited for.
       auto* at = reinterpret_cast<char*>(&word);
       bool lock = false;
       for (auto& end : p.a.page().ends) {
-        for (void* l : {static_cast<void*>(&end.sender.lock), static_cast<void*>(&end.receiver.lock)}) {
+        for (void* l :
+             {static_cast<void*>(&end.sender.lock), static_cast<void*>(&end.receiver.lock)}) {
           lock |= static_cast<char*>(l) >= at && static_cast<char*>(l) < at + 8;
         }
       }

@@ -2,8 +2,6 @@
 #include <clan/zero_copy.h>
 #include <gtest/gtest.h>
 
-#include <sys/mman.h>
-
 #include <thread>
 
 #include "clan/clock.h"
@@ -17,7 +15,8 @@ namespace {
 using namespace test;
 using Mode = WaitOptions::Mode;
 
-// One queue between two contexts of this process; over a link that maps memory, or one that does not.
+// One queue between two contexts of this process; over a link that maps memory, or one that does
+// not.
 struct QueuePair {
   std::unique_ptr<PlainNetwork> network;
   Context sender_context, receiver_context;
@@ -236,7 +235,8 @@ TEST(QueueEnd, WakesASleepingReceiver) {
 TEST(QueueSetUp, RefusesWhatMakesNoSense) {
   auto a = must(Context::create());
   auto b = must(Context::create());
-  for (std::size_t bytes : {std::size_t{0}, std::size_t{512}, std::size_t{5000}, std::size_t{2} << 30}) {
+  for (std::size_t bytes :
+       {std::size_t{0}, std::size_t{512}, std::size_t{5000}, std::size_t{2} << 30}) {
     EXPECT_ERR(QueueReceiver::create(a, bytes), EINVAL);
   }
   auto out = must(QueueSender::create(b));
@@ -263,9 +263,9 @@ TEST(QueueSetUp, RefusesWhatMakesNoSense) {
 // The peer writes what it likes into the ring, through the aperture it has.
 TEST(QueueHostile, RingContentsEndTheQueueAndNothingElse) {
   using shm::RingHead;
-  for (std::uint64_t word :
-       {~std::uint64_t{0}, std::uint64_t{1}, RingHead::make(0xffffffff, 1, 0).word,
-        RingHead::make(5000, 1, 0).word, RingHead::make(8, 77, 0).word, RingHead::make(0, 0xff, 0).word}) {
+  for (std::uint64_t word : {~std::uint64_t{0}, std::uint64_t{1},
+                             RingHead::make(0xffffffff, 1, 0).word, RingHead::make(5000, 1, 0).word,
+                             RingHead::make(8, 77, 0).word, RingHead::make(0, 0xff, 0).word}) {
     QueuePair q(4096);
     auto remote = must(RemoteAperture::import(q.sender_context, q.in->cookie()));
     ASSERT_OK(remote.publish(0, word));
@@ -283,7 +283,8 @@ TEST(QueueHostile, RingContentsEndTheQueueAndNothingElse) {
       const std::uint64_t valid = RingHead::make(static_cast<std::uint32_t>(random.below(300)),
                                                  random.below(4) == 0 ? 0xff : 1, 0)
                                       .word;
-      ASSERT_OK(remote.publish(random.below(128) * 8, random.below(3) == 0 ? random.next() : valid));
+      ASSERT_OK(
+          remote.publish(random.below(128) * 8, random.below(3) == 0 ? random.next() : valid));
       std::byte buffer[256];
       (void)q.in->try_receive(buffer);
     }
@@ -321,13 +322,7 @@ TEST(QueueOrder, HoldsOverANetworkThatReorders) {
   sender.join();
 }
 
-// --- two processes ---------------------------------------------------------------------------------
-
-// Memory in which two processes of a test leave each other notes.
-template <typename T>
-T* shared() {
-  return new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) T();
-}
+// --- two processes -------------------------------------------------------------------------------
 
 struct Notes {
   RdmaCookie ring, credit;
@@ -335,7 +330,8 @@ struct Notes {
 };
 
 TEST(QueueBetweenProcesses, CarriesRecordsAndOutlivesItsSender) {
-  Notes& notes = *shared<Notes>();
+  Shared<Notes> shared;
+  Notes& notes = *shared;
   Gate ring_known, credit_known, sent;
   auto sender = Process::start([&] {
     auto context = must(Context::create());
@@ -373,7 +369,8 @@ TEST(QueueBetweenProcesses, CarriesRecordsAndOutlivesItsSender) {
 
 TEST(QueueBetweenProcesses, DeathWakesBothSides) {
   for (bool kill_sender : {true, false}) {
-    Notes& notes = *shared<Notes>();
+    Shared<Notes> shared;
+    Notes& notes = *shared;
     Gate ring_known, credit_known;
     auto peer = Process::start([&] {
       auto context = must(Context::create());
@@ -428,7 +425,7 @@ TEST(QueueBetweenProcesses, DeathWakesBothSides) {
   }
 }
 
-// --- zero copy -------------------------------------------------------------------------------------
+// --- zero copy -----------------------------------------------------------------------------------
 
 struct ZeroCopyPair {
   Context sender_context, receiver_context;
@@ -544,7 +541,8 @@ TEST(ZeroCopy, RefusesCompletionsOfBuffersThatAreNotPosted) {
 }
 
 TEST(ZeroCopy, WorksBetweenProcessesAndNoticesDeath) {
-  Notes& notes = *shared<Notes>();
+  Shared<Notes> shared;
+  Notes& notes = *shared;
   Gate receiver_known, sender_known;
   auto sender = Process::start([&] {
     auto context = must(Context::create());
@@ -567,7 +565,8 @@ TEST(ZeroCopy, WorksBetweenProcessesAndNoticesDeath) {
   ASSERT_TRUE(sender_known.wait());
   receiver_known.open();
   ASSERT_OK(in.attach(notes.sender));
-  std::vector<std::byte> buffers[2] = {std::vector<std::byte>(100'000), std::vector<std::byte>(100'000)};
+  std::vector<std::byte> buffers[2] = {std::vector<std::byte>(100'000),
+                                       std::vector<std::byte>(100'000)};
   for (std::uint64_t i = 0; i < 2; ++i) ASSERT_OK(in.post(buffers[i], i));
   for (std::uint64_t i = 0; i < 50; ++i) {
     auto m = in.receive(20'000);

@@ -1,7 +1,6 @@
 #include <clan/rdma.h>
 #include <clan/tripwire.h>
 #include <gtest/gtest.h>
-
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -16,11 +15,6 @@ namespace clan {
 namespace {
 
 using namespace test;
-
-template <typename T>
-T* shared() {
-  return new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) T();
-}
 
 // How the bytes travel.
 enum class Way { kClanMemory, kOwnMemory, kPeersDriver, kTranslated, kPackets };
@@ -290,7 +284,8 @@ TEST_P(Rdma, ADeadPeerLeavesNothingInTheNic) {
 
 TEST(RdmaQueue, RefusesWhatMakesNoSense) {
   auto context = must(Context::create());
-  for (std::uint32_t depth : {0u, 3u, 131072u}) EXPECT_ERR(RdmaQueue::create(context, depth), EINVAL);
+  for (std::uint32_t depth : {0u, 3u, 131072u})
+    EXPECT_ERR(RdmaQueue::create(context, depth), EINVAL);
   Target t(Way::kOwnMemory, 1 << 16, 4);
   auto elsewhere = must(Context::create());
   auto queue = must(RdmaQueue::create(elsewhere));
@@ -379,7 +374,7 @@ TEST(RdmaTranslation, WorksWhenFewPagesMayBeLocked) {
   EXPECT_TRUE(child.wait().clean());
 }
 
-// --- two processes ---------------------------------------------------------------------------------
+// --- two processes -------------------------------------------------------------------------------
 
 struct Notes {
   RdmaCookie cookie[2];
@@ -388,7 +383,8 @@ struct Notes {
 
 TEST(RdmaBetweenProcesses, PeersDeathIsACompletion) {
   for (Way way : {Way::kClanMemory, Way::kOwnMemory, Way::kPeersDriver}) {
-    Notes& notes = *shared<Notes>();
+    Shared<Notes> shared;
+    Notes& notes = *shared;
     Gate known;
     auto child = Process::start([&] {
       Target t(way, 8 << 20);
@@ -423,7 +419,8 @@ TEST(RdmaBetweenProcesses, PeersDeathIsACompletion) {
 TEST(RdmaBetweenProcesses, BothHelpEachOthersCopies) {
   constexpr std::size_t kBytes = 1 << 20;
   constexpr std::uint64_t kRounds = 60;
-  Notes& notes = *shared<Notes>();
+  Shared<Notes> shared;
+  Notes& notes = *shared;
   Gate known[2];
   auto side = [&](std::size_t me) -> int {
     auto context = must(Context::create());

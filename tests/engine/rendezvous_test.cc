@@ -15,7 +15,8 @@
 namespace clan::engine {
 namespace {
 
-// Notes which endpoints clients asked for; passes the first call for a client that has not spoken to a Greeting.
+// Notes which endpoints clients asked for; passes the first call for a client that has not spoken
+// to a Greeting.
 class Clients : public ClientSink {
  public:
   explicit Clients(Reactor& reactor) : reactor_(reactor) {}

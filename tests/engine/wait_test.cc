@@ -57,7 +57,8 @@ TEST(Contention, IsCrowdedWhileOthersRunInItsYields) {
 
 TEST(Contention, DoesNotTakeACrowdForAComputation) {
   Contention contention;
-  for (int k = 0; k < 1000; ++k) contention.note_yield(1000 * kMs, k % 100 == 50 ? 2 * kMs : 20'000, true);
+  for (int k = 0; k < 1000; ++k)
+    contention.note_yield(1000 * kMs, k % 100 == 50 ? 2 * kMs : 20'000, true);
   EXPECT_FALSE(contention.known());
   EXPECT_TRUE(contention.crowded());
 }
@@ -80,7 +81,8 @@ TEST(Waiter, EndsAtOnceWhenItIsReady) {
 TEST(Waiter, EndsWhenTheLookBesideSaysSo) {
   Waiter waiter{WaitOptions{WaitOptions::Mode::kPoll}};
   int looks = 0;
-  EXPECT_TRUE(waiter.spin([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++looks == 3; }));
+  EXPECT_TRUE(
+      waiter.spin([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++looks == 3; }));
   EXPECT_EQ(looks, 3);
 }
 
@@ -96,7 +98,8 @@ TEST(Waiter, DoesNotSleepForWhatIsThere) {
 TEST(Waiter, SleepsOnceForWhatIsNotThere) {
   Waiter waiter{WaitOptions{}};
   int sleeps = 0;
-  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++sleeps > 0; }), Waited::kAgain);
+  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++sleeps > 0; }),
+            Waited::kAgain);
   EXPECT_EQ(sleeps, 1);
 }
 
@@ -145,7 +148,8 @@ TEST(Waiter, WaitsForAPeerThatWorksHoweverLongWaitsWere) {
   Waiter waiter{WaitOptions{}};
   sleep_long(waiter, 8);
   const std::uint64_t end = monotonic_ns() + 2 * kMs;
-  EXPECT_TRUE(waiter.spin([&] { return monotonic_ns() >= end; }, Awaited{0, true, end + 1000 * kMs}));
+  EXPECT_TRUE(
+      waiter.spin([&] { return monotonic_ns() >= end; }, Awaited{0, true, end + 1000 * kMs}));
 }
 
 // Two threads on one processor that know nothing of each other's place take turns by their yields.
@@ -159,7 +163,8 @@ TEST(Waiter, TakesTurnsWithAThreadOnItsProcessor) {
   const auto play = [&](int mine) {
     Waiter waiter{WaitOptions{}};
     for (int k = 0; k < 500; ++k) {
-      while (!waiter.spin([&] { return turn.load() == mine; }, Awaited{})) std::this_thread::yield();
+      while (!waiter.spin([&] { return turn.load() == mine; }, Awaited{}))
+        std::this_thread::yield();
       turn.store(1 - mine);
     }
   };

@@ -1,10 +1,11 @@
-// Fuzzes what a link does with a hostile peer after its handshake: control messages of any contents and
-// size, with descriptors of any kind, copy jobs and NIC tables that say anything, while this side imports,
-// copies and lets go. The link may go down; it must not crash, leak, wait or touch what it was not shown.
+// Fuzzes what a link does with a hostile peer after its handshake: control messages of any contents
+// and size, with descriptors of any kind, copy jobs and NIC tables that say anything, while this
+// side imports, copies and lets go. The link may go down; it must not crash, leak, wait or touch
+// what it was not shown.
 //
-// Input: a sequence of steps. The first byte of each chooses what is done (see step()), the following ones
-// the fields; numbers that the input has no more bytes for are 0. What the peer may know (cookies, memory
-// ids) is chosen by index, so that the input gets past the first check.
+// Input: a sequence of steps. The first byte of each chooses what is done (see step()), the
+// following ones the fields; numbers that the input has no more bytes for are 0. What the peer may
+// know (cookies, memory ids) is chosen by index, so that the input gets past the first check.
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -33,7 +34,8 @@ namespace nic = clan::nic;
 namespace shm = clan::shm;
 
 constexpr std::uint64_t kTheirNode = 2;
-constexpr std::size_t kOwnBytes = 5000;  // not whole pages: AddressSanitizer sees the first byte beyond
+// not whole pages: AddressSanitizer sees the first byte beyond
+constexpr std::size_t kOwnBytes = 5000;
 constexpr std::size_t kBlockBytes = 4 * clan::kPageSize;
 
 struct Sink final : clan::nic::LinkSink {
@@ -83,8 +85,10 @@ struct Ours {
   std::array<RdmaCookie, 5> cookies;  ///< the last one: of an aperture that is no more
 
   Ours() {
-    cookies[0] = nic.export_aperture({writable->data(), kBlockBytes, Rights::kReadWrite, writable}).value();
-    cookies[1] = nic.export_aperture({readable->data(), kBlockBytes, Rights::kRead, readable}).value();
+    cookies[0] =
+        nic.export_aperture({writable->data(), kBlockBytes, Rights::kReadWrite, writable}).value();
+    cookies[1] =
+        nic.export_aperture({readable->data(), kBlockBytes, Rights::kRead, readable}).value();
     cookies[2] = nic.export_aperture({own, kOwnBytes, Rights::kReadWrite, nullptr}).value();
     cookies[3] = nic.export_aperture({own, 100, Rights::kWrite, nullptr}).value();
     cookies[4] = nic.export_aperture({own, 100, Rights::kReadWrite, nullptr}).value();
@@ -98,7 +102,8 @@ struct Ours {
 struct Theirs {
   Fd tables_fd = clan::create_memfd("fuzz-tables", shm::kTablesBytes).value();
   Fd signals_fd = clan::create_memfd("fuzz-signals", shm::kSignalsBytes).value();
-  Mapping tables_map = Mapping::map(tables_fd.get(), shm::kTablesBytes, Mapping::Access::kReadWrite).value();
+  Mapping tables_map =
+      Mapping::map(tables_fd.get(), shm::kTablesBytes, Mapping::Access::kReadWrite).value();
   shm::NicTables& tables = *reinterpret_cast<shm::NicTables*>(tables_map.data());
   /// Small ones and some that must be refused; opened once, passed often.
   std::vector<Fd> passed;
@@ -129,13 +134,16 @@ class Session {
     peer.node = {kTheirNode};
     peer.credentials = {0, ::geteuid()};  // no process: its own memory could only be ours
     peer.socket = Fd(pair[0]);
-    peer.tables = Mapping::map(theirs.tables_fd.get(), shm::kTablesBytes, Mapping::Access::kRead).value();
+    peer.tables =
+        Mapping::map(theirs.tables_fd.get(), shm::kTablesBytes, Mapping::Access::kRead).value();
     peer.signals =
-        Mapping::map(theirs.signals_fd.get(), shm::kSignalsBytes, Mapping::Access::kReadWrite).value();
+        Mapping::map(theirs.signals_fd.get(), shm::kSignalsBytes, Mapping::Access::kReadWrite)
+            .value();
     peer.doorbell = clan::create_eventfd().value();
     peer.my_slot = in.take<std::uint16_t>() % shm::kMaxPeers;
     slot_ = peer.peer_slot = ours.nic.add_peer_slot().value();
-    link_ = std::make_shared<ShmLink>(std::move(peer), ours.nic, sink_, reactor, ShmLink::Options{false});
+    link_ = std::make_shared<ShmLink>(std::move(peer), ours.nic, sink_, reactor,
+                                      ShmLink::Options{false});
   }
 
   void run() {
@@ -149,29 +157,17 @@ class Session {
     switch (in_.byte() % 10) {
       case 0:
       case 1:
-      case 2:
-        send_message();
-        break;
+      case 2: send_message(); break;
       case 3:
         announce_job();
         (void)link_->wants_help();
         (void)link_->help();
         break;
-      case 4:
-        scribble();
-        break;
-      case 5:
-        import();
-        break;
-      case 6:
-        use();
-        break;
-      case 7:
-        talk();
-        break;
-      case 8:
-        read_answers();
-        break;
+      case 4: scribble(); break;
+      case 5: import(); break;
+      case 6: use(); break;
+      case 7: talk(); break;
+      case 8: read_answers(); break;
       default:
         if (in_.byte() % 16 == 0) peer_end_.reset();
         break;
@@ -209,10 +205,11 @@ class Session {
     if (in_.byte() == 1) bytes[in_.take<std::uint16_t>() % sizeof message] = std::byte{in_.byte()};
     std::array<int, 2> fds{};
     const std::size_t count = in_.byte() % (fds.size() + 1);
-    for (std::size_t i = 0; i < count; ++i) fds[i] = theirs_.passed[in_.byte() % theirs_.passed.size()].get();
+    for (std::size_t i = 0; i < count; ++i)
+      fds[i] = theirs_.passed[in_.byte() % theirs_.passed.size()].get();
     if (peer_end_) {
-      (void)clan::send_datagram(peer_end_.get(), std::span(bytes).first(size), std::span(fds).first(count),
-                                false);
+      (void)clan::send_datagram(peer_end_.get(), std::span(bytes).first(size),
+                                std::span(fds).first(count), false);
     }
   }
 
@@ -276,12 +273,8 @@ class Session {
     const std::uint64_t offset = in_.number();
     std::vector<std::byte> local(in_.take<std::uint16_t>());
     switch (in_.byte() % 5) {
-      case 0:
-        (void)link_->put(handle, offset, local, nic::PutOrder::kAny);
-        break;
-      case 1:
-        (void)link_->get(handle, offset, local);
-        break;
+      case 0: (void)link_->put(handle, offset, local, nic::PutOrder::kAny); break;
+      case 1: (void)link_->get(handle, offset, local); break;
       case 2:
         (void)link_->after_access(handle, offset, in_.number(), nic::AccessKind::kWrite);
         break;
@@ -299,24 +292,20 @@ class Session {
 
   void talk() {
     switch (in_.byte() % 4) {
-      case 0:
-        link_->ring(in_.byte());
-        break;
-      case 1:
-        link_->announce_queue_fd(in_.byte(), theirs_.passed[2].get());
-        break;
+      case 0: link_->ring(in_.byte()); break;
+      case 1: link_->announce_queue_fd(in_.byte(), theirs_.passed[2].get()); break;
       case 2:
         (void)link_->send_oob({0, 0, in_.byte() % 2 == 0 ? clan::kOobInternal : 0, 0, {}});
         break;
-      default:
-        (void)link_->grant(ours_.cookies[in_.byte() % ours_.cookies.size()]);
+      default: (void)link_->grant(ours_.cookies[in_.byte() % ours_.cookies.size()]);
     }
   }
 
   void read_answers() {
     ControlMessage answer;
     for (int i = in_.byte() % 8; i > 0 && peer_end_; --i) {
-      (void)clan::receive_datagram(peer_end_.get(), std::as_writable_bytes(std::span(&answer, 1)), false);
+      (void)clan::receive_datagram(peer_end_.get(), std::as_writable_bytes(std::span(&answer, 1)),
+                                   false);
     }
   }
 

@@ -1,6 +1,6 @@
-// Fuzzes the consumer and the producer of a ring: the input is what a hostile peer has written into the
-// ring's memory and into the credit word. Whatever it is, no byte outside the ring may be touched and no
-// record may be larger than the ring allows.
+// Fuzzes the consumer and the producer of a ring: the input is what a hostile peer has written into
+// the ring's memory and into the credit word. Whatever it is, no byte outside the ring may be
+// touched and no record may be larger than the ring allows.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +35,8 @@ void produce(const std::uint8_t* data, std::size_t size, std::byte* memory) {
     if ((data[i] & 1) != 0) credit = trusted;
     clan::shm::RingSlot slot;
     const std::uint64_t payload = data[i] * 2u;
-    int rc = clan::shm::ring_reserve(ring, producer, payload, [&] { return credit; }, &slot);
+    int rc = clan::shm::ring_reserve(
+        ring, producer, payload, [&] { return credit; }, &slot);
     if (rc < 0) return;
     if (rc == 0) continue;
     std::byte* room = clan::shm::payload_at(ring, memory, slot);

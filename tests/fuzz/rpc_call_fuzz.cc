@@ -1,5 +1,6 @@
-// What a peer may write into a call: heads, credentials, arguments; and a reply, as libtirpc decodes it. The same
-// arguments in fragments, whose sizes are a part of the input: they decode to what they are in one piece.
+// What a peer may write into a call: heads, credentials, arguments; and a reply, as libtirpc
+// decodes it. The same arguments in fragments, whose sizes are a part of the input: they decode to
+// what they are in one piece.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -25,15 +26,17 @@ struct Item {
 };
 
 bool_t xdr_item(XDR* xdrs, Item* item) {
-  return static_cast<bool_t>(
-      xdr_string(xdrs, &item->text, 1000) != FALSE &&
-      xdr_bytes(xdrs, &item->bytes, &item->bytes_length, 100'000) != FALSE &&
-      xdr_array(xdrs, reinterpret_cast<char**>(&item->numbers), &item->numbers_length, 10'000, sizeof(int),
-                as_xdrproc(xdr_int)) != FALSE &&
-      xdr_pointer(xdrs, reinterpret_cast<char**>(&item->next), sizeof(Item), as_xdrproc(xdr_item)) != FALSE);
+  return static_cast<bool_t>(xdr_string(xdrs, &item->text, 1000) != FALSE &&
+                             xdr_bytes(xdrs, &item->bytes, &item->bytes_length, 100'000) != FALSE &&
+                             xdr_array(xdrs, reinterpret_cast<char**>(&item->numbers),
+                                       &item->numbers_length, 10'000, sizeof(int),
+                                       as_xdrproc(xdr_int)) != FALSE &&
+                             xdr_pointer(xdrs, reinterpret_cast<char**>(&item->next), sizeof(Item),
+                                         as_xdrproc(xdr_item)) != FALSE);
 }
 
-/// A message in fragments of 1 to 256 bytes, each in memory of its own: reading beyond one is found.
+/// A message in fragments of 1 to 256 bytes, each in memory of its own: reading beyond one is
+/// found.
 class Fragments final : public InMessage {
  public:
   Fragments(std::span<const std::byte> message, std::span<const std::uint8_t> sizes)
@@ -42,7 +45,8 @@ class Fragments final : public InMessage {
  private:
   bool await_more(std::span<const std::byte>* bytes) override {
     if (message_.empty()) return false;
-    const std::size_t wanted = sizes_.empty() ? 16 : 1 + std::size_t{sizes_[turn_++ % sizes_.size()]};
+    const std::size_t wanted =
+        sizes_.empty() ? 16 : 1 + std::size_t{sizes_[turn_++ % sizes_.size()]};
     const auto here = message_.first(std::min(wanted, message_.size()));
     message_ = message_.subspan(here.size());
     fragment_.reset(new std::byte[here.size()]);

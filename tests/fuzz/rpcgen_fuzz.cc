@@ -7,7 +7,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace clan::rpcgen;
   try {
-    const auto words = words_of("fuzz.x", std::string(reinterpret_cast<const char*>(data), size), {"RPC_HDR"});
+    const auto words = words_of("fuzz.x", std::string(reinterpret_cast<const char*>(data), size));
     const Model model(parse(words));
     (void)header_of(model, "GUARD");
     (void)codec_of(model, "fuzz.h");

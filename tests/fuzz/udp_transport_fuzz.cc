@@ -1,9 +1,10 @@
-// Fuzzes the transport between hosts: packets of any contents to an endpoint that listens and to one that has
-// a connection, whose state machine is driven on meanwhile. Nothing may crash, spin, leak or grow without
-// bound.
+// Fuzzes the transport between hosts: packets of any contents to an endpoint that listens and to
+// one that has a connection, whose state machine is driven on meanwhile. Nothing may crash, spin,
+// leak or grow without bound.
 //
-// Input: steps. The first byte of each chooses: a packet as it is; one with the right id, number and check,
-// so that the frames are reached; frames put together from the input; one of our messages; time. Deterministic.
+// Input: steps. The first byte of each chooses: a packet as it is; one with the right id, number
+// and check, so that the frames are reached; frames put together from the input; one of our
+// messages; time. Deterministic.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -42,14 +43,15 @@ class Input {
 
 struct Sink final : EndpointSink {
   Connection* connection = nullptr;
-  int on_request(const SocketAddress&, std::span<const std::byte> greeting, std::span<std::byte> answer,
-                 std::size_t* n) override {
+  int on_request(const SocketAddress&, std::span<const std::byte> greeting,
+                 std::span<std::byte> answer, std::size_t* n) override {
     *n = std::min(greeting.size(), answer.size());
     return greeting.size() % 7 == 6 ? EACCES : 0;
   }
   void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
-  bool on_fragment(Connection&, std::uint8_t channel, std::span<const std::byte>, std::uint32_t total,
-                   std::uint32_t offset, std::span<const std::byte> bytes) override {
+  bool on_fragment(Connection&, std::uint8_t channel, std::span<const std::byte>,
+                   std::uint32_t total, std::uint32_t offset,
+                   std::span<const std::byte> bytes) override {
     if (offset > total || bytes.size() > total - offset) std::abort();
     return channel == 3;
   }
@@ -131,7 +133,8 @@ class Wire {
     Writer w(packet);
     number_ += in_.byte() % 8 == 0 ? in_.take<std::uint16_t>() : 1;
     write_data_header(w, Mode::kOff, at_server_.connection->id(), number_);
-    for (int n = in_.byte() % 4; n >= 0; --n) w.bytes(in_.bytes(std::min<std::size_t>(in_.byte(), w.left())));
+    for (int n = in_.byte() % 4; n >= 0; --n)
+      w.bytes(in_.bytes(std::min<std::size_t>(in_.byte(), w.left())));
     packet.resize(w.size());
     write_check(packet);
     deliver(packet, true);

@@ -1,5 +1,5 @@
-// AF_CLAN, as a program that knows nothing but the header uses it. Run with the interposer preloaded; each
-// test has processes and names of its own.
+// AF_CLAN, as a program that knows nothing but the header uses it. Run with the interposer
+// preloaded; each test has processes and names of its own.
 #include <clan/af_clan.h>
 #include <clan/system_call.h>
 #include <fcntl.h>
@@ -267,7 +267,8 @@ TEST(AfClanStream, ServesManyClientsByEpoll) {
 }
 
 class AfClanOfType : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Types, AfClanOfType, ::testing::Values(SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM));
+INSTANTIATE_TEST_SUITE_P(Types, AfClanOfType,
+                         ::testing::Values(SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM));
 
 TEST_P(AfClanOfType, GivesANameToOneSocket) {
   const std::string name = unique();
@@ -278,7 +279,9 @@ TEST_P(AfClanOfType, GivesANameToOneSocket) {
   EXPECT_EQ(errno, EADDRINUSE);
   EXPECT_EQ(bind_to(first, unique("other")), -1);
   EXPECT_EQ(errno, EINVAL);
-  EXPECT_EQ(result_of(child([&] { return bind_to(second, name) == -1 && errno == EADDRINUSE ? 0 : 1; })), 0);
+  EXPECT_EQ(
+      result_of(child([&] { return bind_to(second, name) == -1 && errno == EADDRINUSE ? 0 : 1; })),
+      0);
   ::close(first);
   EXPECT_EQ(bind_to(second, name), 0);
   EXPECT_EQ(name_of(second), name);
@@ -468,7 +471,8 @@ TEST(AfClan, LeavesOtherSocketsAlone) {
   ::close(listening);
 }
 
-// Whoever listens on all addresses at the port of a name is not taken for it, and keeps it from nobody.
+// Whoever listens on all addresses at the port of a name is not taken for it, and keeps it from
+// nobody.
 TEST(AfClanStream, PassesByAServerThatListensEverywhereAtItsPort) {
   std::string name;
   int everywhere = -1;
@@ -676,7 +680,8 @@ TEST(AfClan, IsWhatTheResolverFindsForItsNames) {
   EXPECT_EQ(host, name + ":6379");
   EXPECT_EQ(::getnameinfo(found->ai_addr, found->ai_addrlen, host, 8, nullptr, 0, 0), EAI_OVERFLOW);
   ::freeaddrinfo(found);
-  EXPECT_EQ(::getaddrinfo(("clan:" + std::string(97, 'x')).c_str(), nullptr, nullptr, &found), EAI_NONAME);
+  EXPECT_EQ(::getaddrinfo(("clan:" + std::string(97, 'x')).c_str(), nullptr, nullptr, &found),
+            EAI_NONAME);
   EXPECT_EQ(::getaddrinfo("clan:", nullptr, nullptr, &found), EAI_NONAME);
   hints.ai_socktype = SOCK_RAW;
   EXPECT_EQ(::getaddrinfo(name.c_str(), nullptr, &hints, &found), EAI_SOCKTYPE);

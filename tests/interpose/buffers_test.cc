@@ -1,5 +1,5 @@
-// How much a connection that has moved takes, and holds: what TCP does. Run with the interposer preloaded, and
-// without: both have to pass.
+// How much a connection that has moved takes, and holds: what TCP does. Run with the interposer
+// preloaded, and without: both have to pass.
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -43,7 +43,8 @@ bool writable(int fd) {
 
 TEST(Buffers, TakeMegabytesThatNobodyReads) {
   Pair pair;
-  const std::size_t most = std::min<std::size_t>(most_of("tcp_wmem"), 16 << 20), sent = fill(pair.near);
+  const std::size_t most = std::min<std::size_t>(most_of("tcp_wmem"), 16 << 20),
+                    sent = fill(pair.near);
   EXPECT_GE(sent, most / 10 * 9);
   EXPECT_LE(sent, most * 2 + (8 << 20));
   EXPECT_FALSE(writable(pair.near));
@@ -90,7 +91,8 @@ TEST(Buffers, AreWritableAgainWhenAPartIsFree) {
   pollfd p{pair.near, POLLOUT, 0};
   Thread reader([&] {
     ::usleep(20'000);
-    for (std::size_t got = 0; got < sent;) got += get(pair.far, std::min<std::size_t>(sent - got, 50'000)).size();
+    for (std::size_t got = 0; got < sent;)
+      got += get(pair.far, std::min<std::size_t>(sent - got, 50'000)).size();
   });
   EXPECT_EQ(::poll(&p, 1, 10'000), 1);
   EXPECT_GE(::send(pair.near, std::string(60'000, 'z').data(), 60'000, MSG_DONTWAIT), 60'000);
@@ -98,7 +100,7 @@ TEST(Buffers, AreWritableAgainWhenAPartIsFree) {
   EXPECT_EQ(get(pair.far, 60'000), std::string(60'000, 'z'));
 }
 
-// --- memory ------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 // Of all connections of this process that have moved.
 std::uint64_t memory_of_pipes() {
@@ -114,7 +116,8 @@ std::uint64_t memory_of_pipes() {
 
 void carry(int from, int to, std::size_t bytes) {
   const std::string out(bytes, 'm');
-  Thread writer([&] { EXPECT_EQ(::write(from, out.data(), out.size()), static_cast<ssize_t>(out.size())); });
+  Thread writer(
+      [&] { EXPECT_EQ(::write(from, out.data(), out.size()), static_cast<ssize_t>(out.size())); });
   EXPECT_EQ(get(to, bytes), out);
   writer.join();
 }

@@ -50,8 +50,8 @@ def redis_replica(run):
     load = run.text("redis-benchmark", "-p", port, "-n", 200_000, "-c", 20, "-P", 16, "-d", 200,
                     "-r", 10_000, "-t", "set", "--csv", timeout=60)
     said = {"load": '"SET"' in load}
-    run.until("replica has all", lambda: cli(port, "debug", "digest") == cli(second, "debug", "digest"),
-              timeout=30)
+    run.until("replica has all",
+              lambda: cli(port, "debug", "digest") == cli(second, "debug", "digest"), timeout=30)
     said["full syncs"] = number(port, "sync_full")
     said["partial syncs"] = number(port, "sync_partial_ok")
     said["link"] = "master_link_status:up" in cli(second, "info")

@@ -31,7 +31,8 @@
 
 namespace clan::test {
 
-/// The library is loaded. What tests expect of it beyond what the kernel does they ask for only then.
+/// The library is loaded. What tests expect of it beyond what the kernel does they ask for only
+/// then.
 inline bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
 
 inline sockaddr_in loopback(std::uint16_t port) {

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Connections between containers that share a directory (CLAN_DIR), and between addresses of one host.
+"""Connections between containers that share a directory (CLAN_DIR), and between addresses of one
+host.
 
     containers.py LIBRARY [TEST...]
 
-Two containers are made of namespaces, network and process ids each, with a veth pair between them. In them
-run actors: Python, which knows nothing of CLAN, doing what the test tells it by lines on its standard input.
-Exit code 77 when namespaces are not to be had.
+Two containers are made of namespaces, network and process ids each, with a veth pair between them.
+In them run actors: Python, which knows nothing of CLAN, doing what the test tells it by lines on
+its standard input. Exit code 77 when namespaces are not to be had.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ NEW = ["unshare", "--net", "--pid", "--fork", "--mount-proc"]
 VETH = ["ip", "link", "add", "clan-first", "type", "veth", "peer", "name", "clan-second"]
 
 
-# --- in a container ----------------------------------------------------------------------------------
+# --- in a container -------------------------------------------------------------------------------
 
 class Actor:
     """Does what it is told: one line of JSON in, one out."""
@@ -93,7 +94,8 @@ class Actor:
         self.socket.close()
 
     def become(self, *argv):
-        """Another program, without the library, with the connection as its standard input and output."""
+        """Another program, without the library, with the connection as its standard input and
+        output."""
         os.dup2(self.socket.fileno(), 0)
         os.dup2(self.socket.fileno(), 1)
         os.set_blocking(0, True)
@@ -110,7 +112,7 @@ class Actor:
             print(json.dumps(said), flush=True)
 
 
-# --- the containers ----------------------------------------------------------------------------------
+# --- the containers -------------------------------------------------------------------------------
 
 class Told:
     """An actor, from outside."""
@@ -125,9 +127,9 @@ class Told:
             words += [f"CLAN_LOG={log}"]
         inside = where.enter if where else []
         argv = [*inside, "/usr/bin/env", *words, programs.PYTHON, "-B", str(HERE), "--actor"]
-        self.process = subprocess.Popen(argv,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        stderr=open(world.log, "a"))  # pylint: disable=consider-using-with
+        # pylint: disable-next=consider-using-with
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, stderr=open(world.log, "a"))
         world.started.append(self.process)
 
     def tell(self, *words):
@@ -155,10 +157,12 @@ class Told:
 
 class Container:
     def __init__(self):
-        self.process = subprocess.Popen([*NEW, "--kill-child", "sleep", "300"])  # pylint: disable=consider-using-with
+        # pylint: disable=consider-using-with
+        self.process = subprocess.Popen([*NEW, "--kill-child", "sleep", "300"])
         deadline = time.monotonic() + 10
         while not (inside := programs.descendants(self.process.pid)):
-            programs.require(self.process.poll() is None and time.monotonic() < deadline, "no namespaces")
+            programs.require(self.process.poll() is None and time.monotonic() < deadline,
+                             "no namespaces")
             time.sleep(0.02)
         self.pid = inside[-1]
         time.sleep(0.1)  # --mount-proc
@@ -209,10 +213,12 @@ class World:
             programs.require(time.monotonic() < deadline, f"not within {seconds} s: {what}")
             time.sleep(0.02)
 
-    def pair(self, address="10.99.0.1", places=None, server=None, client=None, source=None, users=(0, 0)):
+    def pair(self, address="10.99.0.1", places=None, server=None, client=None, source=None,
+             users=(0, 0)):
         """A server in the first container, and a client in the second, connected."""
         places = places or self.containers
-        one, other = Told(self, places[0], **(server or {})), Told(self, places[1], **(client or {}))
+        one, other = Told(self, places[0], **(server or {})), Told(self, places[1], **(client or
+                                                                                       {}))
         for actor, user in ((one, users[0]), (other, users[1])):
             if user:
                 actor("user", user)
@@ -240,7 +246,7 @@ def on_tcp(*actors):
     return all(a("pipes") == [0, 0] for a in actors)
 
 
-# --- tests -------------------------------------------------------------------------------------------
+# --- tests ----------------------------------------------------------------------------------------
 
 def a_connection_between_containers_moves(world):
     for address in "10.99.0.1", "fd99::1", "::ffff:10.99.0.1":
@@ -253,7 +259,8 @@ def a_connection_between_containers_moves(world):
 
 
 def without_the_directory_it_stays_on_tcp(world):
-    for sides in ({"directory": False}, {}), ({}, {"directory": False}), ({"directory": False},) * 2:
+    for sides in ({"directory": False}, {}), ({}, {"directory": False
+                                                   }), ({"directory": False}, ) * 2:
         server, client = world.pair(server=sides[0], client=sides[1])
         exchange(server, client, 20)
         programs.require(on_tcp(server, client), f"{sides}: moved")
@@ -268,19 +275,24 @@ def stock_programs_move_in_containers(world):
     environment = ["/usr/bin/env", f"LD_PRELOAD={LIBRARY}", f"CLAN_DIR={world.directory}"]
     first, second = world.containers
     with open(world.log, "a") as log:
-        argv = [programs.PYTHON, "-m", "http.server", "8000", "--protocol", "HTTP/1.1", "--bind", "10.99.0.1",
-                "--directory", str(world.top)]
-        server = subprocess.Popen([*first.enter, *environment, *argv], stdout=log, stderr=log)  # pylint: disable=consider-using-with
+        argv = [
+            programs.PYTHON, "-m", "http.server", "8000", "--protocol", "HTTP/1.1", "--bind",
+            "10.99.0.1", "--directory",
+            str(world.top)
+        ]
+        # pylint: disable=consider-using-with
+        server = subprocess.Popen([*first.enter, *environment, *argv], stdout=log, stderr=log)
         world.started.append(server)
         ask = [*second.enter, "curl", "-sf", "-o", "/dev/null", "http://10.99.0.1:8000/log"]
         world.until("the server listens", lambda: subprocess.run(ask, check=False).returncode == 0)
         watch = programs.PipeWatch()
         watch.start()
         urls = ["http://10.99.0.1:8000/file"] * 200
-        got = subprocess.run([*second.enter, *environment, "curl", "-sf", *urls], stdout=subprocess.PIPE,
-                             timeout=60, check=True).stdout
+        got = subprocess.run([*second.enter, *environment, "curl", "-sf", *urls],
+                             stdout=subprocess.PIPE, timeout=60, check=True).stdout
         _, count = watch.stop()
-    programs.require(len(got) == 200 << 20 and got == bytes(range(256)) * (len(got) // 256), "wrong bytes")
+    programs.require(
+        len(got) == 200 << 20 and got == bytes(range(256)) * (len(got) // 256), "wrong bytes")
     programs.require(sum(count) > 50 << 20, f"{sum(count)} bytes by shared memory")
 
 
@@ -334,7 +346,8 @@ def another_user_stays_on_tcp_unless_named(world):
 
 
 class Forger:
-    """Takes the place of an offer: a window into some namespace, and a pipe that nobody else has."""
+    """Takes the place of an offer: a window into some namespace, and a pipe that nobody else
+    has."""
 
     def __init__(self, path, namespace=None, user=None):
         path.rename(path.with_name("elsewhere"))
@@ -373,7 +386,8 @@ class Forger:
 
 
 def a_forged_offer_is_refused(world):
-    """In its place another process's: without our connection in its namespace, and of another user that sees it."""
+    """In its place another process's: without our connection in its namespace, and of another user
+    that sees it."""
     both = {"CLAN_UIDS": f"0,{OTHER_USER}"}
     other = {"namespace": world.containers[1].pid, "user": OTHER_USER}
     forgeries = (({}, {}, "knows of no such connection"), (other, {}, "CLAN_UIDS does not name"),
@@ -389,7 +403,8 @@ def a_forged_offer_is_refused(world):
         exchange(server, client, 20)
         forger.end()
         programs.require(on_tcp(server, client), f"{forgery}: moved")
-        programs.require(why in world.log.read_text(), f"{forgery}: not \"{why}\" in {world.log.read_text()}")
+        programs.require(why in world.log.read_text(),
+                         f"{forgery}: not \"{why}\" in {world.log.read_text()}")
         for path in world.offers():
             path.unlink()
 
@@ -405,7 +420,8 @@ def a_stranger_at_an_offer_does_not_keep_the_other_end_away(world):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
             os._exit(0 if stranger.connect_ex(str(world.offers()[0])) != 0 else 1)
     programs.require(os.waitpid(pid, 0)[1] == 0, "another user can connect to an offer")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:  # root can, but has nothing to say
+    # root can, but has nothing to say
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(str(world.offers()[0]))
         stranger.send(b"hello")
         client("send", 100)
@@ -416,7 +432,8 @@ def a_stranger_at_an_offer_does_not_keep_the_other_end_away(world):
 
 
 def a_program_without_the_library_gets_the_connection(world):
-    """By exec, in a pid namespace that the other end does not see; then bytes go both ways by TCP."""
+    """By exec, in a pid namespace that the other end does not see; then bytes go both ways by
+    TCP."""
     for who in 0, 1:
         ends = world.pair()
         exchange(*ends, 20)
@@ -432,8 +449,8 @@ def a_program_without_the_library_gets_the_connection(world):
 
 
 def bytes_that_cannot_be_given_back_reset_the_connection(world):
-    """What came by TCP before the move and was not read lies with a process that the other end cannot see: an
-    error at both ends, soon, and no byte left out."""
+    """What came by TCP before the move and was not read lies with a process that the other end
+    cannot see: an error at both ends, soon, and no byte left out."""
     server, client = world.pair()
     server("send", 251)
     got = 0
@@ -448,7 +465,8 @@ def bytes_that_cannot_be_given_back_reset_the_connection(world):
     start = time.monotonic()
     said = server.hear()
     programs.require(time.monotonic() - start < 15, "it took too long")
-    programs.require(len(said) == 2 and ("reset" in said[1] or "not connected" in said[1]), f"{said}")
+    programs.require(
+        len(said) == 2 and ("reset" in said[1] or "not connected" in said[1]), f"{said}")
     programs.require(client.process.wait(15) is not None, "cat still runs")
 
 
@@ -483,7 +501,8 @@ def a_directory_that_cannot_be_used_is_told_and_left_alone(world):
 
 
 TESTS = (a_connection_between_containers_moves, without_the_directory_it_stays_on_tcp,
-         stock_programs_move_in_containers, a_server_that_sleeps_sees_the_end_of_a_client_that_is_killed,
+         stock_programs_move_in_containers,
+         a_server_that_sleeps_sees_the_end_of_a_client_that_is_killed,
          what_a_killed_client_leaves_the_next_one_removes, another_user_stays_on_tcp_unless_named,
          a_forged_offer_is_refused, a_stranger_at_an_offer_does_not_keep_the_other_end_away,
          a_program_without_the_library_gets_the_connection,
@@ -513,7 +532,8 @@ def main():
     if "CLAN_TEST_NAMESPACE" not in os.environ:
         # The veth pair is made in a network namespace of our own.
         return subprocess.run(["unshare", "--net", "--kill-child", sys.executable, "-B", *sys.argv],
-                              env={**os.environ, "CLAN_TEST_NAMESPACE": "1"}, check=False).returncode
+                              env={**os.environ, "CLAN_TEST_NAMESPACE": "1"},
+                              check=False).returncode
     LIBRARY = os.path.abspath(sys.argv[1])
     failed = 0
     for test in TESTS:

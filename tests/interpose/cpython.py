@@ -3,17 +3,19 @@
 
     cpython.py [--preload LIB] [--move-at-once] [--quick] [TEST…]
 
-Runs /usr/bin/python3.11 -m test (Debian's libpython3.11-testsuite), each test module stock and, at the
-same time, with LIB preloaded, and compares test case by test case. Reported are, of cases that pass stock:
+Runs /usr/bin/python3.11 -m test (Debian's libpython3.11-testsuite), each test module stock and, at
+the same time, with LIB preloaded, and compares test case by test case. Reported are, of cases that
+pass stock:
   - those without a result under the interposer, in a run that crashed, hung or went on
   - those that are skipped under it, also when they are tried again by themselves
-  - those that fail, also when they are tried twice more by themselves: some of these tests time out on a busy
-    machine whatever is preloaded. One that passes then is flaky; more than MOST_FLAKY in all are reported.
-Without --preload: stock only, says what passes. Exit code 1 when something is reported, 77 when there is no
-such Python.
+  - those that fail, also when they are tried twice more by themselves: some of these tests time
+    out on a busy machine whatever is preloaded. One that passes then is flaky; more than MOST_FLAKY
+    in all are reported.
+Without --preload: stock only, says what passes. Exit code 1 when something is reported, 77 when
+there is no such Python.
 
-Most of these connections are short. With --move-at-once they move at their first call (CLAN_TEST_MOVE), and
-a module of USES_TCP by which nothing went through shared memory is reported.
+Most of these connections are short. With --move-at-once they move at their first call
+(CLAN_TEST_MOVE), and a module of USES_TCP by which nothing went through shared memory is reported.
 """
 
 import argparse
@@ -33,20 +35,26 @@ from pathlib import Path
 PYTHON = "/usr/bin/python3.11"
 
 # Module, how long it may take in seconds. The first ones are --quick.
-QUICK = {"test_socket": 300, "test_select": 60, "test_poll": 120, "test_epoll": 60, "test_selectors": 120,
-         "test_socketserver": 60, "test_httplib": 120, "test_ftplib": 120, "test_smtplib": 120,
-         "test_telnetlib": 60, "test_xmlrpc": 120}
+QUICK = {
+    "test_socket": 300, "test_select": 60, "test_poll": 120, "test_epoll": 60,
+    "test_selectors": 120, "test_socketserver": 60, "test_httplib": 120, "test_ftplib": 120,
+    "test_smtplib": 120, "test_telnetlib": 60, "test_xmlrpc": 120
+}
 SLOW = {"test_ssl": 300, "test_asyncio": 600, "test_multiprocessing_fork": 600,
         "test_multiprocessing_forkserver": 600, "test_multiprocessing_spawn": 600}
 
 # Those in which processes of one test talk by TCP.
-USES_TCP = {"test_socket", "test_socketserver", "test_httplib", "test_ftplib", "test_smtplib",
-            "test_xmlrpc", "test_ssl", "test_asyncio", "test_multiprocessing_fork", "test_multiprocessing_forkserver",
-            "test_multiprocessing_spawn"}
+USES_TCP = {
+    "test_socket", "test_socketserver", "test_httplib", "test_ftplib", "test_smtplib",
+    "test_xmlrpc", "test_ssl", "test_asyncio", "test_multiprocessing_fork",
+    "test_multiprocessing_forkserver", "test_multiprocessing_spawn"
+}
 
-# "test_x (test.test_socket.GeneralModuleTests.test_x) ... ok", the result possibly after other output.
+# "test_x (test.test_socket.GeneralModuleTests.test_x) ... ok", the result possibly after other
+# output.
 CASE = re.compile(r"^(\w+) \(([\w.<>]+)\)(?:\s*\[[^\]]*\])?(.*)$")
-RESULT = re.compile(r"\b(ok|FAIL|ERROR|skipped|expected failure|unexpected success)\b(?: ['\"].*)?$")
+RESULT = re.compile(
+    r"\b(ok|FAIL|ERROR|skipped|expected failure|unexpected success)\b(?: ['\"].*)?$")
 VERDICT = re.compile(r"^(FAIL|ERROR|UNEXPECTED SUCCESS): (\w+) \(([\w.<>]+)\)")
 LOST = {"FAIL", "ERROR", "unexpected success", "lost"}
 MOST_FLAKY = 3
@@ -80,8 +88,9 @@ def run(module, library, limit, cases=()):
         command += ["-m", case]
     directory = tempfile.mkdtemp(prefix="clan-cpython-")
     environment["TMPDIR"] = directory
-    process = subprocess.Popen([*command, module], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen([*command, module], cwd=directory, env=environment,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
     try:
         out, _ = process.communicate(timeout=limit)
         ended = f"exit code {process.returncode}"
@@ -119,8 +128,8 @@ def results(text):
             current = full_name(case[1], case[2])
             found.setdefault(current, "lost")
             rest = case[3]
-        if current and (result := RESULT.search(rest)) and (" ... " in rest or result.start() == 0 or
-                                                            found[current] == "lost"):
+        if current and (result := RESULT.search(rest)) and (" ... " in rest or result.start() == 0
+                                                            or found[current] == "lost"):
             if found[current] == "lost":
                 found[current] = result[1]
             current = None
@@ -153,7 +162,8 @@ def worse(stock, clan):
 
 def fails_again(module, case, library, limit, stock_result):
     """Tried by itself: what it printed when it is as bad twice, and is not so stock; else empty."""
-    good = {"ok", "expected failure"} if stock_result == "ok" else {"ok", "skipped", "expected failure"}
+    good = {"ok", "expected failure"
+            } if stock_result == "ok" else {"ok", "skipped", "expected failure"}
     for _ in range(2):
         out, how = run(module, library, limit, [case.rpartition(".")[2]])
         if results(out).get(case) in good and how == "exit code 0":
@@ -200,11 +210,15 @@ def test(module, limit, library, at_once, flaky):
     suspects = worse(stock, clan)
     lost = [case for case in suspects if clan.get(case, "lost") == "lost"]
     others = [case for case in suspects if case not in lost]
-    reasons = {case: fails_again(module, case, library, limit, stock[case]) for case in others[:MOST_RETRIED]}
+    reasons = {
+        case: fails_again(module, case, library, limit, stock[case])
+        for case in others[:MOST_RETRIED]
+    }
     bad = lost + [case for case in others if reasons.get(case, "not tried again")]
     flaky += [case for case in suspects if case not in bad]
     # A crash after the last case (leaked threads, changed environment) belongs to no case.
-    broken = (crashed(how) and not crashed(ended)) or (not suspects and ended == "exit code 0" and how != ended)
+    broken = (crashed(how) and not crashed(ended)) or (not suspects and ended == "exit code 0" and
+                                                       how != ended)
     print(("FAIL " if bad or broken else "ok   ") + line, flush=True)
     for case in suspects:
         print(f"       {case}: {clan.get(case, 'lost')}, stock {stock[case]}" +
@@ -221,27 +235,32 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tests", nargs="*", metavar="TEST")
     parser.add_argument("--preload")
-    parser.add_argument("--move-at-once", action="store_true", help="connections move at their first call")
-    parser.add_argument("--quick", action="store_true", help="only the modules that take less than a minute")
+    parser.add_argument("--move-at-once", action="store_true",
+                        help="connections move at their first call")
+    parser.add_argument("--quick", action="store_true",
+                        help="only the modules that take less than a minute")
     options = parser.parse_args()
     if options.preload:
         if not Path(options.preload).is_file():
             parser.error(f"no library {options.preload}")
         options.preload = str(Path(options.preload).resolve())
     probe = [PYTHON, "-c", "import test.test_socket"]
-    if not os.path.exists(PYTHON) or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+    if not os.path.exists(PYTHON) or subprocess.run(probe, capture_output=True,
+                                                    check=False).returncode != 0:
         print(f"SKIP: no {PYTHON} with its tests (Debian's libpython3.11-testsuite)")
         return 77
     modules = QUICK if options.quick else {**QUICK, **SLOW}
     if options.tests:
         modules = {name: {**QUICK, **SLOW}.get(name, 600) for name in options.tests}
     with tempfile.NamedTemporaryFile(prefix="clan-cpython-count-") as count_file:
-        library = Library(options.preload, options.move_at_once, count_file.name) if options.preload else None
+        library = Library(options.preload, options.move_at_once,
+                          count_file.name) if options.preload else None
         flaky = []
         bad = [name for name, limit in modules.items()
                if not test(name, limit, library, options.move_at_once, flaky)]
     print(f"{len(modules) - len(bad)} modules ok" + (f", failed: {' '.join(bad)}" if bad else "") +
-          (f", {len(flaky)} flaky cases, at most {MOST_FLAKY} are allowed: {' '.join(flaky)}" if flaky else ""))
+          (f", {len(flaky)} flaky cases, at most {MOST_FLAKY} are allowed: {' '.join(flaky)}"
+           if flaky else ""))
     return 1 if bad or len(flaky) > MOST_FLAKY else 0
 
 

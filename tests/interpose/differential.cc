@@ -2,7 +2,8 @@
 // they say.
 //
 //     interpose-differential SEED STEPS [--disable-server] [--disable-client]
-//     interpose-differential SEED STEPS --sets         threads that share epoll sets: differential_sets.cc
+//     interpose-differential SEED STEPS --sets         threads that share epoll sets:
+//                                                      differential_sets.cc
 //
 // differential.py runs it with and without the interposer and compares the transcripts. Exit code:
 // 0, 1 wrong data or an actor that died, 3 a call that hangs.

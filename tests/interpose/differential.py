@@ -4,13 +4,14 @@
     differential.py PROGRAM LIB [--seeds A-B] [--steps S] [--jobs N] [--sides both,server,client]
                     [--move-at-once] [--sets]
 
-PROGRAM is interpose-differential, LIB the library to preload ("none" compares PROGRAM with itself). Each
-seed runs without the library and then once for each of --sides: `both` ends under it, or only that end
-(the other has CLAN_DISABLE=1). With --sets it is the threads that share epoll sets that run (differential_sets.cc),
-in one process. The first difference is printed with what came before it. Exit code 1 when there is one, or when
-of a run with both ends nothing went by shared memory.
+PROGRAM is interpose-differential, LIB the library to preload ("none" compares PROGRAM with itself).
+Each seed runs without the library and then once for each of --sides: `both` ends under it, or only
+that end (the other has CLAN_DISABLE=1). With --sets it is the threads that share epoll sets that
+run (differential_sets.cc), in one process. The first difference is printed with what came before
+it. Exit code 1 when there is one, or when of a run with both ends nothing went by shared memory.
 
-With --move-at-once connections move at their first call (CLAN_TEST_MOVE), not when they have been used.
+With --move-at-once connections move at their first call (CLAN_TEST_MOVE), not when they have been
+used.
 """
 
 import argparse
@@ -34,18 +35,21 @@ def transcript(options, seed, extra, library):
     if library:
         environment["LD_PRELOAD"] = library
     if options.move_at_once:
-        environment["CLAN_TEST_MOVE"] = "1"  # stock, too: what a step says of the order depends on what may move
+        # stock, too: what a step says of the order depends on what may move
+        environment["CLAN_TEST_MOVE"] = "1"
     with tempfile.NamedTemporaryFile(prefix="clan-differential-") as count:
         count.write(bytes(24))
         count.flush()
         environment["CLAN_TEST_COUNT"] = count.name
-        lines, ended = run([options.program, str(seed), str(options.steps), *extra], environment, options.timeout)
+        lines, ended = run(
+            [options.program, str(seed), str(options.steps), *extra], environment, options.timeout)
         return lines, ended, sum(struct.unpack("<QQQ", Path(count.name).read_bytes())[1:])
 
 
 def run(command, environment, timeout):
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               start_new_session=True)
     try:
         out, _ = process.communicate(timeout=timeout)
         ended = None if process.returncode == 0 else f"exit code {process.returncode}"
@@ -66,14 +70,15 @@ def difference(stock, clan):
 
 
 def compare(options, seed):
-    """Text about the first difference of this seed, or an empty one; how many lines were compared; and how many
-    bytes went by shared memory."""
+    """Text about the first difference of this seed, or an empty one; how many lines were compared;
+    and how many bytes went by shared memory."""
     library = None if options.lib == "none" else os.path.abspath(options.lib)
     lines = moved = 0
     sets = ["--sets"] if options.sets else []
     stock, ended, _ = transcript(options, seed, sets, None)
     if ended:
-        return f"seed {seed}: the stock run fails: {ended}\n  " + "\n  ".join(stock[-CONTEXT:]), 0, 0
+        return f"seed {seed}: the stock run fails: {ended}\n  " + "\n  ".join(
+            stock[-CONTEXT:]), 0, 0
     for side in options.sides:
         for _ in range(options.tries):
             clan, ended, count = transcript(options, seed, [*sets, *SIDES[side]], library)
@@ -85,8 +90,12 @@ def compare(options, seed):
                 break
         if same:
             continue
-        again = " ".join([f"LD_PRELOAD={library}" if library else "", "CLAN_TEST_MOVE=1" * options.move_at_once,
-                          options.program, str(seed), str(options.steps), *sets, *SIDES[side]]).strip()
+        again = " ".join([
+            f"LD_PRELOAD={library}" if library else "", "CLAN_TEST_MOVE=1" * options.move_at_once,
+            options.program,
+            str(seed),
+            str(options.steps), *sets, *SIDES[side]
+        ]).strip()
         text = [f"seed {seed}, under the library: {side} ({again})"]
         if ended:
             text.append(f"  ended with {ended}")
@@ -115,9 +124,12 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one run")
     parser.add_argument("--sides", type=lambda text: text.split(","), default=list(SIDES))
-    parser.add_argument("--move-at-once", action="store_true", help="connections move at their first call")
-    parser.add_argument("--sets", action="store_true", help="threads that share epoll sets, in one process")
-    parser.add_argument("--tries", type=int, default=1, help="so often a seed may differ before it is reported")
+    parser.add_argument("--move-at-once", action="store_true",
+                        help="connections move at their first call")
+    parser.add_argument("--sets", action="store_true",
+                        help="threads that share epoll sets, in one process")
+    parser.add_argument("--tries", type=int, default=1,
+                        help="so often a seed may differ before it is reported")
     parser.add_argument("--keep-going", action="store_true", help="report every seed that differs")
     options = parser.parse_args()
     options.program = os.path.abspath(options.program)
@@ -143,7 +155,10 @@ def main():
                 pool.shutdown(cancel_futures=True)
                 break
     if bad == 0:
-        print(f"{len(options.seeds)} seeds, {lines} lines: no difference; {moved / 1e6:.1f} MB by shared memory")
+        print(
+            f"{len(options.seeds)} seeds, {lines} lines: no difference; {moved / 1e6:.1f} MB by "
+            "shared memory"
+        )
     return 1 if bad else 0
 
 

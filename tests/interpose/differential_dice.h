@@ -23,7 +23,8 @@ class Dice {
     int bits = 0;
     while ((most >> bits) > 1) ++bits;
     const std::int64_t top = std::int64_t{1} << below(bits + 1);
-    return std::min<std::int64_t>(most, top + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(top)));
+    return std::min<std::int64_t>(
+        most, top + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(top)));
   }
 
  private:

@@ -1,19 +1,25 @@
-// Threads that share epoll sets, clients whose writes are ordered by each other, and all kinds of descriptors in one
-// set: the part of the differential test that is run by --sets (differential.cc has the other one).
+// Threads that share epoll sets, clients whose writes are ordered by each other, and all kinds of
+// descriptors in one set: the part of the differential test that is run by --sets (differential.cc
+// has the other one).
 //
-//      director (main thread)      owns what can be waited for, and the sets; makes every step in turn
+//      director (main thread)      owns what can be waited for, and the sets; makes every step in
+//                                  turn
 //        pollers, workers          threads that wait in its sets, in some steps
 //        clients 0 and 1           processes; client 2: a thread of this process
 //
-// A step first decides what the clients do, one after the other: each has returned from its call before the next one
-// begins, so all that happens has one order. Then it waits in some way and says what it was told. Clients are commanded
-// through shared memory and futexes, as other descriptors that they write to would be seen (PipeStamp).
+// A step first decides what the clients do, one after the other: each has returned from its call
+// before the next one begins, so all that happens has one order. Then it waits in some way and says
+// what it was told. Clients are commanded through shared memory and futexes, as other descriptors
+// that they write to would be seen (PipeStamp).
 //
 // What a step says must be the kernel's doing alone, not that of timing:
-//   - the order of one answer is told for each kind of descriptor by itself, and for a descriptor that has not moved
-//     beside sockets that have if it is the only one: more is not promised (docs/interposition.md)
-//   - where threads wait at once it is told how often each source was told of, and what came out of it
-//   - TCP that has not moved may arrive late on a busy machine: the director sees to it that it has arrived
+//   - the order of one answer is told for each kind of descriptor by itself, and for a descriptor
+//     that has not moved beside sockets that have if it is the only one: more is not promised
+//     (docs/interposition.md)
+//   - where threads wait at once it is told how often each source was told of, and what came out of
+//     it
+//   - TCP that has not moved may arrive late on a busy machine: the director sees to it that it has
+//     arrived
 #include "differential_sets.h"
 
 #include <arpa/inet.h>
@@ -77,9 +83,21 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-// --- the clients ------------------------------------------------------------------------------------------------
+// --- the clients ---------------------------------------------------------------------------------
 
-enum class Act { kConnect, kWrite, kRead, kShut, kClose, kPing, kVisit, kPipe, kEventfd, kLog, kQuit };
+enum class Act {
+  kConnect,
+  kWrite,
+  kRead,
+  kShut,
+  kClose,
+  kPing,
+  kVisit,
+  kPipe,
+  kEventfd,
+  kLog,
+  kQuit
+};
 
 struct Action {
   Act act = Act::kQuit;
@@ -121,7 +139,8 @@ char letter(int index, int at) { return static_cast<char>('a' + (index * 7 + at)
 
 class Client {
  public:
-  Client(Desk* desk, const int* pipes, const int* eventfds) : desk_(*desk), pipes_(pipes), eventfds_(eventfds) {
+  Client(Desk* desk, const int* pipes, const int* eventfds)
+      : desk_(*desk), pipes_(pipes), eventfds_(eventfds) {
     null_ = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   }
   void run() {
@@ -147,7 +166,8 @@ class Client {
       case Act::kClose: return ::close(near_[it.index]) == 0;
       case Act::kPing:
         for (int k = 0; k < it.a; ++k) {
-          if (!writes(near_[it.index], it.index, it.b) || !reads(near_[it.index], it.index, it.b)) return false;
+          if (!writes(near_[it.index], it.index, it.b) || !reads(near_[it.index], it.index, it.b))
+            return false;
         }
         return true;
       case Act::kVisit: return visits(it);
@@ -163,7 +183,8 @@ class Client {
     const sockaddr_in address = loopback(static_cast<std::uint16_t>(port));
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? fd : -1;
+    return ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? fd
+                                                                                           : -1;
   }
   static bool writes(int fd, int index, int bytes) {
     std::string text;
@@ -196,7 +217,7 @@ class Client {
   int near_[kMostSources] = {};
 };
 
-// --- what can be waited for ---------------------------------------------------------------------------------------
+// --- what can be waited for ----------------------------------------------------------------------
 
 enum class Kind { kWarm, kFresh, kPipe, kEventfd, kTimer, kListener };
 constexpr const char* kKindNames[] = {"warm", "fresh", "pipe", "eventfd", "timer", "listener"};
@@ -212,9 +233,11 @@ struct Source {
   bool over = false;         ///< its other end has been shut, or closed
   bool closed = false;
   bool used = false;  ///< one that is to be fresh may move at its next calls
-  int due = 0;  ///< bytes to be read
+  int due = 0;        ///< bytes to be read
   bool is_socket() const { return kind == Kind::kWarm || kind == Kind::kFresh; }
-  std::string name() const { return std::string(kKindNames[static_cast<int>(kind)]) + std::to_string(index); }
+  std::string name() const {
+    return std::string(kKindNames[static_cast<int>(kind)]) + std::to_string(index);
+  }
 };
 
 /// Without the interposer: has it come?
@@ -237,8 +260,9 @@ bool kernel_has(int fd, int timeout_ms) {
 
 std::string events_of(std::uint32_t events) {
   std::string text;
-  const std::pair<std::uint32_t, const char*> names[] = {
-      {EPOLLIN, "i"}, {EPOLLOUT, "o"}, {EPOLLRDHUP, "r"}, {EPOLLHUP, "h"}, {EPOLLERR, "e"}, {EPOLLPRI, "p"}};
+  const std::pair<std::uint32_t, const char*> names[] = {{EPOLLIN, "i"},    {EPOLLOUT, "o"},
+                                                         {EPOLLRDHUP, "r"}, {EPOLLHUP, "h"},
+                                                         {EPOLLERR, "e"},   {EPOLLPRI, "p"}};
   for (const auto& [bit, name] : names) {
     if ((events & bit) != 0) text += name;
   }
@@ -278,8 +302,8 @@ class World {
   };
   bool act_on(Source& s, std::vector<Deed>* deeds);
   std::vector<Deed> happen(int most, bool in_bursts);
-  void say_order(const std::vector<Deed>& deeds, const std::vector<std::pair<Source*, std::uint32_t>>& told,
-                 bool one_answer);
+  void say_order(const std::vector<Deed>& deeds,
+                 const std::vector<std::pair<Source*, std::uint32_t>>& told, bool one_answer);
 
   // steps
   void look();
@@ -311,7 +335,8 @@ class World {
 };
 
 void World::start() {
-  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, "mmap");
   shared_ = new (memory) Shared;
   for (int k = 0; k < kPlain; ++k) {
@@ -344,7 +369,8 @@ void World::done(int client) {
   Desk& desk = shared_->desks[client];
   wait_until(desk.turn, false);
   if (desk.wrong != 0) {
-    die("client " + std::to_string(client) + ": " + (desk.wrong < 0 ? "wrong bytes" : std::strerror(desk.wrong)));
+    die("client " + std::to_string(client) + ": " +
+        (desk.wrong < 0 ? "wrong bytes" : std::strerror(desk.wrong)));
   }
 }
 
@@ -361,7 +387,7 @@ void World::finish() {
   }
 }
 
-// --- sources and sets ---------------------------------------------------------------------------------------------
+// --- sources and sets ----------------------------------------------------------------------------
 
 void World::connect(Source& s) {
   tell(s.client, {{Act::kConnect, s.index, port_}});
@@ -405,13 +431,16 @@ void World::check_moved() {
     pipes += std::filesystem::read_symlink(entry, none) == "/memfd:clan-pipe (deleted)";
   }
   for (const Source& s : sources_) warm += s.kind == Kind::kWarm;
-  if (pipes < warm) die("only " + std::to_string(pipes) + " of " + std::to_string(warm) + " connections have moved");
+  if (pipes < warm)
+    die("only " + std::to_string(pipes) + " of " + std::to_string(warm) +
+        " connections have moved");
 }
 
 void World::open_world() {
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in address = loopback(0);
-  check(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "bind");
+  check(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0,
+        "bind");
   check(::listen(listener_, 64) == 0, "listen");
   socklen_t size = sizeof address;
   check(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
@@ -427,7 +456,9 @@ void World::open_world() {
       case Kind::kFresh: connect(s); break;
       case Kind::kPipe: s.fd = pipes_[2 * plain]; break;
       case Kind::kEventfd: s.fd = eventfds_[plain]; break;
-      case Kind::kTimer: s.fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK); break;
+      case Kind::kTimer:
+        s.fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+        break;
       case Kind::kListener: s.fd = listener_; break;
     }
     if (kind == Kind::kWarm) warm_up(s);
@@ -449,7 +480,8 @@ void World::open_world() {
 void World::close_world() {
   for (Source& s : sources_) {
     if (s.is_socket() && !s.closed) tell(s.client, {{Act::kClose, s.index}});
-    if (s.kind != Kind::kPipe && s.kind != Kind::kEventfd && s.kind != Kind::kListener) ::close(s.fd);
+    if (s.kind != Kind::kPipe && s.kind != Kind::kEventfd && s.kind != Kind::kListener)
+      ::close(s.fd);
   }
   for (const int set : sets_) ::close(set);
   ::close(listener_);
@@ -471,7 +503,8 @@ void World::ask_for(Source& s, std::uint32_t events, int operation) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = static_cast<std::uint64_t>(s.index);
-  check(::epoll_ctl(sets_[static_cast<std::size_t>(s.set)], operation, s.fd, &event) == 0, "epoll_ctl");
+  check(::epoll_ctl(sets_[static_cast<std::size_t>(s.set)], operation, s.fd, &event) == 0,
+        "epoll_ctl");
   s.events = operation == EPOLL_CTL_DEL ? 0 : events;
 }
 
@@ -486,7 +519,9 @@ std::string World::take(Source& s) {
       for (;;) {
         const ssize_t n = ::read(s.fd, bytes, sizeof bytes);
         if (n == 0) return std::to_string(got) + " end";
-        if (n < 0) return std::to_string(got) + (errno == EAGAIN ? "" : std::string(" ") + std::strerror(errno));
+        if (n < 0)
+          return std::to_string(got) +
+                 (errno == EAGAIN ? "" : std::string(" ") + std::strerror(errno));
         got += static_cast<int>(n);
       }
     }
@@ -502,14 +537,16 @@ std::string World::take(Source& s) {
     }
     case Kind::kListener: {
       int count = 0;
-      for (int fd = -1; (fd = ::accept4(s.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++count) ::close(fd);
+      for (int fd = -1; (fd = ::accept4(s.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++count)
+        ::close(fd);
       return std::to_string(count);
     }
   }
   return "";
 }
 
-/// Bytes of connections that have not moved may be under way. Answers how many sources have something.
+/// Bytes of connections that have not moved may be under way. Answers how many sources have
+/// something.
 int World::settle(const Source& s) {
   // A connection in shared memory wakes the kernel only where somebody sleeps.
   const bool may_have_moved = s.kind == Kind::kWarm || at_once_;
@@ -531,7 +568,7 @@ void World::flush() {
   for (const int set : sets_) (void)::epoll_wait(set, events, kMostSources, 0);
 }
 
-// --- what happens -------------------------------------------------------------------------------------------------
+// --- what happens --------------------------------------------------------------------------------
 
 /// One thing that makes a source ready; and says it. False: nothing that fits.
 bool World::act_on(Source& s, std::vector<Deed>* deeds) {
@@ -599,8 +636,8 @@ std::vector<World::Deed> World::happen(int most, bool settles) {
 }
 
 /// The order in which sources were first told of, as far as it is known.
-void World::say_order(const std::vector<Deed>& deeds, const std::vector<std::pair<Source*, std::uint32_t>>& told,
-                      bool one_answer) {
+void World::say_order(const std::vector<Deed>& deeds,
+                      const std::vector<std::pair<Source*, std::uint32_t>>& told, bool one_answer) {
   std::string text[3];
   // The end of one whose client may never have sent by shared memory may be TCP's to tell, and its
   // place that of a plain one: of these only their own order is known.
@@ -614,17 +651,22 @@ void World::say_order(const std::vector<Deed>& deeds, const std::vector<std::pai
   }
   std::string order;
   for (const auto& [source, events] : told) order += " " + source->name();
-  // Of several clients' plain descriptors and moved ones the order is not known, nor of several plain ones.
+  // Of several clients' plain descriptors and moved ones the order is not known, nor of several
+  // plain ones.
   int clients = 0;
   for (int k = -1; k < kClients; ++k) {
-    clients += std::any_of(deeds.begin(), deeds.end(), [k](const Deed& d) { return d.client == k; }) ? 1 : 0;
+    clients += std::any_of(deeds.begin(), deeds.end(), [k](const Deed& d) { return d.client == k; })
+                   ? 1
+                   : 0;
   }
-  const auto plain = std::count_if(deeds.begin(), deeds.end(), [&](const Deed& d) { return is_plain(*d.source); });
+  const auto plain =
+      std::count_if(deeds.begin(), deeds.end(), [&](const Deed& d) { return is_plain(*d.source); });
   const bool known = one_answer && plain <= 1 && clients <= 1 && text[2].empty();
-  say("told%s |%s |%s%s%s", text[0].c_str(), text[1].c_str(), text[2].c_str(), known ? " in order" : "", known ? order.c_str() : "");
+  say("told%s |%s |%s%s%s", text[0].c_str(), text[1].c_str(), text[2].c_str(),
+      known ? " in order" : "", known ? order.c_str() : "");
 }
 
-// --- steps --------------------------------------------------------------------------------------------------------
+// --- steps ---------------------------------------------------------------------------------------
 
 /// Things happen; then the set is asked, with room for all or for a few.
 void World::list_wait() {
@@ -640,7 +682,8 @@ void World::list_wait() {
     if ((s.events & (EPOLLONESHOT | EPOLLET)) != 0) ask_for(s, s.events, EPOLL_CTL_MOD);
   }
   epoll_event events[kMostSources];
-  for (const int set : sets_) (void)::epoll_wait(set, events, kMostSources, 0);  // what has room is told of by edge
+  // what has room is told of by edge
+  for (const int set : sets_) (void)::epoll_wait(set, events, kMostSources, 0);
   for (Source& s : sources_) {
     if ((s.events & EPOLLONESHOT) != 0) ask_for(s, s.events, EPOLL_CTL_MOD);
   }
@@ -664,7 +707,8 @@ void World::list_wait() {
       for (int e = 0; e < n; ++e) {
         Source* s = &sources_[events[e].data.u64];
         if (++times[s] == 1) told.emplace_back(s, std::uint32_t{events[e].events});
-        if (times[s] > 1 && (s->events & (EPOLLET | EPOLLONESHOT)) != 0) say("%s again", s->name().c_str());
+        if (times[s] > 1 && (s->events & (EPOLLET | EPOLLONESHOT)) != 0)
+          say("%s again", s->name().c_str());
       }
     }
     if (ready > 0 || !told.empty()) say_order(deeds, told, one_answer);
@@ -702,7 +746,8 @@ void World::poll_wait() {
     text += " " + std::to_string(::poll(polled.data(), polled.size(), timeout));
     for (std::size_t k = 0; k < polled.size(); ++k) {
       if (polled[k].revents != 0) {
-        text += " " + sources_[k].name() + ":" + events_of(static_cast<std::uint32_t>(polled[k].revents));
+        text += " " + sources_[k].name() + ":" +
+                events_of(static_cast<std::uint32_t>(polled[k].revents));
       }
     }
   }
@@ -728,7 +773,8 @@ bool comes_true(const std::function<bool()>& what) {
   return false;
 }
 
-/// Threads asleep in sets, by some way; things happen, and sources are asked for anew. Each is told of once.
+/// Threads asleep in sets, by some way; things happen, and sources are asked for anew. Each is told
+/// of once.
 void World::sleepers() {
   flush();
   for (Source& s : sources_) {
@@ -762,7 +808,8 @@ void World::sleepers() {
     check(::epoll_ctl(outer.back(), EPOLL_CTL_ADD, stop, &event) == 0, "epoll_ctl");
     const int way = dice_.below(3);
     const int most = 1 + dice_.below(4);
-    // Every thread waits in all sets: in a set of sets, in a poll of them, or in one after the other.
+    // Every thread waits in all sets: in a set of sets, in a poll of them, or in one after the
+    // other.
     for (const int each : sets_) {
       ++event.data.u64;
       check(::epoll_ctl(outer.back(), EPOLL_CTL_ADD, each, &event) == 0, "epoll_ctl");
@@ -785,7 +832,8 @@ void World::sleepers() {
         }
         for (std::size_t k = 0; k < sets_.size(); ++k) {
           const auto at = (set + k) % sets_.size();
-          const int n = ::epoll_wait(sets_[at], events, most, way == 2 && sets_.size() == 1 ? 100 : 0);
+          const int n =
+              ::epoll_wait(sets_[at], events, most, way == 2 && sets_.size() == 1 ? 100 : 0);
           for (int e = 0; e < n; ++e) {
             Source& s = sources_[events[e].data.u64];
             const std::lock_guard guard(mutex);
@@ -847,7 +895,8 @@ void World::sleepers() {
       for (const Deed& d : deeds) {
         const auto at = told.find(d.source->index);
         if (at == told.end()) return false;
-        if (d.source->is_socket() && !d.source->over && at->second.taken < d.source->due) return false;
+        if (d.source->is_socket() && !d.source->over && at->second.taken < d.source->due)
+          return false;
       }
       return true;
     });
@@ -861,7 +910,8 @@ void World::sleepers() {
         continue;
       }
       // The kernel wakes twice for an end, and may so tell twice.
-      text += " " + s.name() + (at->second.ended ? " end" : "*" + std::to_string(at->second.times)) + "=" +
+      text += " " + s.name() +
+              (at->second.ended ? " end" : "*" + std::to_string(at->second.times)) + "=" +
               std::to_string(at->second.taken);
       s.due = 0;
     }
@@ -876,7 +926,8 @@ void World::sleepers() {
   ::close(stop);
 }
 
-/// Pollers that share a set, and workers: clients ask on all connections at once, and make new ones.
+/// Pollers that share a set, and workers: clients ask on all connections at once, and make new
+/// ones.
 void World::servers() {
   flush();
   for (Source& s : sources_) {
@@ -924,7 +975,8 @@ void World::servers() {
       if (n < 0) break;
       got += static_cast<int>(n);
       asked += static_cast<int>(n);
-      if (::send(fd, bytes, static_cast<std::size_t>(n), MSG_NOSIGNAL) != n) die("an answer does not go");
+      if (::send(fd, bytes, static_cast<std::size_t>(n), MSG_NOSIGNAL) != n)
+        die("an answer does not go");
     }
     if (got == 0) ++spurious;
     if (one_shot && !add(fd, how, EPOLL_CTL_MOD)) die("epoll_ctl MOD fails");
@@ -939,7 +991,9 @@ void World::servers() {
           const int fd = static_cast<int>(events[e].data.u64);
           if (fd == stop) continue;
           if (fd == listener_) {
-            for (int guest; (guest = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0; ++visitors) {
+            for (int guest;
+                 (guest = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;
+                 ++visitors) {
               if (!add(guest, how)) die("epoll_ctl ADD fails");
             }
           } else if (const auto at = plain.find(fd); at != plain.end()) {
@@ -1013,9 +1067,10 @@ void World::servers() {
     return asked.load() >= wanted && noise.load() >= sounds && left.load() >= guests;
   });
   if (!ended) {
-    die("HANG: asked " + std::to_string(asked) + " of " + std::to_string(wanted) + ", noise " + std::to_string(noise) +
-        " of " + std::to_string(sounds) + ", visitors " + std::to_string(visitors) + ", left " + std::to_string(left) +
-        " of " + std::to_string(guests));
+    die("HANG: asked " + std::to_string(asked) + " of " + std::to_string(wanted) + ", noise " +
+        std::to_string(noise) + " of " + std::to_string(sounds) + ", visitors " +
+        std::to_string(visitors) + ", left " + std::to_string(left) + " of " +
+        std::to_string(guests));
   }
   for (int k = 0; k < kClients; ++k) done(k);
   // A telling that is too many may come late.
@@ -1028,20 +1083,23 @@ void World::servers() {
   for (std::thread& t : threads) t.join();
   check(::epoll_ctl(set, EPOLL_CTL_DEL, stop, nullptr) == 0, "epoll_ctl");
   ::close(stop);
-  if (std::none_of(plain.begin(), plain.end(), [&](const auto& one_of) { return one_of.first == listener_; })) {
+  if (std::none_of(plain.begin(), plain.end(),
+                   [&](const auto& one_of) { return one_of.first == listener_; })) {
     check(::epoll_ctl(set, EPOLL_CTL_DEL, listener_, nullptr) == 0, "epoll_ctl");
   }
   for (Source& s : sources_) {
-    if (s.kind != Kind::kTimer) check(::epoll_ctl(set, EPOLL_CTL_DEL, s.fd, nullptr) == 0, "epoll_ctl");
+    if (s.kind != Kind::kTimer)
+      check(::epoll_ctl(set, EPOLL_CTL_DEL, s.fd, nullptr) == 0, "epoll_ctl");
   }
   // By edge, what comes while a thread reads is read by it, and then told of to another.
-  say("%d pollers %d workers %s: %d bytes of %d, %d told of nothing, noise %d, %d visitors, %d left", pollers, workers,
-      one_shot ? "oneshot" : "edge", asked.load(), wanted, one_shot ? spurious.load() : 0, noise.load(),
-      visitors.load(), left.load());
+  say("%d pollers %d workers %s: %d bytes of %d, %d told of nothing, noise %d, %d visitors, %d "
+      "left",
+      pollers, workers, one_shot ? "oneshot" : "edge", asked.load(), wanted,
+      one_shot ? spurious.load() : 0, noise.load(), visitors.load(), left.load());
 }
 
-/// A client writes to one source and then to another while the set, or poll, is asked all the time: whoever is told
-/// of the second has been told of the first.
+/// A client writes to one source and then to another while the set, or poll, is asked all the time:
+/// whoever is told of the second has been told of the first.
 void World::spin() {
   constexpr int kRounds = 12;
   flush();
@@ -1055,7 +1113,9 @@ void World::spin() {
   if (of.size() < 2) return;
   Source* first = of[static_cast<std::size_t>(dice_.below(static_cast<int>(of.size())))];
   Source* second = of[static_cast<std::size_t>(dice_.below(static_cast<int>(of.size())))];
-  if (first == second || (first->is_socket() && second->is_socket() && first->client != second->client)) return;
+  if (first == second ||
+      (first->is_socket() && second->is_socket() && first->client != second->client))
+    return;
   const int client = first->is_socket() ? first->client : second->client;
   if (client == kClients - 1) return;
   auto action = [](const Source& s) -> Action {
@@ -1092,7 +1152,8 @@ void World::spin() {
         FD_SET(first->fd, &in);
         FD_SET(second->fd, &in);
         timeval none{0, 0};
-        (void)::select(std::max(first->fd, second->fd) + 1, &in, nullptr, nullptr, timeout == 0 ? &none : nullptr);
+        (void)::select(std::max(first->fd, second->fd) + 1, &in, nullptr, nullptr,
+                       timeout == 0 ? &none : nullptr);
         seen_first |= FD_ISSET(first->fd, &in);
         seen_second |= FD_ISSET(second->fd, &in);
       }

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Runs a command with a filter of system calls (seccomp) that kills, as systemd's SystemCallFilter= does.
+"""Runs a command with a filter of system calls (seccomp) that kills, as systemd's SystemCallFilter=
+does.
 
     filter.py deny|allow CALL,… COMMAND [ARGUMENT]…
-    filter.py families FAMILY,… COMMAND [ARGUMENT]…     refuses sockets of these (numbers), as RestrictAddressFamilies=
+    filter.py families FAMILY,… COMMAND [ARGUMENT]…     refuses sockets of these (numbers), as
+                                                        RestrictAddressFamilies=
 
-x86-64 only. `allow` adds what systemd always allows, by `systemd-analyze syscall-filter`; sets are written @NAME.
+x86-64 only. `allow` adds what systemd always allows, by `systemd-analyze syscall-filter`; sets are
+written @NAME.
 """
 
 import ctypes
@@ -37,12 +40,14 @@ def expand(names):
             continue
         text = subprocess.run(["systemd-analyze", "syscall-filter", "--no-pager", name], check=True,
                               capture_output=True, text=True).stdout
-        found |= expand(line.strip() for line in text.splitlines()[1:] if line.strip() and "#" not in line)
+        found |= expand(line.strip() for line in text.splitlines()[1:]
+                        if line.strip() and "#" not in line)
     return found
 
 
 def families(refused):
-    code = [(LOAD, 0, 0, 0), (EQUAL, 0, 1 + 2 * len(refused), numbers()["socket"]), (LOAD, 0, 0, FIRST_ARGUMENT)]
+    code = [(LOAD, 0, 0, 0), (EQUAL, 0, 1 + 2 * len(refused), numbers()["socket"]),
+            (LOAD, 0, 0, FIRST_ARGUMENT)]
     for family in refused:
         code += [(EQUAL, 0, 1, int(family)), (RETURN, 0, 0, ERRNO | errno.EAFNOSUPPORT)]
     return code + [(RETURN, 0, 0, ALLOW)]
@@ -67,7 +72,8 @@ def main():
     buffer = ctypes.create_string_buffer(code)
     filter_program = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, MODE_FILTER, filter_program, 0, 0):
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, MODE_FILTER,
+                                                                 filter_program, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     os.execvp(command[0], command)
 

@@ -3,10 +3,11 @@
 
     imports.py READELF NM LIBRARY
 
-A name that the library looks up when it is loaded is found in the program first. So it looks up none that it
-defines itself, which the linker is to bind (-Bsymbolic), and of the C library's only those named here: they make
-no system call that a program would want to see, or a program that defines them means everybody (malloc).
-System calls belong into preload/calls/own_libc.cc or to clan::sys.
+A name that the library looks up when it is loaded is found in the program first. So it looks up
+none that it defines itself, which the linker is to bind (-Bsymbolic), and of the C library's only
+those named here: they make no system call that a program would want to see, or a program that
+defines them means everybody (malloc). System calls belong into preload/calls/own_libc.cc or to
+clan::sys.
 """
 
 import re
@@ -15,11 +16,14 @@ import sys
 
 ALLOWED = set("""
     malloc calloc realloc free
-    memcpy memmove memset memcmp memchr memmem strlen strnlen strcmp strncmp strchr strrchr strstr strspn strcspn strdup strtol strtoul strtoull
+    memcpy memmove memset memcmp memchr memmem explicit_bzero
+    strlen strnlen strcmp strncmp strchr strrchr strstr
+    strspn strcspn strdup strtol strtoul strtoull
     snprintf vsnprintf sprintf vasprintf __vasprintf_chk __isoc99_sscanf inet_ntop strerror gettext
     atoi htonl htons ntohs __cmsg_nxthdr
     getenv unsetenv environ sigaddset sigfillset sched_getcpu __rseq_offset __rseq_size
-    dlsym dl_iterate_phdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask
+    dlsym dl_iterate_phdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock
+    pthread_sigmask
     __register_atfork __cxa_finalize __errno_location __tls_get_addr __libc_single_threaded
     fileno fopencookie freeaddrinfo abort __chk_fail
     stderr fprintf fputs fputc fwrite
@@ -50,7 +54,8 @@ def main():
     readelf, nm, library = sys.argv[1:4]
     names = set(looked_up(readelf, library))
     exported = set(defined(nm, library))
-    assert {"malloc", "dlsym"} <= names and {"read", "__read", "sigaction"} <= exported, "nothing was read"
+    assert {"malloc", "dlsym"} <= names and {"read", "__read", "sigaction"
+                                             } <= exported, "nothing was read"
     own = sorted(names & exported)
     foreign = sorted(n for n in names - exported - ALLOWED if not UNWINDER.fullmatch(n))
     mangled = sorted(n for n in exported if n.startswith("_Z"))

@@ -1,8 +1,8 @@
 // kill -9 of one end of a connection that has moved, moves, or goes back to TCP, at any moment. The
 // survivor reads a prefix of what was written, all that the dead process was told had been sent,
 // then the end as TCP shows it. It never hangs, never reads a wrong byte and keeps nothing. Run
-// with the interposer preloaded, and without. Likewise one of two processes that share an end, at each
-// of its system calls: the other one goes on.
+// with the interposer preloaded, and without. Likewise one of two processes that share an end, at
+// each of its system calls: the other one goes on.
 #include <sys/epoll.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -107,9 +107,11 @@ class Side {
     if (k < 0) fail("recv: %s", std::strerror(errno));
     const auto got = std::span(bytes_).first(static_cast<std::size_t>(k));
     if (const std::size_t wrong = first_wrong_byte(got, seed_in_, in_); wrong != got.size()) {
-      fail("byte %llu is wrong, %zu of %zd in a read, and belongs at %lld; the other end has written %llu",
-           static_cast<unsigned long long>(in_ + wrong), wrong, k, place_of(got.subspan(wrong)),
-           static_cast<unsigned long long>(record->sent.load()));
+      fail(
+          "byte %llu is wrong, %zu of %zd in a read, and belongs at %lld; the other end has "
+          "written %llu",
+          static_cast<unsigned long long>(in_ + wrong), wrong, k, place_of(got.subspan(wrong)),
+          static_cast<unsigned long long>(record->sent.load()));
     }
     in_ += got.size();
     return true;
@@ -117,7 +119,8 @@ class Side {
   // Where in the stream bytes are from that are not where they belong. -1: nowhere near.
   long long place_of(std::span<const std::byte> bytes) const {
     if (bytes.size() < 8) return -1;
-    for (std::uint64_t at = in_ - std::min<std::uint64_t>(in_, 4 << 20); at < in_ + (4 << 20); ++at) {
+    for (std::uint64_t at = in_ - std::min<std::uint64_t>(in_, 4 << 20); at < in_ + (4 << 20);
+         ++at) {
       if (is_pattern(bytes.first(8), seed_in_, at)) return static_cast<long long>(at);
     }
     return -1;
@@ -381,7 +384,7 @@ INSTANTIATE_TEST_SUITE_P(At, Killed,
                            return std::string(kNames[static_cast<int>(scene.param)]);
                          });
 
-// --- one of two processes that share an end ------------------------------------------------------------
+// --- one of two processes that share an end ------------------------------------------------------
 
 constexpr int kStopped = SIGTRAP | 0x80;  ///< at a system call
 
@@ -402,7 +405,8 @@ int talk_as(char letter, int fd, int messages) {
   return 0;
 }
 
-// Kills the process at the beginning or the end of its `n`th system call. False: it has ended before.
+// Kills the process at the beginning or the end of its `n`th system call. False: it has ended
+// before.
 bool kill_at(pid_t process, int n) {
   int status = 0;
   if (::waitpid(process, &status, 0) != process || !WIFSTOPPED(status)) return false;
@@ -417,11 +421,12 @@ bool kill_at(pid_t process, int n) {
 }
 
 bool can_trace() {
-  return result_of(child([] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0 ? 0 : 1; })) == 0;
+  return result_of(
+             child([] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0 ? 0 : 1; })) == 0;
 }
 
-// One that is killed may have a counter of the shared socket closed, have read doorbells that it has not counted, or
-// owe one to the other end.
+// One that is killed may have a counter of the shared socket closed, have read doorbells that it
+// has not counted, or owe one to the other end.
 void kill_sharer_at_each_call(bool moves_before) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
   for (int n = 1; !testing::Test::HasFailure(); n += moves_before ? 1 : 3) {
@@ -437,7 +442,8 @@ void kill_sharer_at_each_call(bool moves_before) {
     });
     const bool killed = kill_at(other, n);
     // In a child, as it may hang.
-    EXPECT_EQ(result_of(child([&] { return talk_as('s', echo.fd, 8); }, 8)), 0) << "after call " << n;
+    EXPECT_EQ(result_of(child([&] { return talk_as('s', echo.fd, 8); }, 8)), 0)
+        << "after call " << n;
     if (!killed) return;
   }
 }

@@ -3,9 +3,10 @@
 
     memory_limit.py LIBRARY CLAN
 
-2,000 connections of redis-benchmark to redis-server, both in one group of 256 MB, first without CLAN and then with it:
-as many requests are answered, nobody is killed for want of memory, and with CLAN the bytes of some go by shared
-memory. Exit code 77 where no such group can be made, or redis is not installed.
+2,000 connections of redis-benchmark to redis-server, both in one group of 256 MB, first without
+CLAN and then with it: as many requests are answered, nobody is killed for want of memory, and with
+CLAN the bytes of some go by shared memory. Exit code 77 where no such group can be made, or redis
+is not installed.
 """
 
 import json
@@ -35,7 +36,8 @@ class Group:
         self.directory = Path(tempfile.mkdtemp(prefix="clan-test-", dir=parent))
         self.events = self.directory / ("memory.events" if unified else "memory.oom_control")
         try:
-            (self.directory / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(str(LIMIT))
+            (self.directory / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(
+                str(LIMIT))
         except OSError:
             self.directory.rmdir()
             raise
@@ -77,13 +79,18 @@ def wait_for(port, server):
 
 def moved(clan, port):
     """(connections in shared memory, all connections) that `clan stat` sees on `port`."""
-    said = subprocess.run([clan, "stat", "--json", "--all"], capture_output=True, text=True, check=False, timeout=60)
-    seen = [c for c in json.loads(said.stdout or "[]") if port in (c["local"]["port"], c["peer"]["port"])]
+    said = subprocess.run([clan, "stat", "--json", "--all"], capture_output=True, text=True,
+                          check=False, timeout=60)
+    seen = [
+        c for c in json.loads(said.stdout or "[]")
+        if port in [c.get(end, {}).get("port") for end in ("local", "peer")]
+    ]
     return sum(c["path"] == "shm" for c in seen), len(seen)
 
 
 def load(library, clan, under):
-    """How it went: (exit code of the load, requests that it reports, killed processes, what has moved)."""
+    """How it went: (exit code of the load, requests that it reports, killed processes, what has
+    moved)."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_"))}
     if under:
         environment["LD_PRELOAD"] = library
@@ -92,13 +99,15 @@ def load(library, clan, under):
     common = {"env": environment, "stdin": subprocess.DEVNULL, "cwd": directory}
     try:
         with open(os.path.join(directory, "log"), "wb") as log:
-            server = subprocess.Popen(group.command(
-                shutil.which("redis-server"), "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", directory,
-                "--maxclients", 4000), stdout=log, stderr=log, **common)
+            server = subprocess.Popen(
+                group.command(shutil.which("redis-server"), "--port", port, "--bind", "127.0.0.1",
+                              "--save", "", "--dir", directory, "--maxclients", 4000), stdout=log,
+                stderr=log, **common)
             wait_for(port, server)
-            client = subprocess.Popen(group.command(
-                shutil.which("redis-benchmark"), "-p", port, "-c", CONNECTIONS, "-n", REQUESTS, "-t", "set,get",
-                "-d", 1000, "--csv"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **common)
+            client = subprocess.Popen(
+                group.command(shutil.which("redis-benchmark"), "-p", port, "-c", CONNECTIONS, "-n",
+                              REQUESTS, "-t", "set,get", "-d", 1000, "--csv"),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **common)
             seen = (0, 0)
             while client.poll() is None and under and seen[0] == 0:
                 seen = max(seen, moved(clan, port))
@@ -131,8 +140,10 @@ def main():
     failed = 0
     for under in (False, True):
         code, results, killed, seen = load(library, clan, under)
-        print(f"{'with' if under else 'without'} CLAN: exit code {code}, {results} of 2 results, {killed} killed, "
-              f"{seen[0]} of {seen[1]} connections moved")
+        print(
+            f"{'with' if under else 'without'} CLAN: exit code {code}, {results} of 2 results, "
+            f"{killed} killed, "
+            f"{seen[0]} of {seen[1]} connections moved")
         failed += code != 0 or results != 2 or killed != 0 or (under and seen[0] == 0)
     return 1 if failed else 0
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Modules that are opened past the library (RTLD_DEEPBIND, dlmopen) read what was sent, not doorbells.
+"""Modules that are opened past the library (RTLD_DEEPBIND, dlmopen) read what was sent, not
+doorbells.
 
     modules.py CC CLAN
 
-A server opens a module that reads from the server's connection: before the connection has moved, or after. The module
-lies where only the server's own search path (DT_RUNPATH) finds it. Each also without the library.
+A server opens a module that reads from the server's connection: before the connection has moved, or
+after. The module lies where only the server's own search path (DT_RUNPATH) finds it. Each also
+without the library.
 """
 
 import os
@@ -105,18 +107,22 @@ def main():
         (top / "hidden").mkdir()
         (top / "module.c").write_text(MODULE)
         (top / "program.c").write_text(PROGRAM)
-        subprocess.run([cc, "-x", "c", "-shared", "-fPIC", "-o", top / "hidden/module.so", top / "module.c"], check=True)
+        subprocess.run(
+            [cc, "-x", "c", "-shared", "-fPIC", "-o", top / "hidden/module.so", top / "module.c"],
+            check=True)
         subprocess.run([cc, "-x", "c", "-w", "-o", top / "program", top / "program.c", "-ldl",
                         f"-Wl,-rpath,{top}/hidden,--enable-new-dtags"], check=True)
         for how in "plain", "deepbind", "dlmopen":
             for late in "0", "1":
                 for command in [], [clan, "run"]:
-                    done = subprocess.run([*command, top / "program", how, late], capture_output=True, text=True,
-                                          timeout=60, env={**os.environ, "CLAN_LOG": "warn"})
+                    done = subprocess.run([*command, top / "program", how, late],
+                                          capture_output=True, text=True, timeout=60,
+                                          env={**os.environ, "CLAN_LOG": "warn"})
                     before = bool(command) and (how == "plain" or late == "1")
-                    good = done.stdout.startswith(f"wrong 0 client 0 before {int(before)}") and done.returncode == 0
-                    print(how, "late" if late == "1" else "early", "clan" if command else "stock", done.stdout.strip(),
-                          done.stderr.strip())
+                    good = done.stdout.startswith(
+                        f"wrong 0 client 0 before {int(before)}") and done.returncode == 0
+                    print(how, "late" if late == "1" else "early", "clan" if command else "stock",
+                          done.stdout.strip(), done.stderr.strip())
                     failed += not good
     return 1 if failed else 0
 

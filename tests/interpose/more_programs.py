@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""More real programs, as programs.py has them: servers that share epoll sets among threads, virtual machines,
-brokers, proxies.
+"""More real programs, as programs.py has them: servers that share epoll sets among threads, virtual
+machines, brokers, proxies.
 
     more_programs.py [--preload LIB] [--clan CLAN] [--one-sided] [NAME…]
     more_programs.py --list
 
-Debian's packages are in CLAN_TEST_PACKAGES (cmake/packages.sh), but for large ones: mariadb-server, erlang-base,
-default-jdk-headless, varnish (it compiles). What is not installed is skipped.
+Debian's packages are in CLAN_TEST_PACKAGES (cmake/packages.sh), but for large ones: mariadb-server,
+erlang-base, default-jdk-headless, varnish (it compiles). What is not installed is skipped.
 """
 
 import re
@@ -41,8 +41,12 @@ def files(run):
 
 def web_report(run, base, hashes, requests=2000, more=()):
     """What clients see of a server of files."""
-    said = {name: sha(run.run("curl", "-sSf", *more, f"{base}/{name}")) == wanted for name, wanted in hashes.items()}
-    if "--http2-prior-knowledge" not in more:  # curl 7.88 does not take the second answer of some servers
+    said = {
+        name: sha(run.run("curl", "-sSf", *more, f"{base}/{name}")) == wanted
+        for name, wanted in hashes.items()
+    }
+    # curl 7.88 does not take the second answer of some servers
+    if "--http2-prior-knowledge" not in more:
         said["one connection"] = sha(run.run("curl", "-sSf", *more, *[f"{base}/1k"] * CURLS)) == \
             sha((run.directory / "www/1k").read_bytes() * CURLS)
     if not more:
@@ -55,7 +59,7 @@ def h2load_report(text):
     return re.findall(r"^(?:requests|status codes): .*$", text, re.MULTILINE)
 
 
-# --- web servers ----------------------------------------------------------------------------------------------------
+# --- web servers ----------------------------------------------------------------------------------
 
 APACHE = """
 ServerRoot {directory}
@@ -87,15 +91,20 @@ def apache(run):
     for mpm in ("event", "worker", "prefork"):
         port = free_port()
         http2 = mpm != "prefork" and shutil.which("h2load") is not None
-        conf = run.file(f"{mpm}.conf", APACHE.format(
-            directory=run.directory, mpm=mpm, port=port, user=f"User {user}\nGroup {user}" if user else "",
-            http2="LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c http/1.1"
-            if http2 else ""))
+        conf = run.file(
+            f"{mpm}.conf",
+            APACHE.format(
+                directory=run.directory, mpm=mpm, port=port,
+                user=f"User {user}\nGroup {user}" if user else "", http2=
+                "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c "
+                "http/1.1"
+                if http2 else ""))
         server = run.serve("apache2", "-f", conf, "-D", "FOREGROUND", port=port)
         base = f"http://127.0.0.1:{port}"
         said[mpm] = web_report(run, base, hashes)
         if http2:
-            said[mpm]["h2"] = h2load_report(run.text("h2load", "-n", 1000, "-c", 4, "-m", 8, f"{base}/1k"))
+            said[mpm]["h2"] = h2load_report(
+                run.text("h2load", "-n", 1000, "-c", 4, "-m", 8, f"{base}/1k"))
         run.end(server)
         said[mpm]["exit code"] = server.returncode
         log = (run.directory / f"{mpm}.log").read_text()
@@ -123,7 +132,8 @@ server.errorlog = "{run.directory}/lighttpd.log"
         return base, port, hashes
     said = web_report(run, base, hashes)
     run.end(server)
-    said["ended by a signal"] = "yes" if server.returncode < 0 else "no"  # its exit code is 0 or 1, as stock
+    # its exit code is 0 or 1, as stock
+    said["ended by a signal"] = "yes" if server.returncode < 0 else "no"
     said["errors"] = [line for line in log.read_text().splitlines() if "(server.c" not in line]
     return said
 
@@ -134,16 +144,20 @@ def nghttp2(run):
     user_of_servers(run)
     hashes = files(run)
     front, back = free_port(), free_port()
-    run.serve("nghttpd", "--no-tls", "-d", run.directory / "www", "-n", 2, "-a", "127.0.0.1", back, port=back)
-    run.serve("nghttpx", "-f", f"127.0.0.1,{front};no-tls", "-b", f"127.0.0.1,{back};;proto=h2", "--no-ocsp", "-n", 2,
-              "--conf", run.file("nghttpx.conf", ""), "-k", "--errorlog-file", run.directory / "nghttpx.log",
+    run.serve("nghttpd", "--no-tls", "-d", run.directory / "www", "-n", 2, "-a", "127.0.0.1", back,
+              port=back)
+    run.serve("nghttpx", "-f", f"127.0.0.1,{front};no-tls", "-b",
+              f"127.0.0.1,{back};;proto=h2", "--no-ocsp", "-n", 2, "--conf",
+              run.file("nghttpx.conf", ""), "-k", "--errorlog-file", run.directory / "nghttpx.log",
               "--accesslog-file", "/dev/null", port=front)
     said = {}
     for name, port in {"direct": back, "proxy": front}.items():
         base = f"http://127.0.0.1:{port}"
         said[name] = web_report(run, base, hashes, more=["--http2-prior-knowledge"])
-        said[f"{name} load"] = h2load_report(run.text("h2load", "-n", 3000, "-c", 8, "-m", 8, f"{base}/1k"))
-    said["proxy by HTTP/1"] = ab_report(run.text("ab", "-q", "-k", "-n", 1000, "-c", 8, f"http://127.0.0.1:{front}/1k"))
+        said[f"{name} load"] = h2load_report(
+            run.text("h2load", "-n", 3000, "-c", 8, "-m", 8, f"{base}/1k"))
+    said["proxy by HTTP/1"] = ab_report(
+        run.text("ab", "-q", "-k", "-n", 1000, "-c", 8, f"http://127.0.0.1:{front}/1k"))
     return said
 
 
@@ -171,7 +185,8 @@ workers 1
     run.serve("squid", "-N", "-f", conf, port=port)
     proxy = ["-x", f"http://127.0.0.1:{port}"]
     said = web_report(run, base, hashes, more=proxy)
-    said["ab"] = ab_report(run.text("ab", "-q", "-k", "-n", 1000, "-c", 8, "-X", f"127.0.0.1:{port}", f"{base}/1k"))
+    said["ab"] = ab_report(
+        run.text("ab", "-q", "-k", "-n", 1000, "-c", 8, "-X", f"127.0.0.1:{port}", f"{base}/1k"))
     log = (place / "cache.log").read_text()
     said["errors"] = re.findall(r"(?:FATAL|ERROR|assertion).*", log)
     return said
@@ -184,12 +199,13 @@ def varnish(run):
     _, origin, hashes = lighttpd(run, origin=True)
     port = free_port()
     run.directory.chmod(0o777)
-    run.serve("varnishd", "-F", "-j", "none", "-a", f"127.0.0.1:{port}", "-b", f"127.0.0.1:{origin}", "-n",
-              run.directory / "varnish", "-s", "malloc,100m", port=port)
+    run.serve("varnishd", "-F", "-j", "none", "-a", f"127.0.0.1:{port}", "-b",
+              f"127.0.0.1:{origin}", "-n", run.directory / "varnish", "-s", "malloc,100m",
+              port=port)
     return web_report(run, f"http://127.0.0.1:{port}", hashes)
 
 
-# --- in languages of their own ---------------------------------------------------------------------------------------
+# --- in languages of their own --------------------------------------------------------------------
 
 PHP_ROUTER = """<?php
 $size = (int)substr($_SERVER['REQUEST_URI'], 1);
@@ -201,17 +217,20 @@ echo str_repeat('p', $size);
 def php(run):
     find("php")
     port = free_port()
-    # It closes each connection after one answer. And it opens modules past the library (RTLD_DEEPBIND): none, here.
+    # It closes each connection after one answer. And it opens modules past the library
+    # (RTLD_DEEPBIND): none, here.
     run.environment["CLAN_TEST_MOVE"] = "1"
     router = run.file("router.php", PHP_ROUTER)
-    run.serve("php", "-n", "-d", "post_max_size=20M", "-d", "display_errors=0", "-S", f"127.0.0.1:{port}", router, port=port)
+    run.serve("php", "-n", "-d", "post_max_size=20M", "-d", "display_errors=0", "-S",
+              f"127.0.0.1:{port}", router, port=port)
     base = f"http://127.0.0.1:{port}"
     body = run.file("body", random_bytes(5, 5 << 20))
     return {
         "many": sha(run.run("curl", "-sSf", *[f"{base}/5000"] * 60)),
         "large": sha(run.run("curl", "-sSf", f"{base}/{LARGE}")),
-        "post": sha(run.run("curl", "-sSf", "-H", "Content-Type: application/octet-stream", "--data-binary",
-                            f"@{body}", "-w", "%header{x-sum}", f"{base}/1000000")),
+        "post": sha(
+            run.run("curl", "-sSf", "-H", "Content-Type: application/octet-stream", "--data-binary",
+                    f"@{body}", "-w", "%header{x-sum}", f"{base}/1000000")),
         "ab": ab_report(run.text("ab", "-q", "-n", 500, "-c", 4, f"{base}/1000")),
     }
 
@@ -250,7 +269,8 @@ puts Digest::SHA256.hexdigest(digests.map(&:value).join)
 
 PERL_SERVER = """
 use IO::Socket::INET; use IO::Select;
-my $l = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ARGV[0], Listen => 50, ReuseAddr => 1) or die;
+my $l = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ARGV[0], Listen => 50,
+                              ReuseAddr => 1) or die;
 my $all = IO::Select->new($l);
 while (1) {
   for my $s ($all->can_read) {
@@ -316,13 +336,16 @@ public class Async {
 
   static void write(AsynchronousSocketChannel c, ByteBuffer b) {
     c.write(b, null, new CompletionHandler<Integer, Void>() {
-      public void completed(Integer n, Void v) { if (b.hasRemaining()) write(c, b); else read(c, b); }
+      public void completed(Integer n, Void v) {
+        if (b.hasRemaining()) write(c, b); else read(c, b);
+      }
       public void failed(Throwable t, Void v) { System.err.println(t); }
     });
   }
 
   static void serve(int port) throws Exception {
-    AsynchronousChannelGroup group = AsynchronousChannelGroup.withFixedThreadPool(3, Executors.defaultThreadFactory());
+    AsynchronousChannelGroup group =
+        AsynchronousChannelGroup.withFixedThreadPool(3, Executors.defaultThreadFactory());
     AsynchronousServerSocketChannel s = AsynchronousServerSocketChannel.open(group);
     s.bind(new InetSocketAddress("127.0.0.1", port));
     s.accept(null, new CompletionHandler<AsynchronousSocketChannel, Void>() {
@@ -350,7 +373,8 @@ public class Async {
             Arrays.fill(out, (byte) (n + i));
             ByteBuffer b = ByteBuffer.wrap(out), in = ByteBuffer.allocate(out.length);
             while (b.hasRemaining()) c.write(b).get();
-            while (in.hasRemaining()) if (c.read(in).get(10, TimeUnit.SECONDS) < 0) throw new Exception("end");
+            while (in.hasRemaining())
+              if (c.read(in).get(10, TimeUnit.SECONDS) < 0) throw new Exception("end");
             if (!Arrays.equals(out, in.array())) throw new Exception("wrong bytes");
             sums[n].update(in.array());
           }
@@ -375,7 +399,8 @@ def java_async(run):
     """Channels whose threads share an epoll set, one-shot."""
     find("javac")
     port = free_port()
-    run.run("javac", "-J-XX:-UsePerfData", "-d", ".", run.file("Async.java", JAVA_ASYNC), role="nobody")
+    run.run("javac", "-J-XX:-UsePerfData", "-d", ".", run.file("Async.java", JAVA_ASYNC),
+            role="nobody")
     small = ["java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-cp", "."]
     run.serve(*small, "Async", "serve", port, port=port)
     return {"talk": run.text(*small, "Async", "talk", port)}
@@ -399,20 +424,29 @@ def erlang(run):
     find("erl")
     port = free_port()
     epmd = shutil.which("epmd") or "/usr/lib/erlang/bin/epmd"
-    run.environment |= {"ERL_EPMD_PORT": str(port), "HOME": str(run.directory), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+    run.environment |= {
+        "ERL_EPMD_PORT": str(port), "HOME": str(run.directory), "ERL_EPMD_ADDRESS": "127.0.0.1"
+    }
     run.serve(epmd, "-port", port, "-address", "127.0.0.1", port=port)
-    common = ["-noinput", "-setcookie", "secret", "-kernel", "inet_dist_use_interface", "{127,0,0,1}"]
+    common = [
+        "-noinput", "-setcookie", "secret", "-kernel", "inet_dist_use_interface", "{127,0,0,1}"
+    ]
     run.serve("erl", *common, "-sname", "server@localhost")
     run.until("the node is known", lambda: b"server" in subprocess.run(
         [epmd, "-port", str(port), "-names"], capture_output=True, check=False).stdout)
-    return {"talk": run.text("erl", *common, "-sname", "client@localhost", "-eval", " ".join(ERLANG_TALK.split()))}
+    return {
+        "talk": run.text("erl", *common, "-sname", "client@localhost", "-eval",
+                         " ".join(ERLANG_TALK.split()))
+    }
 
 
-# Confirms, a consumer with acknowledgements, messages of 0 bytes to 2 MB, in two queues: what came, in which order.
+# Confirms, a consumer with acknowledgements, messages of 0 bytes to 2 MB, in two queues: what came,
+# in which order.
 RABBIT_CLIENT = """
 import hashlib, pika, sys
 def connect():
-    return pika.BlockingConnection(pika.ConnectionParameters('127.0.0.1', int(sys.argv[1]), heartbeat=30))
+    to = pika.ConnectionParameters('127.0.0.1', int(sys.argv[1]), heartbeat=30)
+    return pika.BlockingConnection(to)
 sizes = [i * 7919 % 20000 for i in range(400)] + [0, 2 << 20, 1, 300000] * 3
 def body(i, n):
     return hashlib.sha256(b'%d' % i).digest() * (n // 32) + bytes(n % 32)
@@ -422,7 +456,8 @@ out.confirm_delivery()
 for queue, durable in (('fast', False), ('safe', True)):
     out.queue_declare(queue, durable=durable)
     for i, n in enumerate(sizes):
-        out.basic_publish('', queue, body(i, n), pika.BasicProperties(message_id=str(i)), mandatory=True)
+        out.basic_publish('', queue, body(i, n), pika.BasicProperties(message_id=str(i)),
+                          mandatory=True)
     count = out.queue_declare(queue, durable=durable, passive=True).method.message_count
     sum, order = hashlib.sha256(), True
     take.basic_qos(prefetch_count=20)
@@ -438,7 +473,8 @@ for queue, durable in (('fast', False), ('safe', True)):
 out.queue_declare('ask'); out.queue_declare('answer')
 take.basic_qos(prefetch_count=1)
 back = hashlib.sha256()
-asked, answers = take.consume('ask', inactivity_timeout=20), out.consume('answer', inactivity_timeout=20)
+asked = take.consume('ask', inactivity_timeout=20)
+answers = out.consume('answer', inactivity_timeout=20)
 for i in range(200):
     out.basic_publish('', 'ask', b'%d' % i)
     method, _, got = next(asked)
@@ -456,7 +492,8 @@ taker.close()
 def rabbitmq(run):
     """Erlang's virtual machine as a broker, and clients in Python."""
     server = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one in sbin changes the user
-    if not server.exists() or subprocess.run([PYTHON, "-c", "import pika"], capture_output=True, check=False).returncode:
+    if not server.exists() or subprocess.run([PYTHON, "-c", "import pika"], capture_output=True,
+                                             check=False).returncode:
         raise Skip("rabbitmq-server or python3-pika is not installed")
     port, names, other = free_port(), free_port(), free_port()
     place = run.directory / "rabbit"
@@ -464,24 +501,30 @@ def rabbitmq(run):
     run.environment |= {
         "HOME": str(place), "RABBITMQ_HOME": "/usr/lib/rabbitmq", "ERL_EPMD_PORT": str(names),
         "ERL_EPMD_ADDRESS": "127.0.0.1", "RABBITMQ_NODENAME": f"rabbit{port}@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_DIST_PORT": str(other),
-        "RABBITMQ_MNESIA_BASE": str(place), "RABBITMQ_LOG_BASE": str(place), "RABBITMQ_LOGS": "-",
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(place / "plugins"), "RABBITMQ_PID_FILE": str(place / "pid"),
-        "RABBITMQ_CONFIG_FILE": str(place / "none"), "RABBITMQ_CONF_ENV_FILE": str(place / "none")}
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(other), "RABBITMQ_MNESIA_BASE": str(place),
+        "RABBITMQ_LOG_BASE": str(place), "RABBITMQ_LOGS": "-", "RABBITMQ_ENABLED_PLUGINS_FILE": str(
+            place / "plugins"), "RABBITMQ_PID_FILE": str(place / "pid"),
+        "RABBITMQ_CONFIG_FILE": str(place / "none"), "RABBITMQ_CONF_ENV_FILE": str(place / "none")
+    }
     epmd = shutil.which("epmd") or "/usr/lib/erlang/bin/epmd"
     run.serve(epmd, "-port", names, "-address", "127.0.0.1", port=names)
     broker = run.serve(server, out="rabbit.log")
     log = run.directory / "rabbit.log"
-    run.until("the broker has started", lambda: broker.poll() is not None or b"completed with" in log.read_bytes(),
+    run.until("the broker has started",
+              lambda: broker.poll() is not None or b"completed with" in log.read_bytes(),
               timeout=60)
-    said = {"talk": run.text(PYTHON, run.file("client.py", RABBIT_CLIENT), port, timeout=60).splitlines()}
+    said = {
+        "talk": run.text(PYTHON, run.file("client.py", RABBIT_CLIENT), port,
+                         timeout=60).splitlines()
+    }
     run.end(broker, patience=20)
     said["exit code"] = broker.returncode
     said["errors"] = re.findall(r"\[(?:error|critical)\].*", log.read_text(errors="replace"))
     return said
 
 
-# --- brokers and databases --------------------------------------------------------------------------------------------
+# --- brokers and databases ------------------------------------------------------------------------
 
 BEANSTALK_CLIENT = """
 import hashlib, socket, sys
@@ -530,13 +573,17 @@ def mosquitto(run):
     find("mosquitto_pub")
     user_of_servers(run)
     port = free_port()
-    conf = run.file("mosquitto.conf", f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n" +
-                    ("user root\n" if ROOT else ""))
+    conf = run.file(
+        "mosquitto.conf",
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n" +
+        ("user root\n" if ROOT else ""))
     run.serve("mosquitto", "-c", conf, port=port)
     to = ["-h", "127.0.0.1", "-p", port]
     count = 1000
-    listeners = [run.serve("mosquitto_sub", *to, "-t", "news/#", "-q", quality, "-C", count, role="client",
-                           out=f"heard{quality}", once=True) for quality in (0, 1, 2)]
+    listeners = [
+        run.serve("mosquitto_sub", *to, "-t", "news/#", "-q", quality, "-C", count, role="client",
+                  out=f"heard{quality}", once=True) for quality in (0, 1, 2)
+    ]
     run.until("all listen", lambda: all_subscribed(port, 3))
     lines = "".join(f"{i} {sha(b'%d' % i) * (i % 20)}\n" for i in range(count))
     run.run("mosquitto_pub", *to, "-t", "news/a", "-q", 1, "-l", data=lines.encode())
@@ -591,7 +638,8 @@ print(got, sums.hexdigest())
 
 
 def zeromq(run):
-    if subprocess.run([PYTHON, "-c", "import zmq"], capture_output=True, check=False).returncode != 0:
+    if subprocess.run([PYTHON, "-c", "import zmq"], capture_output=True,
+                      check=False).returncode != 0:
         raise Skip("python3-zmq is not installed")
     ports = [free_port() for _ in range(3)]
     program = run.file("talk.py", ZMQ_PROGRAM)
@@ -606,8 +654,8 @@ def stunnel(run):
     base, origin, hashes = lighttpd(run, origin=True)
     del base
     inner, outer = free_port(), free_port()
-    run.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
-            "-days", "2", "-subj", "/CN=localhost", role="nobody")
+    run.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem",
+            "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost", role="nobody")
     common = "foreground = yes\npid =\ndebug = 3\n"
     server = run.file("inner.conf", common + f"""[in]
 accept = 127.0.0.1:{inner}
@@ -630,26 +678,31 @@ def mariadb(run):
     find("mariadbd")
     data = run.directory / "data"
     as_user = ["--user=root"] if ROOT else []
-    run.run("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
-            "--skip-test-db", *as_user, role="nobody")
+    run.run("mariadb-install-db", "--no-defaults", f"--datadir={data}",
+            "--auth-root-authentication-method=normal", "--skip-test-db", *as_user, role="nobody")
     said = {}
     for native in ("OFF", "ON"):
         port = free_port()
         server = run.serve("mariadbd", "--no-defaults", f"--datadir={data}", f"--port={port}",
                            "--bind-address=127.0.0.1", f"--socket={run.directory}/socket",
-                           f"--innodb-use-native-aio={native}", "--skip-networking=0", "--innodb-flush-method=fsync",
-                           "--innodb-flush-log-at-trx-commit=0", *as_user, port=port)
+                           f"--innodb-use-native-aio={native}", "--skip-networking=0",
+                           "--innodb-flush-method=fsync", "--innodb-flush-log-at-trx-commit=0",
+                           *as_user, port=port)
         to = ["-h", "127.0.0.1", "-P", port, "-u", "root", "--protocol=tcp"]
-        slap = run.text("mysqlslap", "--no-defaults", *to, "--concurrency=8", "--number-of-queries=2000",
-                        "--auto-generate-sql", "--auto-generate-sql-load-type=mixed", "--auto-generate-sql-guid-primary")
-        rows = "".join(f"insert into t values ({i}, '{sha(b'%d' % i) * (i % 9)}');\n" for i in range(1000))
-        run.text("mariadb", "--no-defaults", *to, data=("create database d; use d; create table t (i int, s text);" +
-                                                       rows).encode())
+        slap = run.text("mysqlslap", "--no-defaults", *to, "--concurrency=8",
+                        "--number-of-queries=2000", "--auto-generate-sql",
+                        "--auto-generate-sql-load-type=mixed", "--auto-generate-sql-guid-primary")
+        rows = "".join(f"insert into t values ({i}, '{sha(b'%d' % i) * (i % 9)}');\n"
+                       for i in range(1000))
+        run.text("mariadb", "--no-defaults", *to,
+                 data=("create database d; use d; create table t (i int, s text);" + rows).encode())
         said[native] = {
             "queries": re.findall(r"Average number of queries per client: \d+", slap),
             "rows": run.text("mariadb", "--no-defaults", *to, "-N", "-e",
                              "select count(*), md5(group_concat(s order by i)) from d.t"),
-            "large": sha(run.run("mariadb", "--no-defaults", *to, "-N", "-e", "select repeat(md5('x'), 300000)")),
+            "large": sha(
+                run.run("mariadb", "--no-defaults", *to, "-N", "-e",
+                        "select repeat(md5('x'), 300000)")),
             "drop": run.text("mariadb", "--no-defaults", *to, "-e", "drop database d"),
         }
         run.end(server, patience=15)
@@ -662,17 +715,34 @@ def nginx_buffers(run):
     find("nginx")
     front, _, hashes = programs.start_web(run)
     (run.directory / "www/1m").write_bytes(random_bytes(11, 1 << 20))
-    said = {"ab": ab_report(run.text("ab", "-q", "-k", "-n", 400, "-c", 4, f"http://127.0.0.1:{front}/proxy/1m")),
-            "5m": sha(run.run("curl", "-sSf", f"http://127.0.0.1:{front}/proxy/5m")) == hashes["5m"]}
+    said = {
+        "ab": ab_report(
+            run.text("ab", "-q", "-k", "-n", 400, "-c", 4, f"http://127.0.0.1:{front}/proxy/1m")),
+        "5m": sha(run.run("curl", "-sSf", f"http://127.0.0.1:{front}/proxy/5m")) == hashes["5m"]
+    }
     log = run.directory / "front.error.log"
     said["no temporary files"] = "temporary file" not in (log.read_text() if log.exists() else "")
     return said
 
 
 PROGRAMS = {
-    apache: 30 << 20, lighttpd: 10 << 20, nghttp2: 20 << 20, squid: 10 << 20, varnish: 10 << 20, php: 10 << 20,
-    ruby: 10 << 20, perl: 10 << 20, java_async: 10 << 20, erlang: 10 << 20, rabbitmq: 20 << 20, beanstalkd: 5 << 20, mosquitto: 100_000,
-    zeromq: 1 << 20, stunnel: 10 << 20, mariadb: 1 << 20, nginx_buffers: 50 << 20,
+    apache: 30 << 20,
+    lighttpd: 10 << 20,
+    nghttp2: 20 << 20,
+    squid: 10 << 20,
+    varnish: 10 << 20,
+    php: 10 << 20,
+    ruby: 10 << 20,
+    perl: 10 << 20,
+    java_async: 10 << 20,
+    erlang: 10 << 20,
+    rabbitmq: 20 << 20,
+    beanstalkd: 5 << 20,
+    mosquitto: 100_000,
+    zeromq: 1 << 20,
+    stunnel: 10 << 20,
+    mariadb: 1 << 20,
+    nginx_buffers: 50 << 20,
 }
 
 if __name__ == "__main__":

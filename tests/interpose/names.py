@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""iperf3, which knows nothing of AF_CLAN, by a name of it: bytes by shared memory, and no port taken.
+"""iperf3, which knows nothing of AF_CLAN, by a name of it: bytes by shared memory, and no port
+taken.
 
     names.py LIBRARY
 """
@@ -20,11 +21,14 @@ def talk(run):
     def served():
         nonlocal report
         programs.require(server.poll() is None, "the server has ended")
-        report = json.loads(run.text("iperf3", "-c", name, "-J", "-n", "1G", "-l", "128K", check=False))
+        report = json.loads(
+            run.text("iperf3", "-c", name, "-J", "-n", "1G", "-l", "128K", check=False))
         return "error" not in report
 
     run.until("iperf3 listens", served)
-    return {"server": server.wait(10), "bytes": report["end"]["sum_received"]["bytes"] > 100_000_000}
+    return {
+        "server": server.wait(10), "bytes": report["end"]["sum_received"]["bytes"] > 100_000_000
+    }
 
 
 def main():

@@ -3,9 +3,10 @@
 
     operators.py DOCUMENT CLAN LIBRARY
 
-Shell blocks (sh) are run, with a tree of links in the place of /opt/clan. Drop-ins (ini UNIT) are verified by
-systemd-analyze, and their environment is given to redis-server, under the filters of system calls and of address families
-that the distribution's unit and the drop-in together make. Of Docker's files the paths and names are checked.
+Shell blocks (sh) are run, with a tree of links in the place of /opt/clan. Drop-ins (ini UNIT) are
+verified by systemd-analyze, and their environment is given to redis-server, under the filters of
+system calls and of address families that the distribution's unit and the drop-in together make. Of
+Docker's files the paths and names are checked.
 """
 
 import os
@@ -30,13 +31,16 @@ def environment_of(drop_in):
 
 
 def check_shell(text, top):
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], capture_output=True, text=True, timeout=60,
-                          cwd=top, env={k: v for k, v in os.environ.items() if not k.startswith("CLAN_")})
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], capture_output=True, text=True,
+                          timeout=60, cwd=top,
+                          env={k: v
+                               for k, v in os.environ.items() if not k.startswith("CLAN_")})
     programs.require(done.returncode == 0, f"{text}\n{done}")
 
 
 def check_unit(name, text, top):
-    """systemd understands the drop-in: it says nothing of it that it does not say of the unit alone."""
+    """systemd understands the drop-in: it says nothing of it that it does not say of the unit
+    alone."""
     if shutil.which("systemd-analyze") is None:
         return "not verified: no systemd-analyze"
     units = top / "units"
@@ -45,14 +49,15 @@ def check_unit(name, text, top):
     (units / name).write_text(UNIT)
 
     def verify():
-        done = subprocess.run(["systemd-analyze", "verify", "--man=no", units / name], capture_output=True, text=True,
-                              timeout=60)
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", units / name],
+                              capture_output=True, text=True, timeout=60)
         return {line for line in done.stderr.splitlines() if str(units) in line or name in line}
     plain = verify()
     (units / f"{name}.d/clan.conf").write_text(text)
     programs.require(verify() <= plain, f"{text}\n{verify()}")
     (units / f"{name}.d/clan.conf").write_text(text + "NoSuchDirective=1\n")
-    return "verified" if not verify() <= plain else "not verified: systemd-analyze sees nothing wrong here"
+    return "verified" if not verify(
+    ) <= plain else "not verified: systemd-analyze sees nothing wrong here"
 
 
 def directives(unit, name):
@@ -63,14 +68,18 @@ def directives(unit, name):
 def confined(name, drop_in):
     """The command that puts a program under the filters of the installed unit with this drop-in."""
     unit = Path("/lib/systemd/system", name)
-    if not unit.exists() or os.uname().machine != "x86_64" or shutil.which("systemd-analyze") is None:
+    if not unit.exists() or os.uname().machine != "x86_64" or shutil.which(
+            "systemd-analyze") is None:
         return []
     text = unit.read_text() + drop_in
     maker = [sys.executable, "-B", Path(__file__).parent / "filter.py"]
     command = []
     if families := set(" ".join(directives(text, "RestrictAddressFamilies")).split()):
         known = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
-        command += [*maker, "families", ",".join(str(number) for family, number in known.items() if family not in families)]
+        command += [
+            *maker, "families",
+            ",".join(str(number) for family, number in known.items() if family not in families)
+        ]
     calls = set()
     for value in directives(text, "SystemCallFilter"):
         named = seccomp.expand(value.removeprefix("~").split())
@@ -79,7 +88,8 @@ def confined(name, drop_in):
 
 
 def check_service(unit, text, library):
-    """redis-server with the drop-in's environment, and a client under CLAN: by shared memory, unless disabled."""
+    """redis-server with the drop-in's environment, and a client under CLAN: by shared memory,
+    unless disabled."""
     variables = environment_of(text)
     disabled = "CLAN_DISABLE" in variables
     if disabled:
@@ -93,13 +103,21 @@ def check_service(unit, text, library):
         run.environment.update(variables)
         run.serve(*under, server, "--port", str(port), "--save", "", port=port, role="nobody")
         run.environment = {"LC_ALL": "C"}
-        return {"said": "PING" in run.text("redis-benchmark", "-p", port, "-c", "2", "-n", "20000", "-t", "ping", "-q")}
-    said, pipes, _ = programs.attempt(talk, preload=str(library), server=True, client=True, threshold=0)
-    programs.require(said == {"said": True, "exit codes": []} and (pipes == 0) == disabled, f"{variables}: {pipes} pipes")
+        return {
+            "said": "PING" in run.text("redis-benchmark", "-p", port, "-c", "2", "-n", "20000",
+                                       "-t", "ping", "-q")
+        }
+
+    said, pipes, _ = programs.attempt(talk, preload=str(library), server=True, client=True,
+                                      threshold=0)
+    programs.require(said == {"said": True, "exit codes": []} and (pipes == 0) == disabled,
+                     f"{variables}: {pipes} pipes")
 
 
 def check_container(kind, text):
-    programs.require(f"{OPT}/lib/libclan-preload.so" in text and "CLAN_DIR" in text and "/run/clan" in text, text)
+    programs.require(
+        f"{OPT}/lib/libclan-preload.so" in text and "CLAN_DIR" in text and "/run/clan" in text,
+        text)
     if kind != "yaml":
         return
     try:
@@ -109,11 +127,13 @@ def check_container(kind, text):
     parsed = yaml.safe_load(text)
     for service in parsed["services"].values():
         programs.require("clan:/run/clan" in service["volumes"], f"{service}")
-    programs.require(parsed["volumes"]["clan"]["driver_opts"]["o"] == "mode=1777", "the directory is not for all")
+    programs.require(parsed["volumes"]["clan"]["driver_opts"]["o"] == "mode=1777",
+                     "the directory is not for all")
 
 
 def main():
-    document, clan, library = Path(sys.argv[1]).read_text(), Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve()
+    document, clan, library = Path(sys.argv[1]).read_text(), Path(sys.argv[2]).resolve(), Path(
+        sys.argv[3]).resolve()
     blocks = FENCE.findall(document)
     count = 0
     with tempfile.TemporaryDirectory() as name:

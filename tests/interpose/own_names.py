@@ -3,9 +3,9 @@
 
     own_names.py CC NM CLAN LIBRARY
 
-The names are those the library exports. Each is defined in the program by a few instructions that look at the caller:
-the library itself must not. Then they go on to the next definition: the same name, or, as Erlang's VM and others
-have it, the C library's second name (__sigaction, __read).
+The names are those the library exports. Each is defined in the program by a few instructions that
+look at the caller: the library itself must not. Then they go on to the next definition: the same
+name, or, as Erlang's VM and others have it, the C library's second name (__sigaction, __read).
 """
 
 import os
@@ -51,10 +51,13 @@ def build(cc, nm, library, top):
     stubs = "".join(STUB.format(name=n, index=i) for i, n in enumerate(first))
     (top / "stubs.S").write_text(".text\n" + stubs + '.section .note.GNU-stack,"",@progbits\n')
     rows = "".join(f'  {{"{n}", "{pairs.get(n, n)}"}},\n' for n in first)
-    (top / "names.h").write_text(f"static const struct {{ const char *name, *second; }} own_names[] = {{\n{rows}}};\n")
+    (top / "names.h").write_text(
+        f"static const struct {{ const char *name, *second; }} own_names[] = {{\n{rows}}};\n")
     program = top / "own_names"
-    subprocess.run([cc, "-x", "c", "-O1", "-fno-builtin", "-U_FORTIFY_SOURCE", "-pthread", "-rdynamic", f"-I{top}", "-o", program,
-                    HERE / "own_names.c", "-x", "assembler", top / "stubs.S", "-ldl"], check=True)
+    subprocess.run([
+        cc, "-x", "c", "-O1", "-fno-builtin", "-U_FORTIFY_SOURCE", "-pthread", "-rdynamic",
+        f"-I{top}", "-o", program, HERE / "own_names.c", "-x", "assembler", top / "stubs.S", "-ldl"
+    ], check=True)
     return program, len(first)
 
 
@@ -66,15 +69,18 @@ def main():
     with tempfile.TemporaryDirectory() as top:
         program, count = build(cc, nm, library, Path(top))
         for way in ("same", "second"):
-            for face, command in (("stock", []), ("clan", [clan, "run"]), ("disabled", [clan, "run", "--disable"])):
+            for face, command in (("stock", []), ("clan", [clan, "run"]),
+                                  ("disabled", [clan, "run", "--disable"])):
                 env = {**os.environ, "OWN_NAMES": way, "CLAN_LOG": "warn"}
-                done = subprocess.run([*command, program], capture_output=True, text=True, timeout=60, env=env)
+                done = subprocess.run([*command, program], capture_output=True, text=True,
+                                      timeout=60, env=env)
                 said[way, face] = done.returncode, done.stdout, done.stderr
     expected = said["same", "stock"][1].replace("moved 0", "moved {}")
     wrong = []
     for (way, face), (code, out, err) in said.items():
         moved = 1 if face == "clan" else 0
-        if code != 0 or err or not out.endswith(f"moved {moved}\n") or out != expected.format(moved):
+        if code != 0 or err or not out.endswith(
+                f"moved {moved}\n") or out != expected.format(moved):
             wrong.append(f"{way}, {face}: code {code}\n{out}{err}")
     print(f"{count} names defined by the program:", *sorted(expected.splitlines()[:-1]), sep="\n  ")
     print(*wrong, sep="\n")

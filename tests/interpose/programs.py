@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Real programs, without and with the interposer: the same results, and the bytes really by shared memory.
+"""Real programs, without and with the interposer: the same results, and the bytes really by shared
+memory.
 
     programs.py [--preload LIB] [--clan CLAN] [--one-sided] [NAME…]      all programs, or these
     programs.py --list
 
-Every program runs in a private directory on free ports. Without --preload it runs twice stock, which tests
-the tests. With it: stock, then both ends under LIB (with --clan started as `CLAN run COMMAND…`), then, with
---one-sided, only the servers and only the clients. What each run reports must be equal, and in the run with
-both ends processes must have pipes of CLAN open through which enough bytes went, in both directions. A server that
-ends before it is told to, that was killed by a signal of its own making, or whose log tells of such a process, fails
-the run; so does one that is told to end and has an exit code that it does not have without the library. A program that
-is not installed is skipped; the Debian packages are CLAN_TEST_PACKAGES in cmake/packages.sh. Exit code 1 when something
-differs or fails, 77 when all that was asked for was skipped.
+Every program runs in a private directory on free ports. Without --preload it runs twice stock,
+which tests the tests. With it: stock, then both ends under LIB (with --clan started as `CLAN run
+COMMAND…`), then, with --one-sided, only the servers and only the clients. What each run reports
+must be equal, and in the run with both ends processes must have pipes of CLAN open through which
+enough bytes went, in both directions. A server that ends before it is told to, that was killed by a
+signal of its own making, or whose log tells of such a process, fails the run; so does one that is
+told to end and has an exit code that it does not have without the library. A program that is not
+installed is skipped; the Debian packages are CLAN_TEST_PACKAGES in cmake/packages.sh. Exit code 1
+when something differs or fails, 77 when all that was asked for was skipped.
 """
 
 import argparse
@@ -60,17 +62,18 @@ def sha(data):
 
 def find(program):
     """Its path; daemons are in sbin."""
-    path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
+    path = shutil.which(program,
+                        path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/sbin")
     if path is None:
         raise Skip(f"{program} is not installed")
     return path
 
 
-# --- seeing that bytes went by shared memory ---------------------------------------------------------
+# --- seeing that bytes went by shared memory ------------------------------------------------------
 
 PIPE_LINK = "/memfd:clan-pipe (deleted)"
 PIPE_MAGIC = 0x31657069702D6E63
-PIPE_VERSION = 4
+PIPE_VERSION = 5
 # core/include/clan/pipe.h, PipePage: a head of 64 bytes, then two ends of sender, receiver, face.
 PIPE_ENDS = (64, 64 + 512)
 SENDER_BYTES = 24
@@ -109,7 +112,9 @@ def pipes_of(pid):
                         continue
                     page = memory.read(4096)
                 if len(page) == 4096 and struct.unpack_from("<Q", page)[0] == PIPE_MAGIC:
-                    found[inode] = [struct.unpack_from("<Q", page, at + SENDER_BYTES)[0] for at in PIPE_ENDS]
+                    found[inode] = [
+                        struct.unpack_from("<Q", page, at + SENDER_BYTES)[0] for at in PIPE_ENDS
+                    ]
     return found
 
 
@@ -133,14 +138,18 @@ class PipeWatch(threading.Thread):
         return len(self.most), [sum(counts) for counts in zip(*self.most.values())] or [0, 0]
 
 
-# --- one run of one program --------------------------------------------------------------------------
+# --- one run of one program -----------------------------------------------------------------------
 
-# What a server may end with when it is told to (143: of a SIGTERM that it handles), and what some do besides, stock too.
+# What a server may end with when it is told to (143: of a SIGTERM that it handles), and what some
+# do besides, stock too.
 TOLD_TO = {0, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM}
 BY_CHANCE = {"lighttpd": {1}}
 
 # What servers write when one of their processes has crashed, or the library complains.
-DEATH = re.compile(r".*(?:exited on signal|exit signal|Segmentation|SIGSEGV|SIGABRT|core dumped|clan\[\d+\] error).*")
+DEATH = re.compile(
+    r".*(?:exited on signal|exit signal|Segmentation|SIGSEGV|SIGABRT|core dumped|"
+    r"clan\[\d+\] error).*"
+)
 
 
 class Run:
@@ -151,7 +160,8 @@ class Run:
         self.under = {"server": server, "client": client, "nobody": False}
         self.directory = Path(tempfile.mkdtemp(prefix="clan-programs-"))
         self.directory.chmod(0o755)
-        # What processes that end by themselves have counted: connections that PipeWatch is too slow for.
+        # What processes that end by themselves have counted: connections that PipeWatch is too slow
+        # for.
         self.count = self.file("count", bytes(24))
         self.count.chmod(0o666)
         self.environment = {"LC_ALL": "C", "CLAN_TEST_COUNT": str(self.count)}
@@ -169,8 +179,9 @@ class Run:
             for process, (name, log) in self.servers.items():
                 code = process.poll()
                 early = code is not None and process not in self.told_to_end
-                require(failed or not early or (code == 0 and process in self.ends_itself),
-                        f"{name} has ended with code {code}: {log.read_text(errors='replace')[-300:]}")
+                require(
+                    failed or not early or (code == 0 and process in self.ends_itself),
+                    f"{name} has ended with code {code}: {log.read_text(errors='replace')[-300:]}")
             for process in reversed(self.started):
                 self.end(process)
             for _, (name, log) in self.servers.items():
@@ -198,8 +209,10 @@ class Run:
             os.killpg(process.pid, signal.SIGKILL)  # what it left behind in its group
 
     def odd_codes(self):
-        """Exit codes of servers that have been told to end, which stock ones would have to have, too."""
-        codes = [(Path(name).name, process.returncode) for process, (name, _) in self.servers.items()]
+        """Exit codes of servers that have been told to end, which stock ones would have to have,
+        too."""
+        codes = [(Path(name).name, process.returncode)
+                 for process, (name, _) in self.servers.items()]
         return sorted({f"{name}: {code}" for name, code in codes
                        if code not in TOLD_TO | BY_CHANCE.get(name, set())})
 
@@ -207,7 +220,8 @@ class Run:
         return list(struct.unpack("<QQQ", self.count.read_bytes())[1:])
 
     def trust(self, *names):
-        """Processes of these users and of the caller's share memory. Without it, users stay on TCP among each other."""
+        """Processes of these users and of the caller's share memory. Without it, users stay on TCP
+        among each other."""
         known = []
         for name in names:
             with contextlib.suppress(KeyError):
@@ -217,20 +231,25 @@ class Run:
     def popen(self, argv, role, **more):
         argv = [str(word) for word in argv]
         argv[0] = find(argv[0])
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_"))}
+        environment = {
+            k: v
+            for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_"))
+        }
         environment.update(self.environment)
         if self.under[role]:
             if self.clan:
                 argv = [self.clan, "run", *argv]
             else:
                 environment["LD_PRELOAD"] = self.preload
-        process = subprocess.Popen(argv, env=environment, cwd=self.directory, start_new_session=True,
-                                   **more)
+        process = subprocess.Popen(argv, env=environment, cwd=self.directory,
+                                   start_new_session=True, **more)
         self.started.append(process)
         return process
 
-    def serve(self, *argv, port=None, role="server", stdin=subprocess.DEVNULL, out=None, once=False):
-        """Starts a server and waits until it accepts on `port`. One that serves `once` ends by itself, with 0."""
+    def serve(self, *argv, port=None, role="server", stdin=subprocess.DEVNULL, out=None,
+              once=False):
+        """Starts a server and waits until it accepts on `port`. One that serves `once` ends by
+        itself, with 0."""
         log = self.directory / (out or f"log-{len(self.started)}")
         with open(log, "wb") as to:
             process = self.popen(argv, role, stdin=stdin, stdout=to, stderr=subprocess.STDOUT)
@@ -249,7 +268,8 @@ class Run:
 
     def run(self, *argv, data=None, role="client", timeout=40, check=True):
         """Runs to the end; its output as bytes."""
-        process = self.popen(argv, role, stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL,
+        process = self.popen(argv, role,
+                             stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             out, err = process.communicate(data, timeout=timeout)
@@ -283,7 +303,8 @@ used_ports = set()
 
 
 def free_port():
-    """One that nobody has now, below the range from which the kernel picks, and not used here before."""
+    """One that nobody has now, below the range from which the kernel picks, and not used here
+    before."""
     dice = random.SystemRandom()
     while True:
         port = dice.randrange(12_000, 30_000)
@@ -300,11 +321,13 @@ def random_bytes(seed, count):
     return random.Random(seed).randbytes(count)
 
 
-# --- the programs: each returns what must be the same in every run ------------------------------------
+# --- the programs: each returns what must be the same in every run --------------------------------
 
 def redis(run):
     port, second = free_port(), free_port()
-    common = ["--daemonize", "no", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]
+    common = [
+        "--daemonize", "no", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"
+    ]
     os.mkdir(run.directory / "replica")
     run.serve("redis-server", "--port", port, "--dir", run.directory, *common, port=port)
 
@@ -341,8 +364,8 @@ def redis(run):
     run.until("saved", lambda: "rdb_bgsave_in_progress:0" in cli("info", "persistence"))
     said["saved"] = "rdb_last_bgsave_status:ok" in cli("info", "persistence")
     said["load"] = load.wait(30)
-    out = run.text("redis-benchmark", "-p", port, "-n", 100_000, "-c", 50, "-P", 16, "-t", "ping,set,get",
-                   "-q")
+    out = run.text("redis-benchmark", "-p", port, "-n", 100_000, "-c", 50, "-P", 16, "-t",
+                   "ping,set,get", "-q")
     said["benchmark"] = re.findall(r"(\w+): [\d.]+ requests per second", out.replace("\r", "\n"))
     run.text("redis-benchmark", "-p", port, "-n", 5000, "-c", 1, "-t", "get", "-q")
     said["keys"] = cli("dbsize")
@@ -357,7 +380,8 @@ def memcached(run):
     port = free_port()
     user = ["-u", "nobody"] if ROOT else []
     run.trust("nobody")
-    run.serve("memcached", "-p", port, "-U", "0", "-l", "127.0.0.1", "-t", 2, "-m", 64, *user, port=port)
+    run.serve("memcached", "-p", port, "-U", "0", "-l", "127.0.0.1", "-t", 2, "-m", 64, *user,
+              port=port)
     return {"load": run.text(PYTHON, HERE / "clients.py", "memcached", port)}
 
 
@@ -414,13 +438,16 @@ def fetch(run, base, hashes, **more):
 
 
 def ab_report(text):
-    kept = ("Complete requests", "Failed requests", "Non-2xx", "Keep-Alive requests", "HTML transferred")
+    kept = ("Complete requests", "Failed requests", "Non-2xx", "Keep-Alive requests",
+            "HTML transferred")
     return [re.sub(r"\s+", " ", line) for line in text.splitlines() if line.startswith(kept)]
 
 
 def wrk_report(text):
     require("requests in" in text, f"wrk: {text}")
-    return [line.strip() for line in text.splitlines() if "Socket errors" in line or "Non-2xx" in line]
+    return [
+        line.strip() for line in text.splitlines() if "Socket errors" in line or "Non-2xx" in line
+    ]
 
 
 def nginx(run):
@@ -429,18 +456,21 @@ def nginx(run):
     bases = {"direct": f"http://127.0.0.1:{front}", "proxy": f"http://127.0.0.1:{front}/proxy"}
     for name, base in bases.items():
         said[name] = fetch(run, base, hashes)
-        said[f"{name} ab"] = ab_report(run.text("ab", "-q", "-k", "-n", 2000, "-c", 16, f"{base}/64k"))
+        said[f"{name} ab"] = ab_report(
+            run.text("ab", "-q", "-k", "-n", 2000, "-c", 16, f"{base}/64k"))
         said[f"{name} wrk"] = wrk_report(run.text("wrk", "-t1", "-c32", "-d1s", f"{base}/1k"))
     body = run.file("upload", random_bytes(9, 3 << 20))
     said["put"] = run.text("curl", "-sSf", "-T", body, f"http://127.0.0.1:{front}/proxy/put/upload",
                            "-w", "%{http_code}")
-    said["put arrived"] = sha((run.directory / "www/put/upload").read_bytes()) == sha(body.read_bytes())
+    said["put arrived"] = sha(
+        (run.directory / "www/put/upload").read_bytes()) == sha(body.read_bytes())
     said["close ab"] = ab_report(run.text("ab", "-q", "-n", 1000, "-c", 8,
                                           f"http://127.0.0.1:{upstream}/1k"))
     # A client that goes away in the middle does no harm.
-    run.run("curl", "-s", "--max-filesize", 1000, "-o", "/dev/null", f"http://127.0.0.1:{front}/proxy/5m",
-            check=False)
-    said["after"] = sha(run.run("curl", "-sSf", f"http://127.0.0.1:{front}/proxy/5m")) == hashes["5m"]
+    run.run("curl", "-s", "--max-filesize", 1000, "-o", "/dev/null",
+            f"http://127.0.0.1:{front}/proxy/5m", check=False)
+    said["after"] = sha(run.run("curl", "-sSf",
+                                f"http://127.0.0.1:{front}/proxy/5m")) == hashes["5m"]
     return said
 
 
@@ -475,7 +505,8 @@ listen tcp
     for name, port in {"http": http, "tcp": tcp}.items():
         base = f"http://127.0.0.1:{port}"
         said[name] = fetch(run, base, hashes)
-        said[f"{name} ab"] = ab_report(run.text("ab", "-q", "-k", "-n", 1000, "-c", 16, f"{base}/64k"))
+        said[f"{name} ab"] = ab_report(
+            run.text("ab", "-q", "-k", "-n", 1000, "-c", 16, f"{base}/64k"))
         said[f"{name} wrk"] = wrk_report(run.text("wrk", "-t1", "-c16", "-d1s", f"{base}/1k"))
     return said
 
@@ -500,15 +531,15 @@ def postgres(run):
             os.chown(path, user.pw_uid, user.pw_gid)
         data.chmod(0o700)
         as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    run.run(*as_user, at / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8",
-            "--locale=C", role="nobody")
-    run.serve(*as_user, at / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", sockets, "-F",
-              port=port)
+    run.run(*as_user, at / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E",
+            "UTF8", "--locale=C", role="nobody")
+    run.serve(*as_user, at / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", sockets,
+              "-F", port=port)
     where = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
 
     def sql(text, **more):
-        return run.text(at / "psql", *where, "-X", "-At", "-v", "ON_ERROR_STOP=1", "-c", text, "postgres",
-                        **more)
+        return run.text(at / "psql", *where, "-X", "-At", "-v", "ON_ERROR_STOP=1", "-c", text,
+                        "postgres", **more)
 
     def ready():
         return subprocess.run([at / "pg_isready", *map(str, where)], stdout=subprocess.DEVNULL,
@@ -519,8 +550,8 @@ def postgres(run):
 
     def pgbench(*words):
         out = run.text(at / "pgbench", *where, "-n", *words, "postgres")
-        return re.findall(r"number of (?:transactions actually processed|failed transactions): (\d+\S*)",
-                          out)
+        return re.findall(
+            r"number of (?:transactions actually processed|failed transactions): (\d+\S*)", out)
 
     said["select"] = pgbench("-S", "-M", "prepared", "-c", 8, "-j", 2, "-t", 500)
     said["tpcb"] = pgbench("-c", 4, "-t", 100)
@@ -533,9 +564,8 @@ def postgres(run):
     said["copy out"] = sql("copy (select * from t order by i) to stdout") == rows.strip()
     said["large"] = sha(sql("select repeat(md5('x'), 300000)").encode())
     begin = time.monotonic()
-    run.run(at / "psql", *where, "-X", "-c", "set statement_timeout = 300", "-c", "select pg_sleep(20)",
-            "postgres",
-            check=False)
+    run.run(at / "psql", *where, "-X", "-c", "set statement_timeout = 300", "-c",
+            "select pg_sleep(20)", "postgres", check=False)
     said["cancelled"] = time.monotonic() - begin < 10
     return said
 
@@ -543,13 +573,16 @@ def postgres(run):
 def iperf3(run):
     port = free_port()
     said = {}
-    for name, words in {"one": [], "reverse": ["-R"], "four": ["-P", 4], "both ways": ["--bidir"]}.items():
+    for name, words in {"one": [], "reverse": ["-R"], "four": ["-P", 4],
+                        "both ways": ["--bidir"]}.items():
         server = run.serve("iperf3", "-s", "-1", "-p", port, once=True)
         run.until("iperf3 listens", lambda: port_is_open(port))
-        report = json.loads(run.text("iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-n", "300M", "-l",
-                                     "128K", *words))
+        report = json.loads(
+            run.text("iperf3", "-c", "127.0.0.1", "-p", port, "-J", "-n", "300M", "-l", "128K",
+                     *words))
         # Both ways it ends when one of them has had its share.
-        received = sum(way["bytes"] for key, way in report["end"].items() if key.startswith("sum_received"))
+        received = sum(way["bytes"] for key, way in report["end"].items()
+                       if key.startswith("sum_received"))
         said[name] = {"no error": "error" not in report, "server": server.wait(10),
                       "bytes": received > 100_000_000}
     return said
@@ -576,14 +609,16 @@ def sockperf(run):
     def losses(text):
         return re.findall(r"# (dropped|duplicated|out-of-order) messages = (\d+)", text)
 
-    # Without a rate sockperf has room for 600 000 messages a second, and ends with an error when more come.
+    # Without a rate sockperf has room for 600 000 messages a second, and ends with an error when
+    # more come.
     most = ["--mps", 4_000_000]
     to = ["--tcp", "-i", "127.0.0.1", "-p", port, "-t", 1]
     return {
         "ping-pong": losses(run.text("sockperf", "pp", *to, "-m", 64, *most, "--data-integrity")),
         "throughput": "Message Rate" in run.text("sockperf", "tp", *to, "-m", 64, "--mps", "max"),
         "under load": losses(run.text("sockperf", "ul", *to, "-m", 200, "--mps", 20_000)),
-        "epoll": losses(run.text("sockperf", "pp", "-f", feed, "-F", "epoll", "-t", 1, "-m", 64, *most)),
+        "epoll": losses(
+            run.text("sockperf", "pp", "-f", feed, "-F", "epoll", "-t", 1, "-m", 64, *most)),
     }
 
 
@@ -618,15 +653,18 @@ pid file = {run.directory}/rsyncd.pid
               "--address=127.0.0.1", port=port)
     base = f"rsync://127.0.0.1:{port}"
     pulled = run.directory / "pulled"
-    said = {"listing": sha(b"".join(line.split()[-1] for line in run.run("rsync", "-r",
-                                                                         f"{base}/source/").splitlines()))}
+    said = {
+        "listing": sha(b"".join(line.split()[-1]
+                                for line in run.run("rsync", "-r", f"{base}/source/").splitlines()))
+    }
     run.run("rsync", "-a", f"{base}/source/", f"{pulled}/")
     said["pull"] = tree_hash(pulled) == tree_hash(source)
     changed = bytearray(large.read_bytes())
     changed[5_000_000:5_000_100] = b"x" * 100
     large.write_bytes(changed)
     shutil.rmtree(source / "d3")
-    run.run("rsync", "-a", "--delete", "--checksum", "--no-whole-file", f"{base}/source/", f"{pulled}/")
+    run.run("rsync", "-a", "--delete", "--checksum", "--no-whole-file", f"{base}/source/",
+            f"{pulled}/")
     said["delta"] = tree_hash(pulled) == tree_hash(source)
     run.run("rsync", "-rtOz", f"{source}/", f"{base}/pushed/")
     said["push"] = tree_hash(run.directory / "pushed") == tree_hash(source)
@@ -635,9 +673,8 @@ pid file = {run.directory}/rsyncd.pid
 
 def openssl(run):
     web, mirror = free_port(), free_port()
-    run.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out",
-            "cert.pem", "-days",
-            "2", "-subj", "/CN=localhost", role="nobody")
+    run.run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem",
+            "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost", role="nobody")
     contents = random_bytes(3, 4 << 20)
     run.file("payload", contents)
     pair = ["-cert", "cert.pem", "-key", "key.pem"]
@@ -661,7 +698,8 @@ def openssl(run):
         client.stdin.flush()
         answers.append(client.stdout.readline())
         if i == 250:
-            time.sleep(0.2)  # all of the talk takes less than the time between two looks at the pipes
+            # all of the talk takes less than the time between two looks at the pipes
+            time.sleep(0.2)
     client.stdin.close()
     said["end"] = client.wait(10)
     said["mirrored"] = [answers[0], answers[-1], sha(b"".join(answers))]
@@ -673,14 +711,15 @@ def python(run):
     contents = random_bytes(4, 3 << 20)
     run.file("www/payload", contents)
     run.file("www/small", "hello\n")
-    run.serve(PYTHON, "-m", "http.server", "-b", "127.0.0.1", "-d", "www", "--protocol", "HTTP/1.1", http,
-              port=http)
+    run.serve(PYTHON, "-m", "http.server", "-b", "127.0.0.1", "-d", "www", "--protocol", "HTTP/1.1",
+              http, port=http)
     run.serve(PYTHON, HERE / "clients.py", "asyncio-server", echo, port=echo)
     base = f"http://127.0.0.1:{http}"
     return {
         "payload": run.run("curl", "-sSf", f"{base}/payload") == contents,
         "one connection": sha(run.run("curl", "-sSf", *[f"{base}/small"] * 100)),
-        "missing": run.text("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{base}/missing"),
+        "missing": run.text("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}",
+                            f"{base}/missing"),
         "asyncio": run.text(PYTHON, HERE / "clients.py", "asyncio-client", echo),
     }
 
@@ -704,8 +743,8 @@ const total = crypto.createHash('sha256');
 const answers = [];
 let left = 300;
 for (let i = 0; i < 300; i++) {
-  const request = http.request({port: Number(process.argv[2]), host: '127.0.0.1', agent, method: 'POST',
-                                path: '/' + (i * 331 % 100000)}, response => {
+  const request = http.request({port: Number(process.argv[2]), host: '127.0.0.1', agent,
+                                method: 'POST', path: '/' + (i * 331 % 100000)}, response => {
     let bytes = 0;
     response.on('data', piece => bytes += piece.length);
     response.on('end', () => {
@@ -731,11 +770,11 @@ def node(run):
     }
 
 
-# --- more that talk --------------------------------------------------------------------------------------
+# --- more that talk -------------------------------------------------------------------------------
 
 def netpipe(run):
-    """Every size and some around it, one way and back, and both ways at once. (Its options -r and -s end with
-    a reset now and then, as stock.)"""
+    """Every size and some around it, one way and back, and both ways at once. (Its options -r and
+    -s end with a reset now and then, as stock.)"""
     said = {}
     for name, words in {"ping-pong": [], "both ways": ["-2"]}.items():
         port = free_port()
@@ -754,8 +793,10 @@ def openmpi(run):
     find("NPopenmpi")
     run.environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                         "TMPDIR": str(run.directory)}
-    mpirun = ["mpirun", "--oversubscribe", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo",
-              "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", 1]
+    mpirun = [
+        "mpirun", "--oversubscribe", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include",
+        "lo", "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", 1
+    ]
 
     def integrity(*words):
         out = run.text(*mpirun, "-n", 2, "NPopenmpi", "-i", "-n", 20, "-u", 1_000_000, *words)
@@ -769,8 +810,8 @@ def openmpi(run):
 
 
 def ftp(run):
-    """As Debian has it, with processes in network namespaces of their own and connections passed between them
-    (those stay on TCP), and as one process per client, whose connections move."""
+    """As Debian has it, with processes in network namespaces of their own and connections passed
+    between them (those stay on TCP), and as one process per client, whose connections move."""
     find("vsftpd")
     if not ROOT:
         raise Skip("vsftpd wants to be started by root")
@@ -814,8 +855,8 @@ xferlog_enable=NO
         for how, words in {"passive": [], "active": ["-P", "127.0.0.1"]}.items():
             name = f"{model} {how}".replace(" ", "-")
             # Slow enough that the pipe is seen.
-            run.run("curl", "-sSf", *words, "--limit-rate", "100M", "-T", run.directory / "ftp/large",
-                    f"{base}/incoming/{name}")
+            run.run("curl", "-sSf", *words, "--limit-rate", "100M", "-T",
+                    run.directory / "ftp/large", f"{base}/incoming/{name}")
             said[model][how] = {
                 "listing": sorted(run.text("curl", "-sSfl", *words, f"{base}/").split()),
                 "large": run.run("curl", "-sSf", *words, f"{base}/large") == large,
@@ -842,8 +883,8 @@ def directory_for_sshd():
 
 
 def ssh(run):
-    """A connection that passes from process to process. One of them is in a sandbox, in which system calls
-    other than its own are deadly: the connection stays on TCP."""
+    """A connection that passes from process to process. One of them is in a sandbox, in which
+    system calls other than its own are deadly: the connection stays on TCP."""
     sshd = find("sshd")
     port = free_port()
     for name in ("host", "user"):
@@ -862,12 +903,15 @@ Subsystem sftp internal-sftp
 """)
     contents = random_bytes(8, 10 << 20)
     file = run.file("payload", contents)
-    options = ["-F", "none", "-i", run.directory / "user", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
-               "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={run.directory}/known"]
+    options = [
+        "-F", "none", "-i", run.directory / "user", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
+        "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={run.directory}/known"
+    ]
     name = pwd.getpwuid(os.geteuid()).pw_name
     here = f"{name}@127.0.0.1"
     with directory_for_sshd():
-        # sshd clears its environment, so what it executes for each client is without CLAN; -r: it only forks.
+        # sshd clears its environment, so what it executes for each client is without CLAN; -r: it
+        # only forks.
         server = run.serve(sshd, "-r", "-D", "-e", "-f", conf, out="sshd.log", port=port)
 
         def command(text, **more):
@@ -896,7 +940,11 @@ import java.util.*;
 import java.util.concurrent.Executors;
 
 public class Talk {
-  static byte[] bytes(int n, int seed) { byte[] b = new byte[n]; new Random(seed).nextBytes(b); return b; }
+  static byte[] bytes(int n, int seed) {
+    byte[] b = new byte[n];
+    new Random(seed).nextBytes(b);
+    return b;
+  }
 
   static void serve(int http, int echo) throws Exception {
     HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", http), 50);
@@ -945,7 +993,8 @@ public class Talk {
     MessageDigest digest = MessageDigest.getInstance("SHA-256");
     HttpClient client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
     for (int i = 0; i < 200; i++) {
-      HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + http + "/" + i * 601))
+      URI uri = URI.create("http://127.0.0.1:" + http + "/" + i * 601);
+      HttpRequest request = HttpRequest.newBuilder(uri)
           .POST(HttpRequest.BodyPublishers.ofByteArray(bytes(i * 307, i))).build();
       HttpResponse<byte[]> response = client.send(request, HttpResponse.BodyHandlers.ofByteArray());
       digest.update(response.headers().firstValue("X-Got").get().getBytes());
@@ -955,7 +1004,9 @@ public class Talk {
     try (Socket socket = new Socket("127.0.0.1", echo)) {
       byte[] all = bytes(5_000_000, 1);
       Thread writer = new Thread(() -> {
-        try { socket.getOutputStream().write(all); } catch (IOException e) { System.out.println(e); }
+        try {
+          socket.getOutputStream().write(all);
+        } catch (IOException e) { System.out.println(e); }
       });
       writer.start();
       digest.update(new DataInputStream(socket.getInputStream()).readNBytes(all.length));
@@ -968,7 +1019,9 @@ public class Talk {
         try { Thread.sleep(200); socket.close(); } catch (Exception e) { System.out.println(e); }
       });
       closer.start();
-      try { socket.getInputStream().read(); } catch (SocketException e) { System.out.println("closed"); }
+      try {
+        socket.getInputStream().read();
+      } catch (SocketException e) { System.out.println("closed"); }
       closer.join();
     }
     System.out.println(HexFormat.of().formatHex(digest.digest()));
@@ -986,30 +1039,48 @@ public class Talk {
 def java(run):
     find("javac")  # a run-time environment alone has no compiler
     http, echo = free_port(), free_port()
-    run.run("javac", "-J-XX:-UsePerfData", "-d", ".", run.file("Talk.java", JAVA_PROGRAM), role="nobody")
+    run.run("javac", "-J-XX:-UsePerfData", "-d", ".", run.file("Talk.java", JAVA_PROGRAM),
+            role="nobody")
     small = ["java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-cp", "."]
     run.serve(*small, "Talk", "serve", http, echo, port=echo)
     body = run.file("body", random_bytes(6, 2 << 20))
     return {
         "talk": run.text(*small, "Talk", "talk", http, echo),
-        "curl": sha(run.run("curl", "-sSf", "--data-binary", f"@{body}", f"http://127.0.0.1:{http}/3000000")),
+        "curl": sha(
+            run.run("curl", "-sSf", "--data-binary", f"@{body}",
+                    f"http://127.0.0.1:{http}/3000000")),
         "many": sha(run.run("curl", "-sSf", *[f"http://127.0.0.1:{http}/5000"] * 60)),
     }
 
 
-# How many bytes at least go by shared memory when both ends are under the interposer: well below what each
-# program transfers on connections that live long enough to be seen. 0: its connections stay on TCP.
+# How many bytes at least go by shared memory when both ends are under the interposer: well below
+# what each program transfers on connections that live long enough to be seen. 0: its connections
+# stay on TCP.
 PROGRAMS = {
-    redis: 10 << 20, memcached: 20 << 20, nginx: 20 << 20, haproxy: 10 << 20, postgres: 1 << 20,
-    iperf3: 200 << 20, sockperf: 1 << 20, rsync: 1 << 20, openssl: 1 << 10, python: 10 << 20, node: 1 << 20,
-    netpipe: 1 << 20, openmpi: 10 << 20, ftp: 10 << 20, ssh: 0, java: 1 << 20,
+    redis: 10 << 20,
+    memcached: 20 << 20,
+    nginx: 20 << 20,
+    haproxy: 10 << 20,
+    postgres: 1 << 20,
+    iperf3: 200 << 20,
+    sockperf: 1 << 20,
+    rsync: 1 << 20,
+    openssl: 1 << 10,
+    python: 10 << 20,
+    node: 1 << 20,
+    netpipe: 1 << 20,
+    openmpi: 10 << 20,
+    ftp: 10 << 20,
+    ssh: 0,
+    java: 1 << 20,
 }
 
-# vsftpd sends a file by one sendfile(): such a connection ends before it has been used enough to move.
+# vsftpd sends a file by one sendfile(): such a connection ends before it has been used enough to
+# move.
 ONE_WAY = {ftp}
 
 
-# --- all of them --------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------------------
 
 def clan_stat(clan):
     """`clan stat --json` answers while there is something to see."""
@@ -1037,7 +1108,8 @@ def attempt(program, threshold=None, clan=None, **under):
         pipes, count = watch.stop()
     count = list(map(max, count, counted))
     if threshold is not None:
-        # rsync ends its children by signals, and one that ends between two samples has counted nothing.
+        # rsync ends its children by signals, and one that ends between two samples has counted
+        # nothing.
         require(sum(count) >= threshold and (all(count) or threshold == 0 or program in ONE_WAY),
                 f"only {count[0]} and {count[1]} bytes, there and back, in {pipes} pipes {UNSEEN} "
                 f"memory, {threshold} expected")
@@ -1081,8 +1153,9 @@ def test(program, options):
                     return f"{name}: {wrong}", remarks
         if different := compare(stock, clan):
             return f"{name}: " + "; ".join(different), remarks
-        remarks.append(name + (f" ({count[0] / 1e6:.1f} MB there, {count[1] / 1e6:.1f} MB back, {pipes} pipes)"
-                               if pipes else ""))
+        remarks.append(
+            name + (f" ({count[0] / 1e6:.1f} MB there, {count[1] / 1e6:.1f} MB back, {pipes} pipes)"
+                    if pipes else ""))
     return "", remarks
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Connections of processes that are shut in as services are: user namespaces, filters of system calls that kill.
+"""Connections of processes that are shut in as services are: user namespaces, filters of system
+calls that kill.
 
     services.py LIBRARY CLAN [TEST...]
 
-The two ends of a connection are actors, Python that does what the test tells it (containers.py), each started by
-the commands that shut it in. Exit code 77 when all that was asked for was skipped.
+The two ends of a connection are actors, Python that does what the test tells it (containers.py),
+each started by the commands that shut it in. Exit code 77 when all that was asked for was skipped.
 """
 
 import os
@@ -92,14 +93,16 @@ def only_root():
         raise programs.Skip("only root becomes other users")
 
 
-# --- users -------------------------------------------------------------------------------------------
+# --- users ----------------------------------------------------------------------------------------
 
 def nobody_in_a_user_namespace_is_our_own_user(world):
     """Where no user is mapped, all read as 65534, and so do we."""
     only_root()
     first, second = as_user(FIRST_USER), as_user(SECOND_USER)
     shut_in = [*first, "unshare", "--user"]
-    for places in (shut_in, second), (second, shut_in), (shut_in, as_user(65534)), (shut_in, first), (first, shut_in):
+    for places in (shut_in, second), (second, shut_in), (shut_in,
+                                                         as_user(65534)), (shut_in,
+                                                                           first), (first, shut_in):
         for uids in None, "65534,1000,1234,0":
             settings = {"CLAN_UIDS": uids} if uids else {}
             ends = world.talk(places, (settings, settings))
@@ -109,7 +112,8 @@ def nobody_in_a_user_namespace_is_our_own_user(world):
 def users_that_a_user_namespace_has_are_told_apart(world):
     only_root()
     mapped = [*as_user(FIRST_USER), "unshare", "--user", "--map-root-user"]
-    # Inside, 1000 is 0; a user that is not mapped reads as 65534, which CLAN_UIDS does not let in either.
+    # Inside, 1000 is 0; a user that is not mapped reads as 65534, which CLAN_UIDS does not let in
+    # either.
     inside, outside = {"CLAN_UIDS": "0,65534"}, {"CLAN_UIDS": "0,1000"}
     for places, settings, expected in (((mapped, as_user(FIRST_USER)), (inside, outside), moved),
                                        ((as_user(FIRST_USER), mapped), (outside, inside), moved),
@@ -124,7 +128,8 @@ def nobody_is_a_user_where_every_user_is_mapped(world):
     nobody = as_user(65534)
     world.expect(moved, "nobody", *world.talk((nobody, nobody)))
     named = {"CLAN_UIDS": "65534"}
-    world.expect(moved, "nobody by CLAN_UIDS", *world.talk((nobody, ()), ({"CLAN_UIDS": "0"}, named)))
+    world.expect(moved, "nobody by CLAN_UIDS", *world.talk((nobody, ()),
+                                                           ({"CLAN_UIDS": "0"}, named)))
 
 
 def offer_of(client, server, user):
@@ -165,11 +170,12 @@ def a_peer_that_has_closed_is_no_attack(world):
         os.kill(offering, signal.SIGKILL)
         os.waitpid(offering, 0)
         client.close()
-        warned = f"user {SECOND_USER} offered shared memory for a connection of user 0; refused" in world.said()
+        warning = f"user {SECOND_USER} offered shared memory for a connection of user 0; refused"
+        warned = warning in world.said()
         programs.require(warned != closes, f"closes: {closes}, and said: {world.said()}")
 
 
-# --- filters of system calls -------------------------------------------------------------------------
+# --- filters of system calls ----------------------------------------------------------------------
 
 def filtered(kind, *calls):
     if os.uname().machine != "x86_64" or not (programs.HERE / "filter.py").exists():
@@ -214,14 +220,16 @@ def try_filter(world, command, evidence, expected, said, child=True):
             try:
                 use(world, places, evidence, preload, child, expected, said)
             except programs.Wrong as wrong:
-                raise programs.Wrong(f"{places}, {evidence}, preload {preload}: {wrong} {world.said()}") from wrong
+                raise programs.Wrong(
+                    f"{places}, {evidence}, preload {preload}: {wrong} {world.said()}") from wrong
 
 
 def filters_that_kill_for_what_the_library_calls(world):
     for call in ("memfd_create", "ftruncate", "ppoll", "sendmsg", "recvmsg", "eventfd2", "madvise",
                  "tgkill", "rt_tgsigqueueinfo", "wait4"):
         evidence = "thread" if call == "wait4" else "fork"
-        try_filter(world, filtered("deny", call), evidence, on_tcp, f"{call} does not pass", child=call != "wait4")
+        try_filter(world, filtered("deny", call), evidence, on_tcp, f"{call} does not pass",
+                   child=call != "wait4")
 
 
 def a_filter_is_not_tried_before_the_program_has_made_a_process(world):
@@ -251,25 +259,28 @@ def systemds_set_of_calls_for_services(world):
     with_one_more = filtered("allow", "@system-service", "pidfd_getfd")
     try_filter(world, with_one_more, "thread", moved, "lets pass")
     try_filter(world, with_one_more, None, on_tcp, "cannot be tried before")
-    try_filter(world, filtered("allow", "@system-service"), "thread", on_tcp, "pidfd_getfd does not pass")
+    try_filter(world, filtered("allow", "@system-service"), "thread", on_tcp,
+               "pidfd_getfd does not pass")
     try_filter(world, filtered("allow", "@system-service"), None, on_tcp, "cannot be tried before")
-    narrow = ("@basic-io", "@file-system", "@io-event", "@network-io", "@process", "@signal", "ioctl", "madvise", "mremap",
-              "sysinfo")
+    narrow = ("@basic-io", "@file-system", "@io-event", "@network-io", "@process", "@signal",
+              "ioctl", "madvise", "mremap", "sysinfo")
     try_filter(world, filtered("allow", *narrow), "thread", on_tcp, "memfd_create does not pass")
 
 
-# --- without sock_diag -------------------------------------------------------------------------------
+# --- without sock_diag ----------------------------------------------------------------------------
 
 NO_NETLINK = "families", str(int(socket.AF_NETLINK))
 
 
 def without_netlink_the_table_of_connections_tells_the_peer(world):
-    """As of Debian's redis-server.service and memcached.service; IPv4, IPv6 and both; as strict about users."""
+    """As of Debian's redis-server.service and memcached.service; IPv4, IPv6 and both; as strict
+    about users."""
     only_root()
     shut_in = filtered(*NO_NETLINK)
     both = {"CLAN_UIDS": f"0,{SECOND_USER}"}
-    for places, settings, expected in (((shut_in, ()), ({}, {}), moved), (((), shut_in), ({}, {}), moved),
-                                       ((shut_in, shut_in), ({}, {}), moved),
+    for places, settings, expected in (((shut_in, ()), ({}, {}),
+                                        moved), (((), shut_in), ({}, {}),
+                                                 moved), ((shut_in, shut_in), ({}, {}), moved),
                                        ((shut_in, as_user(SECOND_USER)), ({}, {}), on_tcp),
                                        ((as_user(SECOND_USER), shut_in), ({}, {}), on_tcp),
                                        ((shut_in, as_user(SECOND_USER)), (both, both), moved)):
@@ -289,7 +300,8 @@ def without_netlink_the_table_of_connections_tells_the_peer(world):
 
 
 def what_is_in_the_place_of_the_table_is_not_believed(world):
-    """Neither sock_diag nor procfs: nothing moves, nobody keeps anything of a try, and what is missing is said."""
+    """Neither sock_diag nor procfs: nothing moves, nobody keeps anything of a try, and what is
+    missing is said."""
     only_root()
     forged = world.top / "tcp"
     forged.write_text(Path("/proc/self/net/tcp").read_text())
@@ -309,32 +321,41 @@ def what_is_in_the_place_of_the_table_is_not_believed(world):
         exchange(server, client, 150)  # until an offer is given up
         programs.require(other("pipes") == [0, 0], f"{places}: moved: {world.said()}")
         programs.require(other("descriptors") == before, f"{places}: descriptors are left")
-        programs.require("it takes AF_NETLINK, or /proc/self/net/tcp" in world.said(), f"not said: {world.said()}")
+        programs.require("it takes AF_NETLINK, or /proc/self/net/tcp" in world.said(),
+                         f"not said: {world.said()}")
 
 
 def a_pipe_that_the_other_end_refuses_is_given_up(world):
-    """The server lets the client in, and the client not the server: within a second of use the descriptor is gone."""
+    """The server lets the client in, and the client not the server: within a second of use the
+    descriptor is gone."""
     only_root()
-    server, client = world.talk(((), as_user(SECOND_USER)), ({"CLAN_UIDS": f"0,{SECOND_USER}"}, {}), rounds=10)
+    server, client = world.talk(((), as_user(SECOND_USER)), ({"CLAN_UIDS": f"0,{SECOND_USER}"}, {}),
+                                rounds=10)
     programs.require(server("pipes")[0] == 1, f"no pipe to be refused: {world.said()}")
     time.sleep(1)
     exchange(server, client, 15)
     programs.require(server("pipes") == [0, 0], f"the server keeps {server('pipes')}")
 
 
-# --- reasons -----------------------------------------------------------------------------------------
+# --- reasons --------------------------------------------------------------------------------------
 
 def reasons_are_told_when_they_arise(world):
-    """By CLAN_LOG=info, in the words of `clan stat --all`; settings of CLAN_CONFIG's file count as the variables do."""
+    """By CLAN_LOG=info, in the words of `clan stat --all`; settings of CLAN_CONFIG's file count as
+    the variables do."""
     config = world.top / "settings"
     config.write_text("# by a file\nCLAN_EXCEPT=1-65535\n")
     config.chmod(0o644)
-    for settings, said in ((({}, {"CLAN_CONFIG": str(config)}), "CLAN_EXCEPT; the connection stays on TCP"),
-                           (({"CLAN_EXCEPT": "1-65535"}, {}), "CLAN_EXCEPT; the connection stays on TCP"),
-                           (({}, {"CLAN_ONLY": "1"}), "CLAN_ONLY; the connection stays on TCP"),
-                           (({}, {"CLAN_DISABLE": "1"}), "CLAN_DISABLE; connections stay on TCP"),
-                           (({"preload": False}, {}), "the other end runs without CLAN"),
-                           (({}, {"preload": False}), "the other end runs without CLAN")):
+    for settings, said in ((({}, {"CLAN_CONFIG": str(config)}),
+                            "CLAN_EXCEPT; the connection stays on TCP"), (({
+                                "CLAN_EXCEPT": "1-65535"
+                            }, {}), "CLAN_EXCEPT; the connection stays on TCP"), (({}, {
+                                "CLAN_ONLY": "1"
+                            }), "CLAN_ONLY; the connection stays on TCP"), (({}, {
+                                "CLAN_DISABLE": "1"
+                            }), "CLAN_DISABLE; connections stay on TCP"),
+                           (({"preload": False}, {}), "the other end runs without CLAN"), (({}, {
+                               "preload": False
+                           }), "the other end runs without CLAN")):
         ends = world.talk(((), ()), settings, rounds=200)
         programs.require(said in world.said(), f"{settings}: {world.said()}")
         world.expect(on_tcp, f"{settings}", *ends)
@@ -343,10 +364,11 @@ def reasons_are_told_when_they_arise(world):
         world.expect(moved, f"{settings}", *world.talk(((), ()), settings, rounds=200))
 
 
-# --- programs of another C library -------------------------------------------------------------------
+# --- programs of another C library ----------------------------------------------------------------
 
 def programs_linked_with_musl_start(world):
-    """As the command itself, and as children of one under CLAN, by each way there is; the warning when asked for."""
+    """As the command itself, and as children of one under CLAN, by each way there is; the warning
+    when asked for."""
     if shutil.which("musl-gcc") is None:
         raise programs.Skip("musl-gcc is not installed")
     source, program = world.top / "musl.c", world.top / "musl-program"
@@ -356,8 +378,9 @@ def programs_linked_with_musl_start(world):
     script = world.top / "script"
     script.write_text(f"#!{program}\n")
     script.chmod(0o755)
-    ways = ("os.execv(p, [p])", "os.execvp('musl-program', ['x'])", "os.execve(p, [p], dict(os.environ))",
-            "os.execv(s, [s])", "os.execve(os.open(p, os.O_RDONLY), [p], os.environ)",
+    ways = ("os.execv(p, [p])", "os.execvp('musl-program', ['x'])",
+            "os.execve(p, [p], dict(os.environ))", "os.execv(s, [s])",
+            "os.execve(os.open(p, os.O_RDONLY), [p], os.environ)",
             "sys.exit(os.waitpid(os.posix_spawn(p, [p], os.environ), 0)[1] >> 8)",
             "sys.exit(os.waitpid(os.posix_spawnp('musl-program', [p], os.environ), 0)[1] >> 8)",
             "sys.exit(os.system(p) >> 8)", "sys.exit(subprocess.call(p))")
@@ -367,20 +390,24 @@ def programs_linked_with_musl_start(world):
             if preload:
                 env["LD_PRELOAD"] = preload
             code = f"import os, subprocess, sys\np, s = {str(program)!r}, {str(script)!r}\n{way}"
-            done = subprocess.run([programs.PYTHON, "-c", code], capture_output=True, text=True, timeout=30, env=env)
+            done = subprocess.run([programs.PYTHON, "-c", code], capture_output=True, text=True,
+                                  timeout=30, env=env)
             warnings = done.stderr.count("is linked with musl")
-            programs.require((done.returncode, done.stdout, warnings) == (4, "none\n", 1 if preload else 0),
-                             f"{way}: {done}")
+            programs.require(
+                (done.returncode, done.stdout, warnings) == (4, "none\n", 1 if preload else 0),
+                f"{way}: {done}")
 
 
 TESTS = (nobody_in_a_user_namespace_is_our_own_user, users_that_a_user_namespace_has_are_told_apart,
          nobody_is_a_user_where_every_user_is_mapped, a_peer_that_has_closed_is_no_attack,
          filters_that_kill_for_what_the_library_calls,
          a_filter_is_not_tried_before_the_program_has_made_a_process,
-         a_filter_of_the_parents_has_let_it_make_a_process, filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services,
+         a_filter_of_the_parents_has_let_it_make_a_process,
+         filters_that_let_everything_pass_that_is_needed, systemds_set_of_calls_for_services,
          without_netlink_the_table_of_connections_tells_the_peer,
-         what_is_in_the_place_of_the_table_is_not_believed, a_pipe_that_the_other_end_refuses_is_given_up,
-         reasons_are_told_when_they_arise, programs_linked_with_musl_start)
+         what_is_in_the_place_of_the_table_is_not_believed,
+         a_pipe_that_the_other_end_refuses_is_given_up, reasons_are_told_when_they_arise,
+         programs_linked_with_musl_start)
 
 
 def main():

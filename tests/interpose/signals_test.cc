@@ -1,5 +1,5 @@
-// Signal handlers that run in the middle of everything, and forks past the C library's handlers. The
-// program runs with the library and without it: what holds here is the kernel's way.
+// Signal handlers that run in the middle of everything, and forks past the C library's handlers.
+// The program runs with the library and without it: what holds here is the kernel's way.
 #include <sched.h>
 #include <setjmp.h>
 #include <sys/epoll.h>
@@ -36,8 +36,8 @@ class Handler {
   struct sigaction before_ {};
 };
 
-/// Sends a signal to the thread that makes it, over and over: the next one a while after the last was
-/// handled.
+/// Sends a signal to the thread that makes it, over and over: the next one a while after the last
+/// was handled.
 class Storm {
  public:
   explicit Storm(int number) : target_(::pthread_self()) {
@@ -88,14 +88,15 @@ class Counter {
   std::thread reader_;
 };
 
-/// So many have to interrupt something before a test ends; fewer where others keep the processor, as each takes a turn
-/// of the thread that sends them.
+/// So many have to interrupt something before a test ends; fewer where others keep the processor,
+/// as each takes a turn of the thread that sends them.
 class Interrupted {
  public:
   bool often_enough() const {
     constexpr int kHandled = 10'000, kLeast = 200;
     constexpr std::chrono::seconds kLong{4};
-    return handled >= kHandled || (handled >= kLeast && std::chrono::steady_clock::now() - start_ > kLong);
+    return handled >= kHandled ||
+           (handled >= kLeast && std::chrono::steady_clock::now() - start_ > kLong);
   }
 
  private:
@@ -156,7 +157,8 @@ TEST(Handlers, ThatReadTheSocketTheyInterruptedGetWhatIsNext) {
   std::thread writer([&] {
     const std::string text(100, 'x');
     while (!over) {
-      if (::write(pair.near, text.data(), text.size()) != static_cast<ssize_t>(text.size())) ++wrong;
+      if (::write(pair.near, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+        ++wrong;
       sent += text.size();
     }
     ::shutdown(pair.near, SHUT_WR);
@@ -363,7 +365,8 @@ TEST(Handlers, OfOneShotRunOnceThoughTheirSignalWasPutOff) {
   Pair pair;
   for (int round = 0; round < 300; ++round) {
     Handler handler(
-        SIGUSR1, [](int, siginfo_t*, void*) { ++handled; }, static_cast<int>(SA_RESETHAND | SA_RESTART));
+        SIGUSR1, [](int, siginfo_t*, void*) { ++handled; },
+        static_cast<int>(SA_RESETHAND | SA_RESTART));
     const pthread_t target = ::pthread_self();
     std::thread sender([&] { ::pthread_kill(target, SIGUSR1); });
     char bytes[10];
@@ -376,7 +379,7 @@ TEST(Handlers, OfOneShotRunOnceThoughTheirSignalWasPutOff) {
   }
 }
 
-// --- buffers that are not there -----------------------------------------------------------------------
+// --- buffers that are not there ------------------------------------------------------------------
 
 void* no_memory() { return ::mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
 
@@ -443,7 +446,8 @@ TEST(BadBuffers, AreNotTheFaultsOfTheProgram) {
 }
 
 TEST(BadBuffers, BehindGoodOnesLeaveThemSent) {
-  // What TCP says of a message that is only partly there depends on where its pages end; ours, on records.
+  // What TCP says of a message that is only partly there depends on where its pages end; ours, on
+  // records.
   Pair pair;
   std::vector<char> good(100'000, 'g');
   iovec io[] = {{good.data(), good.size()}, {no_memory(), 10}};
@@ -458,7 +462,7 @@ TEST(BadBuffers, BehindGoodOnesLeaveThemSent) {
   EXPECT_EQ(all, std::string(static_cast<std::size_t>(std::max<ssize_t>(n, 0)), 'g') + "end");
 }
 
-// --- forks that the C library's handlers do not see ------------------------------------------------
+// --- forks that the C library's handlers do not see ----------------------------------------------
 
 struct Fork {
   const char* name;
@@ -481,8 +485,8 @@ const Fork kForks[] = {
      [](const auto& body) { return in_child(body, [] { return ::syscall(SYS_fork); }); }},
     {"syscall(SYS_clone)",
      [](const auto& body) {
-       return in_child(body,
-                       [] { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); });
+       return in_child(
+           body, [] { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr); });
      }},
     {"syscall(SYS_clone3)",
      [](const auto& body) {

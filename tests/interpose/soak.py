@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Servers and clients under CLAN for a while, which is not kind to them: killed, stopped, reloaded, forked, beside
-computations. No byte may be wrong, nobody may hang, and nothing may be left behind.
+"""Servers and clients under CLAN for a while, which is not kind to them: killed, stopped, reloaded,
+forked, beside computations. No byte may be wrong, nobody may hang, and nothing may be left behind.
 
     soak.py --preload LIB [--clan CLAN] [--seconds 60] [--seed N]
 
-redis with a replica, nginx before nginx; clients (soak_client.py) that check every answer. At the end servers have as
-many descriptors and as much memory as at the start, the replica has what its master has, and all clients have worked.
-Without --preload it runs stock, which tests the test. Exit code 1 when something is wrong, 77 without the programs.
+redis with a replica, nginx before nginx; clients (soak_client.py) that check every answer. At the
+end servers have as many descriptors and as much memory as at the start, the replica has what its
+master has, and all clients have worked. Without --preload it runs stock, which tests the test. Exit
+code 1 when something is wrong, 77 without the programs.
 """
 
 import argparse
@@ -24,9 +25,13 @@ import programs
 from programs import HERE, PYTHON, Run, Skip, Wrong, find, free_port, require
 
 CLIENTS = ["redis"] * 4 + ["http"] * 4 + ["fork"] * 2
-MORE_MEMORY = 24 << 20  # of a server, between start and end: what redis and nginx keep of large answers
-REDIS = ["--save", "", "--appendonly", "no", "--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0",
-         "--maxmemory-policy", "noeviction", "--client-output-buffer-limit", "replica 1gb 1gb 60"]
+# of a server, between start and end: what redis and nginx keep of large answers
+MORE_MEMORY = 24 << 20
+REDIS = [
+    "--save", "", "--appendonly", "no", "--enable-debug-command", "yes",
+    "--repl-diskless-sync-delay", "0", "--maxmemory-policy", "noeviction",
+    "--client-output-buffer-limit", "replica 1gb 1gb 60"
+]
 
 
 class Soak:
@@ -38,14 +43,16 @@ class Soak:
         self.counts = {}
         self.port, self.second = free_port(), free_port()
         (run.directory / "replica").mkdir()
-        self.master = run.serve("redis-server", "--port", self.port, "--dir", run.directory, *REDIS, port=self.port)
+        self.master = run.serve("redis-server", "--port", self.port, "--dir", run.directory, *REDIS,
+                                port=self.port)
         self.replica = None
         self.start_replica()
         self.front, _, _ = programs.start_web(run)
 
     def start_replica(self):
-        self.replica = self.run.serve("redis-server", "--port", self.second, "--dir", self.run.directory / "replica",
-                                      "--replicaof", f"127.0.0.1 {self.port}", *REDIS, port=self.second)
+        self.replica = self.run.serve("redis-server", "--port", self.second, "--dir",
+                                      self.run.directory / "replica", "--replicaof",
+                                      f"127.0.0.1 {self.port}", *REDIS, port=self.second)
 
     def cli(self, port, *words):
         return self.run.text("redis-cli", "-p", port, *words, role="nobody")
@@ -54,9 +61,11 @@ class Soak:
 
     def start_client(self, kind):
         port = self.front if kind == "http" else self.port
-        process = self.run.popen([PYTHON, HERE / "soak_client.py", kind, self.dice.randrange(1 << 30), port,
-                                  self.run.directory], "client", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, text=True)
+        process = self.run.popen([
+            PYTHON, HERE / "soak_client.py", kind,
+            self.dice.randrange(1 << 30), port, self.run.directory
+        ], "client", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True)
         self.clients.append((kind, process))
 
     def take_count(self, kind, process):
@@ -68,7 +77,8 @@ class Soak:
         self.run.started.remove(process)
         if process.returncode == -signal.SIGTERM:
             return  # it had not begun
-        require(process.returncode == 0, f"a client ({kind}) ended with {process.returncode}: {err[-400:]}")
+        require(process.returncode == 0,
+                f"a client ({kind}) ended with {process.returncode}: {err[-400:]}")
         done, errors = map(int, out.split())
         self.worked[kind] += done
         self.errors += errors
@@ -133,7 +143,9 @@ class Soak:
 
     def disturb(self, seconds):
         ways = [self.kill_client] * 4 + [self.end_client] * 3 + [self.stop_somebody] * 4 + [
-            self.reload, self.reload, self.fork_server, self.close_clients, self.kill_replica, self.compute]
+            self.reload, self.reload, self.fork_server, self.close_clients, self.kill_replica,
+            self.compute
+        ]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             way = self.dice.choice(ways)
@@ -152,7 +164,8 @@ class Soak:
 
         self.run.until("the replica has what its master has", in_step, timeout=60)
         self.cli(self.port, "flushall")
-        self.run.until("the replica is empty", lambda: self.cli(self.second, "dbsize") == "0", timeout=30)
+        self.run.until("the replica is empty", lambda: self.cli(self.second, "dbsize") == "0",
+                       timeout=30)
         self.cli(self.port, "memory", "purge")
         time.sleep(2)
         return {name: (descriptors(pid), memory(pid)) for name, pid in
@@ -183,8 +196,10 @@ def shared_now():
 
 
 def connections(clan, port):
-    done = subprocess.run([clan, "stat", "--json"], capture_output=True, text=True, timeout=20, check=False)
-    return sum(port in (one["local"]["port"], one["peer"]["port"]) for one in json.loads(done.stdout or "[]"))
+    done = subprocess.run([clan, "stat", "--json"], capture_output=True, text=True, timeout=20,
+                          check=False)
+    return sum(port in [one.get(end, {}).get("port") for end in ("local", "peer")]
+               for one in json.loads(done.stdout or "[]"))
 
 
 def soak(run, options):
@@ -205,15 +220,21 @@ def soak(run, options):
     for name, (fds, resident) in after.items():
         had, was = before[name]
         require(fds <= had + 1, f"{name} has {fds} descriptors, {had} at the start")
-        require(resident <= was + MORE_MEMORY, f"{name} has {resident >> 20} MB, {was >> 20} at the start")
+        require(resident <= was + MORE_MEMORY,
+                f"{name} has {resident >> 20} MB, {was >> 20} at the start")
     if options.clan and options.preload:
         left = connections(options.clan, it.port)
-        require(left <= 1, f"{left} connections of redis are left in shared memory, besides the replica's one")
+        require(
+            left <= 1,
+            f"{left} connections of redis are left in shared memory, besides the replica's one")
     require(all(it.worked.values()), f"not all have worked: {it.worked}")
-    print(f"ok: {it.worked} operations, {it.errors} answers or connections cut off, {it.counts}; descriptors and MB "
-          f"{[(name, fds, resident >> 20) for name, (fds, resident) in after.items()]}, at the start "
-          f"{[(name, fds, resident >> 20) for name, (fds, resident) in before.items()]}; shared memory of the machine "
-          f"{(shared_now() - shmem) >> 10} KB more", flush=True)
+    print(
+        f"ok: {it.worked} operations, {it.errors} answers or connections cut off, {it.counts}; "
+        "descriptors and MB "
+        f"{[(name, fds, resident >> 20) for name, (fds, resident) in after.items()]}, at the start "
+        f"{[(name, fds, resident >> 20) for name, (fds, resident) in before.items()]}; shared "
+        "memory of the machine "
+        f"{(shared_now() - shmem) >> 10} KB more", flush=True)
 
 
 def main():
@@ -228,7 +249,8 @@ def main():
     try:
         for program in ("redis-server", "nginx"):
             find(program)
-        with Run(options.preload, None, server=bool(options.preload), client=bool(options.preload)) as run:
+        with Run(options.preload, None, server=bool(options.preload),
+                 client=bool(options.preload)) as run:
             with contextlib.suppress(KeyboardInterrupt):
                 soak(run, options)
     except Skip as skip:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A client of soak.py: works until SIGTERM, then prints its counts. A wrong byte ends it at once, with code 1.
+"""A client of soak.py: works until SIGTERM, then prints its counts. A wrong byte ends it at once,
+with code 1.
 
     soak_client.py redis|http|fork SEED PORT PATH
 """
@@ -33,7 +34,8 @@ class Redis:
         self.file = self.socket.makefile("rb")
 
     def ask(self, *words):
-        self.socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words))
+        self.socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w)
+                                                               for w in words))
         line = self.file.readline()
         if not line.endswith(b"\r\n"):
             raise EOFError

@@ -1,6 +1,7 @@
-// Usage: interpose-threads PAIRS ROUNDS [moves]. That many pairs of threads, each with a connection, send
-// messages there and back. 0: all came as they were sent, and with "moves" some of them by shared memory.
-// Also built with sanitizers, which have interceptors, handlers and an order of libraries of their own.
+// Usage: interpose-threads PAIRS ROUNDS [moves]. That many pairs of threads, each with a
+// connection, send messages there and back. 0: all came as they were sent, and with "moves" some of
+// them by shared memory. Also built with sanitizers, which have interceptors, handlers and an order
+// of libraries of their own.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>

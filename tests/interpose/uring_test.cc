@@ -165,8 +165,9 @@ TEST(Uring, ThatCannotBeSetUpTakesNothingBack) {
 
 #ifdef CLAN_HAVE_LIBURING
 // Not in every liburing.
-extern "C" int io_uring_queue_init_mem(unsigned entries, ::io_uring* ring, io_uring_params* parameters, void* memory,
-                                       std::size_t size) __attribute__((weak));
+extern "C" int io_uring_queue_init_mem(unsigned entries, ::io_uring* ring,
+                                       io_uring_params* parameters, void* memory, std::size_t size)
+    __attribute__((weak));
 
 class Liburing {
  public:
@@ -221,7 +222,8 @@ TEST(Uring, OfLiburingReadsNoDoorbells) {
       ping(moved.fd, 200);
       EXPECT_GT(bytes_by_shared_memory(), 300'000u);
       Liburing ring(by);
-      if (by == Liburing::By::kMemory && !ring.ok()) break;  // an older liburing, or an older kernel
+      // an older liburing, or an older kernel
+      if (by == Liburing::By::kMemory && !ring.ok()) break;
       ASSERT_TRUE(ring.ok()) << std::strerror(-ring.error());
       reads_what_the_peer_wrote(moved, ring);
     }

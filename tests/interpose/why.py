@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""`clan stat --all` says of each connection why it stays on TCP, and CLAN_LOG=info says it at the time.
+"""`clan stat --all` says of each connection why it stays on TCP, and CLAN_LOG=info says it at the
+time.
 
     why.py PRELOAD CLAN [DEED…]
 
-Two programs under the library have a connection. One of them, each in turn, does with it what keeps it on TCP or takes it
-back there: before it has moved, and after. Then it is looked up, by its port.
+Two programs under the library have a connection. One of them, each in turn, does with it what keeps
+it on TCP or takes it back there: before it has moved, and after. Then it is looked up, by its port.
 """
 
 import json
@@ -19,7 +20,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 30
 
-# An end of the connection: runs what it is told, a line of Python each, and says "done" and what came of it.
+# An end of the connection: runs what it is told, a line of Python each, and says "done" and what
+# came of it.
 END = """
 import ctypes, fcntl, os, select, signal, socket, struct, sys, threading
 def serve():
@@ -54,7 +56,8 @@ def bypass():
 def confine():
     allow = ctypes.create_string_buffer(struct.pack("<HBBI", 6, 0, 0, 0x7fff0000))
     ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
-    return ctypes.CDLL(None).prctl(22, 2, struct.pack("<HxxxxxxQ", 1, ctypes.addressof(allow)), 0, 0)
+    program = struct.pack("<HxxxxxxQ", 1, ctypes.addressof(allow))
+    return ctypes.CDLL(None).prctl(22, 2, program, 0, 0)
 def small():
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -81,7 +84,8 @@ def hand_over():
 def execute():
     global kept
     import subprocess
-    kept = subprocess.Popen(["sleep", "60"], pass_fds=[s.fileno()], env={}, stderr=subprocess.DEVNULL)
+    kept = subprocess.Popen(["sleep", "60"], pass_fds=[s.fileno()], env={},
+                            stderr=subprocess.DEVNULL)
 def end():
     if "kept" in globals() and isinstance(kept, tuple) and len(kept) == 3:
         os.close(kept[1][1])
@@ -106,8 +110,9 @@ class End:
         clean.update(LOUD, **(environment or {}))
         self.log = tempfile.TemporaryFile(mode="w+", dir=directory)
         program = [*prefix, "env", f"LD_PRELOAD={preload}", sys.executable, "-B", "-c", END]
-        self.process = subprocess.Popen(program, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.log, text=True, bufsize=1)
+        self.process = subprocess.Popen(program, env=clean, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        bufsize=1)
         self.pid = int(self.do("os.getpid()"))
 
     def do(self, line):
@@ -151,9 +156,12 @@ class Connected:
                 other.do(f"s.recv({size}, socket.MSG_WAITALL) and None")
 
     def found(self):
-        done = subprocess.run([self.clan, "stat", "--all", "--json"], capture_output=True, text=True, timeout=60,
-                              check=True)
-        listed = [c for c in json.loads(done.stdout) if self.port in (c["local"]["port"], c["peer"]["port"])]
+        done = subprocess.run([self.clan, "stat", "--all", "--json"], capture_output=True,
+                              text=True, timeout=60, check=True)
+        listed = [
+            c for c in json.loads(done.stdout)
+            if self.port in [c.get(end, {}).get("port") for end in ("local", "peer")]
+        ]
         assert len(listed) == 1, listed
         return listed[0]
 
@@ -163,7 +171,8 @@ class Connected:
             self.talk()
             if self.found()["path"] == "shm":
                 return
-        raise AssertionError(("it has not moved", self.found(), [end.logged() for end in self.ends]))
+        raise AssertionError(
+            ("it has not moved", self.found(), [end.logged() for end in self.ends]))
 
     def says(self, text, rounds=2):
         """What keeps it on TCP, in time: the other end goes back at a call of its own."""
@@ -181,7 +190,8 @@ class Connected:
             one.end()
 
 
-# What is done: by which line, and the words for it. `rounds` 0: the connection carries nothing more.
+# What is done: by which line, and the words for it. `rounds` 0: the connection carries nothing
+# more.
 DEEDS = {
     "inq": ("set(socket.IPPROTO_TCP, 36)", "TCP_INQ", 2),
     "timestamp": ("set(socket.SOL_SOCKET, 29)", "SO_TIMESTAMP", 2),
@@ -199,7 +209,8 @@ DEEDS = {
 }
 # Of these the library says something only once the connection has moved.
 ONLY_LATE = {"set", "passed"}
-# Of these the log says it of the whole process, or in the child, or standard error is the connection by then.
+# Of these the log says it of the whole process, or in the child, or standard error is the
+# connection by then.
 QUIET = {"ring", "bypass", "confined", "file_limit", "executed", "standard", "set"}
 
 
@@ -213,8 +224,11 @@ def deed(options, directory, name, which, late):
     if name == "ring" and result == "-1":
         connection.end()
         return "skipped: no io_uring here"
-    # A child of vfork() says it, in memory of its parent's that others cannot look at yet; the other end knows that much.
-    shown = "the other end took it back" if name == "executed" and late else f"process {doer.pid}: {text}"
+    # A child of vfork() says it, in memory of its parent's that others cannot look at yet; the
+    # other end knows that much.
+    shown = f"process {doer.pid}: {text}"
+    if name == "executed" and late:
+        shown = "the other end took it back"
     connection.says(shown, rounds)
     log = doer.logged()
     if name not in QUIET:
@@ -246,8 +260,8 @@ def unused(options, directory):
     one = connection.says(f"process {client.pid}: {fewer}", rounds=0)
     ends = {one[end]["port"]: one[end] for end in ("local", "peer")}
     assert ends[connection.port]["calls"] == 5 and ends[connection.port]["calls_needed"] == 16, one
-    counted = subprocess.run([options.clan, "stat", "--all", "--prometheus"], capture_output=True, text=True, timeout=60,
-                             check=True).stdout
+    counted = subprocess.run([options.clan, "stat", "--all", "--prometheus"], capture_output=True,
+                             text=True, timeout=60, check=True).stdout
     assert 'clan_connections{path="tcp",reason="not used enough yet"} ' in counted, counted
     connection.moves()
     assert connection.found()["why"] == "", connection.found()
@@ -271,10 +285,15 @@ def filters(options, directory):
     if os.uname().machine != "x86_64":
         return
     for kind, names, text in (("deny", "sendmsg", "the filter of system calls refuses sendmsg"),
-                              ("families", "1", "the filter of system calls refuses socket(AF_UNIX)"),
-                              ("deny", "memfd_create", "perhaps the filter of system calls (seccomp) of process")):
+                              ("families", "1",
+                               "the filter of system calls refuses socket(AF_UNIX)"),
+                              ("deny", "memfd_create",
+                               "perhaps the filter of system calls (seccomp) of process")):
         for which in (0, 1):
-            prefix = [sys.executable, "-B", str(HERE / "filter.py"), kind, names, "sh", "-c", '"$@"; exit', "sh"]
+            prefix = [
+                sys.executable, "-B",
+                str(HERE / "filter.py"), kind, names, "sh", "-c", '"$@"; exit', "sh"
+            ]
             prefixes = [(), ()]
             prefixes[which] = prefix
             connection = Connected(options, directory, prefixes=prefixes)
@@ -288,18 +307,22 @@ def in_front(options, directory):
     """A library that LD_PRELOAD names first, and whose connect() goes past ours."""
     source = Path(directory, "front.c")
     library = Path(directory, "libfront.so")
-    source.write_text("#include <sys/syscall.h>\n#include <sys/socket.h>\nlong syscall_(long, ...);\n"
-                      "int connect(int fd, const struct sockaddr *a, socklen_t n) { long r; register long d asm(\"rdx\") = n;"
-                      "asm volatile(\"syscall\" : \"=a\"(r) : \"0\"(42L), \"D\"((long)fd), \"S\"(a), \"r\"(d)"
-                      " : \"rcx\", \"r11\", \"memory\"); return r < 0 ? -1 : 0; }\n")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True)
+    source.write_text(
+        "#include <sys/syscall.h>\n#include <sys/socket.h>\nlong syscall_(long, ...);\n"
+        "int connect(int fd, const struct sockaddr *a, socklen_t n) {"
+        "long r; register long d asm(\"rdx\") = n;"
+        "asm volatile(\"syscall\" : \"=a\"(r) : \"0\"(42L), \"D\"((long)fd), \"S\"(a), \"r\"(d)"
+        " : \"rcx\", \"r11\", \"memory\"); return r < 0 ? -1 : 0; }\n")
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source],
+                   check=True)
     preload = options.preload
     options.preload = f"{library}:{preload}"
     try:
         connection = Connected(options, directory)
         connection.talk(20)
         why = connection.found()["why"]
-        assert "libfront.so is in front of CLAN" in why, (why, [end.logged() for end in connection.ends])
+        assert "libfront.so is in front of CLAN" in why, (why,
+                                                          [end.logged() for end in connection.ends])
         connection.end()
     finally:
         options.preload = preload
@@ -309,7 +332,10 @@ def many(options, directory):
     """A thousand connections of one reason are not a thousand lines."""
     connection = Connected(options, directory, {"CLAN_EXCEPT": "1-65535"})
     server, client = connection.ends
-    server.say(f"[[c.recv(1) for _ in range(20)] and c.close() for _ in range(300) for c in [l.accept()[0]]] and None")
+    server.say(
+        "[[c.recv(1) for _ in range(20)] and c.close() "
+        "for _ in range(300) for c in [l.accept()[0]]] and None"
+    )
     client.do(f"[c.sendall(bytes(20)) or c.recv(1) and None for _ in range(300) for c in "
               f"[socket.create_connection(('127.0.0.1', {connection.port}))]] and None")
     server.hear()
@@ -318,8 +344,10 @@ def many(options, directory):
     connection.end()
 
 
-WHOLE = {"spliced": spliced, "unused": unused, "settings": settings, "filters": filters, "in_front": in_front,
-         "many": many}
+WHOLE = {
+    "spliced": spliced, "unused": unused, "settings": settings, "filters": filters,
+    "in_front": in_front, "many": many
+}
 
 
 class Options:
@@ -339,8 +367,8 @@ def main():
             for which in (0, 1):  # each early at one end and late at the other
                 late = name in ONLY_LATE or which == list(DEEDS).index(name) % 2
                 said = deed(options, directory, name, which, late)
-                print(f"{name} {'of the client' if which else 'of the server'} {'late' if late else 'early'}: {said}",
-                      flush=True)
+                end, when = "client" if which else "server", "late" if late else "early"
+                print(f"{name} of the {end} {when}: {said}", flush=True)
     return 0
 
 

@@ -13,7 +13,8 @@ import sys
 # Mangled: functions and data, v-tables, type information, guards and thunks of clan::…
 OURS = re.compile(r"^_Z(?:T[VTISCcvh][hv0-9n_]*|G[VR])?Z*N[rVKRO]*4clan|^clan_[a-z0-9_]+$")
 # The standard library's, among them operator new and delete.
-STANDARD = re.compile(r"^_Z(?:T[VTIS]|G[VR])?Z*(?:N[rVKRO]*)?(?:S[tasiod]|9__gnu_cxx)|^_Z(?:n[wa]|d[la])")
+STANDARD = re.compile(
+    r"^_Z(?:T[VTIS]|G[VR])?Z*(?:N[rVKRO]*)?(?:S[tasiod]|9__gnu_cxx)|^_Z(?:n[wa]|d[la])")
 
 
 def symbols(nm, library):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the rules of the tree that a compiler does not: what may include what, and memory-order pairs.
+"""Checks the rules of the tree that a compiler does not: what may include what, and memory-order
+pairs.
 
     layering.py ROOT      prints each violation as file:line: text, exit code 1 if there is one
 
-The direction of includes is read from the table in ROOT/core/README.md, columns
-`layer | may include | public headers it owns`. A public header that no layer owns may be included by
-all of them.
+The direction of includes is read from the table in ROOT/core/README.md, columns `layer | may
+include | public headers it owns`. A public header that no layer owns may be included by all of
+them.
 """
 
 import re
@@ -129,7 +130,7 @@ def check_pairs(root):
         if len(found) < 2:
             yield path, number, f"PAIR {tag} occurs once: where is the other side?"
         elif not stores:
-            yield path, number, f"PAIR {tag} has no store, read-modify-write or release near any tag"
+            yield path, number, f"PAIR {tag}: no store, read-modify-write or release near any tag"
         elif not loads:
             yield path, number, f"PAIR {tag} has no load or acquire near any tag"
         elif len(stores) == 1 and stores == loads:
@@ -140,7 +141,8 @@ def check_volatile(root):
     for path in sources(root / "core"):
         code = strip_comments_and_strings(path.read_text(errors="replace"))
         for number, line in enumerate(code.splitlines(), 1):
-            if re.search(r"\bvolatile\b", re.sub(r"\b(__asm__|asm)\s+(volatile|__volatile__)", "", line)):
+            if re.search(r"\bvolatile\b",
+                         re.sub(r"\b(__asm__|asm)\s+(volatile|__volatile__)", "", line)):
                 yield path, number, "volatile: use std::atomic"
 
 
@@ -154,7 +156,8 @@ def check_tree(root):
 def main():
     root = Path(sys.argv[1]).resolve()
     violations = check_tree(root)
-    print("\n".join(violations) or f"layering: {len(sources(root / 'core'))} core files, no violation")
+    print("\n".join(violations) or
+          f"layering: {len(sources(root / 'core'))} core files, no violation")
     return 1 if violations else 0
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""layering.py finds what it is there to find: each case writes a small tree and checks the answer."""
+"""layering.py finds what it is there to find: each case writes a small tree and checks the
+answer."""
 
 import tempfile
 import unittest
@@ -79,8 +80,9 @@ class Layering(unittest.TestCase):
         self.assert_one({"core/shm/a.h": far + "int d;\nint e;\nint f;\n" + far}, "PAIR x")
 
     def test_release_in_a_comment_is_not_a_store(self):
-        self.assert_one({"core/shm/a.h": "// PAIR x: release\nint a;\n// PAIR x: acquire\nint b;\n"},
-                        "no store")
+        self.assert_one(
+            {"core/shm/a.h": "// PAIR x: release\nint a;\n// PAIR x: acquire\nint b;\n"},
+            "no store")
 
     def test_volatile_in_core(self):
         self.assert_one({"core/base/a.h": "volatile int x;\n"}, "volatile")

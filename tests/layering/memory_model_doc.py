@@ -3,8 +3,8 @@
 
     memory_model_doc.py ROOT      prints each difference, exit code 1 if there is one
 
-A tag of the document is the first cell of a table row, in backticks, in a table whose first column is
-headed `tag`.
+A tag of the document is the first cell of a table row, in backticks, in a table whose first column
+is headed `tag`.
 """
 
 import re
@@ -61,7 +61,8 @@ def check(root):
 def main():
     root = Path(sys.argv[1]).resolve()
     violations = list(check(root))
-    print("\n".join(violations) or f"memory_model_doc: {len(tags_of_sources(root))} pairs described")
+    print("\n".join(violations) or
+          f"memory_model_doc: {len(tags_of_sources(root))} pairs described")
     return 1 if violations else 0
 
 

@@ -1,5 +1,5 @@
-// Every type and operation of libfabric's atomics, by its public interface: what fi_query_atomic and fi_atomicvalid
-// offer, and what each does to memory, beside the same computed here.
+// Every type and operation of libfabric's atomics, by its public interface: what fi_query_atomic
+// and fi_atomicvalid offer, and what each does to memory, beside the same computed here.
 #include <algorithm>
 #include <complex>
 #include <cstdint>
@@ -132,26 +132,29 @@ class Caller {
   /// Once on all values; then they are as expected, and so is what was there before.
   template <typename T>
   void call(Way way, const Kind<T>& kind, fi_op op) {
-    SCOPED_TRACE(testing::Message() << "type " << kind.type << " operation " << op << " way " << static_cast<int>(way));
+    SCOPED_TRACE(testing::Message() << "type " << kind.type << " operation " << op << " way "
+                                    << static_cast<int>(way));
     Values<T> values;
     const std::vector<T> before = values.target;
     std::vector<T> found(kValues, T(9));
     fid_mr* region = nullptr;
-    MUST(fi_mr_reg(two_.b.domain.get(), values.target.data(), kValues * sizeof(T), FI_REMOTE_READ | FI_REMOTE_WRITE, 0,
-                   kKey, 0, &region, nullptr));
+    MUST(fi_mr_reg(two_.b.domain.get(), values.target.data(), kValues * sizeof(T),
+                   FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey, 0, &region, nullptr));
     const Object<fid_mr> registered(region);
     fid_ep* ep = two_.a.ep.get();
     const ssize_t rc = sent(
         [&] {
           switch (way) {
             case Way::kPlain:
-              return fi_atomic(ep, values.operand.data(), kValues, nullptr, two_.to_b, 0, kKey, kind.type, op, nullptr);
+              return fi_atomic(ep, values.operand.data(), kValues, nullptr, two_.to_b, 0, kKey,
+                               kind.type, op, nullptr);
             case Way::kFetch:
-              return fi_fetch_atomic(ep, values.operand.data(), kValues, nullptr, found.data(), nullptr, two_.to_b, 0,
-                                     kKey, kind.type, op, nullptr);
+              return fi_fetch_atomic(ep, values.operand.data(), kValues, nullptr, found.data(),
+                                     nullptr, two_.to_b, 0, kKey, kind.type, op, nullptr);
             default:
-              return fi_compare_atomic(ep, values.operand.data(), kValues, nullptr, values.compare.data(), nullptr,
-                                       found.data(), nullptr, two_.to_b, 0, kKey, kind.type, op, nullptr);
+              return fi_compare_atomic(ep, values.operand.data(), kValues, nullptr,
+                                       values.compare.data(), nullptr, found.data(), nullptr,
+                                       two_.to_b, 0, kKey, kind.type, op, nullptr);
           }
         },
         two_.a);
@@ -159,7 +162,9 @@ class Caller {
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two_.completes(two_.a, &entry));
     for (std::size_t i = 0; i < kValues; ++i) {
-      EXPECT_EQ(values.target[i], (expected<T>(op, before[i], values.operand[i], values.compare[i]))) << i;
+      EXPECT_EQ(values.target[i],
+                (expected<T>(op, before[i], values.operand[i], values.compare[i])))
+          << i;
       if (way != Way::kPlain) {
         EXPECT_EQ(found[i], before[i]) << i;
       }
@@ -193,7 +198,8 @@ TEST(FabricEveryAtomic, DoEveryOperationThatTheManualHasForTheType) {
       }
     }
   });
-  // Operations that write, twice and with reading once more, and those that compare: of integers, reals, complex ones.
+  // Operations that write, twice and with reading once more, and those that compare: of integers,
+  // reals, complex ones.
   EXPECT_EQ(done, 8 * (2 * 11 + 1 + 7) + 3 * (2 * 8 + 1 + 6) + 3 * (2 * 6 + 1 + 2));
 }
 
@@ -215,22 +221,27 @@ TEST(FabricEveryAtomic, WorkOnAGibibyteInOneCall) {
   std::vector<std::uint64_t> target(kCount, 40), operand(kCount, 2);
   Two two;
   fid_mr* region = nullptr;
-  MUST(fi_mr_reg(two.b.domain.get(), target.data(), kBytes, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey, 0, &region,
-                 nullptr));
+  MUST(fi_mr_reg(two.b.domain.get(), target.data(), kBytes, FI_REMOTE_READ | FI_REMOTE_WRITE, 0,
+                 kKey, 0, &region, nullptr));
   const Object<fid_mr> registered(region);
   std::size_t most = 0;
   ASSERT_EQ(fi_atomicvalid(two.a.ep.get(), FI_UINT64, FI_SUM, &most), 0);
   ASSERT_EQ(most, kCount);
-  ASSERT_EQ(sent([&] {
-              return fi_atomic(two.a.ep.get(), operand.data(), kCount, nullptr, two.to_b, 0, kKey, FI_UINT64, FI_SUM,
-                               nullptr);
-            }, two.a), 0);
+  ASSERT_EQ(sent(
+                [&] {
+                  return fi_atomic(two.a.ep.get(), operand.data(), kCount, nullptr, two.to_b, 0,
+                                   kKey, FI_UINT64, FI_SUM, nullptr);
+                },
+                two.a),
+            0);
   fi_cq_tagged_entry entry;
   bool complete = false;
-  for (int patience = 0; patience < 4 && !complete; ++patience) complete = bool(two.completes(two.a, &entry));
+  for (int patience = 0; patience < 4 && !complete; ++patience)
+    complete = bool(two.completes(two.a, &entry));
   ASSERT_TRUE(complete);
   EXPECT_EQ(std::count(target.begin(), target.end(), 42u), static_cast<std::ptrdiff_t>(kCount));
-  ASSERT_NE(fi_atomic(two.a.ep.get(), operand.data(), kCount + 1, nullptr, two.to_b, 0, kKey, FI_UINT64, FI_SUM, nullptr),
+  ASSERT_NE(fi_atomic(two.a.ep.get(), operand.data(), kCount + 1, nullptr, two.to_b, 0, kKey,
+                      FI_UINT64, FI_SUM, nullptr),
             0);
 #endif
 }

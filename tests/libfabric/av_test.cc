@@ -33,12 +33,14 @@ TEST_F(FabricAv, InsertsAsynchronouslyWithAnEventForTheCall) {
   const std::vector<char> name = name_of_peer();
   fi_addr_t address = FI_ADDR_NOTAVAIL;
   int context = 0;
-  EXPECT_EQ(fi_av_insert(av_.get(), name.data(), 1, &address, 0, &context), -FI_ENOEQ);  // nowhere to answer
+  // nowhere to answer
+  EXPECT_EQ(fi_av_insert(av_.get(), name.data(), 1, &address, 0, &context), -FI_ENOEQ);
   ASSERT_EQ(fi_av_bind(av_.get(), &eq->fid, 0), 0);
   ASSERT_EQ(fi_av_insert(av_.get(), name.data(), 1, &address, 0, &context), 0);
   std::uint32_t event = 0;
   fi_eq_entry entry{};
-  ASSERT_TRUE(eventually([&] { return fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0) != -FI_EAGAIN; }));
+  ASSERT_TRUE(eventually(
+      [&] { return fi_eq_read(eq.get(), &event, &entry, sizeof entry, 0) != -FI_EAGAIN; }));
   EXPECT_EQ(event, static_cast<std::uint32_t>(FI_AV_COMPLETE));
   EXPECT_EQ(entry.fid, &av_->fid);
   EXPECT_EQ(entry.context, &context);
@@ -74,7 +76,8 @@ TEST_F(FabricAv, InsertsByNodeAndService) {
   ASSERT_EQ(fi_av_lookup(av_.get(), address, found.data(), &length), 0);
   found.resize(length);
   EXPECT_EQ(found, name);
-  // Three nodes and two services, counted up: the first service of all nodes comes first, or of each node.
+  // Three nodes and two services, counted up: the first service of all nodes comes first, or of
+  // each node.
   fi_addr_t six[6];
   ASSERT_EQ(fi_av_insertsym(av_.get(), "127.0.0.1", 3, "4000", 2, six, 0, nullptr), 6);
   for (const fi_addr_t one : six) {

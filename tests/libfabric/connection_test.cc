@@ -18,7 +18,8 @@ namespace {
 class Side {
  public:
   explicit Side(const char* service = nullptr) {
-    info = get_info(make_hints(FI_EP_MSG), "127.0.0.1", service, service == nullptr ? FI_SOURCE : 0);
+    info =
+        get_info(make_hints(FI_EP_MSG), "127.0.0.1", service, service == nullptr ? FI_SOURCE : 0);
     if (!info) MUST(-FI_ENODATA);
     fid_fabric* f;
     MUST(fi_fabric(info->fabric_attr, &f, nullptr));
@@ -250,7 +251,7 @@ TEST(FabricConnections, TellOfTheOthersShutdown) {
   EXPECT_EQ(fi_inject(c.client.ep.get(), "x", 1, 0), -FI_ENOTCONN);
 }
 
-// --- death -----------------------------------------------------------------------------------------
+// --- death ---------------------------------------------------------------------------------------
 
 // A child that answers messages until it is killed. Its address comes by a pipe.
 pid_t start_child(std::uint16_t port, bool receives, std::vector<char>* address) {
@@ -265,7 +266,8 @@ pid_t start_child(std::uint16_t port, bool receives, std::vector<char>* address)
     if (::write(fds[1], name.data(), name.size()) < 0) ::_exit(1);
     char buffer[64];
     fi_cq_tagged_entry entry;
-    if (receives) (void)fi_recv(node.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr);
+    if (receives)
+      (void)fi_recv(node.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr);
     for (;;) (void)fi_cq_read(node.cq.get(), &entry, 1);
   }
   ::close(fds[1]);
@@ -329,7 +331,8 @@ TEST(FabricPeers, ThatAreStartedAgainCanBeTalkedTo) {
   ASSERT_TRUE(eventually([&] {
     if (fi_sendmsg(node.ep.get(), &msg, FI_DELIVERY_COMPLETE) != 0) return false;
     ssize_t n = 0;
-    if (!eventually([&] { return (n = fi_cq_read(node.cq.get(), &entry, 1)) != -FI_EAGAIN; })) return false;
+    if (!eventually([&] { return (n = fi_cq_read(node.cq.get(), &entry, 1)) != -FI_EAGAIN; }))
+      return false;
     fi_cq_err_entry error{};
     if (n == -FI_EAVAIL) (void)fi_cq_readerr(node.cq.get(), &error, 0);
     return n == 1;
@@ -347,7 +350,8 @@ TEST(FabricPeers, MayBeThreeHundred) {
       GTEST_SKIP() << "too few open files are allowed (ulimit -n)";
     }
   }
-  ASSERT_NE(get_info(make_hints()), nullptr);  // libfabric loads its providers once, before the forks
+  // libfabric loads its providers once, before the forks
+  ASSERT_NE(get_info(make_hints()), nullptr);
   int fds[2];
   ASSERT_EQ(::pipe(fds), 0);
   std::vector<pid_t> children;
@@ -359,7 +363,8 @@ TEST(FabricPeers, MayBeThreeHundred) {
     }
     ::alarm(100);
     std::vector<char> server(16);
-    if (::read(fds[0], server.data(), server.size()) != static_cast<ssize_t>(server.size())) ::_exit(2);
+    if (::read(fds[0], server.data(), server.size()) != static_cast<ssize_t>(server.size()))
+      ::_exit(2);
     Node node({.wait = FI_WAIT_FD});
     node.enable();
     const fi_addr_t to = node.insert(server);
@@ -367,8 +372,10 @@ TEST(FabricPeers, MayBeThreeHundred) {
     fi_cq_tagged_entry entry;
     const auto own = node.name();
     // Its address first, then its number.
-    bool good = fi_trecv(node.ep.get(), &answer, sizeof answer, nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr) == 0;
-    good = good && sent([&] { return fi_tinject(node.ep.get(), own.data(), own.size(), to, 1); }, node) == 0;
+    bool good = fi_trecv(node.ep.get(), &answer, sizeof answer, nullptr, FI_ADDR_UNSPEC, 2, 0,
+                         nullptr) == 0;
+    good = good && sent([&] { return fi_tinject(node.ep.get(), own.data(), own.size(), to, 1); },
+                        node) == 0;
     good = good && fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 90'000) == 1;
     ::_exit(good && answer == 4711 ? 0 : 1);
   }
@@ -389,8 +396,8 @@ TEST(FabricPeers, MayBeThreeHundred) {
            std::chrono::steady_clock::now() < end) {
       std::this_thread::yield();
     }
-    // It is not in the vector yet: that is how such a message is reported. (It may have the port of one that
-    // has ended.)
+    // It is not in the vector yet: that is how such a message is reported. (It may have the port of
+    // one that has ended.)
     if (n != 1) {
       ASSERT_EQ(n, -FI_EAVAIL);
       ASSERT_EQ(fi_cq_readerr(node.cq.get(), &error, 0), 1);
@@ -450,13 +457,14 @@ TEST(FabricPeers, MayBeThreeHundredEndpointsOfOneDomain) {
   // Each says its number to the hub, which answers it with the double.
   std::vector<int> answers(kEndpoints);
   for (int i = 0; i < kEndpoints; ++i) {
-    ASSERT_EQ(fi_trecv(endpoints[static_cast<std::size_t>(i)].get(), &answers[static_cast<std::size_t>(i)],
-                       sizeof(int), nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr),
+    ASSERT_EQ(fi_trecv(endpoints[static_cast<std::size_t>(i)].get(),
+                       &answers[static_cast<std::size_t>(i)], sizeof(int), nullptr, FI_ADDR_UNSPEC,
+                       2, 0, nullptr),
               0);
     ASSERT_EQ(sent(
                   [&] {
-                    return fi_tinject(endpoints[static_cast<std::size_t>(i)].get(), &i, sizeof i, hub_address,
-                                      1);
+                    return fi_tinject(endpoints[static_cast<std::size_t>(i)].get(), &i, sizeof i,
+                                      hub_address, 1);
                   },
                   many),
               0);
@@ -465,12 +473,14 @@ TEST(FabricPeers, MayBeThreeHundredEndpointsOfOneDomain) {
   for (int i = 0; i < kEndpoints; ++i) {
     int number = -1;
     fi_addr_t source = FI_ADDR_NOTAVAIL;
-    ASSERT_EQ(fi_trecv(hub.ep.get(), &number, sizeof number, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ASSERT_EQ(
+        fi_trecv(hub.ep.get(), &number, sizeof number, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
     ASSERT_EQ(fi_cq_sreadfrom(hub.cq.get(), &entry, 1, &source, nullptr, 20'000), 1) << i;
     ASSERT_TRUE(number >= 0 && number < kEndpoints);
     EXPECT_EQ(source, to_endpoint[static_cast<std::size_t>(number)]);
     const int twice = 2 * number;
-    ASSERT_EQ(sent([&] { return fi_tinject(hub.ep.get(), &twice, sizeof twice, source, 2); }, hub), 0);
+    ASSERT_EQ(sent([&] { return fi_tinject(hub.ep.get(), &twice, sizeof twice, source, 2); }, hub),
+              0);
   }
   for (int i = 0; i < kEndpoints; ++i) {
     ASSERT_EQ(fi_cq_sread(many.cq.get(), &entry, 1, nullptr, 20'000), 1) << i;
@@ -482,7 +492,8 @@ TEST(FabricPeers, MayBeThreeHundredEndpointsOfOneDomain) {
   RecordProperty("kib_per_connection_both_sides", each(connected - made));
   std::printf("resident: %d KiB for an endpoint, %d KiB for a connection, both sides of it\n",
               each(made - before), each(connected - made));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which have shadows of all memory
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // which have shadows of all memory
   EXPECT_LT(each(connected - before), 256);
 #endif
 }

@@ -37,8 +37,11 @@ TEST(FabricQueueFormats, TellAsMuchAsEachHasRoomFor) {
 
     char buffer[16] = {};
     int context = 0;
-    ASSERT_EQ(fi_trecv(endpoint, buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 0x77, 0, &context), 0);
-    ASSERT_EQ(sent([&] { return fi_tinjectdata(sender.ep.get(), "hello", 5, 0x1234, to, 0x77); }, sender), 0);
+    ASSERT_EQ(fi_trecv(endpoint, buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 0x77, 0, &context),
+              0);
+    ASSERT_EQ(
+        sent([&] { return fi_tinjectdata(sender.ep.get(), "hello", 5, 0x1234, to, 0x77); }, sender),
+        0);
     // An array of two, filled with what no field has, of which one entry may be written.
     std::vector<unsigned char> raw(2 * sizeof(fi_cq_tagged_entry), 0xee);
     ASSERT_TRUE(eventually([&] { return fi_cq_read(cq.get(), raw.data(), 2) == 1; }));

@@ -12,7 +12,8 @@ TEST(FabricDatagrams, ArriveWholeUpToTheSizeThatIsOffered) {
   Two two(kDatagrams, kDatagrams);
   const std::size_t most = two.a.info->ep_attr->max_msg_size;
   EXPECT_GE(most, 4096u);
-  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097}, most}) {
+  for (const std::size_t n :
+       {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097}, most}) {
     const auto sent = pattern(n, 3);
     std::vector<char> got(n + 1);
     ASSERT_EQ(fi_recv(two.b.ep.get(), got.data(), n, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
@@ -26,7 +27,8 @@ TEST(FabricDatagrams, ArriveWholeUpToTheSizeThatIsOffered) {
     ASSERT_TRUE(two.completes(two.a, &entry));
   }
   std::vector<char> longer(most + 1);
-  EXPECT_EQ(fi_send(two.a.ep.get(), longer.data(), longer.size(), nullptr, two.to_b, nullptr), -FI_EMSGSIZE);
+  EXPECT_EQ(fi_send(two.a.ep.get(), longer.data(), longer.size(), nullptr, two.to_b, nullptr),
+            -FI_EMSGSIZE);
 }
 
 TEST(FabricDatagrams, ToNobodyAreSentAndLost) {
@@ -39,7 +41,8 @@ TEST(FabricDatagrams, ToNobodyAreSentAndLost) {
     ASSERT_EQ(fi_send(node.ep.get(), "x", 1, nullptr, to, &node), 0);
     fi_cq_tagged_entry entry;
     ssize_t n = 0;
-    ASSERT_TRUE(eventually([&] { return (n = fi_cq_read(node.cq.get(), &entry, 1)) != -FI_EAGAIN; }));
+    ASSERT_TRUE(
+        eventually([&] { return (n = fi_cq_read(node.cq.get(), &entry, 1)) != -FI_EAGAIN; }));
     ASSERT_EQ(n, 1);
     EXPECT_EQ(entry.op_context, &node);
   };

@@ -1,4 +1,5 @@
-// Triggered operations: calls with FI_TRIGGER begin when a counter has come to its threshold, and not before.
+// Triggered operations: calls with FI_TRIGGER begin when a counter has come to its threshold, and
+// not before.
 #include <rdma/fi_trigger.h>
 
 #include "libfabric/node.h"
@@ -22,9 +23,11 @@ TEST(FabricTriggers, SendAndWriteWhenTheirCounterSaysSo) {
   const Object<fid_cntr> counter(made);
   int received = 0, memory = 0;
   fid_mr* region = nullptr;
-  MUST(fi_mr_reg(two.b.domain.get(), &memory, sizeof memory, FI_REMOTE_WRITE, 0, 5, 0, &region, nullptr));
+  MUST(fi_mr_reg(two.b.domain.get(), &memory, sizeof memory, FI_REMOTE_WRITE, 0, 5, 0, &region,
+                 nullptr));
   const Object<fid_mr> registered(region);
-  ASSERT_EQ(fi_recv(two.b.ep.get(), &received, sizeof received, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(fi_recv(two.b.ep.get(), &received, sizeof received, nullptr, FI_ADDR_UNSPEC, nullptr),
+            0);
 
   int message = 11, value = 22;
   auto send_when = when(counter.get(), 2);

@@ -1,5 +1,5 @@
-// Peers that stand still, die and come again, at every step of a conversation; too few descriptors, too
-// little memory; forks; other users.
+// Peers that stand still, die and come again, at every step of a conversation; too few descriptors,
+// too little memory; forks; other users.
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -31,7 +31,8 @@ std::size_t entries_of(const char* directory) {
 std::size_t our_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::size_t n = 0;
-  for (std::string line; std::getline(maps, line);) n += line.find("/memfd:clan") != std::string::npos;
+  for (std::string line; std::getline(maps, line);)
+    n += line.find("/memfd:clan") != std::string::npos;
   return n;
 }
 
@@ -88,8 +89,8 @@ class Other {
     node.enable();
     std::vector<char> memory(1 << 20);
     fid_mr* mr = nullptr;
-    MUST(fi_mr_reg(node.domain.get(), memory.data(), memory.size(), FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey,
-                   0, &mr, nullptr));
+    MUST(fi_mr_reg(node.domain.get(), memory.data(), memory.size(),
+                   FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey, 0, &mr, nullptr));
     const auto name = node.name();
     if (::write(to_parent, name.data(), 16) != 16) ::_exit(2);
     while (manner == Manner::kSilent) ::pause();
@@ -134,7 +135,8 @@ struct Survivor {
   /// Says hello until somebody answers.
   bool hears(fi_addr_t to) {
     char echo[32] = {};
-    if (fi_trecv(node.ep.get(), echo, sizeof echo, nullptr, FI_ADDR_UNSPEC, 2, 0, echo) != 0) return false;
+    if (fi_trecv(node.ep.get(), echo, sizeof echo, nullptr, FI_ADDR_UNSPEC, 2, 0, echo) != 0)
+      return false;
     const bool greeted = eventually([&] {
       fi_cq_tagged_entry nothing;
       (void)fi_cq_read(node.cq.get(), &nothing, 0);
@@ -145,7 +147,8 @@ struct Survivor {
     // Errors of what was under way before may come first.
     for (int i = 0; i < 100; ++i) {
       const ssize_t n = fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 20'000);
-      if (n == 1 && entry.op_context == echo) return std::memcmp(echo, own.data(), sizeof echo) == 0;
+      if (n == 1 && entry.op_context == echo)
+        return std::memcmp(echo, own.data(), sizeof echo) == 0;
       if (n == -FI_EAGAIN) return false;
       fi_cq_err_entry error{};
       if (n == -FI_EAVAIL) (void)fi_cq_readerr(node.cq.get(), &error, 0);
@@ -154,14 +157,17 @@ struct Survivor {
   }
 };
 
-bool means_gone(ssize_t rc) { return rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -EPIPE; }
+bool means_gone(ssize_t rc) {
+  return rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -EPIPE;
+}
 
-// --- peers that stand still --------------------------------------------------------------------------
+// --- peers that stand still ----------------------------------------------------------------------
 
 TEST(FabricFailure, AFirstMessageToAPeerThatStandsStillHoldsUpNobody) {
   Other still(Manner::kEcho), lively(Manner::kEcho);
   Survivor us;
-  const fi_addr_t to_still = us.node.insert(still.name()), to_lively = us.node.insert(lively.name());
+  const fi_addr_t to_still = us.node.insert(still.name()),
+                  to_lively = us.node.insert(lively.name());
   ASSERT_TRUE(us.hears(to_lively));
   still.stop();
   std::atomic<bool> given{false};
@@ -206,7 +212,7 @@ TEST(FabricFailure, AFirstMessageToAPeerThatNeverGoesOnIsGivenUp) {
   EXPECT_TRUE(us.hears(to));
 }
 
-// --- peers whose memory is to be accessed, and that stand still --------------------------------------
+// --- peers whose memory is to be accessed, and that stand still ----------------------------------
 
 // With process_vm_readv and its like, and without.
 class FabricStill : public testing::TestWithParam<bool> {
@@ -220,8 +226,9 @@ class FabricStill : public testing::TestWithParam<bool> {
     ::alarm(0);
   }
 };
-INSTANTIATE_TEST_SUITE_P(, FabricStill, testing::Bool(),
-                         [](const auto& it) { return it.param ? "copied_by_us" : "copied_by_them"; });
+INSTANTIATE_TEST_SUITE_P(, FabricStill, testing::Bool(), [](const auto& it) {
+  return it.param ? "copied_by_us" : "copied_by_them";
+});
 
 // Whoever is spoken to meanwhile hears nothing of it.
 void expect_conversation(Survivor& us, fi_addr_t with) {
@@ -266,15 +273,17 @@ struct Transfer {
 };
 
 ssize_t read_back(Survivor& us, fi_addr_t from, std::vector<char>* data) {
-  return us.outcome(
-      [&] { return fi_read(us.node.ep.get(), data->data(), data->size(), nullptr, from, 0, kKey, nullptr); });
+  return us.outcome([&] {
+    return fi_read(us.node.ep.get(), data->data(), data->size(), nullptr, from, 0, kKey, nullptr);
+  });
 }
 
 TEST_P(FabricStill, AFirstAccessHoldsUpNobodyAndIsMadeInTheEnd) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{500'000}}) {
     Other still(Manner::kSilent), lively(Manner::kEcho);
     Survivor us;
-    const fi_addr_t to_still = us.node.insert(still.name()), to_lively = us.node.insert(lively.name());
+    const fi_addr_t to_still = us.node.insert(still.name()),
+                    to_lively = us.node.insert(lively.name());
     ASSERT_TRUE(us.hears(to_lively));
     ASSERT_EQ(sent([&] { return us.greet(to_still); }, us.node), 0);
     still.stop();
@@ -292,7 +301,8 @@ TEST_P(FabricStill, AnAccessHoldsUpNobodyAndIsMadeInTheEnd) {
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{500'000}}) {
     Other still(Manner::kSilent), lively(Manner::kEcho);
     Survivor us;
-    const fi_addr_t to_still = us.node.insert(still.name()), to_lively = us.node.insert(lively.name());
+    const fi_addr_t to_still = us.node.insert(still.name()),
+                    to_lively = us.node.insert(lively.name());
     ASSERT_TRUE(us.hears(to_lively));
     std::vector<char> back(bytes);
     ASSERT_EQ(read_back(us, to_still, &back), 1);
@@ -348,7 +358,7 @@ TEST_P(FabricStill, AnAccessEndsWithItsPeer) {
   }
 }
 
-// --- peers that die ----------------------------------------------------------------------------------
+// --- peers that die ------------------------------------------------------------------------------
 
 class FabricDeath : public testing::TestWithParam<int> {};
 
@@ -401,8 +411,9 @@ std::vector<char>& large() {
 
 ssize_t with_a_large_message_unread(Survivor& us, Other& other, fi_addr_t to) {
   Killer killer(other);
-  return us.outcome(
-      [&] { return fi_tsend(us.node.ep.get(), large().data(), large().size(), nullptr, to, 1, nullptr); });
+  return us.outcome([&] {
+    return fi_tsend(us.node.ep.get(), large().data(), large().size(), nullptr, to, 1, nullptr);
+  });
 }
 
 ssize_t with_its_memory_written(Survivor& us, Other& other, fi_addr_t to) {
@@ -410,8 +421,9 @@ ssize_t with_its_memory_written(Survivor& us, Other& other, fi_addr_t to) {
   ssize_t rc = 1;
   const auto end = Clock::now() + std::chrono::seconds(20);
   while (rc == 1 && Clock::now() < end) {
-    rc = us.outcome(
-        [&] { return fi_write(us.node.ep.get(), large().data(), 1 << 20, nullptr, to, 0, kKey, nullptr); });
+    rc = us.outcome([&] {
+      return fi_write(us.node.ep.get(), large().data(), 1 << 20, nullptr, to, 0, kKey, nullptr);
+    });
   }
   return rc;
 }
@@ -421,8 +433,9 @@ ssize_t with_its_memory_read(Survivor& us, Other& other, fi_addr_t to) {
   ssize_t rc = 1;
   const auto end = Clock::now() + std::chrono::seconds(20);
   while (rc == 1 && Clock::now() < end) {
-    rc = us.outcome(
-        [&] { return fi_read(us.node.ep.get(), large().data(), 8, nullptr, to, 0, kKey, nullptr); });
+    rc = us.outcome([&] {
+      return fi_read(us.node.ep.get(), large().data(), 8, nullptr, to, 0, kKey, nullptr);
+    });
   }
   return rc;
 }
@@ -431,8 +444,8 @@ ssize_t with_an_atomic_operation_asked_for(Survivor& us, Other& other, fi_addr_t
   Killer killer(other);
   static std::uint64_t operand = 1, found = 0;
   return us.outcome([&] {
-    return fi_fetch_atomic(us.node.ep.get(), &operand, 1, nullptr, &found, nullptr, to, 0, kKey, FI_UINT64,
-                           FI_SUM, nullptr);
+    return fi_fetch_atomic(us.node.ep.get(), &operand, 1, nullptr, &found, nullptr, to, 0, kKey,
+                           FI_UINT64, FI_SUM, nullptr);
   });
 }
 
@@ -446,7 +459,9 @@ constexpr std::array kSteps = {
     Step{"WithAnAtomicOperationAskedFor", with_an_atomic_operation_asked_for},
 };
 INSTANTIATE_TEST_SUITE_P(Steps, FabricDeath, testing::Range(0, static_cast<int>(kSteps.size())),
-                         [](const auto& step) { return kSteps[static_cast<std::size_t>(step.param)].name; });
+                         [](const auto& step) {
+                           return kSteps[static_cast<std::size_t>(step.param)].name;
+                         });
 
 TEST_P(FabricDeath, EndsWhatWasUnderWayAndThePeerMayComeAgain) {
   Survivor us;
@@ -485,9 +500,9 @@ TEST(FabricFailure, ASendToAPeerThatHasGoneFailsOnce) {
     msg.addr = to_dead;
     msg.tag = 1;
     fid_ep* const ep = us.node.ep.get();
-    const ssize_t rc =
-        atomic ? fi_atomic(ep, operand, sizeof operand, nullptr, to_dead, 0, kKey, FI_UINT8, FI_SUM, nullptr)
-               : fi_tsendmsg(ep, &msg, FI_DELIVERY_COMPLETE);
+    const ssize_t rc = atomic ? fi_atomic(ep, operand, sizeof operand, nullptr, to_dead, 0, kKey,
+                                          FI_UINT8, FI_SUM, nullptr)
+                              : fi_tsendmsg(ep, &msg, FI_DELIVERY_COMPLETE);
     EXPECT_TRUE(means_gone(rc)) << rc;
     fi_cq_tagged_entry entry;
     EXPECT_EQ(fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 100), -FI_EAGAIN);
@@ -498,7 +513,9 @@ TEST(FabricFailure, ASendToAPeerThatHasGoneFailsOnce) {
     msg.addr = to_lively;
     for (int& context : contexts) {
       msg.context = &context;
-      ASSERT_EQ(sent([&] { return fi_tsendmsg(us.node.ep.get(), &msg, FI_DELIVERY_COMPLETE); }, us.node), 0);
+      ASSERT_EQ(
+          sent([&] { return fi_tsendmsg(us.node.ep.get(), &msg, FI_DELIVERY_COMPLETE); }, us.node),
+          0);
     }
     for (int& context : contexts) {
       ASSERT_EQ(fi_cq_sread(us.node.cq.get(), &entry, 1, nullptr, 20'000), 1);
@@ -534,18 +551,19 @@ TEST(FabricFailure, APeerMayDieAtAnyMoment) {
           break;
         case 1:
           rc = us.outcome([&] {
-            return fi_fetch_atomic(ep, &operand, 1, nullptr, &found, nullptr, to, 0, kKey, FI_UINT64, FI_SUM,
-                                   nullptr);
+            return fi_fetch_atomic(ep, &operand, 1, nullptr, &found, nullptr, to, 0, kKey,
+                                   FI_UINT64, FI_SUM, nullptr);
           });
           break;
         case 2:
-          rc =
-              us.outcome([&] { return fi_tsend(ep, us.own.data(), us.own.size(), nullptr, to, 3, nullptr); });
+          rc = us.outcome(
+              [&] { return fi_tsend(ep, us.own.data(), us.own.size(), nullptr, to, 3, nullptr); });
           break;
         default:
           // Nobody receives it: its end is that of the peer.
-          rc = us.outcome(
-              [&] { return fi_tsend(ep, large().data(), large().size(), nullptr, to, 3, nullptr); });
+          rc = us.outcome([&] {
+            return fi_tsend(ep, large().data(), large().size(), nullptr, to, 3, nullptr);
+          });
       }
     }
     killer.join();
@@ -582,9 +600,10 @@ TEST(FabricPeers, ThatBeginWithEachOtherAtOnceKeepTheirOrder) {
   }
 }
 
-// --- too little of something -------------------------------------------------------------------------
+// --- too little of something ---------------------------------------------------------------------
 
-// Opens everything, sends one message, closes everything. 0, or what the first call that failed has answered.
+// Opens everything, sends one message, closes everything. 0, or what the first call that failed has
+// answered.
 ssize_t whole_life(const std::vector<char>& to) {
   Info hints = make_hints();
   Info info = get_info(hints, "127.0.0.1", "0", FI_SOURCE);
@@ -646,39 +665,40 @@ int in_a_child(const std::function<int()>& body) {
 TEST(FabricFailure, TooFewDescriptorsAreAnErrorAndLeakNone) {
   Other other(Manner::kEcho);
   const auto name = other.name();
-  EXPECT_EQ(in_a_child([&] {
-              (void)whole_life(name);  // what is opened once stays
-              const std::size_t before = entries_of("/proc/self/fd");
-              rlimit usual{};
-              ::getrlimit(RLIMIT_NOFILE, &usual);
-              int failed = 0;
-              bool succeeded = false;
-              for (rlim_t more = 0; more < 60; ++more) {
-                rlimit tight{before + more, usual.rlim_max};
-                ::setrlimit(RLIMIT_NOFILE, &tight);
-                const ssize_t rc = whole_life(name);
-                ::setrlimit(RLIMIT_NOFILE, &usual);
-                if (rc != 0) {
-                  ++failed;
-                  if (rc != -FI_EMFILE && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA &&
-                      rc != -ENOBUFS) {
-                    std::fprintf(stderr, "with %lu more: %zd\n", static_cast<unsigned long>(more), rc);
-                    return 1;
-                  }
-                  succeeded = false;
-                } else {
-                  succeeded = true;
-                }
-                if (entries_of("/proc/self/fd") != before) {
-                  std::fprintf(stderr, "with %lu more: %zu descriptors, not %zu\n",
-                               static_cast<unsigned long>(more), entries_of("/proc/self/fd"), before);
-                  return 2;
-                }
-              }
-              if (failed < 3 || !succeeded) return 3;
-              return whole_life(name) == 0 ? 0 : 4;
-            }),
-            0);
+  EXPECT_EQ(
+      in_a_child([&] {
+        (void)whole_life(name);  // what is opened once stays
+        const std::size_t before = entries_of("/proc/self/fd");
+        rlimit usual{};
+        ::getrlimit(RLIMIT_NOFILE, &usual);
+        int failed = 0;
+        bool succeeded = false;
+        for (rlim_t more = 0; more < 60; ++more) {
+          rlimit tight{before + more, usual.rlim_max};
+          ::setrlimit(RLIMIT_NOFILE, &tight);
+          const ssize_t rc = whole_life(name);
+          ::setrlimit(RLIMIT_NOFILE, &usual);
+          if (rc != 0) {
+            ++failed;
+            if (rc != -FI_EMFILE && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA &&
+                rc != -ENOBUFS) {
+              std::fprintf(stderr, "with %lu more: %zd\n", static_cast<unsigned long>(more), rc);
+              return 1;
+            }
+            succeeded = false;
+          } else {
+            succeeded = true;
+          }
+          if (entries_of("/proc/self/fd") != before) {
+            std::fprintf(stderr, "with %lu more: %zu descriptors, not %zu\n",
+                         static_cast<unsigned long>(more), entries_of("/proc/self/fd"), before);
+            return 2;
+          }
+        }
+        if (failed < 3 || !succeeded) return 3;
+        return whole_life(name) == 0 ? 0 : 4;
+      }),
+      0);
 }
 
 TEST(FabricFailure, TooLittleMemoryIsAnError) {
@@ -701,8 +721,10 @@ TEST(FabricFailure, TooLittleMemoryIsAnError) {
                 const ssize_t rc = whole_life(name);
                 ::setrlimit(RLIMIT_AS, &usual);
                 failed += rc != 0;
-                if (rc != 0 && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA && rc != -ENOBUFS) {
-                  std::fprintf(stderr, "with %lu MiB more: %zd\n", static_cast<unsigned long>(more), rc);
+                if (rc != 0 && rc != -FI_ENOMEM && rc != -FI_EAGAIN && rc != -FI_ENODATA &&
+                    rc != -ENOBUFS) {
+                  std::fprintf(stderr, "with %lu MiB more: %zd\n", static_cast<unsigned long>(more),
+                               rc);
                   return 1;
                 }
               }
@@ -734,11 +756,12 @@ TEST(FabricFailure, WhatIsClosedLeavesNothing) {
   EXPECT_EQ(our_mappings(), mappings);
 }
 
-// --- forks and users ---------------------------------------------------------------------------------
+// --- forks and users -----------------------------------------------------------------------------
 
 TEST(FabricFailure, AForkedChildMayTouchWhatItHasInherited) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizers' own locks stay locked in a child forked while another thread holds them";
+  GTEST_SKIP()
+      << "the sanitizers' own locks stay locked in a child forked while another thread holds them";
 #endif
   Other other(Manner::kEcho);
   Survivor us;
@@ -781,13 +804,15 @@ TEST(FabricFailure, AForkedChildMayTouchWhatItHasInherited) {
 TEST(FabricFailure, ProcessesOfAnotherUserAreNotThere) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
   Other other(Manner::kEcho);
-  EXPECT_EQ(
-      in_a_child([&] {
-        if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
-        Survivor us;
-        return us.outcome([&] { return us.greet(us.node.insert(other.name())); }) == -FI_ECONNREFUSED ? 0 : 2;
-      }),
-      0);
+  EXPECT_EQ(in_a_child([&] {
+              if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
+              Survivor us;
+              return us.outcome([&] { return us.greet(us.node.insert(other.name())); }) ==
+                             -FI_ECONNREFUSED
+                         ? 0
+                         : 2;
+            }),
+            0);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// A peer that speaks the provider's wire and means no good: every kind of message with wrong lengths,
-// numbers, keys and contexts, answers that nobody has asked for, introductions as somebody else, access words
-// as no peer writes them. A process that talks with it keeps what it has: its memory, its other conversations, one
-// end to each operation, and its processor.
+// A peer that speaks the provider's wire and means no good: every kind of message with wrong
+// lengths, numbers, keys and contexts, answers that nobody has asked for, introductions as somebody
+// else, access words as no peer writes them. A process that talks with it keeps what it has: its
+// memory, its other conversations, one end to each operation, and its processor.
 #include <clan/context.h>
 #include <clan/message.h>
 #include <malloc.h>
@@ -82,8 +82,8 @@ class Hostile {
         if (message.size() < sizeof header + sizeof(AccessWord)) return true;
         std::memcpy(&header, message.data(), sizeof header);
         if (header.op == Op::kPut || header.op == Op::kGet) {
-          words_.emplace_back(messages_.sent_mark(to_),
-                              reinterpret_cast<std::atomic<AccessWord>*>(room->data() + sizeof header));
+          words_.emplace_back(messages_.sent_mark(to_), reinterpret_cast<std::atomic<AccessWord>*>(
+                                                            room->data() + sizeof header));
         }
         return true;
       }
@@ -210,7 +210,7 @@ class FabricHostile : public testing::Test {
   void TearDown() override { ::alarm(0); }
 };
 
-// --- answers -----------------------------------------------------------------------------------------
+// --- answers -------------------------------------------------------------------------------------
 
 struct Answer {
   const char* what;
@@ -237,7 +237,8 @@ constexpr Answer kAnswers[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(, FabricHostileAnswer,
-                         testing::Combine(testing::Bool(), testing::ValuesIn(kAnswers)), [](const auto& it) {
+                         testing::Combine(testing::Bool(), testing::ValuesIn(kAnswers)),
+                         [](const auto& it) {
                            return std::string(std::get<0>(it.param) ? "write_" : "read_") +
                                   std::get<1>(it.param).what;
                          });
@@ -247,8 +248,8 @@ TEST_P(FabricHostileAnswer, EndsASmallAccessOnceAtMost) {
   Victim victim;
   char buffer[64] = {};
   const auto start = [&](std::size_t n) {
-    return write ? fi_write(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0, 5,
-                            Victim::number(n))
+    return write ? fi_write(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0,
+                            5, Victim::number(n))
                  : fi_read(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0, 5,
                            Victim::number(n));
   };
@@ -290,7 +291,8 @@ TEST_P(FabricHostileAnswer, EndsASmallAccessOnceAtMost) {
   for (std::size_t n = 0; n < 8; ++n) {
     ASSERT_EQ(fi_recv(two.b.ep.get(), in[n], 8, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
     const fi_msg msg{nullptr, nullptr, 0, to_b, Victim::number(1000 + n), 0};
-    ASSERT_EQ(victim.attempt([&] { return fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE); }), 0);
+    ASSERT_EQ(
+        victim.attempt([&] { return fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE); }), 0);
   }
   EXPECT_TRUE(eventually([&] {
     victim.work();
@@ -318,9 +320,11 @@ TEST_F(FabricHostile, BytesAreTakenOnlyForAReadThatIsUnderWay) {
   }));
   // The next operation has the number of that one.
   const fi_msg msg{nullptr, nullptr, 0, victim.to_hostile, Victim::number(2), 0};
-  ASSERT_EQ(victim.attempt([&] { return fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE); }), 0);
+  ASSERT_EQ(victim.attempt([&] { return fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE); }),
+            0);
   std::uint32_t id = 0;
-  ASSERT_TRUE(victim.hostile.look([&](const WireHeader& header, const IncomingMessage&) { id = header.id; }));
+  ASSERT_TRUE(victim.hostile.look(
+      [&](const WireHeader& header, const IncomingMessage&) { id = header.id; }));
   ASSERT_TRUE(victim.hostile.say({.op = Op::kGetReply, .id = id}, Bytes(sizeof buffer)));
   Bytes reply;
   append(reply, AtomicReply{});
@@ -337,20 +341,23 @@ TEST_F(FabricHostile, AnAtomicOperationEndsByItsOwnAnswerOnly) {
   Victim victim;
   std::uint64_t operand = 1, result[3] = {9, 9, 9};
   ASSERT_EQ(victim.attempt([&] {
-    return fi_fetch_atomic(victim.ep.get(), &operand, 1, nullptr, &result[1], nullptr, victim.to_hostile, 0,
-                           5, FI_UINT64, FI_SUM, Victim::number(1));
+    return fi_fetch_atomic(victim.ep.get(), &operand, 1, nullptr, &result[1], nullptr,
+                           victim.to_hostile, 0, 5, FI_UINT64, FI_SUM, Victim::number(1));
   }),
             0);
   std::uint32_t id = 0;
-  ASSERT_TRUE(victim.hostile.look([&](const WireHeader& header, const IncomingMessage&) { id = header.id; }));
+  ASSERT_TRUE(victim.hostile.look(
+      [&](const WireHeader& header, const IncomingMessage&) { id = header.id; }));
   Bytes reply;
   append(reply, AtomicReply{});
   ASSERT_TRUE(victim.hostile.say({.op = Op::kAck, .id = id}));
   ASSERT_TRUE(victim.hostile.say({.op = Op::kGetReply, .id = id}, Bytes(8)));
   ASSERT_TRUE(victim.hostile.say({.op = Op::kAtomicReply, .id = id}));  // too short
   reply.resize(sizeof(AtomicReply) + 800, std::byte{7});
-  for (const std::uint64_t skip : {std::uint64_t{8}, ~std::uint64_t{0}, ~std::uint64_t{7}, std::uint64_t{4}})
-    ASSERT_TRUE(victim.hostile.say({.op = Op::kAtomicReply, .flags = kMore, .id = id, .tag = skip}, reply));
+  for (const std::uint64_t skip :
+       {std::uint64_t{8}, ~std::uint64_t{0}, ~std::uint64_t{7}, std::uint64_t{4}})
+    ASSERT_TRUE(
+        victim.hostile.say({.op = Op::kAtomicReply, .flags = kMore, .id = id, .tag = skip}, reply));
   victim.idle();
   EXPECT_EQ(victim.ends[1], 0);
   ASSERT_TRUE(victim.hostile.say({.op = Op::kAtomicReply, .id = id}, reply));
@@ -361,7 +368,7 @@ TEST_F(FabricHostile, AnAtomicOperationEndsByItsOwnAnswerOnly) {
   EXPECT_EQ(result[2], 9u);
 }
 
-// --- access words ------------------------------------------------------------------------------------
+// --- access words --------------------------------------------------------------------------------
 
 TEST_F(FabricHostile, AnAccessThatItsInitiatorMakesWakesWhoSleepsBehindIt) {
   Victim victim({.wait = FI_WAIT_FD});
@@ -414,9 +421,9 @@ TEST_F(FabricHostile, AnAccessThatIsNeverMadeEndsWithWhoWasToMakeIt) {
   fi_cq_tagged_entry entry{};
   if (ours) {
     EXPECT_EQ(fi_cq_sread(victim.cq.get(), &entry, 1, nullptr, 100), -FI_EAGAIN);
-    EXPECT_EQ(
-        fi_write(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0, 5, Victim::number(2)),
-        0);
+    EXPECT_EQ(fi_write(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0, 5,
+                       Victim::number(2)),
+              0);
   }
   victim.hostile.messages().disconnect(0);
   EXPECT_TRUE(eventually([&] {
@@ -444,7 +451,8 @@ TEST_F(FabricHostile, AnAccessThatItsTargetIsAtForLongLetsUsSleep) {
       ASSERT_TRUE(victim.hostile.look([&](const WireHeader&, const IncomingMessage&) {
         std::uint64_t waiting = kAccessWaiting;
         word = victim.hostile.word();
-        if (word != nullptr && !word->compare_exchange_strong(waiting, kAccessTheirs)) word = nullptr;
+        if (word != nullptr && !word->compare_exchange_strong(waiting, kAccessTheirs))
+          word = nullptr;
       }));
       if (word == nullptr) victim.hostile.messages().drop();
       victim.idle(word == nullptr ? 500 : 0);
@@ -461,7 +469,8 @@ TEST_F(FabricHostile, AnAccessThatItsTargetIsAtForLongLetsUsSleep) {
         const ssize_t n = fi_cq_read(victim.cq.get(), &entry, 1);
         if (n != -FI_EAGAIN) return n;
         pollfd wait{fd, POLLIN, 0};
-        if (fi_trywait(victim.fabric.get(), const_cast<fid_t*>(ids), 1) == 0) (void)::poll(&wait, 1, ms);
+        if (fi_trywait(victim.fabric.get(), const_cast<fid_t*>(ids), 1) == 0)
+          (void)::poll(&wait, 1, ms);
       }
       return -FI_EAGAIN;
     };
@@ -485,7 +494,8 @@ TEST_F(FabricHostile, AnAccessThatItsTargetIsAtForLongLetsUsSleep) {
 TEST_F(FabricHostile, AnOperationThatCouldNotBeStartedHasNoEnd) {
   Victim victim;
   const fi_msg msg{nullptr, nullptr, 0, victim.to_hostile, Victim::number(1), 0};
-  ASSERT_EQ(victim.attempt([&] { return fi_inject(victim.ep.get(), "full", 4, victim.to_hostile); }), 0);
+  ASSERT_EQ(
+      victim.attempt([&] { return fi_inject(victim.ep.get(), "full", 4, victim.to_hostile); }), 0);
   ssize_t rc;
   while ((rc = fi_inject(victim.ep.get(), "full", 4, victim.to_hostile)) == 0) {
   }
@@ -493,7 +503,8 @@ TEST_F(FabricHostile, AnOperationThatCouldNotBeStartedHasNoEnd) {
   ASSERT_TRUE(eventually([&] { return victim.hostile.messages().peek().ok(); }));
   // It goes, which the sender finds out in the middle of a call; that begins anew, or says so.
   victim.hostile.messages().disconnect(0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for our driver thread to hear of it
+  // for our driver thread to hear of it
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const int well = victim.well;
   ASSERT_TRUE(eventually([&] {
     rc = fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE);
@@ -502,14 +513,15 @@ TEST_F(FabricHostile, AnOperationThatCouldNotBeStartedHasNoEnd) {
     return rc == 0;
   }));
   std::uint32_t id = 0;
-  ASSERT_TRUE(victim.hostile.look([&](const WireHeader& header, const IncomingMessage&) { id = header.id; }));
+  ASSERT_TRUE(victim.hostile.look(
+      [&](const WireHeader& header, const IncomingMessage&) { id = header.id; }));
   ASSERT_TRUE(victim.hostile.say({.op = Op::kAck, .id = id}));
   victim.idle();
   EXPECT_EQ(victim.ends[1], 1);
   EXPECT_EQ(victim.well, well + 1);
 }
 
-// --- introductions -----------------------------------------------------------------------------------
+// --- introductions -------------------------------------------------------------------------------
 
 TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
   Victim victim;
@@ -535,9 +547,11 @@ TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
   EXPECT_STREQ(in, "for b!!");
   // And what is under way to it ends when it goes.
   const fi_msg msg{nullptr, nullptr, 0, victim.to_hostile, Victim::number(1), 0};
-  ASSERT_EQ(victim.attempt([&] { return fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE); }), 0);
-  ASSERT_TRUE(hostile.look(
-      [](const WireHeader& header, const IncomingMessage&) { EXPECT_EQ(header.op, Op::kMessage); }));
+  ASSERT_EQ(victim.attempt([&] { return fi_sendmsg(victim.ep.get(), &msg, FI_DELIVERY_COMPLETE); }),
+            0);
+  ASSERT_TRUE(hostile.look([](const WireHeader& header, const IncomingMessage&) {
+    EXPECT_EQ(header.op, Op::kMessage);
+  }));
   hostile.take_all();
   hostile.messages().disconnect(0);
   EXPECT_TRUE(eventually([&] {
@@ -548,7 +562,7 @@ TEST_F(FabricHostile, APeerKeepsTheNameThatItHasGiven) {
   EXPECT_EQ(victim.well, 0);
 }
 
-// --- peers that ask for much and read nothing --------------------------------------------------------
+// --- peers that ask for much and read nothing ----------------------------------------------------
 
 struct Greed {
   const char* what;
@@ -579,8 +593,8 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
   (void)two.b.insert(victim.name());
   std::vector<std::uint64_t> memory(kLong / 8, 0x1111);
   fid_mr* mr = nullptr;
-  ASSERT_EQ(fi_mr_reg(victim.domain.get(), memory.data(), kLong, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0,
-                      &mr, nullptr),
+  ASSERT_EQ(fi_mr_reg(victim.domain.get(), memory.data(), kLong, FI_REMOTE_READ | FI_REMOTE_WRITE,
+                      0, 5, 0, &mr, nullptr),
             0);
   Object<fid_mr> region(mr);
   char in[8] = {};
@@ -600,7 +614,9 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
   if (greed.op == Op::kGet) append(message, GetRequest{8192});
   if (greed.op == Op::kAtomic || greed.op == Op::kLongAtomic) append(message, request);
   // As many as are taken, up to what would be much to keep.
-  const std::size_t most = greed.op == Op::kTagged ? 1'000'000 : greed.op == Op::kLongAtomic ? 50 : 50'000;
+  const std::size_t most = greed.op == Op::kTagged       ? 1'000'000
+                           : greed.op == Op::kLongAtomic ? 50
+                                                         : 50'000;
   ::malloc_trim(0);  // what others have used would be used again
   const std::size_t before = resident_bytes();
   std::size_t asked = 0, posted = 0;
@@ -618,13 +634,16 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
     }
     // The program receives what comes.
     for (; greed.op == Op::kTagged && posted < asked; ++posted) {
-      ASSERT_EQ(fi_trecv(victim.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 5, 0, Victim::number(1)), 0);
+      ASSERT_EQ(
+          fi_trecv(victim.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 5, 0, Victim::number(1)),
+          0);
     }
     victim.work();
   }
   victim.idle();
   const std::size_t kept = resident_bytes() - before;
-  EXPECT_TRUE(!kCountsMemory || kept < std::size_t{32} << 20) << kept << " bytes, " << asked << " asked";
+  EXPECT_TRUE(!kCountsMemory || kept < std::size_t{32} << 20)
+      << kept << " bytes, " << asked << " asked";
   // Others are.
   ASSERT_EQ(fi_trecv(two.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
   ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "honest!", 8, to_b, 8); }), 0);
@@ -648,10 +667,10 @@ TEST_P(FabricHostileGreed, IsNotListenedToUntilItTakesItsAnswers) {
   EXPECT_EQ(answers, asked);
 }
 
-// --- offers that are taken back ----------------------------------------------------------------------
+// --- offers that are taken back ------------------------------------------------------------------
 
-// The sender of a message that has been claimed goes while it is received. That ends once, and no other
-// message comes to its place.
+// The sender of a message that has been claimed goes while it is received. That ends once, and no
+// other message comes to its place.
 TEST_F(FabricHostile, AClaimedMessageThatIsTakenBackEndsItsReceive) {
   Victim victim;
   Two two;
@@ -715,8 +734,9 @@ TEST_F(FabricHostile, AClaimedMessageThatIsTakenBackEndsItsReceive) {
     ASSERT_EQ(sent([&] { return fi_tinject(two.a.ep.get(), "another", 8, to_b, 9); }, two.a), 0);
     victim.idle(50);
     EXPECT_EQ(fi_cq_read(victim.cq.get(), &entry, 1), -FI_EAGAIN);
-    ASSERT_EQ(
-        fi_trecv(victim.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC, 9, 0, Victim::number(2)), 0);
+    ASSERT_EQ(fi_trecv(victim.ep.get(), in.data(), in.size(), nullptr, FI_ADDR_UNSPEC, 9, 0,
+                       Victim::number(2)),
+              0);
     ASSERT_TRUE(eventually([&] {
       victim.work();
       return victim.ends[2] == 1;
@@ -726,7 +746,7 @@ TEST_F(FabricHostile, AClaimedMessageThatIsTakenBackEndsItsReceive) {
   EXPECT_EQ(broken + whole + gone, 150);
 }
 
-// --- everything --------------------------------------------------------------------------------------
+// --- everything ----------------------------------------------------------------------------------
 
 TEST_F(FabricHostile, NonsenseOfEveryKindIsTakenOutOfTheWay) {
   Victim victim;
@@ -736,8 +756,8 @@ TEST_F(FabricHostile, NonsenseOfEveryKindIsTakenOutOfTheWay) {
   // A region between two that nobody may reach.
   std::vector<std::uint64_t> memory(3 * 1024, 0x1111);
   fid_mr* mr = nullptr;
-  ASSERT_EQ(fi_mr_reg(victim.domain.get(), &memory[1024], 8192, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0,
-                      &mr, nullptr),
+  ASSERT_EQ(fi_mr_reg(victim.domain.get(), &memory[1024], 8192, FI_REMOTE_READ | FI_REMOTE_WRITE, 0,
+                      5, 0, &mr, nullptr),
             0);
   Object<fid_mr> region(mr);
   std::mt19937_64 random(20261122);
@@ -771,17 +791,20 @@ TEST_F(FabricHostile, NonsenseOfEveryKindIsTakenOutOfTheWay) {
           break;
         case Op::kAtomic:
         case Op::kLongAtomic:
-          append(body, AtomicRequest{
-                           any({0, 8191, 8192, ~7ull}), static_cast<std::uint32_t>(any({0, 1, 4, 5, 1024})),
-                           static_cast<std::uint8_t>(random() % 18), static_cast<std::uint8_t>(random() % 22),
-                           static_cast<std::uint8_t>(random() % 4), 0});
+          append(body, AtomicRequest{any({0, 8191, 8192, ~7ull}),
+                                     static_cast<std::uint32_t>(any({0, 1, 4, 5, 1024})),
+                                     static_cast<std::uint8_t>(random() % 18),
+                                     static_cast<std::uint8_t>(random() % 22),
+                                     static_cast<std::uint8_t>(random() % 4), 0});
           for (std::uint64_t n = random() % 5; n > 0; --n)
-            append(body, AtomicTarget{any({0, 8192, ~0ull}), any({0, 1, 1024, ~0ull}), any({5, 6})});
+            append(body,
+                   AtomicTarget{any({0, 8192, ~0ull}), any({0, 1, 1024, ~0ull}), any({5, 6})});
           break;
         case Op::kRmaDone: append(body, RmaNotice{any({0}), any({0}), 1, 0}); break;
         default: break;
       }
-      body.resize(random() % 4 == 0 ? random() % (body.size() + 1) : body.size() + random() % 3 * 8);
+      body.resize(random() % 4 == 0 ? random() % (body.size() + 1)
+                                    : body.size() + random() % 3 * 8);
       if (random() % 8 != 0) {
         ASSERT_TRUE(hostile.say(header, body)) << i;
       } else {
@@ -803,7 +826,8 @@ TEST_F(FabricHostile, NonsenseOfEveryKindIsTakenOutOfTheWay) {
       if (i % 160 != 0) continue;
       char in[8] = {};
       ASSERT_EQ(fi_trecv(two.b.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 8, 0, nullptr), 0);
-      ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "honest!", 8, to_b, 8); }), 0);
+      ASSERT_EQ(victim.attempt([&] { return fi_tinject(victim.ep.get(), "honest!", 8, to_b, 8); }),
+                0);
       fi_cq_tagged_entry entry;
       ASSERT_TRUE(two.completes(two.b, &entry));
       ASSERT_STREQ(in, "honest!");
@@ -836,11 +860,13 @@ TEST_F(FabricHostile, EveryOperationEndsOnceWhateverItsPeerAnswers) {
       case 1: rc = fi_write(ep, buffer.data(), 64, nullptr, to, 0, 5, number); break;
       case 2: rc = fi_sendmsg(ep, &msg, FI_DELIVERY_COMPLETE); break;
       case 3:
-        rc = fi_fetch_atomic(ep, buffer.data(), 4, nullptr, buffer.data() + 64, nullptr, to, 0, 5, FI_UINT64,
-                             FI_SUM, number);
+        rc = fi_fetch_atomic(ep, buffer.data(), 4, nullptr, buffer.data() + 64, nullptr, to, 0, 5,
+                             FI_UINT64, FI_SUM, number);
         break;
       case 4: rc = fi_send(ep, buffer.data(), buffer.size(), nullptr, to, number); break;
-      case 5: rc = fi_atomic(ep, buffer.data(), 4000, nullptr, to, 0, 5, FI_UINT64, FI_SUM, number); break;
+      case 5:
+        rc = fi_atomic(ep, buffer.data(), 4000, nullptr, to, 0, 5, FI_UINT64, FI_SUM, number);
+        break;
     }
     if (rc == 0) started[n] = true;
     if (rc != 0) {
@@ -863,7 +889,8 @@ TEST_F(FabricHostile, EveryOperationEndsOnceWhateverItsPeerAnswers) {
       for (std::uint64_t times = random() % 4; times > 0; --times) {
         Bytes body;
         const Op op = kOps[random() % 3];
-        if (op == Op::kAtomicReply) append(body, AtomicReply{static_cast<std::int32_t>(random() % 3) - 1, 0});
+        if (op == Op::kAtomicReply)
+          append(body, AtomicReply{static_cast<std::int32_t>(random() % 3) - 1, 0});
         if (op == Op::kGetReply) body.resize(random() % 2 == 0 ? 64 : random() % 100);
         (void)victim.hostile.say(
             {.op = op,
@@ -903,7 +930,7 @@ TEST_F(FabricHostile, EveryOperationEndsOnceWhateverItsPeerAnswers) {
   EXPECT_GT(started.size(), 500u);
 }
 
-// --- connections -------------------------------------------------------------------------------------
+// --- connections ---------------------------------------------------------------------------------
 
 /// A message endpoint that hostile peers are about to connect with, or to talk into.
 class Connecting {
@@ -926,8 +953,8 @@ class Connecting {
     MUST(fi_ep_bind(ep.get(), &eq->fid, 0));
     MUST(fi_ep_bind(ep.get(), &cq->fid, FI_TRANSMIT | FI_RECV));
     MUST(fi_enable(ep.get()));
-    MUST(fi_mr_reg(domain.get(), memory, sizeof memory, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 5, 0, &out.mr,
-                   nullptr));
+    MUST(fi_mr_reg(domain.get(), memory, sizeof memory, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 5, 0,
+                   &out.mr, nullptr));
     mr.reset(out.mr);
   }
   /// The next event, or -1.
@@ -951,7 +978,8 @@ class Connecting {
   }
   void post() {
     ASSERT_EQ(fi_recv(ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
-    ASSERT_EQ(fi_trecv(ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 0, ~0ull, nullptr), 0);
+    ASSERT_EQ(fi_trecv(ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 0, ~0ull, nullptr),
+              0);
   }
 
   struct {
@@ -1024,7 +1052,8 @@ TEST_F(FabricHostile, AMessageEndpointHearsItsConnectionAlone) {
   intrude(stranger, stranger.port());
   intrude(stranger, passive.port());
   ASSERT_TRUE(impostor.connect(port));
-  ASSERT_TRUE(impostor.introduce(granter.port()));  // is there first, with the name of the later endpoint
+  // is there first, with the name of the later endpoint
+  ASSERT_TRUE(impostor.introduce(granter.port()));
   for (int i = 0; i < 50; ++i) EXPECT_EQ(victim.received(10), 0);
   ASSERT_TRUE(granter.connect(port));
   ASSERT_TRUE(granter.introduce(granter.port()));
@@ -1058,7 +1087,8 @@ TEST_F(FabricHostile, AnEndpointIsToldItsOwnNameByItselfAlone) {
   const fi_addr_t to_self = victim.insert(victim.name());
   char in[16] = {};
   ASSERT_EQ(fi_recv(victim.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, Victim::number(1)), 0);
-  ASSERT_EQ(victim.attempt([&] { return fi_inject(victim.ep.get(), "for myself", 11, to_self); }), 0);
+  ASSERT_EQ(victim.attempt([&] { return fi_inject(victim.ep.get(), "for myself", 11, to_self); }),
+            0);
   EXPECT_TRUE(eventually([&] {
     victim.work();
     return victim.ends[1] == 1;
@@ -1111,7 +1141,9 @@ TEST_F(FabricHostile, APassiveEndpointKeepsAsManyRequestsAsItsBacklogSays) {
   ASSERT_EQ(fi_control(&listener.pep->fid, FI_BACKLOG, &backlog), 0);
   std::uint32_t event;
   fi_eq_cm_entry entry[128];
-  const auto work = [&] { (void)fi_eq_read(listener.eq.get(), &event, entry, sizeof entry, FI_PEEK); };
+  const auto work = [&] {
+    (void)fi_eq_read(listener.eq.get(), &event, entry, sizeof entry, FI_PEEK);
+  };
   for (int round = 0; round < 2; ++round) {
     std::vector<std::unique_ptr<Hostile>> crowd;
     for (int i = 0; i < 10; ++i) {

@@ -11,8 +11,8 @@
 #include "libfabric/node.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// LeakSanitizer's tracer faults now and then among the threads that libfabric's other providers have left.
-// What may leak (descriptors, threads, mappings, memory) the tests count themselves.
+// LeakSanitizer's tracer faults now and then among the threads that libfabric's other providers
+// have left. What may leak (descriptors, threads, mappings, memory) the tests count themselves.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
 #endif
@@ -53,7 +53,8 @@ TEST(FabricLife, LeavesNoDescriptorsBehind) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// Each says something, is answered, has its memory written and read, leaves a message unread, and goes.
+// Each says something, is answered, has its memory written and read, leaves a message unread, and
+// goes.
 TEST(FabricLife, AnEndpointThatMeetsManyPeersDoesNotGrow) {
   constexpr int kFew = 300, kMany = 1200;
   Node server;
@@ -75,7 +76,8 @@ TEST(FabricLife, AnEndpointThatMeetsManyPeersDoesNotGrow) {
     fi_addr_t to_peer = server.insert(peer.name());
     char in[8] = {}, out[8] = {}, memory[64] = {}, written[64] = "memory";
     fid_mr* mr = nullptr;
-    MUST(fi_mr_reg(peer.domain.get(), memory, sizeof memory, FI_REMOTE_WRITE, 0, 5, 0, &mr, nullptr));
+    MUST(fi_mr_reg(peer.domain.get(), memory, sizeof memory, FI_REMOTE_WRITE, 0, 5, 0, &mr,
+                   nullptr));
     Object<fid_mr> region(mr);
     MUST(fi_trecv(server.ep.get(), in, sizeof in, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr));
     MUST(fi_trecv(peer.ep.get(), out, sizeof out, nullptr, FI_ADDR_UNSPEC, 2, 0, nullptr));
@@ -92,9 +94,12 @@ TEST(FabricLife, AnEndpointThatMeetsManyPeersDoesNotGrow) {
       return heard == 1;
     }));
     EXPECT_STREQ(in, "hello");
-    ASSERT_EQ(sent([&] { return fi_tinject(server.ep.get(), "answer", 7, to_peer, 2); }, server), 0);
+    ASSERT_EQ(sent([&] { return fi_tinject(server.ep.get(), "answer", 7, to_peer, 2); }, server),
+              0);
     ASSERT_EQ(
-        sent([&] { return fi_write(server.ep.get(), written, 64, nullptr, to_peer, 0, 5, nullptr); }, server),
+        sent(
+            [&] { return fi_write(server.ep.get(), written, 64, nullptr, to_peer, 0, 5, nullptr); },
+            server),
         0);
     ASSERT_TRUE(eventually([&] {
       hear();
@@ -104,7 +109,8 @@ TEST(FabricLife, AnEndpointThatMeetsManyPeersDoesNotGrow) {
     EXPECT_STREQ(memory, "memory");
     // The first one's last words are read when all have gone.
     if (met == 0) {
-      ASSERT_EQ(sent([&] { return fi_tinject(peer.ep.get(), "unread", 7, to_server, 3); }, peer), 0);
+      ASSERT_EQ(sent([&] { return fi_tinject(peer.ep.get(), "unread", 7, to_server, 3); }, peer),
+                0);
       for (int i = 0; i < 200; ++i) hear();
     }
     if (met == 0) {
@@ -119,7 +125,8 @@ TEST(FabricLife, AnEndpointThatMeetsManyPeersDoesNotGrow) {
   EXPECT_LE(open_descriptors(), few_descriptors + 4);
   fi_cq_tagged_entry entry{};
   fi_addr_t source = 0;
-  ASSERT_EQ(fi_trecv(server.ep.get(), stays, sizeof stays, nullptr, FI_ADDR_UNSPEC, 3, 0, nullptr), 0);
+  ASSERT_EQ(fi_trecv(server.ep.get(), stays, sizeof stays, nullptr, FI_ADDR_UNSPEC, 3, 0, nullptr),
+            0);
   ASSERT_EQ(fi_cq_readfrom(server.cq.get(), &entry, 1, &source), 1);
   EXPECT_STREQ(stays, "unread");
   EXPECT_EQ(source, first);
@@ -144,7 +151,8 @@ TEST(FabricLife, ReceivesThatWereNeverServedEndWithTheirEndpoint) {
   Two two;
   char buffer[8];
   for (int i = 0; i < 100; ++i) {
-    ASSERT_EQ(fi_trecv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ASSERT_EQ(
+        fi_trecv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
     ASSERT_EQ(fi_tinject(two.a.ep.get(), "x", 1, two.to_b, 2), 0);
   }
   two.idle();
@@ -157,7 +165,8 @@ TEST(FabricLife, LargeMessagesUnderWayEndWithTheirSender) {
   two.idle();
   two.a.ep.reset();
   std::vector<char> got(data.size());
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  ASSERT_EQ(
+      fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
   // It never comes, and does not hang anybody.
   fi_cq_tagged_entry entry;
   for (int i = 0; i < 1000; ++i) (void)fi_cq_read(two.b.cq.get(), &entry, 1);
@@ -189,9 +198,10 @@ TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kMessages; ++i) {
-        const std::uint64_t value = static_cast<std::uint64_t>(t) * kMessages + static_cast<std::uint64_t>(i);
-        while (fi_tinject(two.a.ep.get(), &value, sizeof value, two.to_b, static_cast<std::uint64_t>(t)) !=
-               0) {
+        const std::uint64_t value =
+            static_cast<std::uint64_t>(t) * kMessages + static_cast<std::uint64_t>(i);
+        while (fi_tinject(two.a.ep.get(), &value, sizeof value, two.to_b,
+                          static_cast<std::uint64_t>(t)) != 0) {
           std::this_thread::yield();
         }
       }
@@ -203,7 +213,8 @@ TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
         ASSERT_EQ(fi_trecv(two.b.ep.get(), &value, sizeof value, nullptr, FI_ADDR_UNSPEC,
                            static_cast<std::uint64_t>(t), 0, &here),
                   0);
-        // Completions of all threads come by one queue: whoever takes one tells the one it belongs to.
+        // Completions of all threads come by one queue: whoever takes one tells the one it belongs
+        // to.
         while (!here.load()) {
           fi_cq_tagged_entry entry;
           if (fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 20) != 1) continue;

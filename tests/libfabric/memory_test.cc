@@ -63,7 +63,8 @@ TEST(FabricRma, TellsTheTargetWithData) {
   Two two;
   char memory[16] = {};
   const auto mr = expose(two.b, memory, sizeof memory, 5);
-  ASSERT_EQ(fi_writedata(two.a.ep.get(), "hello", 5, nullptr, 0xabcdef, two.to_b, 0, 5, nullptr), 0);
+  ASSERT_EQ(fi_writedata(two.a.ep.get(), "hello", 5, nullptr, 0xabcdef, two.to_b, 0, 5, nullptr),
+            0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two.completes(two.b, &entry));
   EXPECT_EQ(entry.flags, FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA);
@@ -119,9 +120,9 @@ TEST(FabricRma, TakesVirtualAddressesAndGivesKeysWhereProgramsWantThat) {
   const auto second = expose(two.b, memory.data() + 2048, 2048, 0);
   EXPECT_NE(fi_mr_key(first.get()), fi_mr_key(second.get()));
   const auto address = reinterpret_cast<std::uint64_t>(memory.data() + 3000);
-  ASSERT_EQ(
-      fi_write(two.a.ep.get(), "virtual", 8, nullptr, two.to_b, address, fi_mr_key(second.get()), nullptr),
-      0);
+  ASSERT_EQ(fi_write(two.a.ep.get(), "virtual", 8, nullptr, two.to_b, address,
+                     fi_mr_key(second.get()), nullptr),
+            0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_STREQ(memory.data() + 3000, "virtual");
@@ -149,7 +150,8 @@ TEST(FabricRma, NeedsNoHelpOfItsTarget) {
   std::vector<char> memory(1'000'000);
   const auto mr = expose(two.b, memory.data(), memory.size(), 1);
   const auto data = pattern(memory.size(), 8);
-  ASSERT_EQ(fi_write(two.a.ep.get(), data.data(), data.size(), nullptr, two.to_b, 0, 1, nullptr), 0);
+  ASSERT_EQ(fi_write(two.a.ep.get(), data.data(), data.size(), nullptr, two.to_b, 0, 1, nullptr),
+            0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
   EXPECT_EQ(memory, data);
@@ -186,7 +188,8 @@ TEST(FabricRma, NeedsNoHelpOfItsTargetForManySmallOnes) {
 // The target works now and then only, so some accesses are its own and others the initiator's.
 class Worker {
  public:
-  Worker(Node& node, unsigned seed, std::function<void(const fi_cq_tagged_entry&)> on_entry = nullptr)
+  Worker(Node& node, unsigned seed,
+         std::function<void(const fi_cq_tagged_entry&)> on_entry = nullptr)
       : thread_([this, &node, seed, on_entry] {
           std::minstd_rand random(seed);
           while (!stop_.load()) {
@@ -194,7 +197,8 @@ class Worker {
               fi_cq_tagged_entry entry;
               if (fi_cq_read(node.cq.get(), &entry, 1) == 1 && on_entry) on_entry(entry);
             }
-            if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 60));
+            if (random() % 3 == 0)
+              std::this_thread::sleep_for(std::chrono::microseconds(random() % 60));
           }
         }) {}
   ~Worker() {
@@ -221,21 +225,24 @@ TEST(FabricRma, ReadsWhatItHasWrittenWhoeverMakesTheAccess) {
       std::copy(data.begin(), data.end(), expected.begin() + static_cast<std::ptrdiff_t>(at));
       fi_cq_tagged_entry entry;
       ASSERT_TRUE(eventually([&] {
-        const ssize_t rc = fi_write(two.a.ep.get(), data.data(), n, nullptr, two.to_b, at, 1, nullptr);
+        const ssize_t rc =
+            fi_write(two.a.ep.get(), data.data(), n, nullptr, two.to_b, at, 1, nullptr);
         if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
         return rc == 0;
       }));
       const std::size_t m = random() % 8 == 0 ? 1 + random() % 20'000 : 1 + random() % 300;
       const std::size_t from = random() % (memory.size() - m);
       ASSERT_TRUE(eventually([&] {
-        const ssize_t rc = fi_read(two.a.ep.get(), back.data(), m, nullptr, two.to_b, from, 1, nullptr);
+        const ssize_t rc =
+            fi_read(two.a.ep.get(), back.data(), m, nullptr, two.to_b, from, 1, nullptr);
         if (rc == -FI_EAGAIN) (void)fi_cq_read(two.a.cq.get(), &entry, 0);
         return rc == 0;
       }));
       for (int k = 0; k < 2; ++k) {
         ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
       }
-      ASSERT_EQ(std::memcmp(back.data(), expected.data() + from, m), 0) << i << ": " << m << " at " << from;
+      ASSERT_EQ(std::memcmp(back.data(), expected.data() + from, m), 0)
+          << i << ": " << m << " at " << from;
     }
   }
   EXPECT_EQ(memory, expected);
@@ -247,7 +254,8 @@ TEST(FabricRma, IsThereBeforeAMessageThatWasSentAfterIt) {
   std::vector<std::uint64_t> memory(kSlots);
   const auto mr = expose(two.b, memory.data(), memory.size() * 8, 1);
   for (int i = 0; i < 512; ++i) {
-    ASSERT_EQ(fi_trecv(two.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, ~std::uint64_t{0}, nullptr),
+    ASSERT_EQ(fi_trecv(two.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, ~std::uint64_t{0},
+                       nullptr),
               0);
   }
   std::atomic<std::uint64_t> wrong{0}, came{0};
@@ -255,7 +263,8 @@ TEST(FabricRma, IsThereBeforeAMessageThatWasSentAfterIt) {
     Worker worker(two.b, 5, [&](const fi_cq_tagged_entry& entry) {
       const auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory.data());
       if (words[entry.tag % kSlots].load() != entry.tag) wrong.fetch_add(1);
-      (void)fi_trecv(two.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, ~std::uint64_t{0}, nullptr);
+      (void)fi_trecv(two.b.ep.get(), nullptr, 0, nullptr, FI_ADDR_UNSPEC, 0, ~std::uint64_t{0},
+                     nullptr);
       came.fetch_add(1);
     });
     fi_cq_tagged_entry entry;
@@ -294,10 +303,13 @@ TEST(FabricRma, ThatIsRefusedHoldsUpNothingBehindIt) {
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it sleeps
     Node& a = two.a;
-    const auto write = [&] { return fi_write(a.ep.get(), "12345678", 8, nullptr, two.to_b, 0, 99, nullptr); };
+    const auto write = [&] {
+      return fi_write(a.ep.get(), "12345678", 8, nullptr, two.to_b, 0, 99, nullptr);
+    };
     ASSERT_EQ(sent(write, a), 0);
     ASSERT_EQ(sent([&] { return fi_tinject(a.ep.get(), "12345678", 8, two.to_b, 1); }, a), 0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it has refused, and sleeps again
+    // it has refused, and sleeps again
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     fi_cq_tagged_entry entry;
     fi_cq_err_entry error{};
     ssize_t rc = 0;
@@ -338,7 +350,8 @@ TEST(FabricRma, BehindAFenceWaitsForWhatWasStartedBefore) {
     two.idle(1);
   }
   EXPECT_STREQ(memory, "");
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  ASSERT_EQ(
+      fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two.completes(a, &entry));
   EXPECT_EQ(entry.flags, FI_SEND | FI_TAGGED);
@@ -376,7 +389,7 @@ TEST(FabricRma, WithDataIsToldOnceWhoeverMakesIt) {
   EXPECT_EQ(memory, kWrites - 1);
 }
 
-// --- atomic operations -----------------------------------------------------------------------------
+// --- atomic operations ---------------------------------------------------------------------------
 
 TEST(FabricAtomics, AddFetchAndCompare) {
   Two two;
@@ -384,15 +397,19 @@ TEST(FabricAtomics, AddFetchAndCompare) {
   const auto mr = expose(two.b, target, sizeof target, 4);
   fi_cq_tagged_entry entry;
   const std::uint64_t one[4] = {1, 1, 1, 1};
-  ASSERT_EQ(sent([&] {
-    return fi_atomic(two.a.ep.get(), one, 4, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr);
-  }, two.a), 0);
+  ASSERT_EQ(sent(
+                [&] {
+                  return fi_atomic(two.a.ep.get(), one, 4, nullptr, two.to_b, 0, 4, FI_UINT64,
+                                   FI_SUM, nullptr);
+                },
+                two.a),
+            0);
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_EQ(entry.flags, FI_ATOMIC | FI_WRITE);
   EXPECT_EQ(target[3], 41u);
   std::uint64_t found[4] = {};
-  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), one, 2, nullptr, found, nullptr, two.to_b, 8, 4, FI_UINT64,
-                            FI_SUM, nullptr),
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), one, 2, nullptr, found, nullptr, two.to_b, 8, 4,
+                            FI_UINT64, FI_SUM, nullptr),
             0);
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_EQ(entry.flags, FI_ATOMIC | FI_READ);
@@ -401,15 +418,15 @@ TEST(FabricAtomics, AddFetchAndCompare) {
   EXPECT_EQ(target[1], 22u);
   const std::uint64_t expected = 11, wanted = 99;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), &wanted, 1, nullptr, &expected, nullptr, found, nullptr,
-                                two.to_b, 0, 4, FI_UINT64, FI_CSWAP, nullptr),
+    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), &wanted, 1, nullptr, &expected, nullptr, found,
+                                nullptr, two.to_b, 0, 4, FI_UINT64, FI_CSWAP, nullptr),
               0);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(found[0], i == 0 ? 11u : 99u);
     EXPECT_EQ(target[0], 99u);
   }
-  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, 4, nullptr, found, nullptr, two.to_b, 0, 4, FI_UINT64,
-                            FI_ATOMIC_READ, nullptr),
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, 4, nullptr, found, nullptr, two.to_b, 0, 4,
+                            FI_UINT64, FI_ATOMIC_READ, nullptr),
             0);
   ASSERT_TRUE(two.completes(two.a, &entry));
   EXPECT_EQ(std::memcmp(found, target, sizeof found), 0);
@@ -420,14 +437,22 @@ TEST(FabricAtomics, SayWhatTheyCannotDo) {
   std::uint64_t target = 0, one = 1;
   const auto mr = expose(two.b, &target, sizeof target, 4, FI_REMOTE_READ);
   fi_cq_err_entry error;
-  ASSERT_EQ(sent([&] {
-    return fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, nullptr);
-  }, two.a), 0);
+  ASSERT_EQ(sent(
+                [&] {
+                  return fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_UINT64,
+                                   FI_SUM, nullptr);
+                },
+                two.a),
+            0);
   ASSERT_TRUE(two.fails(two.a, &error));
   EXPECT_EQ(error.err, FI_EACCES);
-  ASSERT_EQ(sent([&] {
-    return fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 44, FI_UINT64, FI_SUM, nullptr);
-  }, two.a), 0);
+  ASSERT_EQ(sent(
+                [&] {
+                  return fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 44, FI_UINT64,
+                                   FI_SUM, nullptr);
+                },
+                two.a),
+            0);
   ASSERT_TRUE(two.fails(two.a, &error));
   EXPECT_EQ(error.err, FI_ENOKEY);
   EXPECT_EQ(fi_atomic(two.a.ep.get(), &one, 1, nullptr, two.to_b, 0, 4, FI_DOUBLE, FI_BOR, nullptr),
@@ -458,15 +483,19 @@ TEST(FabricAtomics, ThatCameFirstAreNotOvertakenByASmallWrite) {
     return fi_atomic(a.ep.get(), &one, 1, nullptr, two.to_b, 0, 1, FI_UINT64, FI_SUM, nullptr);
   };
   ASSERT_EQ(sent(add, a), 0);
-  ASSERT_EQ(sent([&] { return fi_write(a.ep.get(), &hundred, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
+  ASSERT_EQ(
+      sent([&] { return fi_write(a.ep.get(), &hundred, 8, nullptr, two.to_b, 0, 1, nullptr); }, a),
+      0);
   // The target does not poll, so we would rather write by ourselves.
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
   fi_cq_tagged_entry entry;
-  while (std::chrono::steady_clock::now() < end) ASSERT_EQ(fi_cq_read(a.cq.get(), &entry, 1), -FI_EAGAIN);
+  while (std::chrono::steady_clock::now() < end)
+    ASSERT_EQ(fi_cq_read(a.cq.get(), &entry, 1), -FI_EAGAIN);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(two.completes(a, &entry));
   EXPECT_EQ(value, 100u);
   // One that was there before needs nobody's help.
-  ASSERT_EQ(sent([&] { return fi_write(a.ep.get(), &one, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
+  ASSERT_EQ(
+      sent([&] { return fi_write(a.ep.get(), &one, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
   ASSERT_EQ(sent(add, a), 0);
   EXPECT_TRUE(eventually([&] { return fi_cq_read(a.cq.get(), &entry, 1) == 1; }));
   EXPECT_EQ(entry.flags, FI_RMA | FI_WRITE);
@@ -477,7 +506,9 @@ TEST(FabricAtomics, ThatCameFirstAreNotOvertakenByASmallWrite) {
   std::vector<char> there(large.size());
   const auto there_mr = expose(two.b, there.data(), there.size(), 2);
   ASSERT_EQ(sent(add, a), 0);
-  ASSERT_EQ(sent([&] { return fi_write(a.ep.get(), &hundred, 8, nullptr, two.to_b, 0, 1, nullptr); }, a), 0);
+  ASSERT_EQ(
+      sent([&] { return fi_write(a.ep.get(), &hundred, 8, nullptr, two.to_b, 0, 1, nullptr); }, a),
+      0);
   EXPECT_TRUE(eventually([&] {
     (void)fi_cq_read(two.b.cq.get(), &entry, 0);
     return fi_write(a.ep.get(), large.data(), large.size(), nullptr, two.to_b, 0, 2, nullptr) == 0;
@@ -500,9 +531,9 @@ TEST(FabricLongAtomics, WorkOnAnyNumberOfValues) {
     for (std::size_t i = 0; i < n; ++i) operands[i] = i + round;
     int context = 0;
     fi_cq_tagged_entry entry;
-    ASSERT_EQ(
-        fi_atomic(two.a.ep.get(), operands.data(), n, nullptr, two.to_b, 0, 4, FI_UINT64, FI_SUM, &context),
-        0);
+    ASSERT_EQ(fi_atomic(two.a.ep.get(), operands.data(), n, nullptr, two.to_b, 0, 4, FI_UINT64,
+                        FI_SUM, &context),
+              0);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(entry.op_context, &context);
     EXPECT_EQ(entry.flags, FI_ATOMIC | FI_WRITE);
@@ -510,31 +541,35 @@ TEST(FabricLongAtomics, WorkOnAnyNumberOfValues) {
     ASSERT_TRUE(target == expected) << n;
 
     std::fill(found.begin(), found.end(), 0);
-    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), operands.data(), n, nullptr, found.data(), nullptr, two.to_b, 0,
-                              4, FI_UINT64, FI_BXOR, nullptr),
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), operands.data(), n, nullptr, found.data(), nullptr,
+                              two.to_b, 0, 4, FI_UINT64, FI_BXOR, nullptr),
               0);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(entry.flags, FI_ATOMIC | FI_READ);
-    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin())) << n;
+    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin()))
+        << n;
     for (std::size_t i = 0; i < n; ++i) expected[i] ^= operands[i];
     ASSERT_TRUE(target == expected) << n;
 
     // Every other value is as expected, and is exchanged.
     std::vector<std::uint64_t> compare = expected;
     for (std::size_t i = 0; i < n; i += 2) ++compare[i];
-    ASSERT_EQ(fi_compare_atomic(two.a.ep.get(), operands.data(), n, nullptr, compare.data(), nullptr,
-                                found.data(), nullptr, two.to_b, 0, 4, FI_UINT64, FI_CSWAP, nullptr),
-              0);
+    ASSERT_EQ(
+        fi_compare_atomic(two.a.ep.get(), operands.data(), n, nullptr, compare.data(), nullptr,
+                          found.data(), nullptr, two.to_b, 0, 4, FI_UINT64, FI_CSWAP, nullptr),
+        0);
     ASSERT_TRUE(two.completes(two.a, &entry));
-    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin())) << n;
+    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin()))
+        << n;
     for (std::size_t i = 1; i < n; i += 2) expected[i] = operands[i];
     ASSERT_TRUE(target == expected) << n;
 
-    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, n, nullptr, found.data(), nullptr, two.to_b, 0, 4,
-                              FI_UINT64, FI_ATOMIC_READ, nullptr),
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), nullptr, n, nullptr, found.data(), nullptr, two.to_b,
+                              0, 4, FI_UINT64, FI_ATOMIC_READ, nullptr),
               0);
     ASSERT_TRUE(two.completes(two.a, &entry));
-    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin())) << n;
+    EXPECT_TRUE(std::equal(found.begin(), found.begin() + static_cast<long>(n), expected.begin()))
+        << n;
     EXPECT_EQ(fi_cq_read(two.a.cq.get(), &entry, 1), -FI_EAGAIN);
   }
 }
@@ -557,15 +592,17 @@ TEST(FabricLongAtomics, KeepTheirPlaceAmongShortOnes) {
     ASSERT_EQ(until_accepted(two,
                              [&] {
                                drain();
-                               return fi_atomic(two.a.ep.get(), operands[i].data(), kValues, nullptr,
-                                                two.to_b, 0, 4, FI_UINT64, FI_ATOMIC_WRITE, nullptr);
+                               return fi_atomic(two.a.ep.get(), operands[i].data(), kValues,
+                                                nullptr, two.to_b, 0, 4, FI_UINT64, FI_ATOMIC_WRITE,
+                                                nullptr);
                              }),
               0);
     ASSERT_EQ(until_accepted(two,
                              [&] {
                                drain();
                                return fi_atomic(two.a.ep.get(), &last, 1, nullptr, two.to_b,
-                                                8 * (kValues - 1), 4, FI_UINT64, FI_ATOMIC_WRITE, nullptr);
+                                                8 * (kValues - 1), 4, FI_UINT64, FI_ATOMIC_WRITE,
+                                                nullptr);
                              }),
               0);
   }
@@ -580,8 +617,8 @@ TEST(FabricLongAtomics, KeepTheirPlaceAmongShortOnes) {
   EXPECT_EQ(target[kValues - 1], 10u * (kRounds - 1) + 1);
 }
 
-// Two programs that ask each other for more than their rings and what is kept for them hold, and read
-// completions only when they are told to.
+// Two programs that ask each other for more than their rings and what is kept for them hold, and
+// read completions only when they are told to.
 TEST(FabricFlood, OfReadsInBothDirectionsEnds) {
   Two two;
   constexpr std::size_t kReads = 3000, kBytes = 8192, kPlaces = 64;
@@ -599,7 +636,8 @@ TEST(FabricFlood, OfReadsInBothDirectionsEnds) {
       ssize_t rc = 0;
       while (side.started < kReads && rc == 0) {
         const std::size_t at = side.started % kPlaces * kBytes;
-        rc = fi_read(side.node.ep.get(), side.places.data() + at, kBytes, nullptr, side.to, at, 3, nullptr);
+        rc = fi_read(side.node.ep.get(), side.places.data() + at, kBytes, nullptr, side.to, at, 3,
+                     nullptr);
         if (rc == 0) ++side.started;
       }
       EXPECT_TRUE(rc == 0 || rc == -FI_EAGAIN) << rc;
@@ -643,9 +681,11 @@ TEST(FabricFlood, OfSendsWithDeliveryInBothDirectionsEnds) {
       fi_cq_tagged_entry entries[64];
       const ssize_t n = fi_cq_read(side.node.cq.get(), entries, 64);
       EXPECT_TRUE(n > 0 || n == -FI_EAGAIN) << n;
-      for (ssize_t i = 0; i < n; ++i) ++((entries[i].flags & FI_RECV) != 0 ? side.received : side.done);
+      for (ssize_t i = 0; i < n; ++i)
+        ++((entries[i].flags & FI_RECV) != 0 ? side.received : side.done);
     }
-    return sides[0].done + sides[0].received >= 2 * kSends && sides[1].done + sides[1].received >= 2 * kSends;
+    return sides[0].done + sides[0].received >= 2 * kSends &&
+           sides[1].done + sides[1].received >= 2 * kSends;
   })) << sides[0].done
       << ", " << sides[1].done;
   for (const Side& side : sides) {
@@ -671,22 +711,24 @@ TEST(FabricLongAtomics, OfBothSidesAreNotOvertaken) {
   };
   Side sides[] = {{two.a, two.to_b}, {two.b, two.to_a}};
   for (Side& side : sides)
-    ASSERT_EQ(fi_recv(side.node.ep.get(), side.word, sizeof side.word, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(
+        fi_recv(side.node.ep.get(), side.word, sizeof side.word, nullptr, FI_ADDR_UNSPEC, nullptr),
+        0);
   // Behind the first: a message, a read of the last values, another operation on the last one.
   const auto start = [&](Side& s) -> ssize_t {
     fid_ep* const ep = s.node.ep.get();
     switch (s.next) {
       case 0:
-        return fi_fetch_atomic(ep, s.operands.data(), kCount, nullptr, s.found.data(), nullptr, s.to, 0, 4,
-                               FI_UINT64, FI_SUM, nullptr);
+        return fi_fetch_atomic(ep, s.operands.data(), kCount, nullptr, s.found.data(), nullptr,
+                               s.to, 0, 4, FI_UINT64, FI_SUM, nullptr);
       case 1: return fi_inject(ep, "behind!", 8, s.to);
       case 2: return fi_read(ep, s.after.data(), 64, nullptr, s.to, (kCount - 8) * 8, 4, nullptr);
       case 3:
-        return fi_fetch_atomic(ep, &s.operand, 1, nullptr, &s.single, nullptr, s.to, (kCount - 1) * 8, 4,
-                               FI_UINT64, FI_SUM, nullptr);
+        return fi_fetch_atomic(ep, &s.operand, 1, nullptr, &s.single, nullptr, s.to,
+                               (kCount - 1) * 8, 4, FI_UINT64, FI_SUM, nullptr);
       default:
-        return fi_fetch_atomic(ep, nullptr, kCount, nullptr, s.found.data(), nullptr, s.to, 0, 4, FI_UINT64,
-                               FI_ATOMIC_READ, nullptr);
+        return fi_fetch_atomic(ep, nullptr, kCount, nullptr, s.found.data(), nullptr, s.to, 0, 4,
+                               FI_UINT64, FI_ATOMIC_READ, nullptr);
     }
   };
   EXPECT_TRUE(eventually([&] {
@@ -732,9 +774,13 @@ TEST(FabricLongAtomics, HaveSeveralTargets) {
     msg.rma_iov_count = 3;
     msg.datatype = FI_UINT64;
     msg.op = FI_SUM;
-    ASSERT_EQ(sent([&] {
-      return fi_fetch_atomicmsg(two.a.ep.get(), &msg, results, nullptr, 3, FI_COMPLETION);
-    }, two.a), 0);
+    ASSERT_EQ(sent(
+                  [&] {
+                    return fi_fetch_atomicmsg(two.a.ep.get(), &msg, results, nullptr, 3,
+                                              FI_COMPLETION);
+                  },
+                  two.a),
+              0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(first[0], 100u);
@@ -752,9 +798,9 @@ TEST(FabricLongAtomics, HaveSeveralTargets) {
     EXPECT_EQ(found[n], 200u);
     // Without results, and with operands that are the caller's again at once.
     if (n > 100) continue;
-    ASSERT_EQ(sent([&] {
-      return fi_atomicmsg(two.a.ep.get(), &msg, FI_INJECT | FI_COMPLETION);
-    }, two.a), 0);
+    ASSERT_EQ(
+        sent([&] { return fi_atomicmsg(two.a.ep.get(), &msg, FI_INJECT | FI_COMPLETION); }, two.a),
+        0);
     std::fill(operands.begin(), operands.end(), 9999);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(second[n + 1], 200u + 4 * n);
@@ -769,7 +815,8 @@ TEST(FabricLongAtomics, AreDoneWholeOrNotAtAll) {
   const struct {
     fi_rma_ioc second;
     int err;
-  } cases[] = {{{0, 10'000, 3}, FI_ENOKEY}, {{0, 10'000, 2}, FI_EACCES}, {{8, 10'000, 1}, FI_EACCES}};
+  } cases[] = {
+      {{0, 10'000, 3}, FI_ENOKEY}, {{0, 10'000, 2}, FI_EACCES}, {{8, 10'000, 1}, FI_EACCES}};
   for (const auto& c : cases) {
     const fi_ioc iov{operands.data(), 20'000};
     const fi_rma_ioc remote[] = {{0, 10'000, 1}, c.second};
@@ -781,9 +828,7 @@ TEST(FabricLongAtomics, AreDoneWholeOrNotAtAll) {
     msg.rma_iov_count = 2;
     msg.datatype = FI_UINT64;
     msg.op = FI_SUM;
-    ASSERT_EQ(sent([&] {
-      return fi_atomicmsg(two.a.ep.get(), &msg, FI_COMPLETION);
-    }, two.a), 0);
+    ASSERT_EQ(sent([&] { return fi_atomicmsg(two.a.ep.get(), &msg, FI_COMPLETION); }, two.a), 0);
     fi_cq_err_entry error;
     ASSERT_TRUE(two.fails(two.a, &error));
     EXPECT_EQ(error.err, c.err);
@@ -810,7 +855,8 @@ TEST(FabricLongAtomics, AreDoneWholeOrNotAtAll) {
 Object<fid_mr> expose_pieces(Node& node, const std::vector<iovec>& pieces, std::uint64_t key,
                              std::uint64_t access = kAll) {
   fid_mr* mr = nullptr;
-  MUST(fi_mr_regv(node.domain.get(), pieces.data(), pieces.size(), access, 0, key, 0, &mr, nullptr));
+  MUST(
+      fi_mr_regv(node.domain.get(), pieces.data(), pieces.size(), access, 0, key, 0, &mr, nullptr));
   return Object<fid_mr>(mr);
 }
 
@@ -821,8 +867,10 @@ TEST(FabricRegions, OfSeveralPiecesAreOneBehindTheOther) {
     Two two(options, options);
     EXPECT_GE(two.b.info->domain_attr->mr_iov_limit, 4u);
     std::vector<char> one(5000), two_(3), three(100'000);
-    const std::vector<iovec> pieces = {
-        {one.data(), one.size()}, {two_.data(), two_.size()}, {one.data(), 0}, {three.data(), three.size()}};
+    const std::vector<iovec> pieces = {{one.data(), one.size()},
+                                       {two_.data(), two_.size()},
+                                       {one.data(), 0},
+                                       {three.data(), three.size()}};
     auto mr = expose_pieces(two.b, pieces, 6);
     const std::uint64_t key = fi_mr_key(mr.get());
     const std::uint64_t base = virtual_addresses ? reinterpret_cast<std::uint64_t>(one.data()) : 0;
@@ -835,10 +883,13 @@ TEST(FabricRegions, OfSeveralPiecesAreOneBehindTheOther) {
     EXPECT_TRUE(std::equal(two_.begin(), two_.end(), all.begin() + 5000));
     EXPECT_TRUE(std::equal(three.begin(), three.end(), all.begin() + 5003));
     std::vector<char> back(10);
-    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, base + 4997, key, nullptr), 0);
+    ASSERT_EQ(
+        fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, base + 4997, key, nullptr), 0);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_TRUE(std::equal(back.begin(), back.end(), all.begin() + 4997));
-    ASSERT_EQ(fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, base + size - 9, key, nullptr), 0);
+    ASSERT_EQ(
+        fi_read(two.a.ep.get(), back.data(), 10, nullptr, two.to_b, base + size - 9, key, nullptr),
+        0);
     fi_cq_err_entry error;
     ASSERT_TRUE(two.fails(two.a, &error));
     EXPECT_EQ(error.err, FI_EINVAL);
@@ -876,12 +927,14 @@ TEST(FabricRegions, OfSeveralPiecesTakeAtomicOperations) {
   put();
   std::vector<std::uint64_t> operands(10'000), found(10'000);
   for (std::size_t i = 0; i < operands.size(); ++i) operands[i] = i << 20;
-  const struct { std::size_t at, count; } cases[] = {{0, 10'000}, {4'998, 3}, {4'999, 1}, {0, 1}, {9'999, 1}};
+  const struct {
+    std::size_t at, count;
+  } cases[] = {{0, 10'000}, {4'998, 3}, {4'999, 1}, {0, 1}, {9'999, 1}};
   fi_cq_tagged_entry entry;
   for (const auto& c : cases) {
     const auto before = get();
-    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), operands.data(), c.count, nullptr, found.data(), nullptr,
-                              two.to_b, c.at * 8, 6, FI_UINT64, FI_SUM, nullptr),
+    ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), operands.data(), c.count, nullptr, found.data(),
+                              nullptr, two.to_b, c.at * 8, 6, FI_UINT64, FI_SUM, nullptr),
               0);
     ASSERT_TRUE(two.completes(two.a, &entry));
     EXPECT_EQ(std::memcmp(found.data(), before.data() + c.at, c.count * 8), 0);
@@ -948,8 +1001,8 @@ TYPED_TEST(FabricAtomicTypes, GiveWhatTheProcessorWouldHaveGiven) {
     T target = start, found = 0;
     const auto mr = expose(two.b, &target, sizeof target, 4);
     const auto call = [&] {
-      return fi_fetch_atomic(two.a.ep.get(), &c.operand, 1, nullptr, &found, nullptr, two.to_b, 0, 4,
-                             TypeParam::kType, c.op, nullptr);
+      return fi_fetch_atomic(two.a.ep.get(), &c.operand, 1, nullptr, &found, nullptr, two.to_b, 0,
+                             4, TypeParam::kType, c.op, nullptr);
     };
     ASSERT_EQ(sent(call, two.a), 0);
     fi_cq_tagged_entry entry;

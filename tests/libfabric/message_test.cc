@@ -29,7 +29,8 @@ TEST(FabricMessages, OfAnySizeArriveWhole) {
   }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their allocators do not answer null
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // their allocators do not answer null
 TEST(FabricMessages, WaitAtTheirSenderWhileThereIsNoMemoryForThem) {
   Two two;
   constexpr std::size_t kBytes = 4000;
@@ -78,13 +79,16 @@ TEST(FabricMessages, ThatNobodyWaitsForAreKept) {
   std::vector<std::vector<char>> sent;
   for (std::size_t i = 0; i < std::size(kSizes); ++i) {
     sent.push_back(pattern(kSizes[i], static_cast<unsigned>(i)));
-    ASSERT_EQ(fi_tsend(two.a.ep.get(), sent[i].data(), kSizes[i], nullptr, two.to_b, i, nullptr), 0);
+    ASSERT_EQ(fi_tsend(two.a.ep.get(), sent[i].data(), kSizes[i], nullptr, two.to_b, i, nullptr),
+              0);
   }
   two.idle();
   // Taken out of order, by their tags.
   for (const std::size_t i : {3u, 0u, 4u, 1u, 2u}) {
     std::vector<char> got(kSizes[i]);
-    ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, i, 0, nullptr), 0);
+    ASSERT_EQ(
+        fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, i, 0, nullptr),
+        0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.b, &entry));
     EXPECT_EQ(entry.tag, i);
@@ -105,7 +109,8 @@ TEST(FabricMessages, ManyLargeOnesWithoutReceiversDoNotHoldUpLaterOnes) {
     return fi_tinject(two.a.ep.get(), &last, sizeof last, two.to_b, 1000) == 0;
   }));
   int got_last = 0;
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), &got_last, sizeof got_last, nullptr, FI_ADDR_UNSPEC, 1000, 0, nullptr),
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), &got_last, sizeof got_last, nullptr, FI_ADDR_UNSPEC, 1000, 0,
+                     nullptr),
             0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two.completes(two.b, &entry));
@@ -113,7 +118,8 @@ TEST(FabricMessages, ManyLargeOnesWithoutReceiversDoNotHoldUpLaterOnes) {
   std::vector<char> got(kBytes);
   for (std::size_t i = kMessages; i-- > 0;) {
     std::fill(got.begin(), got.end(), 0);
-    ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), kBytes, nullptr, FI_ADDR_UNSPEC, i, 0, nullptr), 0);
+    ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), kBytes, nullptr, FI_ADDR_UNSPEC, i, 0, nullptr),
+              0);
     ASSERT_TRUE(two.completes(two.b, &entry));
     ASSERT_EQ(got, sent) << i;
   }
@@ -125,11 +131,14 @@ TEST(FabricMessages, WithOneTagKeepTheirOrderWhateverTheirSize) {
   std::vector<std::vector<char>> sent;
   for (unsigned i = 0; i < 40; ++i) {
     sent.push_back(pattern(i % 3 == 0 ? 30'000 : i * 10, i));
-    ASSERT_EQ(fi_tsend(two.a.ep.get(), sent[i].data(), sent[i].size(), nullptr, two.to_b, 5, nullptr), 0);
+    ASSERT_EQ(
+        fi_tsend(two.a.ep.get(), sent[i].data(), sent[i].size(), nullptr, two.to_b, 5, nullptr), 0);
   }
   for (unsigned i = 0; i < 40; ++i) {
     std::vector<char> got(30'000);
-    ASSERT_EQ(fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 5, 0, nullptr), 0);
+    ASSERT_EQ(
+        fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 5, 0, nullptr),
+        0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.b, &entry));
     ASSERT_EQ(entry.len, sent[i].size()) << i;
@@ -141,8 +150,11 @@ TEST(FabricMessages, WithOneTagKeepTheirOrderWhateverTheirSize) {
 TEST(FabricMessages, MatchTagsUnderTheirMasks) {
   Two two;
   int buffers[3] = {};
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), &buffers[0], 4, nullptr, FI_ADDR_UNSPEC, 0x100, 0, &buffers[0]), 0);
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), &buffers[1], 4, nullptr, FI_ADDR_UNSPEC, 0x200, 0xff, &buffers[1]), 0);
+  ASSERT_EQ(
+      fi_trecv(two.b.ep.get(), &buffers[0], 4, nullptr, FI_ADDR_UNSPEC, 0x100, 0, &buffers[0]), 0);
+  ASSERT_EQ(
+      fi_trecv(two.b.ep.get(), &buffers[1], 4, nullptr, FI_ADDR_UNSPEC, 0x200, 0xff, &buffers[1]),
+      0);
   ASSERT_EQ(fi_recv(two.b.ep.get(), &buffers[2], 4, nullptr, FI_ADDR_UNSPEC, &buffers[2]), 0);
   const int values[] = {7, 8, 9};
   ASSERT_EQ(fi_inject(two.a.ep.get(), &values[2], 4, two.to_b), 0);
@@ -159,8 +171,10 @@ TEST(FabricMessages, MatchTagsUnderTheirMasks) {
 TEST(FabricMessages, CarryDataAndTellTheirSource) {
   Two two;
   char buffer[8];
-  ASSERT_EQ(fi_trecv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
-  ASSERT_EQ(fi_tsenddata(two.a.ep.get(), "abc", 3, nullptr, 0x1122334455667788, two.to_b, 1, nullptr), 0);
+  ASSERT_EQ(fi_trecv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr),
+            0);
+  ASSERT_EQ(
+      fi_tsenddata(two.a.ep.get(), "abc", 3, nullptr, 0x1122334455667788, two.to_b, 1, nullptr), 0);
   fi_cq_tagged_entry entry;
   fi_addr_t source = FI_ADDR_NOTAVAIL;
   ASSERT_TRUE(two.completes(two.b, &entry, &source));
@@ -182,7 +196,8 @@ TEST(FabricMessages, OfUnknownSendersNameTheirAddressToWhoAsks) {
     ASSERT_EQ(sent([&] { return fi_inject(stranger.ep.get(), "x", 1, to); }, stranger), 0);
     fi_cq_tagged_entry entry;
     fi_addr_t source = 0;
-    ASSERT_TRUE(eventually([&] { return fi_cq_readfrom(two.b.cq.get(), &entry, 1, &source) == 1; }));
+    ASSERT_TRUE(
+        eventually([&] { return fi_cq_readfrom(two.b.cq.get(), &entry, 1, &source) == 1; }));
     EXPECT_EQ(source, FI_ADDR_NOTAVAIL);
     EXPECT_EQ(buffer[0], 'x');
   }
@@ -251,7 +266,8 @@ TEST(FabricMessages, InPiecesGoToReceivesInPieces) {
 TEST(FabricMessages, FillOneBufferAfterTheOtherWithMultiReceive) {
   Two two;
   std::size_t least = 100;
-  ASSERT_EQ(fi_setopt(&two.b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least), 0);
+  ASSERT_EQ(fi_setopt(&two.b.ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof least),
+            0);
   std::vector<char> buffer(1000);
   const iovec iov{buffer.data(), buffer.size()};
   fi_msg msg{};
@@ -365,7 +381,8 @@ TEST(FabricMessages, FillTheRingAndGoOnWhenThereIsRoom) {
     return fi_inject(two.a.ep.get(), data.data(), data.size(), two.to_b) == 0;
   }));
   for (std::size_t i = 0; i <= sent; ++i) {
-    ASSERT_EQ(fi_recv(two.b.ep.get(), data.data(), data.size(), nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(fi_recv(two.b.ep.get(), data.data(), data.size(), nullptr, FI_ADDR_UNSPEC, nullptr),
+              0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two.completes(two.b, &entry));
     std::size_t number;
@@ -398,7 +415,8 @@ class FabricPeeks : public testing::Test {
   // Once they have met, what one has sent is there when the other looks.
   void SetUp() override {
     int met = 0;
-    ASSERT_EQ(fi_trecv(two_.b.ep.get(), &met, sizeof met, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+    ASSERT_EQ(fi_trecv(two_.b.ep.get(), &met, sizeof met, nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr),
+              0);
     ASSERT_EQ(fi_tinject(two_.a.ep.get(), &met, sizeof met, two_.to_b, 1), 0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(two_.completes(two_.b, &entry));
@@ -453,7 +471,8 @@ TEST_F(FabricPeeks, ClaimAMessageForWhoAsked) {
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(two_.completes(two_.b, &entry));
   int other = 0, mine = 0;
-  ASSERT_EQ(fi_trecv(two_.b.ep.get(), &other, sizeof other, nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr), 0);
+  ASSERT_EQ(fi_trecv(two_.b.ep.get(), &other, sizeof other, nullptr, FI_ADDR_UNSPEC, 7, 0, nullptr),
+            0);
   ASSERT_TRUE(two_.completes(two_.b, &entry));
   EXPECT_EQ(other, 6);
   ASSERT_EQ(peek(FI_CLAIM, &context_[0], &mine, sizeof mine), 0);

@@ -1,4 +1,5 @@
-"""MPI from Python: objects of any size, buffers, windows; with the word tcp, TCP connections besides.
+"""MPI from Python: objects of any size, buffers, windows; with the word tcp, TCP connections
+besides.
 
     mpirun -n RANKS python3 mpi4py_checks.py [tcp]
 """
@@ -17,7 +18,9 @@ LEFT, RIGHT = (RANK - 1) % SIZE, (RANK + 1) % SIZE
 
 
 def thing(rank, n):
-    return {"rank": rank, "bytes": bytes((rank + i) % 256 for i in range(n)), "list": list(range(rank))}
+    return {
+        "rank": rank, "bytes": bytes((rank + i) % 256 for i in range(n)), "list": list(range(rank))
+    }
 
 
 def objects():

@@ -1,5 +1,6 @@
-// Objects of libfabric for tests, by its public interface alone. A Node is a domain with one endpoint and
-// what it needs; two of them in one process are strangers to each other, as two processes would be.
+// Objects of libfabric for tests, by its public interface alone. A Node is a domain with one
+// endpoint and what it needs; two of them in one process are strangers to each other, as two
+// processes would be.
 #pragma once
 
 #include <arpa/inet.h>
@@ -148,8 +149,8 @@ inline bool eventually(const std::function<bool()>& done) {
   return true;
 }
 
-/// Repeats a call while there is no room or the peer has yet to accept us, and makes progress meanwhile. What
-/// it answers in the end; -FI_EAGAIN after 20 seconds.
+/// Repeats a call while there is no room or the peer has yet to accept us, and makes progress
+/// meanwhile. What it answers in the end; -FI_EAGAIN after 20 seconds.
 inline ssize_t sent(const std::function<ssize_t()>& call, Node& node) {
   ssize_t rc = -FI_EAGAIN;
   (void)eventually([&] {
@@ -172,7 +173,8 @@ struct Two {
   }
 
   /// The next completion of a node, while the other makes progress too. `source` may be null.
-  ::testing::AssertionResult completes(Node& node, fi_cq_tagged_entry* entry, fi_addr_t* source = nullptr) {
+  ::testing::AssertionResult completes(Node& node, fi_cq_tagged_entry* entry,
+                                       fi_addr_t* source = nullptr) {
     Node& other = &node == &a ? b : a;
     ssize_t n = 0;
     const bool came = eventually([&] {
@@ -191,7 +193,8 @@ struct Two {
     fi_cq_tagged_entry entry;
     if (completes(node, &entry)) return ::testing::AssertionFailure() << "it succeeded";
     *error = {};
-    if (fi_cq_readerr(node.cq.get(), error, 0) != 1) return ::testing::AssertionFailure() << "no error entry";
+    if (fi_cq_readerr(node.cq.get(), error, 0) != 1)
+      return ::testing::AssertionFailure() << "no error entry";
     return ::testing::AssertionSuccess();
   }
 
@@ -224,7 +227,8 @@ inline constexpr bool kCountsMemory = true;
 
 inline std::vector<char> pattern(std::size_t bytes, unsigned seed) {
   std::vector<char> data(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>((i * 31 + (i >> 8) + seed * 17) & 0xff);
+  for (std::size_t i = 0; i < bytes; ++i)
+    data[i] = static_cast<char>((i * 31 + (i >> 8) + seed * 17) & 0xff);
   return data;
 }
 

@@ -127,8 +127,8 @@ TEST(FabricWaits, InASetEndForAnyOfItsMembers) {
   EXPECT_EQ(fi_cntr_read(counter), 1u);
 }
 
-// A wait as the manual has it for FI_WAIT_MUTEX_COND: the mutex is held from the last look to the sleep.
-// False: nobody has signalled in time.
+// A wait as the manual has it for FI_WAIT_MUTEX_COND: the mutex is held from the last look to the
+// sleep. False: nobody has signalled in time.
 bool sleep_on(const fi_mutex_cond& face, fid_fabric* fabric, fid_t object, int timeout_ms) {
   timespec until;
   ::clock_gettime(CLOCK_REALTIME, &until);
@@ -140,7 +140,8 @@ bool sleep_on(const fi_mutex_cond& face, fid_fabric* fabric, fid_t object, int t
   }
   ::pthread_mutex_lock(face.mutex);
   int rc = 0;
-  if (fi_trywait(fabric, &object, 1) == 0) rc = ::pthread_cond_timedwait(face.cond, face.mutex, &until);
+  if (fi_trywait(fabric, &object, 1) == 0)
+    rc = ::pthread_cond_timedwait(face.cond, face.mutex, &until);
   ::pthread_mutex_unlock(face.mutex);
   return rc == 0;
 }
@@ -236,9 +237,10 @@ TEST(FabricWaits, OnAConditionEndForEventsCountersAndSets) {
   const struct {
     fid_t object;
     std::function<void()> ring;
-  } cases[] = {{&set->fid, [&] { EXPECT_EQ(fi_cntr_add(first, 1), 0); }},
-               {&second->fid, [&] { EXPECT_EQ(fi_cntr_add(second, 1), 0); }},
-               {&eq->fid, [&] { EXPECT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); }}};
+  } cases[] = {
+      {&set->fid, [&] { EXPECT_EQ(fi_cntr_add(first, 1), 0); }},
+      {&second->fid, [&] { EXPECT_EQ(fi_cntr_add(second, 1), 0); }},
+      {&eq->fid, [&] { EXPECT_GT(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), 0); }}};
   for (const auto& c : cases) {
     fi_mutex_cond face{};
     ASSERT_EQ(fi_control(c.object, FI_GETWAIT, &face), 0);
@@ -252,9 +254,9 @@ TEST(FabricWaits, OnAConditionEndForEventsCountersAndSets) {
   }
 }
 
-// Several threads that sleep on one thing. In each round something comes for every one of them, and a
-// thread that has got its own does not come back before all have: nothing else would wake those that were missed. `take` is called
-// until it is true; `give` with the number of what to give.
+// Several threads that sleep on one thing. In each round something comes for every one of them, and
+// a thread that has got its own does not come back before all have: nothing else would wake those
+// that were missed. `take` is called until it is true; `give` with the number of what to give.
 void sleep_together(int rounds, const std::function<bool(int sleeper, int round)>& take,
                     const std::function<void(int sleeper, int round)>& give) {
   constexpr int kSleepers = 4;
@@ -278,7 +280,8 @@ void sleep_together(int rounds, const std::function<bool(int sleeper, int round)
     const auto end = Clock::now() + std::chrono::seconds(10);
     while (taken.load() < (round + 1) * kSleepers) {
       if (Clock::now() > end) {
-        ADD_FAILURE() << "round " << round << ": " << taken.load() - round * kSleepers << " have got theirs";
+        ADD_FAILURE() << "round " << round << ": " << taken.load() - round * kSleepers
+                      << " have got theirs";
         stop.store(true);
         break;
       }
@@ -298,7 +301,8 @@ TEST(FabricWaits, OfManyThreadsEndForEachOfManyMessages) {
         return fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 15'000) == 1;
       },
       [&](int, int) {
-        ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+        ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr),
+                  0);
         ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
       });
 }
@@ -368,7 +372,8 @@ TEST(FabricWaits, OfAllKindsAtOnceMissNothing) {
         return fi_cq_read(two.b.cq.get(), &entry, 1) == 1;
       },
       [&](int, int) {
-        ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+        ASSERT_EQ(fi_recv(two.b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr),
+                  0);
         ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
       });
 }
@@ -385,7 +390,8 @@ TEST(FabricWaits, OfManyThreadsInASetEndForEachOfManyEntries) {
       [&](int, int) {
         fi_eq_entry mine;
         std::uint32_t event;
-        return fi_wait(set, 15'000) == 0 && fi_eq_read(events.eq.get(), &event, &mine, sizeof mine, 0) > 0;
+        return fi_wait(set, 15'000) == 0 &&
+               fi_eq_read(events.eq.get(), &event, &mine, sizeof mine, 0) > 0;
       },
       [&](int, int) { events.write(); });
 }
@@ -473,14 +479,14 @@ TEST(FabricProgress, IsMadeByAThreadWhereProgramsWantThat) {
   Two two({}, automatic);
   std::uint64_t target = 5;
   fid_mr* mr = nullptr;
-  MUST(fi_mr_reg(two.b.domain.get(), &target, sizeof target, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 1, 0, &mr,
-                 nullptr));
+  MUST(fi_mr_reg(two.b.domain.get(), &target, sizeof target, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 1,
+                 0, &mr, nullptr));
   Object<fid_mr> held(mr);
   const std::uint64_t one = 1;
   std::uint64_t found = 0;
   // The target's program does nothing.
-  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), &one, 1, nullptr, &found, nullptr, two.to_b, 0, 1, FI_UINT64,
-                            FI_SUM, nullptr),
+  ASSERT_EQ(fi_fetch_atomic(two.a.ep.get(), &one, 1, nullptr, &found, nullptr, two.to_b, 0, 1,
+                            FI_UINT64, FI_SUM, nullptr),
             0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(eventually([&] { return fi_cq_read(two.a.cq.get(), &entry, 1) == 1; }));
@@ -517,7 +523,8 @@ TEST(FabricCounters, CountBothSidesOfAMessage) {
   b.ep.reset();
 }
 
-// Work that cannot be started is an error of its counter, and of its queue; a thread that waits for either goes on.
+// Work that cannot be started is an error of its counter, and of its queue; a thread that waits for
+// either goes on.
 TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
   Two two;
   const auto open = [&] {
@@ -556,7 +563,8 @@ TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
   third.triggering_cntr = never.get();
   for (fi_deferred_work* work : {&first, &second, &third})
     MUST(fi_control(&two.a.domain->fid, FI_QUEUE_WORK, work));
-  for (auto* used : {&trigger, &done, &after, &never}) EXPECT_EQ(fi_close(&(*used)->fid), -FI_EBUSY);
+  for (auto* used : {&trigger, &done, &after, &never})
+    EXPECT_EQ(fi_close(&(*used)->fid), -FI_EBUSY);
   ASSERT_EQ(fi_control(&two.a.domain->fid, FI_CANCEL_WORK, &third), 0);
   never.reset();
   ASSERT_EQ(fi_cntr_add(trigger.get(), 1), 0);
@@ -659,11 +667,14 @@ TEST(FabricEventQueues, KeepWhatIsWrittenInOrder) {
   EXPECT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, 0), -FI_EAGAIN);
   for (std::uint64_t i = 0; i < 100; ++i) {
     entry.data = i;
-    ASSERT_EQ(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0), static_cast<ssize_t>(sizeof entry));
+    ASSERT_EQ(fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0),
+              static_cast<ssize_t>(sizeof entry));
   }
-  ASSERT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, FI_PEEK), static_cast<ssize_t>(sizeof entry));
+  ASSERT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, FI_PEEK),
+            static_cast<ssize_t>(sizeof entry));
   for (std::uint64_t i = 0; i < 100; ++i) {
-    ASSERT_EQ(fi_eq_sread(eq, &event, &entry, sizeof entry, 1000, 0), static_cast<ssize_t>(sizeof entry));
+    ASSERT_EQ(fi_eq_sread(eq, &event, &entry, sizeof entry, 1000, 0),
+              static_cast<ssize_t>(sizeof entry));
     EXPECT_EQ(event, static_cast<std::uint32_t>(FI_NOTIFY));
     EXPECT_EQ(entry.data, i);
   }
@@ -687,7 +698,8 @@ TEST(FabricAddressVectors, KeepAddressesAndGiveThemBack) {
   EXPECT_EQ(std::memcmp(&back, &addresses[2], sizeof back), 0);
   char text[64];
   length = sizeof text;
-  EXPECT_STREQ(fi_av_straddr(node.av.get(), &addresses[2], text, &length), "fi_sockaddr_in://127.0.0.1:5002");
+  EXPECT_STREQ(fi_av_straddr(node.av.get(), &addresses[2], text, &length),
+               "fi_sockaddr_in://127.0.0.1:5002");
   ASSERT_EQ(fi_av_remove(node.av.get(), &found[1], 1, 0), 0);
   EXPECT_EQ(fi_av_lookup(node.av.get(), found[1], &back, &length), -FI_EINVAL);
   EXPECT_EQ(fi_av_remove(node.av.get(), &found[1], 1, 0), -FI_EINVAL);

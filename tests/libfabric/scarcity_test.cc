@@ -1,5 +1,5 @@
-// Memory that runs out: each allocation of a call, one after the other, fails once. The call says so, or goes
-// on without; nothing ends the program, and afterwards everything can be done again.
+// Memory that runs out: each allocation of a call, one after the other, fails once. The call says
+// so, or goes on without; nothing ends the program, and afterwards everything can be done again.
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -59,7 +59,8 @@ class Needy {
     fid_ep* const a = two.a.ep.get();
     fid_ep* const b = two.b.ep.get();
     std::uint64_t one = 1, found = 0;
-    const iovec pieces[] = {{const_cast<char*>(large.data()), 500}, {const_cast<char*>(large.data()), 700}};
+    const iovec pieces[] = {{const_cast<char*>(large.data()), 500},
+                            {const_cast<char*>(large.data()), 700}};
     for (auto& buffer : in)
       started(fi_recv(b, buffer.data(), buffer.size(), nullptr, FI_ADDR_UNSPEC, nullptr));
     for (int i = 0; i < 3; ++i)
@@ -74,22 +75,27 @@ class Needy {
     call([&] { return fi_read(a, got, sizeof got, nullptr, to, 0, 5, nullptr); });
     call([&] { return fi_atomic(a, &one, 1, nullptr, to, 0, 5, FI_UINT64, FI_SUM, nullptr); });
     call([&] {
-      return fi_fetch_atomic(a, &one, 1, nullptr, &found, nullptr, to, 0, 5, FI_UINT64, FI_SUM, nullptr);
+      return fi_fetch_atomic(a, &one, 1, nullptr, &found, nullptr, to, 0, 5, FI_UINT64, FI_SUM,
+                             nullptr);
     });
     // And what the other asks of us.
     started(fi_inject(b, "y", 1, two.to_a));
     started(fi_send(b, large.data(), 40'000, nullptr, two.to_a, nullptr));
-    started(fi_sendmsg(b, &(back = {pieces, nullptr, 1, two.to_a, nullptr, 0}), FI_DELIVERY_COMPLETE));
+    started(
+        fi_sendmsg(b, &(back = {pieces, nullptr, 1, two.to_a, nullptr, 0}), FI_DELIVERY_COMPLETE));
     started(fi_tinject(b, "z", 1, two.to_a, 3));
     started(fi_write(b, in[0].data(), 64, nullptr, two.to_a, 0, 5, nullptr));
-    started(
-        fi_fetch_atomic(b, &one, 1, nullptr, &found, nullptr, two.to_a, 0, 5, FI_UINT64, FI_SUM, nullptr));
+    started(fi_fetch_atomic(b, &one, 1, nullptr, &found, nullptr, two.to_a, 0, 5, FI_UINT64, FI_SUM,
+                            nullptr));
     std::vector<char> other(two.b.name());
     fi_addr_t inserted;
-    call([&] { return fi_av_insert(two.a.av.get(), other.data(), 1, &inserted, 0, nullptr) < 0 ? -1 : 0; });
+    call([&] {
+      return fi_av_insert(two.a.av.get(), other.data(), 1, &inserted, 0, nullptr) < 0 ? -1 : 0;
+    });
     fid_mr* mr = nullptr;
-    const ssize_t rc =
-        call([&] { return fi_mr_reg(two.a.domain.get(), got, 8, FI_REMOTE_READ, 0, 77, 0, &mr, nullptr); });
+    const ssize_t rc = call([&] {
+      return fi_mr_reg(two.a.domain.get(), got, 8, FI_REMOTE_READ, 0, 77, 0, &mr, nullptr);
+    });
     for (int i = 0; i < 60; ++i) work();
     if (rc == 0) {
       EXPECT_EQ(fi_close(&mr->fid), 0);
@@ -102,7 +108,8 @@ class Needy {
     char buffer[8] = {};
     for (Node* node : {&two.a, &two.b}) {
       Node& other = node == &two.a ? two.b : two.a;
-      if (fi_trecv(other.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 99, 0, buffer) != 0)
+      if (fi_trecv(other.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, 99, 0, buffer) !=
+          0)
         return false;
       const bool came = eventually([&] {
         (void)fi_tinject(node->ep.get(), "well", 5, node == &two.a ? two.to_b : two.to_a, 99);
@@ -124,7 +131,8 @@ class Needy {
     for (Node* node : {&two.a, &two.b}) {
       fi_cq_tagged_entry entry;
       fi_cq_err_entry error{};
-      for (ssize_t n = 0; (n = fi_cq_read(node->cq.get(), &entry, 1)) != -FI_EAGAIN && n != -FI_EOVERRUN;)
+      for (ssize_t n = 0;
+           (n = fi_cq_read(node->cq.get(), &entry, 1)) != -FI_EAGAIN && n != -FI_EOVERRUN;)
         if (n == -FI_EAVAIL) (void)fi_cq_readerr(node->cq.get(), &error, 0);
     }
   }
@@ -133,7 +141,8 @@ class Needy {
     fi_cq_err_entry error{};
     const ssize_t n = scarcely([&] { return fi_cq_read(two.a.cq.get(), &entry, 1); });
     if (n == -FI_EAVAIL) (void)fi_cq_readerr(two.a.cq.get(), &error, 0);
-    if (fi_cq_read(two.b.cq.get(), &entry, 1) == -FI_EAVAIL) (void)fi_cq_readerr(two.b.cq.get(), &error, 0);
+    if (fi_cq_read(two.b.cq.get(), &entry, 1) == -FI_EAVAIL)
+      (void)fi_cq_readerr(two.b.cq.get(), &error, 0);
   }
   template <typename F>
   ssize_t call(F&& what) {
@@ -166,8 +175,8 @@ TEST(FabricScarcity, EachAllocationOfACallOrOfProgressMayFail) {
     t_left = -1;
     failures += t_failed;
     for (const auto& [rc, times] : needy.refused) {
-      EXPECT_TRUE(rc == -FI_ENOMEM || rc == -FI_EAGAIN || rc == -FI_ECONNRESET || rc == -FI_ENOTCONN ||
-                  rc == -1)
+      EXPECT_TRUE(rc == -FI_ENOMEM || rc == -FI_EAGAIN || rc == -FI_ECONNRESET ||
+                  rc == -FI_ENOTCONN || rc == -1)
           << rc << " with " << n;
     }
     EXPECT_TRUE(needy.well()) << "with " << n;
@@ -182,13 +191,14 @@ TEST(FabricScarcity, AQueueThatCannotGrowSaysWhatItHasLost) {
   ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
   for (int i = 0; i < kMessages; ++i) {
     t_left = 0;  // no more than there is
-    ASSERT_EQ(
-        sent(
-            [&] {
-              return scarcely([&] { return fi_send(two.a.ep.get(), "x", 1, nullptr, two.to_b, nullptr); });
-            },
-            two.b),
-        0);
+    ASSERT_EQ(sent(
+                  [&] {
+                    return scarcely([&] {
+                      return fi_send(two.a.ep.get(), "x", 1, nullptr, two.to_b, nullptr);
+                    });
+                  },
+                  two.b),
+              0);
   }
   t_left = -1;
   int read = 0;
@@ -230,7 +240,8 @@ TEST(FabricScarcity, EveryObjectMayFindNoMemory) {
       if (scarcely([&] { return fi_av_open(d, &av_attr, &av, nullptr); }) == 0) av_held.reset(av);
       fid_ep* ep = nullptr;
       Object<fid_ep> ep_held;
-      if (scarcely([&] { return fi_endpoint(d, node.info.get(), &ep, nullptr); }) == 0) ep_held.reset(ep);
+      if (scarcely([&] { return fi_endpoint(d, node.info.get(), &ep, nullptr); }) == 0)
+        ep_held.reset(ep);
       if (cq && av_held && ep_held) {
         ssize_t rc = scarcely([&] { return fi_ep_bind(ep, &c->fid, FI_TRANSMIT | FI_RECV); });
         if (rc == 0) rc = scarcely([&] { return fi_ep_bind(ep, &av->fid, 0); });
@@ -246,7 +257,8 @@ TEST(FabricScarcity, EveryObjectMayFindNoMemory) {
       Object<fid_eq> eq_held(eq);
       fi_eq_entry entry{};
       std::uint32_t event;
-      const ssize_t rc = scarcely([&] { return fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0); });
+      const ssize_t rc =
+          scarcely([&] { return fi_eq_write(eq, FI_NOTIFY, &entry, sizeof entry, 0); });
       EXPECT_TRUE(rc == sizeof entry || rc == -FI_ENOMEM) << rc;
       EXPECT_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, 0), rc > 0 ? rc : -FI_EAGAIN);
     }

@@ -33,7 +33,8 @@ struct Place {
     MUST(fi_domain(f, info.get(), &d, nullptr));
     domain.reset(d);
   }
-  int open(const std::string& name, std::uint64_t flags, Object<fid_av>* av, void** map_addr = nullptr) {
+  int open(const std::string& name, std::uint64_t flags, Object<fid_av>* av,
+           void** map_addr = nullptr) {
     fi_av_attr attr{};
     attr.type = FI_AV_MAP;
     attr.name = name.c_str();
@@ -212,14 +213,16 @@ TEST(FabricSharedVectors, AreFilledByManyProcessesAtOnce) {
     auto* av = new Object<fid_av>;
     MUST(place->open(name, 0, av));  // one of them makes it
     for (int i = 0; i < kEach; ++i) {
-      const sockaddr_in address = address_of(static_cast<std::uint16_t>(10'000 + which * kEach + i));
+      const sockaddr_in address =
+          address_of(static_cast<std::uint16_t>(10'000 + which * kEach + i));
       fi_addr_t number = FI_ADDR_NOTAVAIL;
       MUST(fi_av_insert(av->get(), &address, 1, &number, 0, nullptr) - 1);
       if (i % 10 == 9) MUST(fi_av_remove(av->get(), &number, 1, 0));
     }
   };
   std::vector<std::unique_ptr<Child>> children;
-  for (int i = 0; i < kProcesses; ++i) children.push_back(std::make_unique<Child>([&] { fill(i); }));
+  for (int i = 0; i < kProcesses; ++i)
+    children.push_back(std::make_unique<Child>([&] { fill(i); }));
   for (auto& child : children) ASSERT_TRUE(child->wait());
   Place place;
   Object<fid_av> reader;

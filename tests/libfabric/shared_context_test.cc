@@ -1,5 +1,5 @@
-// Shared contexts, scalable endpoints and aliases: several objects of libfabric behind one address, and one object
-// behind several.
+// Shared contexts, scalable endpoints and aliases: several objects of libfabric behind one address,
+// and one object behind several.
 #include <algorithm>
 
 #include "libfabric/node.h"
@@ -82,7 +82,8 @@ struct Place {
     return n != -FI_EAGAIN;
   });
   if (came && n == 1) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "fi_cq_read: " << (came ? fi_strerror(static_cast<int>(-n)) : "nothing came");
+  return ::testing::AssertionFailure()
+         << "fi_cq_read: " << (came ? fi_strerror(static_cast<int>(-n)) : "nothing came");
 }
 
 /// Until there is room, while both make progress.
@@ -99,7 +100,7 @@ ssize_t posted(const std::function<ssize_t()>& call, Place& here, Place& there) 
 }
 
 TEST(FabricSharedContexts, AReceiveIsTakenByWhicheverEndpointAMessageComesTo) {
-  Place here([](fi_info* hints) { hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; }), there;
+  Place here([](fi_info*hints) { hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; }), there;
   fid_ep* context = nullptr;
   ASSERT_EQ(fi_srx_context(here.domain.get(), nullptr, &context, nullptr), 0);
   const Object<fid_ep> shared(context);
@@ -119,11 +120,14 @@ TEST(FabricSharedContexts, AReceiveIsTakenByWhicheverEndpointAMessageComesTo) {
   }
   int buffers[4] = {}, contexts[4] = {};
   for (int i = 0; i < 4; ++i) {
-    ASSERT_EQ(fi_recv(shared.get(), &buffers[i], sizeof(int), nullptr, FI_ADDR_UNSPEC, &contexts[i]), 0);
+    ASSERT_EQ(
+        fi_recv(shared.get(), &buffers[i], sizeof(int), nullptr, FI_ADDR_UNSPEC, &contexts[i]), 0);
   }
   for (int i = 0; i < 4; ++i) {
     const int message = 100 + i;
-    ASSERT_EQ(posted([&] { return fi_inject(sender.get(), &message, sizeof message, to[i % 2]); }, there, here), 0);
+    ASSERT_EQ(posted([&] { return fi_inject(sender.get(), &message, sizeof message, to[i % 2]); },
+                     there, here),
+              0);
     fi_cq_tagged_entry entry;
     ASSERT_TRUE(completes(here, there, &entry));
     EXPECT_EQ(entry.op_context, &contexts[i]);  // the oldest receive, whichever endpoint it was
@@ -132,7 +136,7 @@ TEST(FabricSharedContexts, AReceiveIsTakenByWhicheverEndpointAMessageComesTo) {
 }
 
 TEST(FabricSharedContexts, EndpointsShareATransmitContext) {
-  Place here([](fi_info* hints) { hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }), there;
+  Place here([](fi_info*hints) { hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }), there;
   fid_stx* context = nullptr;
   ASSERT_EQ(fi_stx_context(here.domain.get(), nullptr, &context, nullptr), 0);
   const Object<fid_stx> shared(context);
@@ -202,7 +206,10 @@ TEST(FabricScalableEndpoints, SendFromAnyOfTheirContextsToAnyOfThePeers) {
       ASSERT_EQ(fi_recv(b.rx[to].get(), place, sizeof *place, nullptr, FI_ADDR_UNSPEC, place), 0);
       const std::size_t message = 1 + 10 * to + from;
       const fi_addr_t address = fi_rx_addr(to_b, static_cast<int>(to), 2);
-      ASSERT_EQ(posted([&] { return fi_inject(a.tx[from].get(), &message, sizeof message, address); }, a, b), 0);
+      ASSERT_EQ(
+          posted([&] { return fi_inject(a.tx[from].get(), &message, sizeof message, address); }, a,
+                 b),
+          0);
       fi_cq_tagged_entry entry;
       ASSERT_TRUE(completes(b, a, &entry));
       EXPECT_EQ(entry.op_context, place);  // of that context, and of no other
@@ -231,7 +238,9 @@ TEST(FabricAliases, SendByTheSameEndpointWithFlagsOfTheirOwn) {
     ASSERT_EQ(fi_recv(receiver.get(), &got, sizeof got, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
     const int message = by_alias ? 2 : 1;
     fid_ep* ep = by_alias ? alias.get() : sender.get();
-    ASSERT_EQ(posted([&] { return fi_send(ep, &message, sizeof message, nullptr, to, &context); }, here, there), 0);
+    ASSERT_EQ(posted([&] { return fi_send(ep, &message, sizeof message, nullptr, to, &context); },
+                     here, there),
+              0);
     ASSERT_TRUE(completes(there, here, &entry));
     EXPECT_EQ(got, message);
     // The endpoint tells only of what asks for it; the alias asks always.

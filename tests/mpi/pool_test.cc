@@ -40,10 +40,24 @@ TEST(Pool, FreesABlockOnceByItsBeginning) {
 TEST(Pool, RefusesMoreThanItsNumberOfBlocks) {
   Pool pool;
   std::vector<std::byte*> blocks;
-  while (std::byte* block = pool.allocate(1)) blocks.push_back(block);
+  while (std::byte* block = pool.allocate(Pool::kSmall)) blocks.push_back(block);
   EXPECT_EQ(blocks.size(), Pool::kMostBlocks);
   EXPECT_TRUE(pool.free(blocks.back()));
   EXPECT_NE(pool.allocate(1), nullptr);
+}
+
+TEST(Pool, LeavesAllButAFewSmallPiecesToMalloc) {
+  Pool pool;
+  std::vector<std::byte*> pieces;
+  while (std::byte* piece = pool.allocate(Pool::kSmall - 1)) pieces.push_back(piece);
+  EXPECT_EQ(pieces.size(), Pool::kMostSmall);
+  std::byte* const large = pool.allocate(Pool::kSmall);
+  ASSERT_NE(large, nullptr);
+  EXPECT_TRUE(pool.free(large));
+  EXPECT_EQ(pool.allocate(1), nullptr) << "a large one made room for a small one";
+  EXPECT_TRUE(pool.free(pieces.back()));
+  EXPECT_NE(pool.allocate(1), nullptr);
+  EXPECT_EQ(pool.allocate(1), nullptr);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,21 +20,6 @@ using namespace test;
 using Mode = WaitOptions::Mode;
 
 constexpr int kSoonMs = 5000;  // on a busy machine; usually a millisecond
-
-// Memory that a child shares with its test whatever happens to the child.
-template <typename T>
-class Shared {
- public:
-  Shared()
-      : p_(new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                       0)) T()) {}
-  ~Shared() { ::munmap(p_, sizeof(T)); }
-  T* operator->() { return p_; }
-  T& operator*() { return *p_; }
-
- private:
-  T* p_;
-};
 
 // A child that echoes on one stream, for "others do not notice".
 class Bystander {

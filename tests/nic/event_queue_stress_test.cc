@@ -1,4 +1,5 @@
-// Real threads, real futexes: producers post, one consumer takes and sleeps. A lost wake-up is a time-out.
+// Real threads, real futexes: producers post, one consumer takes and sleeps. A lost wake-up is a
+// time-out.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -24,7 +25,8 @@ constexpr std::uint32_t kQueue = 3;
 constexpr std::uint64_t kLostAfterNs = 20'000'000'000u;
 
 // Events that share a leaf word, a mid word, the root, or nothing but the queue.
-constexpr std::array<std::uint32_t, 8> kEvents{0, 1, 63, 64, 4095, 4096, 40000, shm::kEventsPerQueue - 1};
+constexpr std::array<std::uint32_t, 8> kEvents{0,    1,    63,    64,
+                                               4095, 4096, 40000, shm::kEventsPerQueue - 1};
 
 struct EventRace {
   std::unique_ptr<Nic> nic;
@@ -57,9 +59,8 @@ void race_events(int producers, bool pauses) {
   const std::uint64_t until = monotonic_ns() + 700'000'000u;
   std::vector<std::thread> threads;
   for (int i = 0; i < producers; ++i) {
-    threads.emplace_back([&race, i, until, pauses] {
-      race.produce(static_cast<unsigned>(i) + 1, until, pauses);
-    });
+    threads.emplace_back(
+        [&race, i, until, pauses] { race.produce(static_cast<unsigned>(i) + 1, until, pauses); });
   }
   shm::EventQueueMemory& q = race.nic->image().signals->queues[kQueue];
   std::array<std::uint32_t, kEvents.size()> known{};
@@ -82,8 +83,8 @@ void race_events(int producers, bool pauses) {
     }
     for (; bits != 0; bits &= bits - 1) {
       const std::uint32_t event = base + static_cast<std::uint32_t>(std::countr_zero(bits));
-      const auto n = static_cast<std::size_t>(
-          std::find(kEvents.begin(), kEvents.end(), event) - kEvents.begin());
+      const auto n = static_cast<std::size_t>(std::find(kEvents.begin(), kEvents.end(), event) -
+                                              kEvents.begin());
       EXPECT_LT(n, kEvents.size()) << "event " << event << " was never posted";
       if (n == kEvents.size()) continue;
       known[n] = race.sequence[n].load(std::memory_order_relaxed);  // relaxed: after its event
@@ -96,8 +97,8 @@ void race_events(int producers, bool pauses) {
   while (std::uint64_t bits = take_events(q, &cursor, &base)) {
     for (; bits != 0; bits &= bits - 1) {
       const std::uint32_t event = base + static_cast<std::uint32_t>(std::countr_zero(bits));
-      const auto n = static_cast<std::size_t>(
-          std::find(kEvents.begin(), kEvents.end(), event) - kEvents.begin());
+      const auto n = static_cast<std::size_t>(std::find(kEvents.begin(), kEvents.end(), event) -
+                                              kEvents.begin());
       ASSERT_LT(n, kEvents.size());
       known[n] = race.sequence[n].load(std::memory_order_relaxed);
     }

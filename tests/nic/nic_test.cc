@@ -38,7 +38,8 @@ class NicTest : public ::testing::Test {
     auto block = MemoryBlock::create(bytes);
     return block ? *block : nullptr;
   }
-  ApertureSpec part(std::uint64_t offset, std::uint64_t length, Rights rights = Rights::kReadWrite) {
+  ApertureSpec part(std::uint64_t offset, std::uint64_t length,
+                    Rights rights = Rights::kReadWrite) {
     return {block_->data() + offset, length, rights, block_};
   }
   RdmaCookie export_part(std::uint64_t offset, std::uint64_t length,
@@ -48,7 +49,8 @@ class NicTest : public ::testing::Test {
     return cookie ? *cookie : RdmaCookie{};
   }
   // What a peer has after it has been passed the descriptor of a cookie's memory.
-  Mapping map_as_peer(const RdmaCookie& cookie, Mapping::Access access = Mapping::Access::kReadWrite) {
+  Mapping map_as_peer(const RdmaCookie& cookie,
+                      Mapping::Access access = Mapping::Access::kReadWrite) {
     auto grant = nic_->check_cookie(cookie);
     if (!grant) return {};
     auto mapping = Mapping::map(grant->memfd, grant->memory_bytes, access);
@@ -76,7 +78,7 @@ using NicReadOnly = NicTest;
 using NicTripwire = NicTest;
 using NicEvents = NicTest;
 
-// ---- export ------------------------------------------------------------------------------------------
+// ---- export -------------------------------------------------------------------------------------
 
 TEST_F(NicExport, GrantsMemoryToTheHolderOfItsCookie) {
   RdmaCookie cookie = export_part(100, 5000);
@@ -129,10 +131,10 @@ TEST_F(NicExport, PublishesAnImageOfTheKeyAndNotTheKey) {
   const auto& entry = nic_->image().tables->apertures[cookie.aperture];
   EXPECT_EQ(entry.key_image.load(), key_image(cookie));
   EXPECT_NE(entry.key_image.load(), cookie.key);
-  for (auto change : {+[](RdmaCookie& c) { c.key ^= 1; }, +[](RdmaCookie& c) { c.length ^= 1; },
-                      +[](RdmaCookie& c) { c.rights = Rights::kRead; },
-                      +[](RdmaCookie& c) { c.generation += 2; },
-                      +[](RdmaCookie& c) { c.aperture += 1; }}) {
+  for (auto change :
+       {+[](RdmaCookie& c) { c.key ^= 1; }, +[](RdmaCookie& c) { c.length ^= 1; },
+        +[](RdmaCookie& c) { c.rights = Rights::kRead; }, +[](RdmaCookie& c) { c.generation += 2; },
+        +[](RdmaCookie& c) { c.aperture += 1; }}) {
     RdmaCookie other = cookie;
     change(other);
     EXPECT_NE(key_image(other), key_image(cookie));
@@ -172,7 +174,7 @@ TEST_F(NicExport, ResolvesAccessesWithinBoundsAndRights) {
   EXPECT_EQ(at(0, 1), nullptr);
 }
 
-// ---- revoke ------------------------------------------------------------------------------------------
+// ---- revoke -------------------------------------------------------------------------------------
 
 TEST_F(NicRevoke, TakesTheMemoryAwayFromAPeerThatStillHasItMapped) {
   RdmaCookie cookie = export_part(0, kLength);
@@ -321,7 +323,7 @@ TEST_F(NicRevoke, OfOwnMemoryDoesNotWaitForADeadPeer) {
   EXPECT_EQ(asked, (std::vector<std::uint32_t>(3, *slot)));
 }
 
-// ---- read-only memory --------------------------------------------------------------------------------
+// ---- read-only memory ---------------------------------------------------------------------------
 
 // Tries everything a peer with the descriptor can.
 void expect_read_only(int memfd) {
@@ -395,7 +397,7 @@ TEST_F(NicReadOnly, ProtectsTheTablesFromPeers) {
   ::munmap(p, kPageSize);
 }
 
-// ---- tripwires ---------------------------------------------------------------------------------------
+// ---- tripwires ----------------------------------------------------------------------------------
 
 TEST_F(NicTripwire, FiresForWritesThatOverlapItsRangeOnly) {
   RdmaCookie c = export_part(0, kLength);
@@ -403,10 +405,19 @@ TEST_F(NicTripwire, FiresForWritesThatOverlapItsRangeOnly) {
   struct {
     std::uint64_t offset, length;
     bool fires;
-  } cases[] = {{999, 1, false}, {1100, 1, false},    {900, 100, false},  {999, 2, true},
-               {1000, 1, true}, {1099, 1, true},     {1099, 500, true},  {0, kLength, true},
-               {1050, 0, false}, {1050, 10, true},   {0, ~std::uint64_t{0}, true},
-               {1098, ~std::uint64_t{0}, true},      {1100, ~std::uint64_t{0} - 1, false}};
+  } cases[] = {{999, 1, false},
+               {1100, 1, false},
+               {900, 100, false},
+               {999, 2, true},
+               {1000, 1, true},
+               {1099, 1, true},
+               {1099, 500, true},
+               {0, kLength, true},
+               {1050, 0, false},
+               {1050, 10, true},
+               {0, ~std::uint64_t{0}, true},
+               {1098, ~std::uint64_t{0}, true},
+               {1100, ~std::uint64_t{0} - 1, false}};
   for (const auto& k : cases) {
     nic_->arm(t);
     (void)nic_->test_and_clear(t);
@@ -456,7 +467,8 @@ TEST_F(NicTripwire, FiresOncePerArmingUnlessPersistent) {
 TEST_F(NicTripwire, SetsItsBitOfTheStateBitmapUntilItIsCleared) {
   RdmaCookie c = export_part(0, kLength);
   std::vector<std::uint32_t> trips;
-  for (int i = 0; i < 130; ++i) trips.push_back(trip({c.aperture, 8u * static_cast<unsigned>(i), 8}));
+  for (int i = 0; i < 130; ++i)
+    trips.push_back(trip({c.aperture, 8u * static_cast<unsigned>(i), 8}));
   nic_->arm_all(trips);
   write(c.aperture, 8 * 64, 8 * 66);
   for (std::size_t i = 0; i < trips.size(); ++i) {
@@ -477,7 +489,8 @@ TEST_F(NicTripwire, KeepsTheSummaryOfWhatIsArmed) {
   nic_->arm(a);
   EXPECT_EQ(armed.load(), shm::chunk_mask(kLength, 0, 8));
   nic_->arm(b);
-  EXPECT_EQ(armed.load(), shm::chunk_mask(kLength, 0, 8) | shm::chunk_mask(kLength, kLength - 8, 8));
+  EXPECT_EQ(armed.load(),
+            shm::chunk_mask(kLength, 0, 8) | shm::chunk_mask(kLength, kLength - 8, 8));
   nic_->disarm(a);
   EXPECT_EQ(armed.load(), shm::chunk_mask(kLength, kLength - 8, 8));
   nic_->remove_tripwire(b);
@@ -620,7 +633,7 @@ TEST_F(NicTripwire, OfManyAperturesDoNotMix) {
   }
 }
 
-// ---- events ------------------------------------------------------------------------------------------
+// ---- events -------------------------------------------------------------------------------------
 
 struct CountingRinger final : Ringer {
   void ring(std::uint32_t queue) override { rung.push_back(queue); }
@@ -669,10 +682,12 @@ TEST_F(NicEvents, OutOfRangeAreIgnored) {
 
 TEST_F(NicEvents, AreTakenInFairRounds) {
   shm::EventQueueMemory& q = nic_->image().signals->queues[0];
-  // However often some are posted again, each gets its turn: words far apart, in one mid word, alone.
+  // However often some are posted again, each gets its turn: words far apart, in one mid word,
+  // alone.
   for (const std::vector<std::uint32_t>& events :
        {std::vector<std::uint32_t>{0, 64, 65472}, std::vector<std::uint32_t>{0, 20480, 20544},
-        std::vector<std::uint32_t>{64, 4096, 8192, 65472}, std::vector<std::uint32_t>{640, 704, 4032}}) {
+        std::vector<std::uint32_t>{64, 4096, 8192, 65472},
+        std::vector<std::uint32_t>{640, 704, 4032}}) {
     std::uint32_t cursor = 0;
     std::uint32_t base = 0;
     std::vector<std::uint32_t> expected, bases;
@@ -709,7 +724,7 @@ TEST_F(NicEvents, SurviveGarbageInTheQueue) {
   }
 }
 
-// ---- chunk_mask --------------------------------------------------------------------------------------
+// ---- chunk_mask ---------------------------------------------------------------------------------
 
 TEST(ChunkMask, OfEmptyOrOutsideRangesIsZero) {
   EXPECT_EQ(shm::chunk_mask(0, 0, 1), 0u);
@@ -719,8 +734,8 @@ TEST(ChunkMask, OfEmptyOrOutsideRangesIsZero) {
 }
 
 TEST(ChunkMask, OfTheWholeApertureCoversEveryRangeInIt) {
-  for (std::uint64_t length : {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{64}, std::uint64_t{65},
-                               std::uint64_t{4097}, ~std::uint64_t{0}}) {
+  for (std::uint64_t length : {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{64},
+                               std::uint64_t{65}, std::uint64_t{4097}, ~std::uint64_t{0}}) {
     const std::uint64_t all = shm::chunk_mask(length, 0, length);
     EXPECT_EQ(shm::chunk_mask(length, 0, ~std::uint64_t{0}), all);
     EXPECT_EQ(shm::chunk_mask(length, length - 1, 1) & ~all, 0u);

@@ -40,7 +40,8 @@ Bytes map(std::size_t pages, unsigned char fill, void* at = nullptr) {
 
 // Keeps an address that was unmapped from being taken by somebody else. False: too late.
 bool reserve(void* p, std::size_t pages = 1) {
-  void* got = ::mmap(p, pages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  void* got =
+      ::mmap(p, pages * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   if (got != MAP_FAILED && got != p) ::munmap(got, pages * kPage);
   return got == p;
 }

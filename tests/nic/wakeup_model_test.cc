@@ -1,7 +1,6 @@
-// Runs the protocols of nic/wakeup.h under every interleaving of an x86 machine, and broken versions of
-// them to show that the checker would notice. Prints how many executions each scenario has.
-#include "nic/wakeup.h"
-
+// Runs the protocols of nic/wakeup.h under every interleaving of an x86 machine, and broken
+// versions of them to show that the checker would notice. Prints how many executions each scenario
+// has.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "nic/wakeup.h"
 #include "support/interleaving.h"
 
 namespace clan::nic {
@@ -18,13 +18,13 @@ namespace {
 
 using testing::Ghost;
 using testing::Model;
-using testing::ModelAtomic;
-using testing::ModelFence;
-using testing::Report;
 using testing::model_await;
 using testing::model_futex_wait;
 using testing::model_futex_wake;
 using testing::model_restart;
+using testing::ModelAtomic;
+using testing::ModelFence;
+using testing::Report;
 
 void expect_safe(const Report& r) {
   EXPECT_FALSE(r.failed) << r.trace;
@@ -40,7 +40,7 @@ void expect_caught(const Report& r) {
   std::printf("             %s\n", r.summary().c_str());
 }
 
-// ---- the checker itself ----------------------------------------------------------------------------
+// ---- the checker itself -------------------------------------------------------------------------
 
 // Dekker's pattern: with store buffers both may read 0, unless both fence.
 Report dekker(void (*fence)()) {
@@ -48,7 +48,8 @@ Report dekker(void (*fence)()) {
   auto x = m.word<std::uint32_t>("x");
   auto y = m.word<std::uint32_t>("y");
   auto both = m.ghost("both read 0");
-  auto side = [&](const char* name, ModelAtomic<std::uint32_t> mine, ModelAtomic<std::uint32_t> other) {
+  auto side = [&](const char* name, ModelAtomic<std::uint32_t> mine,
+                  ModelAtomic<std::uint32_t> other) {
     m.thread(name, [=](std::uint64_t) {
       mine.store(1, std::memory_order_release);
       fence();
@@ -63,7 +64,9 @@ Report dekker(void (*fence)()) {
   return m.run();
 }
 
-TEST(Interleaving, StoresPassLoadsWithoutAFence) { expect_caught(dekker([] {})); }
+TEST(Interleaving, StoresPassLoadsWithoutAFence) {
+  expect_caught(dekker([] {}));
+}
 TEST(Interleaving, StoresDoNotPassLoadsBeyondAFence) { expect_safe(dekker(&ModelFence::full)); }
 TEST(Interleaving, AHeavyFenceOnOneSideReplacesTheOtherOne) {
   Model m;
@@ -105,8 +108,8 @@ TEST(Interleaving, StoresOfOneThreadBecomeVisibleInOrder) {
   });
   Report r = m.run();
   expect_safe(r);
-  // The writer's two stores and two flushes in 2 orders; the reader's first load in 5 places, of which the
-  // last brings the second load along.
+  // The writer's two stores and two flushes in 2 orders; the reader's first load in 5 places, of
+  // which the last brings the second load along.
   EXPECT_EQ(r.executions, 10);
 }
 
@@ -134,7 +137,7 @@ TEST(Interleaving, SeesASleeperThatNobodyWakes) {
   expect_caught(m.run());
 }
 
-// ---- tripwires ---------------------------------------------------------------------------------------
+// ---- tripwires ----------------------------------------------------------------------------------
 
 struct FullFenceOnly {  // where membarrier is not to be had, both sides run a real fence
   static void light() { ModelFence::full(); }
@@ -312,15 +315,18 @@ TEST(TripwireWakeup, WouldBeLostWithoutAnnouncingTheSleep) {
   expect_caught(tripwire({.never_announces_sleep = true}));
 }
 
-// ---- event queue -------------------------------------------------------------------------------------
+// ---- event queue --------------------------------------------------------------------------------
 
-// An EventQueueMemory whose words exist only where a scenario has events; the others are 0 for ever.
+// An EventQueueMemory whose words exist only where a scenario has events; the others are 0 for
+// ever.
 class ModelWords {
  public:
   class Element {
    public:
     explicit Element(const ModelAtomic<std::uint64_t>* word) : word_(word) {}
-    std::uint64_t load(std::memory_order order) const { return word_ == nullptr ? 0 : word_->load(order); }
+    std::uint64_t load(std::memory_order order) const {
+      return word_ == nullptr ? 0 : word_->load(order);
+    }
     std::uint64_t exchange(std::uint64_t v, std::memory_order order) const {
       return word_->exchange(v, order);
     }
@@ -346,8 +352,8 @@ class ModelWords {
   std::map<std::uint32_t, ModelAtomic<std::uint64_t>> words_;
 };
 
-// The root as take_events sees it. Every round of take_events begins by loading it, and nothing but the
-// cursor survives a round: so rounds after the first are forgotten by restarting the body.
+// The root as take_events sees it. Every round of take_events begins by loading it, and nothing but
+// the cursor survives a round: so rounds after the first are forgotten by restarting the body.
 class ModelRoot : public ModelAtomic<std::uint64_t> {
  public:
   using ModelAtomic::ModelAtomic;
@@ -406,7 +412,8 @@ bool post_from_the_root_downwards(const ModelQueue& q, std::uint32_t event, std:
   *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
   return *how != shm::kAwake;
 }
-bool post_that_looks_at_sleeping_first(const ModelQueue& q, std::uint32_t event, std::uint32_t* how) {
+bool post_that_looks_at_sleeping_first(const ModelQueue& q, std::uint32_t event,
+                                       std::uint32_t* how) {
   const bool sleeps = q.sleeping.load(kSeqCst) != shm::kAwake;
   post_without_looking_at_sleeping(q, event, how);
   if (!sleeps) return false;
@@ -473,7 +480,10 @@ struct QueueOptions {
 struct QueueModel {
   Model m;
   QueueOptions options;
-  ModelQueue q{ModelRoot(m.word<std::uint64_t>("root").address()), m.word<std::uint32_t>("sleeping"), {}, {}};
+  ModelQueue q{ModelRoot(m.word<std::uint64_t>("root").address()),
+               m.word<std::uint32_t>("sleeping"),
+               {},
+               {}};
   ModelAtomic<std::uint32_t> dead = m.word<std::uint32_t>("a producer is dead");
   Ghost delivered = m.ghost("delivered");  // one byte per event: how often
   Ghost begun = m.ghost("begun");          // one byte per event: posts begun
@@ -566,7 +576,8 @@ struct QueueModel {
     m.at_end([this, consumer](const Model::End& end) {
       if (!end.asleep(consumer)) return std::string("the consumer does not sleep at the end");
       for (const auto& [word, atomic] : q.leaf.all()) {
-        if (end.value(atomic) != 0) return std::string("the consumer sleeps, an event is in the queue");
+        if (end.value(atomic) != 0)
+          return std::string("the consumer sleeps, an event is in the queue");
       }
       if (end.value(dead) == 0) {
         for (unsigned n = 0; n < number.size(); ++n) {

@@ -1,5 +1,5 @@
-// Calls whose answers come later: AMI's handlers and pollers, and deferred requests of the dynamic interface. The ORB
-// makes them from threads of its own.
+// Calls whose answers come later: AMI's handlers and pollers, and deferred requests of the dynamic
+// interface. The ORB makes them from threads of its own.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -91,7 +91,8 @@ TEST_F(Asynchronous, HandlersGetTheAnswersOfCallsUnderWayAtOnce) {
     item->sendc_number_after(handler, 300);
   }
   EXPECT_EQ(servant->wait(10), std::vector<std::string>(10, "7"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(3) - milliseconds(300));  // one by one they take 3 s
+  // one by one they take 3 s
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(3) - milliseconds(300));
   for (CORBA::ULong i = 0; i < 500; ++i) {
     Suite::Item_var item = server->item_of(i);
     item->sendc_number(handler);

@@ -66,11 +66,13 @@ TEST_F(Calls, QuestionsAboutTheObjectGoByTheSamePath) {
 
 TEST_F(Calls, CarriesOctetsOfEverySizeBothWays) {
   begin();
-  for (const CORBA::ULong size : {0u, 1u, 1023u, 1024u, 1025u, 8191u, 8192u, 16383u, 16384u, 65536u, 1000000u, 2000000u}) {
+  for (const CORBA::ULong size :
+       {0u, 1u, 1023u, 1024u, 1025u, 8191u, 8192u, 16383u, 16384u, 65536u, 1000000u, 2000000u}) {
     const Suite::Bytes sent = bytes_of(size);
     Suite::Bytes_var got = server->turn(sent);
     ASSERT_EQ(got->length(), size);
-    for (CORBA::ULong i = 0; i < size; ++i) ASSERT_EQ(got[i], sent[size - 1 - i]) << i << " of " << size;
+    for (CORBA::ULong i = 0; i < size; ++i)
+      ASSERT_EQ(got[i], sent[size - 1 - i]) << i << " of " << size;
     Suite::Bytes_var made = server->get(size);
     ASSERT_EQ(made->length(), size);
     for (CORBA::ULong i = 0; i < size; ++i) ASSERT_EQ(made[i], static_cast<CORBA::Octet>(i * 7));
@@ -91,7 +93,8 @@ TEST_F(Calls, CarriesLargeMessagesWhereTheyAreAllowed) {
   const Suite::Bytes sent = bytes_of(20'000'000);
   Suite::Bytes_var got = server->turn(sent);
   ASSERT_EQ(got->length(), sent.length());
-  for (CORBA::ULong i = 0; i < sent.length(); i += 997) ASSERT_EQ(got[i], sent[sent.length() - 1 - i]);
+  for (CORBA::ULong i = 0; i < sent.length(); i += 997)
+    ASSERT_EQ(got[i], sent[sent.length() - 1 - i]);
   EXPECT_PATH();
 }
 
@@ -167,7 +170,8 @@ void call_back_works(Suite::Server_ptr server, Orb& orb) {
   Suite::Listener_var listener = servant->_this();
   EXPECT_EQ(server->call_back(listener, 100), 9900);
   EXPECT_PATH();
-  // Several come into the ORB's buffer at once, and a thread that is about to end may be told of them.
+  // Several come into the ORB's buffer at once, and a thread that is about to end may be told of
+  // them.
   for (int round = 1; round <= 8; ++round) {
     server->notes_back(listener, 1000);
     for (int i = 0; i < 2000 && servant->next_ < 1000 * round; ++i) {
@@ -180,7 +184,8 @@ void call_back_works(Suite::Server_ptr server, Orb& orb) {
 }
 
 TEST_F(Calls, ServersCallBackDuringACall) {
-  begin({"-ORBendPoint", "giop:tcp:127.0.0.1:", "-ORBclanEndPoint", "1", "-ORBmaxServerThreadPerConnection", "1"},
+  begin({"-ORBendPoint", "giop:tcp:127.0.0.1:", "-ORBclanEndPoint", "1",
+         "-ORBmaxServerThreadPerConnection", "1"},
         {"-ORBmaxGIOPConnectionPerServer", "1"});
   call_back_works(server, *orb);
 }
@@ -188,7 +193,8 @@ TEST_F(Calls, ServersCallBackDuringACall) {
 // Without an endpoint of the client's that the server could connect to.
 void begin_both_ways(std::vector<std::string>* client, std::vector<std::string>* server) {
   const std::string rule = stock() ? "* tcp,bidir" : "* clan,tcp,bidir";
-  *client = {"-ORBofferBiDirectionalGIOP", "1", "-ORBclientTransportRule", rule, "-ORBserverTransportRule", "* none"};
+  *client = {"-ORBofferBiDirectionalGIOP", "1",     "-ORBclientTransportRule", rule,
+             "-ORBserverTransportRule",    "* none"};
   *server = {"-ORBacceptBiDirectionalGIOP", "1", "-ORBserverTransportRule", rule};
 }
 
@@ -202,7 +208,8 @@ TEST_F(Calls, ServersCallBackOnTheClientsOwnConnection) {
 TEST_F(Calls, ServersWithAPoolOfThreadsCallBackOnTheClientsOwnConnection) {
   std::vector<std::string> client, other;
   begin_both_ways(&client, &other);
-  for (auto* side : {&client, &other}) side->insert(side->end(), {"-ORBthreadPerConnectionPolicy", "0"});
+  for (auto* side : {&client, &other})
+    side->insert(side->end(), {"-ORBthreadPerConnectionPolicy", "0"});
   begin(client, other);
   call_back_works(server, *orb);
 }

@@ -1,8 +1,7 @@
-// Peers that speak CLAN and mean no good: the server ends their connections and serves the others; a client gets an
-// exception.
-#include <gtest/gtest.h>
-
+// Peers that speak CLAN and mean no good: the server ends their connections and serves the others;
+// a client gets an exception.
 #include <clan/stream.h>
+#include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstring>
@@ -27,7 +26,9 @@ std::string giop(unsigned char type, std::uint32_t size, std::string body = {}) 
   return message + body;
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 class HostilePeer : public ::testing::Test {
  protected:
@@ -74,8 +75,9 @@ class HostilePeer : public ::testing::Test {
 };
 
 TEST_F(HostilePeer, ThatSpeaksNoGiopIsLeft) {
-  for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(12, '\0'), std::string(70'000, 'x'),
-                                  giop(99, 0), giop(0, 0xffffffffu), giop(0, 0x7fffffffu, std::string(100'000, '\xff'))}) {
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(12, '\0'), std::string(70'000, 'x'),
+        giop(99, 0), giop(0, 0xffffffffu), giop(0, 0x7fffffffu, std::string(100'000, '\xff'))}) {
     clan::Stream stream = connect();
     (void)stream.send(bytes_of(text), 2000);
     EXPECT_TRUE(is_ended(stream)) << text.substr(0, 12);
@@ -117,8 +119,8 @@ TEST_F(HostilePeer, AsAServerIsAnExceptionAtItsClients) {
   std::atomic<int> met{0};
   std::thread liar([&] {
     std::vector<clan::Stream> met_streams;
-    const std::string answers[] = {std::string(12, 'x'), giop(1, 0xffffffffu), giop(1, 100, std::string(100, '\xff')),
-                                   giop(6, 0), giop(5, 0)};
+    const std::string answers[] = {std::string(12, 'x'), giop(1, 0xffffffffu),
+                                   giop(1, 100, std::string(100, '\xff')), giop(6, 0), giop(5, 0)};
     while (!done) {
       auto stream = listener->accept(100);
       if (!stream.ok()) continue;
@@ -137,7 +139,8 @@ TEST_F(HostilePeer, AsAServerIsAnExceptionAtItsClients) {
   EXPECT_GT(met, 4);
 }
 
-// Each byte of the private component in turn is another one: its calls go by CLAN or TCP, or end in an exception.
+// Each byte of the private component in turn is another one: its calls go by CLAN or TCP, or end in
+// an exception.
 TEST_F(HostilePeer, ThatMakesReferencesHasThemIgnored) {
   const bool little = reference.find("4e414c43") != std::string::npos;  // "CLAN", as a number
   const std::size_t at = reference.find(little ? "4e414c43" : "434c414e");

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Programs that nobody here wrote, over the transport for omniORB: right results, and by the expected path.
+"""Programs that nobody here wrote, over the transport for omniORB: right results, and by the
+expected path.
 
-    programs.py --clan CLAN [--programs DIRECTORY] NAME...     DIRECTORY: where omniorb-suite-server is
+    programs.py --clan CLAN [--programs DIRECTORY] NAME...   DIRECTORY: that of omniorb-suite-server
     programs.py --list
 
-Everything runs on this host, in a private directory, on free ports. The path is what the processes themselves say
-with CLAN_LOG=info, and `clan stat` in `stat`. Exit code 1 when something is wrong, 77 when what was asked for is not
-installed; the packages are CLAN_TEST_PACKAGES in cmake/packages.sh.
+Everything runs on this host, in a private directory, on free ports. The path is what the processes
+themselves say with CLAN_LOG=info, and `clan stat` in `stat`. Exit code 1 when something is wrong,
+77 when what was asked for is not installed; the packages are CLAN_TEST_PACKAGES in
+cmake/packages.sh.
 """
 
 import argparse
@@ -74,28 +76,41 @@ class Stage:
         self.count = 0
 
     def environment(self, more=None):
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"}
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"
+        }
         # Where omniORB's giop:unix and Tango's logs would otherwise leave directories in /tmp.
-        ours = {"ORBunixTransportDirectory": str(self.directory / "unix"), "TANGO_LOG_PATH": str(self.directory)}
+        ours = {
+            "ORBunixTransportDirectory": str(self.directory / "unix"),
+            "TANGO_LOG_PATH": str(self.directory)
+        }
         return {**kept, **ours, **(more or {})}
 
     def command(self, arguments, under):
-        return [self.clan, "run", "--with", "orb", "--log", "info", *map(str, arguments)] if under else list(map(str, arguments))
+        return [self.clan, "run", "--with", "orb", "--log", "info", *map(str, arguments)
+                ] if under else list(map(str, arguments))
 
     def run(self, *arguments, under=True, env=None, wrong=False, timeout=60, inside=()):
-        done = subprocess.run([*inside, *self.command(arguments, under)], capture_output=True, text=True, timeout=timeout,
-                              stdin=subprocess.DEVNULL, env=self.environment(env), cwd=self.directory, check=False)
-        require(wrong or done.returncode == 0, f"{arguments[0]} ended with {done.returncode}: {done.stdout[-500:]} "
-                f"{done.stderr[-1500:]}")
+        done = subprocess.run([*inside, *self.command(arguments, under)], capture_output=True,
+                              text=True, timeout=timeout, stdin=subprocess.DEVNULL,
+                              env=self.environment(env), cwd=self.directory, check=False)
+        require(
+            wrong or done.returncode == 0,
+            f"{arguments[0]} ended with {done.returncode}: {done.stdout[-500:]} "
+            f"{done.stderr[-1500:]}")
         return done
 
     def start(self, *arguments, under=True, env=None, inside=()):
-        """A process, and the files of its output. `inside`: words before the command, of another host's."""
+        """A process, and the files of its output. `inside`: words before the command, of another
+        host's."""
         self.count += 1
         out, err = (self.directory / f"{self.count}.{kind}" for kind in ("out", "err"))
         with open(out, "wb") as o, open(err, "wb") as e:
-            process = subprocess.Popen([*inside, *self.command(arguments, under)], stdin=subprocess.DEVNULL, stdout=o, stderr=e,
-                                       env=self.environment(env), cwd=self.directory, start_new_session=True)
+            process = subprocess.Popen(
+                [*inside, *self.command(arguments, under)], stdin=subprocess.DEVNULL, stdout=o,
+                stderr=e, env=self.environment(env), cwd=self.directory, start_new_session=True)
         self.running.append(process)
         return process, out, err
 
@@ -106,7 +121,8 @@ class Stage:
             if found:
                 return found
             time.sleep(0.02)
-        raise Wrong(f"no {pattern} within {seconds} s in: {path.read_text(errors='replace')[-1000:]}")
+        raise Wrong(
+            f"no {pattern} within {seconds} s in: {path.read_text(errors='replace')[-1000:]}")
 
     def end(self):
         for process in self.running:
@@ -118,7 +134,8 @@ class Stage:
 
 def by_clan(*texts):
     for text in texts:
-        require((BY_CLAN in text or COMES_BY_CLAN in text) and BY_TCP not in text, f"not by CLAN: {text[-1500:]}")
+        require((BY_CLAN in text or COMES_BY_CLAN in text) and BY_TCP not in text,
+                f"not by CLAN: {text[-1500:]}")
 
 
 def echo(stage):
@@ -126,7 +143,8 @@ def echo(stage):
     server, client = example("echo/eg2_impl"), example("echo/eg2_clt")
     for server_under in (True, False):
         process, out, err = stage.start(server, under=server_under)
-        ior = stage.wait_for(out if not re.search("IOR", err.read_text()) else err, r"IOR:\w+").group()
+        ior = stage.wait_for(out if not re.search("IOR", err.read_text()) else err,
+                             r"IOR:\w+").group()
         for client_under in (True, False):
             done = stage.run(client, ior, under=client_under)
             require(done.stdout.count('replied, "Hello!"') == 10, done.stdout)
@@ -141,12 +159,14 @@ def echo(stage):
 
 
 def rules(stage):
-    """Options of the ORB's, of the command and of the environment, are respected, and what they mean is said."""
+    """Options of the ORB's, of the command and of the environment, are respected, and what they
+    mean is said."""
     server, client = example("echo/eg2_impl"), example("echo/eg2_clt")
     _, out, err = stage.start(server)
     ior = stage.wait_for(out, r"IOR:\w+").group()
     done = stage.run(client, ior, "-ORBclientTransportRule", "* unix,tcp")
-    require("clientTransportRule does not name clan" in done.stderr and BY_TCP in done.stderr, done.stderr)
+    require("clientTransportRule does not name clan" in done.stderr and BY_TCP in done.stderr,
+            done.stderr)
     done = stage.run(client, ior, env={"ORBclientTransportRule": "* clan,tcp"})
     by_clan(done.stderr)
     done = stage.run(client, ior, env={"CLAN_DISABLE": "1"})
@@ -158,9 +178,11 @@ def rules(stage):
     _, out, err = stage.start(server, "-ORBserverTransportRule", "* tcp")
     ior = stage.wait_for(out, r"IOR:\w+").group()
     require("serverTransportRule does not name clan" in err.read_text(), err.read_text())
-    require(BY_TCP in stage.run(client, ior).stderr, "a server whose rule does not name clan was used by it")
+    require(BY_TCP in stage.run(client, ior).stderr,
+            "a server whose rule does not name clan was used by it")
     done = stage.run(server, "-ORBhelp", wrong=True)
-    require("-ORBclanEndPoint" in done.stdout + done.stderr, done.stdout[-2000:] + done.stderr[-500:])
+    require("-ORBclanEndPoint" in done.stdout + done.stderr,
+            done.stdout[-2000:] + done.stderr[-500:])
 
 
 def callbacks(stage):
@@ -208,7 +230,8 @@ def names(stage, root_by_clan=True):
     require("test" in done.stdout, f"nameclt list: {done}")
     by_clan(done.stderr)
     # Somebody without CLAN sees the same names.
-    require("test" in stage.run(nameclt, *reference, "list", under=False).stdout, "nameclt without CLAN saw another list")
+    require("test" in stage.run(nameclt, *reference, "list", under=False).stdout,
+            "nameclt without CLAN saw another list")
     stage.start(example("echo/eg3_impl"), *reference)
     for _ in range(100):
         listed = stage.run(nameclt, *reference, "list", "test.my_context", wrong=True)
@@ -225,7 +248,8 @@ def events(stage):
     port, event_port = free_port(), free_port()
     server = find("/usr/sbin/omniEvents", "omnievents")
     eventc, events_program = find("eventc", "omnievents"), find("events", "omnievents")
-    _, _, err = stage.start(find("omniNames", "omniorb-nameserver"), "-start", port, "-datadir", stage.directory)
+    _, _, err = stage.start(find("omniNames", "omniorb-nameserver"), "-start", port, "-datadir",
+                            stage.directory)
     stage.wait_for(err, r"Root context is|Wrote initial log|Checkpointing")
     reference = ["-ORBInitRef", f"NameService=corbaloc::127.0.0.1:{port}/NameService"]
     logs = stage.directory / "events"
@@ -233,8 +257,10 @@ def events(stage):
     # In the foreground; its TCP endpoint as it likes.
     _, out, err = stage.start(server, "-f", "-l", logs, "-p", event_port, *reference)
     end = time.monotonic() + 20
-    while "EventChannel" not in stage.run(find("nameclt", "omniorb"), *reference, "list", wrong=True).stdout:
-        require(time.monotonic() < end, "omniEvents did not bind: " + err.read_text()[-800:] + out.read_text()[-500:])
+    while "EventChannel" not in stage.run(find("nameclt", "omniorb"), *reference, "list",
+                                          wrong=True).stdout:
+        require(time.monotonic() < end,
+                "omniEvents did not bind: " + err.read_text()[-800:] + out.read_text()[-500:])
         time.sleep(0.1)
     _, consumer_out, consumer_err = stage.start(eventc, *reference)
     _, supplier_out, supplier_err = stage.start(events_program, *reference)
@@ -243,42 +269,51 @@ def events(stage):
 
 
 def tango(stage):
-    """TangoTest and PyTango, without a database: commands, attributes of all types and sizes, exceptions; events of a
-    device in Python. Stock, at either end alone, and over CLAN."""
+    """TangoTest and PyTango, without a database: commands, attributes of all types and sizes,
+    exceptions; events of a device in Python. Stock, at either end alone, and over CLAN."""
     find("/usr/lib/tango/TangoTest", "tango-test")
-    if subprocess.run([PYTHON, "-c", "import tango, numpy"], capture_output=True, check=False).returncode != 0:
+    if subprocess.run([PYTHON, "-c", "import tango, numpy"], capture_output=True,
+                      check=False).returncode != 0:
         raise Skip("python3-tango is not installed")
     here = Path(__file__).resolve().parent
     servers = (("/usr/lib/tango/TangoTest", "t1"), (PYTHON, "-u", here / "tango_device.py", "t1"))
     for (server, client) in ((True, True), (True, False), (False, True), (False, False)):
         for number, words in enumerate(servers):
             port = free_port()
-            process, out, err = stage.start(*words, "-nodb", "-dlist", "a/b/c", "-ORBendPoint", f"giop:tcp:127.0.0.1:{port}",
-                                            under=server)
+            process, out, err = stage.start(*words, "-nodb", "-dlist", "a/b/c", "-ORBendPoint",
+                                            f"giop:tcp:127.0.0.1:{port}", under=server)
             stage.wait_for(out, "Ready to accept request", 60)
-            done = stage.run(PYTHON, here / "tango_client.py", ("device", "events")[number], port, under=client, timeout=150)
+            done = stage.run(PYTHON, here / "tango_client.py", ("device", "events")[number], port,
+                             under=client, timeout=150)
             require("served" in done.stdout, done.stdout + done.stderr)
             if server and client:
                 by_clan(done.stderr, err.read_text())
             else:
-                require(BY_CLAN not in done.stderr and COMES_BY_CLAN not in err.read_text(), done.stderr)
+                require(BY_CLAN not in done.stderr and COMES_BY_CLAN not in err.read_text(),
+                        done.stderr)
             process.terminate()
 
 
 def stat(stage):
     """`clan stat` shows the connection, with both processes."""
-    server, suite_out, _ = stage.start(stage.programs / "omniorb-suite-server", "-ORBendPoint", "giop:tcp:127.0.0.1:")
+    server, suite_out, _ = stage.start(stage.programs / "omniorb-suite-server", "-ORBendPoint",
+                                       "giop:tcp:127.0.0.1:")
     reference = stage.wait_for(suite_out, r"IOR:\w+").group()
     client, _, client_err = stage.start(stage.programs / "omniorb-suite-call", reference, "20")
     stage.wait_for(client_err, BY_CLAN)
     time.sleep(0.3)
-    stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True, check=False, timeout=30)
+    stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True,
+                            check=False, timeout=30)
     rows = [row for row in json.loads(stated.stdout) if row.get("why") == "CORBA"]
-    pids = [([p["pid"] for p in row["local"]["processes"]], [p["pid"] for p in row["peer"]["processes"]]) for row in rows]
+    pids = [([p["pid"]
+              for p in row["local"]["processes"]], [p["pid"] for p in row["peer"]["processes"]])
+            for row in rows]
     require(([client.pid], [server.pid]) in pids, stated.stdout)
     row = rows[pids.index(([client.pid], [server.pid]))]
-    require(row["path"] == "shm" and row["local"]["messages"] >= 1 and row["peer"]["bytes"] > 0, str(row))
-    plain = subprocess.run([stage.clan, "stat"], capture_output=True, text=True, check=False, timeout=30)
+    require(row["path"] == "shm" and row["local"]["messages"] >= 1 and row["peer"]["bytes"] > 0,
+            str(row))
+    plain = subprocess.run([stage.clan, "stat"], capture_output=True, text=True, check=False,
+                           timeout=30)
     require(re.search(rf"client +server +shm \(CORBA\).*{client.pid}/", plain.stdout), plain.stdout)
 
 
@@ -289,8 +324,10 @@ def refusal(stage):
     _, out, err = stage.start(server)
     ior = stage.wait_for(out, r"IOR:\w+").group()
     done = stage.run(client, ior, env={"LD_PRELOAD": str(library)})
-    require('replied, "Hello!"' in done.stdout and BY_CLAN not in done.stderr and
-            "libomniclanTP4 was built for omniORB" in done.stderr and "9.9.9" in done.stderr, done.stderr)
+    require(
+        'replied, "Hello!"' in done.stdout and BY_CLAN not in done.stderr and
+        "libomniclanTP4 was built for omniORB" in done.stderr and "9.9.9" in done.stderr,
+        done.stderr)
     require("come without CLAN" in err.read_text(), err.read_text())
 
 
@@ -304,8 +341,12 @@ def ssl(stage):
     ca, key = pem / "root.pem", pem / "server.pem"
     if not ca.exists():
         raise Skip("the packaged certificates are not there (Debian: omniorb-doc)")
-    with_ssl = {"LD_PRELOAD": str(library), "ORBsslCAFile": str(ca), "ORBsslKeyFile": str(key), "ORBsslKeyPassword": "password"}
-    _, out, err = stage.start(server, "-ORBendPoint", "giop:ssl:127.0.0.1:", "-ORBendPoint", "giop:tcp:127.0.0.1:", env=with_ssl)
+    with_ssl = {
+        "LD_PRELOAD": str(library), "ORBsslCAFile": str(ca), "ORBsslKeyFile": str(key),
+        "ORBsslKeyPassword": "password"
+    }
+    _, out, err = stage.start(server, "-ORBendPoint", "giop:ssl:127.0.0.1:", "-ORBendPoint",
+                              "giop:tcp:127.0.0.1:", env=with_ssl)
     ior = stage.wait_for(out, r"IOR:\w+").group()
     done = stage.run(client, ior, env=with_ssl)
     require('replied, "Hello!"' in done.stdout, done.stdout)
@@ -324,18 +365,20 @@ def users(stage):
         raise Skip("only root can start a process of another user (setpriv)")
     server, client = example("echo/eg2_impl"), example("echo/eg2_clt")
     as_other = ["setpriv", "--reuid", "65534", "--clear-groups"]
-    if subprocess.run([*as_other, stage.clan, "--version"], capture_output=True, check=False).returncode != 0:
+    if subprocess.run([*as_other, stage.clan, "--version"], capture_output=True,
+                      check=False).returncode != 0:
         raise Skip("another user cannot read the build tree")
     for uids, expected in (({}, False), ({"CLAN_UIDS": "0,65534"}, True)):
         _, out, _ = stage.start(*as_other, server, env=uids)
         ior = stage.wait_for(out, r"IOR:\w+").group()
         done = stage.run(client, ior, env=uids)
-        require('replied, "Hello!"' in done.stdout and (BY_CLAN in done.stderr) == expected, done.stderr)
+        require('replied, "Hello!"' in done.stdout and (BY_CLAN in done.stderr) == expected,
+                done.stderr)
 
 
 def calls(stage):
-    """That a call makes no system call. On a busy machine some do, as who waits long sleeps; but if each had to, there
-    would be no stretch of hundreds without any."""
+    """That a call makes no system call. On a busy machine some do, as who waits long sleeps; but if
+    each had to, there would be no stretch of hundreds without any."""
     strace = [find("strace", "strace"), *system_calls.STRACE]
     if len(os.sched_getaffinity(0)) < 2:
         raise Skip("both ends on one processor: it is handed over by system calls")
@@ -344,7 +387,8 @@ def calls(stage):
         server, out, _ = stage.start(*strace, logs[0], stage.programs / "omniorb-suite-server",
                                      "-ORBendPoint", "giop:tcp:127.0.0.1:")
         reference = stage.wait_for(out, r"IOR:\w+").group()
-        done = stage.run(*strace, logs[1], stage.programs / "omniorb-suite-call", reference, "0", "1000000", "0", "3")
+        done = stage.run(*strace, logs[1], stage.programs / "omniorb-suite-call", reference, "0",
+                         "1000000", "0", "3")
         by_clan(done.stderr)
         for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
             os.kill(int(pid), signal.SIGTERM)
@@ -359,7 +403,11 @@ def calls(stage):
     raise Wrong("calls make system calls")
 
 
-ALL = {f.__name__: f for f in (echo, rules, callbacks, data, names, events, tango, stat, refusal, ssl, unchanged, users, calls)}
+ALL = {
+    f.__name__: f
+    for f in (echo, rules, callbacks, data, names, events, tango, stat, refusal, ssl, unchanged,
+              users, calls)
+}
 
 
 def main(tests=ALL):

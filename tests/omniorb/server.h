@@ -1,6 +1,8 @@
 // A server process of the tests, and by which path calls go.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <omniORB4/omniInterceptors.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -14,9 +16,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <omniORB4/omniInterceptors.h>
 
 #include "suite.hh"
 
@@ -33,7 +32,8 @@ inline std::string& last_path() {
   static thread_local std::string path;
   return path;
 }
-/// Replies of the whole process that came by the expected path, and by another: calls of the ORB's own threads.
+/// Replies of the whole process that came by the expected path, and by another: calls of the ORB's
+/// own threads.
 inline std::atomic<int>& replies(bool expected) {
   static std::atomic<int> counts[2];
   return counts[expected ? 1 : 0];
@@ -46,7 +46,8 @@ inline CORBA::Boolean note_path(omni::omniInterceptors::clientReceiveReply_T::in
 
 inline ::testing::AssertionResult went_by(const std::string& path) {
   if (last_path().substr(0, path.size()) == path) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "the last reply came by " << last_path() << ", not " << path;
+  return ::testing::AssertionFailure()
+         << "the last reply came by " << last_path() << ", not " << path;
 }
 #define EXPECT_PATH() EXPECT_TRUE(::suite::went_by(::suite::expected_path()))
 
@@ -71,7 +72,8 @@ class Process {
     ::close(ends[1]);
     out_ = ::fdopen(ends[0], "r");
   }
-  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, nullptr)) {}
+  Process(Process&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), out_(std::exchange(other.out_, nullptr)) {}
   ~Process() {
     if (pid_ > 0) end(SIGKILL);
     if (out_ != nullptr) std::fclose(out_);
@@ -109,7 +111,8 @@ class Process {
 inline std::string program(const char* name) { return std::string(SUITE_PROGRAMS) + "/" + name; }
 
 /// A server with the transport preloaded, and a TCP endpoint on the loopback.
-inline Process start_server(std::vector<std::string> options = {}, std::vector<std::string> environment = {}) {
+inline Process start_server(std::vector<std::string> options = {},
+                            std::vector<std::string> environment = {}) {
   options.insert(options.begin(), program("omniorb-suite-server"));
   options.insert(options.end(), {"-ORBendPoint", "giop:tcp:127.0.0.1:"});
   environment.insert(environment.end(), {"LD_PRELOAD=" SUITE_PRELOAD, "ORBclanEndPoint=1"});

@@ -1,7 +1,9 @@
-// One call to the server whose reference is the first argument; prints by which path it went, and stays connected for
-// as many seconds as the second says, behind as many further calls as the third says, of which -1 is as many as it takes
-// until they go another way: then it prints what they met with, and that way. A fourth: each carries so many bytes there
-// and back. A fifth: for at most so many seconds, and prints when each stretch of 200 calls began. Options of the ORB may stand anywhere. Not linked with the transport: it comes by LD_PRELOAD or not at all.
+// One call to the server whose reference is the first argument; prints by which path it went, and
+// stays connected for as many seconds as the second says, behind as many further calls as the third
+// says, of which -1 is as many as it takes until they go another way: then it prints what they met
+// with, and that way. A fourth: each carries so many bytes there and back. A fifth: for at most so
+// many seconds, and prints when each stretch of 200 calls began. Options of the ORB may stand
+// anywhere. Not linked with the transport: it comes by LD_PRELOAD or not at all.
 #include <cstdio>
 #include <ctime>
 #include <vector>
@@ -65,7 +67,9 @@ int main(int argc, char** argv) {
     i += option ? 1 : 0;
   }
   if (words.empty()) return 2;
-  const auto number = [&](std::size_t at) { return words.size() > at ? std::atoi(words[at].c_str()) : 0; };
+  const auto number = [&](std::size_t at) {
+    return words.size() > at ? std::atoi(words[at].c_str()) : 0;
+  };
   try {
     suite::Orb orb(options);
     Suite::Server_var server = orb.server(words[0]);

@@ -1,8 +1,8 @@
-// The server of the tests. Prints its reference and serves until it is told to shut down; with SERVE_TWICE in the
-// environment it then does so again, by a new ORB. Options are the ORB's.
+// The server of the tests. Prints its reference and serves until it is told to shut down; with
+// SERVE_TWICE in the environment it then does so again, by a new ORB. Options are the ORB's.
 #include <dirent.h>
-#include <sys/prctl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -92,7 +92,9 @@ class ServerServant : public POA_Suite::Server {
     for (CORBA::ULong i = 0; i < out->length(); ++i) (*out)[i] = notes_[i];
     return out;
   }
-  void sleep(CORBA::ULong ms) override { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+  void sleep(CORBA::ULong ms) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+  }
 
   void wait_for_release() override {
     std::unique_lock lock(mutex_);
@@ -117,11 +119,14 @@ class ServerServant : public POA_Suite::Server {
   }
 
   Suite::Item_ptr item_of(CORBA::ULong number) override {
-    PortableServer::ObjectId_var id = PortableServer::string_to_ObjectId(std::to_string(number).c_str());
+    PortableServer::ObjectId_var id =
+        PortableServer::string_to_ObjectId(std::to_string(number).c_str());
     CORBA::Object_var object = items_->create_reference_with_id(id, "IDL:Suite/Item:1.0");
     return Suite::Item::_unchecked_narrow(object);
   }
   CORBA::Object_ptr published_elsewhere() override { return CORBA::Object::_duplicate(elsewhere_); }
+  Suite::Server_ptr lasting() override { return Suite::Server::_unchecked_narrow(lasting_); }
+  void is_lasting(CORBA::Object_ptr reference) { lasting_ = CORBA::Object::_duplicate(reference); }
 
   CORBA::Long process() override { return ::getpid(); }
   CORBA::ULong threads() override {
@@ -136,14 +141,15 @@ class ServerServant : public POA_Suite::Server {
  private:
   CORBA::ORB_var orb_;
   PortableServer::POA_var items_;
-  CORBA::Object_var elsewhere_;
+  CORBA::Object_var elsewhere_, lasting_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool released_ = false;
   std::vector<CORBA::Octet> notes_;
 };
 
-PortableServer::POA_ptr items_poa(PortableServer::POA_ptr root, PortableServer::POAManager_ptr manager) {
+PortableServer::POA_ptr items_poa(PortableServer::POA_ptr root,
+                                  PortableServer::POAManager_ptr manager) {
   CORBA::PolicyList policies(4);
   policies.length(4);
   policies[0] = root->create_id_assignment_policy(PortableServer::USER_ID);
@@ -154,7 +160,8 @@ PortableServer::POA_ptr items_poa(PortableServer::POA_ptr root, PortableServer::
 }
 
 /// A POA that publishes its own list, which names CLAN alone.
-PortableServer::POA_ptr elsewhere_poa(PortableServer::POA_ptr root, PortableServer::POAManager_ptr manager) {
+PortableServer::POA_ptr elsewhere_poa(PortableServer::POA_ptr root,
+                                      PortableServer::POAManager_ptr manager) {
   omniPolicy::EndPointPublishPolicyValue list;
   list.length(2);
   list[0] = CORBA::string_dup("giop:tcp:192.0.2.1:9");  // nobody is there
@@ -199,7 +206,8 @@ int serve(int argc, char** argv) {
   CORBA::Object_var elsewhere_object = elsewhere->_this();
 
   PortableServer::POA_var poa = server_poa(orb, root, manager);
-  PortableServer::Servant_var<ServerServant> servant = new ServerServant(orb, items, elsewhere_object);
+  PortableServer::Servant_var<ServerServant> servant =
+      new ServerServant(orb, items, elsewhere_object);
   PortableServer::ObjectId_var id = poa->activate_object(servant);
   CORBA::Object_var self = servant->_this();
   // For corbaloc: the same object under a key that people can write.
@@ -207,13 +215,16 @@ int serve(int argc, char** argv) {
   PortableServer::POA_var named = PortableServer::POA::_narrow(object);
   PortableServer::ObjectId_var key = PortableServer::string_to_ObjectId("Suite");
   named->activate_object_with_id(key, servant);
+  object = named->id_to_reference(key);
+  servant->is_lasting(object);
   named->the_POAManager()->activate();
   manager->activate();
   CORBA::String_var text = orb->object_to_string(self);
   std::cout << text.in() << std::endl;
   try {
     orb->run();
-  } catch (const CORBA::BAD_INV_ORDER&) {  // a client that has read the reference may have ended the ORB already
+    // a client that has read the reference may have ended the ORB already
+  } catch (const CORBA::BAD_INV_ORDER&) {
   }
   orb->destroy();
   return 0;

@@ -13,16 +13,32 @@ import tango
 
 # Scalars that are written and read back, by command (given = answered) and by attribute.
 COMMANDS = {
-    "DevBoolean": True, "DevDouble": 2.5, "DevFloat": -0.5, "DevLong": -7, "DevLong64": 2**40, "DevShort": -3,
-    "DevString": "a word", "DevULong": 2**31 + 1, "DevULong64": 2**63, "DevUShort": 65535,
+    "DevBoolean": True,
+    "DevDouble": 2.5,
+    "DevFloat": -0.5,
+    "DevLong": -7,
+    "DevLong64": 2**40,
+    "DevShort": -3,
+    "DevString": "a word",
+    "DevULong": 2**31 + 1,
+    "DevULong64": 2**63,
+    "DevUShort": 65535,
 }
 ARRAYS = {
-    "DevVarCharArray": numpy.uint8, "DevVarDoubleArray": numpy.float64, "DevVarFloatArray": numpy.float32,
-    "DevVarLong64Array": numpy.int64, "DevVarLongArray": numpy.int32, "DevVarShortArray": numpy.int16,
-    "DevVarULong64Array": numpy.uint64, "DevVarULongArray": numpy.uint32, "DevVarUShortArray": numpy.uint16,
+    "DevVarCharArray": numpy.uint8,
+    "DevVarDoubleArray": numpy.float64,
+    "DevVarFloatArray": numpy.float32,
+    "DevVarLong64Array": numpy.int64,
+    "DevVarLongArray": numpy.int32,
+    "DevVarShortArray": numpy.int16,
+    "DevVarULong64Array": numpy.uint64,
+    "DevVarULongArray": numpy.uint32,
+    "DevVarUShortArray": numpy.uint16,
 }
-TYPES = {"boolean": bool, "double": numpy.float64, "float": numpy.float32, "long": numpy.int32, "short": numpy.int16,
-         "uchar": numpy.uint8, "ushort": numpy.uint16}
+TYPES = {
+    "boolean": bool, "double": numpy.float64, "float": numpy.float32, "long": numpy.int32,
+    "short": numpy.int16, "uchar": numpy.uint8, "ushort": numpy.uint16
+}
 
 
 def commands(device):
@@ -32,10 +48,12 @@ def commands(device):
         for size in (0, 1, 1000, 300_000):
             given = (numpy.arange(size) % 100).astype(kind)
             answer = device.command_inout(name, given)
-            assert (numpy.asarray(answer if answer is not None else [], dtype=kind) == given).all(), (name, size)
+            assert (numpy.asarray(answer if answer is not None else [],
+                                  dtype=kind) == given).all(), (name, size)
     words = [f"word {i}" for i in range(2000)]
     assert list(device.command_inout("DevVarStringArray", words)) == words
-    for name, numbers in (("DevVarLongStringArray", list(range(500))), ("DevVarDoubleStringArray", [i / 4 for i in range(500)])):
+    for name, numbers in (("DevVarLongStringArray", list(
+            range(500))), ("DevVarDoubleStringArray", [i / 4 for i in range(500)])):
         answer = device.command_inout(name, (numbers, words))
         assert list(answer[0]) == numbers and list(answer[1]) == words, name
     assert "TangoTest" in device.info().dev_class
@@ -43,7 +61,8 @@ def commands(device):
 
 def attributes(device):
     for name in device.get_attribute_list():
-        if name not in ("no_value", "throw_exception") and device.get_attribute_config(name).writable != tango.AttrWriteType.WRITE:
+        if name not in ("no_value", "throw_exception") and device.get_attribute_config(
+                name).writable != tango.AttrWriteType.WRITE:
             assert not device.read_attribute(name).has_failed, name
     for name, kind in TYPES.items():
         value = kind(1)
@@ -53,12 +72,13 @@ def attributes(device):
             row = (numpy.arange(size) % 2).astype(kind)
             device.write_attribute(f"{name}_spectrum", row)
             assert (device.read_attribute(f"{name}_spectrum").w_value == row).all(), (name, size)
-        for side in (1, 251) if name != "long" else ():  # TangoTest ends when one writes its long_image
+        # TangoTest ends when one writes its long_image
+        for side in (1, 251) if name != "long" else ():
             image = (numpy.arange(side * side) % 2).astype(kind).reshape(side, side)
             device.write_attribute(f"{name}_image", image)
             assert (device.read_attribute(f"{name}_image").w_value == image).all(), (name, side)
-    for name, value in (("string_scalar", "x" * 100_000), ("long64_scalar", -2**40), ("ulong64_scalar", 2**63),
-                        ("ulong_scalar", 2**31)):
+    for name, value in (("string_scalar", "x" * 100_000), ("long64_scalar", -2**40),
+                        ("ulong64_scalar", 2**63), ("ulong_scalar", 2**31)):
         device.write_attribute(name, value)
         assert device.read_attribute(name).w_value == value, name
     words = tuple(f"word {i}" for i in range(256))
@@ -77,7 +97,8 @@ def events(device):
     arrived = queue.Queue()
     subscription = device.subscribe_event("level", tango.EventType.CHANGE_EVENT, arrived.put)
     deadline = time.monotonic() + 120
-    # The first one is made by the subscription. Those pushed before the socket of events is connected may be lost.
+    # The first one is made by the subscription. Those pushed before the socket of events is
+    # connected may be lost.
     seen, value = [], 0.0
     while len(seen) < 20:
         assert time.monotonic() < deadline, seen

@@ -1,4 +1,5 @@
-"""A Tango device that pushes events, for tango_client.py: `tango_device.py NAME -nodb -dlist a/b/c -ORBendPoint ...`."""
+"""A Tango device that pushes events, for tango_client.py: `tango_device.py NAME -nodb -dlist a/b/c
+-ORBendPoint ...`."""
 
 from tango.server import Device, attribute, command, run
 

@@ -18,7 +18,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 /// One connection for all calls of the process, as with other ORBs.
-const std::vector<std::string> kOneConnection = {"-ORBoneCallPerConnection", "0", "-ORBmaxGIOPConnectionPerServer", "1"};
+const std::vector<std::string> kOneConnection = {"-ORBoneCallPerConnection", "0",
+                                                 "-ORBmaxGIOPConnectionPerServer", "1"};
 
 // The first call can end only when the second has been served, on the same connection.
 void calls_overtake(std::vector<std::string> server_options) {
@@ -53,9 +54,12 @@ void calls_overtake(std::vector<std::string> server_options) {
 
 TEST(Threads, CallsOvertakeEachOtherOnOneConnection) { calls_overtake({}); }
 
-TEST(Threads, CallsOvertakeEachOtherOnOneConnectionOfAPool) { calls_overtake({"-ORBthreadPerConnectionPolicy", "0"}); }
+TEST(Threads, CallsOvertakeEachOtherOnOneConnectionOfAPool) {
+  calls_overtake({"-ORBthreadPerConnectionPolicy", "0"});
+}
 
-/// 10 processes of 10 threads, each with its connection, call 1,000 objects: each of them 200, each object 20 times.
+/// 10 processes of 10 threads, each with its connection, call 1,000 objects: each of them 200, each
+/// object 20 times.
 void crowd(std::vector<std::string> server_options, unsigned most_threads) {
   Process process = start_server(std::move(server_options));
   const std::string reference = process.line();
@@ -114,7 +118,8 @@ TEST(Crowd, AHundredClientsCallAThousandObjectsOfAPoolOfTwentyThreads) {
 }
 
 TEST(Crowd, ManyConnectionsOfASmallPoolAreServedAndTakeNoThreads) {
-  Process process = start_server({"-ORBthreadPerConnectionPolicy", "0", "-ORBmaxServerThreadPoolSize", "10"});
+  Process process =
+      start_server({"-ORBthreadPerConnectionPolicy", "0", "-ORBmaxServerThreadPoolSize", "10"});
   Orb orb({"-ORBmaxGIOPConnectionPerServer", "200"});
   Suite::Server_var server = orb.server(process.line());
   for (int round = 0; round < 3; ++round) {

@@ -1,4 +1,5 @@
-// Two ends of a loopback TCP connection in this process, known to the rooms of the interposer, and migrated if asked.
+// Two ends of a loopback TCP connection in this process, known to the rooms of the interposer, and
+// migrated if asked.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::uint32_t kRounds = 30000;
 
-// Dekker's pattern, round by round: both sides store, fence and load; at least one must see the other.
+// Dekker's pattern, round by round: both sides store, fence and load; at least one must see the
+// other.
 struct Dekker {
   alignas(64) std::atomic<std::uint32_t> x{0};
   alignas(64) std::atomic<std::uint32_t> y{0};
@@ -73,7 +74,8 @@ TEST(AsymmetricFence, OrdersTheLightSideOfAnotherThread) {
 
 TEST(AsymmetricFence, OrdersTheLightSideOfAForkedProcess) {
   if (!AsymmetricFence::register_process()) GTEST_SKIP() << "this kernel has no membarrier";
-  void* p = ::mmap(nullptr, sizeof(Dekker), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* p =
+      ::mmap(nullptr, sizeof(Dekker), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(p, MAP_FAILED);
   auto* d = new (p) Dekker;
   const pid_t child = ::fork();

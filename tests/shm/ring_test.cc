@@ -25,7 +25,8 @@ struct Ring {
 
   std::byte* bytes() { return memory.data()->bytes; }
   int reserve(std::uint64_t payload) {
-    return ring_reserve(geometry, producer, payload, [&] { return credit; }, &slot);
+    return ring_reserve(
+        geometry, producer, payload, [&] { return credit; }, &slot);
   }
   void commit(const std::vector<std::byte>& payload, std::uint8_t type = 1) {
     std::copy(payload.begin(), payload.end(), payload_at(geometry, bytes(), slot));
@@ -218,8 +219,8 @@ TEST(Ring, CallsACreditBeyondWhatWasProducedBroken) {
   }
 }
 
-// Random operations against a queue of byte vectors. Payloads look like heads, so that stale lines would
-// be taken for records if a terminator were ever missing.
+// Random operations against a queue of byte vectors. Payloads look like heads, so that stale lines
+// would be taken for records if a terminator were ever missing.
 TEST(Ring, BehavesAsAQueueOfRecordsUnderRandomOperations) {
   for (std::uint64_t lines : {16u, 32u, 128u, 1024u}) {
     std::mt19937_64 random(lines);
@@ -253,7 +254,8 @@ TEST(Ring, BehavesAsAQueueOfRecordsUnderRandomOperations) {
         ASSERT_LE(r.slot.position + k + 1 - r.credit, lines);
         ASSERT_LE(r.geometry.index(r.slot.position) + k, lines);
         Expected e{std::vector<std::byte>(n), static_cast<std::uint8_t>(random() % 0xff)};
-        const std::uint64_t fake = RingHead::make(static_cast<std::uint32_t>(random() % 64), 3, 1).word;
+        const std::uint64_t fake =
+            RingHead::make(static_cast<std::uint32_t>(random() % 64), 3, 1).word;
         for (std::size_t i = 0; i < n; ++i) {
           e.payload[i] = static_cast<std::byte>(fake >> 8 * (i % 8));
         }
@@ -317,7 +319,9 @@ TEST(Ring, NeverReadsOutsideWhateverItsProducerWrites) {
       std::uint64_t word = random();
       switch (random() % 4) {
         case 0: word = RingHead::make(static_cast<std::uint32_t>(random()), 1, 0).word; break;
-        case 1: word = RingHead::make(static_cast<std::uint32_t>(random() % 4096), 1, 0).word; break;
+        case 1:
+          word = RingHead::make(static_cast<std::uint32_t>(random() % 4096), 1, 0).word;
+          break;
         case 2: word = RingHead::make(0, random() % 2 == 0 ? kRingSkip : 2, 0).word; break;
         default: break;
       }
@@ -363,7 +367,9 @@ void race(std::uint64_t lines, std::uint32_t records) {
     x ^= x >> 29;
     return x % 5 == 0 ? (x >> 8) % (g.max_payload() + 1) : (x >> 8) % 120;
   };
-  auto byte_of = [](std::uint32_t n, std::uint64_t i) { return static_cast<std::byte>(n * 31 + i); };
+  auto byte_of = [](std::uint32_t n, std::uint64_t i) {
+    return static_cast<std::byte>(n * 31 + i);
+  };
 
   std::thread producer([&] {
     RingProducer p;

@@ -19,15 +19,17 @@ void expect_echo(CLIENT* client, std::size_t size) {
   std::vector<char> storage;
   blob sent = some_bytes(storage, size);
   blob got{};
-  ASSERT_EQ(clnt_call(client, ECHO, xdr_of(xdr_blob), &sent, xdr_of(xdr_blob), &got, kLong), RPC_SUCCESS)
+  ASSERT_EQ(clnt_call(client, ECHO, xdr_of(xdr_blob), &sent, xdr_of(xdr_blob), &got, kLong),
+            RPC_SUCCESS)
       << size << clnt_sperror(client, "");
   ASSERT_EQ(got.blob_len, size);
   EXPECT_TRUE(size == 0 || std::memcmp(got.blob_val, storage.data(), size) == 0) << size;
   EXPECT_TRUE(clnt_freeres(client, xdr_of(xdr_blob), &got));
 }
 
-constexpr std::size_t kSizes[] = {0,    1,    3,     8,     64,    256,     1000,   1023,      1024,    1440,
-                                  3072, 8100, 8191,  8192,  8200,  16'384,  65'536, 100'001,   262'144, 1 << 20};
+constexpr std::size_t kSizes[] = {0,    1,      3,      8,       64,      256,    1000,
+                                  1023, 1024,   1440,   3072,    8100,    8191,   8192,
+                                  8200, 16'384, 65'536, 100'001, 262'144, 1 << 20};
 
 TEST(Calls, OfAnySizeArriveWhole) {
   Server server({"tcp"});
@@ -41,7 +43,8 @@ TEST(Calls, OfAnySizeArriveWhole) {
   EXPECT_EQ(served_by_clan(server.pid()) > 0, preloaded());
 }
 
-// The way of large messages where the kernel forbids to read another process's memory is the engine's concern.
+// The way of large messages where the kernel forbids to read another process's memory is the
+// engine's concern.
 TEST(Calls, OverLocalAndDatagramSocketsToo) {
   const std::string path = "/tmp/clan-sunrpc-" + std::to_string(getpid());
   Server server({"udp", "unix:" + path});
@@ -57,14 +60,14 @@ TEST(Calls, OverLocalAndDatagramSocketsToo) {
   unlink(path.c_str());
 }
 
-
 bool same(const everything& a, const everything& b) {
   char left[65536], right[65536];
   XDR x, y;
   xdrmem_create(&x, left, sizeof left, XDR_ENCODE);
   xdrmem_create(&y, right, sizeof right, XDR_ENCODE);
-  return xdr_everything(&x, const_cast<everything*>(&a)) && xdr_everything(&y, const_cast<everything*>(&b)) &&
-         xdr_getpos(&x) == xdr_getpos(&y) && std::memcmp(left, right, xdr_getpos(&x)) == 0;
+  return xdr_everything(&x, const_cast<everything*>(&a)) &&
+         xdr_everything(&y, const_cast<everything*>(&b)) && xdr_getpos(&x) == xdr_getpos(&y) &&
+         std::memcmp(left, right, xdr_getpos(&x)) == 0;
 }
 
 TEST(Calls, CarryEveryTypeOfXdr) {
@@ -105,7 +108,8 @@ TEST(Calls, CarryEveryTypeOfXdr) {
 
   const Paths before = paths();
   everything got{};
-  ASSERT_EQ(clnt_call(client.get(), TURN, xdr_of(xdr_everything), &e, xdr_of(xdr_everything), &got, kLong),
+  ASSERT_EQ(clnt_call(client.get(), TURN, xdr_of(xdr_everything), &e, xdr_of(xdr_everything), &got,
+                      kLong),
             RPC_SUCCESS);
   EXPECT_EQ(got.one.a, 1);
   EXPECT_EQ(got.fixed[1], 2);
@@ -114,19 +118,22 @@ TEST(Calls, CarryEveryTypeOfXdr) {
   EXPECT_TRUE(same(e, got));
   clnt_freeres(client.get(), xdr_of(xdr_everything), &got);
   answer reply{};
-  ASSERT_EQ(clnt_call(client.get(), MAYBE, xdr_of(xdr_everything), &e, xdr_of(xdr_answer), &reply, kLong),
-            RPC_SUCCESS);
+  ASSERT_EQ(
+      clnt_call(client.get(), MAYBE, xdr_of(xdr_everything), &e, xdr_of(xdr_answer), &reply, kLong),
+      RPC_SUCCESS);
   EXPECT_EQ(reply.status, 0);
   EXPECT_TRUE(same(e, reply.answer_u.same));
   clnt_freeres(client.get(), xdr_of(xdr_answer), &reply);
   e.one.a = 0;
-  ASSERT_EQ(clnt_call(client.get(), MAYBE, xdr_of(xdr_everything), &e, xdr_of(xdr_answer), &reply, kLong),
-            RPC_SUCCESS);
+  ASSERT_EQ(
+      clnt_call(client.get(), MAYBE, xdr_of(xdr_everything), &e, xdr_of(xdr_answer), &reply, kLong),
+      RPC_SUCCESS);
   EXPECT_EQ(reply.status, 1);
   expect_clan(before, 3);
 }
 
-// One server: clients with the library and without, over every kind of socket, under every kind of loop.
+// One server: clients with the library and without, over every kind of socket, under every kind of
+// loop.
 class Loops : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Of, Loops, testing::Values("run", "select", "poll", "threads"),
                          [](const auto& loop) { return std::string(loop.param); });
@@ -201,7 +208,9 @@ void expect_linked_programs_call(const char* server_program, const char* client_
   EXPECT_GT(served_by_clan(server.pid()), 0u);
 }
 
-TEST(Linked, ProgramsCallOverClan) { expect_linked_programs_call(SUNRPC_SERVER_LINKED, SUNRPC_CLIENT_LINKED); }
+TEST(Linked, ProgramsCallOverClan) {
+  expect_linked_programs_call(SUNRPC_SERVER_LINKED, SUNRPC_CLIENT_LINKED);
+}
 
 TEST(Linked, ProgramsWithTheArchivesCallOverClan) {
 #ifdef SUNRPC_SERVER_STATIC
@@ -223,7 +232,8 @@ TEST(Calls, OfSeveralThreadsShareAHandle) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i) {
         int value = t * 1000 + i, result = 0;
-        if (clnt_call(client.get(), NEGATE, xdr_of(xdr_int), &value, xdr_of(xdr_int), &result, kLong) != RPC_SUCCESS ||
+        if (clnt_call(client.get(), NEGATE, xdr_of(xdr_int), &value, xdr_of(xdr_int), &result,
+                      kLong) != RPC_SUCCESS ||
             result != -value) {
           ++wrong;
         }
@@ -255,7 +265,8 @@ TEST(Calls, OfAHundredClients) {
 }
 
 TEST(Calls, BackToTheClientWhileItsOwnIsUnderWay) {
-  // The client of the outer call is a process of its own, so that it can serve: its server is this one.
+  // The client of the outer call is a process of its own, so that it can serve: its server is this
+  // one.
   Server inner({"tcp"});
   Server outer({"tcp"});
   Handle client = by_tcp(outer.tcp());

@@ -1,6 +1,7 @@
 // A client of every.x that knows nothing of CLAN: sunrpc-client PORT CALLS [SECONDS]
 //
-// With SECONDS it ends after those, too, and then says the time of day at which each kStretch of its calls had been made.
+// With SECONDS it ends after those, too, and then says the time of day at which each kStretch of
+// its calls had been made.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <time.h>

@@ -8,7 +8,8 @@
 /// Every type, filled. What it points to lives as long as the program.
 inline everything sample(int first) {
   everything e{};
-  e.one = {first, 2, -3, 4, 5.5F, -6.25, TRUE, BLUE, -7, 8, 'x', 200, 9, 10};  // xdr_long of libtirpc loses the sign
+  // xdr_long of libtirpc loses the sign
+  e.one = {first, 2, -3, 4, 5.5F, -6.25, TRUE, BLUE, -7, 8, 'x', 200, 9, 10};
   static scalars few[3];
   for (scalars& s : few) s = e.one;
   few[1].h = RED;
@@ -50,8 +51,8 @@ inline everything sample(int first) {
 inline void print_scalars(std::string* out, const scalars& s) {
   char text[512];
   std::snprintf(text, sizeof text, "%d %u %lld %llu %g %g %d %d %d %u %d %u %ld %lu\n", s.a, s.b,
-                static_cast<long long>(s.c), static_cast<unsigned long long>(s.d), static_cast<double>(s.e), s.f, s.g, s.h,
-                s.i, s.j, s.k, s.l, s.m, s.n);
+                static_cast<long long>(s.c), static_cast<unsigned long long>(s.d),
+                static_cast<double>(s.e), s.f, s.g, s.h, s.i, s.j, s.k, s.l, s.m, s.n);
   *out += text;
 }
 
@@ -77,14 +78,19 @@ inline std::string text_of(const everything& e) {
     int kind;  // C++ does not let an enumeration have a value without a name
     std::memcpy(&kind, &s.kind, sizeof kind);
     out += std::to_string(kind) + ": ";
-    if (kind == RED) out += std::to_string(s.shape_u.side) + "\n";
-    else if (kind == GREEN) out += std::string(s.shape_u.name) + "\n";
-    else if (kind == BLUE) out += "nothing\n";
-    else print_bytes(&out, s.shape_u.raw, sizeof s.shape_u.raw);
+    if (kind == RED)
+      out += std::to_string(s.shape_u.side) + "\n";
+    else if (kind == GREEN)
+      out += std::string(s.shape_u.name) + "\n";
+    else if (kind == BLUE)
+      out += "nothing\n";
+    else
+      print_bytes(&out, s.shape_u.raw, sizeof s.shape_u.raw);
   }
   for (const node* n = e.list; n != nullptr; n = n->next) {
     out += std::to_string(n->value);
-    for (u_int i = 0; i < n->label.label_len; ++i) out += " [" + std::string(n->label.label_val[i]) + "]";
+    for (u_int i = 0; i < n->label.label_len; ++i)
+      out += " [" + std::string(n->label.label_val[i]) + "]";
     out += "\n";
   }
   out += e.maybe == nullptr ? "none\n" : *e.maybe ? "yes\n" : "no\n";

@@ -23,7 +23,8 @@ TEST(Failure, OfTheServerInACallIsToldAtOnce) {
     warm_up(client.get());
     const auto begin = std::chrono::steady_clock::now();
     int argument = how;
-    EXPECT_EQ(clnt_call(client.get(), LEAVE, xdr_of(xdr_int), &argument, xdr_of(xdr_void), nullptr, kLong),
+    EXPECT_EQ(clnt_call(client.get(), LEAVE, xdr_of(xdr_int), &argument, xdr_of(xdr_void), nullptr,
+                        kLong),
               RPC_CANTRECV);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
     rpc_err error{};
@@ -54,7 +55,8 @@ TEST(Failure, AServerThatDestroysTheTransportEndsIt) {
   warm_up(other.get());
   int how = 1;
   int result = 0;
-  EXPECT_EQ(clnt_call(other.get(), LEAVE, xdr_of(xdr_int), &how, nullptr, nullptr, (timeval{0, 0})), RPC_SUCCESS);
+  EXPECT_EQ(clnt_call(other.get(), LEAVE, xdr_of(xdr_int), &how, nullptr, nullptr, (timeval{0, 0})),
+            RPC_SUCCESS);
   EXPECT_EQ(negate(other.get(), 1, &result), RPC_SUCCESS);
   EXPECT_NE(negate(client.get(), 1, &result), RPC_SUCCESS);
   EXPECT_EQ(negate(other.get(), 1, &result), RPC_SUCCESS);
@@ -66,7 +68,9 @@ TEST(Failure, SvcExitEndsTheLoopWhileAClientIsThere) {
   ASSERT_TRUE(client);
   warm_up(client.get());
   int how = 2;
-  EXPECT_EQ(clnt_call(client.get(), LEAVE, xdr_of(xdr_int), &how, nullptr, nullptr, (timeval{0, 0})), RPC_SUCCESS);
+  EXPECT_EQ(
+      clnt_call(client.get(), LEAVE, xdr_of(xdr_int), &how, nullptr, nullptr, (timeval{0, 0})),
+      RPC_SUCCESS);
   // libtirpc holds a batched call back until another one follows.
   int result = 0;
   (void)negate(client.get(), 1, &result, {2, 0});
@@ -190,7 +194,8 @@ TEST(Clients, ThatEndBehindABatchHaveItServed) {
     for (int i = 0; i < 500; ++i) {
       (void)clnt_call(client.get(), TELL, xdr_of(xdr_int), &one, nullptr, nullptr, (timeval{0, 0}));
     }
-    if (!preloaded()) (void)told_2(nullptr, client.get());  // stock ones lie in its buffer until then
+    // stock ones lie in its buffer until then
+    if (!preloaded()) (void)told_2(nullptr, client.get());
     _exit(0);
   }
   waitpid(child, nullptr, 0);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Remote calls between two hosts: by the UDP link where both have the key, by the socket where not; and what becomes of
-calls when that link is filtered, cut or its server killed while they are under way.
+"""Remote calls between two hosts: by the UDP link where both have the key, by the socket where not;
+and what becomes of calls when that link is filtered, cut or its server killed while they are under
+way.
 
     far.py CLAN SERVER CLIENT    (exit code 77: not root, or no `ip`)
 
-Each case has two network namespaces of its own, as tests/udp/hosts.py makes them; all run at once, as most of them wait.
-Counters say by which path calls went. CLIENT: sunrpc-far-client.
+Each case has two network namespaces of its own, as tests/udp/hosts.py makes them; all run at once,
+as most of them wait. Counters say by which path calls went. CLIENT: sunrpc-far-client.
 """
 
 import concurrent.futures
@@ -34,7 +35,8 @@ class Client:
     """A program that makes calls as it is told."""
 
     def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
         self.far = self.stock = 0
 
     def begin(self, what, number=0):
@@ -72,14 +74,16 @@ class Case:
 
     def under(self, name, settings, *command):
         variables = [f"{variable}={value}" for variable, value in settings.items()]
-        return hosts.inside(name, "env", "-u", "CLAN_KEY", "-u", "CLAN_NETWORK_MODE", *variables, self.clan, "run", "--with",
-                            "rpc", *command)
+        # `clan run` refuses settings of which the library complains.
+        runner = [] if "LD_PRELOAD" in settings else [self.clan, "run", "--with", "rpc"]
+        return hosts.inside(name, "env", "-u", "CLAN_KEY", "-u", "CLAN_NETWORK_MODE", *variables,
+                            *runner, *command)
 
     @contextlib.contextmanager
     def serving(self, name, settings):
         """A server on that host: its process, and its ports of TCP and UDP."""
-        process = subprocess.Popen(self.under(name, settings, self.server, "any", "tcp", "udp"), stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(self.under(name, settings, self.server, "any", "tcp", "udp"),
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         try:
             ports = re.match(r"ready tcp=(\d+) udp=(\d+)", process.stdout.readline()).groups()
             yield process, ports
@@ -89,16 +93,19 @@ class Case:
 
     @contextlib.contextmanager
     def calling(self, name, settings, ports, kind="tcp"):
-        client = Client(self.under(name, settings, self.client, ADDRESS, ports[kind == "udp"], kind))
+        client = Client(self.under(name, settings, self.client, ADDRESS, ports[kind == "udp"],
+                                   kind))
         try:
             yield client
         finally:
             client.end()
 
     def served_far(self, process):
-        done = subprocess.run([self.clan, "stat", "--json", str(process.pid)], capture_output=True, text=True, timeout=60,
-                              check=False)
-        return sum(page["served_far"] for page in json.loads(done.stdout or "[]") if page.get("path") == "rpc")
+        done = subprocess.run(
+            [self.clan, "stat", "--json", str(process.pid)], capture_output=True, text=True,
+            timeout=60, check=False)
+        return sum(page["served_far"] for page in json.loads(done.stdout or "[]")
+                   if page.get("path") == "rpc")
 
 
 def warm_up(client):
@@ -117,12 +124,25 @@ def expect_stock(client, seconds=LATE):
     for i in range(20):
         status, value, paths = client.call("negate", i)
         # A process that has met nobody over CLAN has no counters that others see.
-        assert (status, value, paths[0]) == (SUCCESS, -i, 0) and paths[1] <= 1, (status, value, paths)
+        assert (status, value, paths[0]) == (SUCCESS, -i, 0) and paths[1] <= 1, (status, value,
+                                                                                 paths)
     assert time.monotonic() - begin < seconds, "calls waited for a path that is not there"
 
 
+@contextlib.contextmanager
+def met(case, names, timeout_ms, kind="tcp"):
+    """A server and a client whose calls go by UDP."""
+    key = case.keys[0]
+    with case.serving(names[0], key) as (process, ports), case.calling(names[1], key, ports,
+                                                                       kind) as client:
+        client.call("timeout", timeout_ms)
+        warm_up(client)
+        yield process, client
+
+
 def filter_udp(name):
-    """What comes by UDP is dropped: by a rule of routing, before the one for addresses of this host."""
+    """What comes by UDP is dropped: by a rule of routing, before the one for addresses of this
+    host."""
     for words in (["add", "pref", "1", "lookup", "local"], ["del", "pref", "0"],
                   ["add", "pref", "0", "iif", "v0", "ipproto", "udp", "blackhole"]):
         hosts.ip("-n", name, "rule", *words)
@@ -160,9 +180,11 @@ def with_other_settings(case, names):
     loose = Path(case.directory, f"loose{case.number}")
     loose.write_text(secrets.token_hex(32))
     loose.chmod(0o644)
+    library = Path(case.clan).resolve().parent.parent / "lib" / "libclanrpc.so"
     for here, there in ((key, other), (key, {"CLAN_NETWORK_MODE": "off"}), (key, {}), ({}, key),
-                        ({"CLAN_KEY": str(loose)}, key)):
-        with case.serving(names[0], here) as (process, ports), case.calling(names[1], there, ports) as client:
+                        ({"CLAN_KEY": str(loose), "LD_PRELOAD": str(library)}, key)):
+        with case.serving(names[0], here) as (process, ports), case.calling(names[1], there,
+                                                                            ports) as client:
             expect_stock(client)
             assert case.served_far(process) == 0
     return "all calls by TCP"
@@ -179,11 +201,9 @@ def filtered(case, names):
 
 
 def filtered_under_way(case, names):
-    """A call that the server has not taken is made by TCP, once; one that it has taken is not made again."""
-    key = case.keys[0]
-    with case.serving(names[0], key) as (_, ports), case.calling(names[1], key, ports) as client:
-        client.call("timeout", 60_000)
-        warm_up(client)
+    """A call that the server has not taken is made by TCP, once; one that it has taken is not made
+    again."""
+    with met(case, names, 60_000) as (_, client):
         _, before, _ = client.call("served")
         for name in names:
             filter_udp(name)
@@ -198,10 +218,7 @@ def filtered_under_way(case, names):
 
 
 def filtered_after_the_call(case, names):
-    key = case.keys[0]
-    with case.serving(names[0], key) as (process, ports), case.calling(names[1], key, ports) as client:
-        client.call("timeout", 60_000)
-        warm_up(client)
+    with met(case, names, 60_000) as (process, client):
         _, before, _ = client.call("served")
         taken = case.served_far(process)
         client.begin("sleep", 2000)
@@ -217,10 +234,7 @@ def filtered_after_the_call(case, names):
 
 
 def filtered_for_a_while(case, names):
-    key = case.keys[0]
-    with case.serving(names[0], key) as (_, ports), case.calling(names[1], key, ports) as client:
-        client.call("timeout", 1000)
-        warm_up(client)
+    with met(case, names, 1000) as (_, client):
         filter_udp(names[0])
         assert client.call("negate", 5)[0] == TIMEDOUT
         client.call("timeout", 25_000)
@@ -235,11 +249,10 @@ def filtered_for_a_while(case, names):
 
 
 def killed(case, names):
-    key = case.keys[0]
-    for kind, expected in (("tcp", CANTRECV), ("udp", TIMEDOUT)):
-        with case.serving(names[0], key) as (process, ports), case.calling(names[1], key, ports, kind) as client:
-            client.call("timeout", 20_000)
-            warm_up(client)
+    # A datagram's call is repeated by the socket, and its host may say that the port is closed, not
+    # always.
+    for kind, expected in (("tcp", (CANTRECV,)), ("udp", (CANTRECV, TIMEDOUT))):
+        with met(case, names, 20_000, kind) as (process, client):
             taken = case.served_far(process)
             client.begin("sleep", 100_000)
             while case.served_far(process) == taken:
@@ -247,16 +260,14 @@ def killed(case, names):
             process.kill()
             begin = time.monotonic()
             status, _, _ = client.end_of()
-            assert status == expected, (kind, status)
-            assert kind == "udp" or time.monotonic() - begin < 10, "the end of the socket was not seen"
+            assert status in expected, (kind, status)
+            assert kind == "udp" or time.monotonic(
+            ) - begin < 10, "the end of the socket was not seen"
     return "as by the socket"
 
 
 def cut(case, names):
-    key = case.keys[0]
-    with case.serving(names[0], key) as (_, ports), case.calling(names[1], key, ports) as client:
-        client.call("timeout", 2000)
-        warm_up(client)
+    with met(case, names, 2000) as (_, client):
         hosts.ip("-n", names[0], "link", "set", "v0", "down")
         begin = time.monotonic()
         assert client.call("negate", 5)[0] == TIMEDOUT
@@ -279,8 +290,10 @@ def main():
     if os.geteuid() != 0 or shutil.which("ip") is None or not hosts.possible():
         print("needs root, ip and network namespaces")
         return 77
-    cases = [with_a_key, checked_alone, in_the_clear, with_other_settings, filtered, filtered_under_way,
-             filtered_after_the_call, filtered_for_a_while, killed, cut]
+    cases = [
+        with_a_key, checked_alone, in_the_clear, with_other_settings, filtered, filtered_under_way,
+        filtered_after_the_call, filtered_for_a_while, killed, cut
+    ]
     programs = sys.argv[1:4]
     wanted = sys.argv[4:]
     wrong = 0

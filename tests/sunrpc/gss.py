@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""RPCSEC_GSS with a Kerberos realm of its own: a key distribution centre on a port that is free, all of its files in a
-temporary directory.
+"""RPCSEC_GSS with a Kerberos realm of its own: a key distribution centre on a port that is free,
+all of its files in a temporary directory.
 
     gss.py TESTS [LIBRARY]    (exit code 77: something is missing here)
 
@@ -67,10 +67,11 @@ def free_port():
 class Realm:
     def __init__(self, directory):
         self.directory = Path(directory)
-        self.environment = {**os.environ, "KRB5_CONFIG": str(self.directory / "krb5.conf"),
-                            "KRB5_KDC_PROFILE": str(self.directory / "kdc.conf"),
-                            "KRB5_KTNAME": f"FILE:{directory}/server.keytab",
-                            "KRB5RCACHENAME": f"dfl:{directory}/replays", "KRB5RCACHEDIR": directory}
+        self.environment = {
+            **os.environ, "KRB5_CONFIG": str(self.directory / "krb5.conf"), "KRB5_KDC_PROFILE": str(
+                self.directory / "kdc.conf"), "KRB5_KTNAME": f"FILE:{directory}/server.keytab",
+            "KRB5RCACHENAME": f"dfl:{directory}/replays", "KRB5RCACHEDIR": directory
+        }
         self.port = 0
         self.centre = None
         self.write(1)
@@ -82,11 +83,12 @@ class Realm:
     def write(self, port):
         self.port = port
         for file, text in (("krb5.conf", KRB5_CONF), ("kdc.conf", KDC_CONF)):
-            (self.directory / file).write_text(text.format(realm=REALM, directory=self.directory, port=port))
+            (self.directory / file).write_text(
+                text.format(realm=REALM, directory=self.directory, port=port))
 
     def run(self, *command):
-        done = subprocess.run(command, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=60, check=False)
+        done = subprocess.run(command, env=self.environment, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
             skip(f"no realm can be made here: {' '.join(command)}: {done.stderr.strip()}")
 
@@ -101,9 +103,9 @@ class Realm:
         """Others may take a port between our look and the centre's: then another."""
         for _ in range(5):
             self.write(free_port())
-            self.centre = subprocess.Popen(["krb5kdc", "-n", "-P", str(self.directory / "pid")], env=self.environment,
-                                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                           stderr=subprocess.DEVNULL)
+            self.centre = subprocess.Popen(
+                ["krb5kdc", "-n", "-P", str(self.directory / "pid")], env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             for _ in range(3000):
                 if self.answers():
                     return
@@ -132,8 +134,8 @@ def main():
             environment = {**realm.environment, "CLAN_TEST_GSS": SERVICE.replace("/", "@")}
             if library:
                 environment["LD_PRELOAD"] = library[0]
-            done = subprocess.run([tests, "--gtest_filter=*Gss.*"], env=environment, stdout=subprocess.PIPE, text=True,
-                                  check=False)
+            done = subprocess.run([tests, "--gtest_filter=*Gss.*"], env=environment,
+                                  stdout=subprocess.PIPE, text=True, check=False)
             print(done.stdout)
             return 0 if done.returncode == 0 and "[  PASSED  ] 6 tests" in done.stdout else 1
         finally:

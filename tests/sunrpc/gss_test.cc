@@ -1,5 +1,5 @@
-// RPCSEC_GSS: its calls go by the socket, those before and after them over CLAN, all of one handle. With a key
-// distribution centre that gss.py has started, else skipped.
+// RPCSEC_GSS: its calls go by the socket, those before and after them over CLAN, all of one handle.
+// With a key distribution centre that gss.py has started, else skipped.
 #include <optional>
 
 #include "peers.h"

@@ -1,5 +1,5 @@
-// Makes calls of every.x and prints their results: by rpcgen's stubs (sunrpc-print PORT), or by clan-rpcgen's
-// (shrimp-print NAME). The output must be the same.
+// Makes calls of every.x and prints their results: by rpcgen's stubs (sunrpc-print PORT), or by
+// clan-rpcgen's (shrimp-print NAME). The output must be the same.
 #ifndef SHRIMP
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
     std::printf("turn: %s", text_of(out).c_str());
     answer replied{};
     if (!maybe(&in, &replied)) return 1;
-    std::printf("maybe: %d\n%s", replied.status, replied.status == 0 ? text_of(replied.answer_u.same).c_str() : "");
+    std::printf("maybe: %d\n%s", replied.status,
+                replied.status == 0 ? text_of(replied.answer_u.same).c_str() : "");
   }
   int value = -17, negated = 0;
   if (!negate(&value, &negated)) return 1;
@@ -75,8 +76,11 @@ int main(int argc, char** argv) {
     in.blob_val = bytes.data();
     u_int sum = 0;
     if (!count(&in, &sum) || !echo(&in, &out)) return 1;
-    std::printf("count of %u: %u, echo %s\n", size, sum,
-                out.blob_len == size && (size == 0 || std::memcmp(out.blob_val, in.blob_val, size) == 0) ? "same" : "differs");
+    std::printf(
+        "count of %u: %u, echo %s\n", size, sum,
+        out.blob_len == size && (size == 0 || std::memcmp(out.blob_val, in.blob_val, size) == 0)
+            ? "same"
+            : "differs");
   }
   return 0;
 }

@@ -1,4 +1,5 @@
-// What calls mean: time-outs, controls, batches, errors, credentials. The same with the library and without.
+// What calls mean: time-outs, controls, batches, errors, credentials. The same with the library and
+// without.
 #include <chrono>
 
 #include "peers.h"
@@ -51,7 +52,8 @@ TEST_F(Semantics, ACallThatTakesTooLongTimesOutAndTheNextGetsItsOwnReply) {
 TEST_F(Semantics, ACallThatTakesLongerThanTheTimeToSendItAgainIsMadeOnce) {
   for (CLIENT* client : both()) {
     timeval retry{0, 100'000};
-    (void)clnt_control(client, CLSET_RETRY_TIMEOUT, reinterpret_cast<char*>(&retry));  // of a datagram's alone
+    // of a datagram's alone
+    (void)clnt_control(client, CLSET_RETRY_TIMEOUT, reinterpret_cast<char*>(&retry));
     const Paths paths_before = paths();
     const quad_t before = *served_2(nullptr, client);
     ASSERT_EQ(sleep_there(client, 700, kLong), RPC_SUCCESS);
@@ -125,7 +127,8 @@ TEST_F(Semantics, BatchedCallsArriveInOrderBeforeTheCallThatFlushesThem) {
   const Paths before = paths();
   int sum = 0;
   for (int i = 1; i <= 1000; ++i) {
-    ASSERT_EQ(clnt_call(tcp_.get(), TELL, xdr_of(xdr_int), &i, nullptr, nullptr, (timeval{0, 0})), RPC_SUCCESS);
+    ASSERT_EQ(clnt_call(tcp_.get(), TELL, xdr_of(xdr_int), &i, nullptr, nullptr, (timeval{0, 0})),
+              RPC_SUCCESS);
     sum += i;
   }
   int* told = told_2(nullptr, tcp_.get());
@@ -136,7 +139,8 @@ TEST_F(Semantics, BatchedCallsArriveInOrderBeforeTheCallThatFlushesThem) {
 
 TEST_F(Semantics, ACallWithoutTimeToWaitIsSentAndTimesOut) {
   int value = 5, result = 0;
-  EXPECT_EQ(clnt_call(tcp_.get(), TELL, xdr_of(xdr_int), &value, xdr_of(xdr_void), &result, (timeval{0, 0})),
+  EXPECT_EQ(clnt_call(tcp_.get(), TELL, xdr_of(xdr_int), &value, xdr_of(xdr_void), &result,
+                      (timeval{0, 0})),
             RPC_TIMEDOUT);
   int* told = told_2(nullptr, tcp_.get());
   ASSERT_NE(told, nullptr);
@@ -152,7 +156,8 @@ TEST_F(Semantics, ErrorsOfTheServerAreTold) {
     Handle wrong_version = datagram ? by_udp(server_.udp(), 7) : by_tcp(server_.tcp(), 7);
     ASSERT_TRUE(wrong_version);
     for (int i = 0; i < 3; ++i) {
-      EXPECT_EQ(clnt_call(wrong_version.get(), NULLPROC, xdr_of(xdr_void), nullptr, xdr_of(xdr_void), nullptr, kLong),
+      EXPECT_EQ(clnt_call(wrong_version.get(), NULLPROC, xdr_of(xdr_void), nullptr,
+                          xdr_of(xdr_void), nullptr, kLong),
                 RPC_PROGVERSMISMATCH);
       rpc_err error{};
       clnt_geterr(wrong_version.get(), &error);
@@ -163,19 +168,23 @@ TEST_F(Semantics, ErrorsOfTheServerAreTold) {
   Handle wrong_program = by_tcp(server_.tcp(), 1, 0x2fabcfff);
   ASSERT_TRUE(wrong_program);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(clnt_call(wrong_program.get(), NULLPROC, xdr_of(xdr_void), nullptr, xdr_of(xdr_void), nullptr, kLong),
+    EXPECT_EQ(clnt_call(wrong_program.get(), NULLPROC, xdr_of(xdr_void), nullptr, xdr_of(xdr_void),
+                        nullptr, kLong),
               RPC_PROGUNAVAIL);
   }
   const Paths before = paths();
-  EXPECT_EQ(clnt_call(tcp_.get(), 999, xdr_of(xdr_void), nullptr, xdr_of(xdr_void), nullptr, kLong), RPC_PROCUNAVAIL);
+  EXPECT_EQ(clnt_call(tcp_.get(), 999, xdr_of(xdr_void), nullptr, xdr_of(xdr_void), nullptr, kLong),
+            RPC_PROCUNAVAIL);
   // Arguments that are none: the server cannot decode them.
-  EXPECT_EQ(clnt_call(tcp_.get(), TURN, xdr_of(xdr_void), nullptr, xdr_of(xdr_everything), nullptr, kLong),
+  EXPECT_EQ(clnt_call(tcp_.get(), TURN, xdr_of(xdr_void), nullptr, xdr_of(xdr_everything), nullptr,
+                      kLong),
             RPC_CANTDECODEARGS);
   // Results of another type than the program expects.
   int one = 1;
   answer reply{};
-  EXPECT_EQ(clnt_call(tcp_.get(), NEGATE, xdr_of(xdr_int), &one, xdr_of(xdr_everything), &reply, kLong),
-            RPC_CANTDECODERES);
+  EXPECT_EQ(
+      clnt_call(tcp_.get(), NEGATE, xdr_of(xdr_int), &one, xdr_of(xdr_everything), &reply, kLong),
+      RPC_CANTDECODERES);
   expect_clan(before, 3);
 }
 
@@ -184,8 +193,9 @@ bool_t encode_nothing(XDR*, void*) { return FALSE; }
 TEST_F(Semantics, ArgumentsThatCannotBeEncodedAreNotSent) {
   for (CLIENT* client : both()) {
     int result = 0;
-    EXPECT_EQ(clnt_call(client, NEGATE, xdr_of(encode_nothing), &result, xdr_of(xdr_int), &result, kLong),
-              RPC_CANTENCODEARGS);
+    EXPECT_EQ(
+        clnt_call(client, NEGATE, xdr_of(encode_nothing), &result, xdr_of(xdr_int), &result, kLong),
+        RPC_CANTENCODEARGS);
     EXPECT_EQ(negate(client, 1, &result), RPC_SUCCESS);
   }
 }
@@ -279,8 +289,8 @@ TEST_P(Flavours, OfOtherAuthenticationStayOnTheSocket) {
   }
 }
 
-// A server may give a client a short name for its credential. Of libtirpc's it is not known again: the call is refused,
-// and repeated with the whole credential.
+// A server may give a client a short name for its credential. Of libtirpc's it is not known again:
+// the call is refused, and repeated with the whole credential.
 TEST_F(Semantics, AShortCredentialThatIsRefusedIsRefreshed) {
   for (CLIENT* client : both()) {
     AUTH* const none = client->cl_auth;

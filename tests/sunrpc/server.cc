@@ -3,13 +3,15 @@
 //   sunrpc-server [any] [tcp] [udp] [unix:PATH] [old] [loop:run|select|poll|threads] [rpcbind]
 //                 [gss:SERVICE@HOST]
 //
-// Says "ready tcp=PORT udp=PORT" when it serves. `any`: on all addresses, not on loopback alone. `old`: by the creation calls of the old interface. `threads`: a
-// second thread answers SLEEP. `rpcbind`: registers with it. `gss`: takes calls with RPCSEC_GSS as that service.
+// Says "ready tcp=PORT udp=PORT" when it serves. `any`: on all addresses, not on loopback alone.
+// `old`: by the creation calls of the old interface. `threads`: a second thread answers SLEEP.
+// `rpcbind`: registers with it. `gss`: takes calls with RPCSEC_GSS as that service.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <rpc/pmap_clnt.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -29,7 +31,8 @@
 
 extern "C" void every_1(struct svc_req*, SVCXPRT*);
 extern "C" void every_2(struct svc_req*, SVCXPRT*);
-extern "C" bool_t rpc_gss_set_svc_name(char*, char*, u_int, u_int, u_int);  // <rpc/rpcsec_gss.h> takes Kerberos' headers
+// <rpc/rpcsec_gss.h> takes Kerberos' headers
+extern "C" bool_t rpc_gss_set_svc_name(char*, char*, u_int, u_int, u_int);
 
 namespace {
 
@@ -57,7 +60,8 @@ void answer_later() {
       later.pop_front();
     }
     usleep(static_cast<useconds_t>(job.ms) * 1000);
-    svc_sendreply(job.xprt, reinterpret_cast<xdrproc_t>(reinterpret_cast<void (*)()>(xdr_int)), &job.ms);
+    svc_sendreply(job.xprt, reinterpret_cast<xdrproc_t>(reinterpret_cast<void (*)()>(xdr_int)),
+                  &job.ms);
   }
 }
 
@@ -109,7 +113,8 @@ answer* maybe_2_svc(everything* value, svc_req*) {
 u_int* count_2_svc(blob* value, svc_req*) {
   static u_int result;
   result = 0;
-  for (u_int i = 0; i < value->blob_len; ++i) result += static_cast<unsigned char>(value->blob_val[i]);
+  for (u_int i = 0; i < value->blob_len; ++i)
+    result += static_cast<unsigned char>(value->blob_val[i]);
   return &result;
 }
 
@@ -137,7 +142,8 @@ credential* who_2_svc(void*, svc_req* request) {
   result.caller.caller_val = caller;
   ucred peer{};
   socklen_t length = sizeof peer;
-  if (getsockopt(request->rq_xprt->xp_fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0) result.pid = peer.pid;
+  if (getsockopt(request->rq_xprt->xp_fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0)
+    result.pid = peer.pid;
   return &result;
 }
 
@@ -181,7 +187,8 @@ int* forked_2_svc(int* value, svc_req* request) {
   const pid_t child = fork();
   if (child == 0) {
     int result = *value + 1;
-    svc_sendreply(request->rq_xprt, reinterpret_cast<xdrproc_t>(reinterpret_cast<void (*)()>(xdr_int)), &result);
+    svc_sendreply(request->rq_xprt,
+                  reinterpret_cast<xdrproc_t>(reinterpret_cast<void (*)()>(xdr_int)), &result);
     _exit(0);
   }
   return nullptr;  // the child answers
@@ -270,6 +277,7 @@ void run_poll() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test may end while we are stopped
   std::uint16_t tcp = 0, udp = 0;
   std::string loop = "run", path, service;
   bool old = false, register_them = false, want_tcp = false, want_udp = false;
@@ -287,7 +295,8 @@ int main(int argc, char** argv) {
   signal(SIGCHLD, SIG_IGN);
   if (register_them) {
     pmap_unset(EVERY, EVERY_NEW);
-    if (svc_create(dispatch, EVERY, EVERY_NEW, "tcp") == 0 || svc_create(dispatch, EVERY, EVERY_NEW, "udp") == 0) {
+    if (svc_create(dispatch, EVERY, EVERY_NEW, "tcp") == 0 ||
+        svc_create(dispatch, EVERY, EVERY_NEW, "udp") == 0) {
       return 1;
     }
   }
@@ -305,7 +314,8 @@ int main(int argc, char** argv) {
     require(svcunix_create(RPC_ANYSOCK, 0, 0, name.data()), "unix");
   }
   char kerberos[] = "kerberos_v5";
-  if (!service.empty() && rpc_gss_set_svc_name(service.data(), kerberos, 0, EVERY, EVERY_NEW) == FALSE) {
+  if (!service.empty() &&
+      rpc_gss_set_svc_name(service.data(), kerberos, 0, EVERY, EVERY_NEW) == FALSE) {
     std::fprintf(stderr, "rpc_gss_set_svc_name failed\n");
     return 1;
   }

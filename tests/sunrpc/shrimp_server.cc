@@ -46,7 +46,8 @@ int maybe_2_svc(everything* argument, answer* result, clan_shrimp_call*) {
 }
 int count_2_svc(blob* argument, u_int* result, clan_shrimp_call*) {
   u_int sum = 0;
-  for (u_int i = 0; i < argument->blob_len; ++i) sum += static_cast<unsigned char>(argument->blob_val[i]);
+  for (u_int i = 0; i < argument->blob_len; ++i)
+    sum += static_cast<unsigned char>(argument->blob_val[i]);
   *result = sum;
   return 1;
 }
@@ -71,8 +72,10 @@ int sleep_2_svc(int* argument, int* result, clan_shrimp_call*) {
 int call_back_2_svc(u_int*, int*, clan_shrimp_call*) { return 0; }
 int forked_2_svc(int*, int*, clan_shrimp_call*) { return 0; }
 int leave_2_svc(int* argument, void*, clan_shrimp_call*) {
-  if (*argument == 0) clan_shrimp_stop(server);
-  else raise(*argument);
+  if (*argument == 0)
+    clan_shrimp_stop(server);
+  else
+    raise(*argument);
   return 1;
 }
 int shorten_2_svc(int* value, int* result, clan_shrimp_call*) {

@@ -83,14 +83,14 @@ void model_restart(std::uint64_t key) {
 std::string Report::summary() const {
   char line[160];
   std::snprintf(line, sizeof line, "%s%.4g executions, %llu states, %llu steps%s%s",
-                failed ? "goes wrong after " : "", executions, static_cast<unsigned long long>(states),
-                static_cast<unsigned long long>(steps), cyclic ? ", with cycles" : "",
-                exhausted ? "" : ", NOT EXHAUSTIVE");
+                failed ? "goes wrong after " : "", executions,
+                static_cast<unsigned long long>(states), static_cast<unsigned long long>(steps),
+                cyclic ? ", with cycles" : "", exhausted ? "" : ", NOT EXHAUSTIVE");
   return line;
 }
 
-// One thread's program, unfolded: a node is "these answers so far", and knows the operation that comes
-// next.
+// One thread's program, unfolded: a node is "these answers so far", and knows the operation that
+// comes next.
 struct Model::Thread {
   struct Node {
     std::uint32_t parent = 0;
@@ -215,20 +215,16 @@ struct Model::Search {
     if (s.status[i] != State::kRunning) return false;
     const Op& op = thread(i).nodes[s.node[i]].op;
     switch (op.kind) {
-      case OpKind::kDone:
-        return false;
+      case OpKind::kDone: return false;
       case OpKind::kLoad:
-      case OpKind::kStore:
-        return true;
-      case OpKind::kAwait:
-        return s.words[op.address] != 0;
+      case OpKind::kStore: return true;
+      case OpKind::kAwait: return s.words[op.address] != 0;
       case OpKind::kHeavyEnd:
         for (std::size_t k = 0; k < threads(); ++k) {
           if (s.heavy[i][k] != 0) return false;
         }
         return true;
-      default:
-        return s.buffered[i] == 0;
+      default: return s.buffered[i] == 0;
     }
   }
 
@@ -260,28 +256,16 @@ struct Model::Search {
     std::uint64_t& word = s.words[op.address];
     std::uint64_t result = 0;
     switch (op.kind) {
-      case OpKind::kLoad:
-        result = load(s, i, op.address);
-        break;
+      case OpKind::kLoad: result = load(s, i, op.address); break;
       case OpKind::kStore:
         if (s.buffered[i] == kMostBuffered) misuse("store buffer too small");
         s.buffer[i][s.buffered[i]++] = {op.a & op.mask, op.address};
         break;
-      case OpKind::kStoreSeqCst:
-        word = op.a & op.mask;
-        break;
-      case OpKind::kExchange:
-        result = std::exchange(word, op.a & op.mask);
-        break;
-      case OpKind::kFetchOr:
-        word |= op.a & op.mask;
-        break;
-      case OpKind::kFetchAnd:
-        word &= op.a & op.mask;
-        break;
-      case OpKind::kFetchAdd:
-        word = (word + op.a) & op.mask;
-        break;
+      case OpKind::kStoreSeqCst: word = op.a & op.mask; break;
+      case OpKind::kExchange: result = std::exchange(word, op.a & op.mask); break;
+      case OpKind::kFetchOr: word |= op.a & op.mask; break;
+      case OpKind::kFetchAnd: word &= op.a & op.mask; break;
+      case OpKind::kFetchAdd: word = (word + op.a) & op.mask; break;
       case OpKind::kCompareExchange:
         result = word;
         if (word == op.a) word = op.b & op.mask;
@@ -297,14 +281,14 @@ struct Model::Search {
         break;
       case OpKind::kFutexWake:
         for (std::size_t k = 0; k < threads(); ++k) {
-          if (s.status[k] == State::kAsleep && thread(k).nodes[s.node[k]].op.address == op.address) {
+          if (s.status[k] == State::kAsleep &&
+              thread(k).nodes[s.node[k]].op.address == op.address) {
             s.status[k] = State::kRunning;
             answer(s, k, 1);
           }
         }
         break;
-      default:
-        break;
+      default: break;
     }
     answer(s, i, result);
     return result;
@@ -339,7 +323,8 @@ struct Model::Search {
       const auto a = static_cast<unsigned long long>(step.op.a);
       const auto result = static_cast<unsigned long long>(step.result);
       if (step.kind == Step::kFlush) {
-        std::snprintf(line, sizeof line, "    %s: its buffered %s = %llu reaches memory\n", who, word, a);
+        std::snprintf(line, sizeof line, "    %s: its buffered %s = %llu reaches memory\n", who,
+                      word, a);
       } else if (step.kind == Step::kStop) {
         std::snprintf(line, sizeof line, "    %s: STOPS FOR EVER\n", who);
       } else if (step.op.kind == OpKind::kFutexWait) {
@@ -348,8 +333,8 @@ struct Model::Search {
       } else if (step.op.kind >= OpKind::kFence && step.op.kind <= OpKind::kHeavyEnd) {
         std::snprintf(line, sizeof line, "    %s: %s\n", who, name_of(step.op.kind));
       } else {
-        std::snprintf(line, sizeof line, "    %s: %s %s, %llu -> %llu\n", who, name_of(step.op.kind),
-                      word, a, result);
+        std::snprintf(line, sizeof line, "    %s: %s %s, %llu -> %llu\n", who,
+                      name_of(step.op.kind), word, a, result);
       }
       report.trace += line;
     }

@@ -1,5 +1,6 @@
-// A model checker for small lock-free protocols: runs the threads of a scenario in every interleaving
-// that a machine with store buffers (x86-TSO) can produce, and says how it went wrong, step by step.
+// A model checker for small lock-free protocols: runs the threads of a scenario in every
+// interleaving that a machine with store buffers (x86-TSO) can produce, and says how it went wrong,
+// step by step.
 //
 //   Model m;
 //   auto flag = m.word<std::uint32_t>("flag");
@@ -8,25 +9,27 @@
 //   m.at_end([=](const Model::End& end) { return end.asleep(1) ? "lost wake-up" : ""; });
 //   Report r = m.run();
 //
-// Protocol code is run as it is: its words are ModelAtomics, its fence is ModelFence, its futex calls are
-// model_futex_wait/wake. Thread bodies must otherwise be functions of what they read.
+// Protocol code is run as it is: its words are ModelAtomics, its fence is ModelFence, its futex
+// calls are model_futex_wait/wake. Thread bodies must otherwise be functions of what they read.
 //
-// How it works. There are no stacks to switch: what a body does next depends only on the values that its
-// operations have returned so far, so a body is run again from its start with those values, until it asks
-// for an operation that has no answer yet. Bodies are therefore nodes of a tree of answers, each run once,
-// and a state of the machine is plain data: memory, store buffers, one node per thread. The search is
-// depth first over all states; states already seen (128-bit hash) are not entered again, and the number
-// of executions is the number of paths through the graph of states.
+// How it works. There are no stacks to switch: what a body does next depends only on the values
+// that its operations have returned so far, so a body is run again from its start with those
+// values, until it asks for an operation that has no answer yet. Bodies are therefore nodes of a
+// tree of answers, each run once, and a state of the machine is plain data: memory, store buffers,
+// one node per thread. The search is depth first over all states; states already seen (128-bit
+// hash) are not entered again, and the number of executions is the number of paths through the
+// graph of states.
 //
-// The machine. A store that is not seq_cst goes into its thread's first-in-first-out buffer; taking the
-// oldest one out is a step of its own that may happen at any time. Loads see their own buffer first.
-// Read-modify-writes, seq_cst stores, full() and system calls wait until their thread's buffer is empty.
-// heavy() (membarrier) begins, and ends once everything that was in any buffer when it began is in memory:
-// weaker than one step that drains all, because the others see the buffers run dry one by one.
+// The machine. A store that is not seq_cst goes into its thread's first-in-first-out buffer; taking
+// the oldest one out is a step of its own that may happen at any time. Loads see their own buffer
+// first. Read-modify-writes, seq_cst stores, full() and system calls wait until their thread's
+// buffer is empty. heavy() (membarrier) begins, and ends once everything that was in any buffer
+// when it began is in memory: weaker than one step that drains all, because the others see the
+// buffers run dry one by one.
 //
 // A thread that may_stop can stop for ever before any of its operations (a crash; its buffer still
-// drains). ghost() words are notes for the checks: they take no step and no thread of the protocol reads
-// them.
+// drains). ghost() words are notes for the checks: they take no step and no thread of the protocol
+// reads them.
 #pragma once
 
 #include <atomic>
@@ -42,12 +45,13 @@ namespace clan::testing {
 /// What a run found.
 struct Report {
   bool failed = false;
-  std::string trace;            ///< the steps that lead to the failure, one a line, and what failed
-  double executions = 0;        ///< complete interleavings covered
-  std::uint64_t states = 0;     ///< different states entered
-  std::uint64_t steps = 0;      ///< steps taken between them
-  bool cyclic = false;          ///< some thread can run round for ever: executions counts without the rounds
-  bool exhausted = true;        ///< false: gave up at Model::kMostStates
+  std::string trace;         ///< the steps that lead to the failure, one a line, and what failed
+  double executions = 0;     ///< complete interleavings covered
+  std::uint64_t states = 0;  ///< different states entered
+  std::uint64_t steps = 0;   ///< steps taken between them
+  /// some thread can run round for ever: executions counts without the rounds
+  bool cyclic = false;
+  bool exhausted = true;  ///< false: gave up at Model::kMostStates
 
   std::string summary() const;
 };
@@ -56,7 +60,7 @@ namespace interleaving {
 
 enum class OpKind : std::uint8_t {
   kLoad,
-  kStore,       // buffered
+  kStore,  // buffered
   kStoreSeqCst,
   kExchange,
   kFetchOr,
@@ -83,8 +87,8 @@ struct Op {
   std::uint64_t mask = ~std::uint64_t{0};
 };
 
-/// Asks the run in progress for the answer to an operation. Leaves the body by an exception when it has
-/// none yet.
+/// Asks the run in progress for the answer to an operation. Leaves the body by an exception when it
+/// has none yet.
 std::uint64_t perform(const Op& op);
 
 template <typename T>
@@ -107,7 +111,9 @@ class ModelAtomic {
                                           : interleaving::OpKind::kStore,
        value);
   }
-  T exchange(T value, std::memory_order) const { return op(interleaving::OpKind::kExchange, value); }
+  T exchange(T value, std::memory_order) const {
+    return op(interleaving::OpKind::kExchange, value);
+  }
   // Without a result, which no protocol here wants: it would make more states.
   void fetch_or(T value, std::memory_order) const { op(interleaving::OpKind::kFetchOr, value); }
   void fetch_and(T value, std::memory_order) const { op(interleaving::OpKind::kFetchAnd, value); }
@@ -146,14 +152,15 @@ template <typename T>
 void model_futex_wake(ModelAtomic<T> word) {
   (void)interleaving::perform({interleaving::OpKind::kFutexWake, word.address()});
 }
-/// Goes on when the word is not 0. For threads that stand for the outside world: a thread that waits
-/// here at the end is no failure.
+/// Goes on when the word is not 0. For threads that stand for the outside world: a thread that
+/// waits here at the end is no failure.
 template <typename T>
 void model_await(ModelAtomic<T> word) {
   (void)interleaving::perform({interleaving::OpKind::kAwait, word.address()});
 }
 
-/// Begins the body anew with another key: a loop whose state is the key does not remember its rounds.
+/// Begins the body anew with another key: a loop whose state is the key does not remember its
+/// rounds.
 [[noreturn]] void model_restart(std::uint64_t key);
 
 /// A word for the checks only.
@@ -217,8 +224,8 @@ class Model {
 
   /// Adds a thread. Its body starts with key 0.
   std::size_t thread(std::string name, Body body);
-  /// The thread may stop for ever before any of its operations, at most one of all threads that may;
-  /// `stopped` then becomes 1, after what its store buffer held.
+  /// The thread may stop for ever before any of its operations, at most one of all threads that
+  /// may; `stopped` then becomes 1, after what its store buffer held.
   void may_stop(std::size_t thread, ModelAtomic<std::uint32_t> stopped);
 
   /// Called where nothing can move any more. Without it: nobody may be asleep.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 
@@ -32,6 +34,24 @@ struct Exit {
 };
 /// For GoogleTest's messages.
 void PrintTo(const Exit& exit, std::ostream* out);
+
+/// Memory that a child shares with its test, whatever happens to the child. Make it before the
+/// fork.
+template <typename T>
+class Shared {
+ public:
+  Shared()
+      : p_(new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                       0)) T()) {}
+  ~Shared() { ::munmap(p_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T* operator->() { return p_; }
+  T& operator*() { return *p_; }
+
+ private:
+  T* p_;
+};
 
 class Process {
  public:

@@ -1,4 +1,5 @@
-"""What tests that run programs share: how one is skipped or wrong, and the command line that names them."""
+"""What tests that run programs share: how one is skipped or wrong, and the command line that names
+them."""
 
 import argparse
 import contextlib
@@ -43,8 +44,9 @@ def parse(description, words):
 
 
 def main(doc, programs, prefix, make_test, words):
-    """`programs`: name: function of a test; `make_test`: options, a private directory -> what that function is given,
-    which has end(); `words`: options and their defaults. 0, 1 when something is wrong, SKIPPED when all was skipped."""
+    """`programs`: name: function of a test; `make_test`: options, a private directory -> what that
+    function is given, which has end(); `words`: options and their defaults. 0, 1 when something is
+    wrong, SKIPPED when all was skipped."""
     options = parse(doc.splitlines()[0], words)
     if options.list:
         print("\n".join(programs))

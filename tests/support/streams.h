@@ -31,6 +31,11 @@ inline ContextOptions with_mode(WaitOptions::Mode mode, std::uint32_t ring_bytes
   return options;
 }
 
+/// Of the memory that is shared, and of the one that writes to it.
+struct OwnerAndPeer {
+  Context owner = must(Context::create()), peer = must(Context::create());
+};
+
 /// client — server, connected.
 struct StreamPair {
   Context client_context, server_context;

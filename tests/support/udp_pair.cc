@@ -93,7 +93,8 @@ void UdpPair::print() const {
     const udp::ConnectionCounters& n = c->counters();
     const auto number = [](std::uint64_t v) { return static_cast<unsigned long long>(v); };
     std::printf(
-        "udp: window %llu%s, packets of %zu, %llu under way, %llu and %llu waiting; %llu sent, %llu received, "
+        "udp: window %llu%s, packets of %zu, %llu under way, %llu and %llu waiting; %llu sent, "
+        "%llu received, "
         "%llu lost, %llu spurious, %llu time-outs, round trip %llu us\n",
         number(c->congestion().window()), c->congestion().slow_start() ? " (slow start)" : "",
         c->mtu().current(), number(c->under_way()), number(c->queued_bytes(0)),

@@ -62,8 +62,8 @@ class UdpPair {
   void pause() { paused_.store(true); }
   /// Both ends hear that the other is gone.
   void cut();
-  /// After the context a has ended: its node says good-bye, as a context's own node does. Nobody else would
-  /// repeat what is lost.
+  /// After the context a has ended: its node says good-bye, as a context's own node does. Nobody
+  /// else would repeat what is lost.
   void end_a();
   /// All that has been sent so far has been taken by the other end.
   void settle();

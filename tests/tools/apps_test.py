@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`clan bench apps` runs its rows, says what is missing, and leaves nothing behind. No figure is judged.
+"""`clan bench apps` runs its rows, says what is missing, and leaves nothing behind. No figure is
+judged.
 
     apps_test.py CLAN
 """
@@ -45,7 +46,9 @@ def a_row_of_each_kind_is_measured_and_written(clan):
                    "-o", out).stdout
         results = json.loads((out / "apps.json").read_text())
         assert not results["failed"], said
-        expected = {"redis-c50": ("redis-server", "redis-benchmark"), "nginx-connections": ("nginx", "ab")}
+        expected = {
+            "redis-c50": ("redis-server", "redis-benchmark"), "nginx-connections": ("nginx", "ab")
+        }
         daemons = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
         here = {row for row, programs in expected.items()
                 if all(shutil.which(program, path=daemons) for program in programs)}
@@ -66,7 +69,8 @@ def a_missing_program_is_named_with_its_package(clan):
         for program in ("python3", "taskset", "setpriv"):
             os.symlink(shutil.which(program), Path(top, program))
         said = run(clan, "--only", "memcached", "--quick", env={**os.environ, "PATH": top}).stdout
-        assert "skipped: memcached is not installed; it is in the Debian package memcached." in said, said
+        why = "memcached is not installed; it is in the Debian package memcached."
+        assert f"skipped: {why}" in said, said
         assert "skipped: 1" in said, said
 
 
@@ -82,8 +86,9 @@ def children_of(pid):
 
 def whatever_ends_it_ends_the_servers(clan, number):
     with tempfile.TemporaryDirectory() as top:
-        bench = subprocess.Popen([clan, "bench", "apps", "--only", "redis-c50"], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top})
+        bench = subprocess.Popen([clan, "bench", "apps", "--only", "redis-c50"],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 env={**os.environ, "TMPDIR": top})
         deadline = time.monotonic() + 60
         while bench.poll() is None and len(children := children_of(bench.pid)) < 3:
             assert time.monotonic() < deadline, "no servers and no load were started"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`clan bench ofi` measures its rows, says what is missing, and leaves nothing behind. No figure is judged.
+"""`clan bench ofi` measures its rows, says what is missing, and leaves nothing behind. No figure is
+judged.
 
     bench_ofi_test.py CLAN
 """
@@ -32,8 +33,9 @@ def the_list_names_all_rows_and_what_is_wanted(clan):
 
 
 def an_unknown_row_and_a_wrong_core_are_refused(clan):
-    for words in (["--only", "bogus"], ["--only", ""], ["--only", "tagged,3 B"], ["--only", "fabtests"],
-                  ["--cores", "0,7777"], ["--rounds", "0"], ["--fabtests", "/nowhere"], ["bogus"]):
+    for words in (["--only", "bogus"], ["--only", ""], ["--only", "tagged,3 B"], [
+            "--only", "fabtests"
+    ], ["--cores", "0,7777"], ["--rounds", "0"], ["--fabtests", "/nowhere"], ["bogus"]):
         assert words[-1].split(",")[-1] in run(clan, *words, code=2).stderr, words
 
 
@@ -41,7 +43,8 @@ def single_lines_can_be_named(clan):
     names = "tagged 4 KB, 64 under way,fetch-and-add 8 B,wait,tagged ping-pong 8 B"
     said = run(clan, "--list", "--only", names).stdout
     lines = [line.split("  ")[1] for line in said.splitlines() if line.startswith("  ")]
-    assert lines[:3] == ["tagged 4 KB, 64 under way", "tagged ping-pong 8 B", "fetch-and-add 8 B"], said
+    assert lines[:3] == ["tagged 4 KB, 64 under way", "tagged ping-pong 8 B",
+                         "fetch-and-add 8 B"], said
     assert "wake-up by FI_WAIT_FD, one way" in lines and len(lines) == 5, said
     said = run(clan, "--only", "tagged ping-pong 8 B", "--rounds", 1, "--ms", 5).stdout
     assert "Microseconds per operation" in said and "tagged ping-pong 8 B" in said, said
@@ -53,7 +56,8 @@ def what_is_measured_is_written(clan):
         out = Path(top, "results")
         # A shell that is set to another provider changes nothing.
         said = run(clan, "--only", "atomic,wait", "--rounds", 1, "--ms", 5, "-o", out,
-                   env={**os.environ, "FI_PROVIDER": "sockets", "FI_PROVIDER_PATH": "/nowhere"}).stdout
+                   env={**os.environ, "FI_PROVIDER": "sockets",
+                        "FI_PROVIDER_PATH": "/nowhere"}).stdout
         results = json.loads((out / "ofi.json").read_text())
         assert not results["failed"], said
         lines = {line["text"]: line for line in results["results"]}
@@ -71,7 +75,8 @@ def what_is_measured_is_written(clan):
 
 def a_provider_that_is_not_there_is_named(clan):
     with tempfile.TemporaryDirectory() as empty:
-        said = run(clan, "--only", "atomic", "--rounds", 1, "--ms", 5, "--provider-path", empty).stdout
+        said = run(clan, "--only", "atomic", "--rounds", 1, "--ms", 5, "--provider-path",
+                   empty).stdout
     assert "not available: atomic, clan: unavailable: fi_getinfo: No data available" in said, said
     assert "0 met, 0 not met, 1 not measured" in said, said
 
@@ -93,7 +98,8 @@ def whatever_ends_it_ends_what_it_has_started(clan, number):
                                  env={**os.environ, "TMPDIR": top})
         deadline = time.monotonic() + 60
         while len(children := children_of(bench.pid)) < 6:
-            assert bench.poll() is None and time.monotonic() < deadline, "three pairs were not started"
+            assert bench.poll() is None and time.monotonic(
+            ) < deadline, "three pairs were not started"
             time.sleep(0.05)
         bench.send_signal(number)
         bench.wait(60)

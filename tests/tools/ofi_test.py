@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""`clan run --with ofi`, `clan env ofi` and `clan doctor` agree about the libfabric provider, and have a
-sentence for everything that goes wrong.
+"""`clan run --with ofi`, `clan env ofi` and `clan doctor` agree about the libfabric provider, and
+have a sentence for everything that goes wrong.
 
     ofi_test.py CLAN PROVIDER OLD_LIBFABRIC
 
-The program and the provider are copied into a tree of their own. OLD_LIBFABRIC is a libfabric.so.1 that says
-it is 1.9.
+The program and the provider are copied into a tree of their own. OLD_LIBFABRIC is a libfabric.so.1
+that says it is 1.9.
 """
 
 import json
@@ -37,8 +37,9 @@ class Tree:
         return {**kept, "LD_LIBRARY_PATH": str(self.libraries), **(more or {})}
 
     def run(self, *arguments, env=None):
-        return subprocess.run([self.clan, *map(str, arguments)], capture_output=True, text=True, timeout=60,
-                              stdin=subprocess.DEVNULL, env=self.environment(env), check=False)
+        return subprocess.run([self.clan, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60, stdin=subprocess.DEVNULL, env=self.environment(env),
+                              check=False)
 
     def variables(self, *arguments, env=None):
         done = self.run("run", *arguments, "env", env=env)
@@ -59,8 +60,8 @@ def check_variables(tree):
     assert plain["LD_PRELOAD"] == library and not set(plain) & set(FIRST), plain
 
     ours = str(tree.providers)
-    for present, after in (("/else/where", f"{ours}:/else/where"), (f"/a:{ours}:/b", f"{ours}:/a:/b"),
-                           ("", ours)):
+    for present, after in (("/else/where", f"{ours}:/else/where"), (f"/a:{ours}:/b",
+                                                                    f"{ours}:/a:/b"), ("", ours)):
         seen = tree.variables("--with", "ofi", env={"FI_PROVIDER_PATH": present})
         assert seen["FI_PROVIDER_PATH"] == after, seen
 
@@ -80,8 +81,8 @@ def check_env(tree, top):
         assert told.stdout.splitlines()[0].startswith("export FI_PROVIDER_PATH="), told
         for words in ('eval "$("$0" env ofi)"', "eval $(\"$0\" env ofi)"):
             script = words + '; printf %s "$FI_PROVIDER_PATH$OMPI_MCA_pml"'
-            done = subprocess.run(["sh", "-c", script, here.clan], capture_output=True, text=True, timeout=60,
-                                  check=False, env=here.environment(None))
+            done = subprocess.run(["sh", "-c", script, here.clan], capture_output=True, text=True,
+                                  timeout=60, check=False, env=here.environment(None))
             if here is odd and words.startswith("eval $"):
                 continue  # split at its spaces: what quotes are for
             assert (done.stdout, done.stderr) == (str(here.providers), ""), done
@@ -107,11 +108,14 @@ def check_errors(tree, old):
     def refused(what, words, env=None, where=tree):
         for command, code in ((["run", "--with", "ofi", "true"], 125), (["env", "ofi"], 1)):
             done = where.run(*command, env=env)
-            assert done.returncode == code and words in done.stderr and done.stdout == "", (what, done)
-            assert done.stderr.startswith(f"clan {command[0]}: ") and done.stderr.count("\n") == 1, (what, done)
+            assert done.returncode == code and words in done.stderr and done.stdout == "", (what,
+                                                                                            done)
+            assert done.stderr.startswith(f"clan {command[0]}: ") and done.stderr.count(
+                "\n") == 1, (what, done)
         report = json.loads(where.run("doctor", "--json", env=env).stdout)
         finding, = [one for one in report["findings"] if one["name"] == "libfabric"]
-        assert finding["state"] == "absent" and words in finding["seen"] and report["usable"], (what, finding)
+        assert finding["state"] == "absent" and words in finding["seen"] and report["usable"], (
+            what, finding)
 
     away = tree.provider.rename(tree.top / "away")
     refused("no provider", str(tree.provider))

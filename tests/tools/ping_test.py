@@ -36,7 +36,8 @@ def key_file(directory, name, letter, mode):
 
 def answers(clan, peer, words, key):
     port = free_port()
-    child = subprocess.Popen([peer, "serve", str(port), *key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([peer, "serve", str(port), *key], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "ready\n"
         done = ping(clan, f"127.0.0.1:{port}", "--count", "3", "--interval", "1", *words)
@@ -45,8 +46,10 @@ def answers(clan, peer, words, key):
             assert word in done.stdout, (word, done.stdout)
         if key:
             other = key_file(os.path.dirname(key[0]), "other", "b", 0o600)
-            complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "500", "--key", other), "another key")
-            complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "3000", "--mode", "off"), "another security mode")
+            complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "500", "--key", other),
+                      "another key")
+            complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "3000", "--mode", "off"),
+                      "another security mode")
     finally:
         child.stdin.close()
         child.wait()
@@ -55,14 +58,20 @@ def answers(clan, peer, words, key):
 def main():
     clan, peer, crypto = sys.argv[1], sys.argv[2], len(sys.argv) > 3
     answers(clan, peer, ["--mode", "off"], [])
-    nobody = f"127.0.0.1:{free_port()}"
-    complains(ping(clan, nobody, "--mode", "off", "--timeout", "300"), "no answer", "firewall")
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as silent:
+        silent.bind(("::", 0))
+        nobody = f"127.0.0.1:{silent.getsockname()[1]}"
+        complains(ping(clan, nobody, "--mode", "off", "--timeout", "1000"), "no answer", "firewall")
+    # Its host refuses twice within 0.3 s, which is believed, long before the time-out.
+    complains(ping(clan, nobody, "--mode", "off", "--timeout", "20000"),
+              "no CLAN program has that UDP port open")
     complains(ping(clan, nobody), "no file with the pre-shared key was named", "--key")
     complains(ping(clan, "no-such-host.invalid", "--mode", "off"), "no such host")
     with tempfile.TemporaryDirectory(prefix="clan-ping-") as directory:
         complains(ping(clan, nobody, "--key", key_file(directory, "open", "a", 0o644)), "chmod 600")
         if crypto:
-            answers(clan, peer, ["--key", os.path.join(directory, "key")], [key_file(directory, "key", "a", 0o600)])
+            answers(clan, peer, ["--key", os.path.join(directory, "key")],
+                    [key_file(directory, "key", "a", 0o600)])
     return 0
 
 

@@ -27,17 +27,19 @@ def children_of(pid):
 def the_table_has_four_rows_and_stat_saw_both_runs(script, clan):
     with tempfile.TemporaryDirectory() as top:
         done = subprocess.run([script, clan, "40000"], capture_output=True, text=True, timeout=120,
-                              stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top}, check=False)
+                              stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top},
+                              check=False)
         assert done.returncode == 0 and done.stderr == "", done
-        assert len(re.findall(r"^ +(?:1|50)  (?:GET|SET) +\d+ +\d+ +[\d.]+$", done.stdout, re.M)) == 4, done
+        assert len(re.findall(r"^ +(?:1|50)  (?:GET|SET) +\d+ +\d+ +[\d.]+$", done.stdout,
+                              re.M)) == 4, done
         assert len(re.findall(r"^  127.* shm .*redis-benchmark$", done.stdout, re.M)) >= 2, done
         assert os.listdir(top) == []
 
 
 def it_ends_with_all_it_started(script, clan, number):
     with tempfile.TemporaryDirectory() as top:
-        running = subprocess.Popen([script, clan], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   env={**os.environ, "TMPDIR": top})
+        running = subprocess.Popen([script, clan], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top})
         deadline = time.monotonic() + 60
         while len(children := children_of(running.pid)) < 2:
             assert running.poll() is None and time.monotonic() < deadline, "not both were started"

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""`clan run` sets what it says, becomes the command, and has a sentence for everything that goes wrong.
+"""`clan run` sets what it says, becomes the command, and has a sentence for everything that goes
+wrong.
 
     run_test.py CLAN
 
-The program is copied into a tree of its own, beside a library that has the right name and does nothing.
+The program is copied into a tree of its own, beside a library that has the right name and does
+nothing.
 """
 
 import os
@@ -42,8 +44,9 @@ class Tree:
                        if not name.startswith("CLAN_") and name != "LD_PRELOAD"}
         environment["LD_LIBRARY_PATH"] = str(self.libraries)  # for libclan.so
         environment.update(env or {})
-        return subprocess.run([self.clan, "run", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=60, stdin=subprocess.DEVNULL, env=environment, **more)
+        return subprocess.run([self.clan, "run", *map(str, arguments)], capture_output=True,
+                              text=True, timeout=60, stdin=subprocess.DEVNULL, env=environment,
+                              **more)
 
     def variables(self, *arguments, env=None):
         done = self.run(*arguments, "env", env=env)
@@ -67,10 +70,12 @@ def check_environment(tree):
 
     config = tree.top / "clan.conf"
     config.write_text("CLAN_ONLY=80\n")
-    every = tree.variables("--only", "80,8000-8010", "--except=22", "--log", "debug", "--disable", "--config",
-                           os.path.relpath(config))
-    expected = {"CLAN_ONLY": "80,8000-8010", "CLAN_EXCEPT": "22", "CLAN_LOG": "debug", "CLAN_DISABLE": "1",
-                "CLAN_CONFIG": str(config)}
+    every = tree.variables("--only", "80,8000-8010", "--except=22", "--log", "debug", "--disable",
+                           "--config", os.path.relpath(config))
+    expected = {
+        "CLAN_ONLY": "80,8000-8010", "CLAN_EXCEPT": "22", "CLAN_LOG": "debug", "CLAN_DISABLE": "1",
+        "CLAN_CONFIG": str(config)
+    }
     assert {name: every.get(name) for name in expected} == expected, every
     assert tree.variables(env={"CLAN_ONLY": "7"})["CLAN_ONLY"] == "7"
     assert tree.variables("--only", "8", env={"CLAN_ONLY": "7"})["CLAN_ONLY"] == "8"
@@ -79,11 +84,12 @@ def check_environment(tree):
 def check_command(tree):
     # What looks like options of clan run behind the command is the command's.
     echoed = tree.run("--log", "warn", "printf", "%s|", "--log", "--help", "--", "-h", "")
-    assert (echoed.returncode, echoed.stdout, echoed.stderr) == (0, "--log|--help|--|-h||", ""), echoed
+    assert (echoed.returncode, echoed.stdout, echoed.stderr) == (0, "--log|--help|--|-h||",
+                                                                 ""), echoed
     assert tree.run("--", "printf", "x").stdout == "x"
     assert tree.run("sh", "-c", "exit 42").returncode == 42
-    pid = subprocess.Popen([tree.clan, "run", "sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True,
-                           env={**os.environ, "LD_LIBRARY_PATH": str(tree.libraries)})
+    pid = subprocess.Popen([tree.clan, "run", "sh", "-c", "echo $$"], stdout=subprocess.PIPE,
+                           text=True, env={**os.environ, "LD_LIBRARY_PATH": str(tree.libraries)})
     assert pid.communicate(timeout=60)[0].strip() == str(pid.pid), "clan run is still in between"
 
     script = tree.top / "script"
@@ -125,7 +131,8 @@ def check_errors(tree):
         config.write_text(f"# here\nCLAN_DIR={directory}\n")
         for env in ({"CLAN_DIR": str(directory)}, {"CLAN_CONFIG": str(config)}):
             done = tree.run("true", env=env)
-            assert done.returncode == 2 and f"CLAN_DIR={directory} " in done.stderr and why in done.stderr, done
+            assert done.returncode == 2 and f"CLAN_DIR={directory} " in done.stderr, done
+            assert why in done.stderr, done
             assert tree.run("true", env={**env, "CLAN_DISABLE": "1"}).returncode == 0
             if "CLAN_CONFIG" in env:
                 assert tree.run("true", env={**env, "CLAN_DIR": str(tree.top)}).returncode == 0
@@ -141,17 +148,21 @@ def check_errors(tree):
 def check_settings(tree):
     """What the library would not understand, from the environment or a file: 2, and the reason."""
     config = tree.top / "settings.conf"
-    for name, value, why in [
-            ("CLAN_ONLY", "http", '"http" is no port'), ("CLAN_ONLY", "80,", "not a list of ports"),
-            ("CLAN_EXCEPT", "0", "not a list of ports"), ("CLAN_EXCEPT", "9-8", "not a list of ports"),
-            ("CLAN_EXCEPT", ",".join(map(str, range(1, 66))), "more than 64"),
-            ("CLAN_UIDS", "root", '"root" is no number of a user'), ("CLAN_UIDS", "4294967295", "user ids"),
-            ("CLAN_UIDS", ",".join(map(str, range(17))), "more than 16"),
-            ("CLAN_LOG", "loud", "off, error, warn, info")]:
+    for name, value, why in [("CLAN_ONLY", "http", '"http" is no port'),
+                             ("CLAN_ONLY", "80,", "not a list of ports"),
+                             ("CLAN_EXCEPT", "0", "not a list of ports"),
+                             ("CLAN_EXCEPT", "9-8", "not a list of ports"),
+                             ("CLAN_EXCEPT", ",".join(map(str, range(1, 66))), "more than 64"),
+                             ("CLAN_UIDS", "root", '"root" is no number of a user'),
+                             ("CLAN_UIDS", "4294967295", "user ids"),
+                             ("CLAN_UIDS", ",".join(map(str, range(17))), "more than 16"),
+                             ("CLAN_LOG", "loud", "off, error, warn, info")]:
         done = tree.run("true", env={name: value})
-        assert done.returncode == 2 and f"{name}={value[:120]}" in done.stderr and why in done.stderr, done
-        listed = subprocess.run([tree.clan, "env"], capture_output=True, text=True, timeout=60,
-                                env={**os.environ, "LD_LIBRARY_PATH": str(tree.libraries), name: value})
+        assert done.returncode == 2 and f"{name}={value[:120]}" in done.stderr, done
+        assert why in done.stderr, done
+        listed = subprocess.run(
+            [tree.clan, "env"], capture_output=True, text=True, timeout=60,
+            env={**os.environ, "LD_LIBRARY_PATH": str(tree.libraries), name: value})
         assert "WRONG" in listed.stdout and why in listed.stdout, listed
         if name == "CLAN_LOG":
             continue
@@ -187,8 +198,8 @@ def static_program():
     """An x86-64 ELF file without PT_INTERP: one segment, and exit(5)."""
     code = bytes.fromhex("b83c000000bf050000000f05")
     at = 0x400000
-    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, at + 120, 64, 0, 0, 64, 56,
-                         1, 0, 0, 0)
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, at + 120, 64, 0, 0,
+                         64, 56, 1, 0, 0, 0)
     segment = struct.pack("<IIQQQQQQ", 1, 5, 0, at, at, 120 + len(code), 120 + len(code), 4096)
     return header + segment + code
 
@@ -198,12 +209,13 @@ def dynamic_program(interpreter, note):
     code = bytes.fromhex("b83c000000bf060000000f05")
     at, name = 0x400000, interpreter.encode() + b"\0"
     size = 64 + 3 * 56
-    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, at + size, 64, 0, 0, 64, 56,
-                         3, 0, 0, 0)
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, at + size, 64, 0, 0,
+                         64, 56, 3, 0, 0, 0)
     total = size + len(code) + len(name) + len(note)
 
     def segment(kind, flags, start, length):
-        return struct.pack("<IIQQQQQQ", kind, flags, start, at + start, at + start, length, length, 1)
+        return struct.pack("<IIQQQQQQ", kind, flags, start, at + start, at + start, length, length,
+                           1)
     parts = [segment(3, 4, size + len(code), len(name)),
              struct.pack("<IIQQQQQQ", 1, 5, 0, at, at, total, total, 4096),
              segment(4, 4, size + len(code) + len(name), len(note))]
@@ -219,17 +231,19 @@ def check_warnings(tree):
     if os.uname().machine == "x86_64":
         assert done.returncode == 5, done
 
-    for word, said in (("sudo", "sudo ... clan run COMMAND"), ("su", "su ... clan run"), ("pkexec", "without CLAN")):
+    for word, said in (("sudo", "sudo ... clan run COMMAND"), ("su", "su ... clan run"),
+                       ("pkexec", "without CLAN")):
         starter = tree.top / word
         starter.write_text("#!/bin/sh\nexit 3\n")
         starter.chmod(0o755)
         done = tree.run(starter, "true")
         assert done.returncode == 3 and said in done.stderr and done.stderr.count("\n") == 1, done
-    for arguments, warned in ((["-i", "true"], True), (["-", "true"], True), (["-u", "LD_PRELOAD", "true"], True),
-                              (["true"], False), (["A=1", "true", "-i"], False),
-                              (["-u", "HOME", "true"], False)):
+    for arguments, warned in ((["-i", "true"], True), (["-", "true"], True), ([
+            "-u", "LD_PRELOAD", "true"
+    ], True), (["true"], False), (["A=1", "true", "-i"], False), (["-u", "HOME", "true"], False)):
         done = tree.run("env", *arguments)
-        assert ("env -i clan run" in done.stderr) == warned and done.returncode == 0, (arguments, done)
+        assert ("env -i clan run" in done.stderr) == warned and done.returncode == 0, (arguments,
+                                                                                       done)
 
     # By notes and names of interpreters in the file: these begin, and end at once.
     for name, interpreter, note, said in (
@@ -251,12 +265,14 @@ def check_warnings(tree):
                 assert done.returncode == 5, done
     if shutil.which("musl-gcc"):
         source = tree.top / "musl.c"
-        source.write_text('#include <stdlib.h>\n#include <stdio.h>\nint main(void) {'
-                          ' const char *p = getenv("LD_PRELOAD"); puts(p ? p : "none"); return 4; }\n')
+        source.write_text(
+            '#include <stdlib.h>\n#include <stdio.h>\nint main(void) {'
+            ' const char *p = getenv("LD_PRELOAD"); puts(p ? p : "none"); return 4; }\n')
         program = tree.top / "musl-program"
         subprocess.run(["musl-gcc", "-o", program, source], check=True)
         done = tree.run(program)
-        assert (done.returncode, done.stdout) == (4, "none\n") and done.stderr.count("\n") == 1, done
+        assert (done.returncode, done.stdout) == (4,
+                                                  "none\n") and done.stderr.count("\n") == 1, done
 
     if os.getuid() == 0:
         own = tree.top / "setuid"
@@ -272,11 +288,14 @@ def check_warnings(tree):
 
 def check_without_proc(tree):
     """`clan run` finds its library there, too."""
-    if os.getuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+    if os.getuid() != 0 or subprocess.run(["unshare", "--mount", "true"],
+                                          capture_output=True).returncode:
         return
     script = f"umount -l /proc && LD_LIBRARY_PATH={tree.libraries} exec {tree.clan} run env"
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and f"LD_PRELOAD={tree.library}\n" in done.stdout and done.stderr == "", done
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done
+    assert f"LD_PRELOAD={tree.library}\n" in done.stdout, done
 
 
 def main():
@@ -288,9 +307,10 @@ def main():
         check_warnings(tree)
         check_without_proc(tree)
         told = tree.run("--help")
-        listed = subprocess.run([sys.argv[1], "env"], capture_output=True, text=True, timeout=60).stdout
-        for name in ("CLAN_DISABLE", "CLAN_ONLY", "CLAN_EXCEPT", "CLAN_LOG", "CLAN_CONFIG", "CLAN_UIDS",
-                     "CLAN_DIR"):
+        listed = subprocess.run([sys.argv[1], "env"], capture_output=True, text=True,
+                                timeout=60).stdout
+        for name in ("CLAN_DISABLE", "CLAN_ONLY", "CLAN_EXCEPT", "CLAN_LOG", "CLAN_CONFIG",
+                     "CLAN_UIDS", "CLAN_DIR"):
             assert name in told.stdout and name in listed, (name, told, listed)
         assert "notices nothing" in told.stdout and "COMMAND" in told.stdout, told
     return 0

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""`clan stat` shows what is in the shared page of a connection, joins its two ends, and changes nothing.
+"""`clan stat` shows what is in the shared page of a connection, joins its two ends, and changes
+nothing.
 
     stat_test.py CLAN
 
-The connections are real TCP connections between processes of this test; their shared pages are written
-here, byte by byte, as core/include/clan/pipe.h and socket_face.h lay them out.
+The connections are real TCP connections between processes of this test; their shared pages are
+written here, byte by byte, as core/include/clan/pipe.h and socket_face.h lay them out.
 """
 
 import json
@@ -23,7 +24,7 @@ import time
 from pathlib import Path
 
 MAGIC = 0x31657069702D6E63
-VERSION = 4
+VERSION = 5
 PAGE = 4096
 END = 64, 64 + 512  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end
@@ -60,7 +61,8 @@ class SharedPage:
 
 
 class Child:
-    """A fork of this process that runs `work` and then keeps its descriptors open until it is told to go."""
+    """A fork of this process that runs `work` and then keeps its descriptors open until it is told
+    to go."""
 
     alive = []
 
@@ -94,15 +96,17 @@ class Clan:
         self.path = path
 
     def stat(self, *arguments, code=0, **more):
-        done = subprocess.run([self.path, "stat", *map(str, arguments)], capture_output=True, text=True,
-                              timeout=60, stdin=subprocess.DEVNULL, **more)
+        done = subprocess.run([self.path, "stat", *map(str, arguments)], capture_output=True,
+                              text=True, timeout=60, stdin=subprocess.DEVNULL, **more)
         assert done.returncode == code, done
         return done
 
     def connections(self, port, *arguments):
         """Those with `port` at one end: others may be alive on this machine."""
         listed = json.loads(self.stat("--json", *arguments).stdout)
-        return [c for c in listed if port in (c["local"]["port"], c["peer"]["port"])]
+        return [
+            c for c in listed if port in [c.get(end, {}).get("port") for end in ("local", "peer")]
+        ]
 
 
 def pids(end):
@@ -200,14 +204,18 @@ def check_states(clan, page, port):
 
 
 def check_watch(clan, page, port):
-    watch = subprocess.Popen([clan.path, "stat", "--json", "--watch", "0.2"], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True, bufsize=1)
+    watch = subprocess.Popen([clan.path, "stat", "--json", "--watch", "0.2"],
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                             bufsize=1)
     try:
         looks = []
         while len(looks) < 3:
             assert select.select([watch.stdout], [], [], 30)[0], "no further line"
             line = json.loads(watch.stdout.readline())
-            looks += [c for c in line if port in (c["local"]["port"], c["peer"]["port"])]
+            looks += [
+                c for c in line
+                if port in [c.get(end, {}).get("port") for end in ("local", "peer")]
+            ]
             if len(looks) == 1:
                 page.put(0, SENDER_BYTES, 1000 + 50000)
                 page.put(0, SENDER_MESSAGES, 10 + 500)
@@ -275,8 +283,8 @@ class Program:
         if user:
             source = f"os.setuid({user})\n{source}"
         source = f"import os, resource, socket, sys\n{source}"
-        self.process = subprocess.Popen([*prefix, sys.executable, "-c", source], env=clean, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*prefix, sys.executable, "-c", source], env=clean,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
         self.said = self.process.stdout.readline().strip()
 
@@ -286,37 +294,44 @@ class Program:
         self.process.stdout.close()
 
 
-SERVER = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(); print(l.getsockname()[1], flush=True)
+SERVER = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen()
+print(l.getsockname()[1], flush=True)
 a = l.accept(); sys.stdin.read()"""
 CLIENT = """c = socket.socket(); c.connect(("127.0.0.1", {})); print(c.getsockname()[1], flush=True)
 sys.stdin.read()"""
 
 
 def check_reasons(clan):
-    """What keeps a connection on TCP is told: users, settings, limits; what is not known is not claimed."""
+    """What keeps a connection on TCP is told: users, settings, limits; what is not known is not
+    claimed."""
     with tempfile.TemporaryDirectory() as top:
         os.chmod(top, 0o755)
         library = os.path.join(top, "libclan-preload.so")
         shutil.copy(any_library(), library)
         config = os.path.join(top, "clan.conf")
 
-        def reason(server=None, client=None, users=(None, None), lines="", page=False, client_first="", server_prefix=(), **more):
+        def reason(server=None, client=None, users=(None, None), lines="", page=False,
+                   client_first="", server_prefix=(), **more):
             with open(config, "w") as file:
                 file.write(lines)
             one = Program(library, SERVER, server or {}, users[0], prefix=server_prefix)
             port = int(one.said)
-            two = Program(library, f"{client_first}\n{CLIENT.format(port)}", client or {}, users[1], **more)
+            two = Program(library, f"{client_first}\n{CLIENT.format(port)}", client or {}, users[1],
+                          **more)
             shared = None
             if page:  # as one end makes it, and the other has not taken it
                 shared = SharedPage()
-                shared.describe(1, ("127.0.0.1", port), ("127.0.0.1", int(two.said)), socket.AF_INET, one.pid,
-                                ATTACHED)
+                shared.describe(1, ("127.0.0.1", port), ("127.0.0.1", int(two.said)),
+                                socket.AF_INET, one.pid, ATTACHED)
             deadline = time.monotonic() + 20
             while not (listed := clan.connections(port, "--all")):
                 assert time.monotonic() < deadline, "never listed"
             found, = listed
             assert found["path"] == "tcp", found
-            lines = [line for line in clan.stat("--all", one.pid).stdout.splitlines() if f":{port} " in line]
+            lines = [
+                line for line in clan.stat("--all", one.pid).stdout.splitlines()
+                if f":{port} " in line
+            ]
             assert len(lines) == 1 and f"tcp ({found['why']})" in lines[0], lines
             if page:
                 os.close(shared.fd)
@@ -328,23 +343,31 @@ def check_reasons(clan):
 
         unused = "process ONE: not used enough yet: fewer than 5 calls of 16"
         assert reason() == unused
-        filtered = ("import ctypes; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); ctypes.CDLL(None).prctl(22, 2, "
-                    "b'\\1\\0\\0\\0\\0\\0\\0\\0' + ctypes.addressof(b).to_bytes(8, 'little'))")
-        allow_all = "b = __import__('ctypes').create_string_buffer(b'\\6\\0\\0\\0\\0\\0\\xff\\x7f'); " + filtered
-        assert reason(client_first=allow_all) == ("perhaps the filter of system calls (seccomp) of process CLIENT, "
-                                                  "which may refuse memfd_create too, by which it would say so; "
-                                                  "CLAN_LOG=info says which call")
+        filtered = (
+            "import ctypes; ctypes.CDLL(None).prctl(38, 1, 0, 0, 0); ctypes.CDLL(None).prctl(22, "
+            "2, "
+            "b'\\1\\0\\0\\0\\0\\0\\0\\0' + ctypes.addressof(b).to_bytes(8, 'little'))")
+        allow_all = ("b = __import__('ctypes').create_string_buffer("
+                     "b'\\6\\0\\0\\0\\0\\0\\xff\\x7f'); ") + filtered
+        assert reason(client_first=allow_all) == (
+            "perhaps the filter of system calls (seccomp) of process CLIENT, "
+            "which may refuse memfd_create too, by which it would say so; "
+            "CLAN_LOG=info says which call")
         assert reason({"CLAN_ONLY": "1-65535", "CLAN_DISABLE": "0"}, {"CLAN_EXCEPT": ""}) == unused
         assert reason({"CLAN_ONLY": "1"}) == "CLAN_ONLY of process SERVER"
         assert reason({}, {"CLAN_EXCEPT": "1-65535"}) == "CLAN_EXCEPT of process CLIENT"
         assert reason({}, {"CLAN_DISABLE": "1"}) == "CLAN_DISABLE of process CLIENT"
-        assert reason({}, {"CLAN_MEMORY": "40K"}) == "the memory for connections (CLAN_MEMORY) of process CLIENT"
+        assert reason(
+            {},
+            {"CLAN_MEMORY": "40K"}) == "the memory for connections (CLAN_MEMORY) of process CLIENT"
         assert reason({"CLAN_ONLY": "http"}) == "a setting that is not understood of process SERVER"
-        assert reason({"CLAN_CONFIG": config}, lines="CLAN_ONLY=1\n") == "CLAN_ONLY of process SERVER"
+        assert reason({"CLAN_CONFIG": config},
+                      lines="CLAN_ONLY=1\n") == "CLAN_ONLY of process SERVER"
         absent = {"CLAN_CONFIG": config + ".absent", "CLAN_ONLY": "1"}
         assert reason(absent) == unused, "it may have been there"
         assert reason(limit=1 << 20) == "the limit of file sizes (ulimit -f) of process CLIENT"
-        standard = "import os; s = socket.socket; socket.socket = lambda: (os.dup2((t := s()).fileno(), 2), t)[1]"
+        standard = ("import os; s = socket.socket; "
+                    "socket.socket = lambda: (os.dup2((t := s()).fileno(), 2), t)[1]")
         assert reason(client_first=standard) == "it is standard input or output of process CLIENT"
         if os.getuid() != 0:
             return
@@ -371,7 +394,8 @@ UNUSED, INQ = WHYS.index("kUnused"), WHYS.index("kInq")
 
 
 def check_words(clan):
-    """What a process says of its sockets is shown; of others it is not believed, and any bytes do no harm."""
+    """What a process says of its sockets is shown; of others it is not believed, and any bytes do
+    no harm."""
     with tempfile.TemporaryDirectory() as top:
         library = os.path.join(top, "libclan-preload.so")
         shutil.copy(any_library(), library)
@@ -403,12 +427,14 @@ def check_words(clan):
         fewer = "not used enough yet: fewer than 5 calls of 16"
         assert why([])["why"].endswith(fewer)
         assert why([(inode(two.pid), INQ, 0)])["why"] == f"process {two.pid}: TCP_INQ"
-        assert why([(inode(one.pid), INQ, 0)])["why"].endswith(fewer), "it does not hold that socket"
+        assert why([(inode(
+            one.pid), INQ, 0)])["why"].endswith(fewer), "it does not hold that socket"
         assert why([(inode(two.pid), 127, 5)])["why"].endswith(fewer), "there is no such reason"
         calls = why([(inode(two.pid), UNUSED, 9)])
         assert calls["why"] == f"process {one.pid}: {fewer}", calls
         assert [calls[end].get("calls") for end in ("local", "peer")].count(9) == 1, calls
-        assert why([(inode(two.pid), INQ, 0)], 100_000)["why"].endswith(fewer), "it has another size"
+        assert why([(inode(two.pid), INQ, 0)],
+                   100_000)["why"].endswith(fewer), "it has another size"
         with open(path, "r+b") as file:
             file.truncate(WORDS_SIZE)
             file.write(os.urandom(WORDS_SIZE))
@@ -419,7 +445,8 @@ def check_words(clan):
 
 
 def check_refused(clan):
-    """Another user's processes are counted, in one line, if they have connections that are not listed."""
+    """Another user's processes are counted, in one line, if they have connections that are not
+    listed."""
     if os.getuid() != 0:
         return
     server, client = connected(socket.AF_INET, "127.0.0.1")

@@ -15,9 +15,12 @@ SKIPPED = "  1/9 Test  #7: {} ...........***Skipped   0.01 sec\n"
 
 
 def entry(number, name, output="", seconds=1.0, reason=""):
-    return (f"{number}/9 Testing: {name}\n{number}/9 Test: {name}\nOutput:\n{'-' * 58}\n{output}\n<end of output>\n"
-            f"Test time = {seconds:6.2f} sec\n{'-' * 58}\n" +
-            (f"Test Pass Reason:\n{reason}\n" if reason else "Test Passed.\n") + f'"{name}" end time: now\n\n')
+    return (
+        f"{number}/9 Testing: {name}\n{number}/9 Test: {name}\nOutput:\n{'-' * 58}\n{output}\n<end "
+        "of output>\n"
+        f"Test time = {seconds:6.2f} sec\n{'-' * 58}\n" +
+        (f"Test Pass Reason:\n{reason}\n" if reason else "Test Passed.\n") +
+        f'"{name}" end time: now\n\n')
 
 
 class Report(unittest.TestCase):
@@ -25,7 +28,8 @@ class Report(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
             log.write("Start testing: Nov 22\n" + text)
             log.flush()
-            done = subprocess.run([sys.executable, "-B", REPORT, *options, log.name], capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-B", REPORT, *options, log.name],
+                                  capture_output=True, text=True)
         return done.returncode, done.stdout.splitlines()
 
     def test_counts_and_names_what_took_longest(self):
@@ -34,14 +38,19 @@ class Report(unittest.TestCase):
         self.assertEqual(lines[0], "longest: a.B.D 7 s, a.B.C 3 s")
 
     def test_names_tests_that_were_skipped_whole(self):
-        _, lines = self.report(SKIPPED.format("interpose.java") + entry(1, "interpose.java") +
-                               entry(2, "a.B.C  # GetParam() = x", "[  SKIPPED ] B.C (0 ms)",
-                                     reason="Skip regular expression found in output. Regex=[x]") + entry(3, "a.B.D"))
+        _, lines = self.report(
+            SKIPPED.format("interpose.java") + entry(1, "interpose.java") +
+            entry(2, "a.B.C  # GetParam() = x", "[  SKIPPED ] B.C (0 ms)",
+                  reason="Skip regular expression found in output. Regex=[x]") + entry(3, "a.B.D"))
         self.assertEqual(lines[-1], "3 tests; skipped: a.B.C, interpose.java")
 
     def test_names_cases_that_a_passing_program_skipped(self):
-        said = ("[  SKIPPED ] Uring.Forks (0 ms)\n[  SKIPPED ] Uring.Closes (1 ms)\n[  PASSED  ] 1 test.\n"
-                "[  SKIPPED ] 2 tests, listed below:\n[  SKIPPED ] Uring.Forks\n[  SKIPPED ] Uring.Closes\n")
+        said = (
+            "[  SKIPPED ] Uring.Forks (0 ms)\n[  SKIPPED ] Uring.Closes (1 ms)\n[  PASSED  ] 1 "
+            "test.\n"
+            "[  SKIPPED ] 2 tests, listed below:\n[  SKIPPED ] Uring.Forks\n[  SKIPPED ] "
+            "Uring.Closes\n"
+        )
         _, lines = self.report(entry(1, "interpose.uring", said))
         self.assertEqual(lines[-1], "1 tests; skipped: interpose.uring (Uring.Closes, Forks)")
 

@@ -1,4 +1,5 @@
-"""Just enough of C++ to measure it: comments and strings blanked, and where functions begin and end."""
+"""Just enough of C++ to measure it: comments and strings blanked, and where functions begin and
+end."""
 
 import re
 import sys
@@ -24,8 +25,9 @@ def code_of(text):
 def kind_of_scope(head):
     """What a `{` behind `head` opens, outside of functions: "scope", "function" or "other"."""
     head = re.sub(r"\btemplate\s*<", "<", head).strip()
-    if re.search(r"\bextern\s*$", head) or NOT_A_FUNCTION.search(re.sub(r"\balignas\s*\([^)]*\)|\[\[.*?\]\]|"
-                                                                        r"__attribute__\s*\(\(.*?\)\)", "", head)):
+    if re.search(r"\bextern\s*$", head) or NOT_A_FUNCTION.search(
+            re.sub(r"\balignas\s*\([^)]*\)|\[\[.*?\]\]|"
+                   r"__attribute__\s*\(\(.*?\)\)", "", head)):
         return "scope"
     before = head.split("(")[0]
     if "(" not in head or re.search(r"(?<![=!<>])=(?!=)", before) and "operator" not in before:
@@ -48,8 +50,9 @@ def functions(text):
             if kind == "function":
                 head = code[head_start:at]
                 begin = head_start + len(head) - len(head.lstrip())
-                name = NAME.search(re.sub(r"\b(alignas|decltype|noexcept|explicit|__attribute__|requires)\s*\(",
-                                          " ", head))
+                name = NAME.search(
+                    re.sub(r"\b(alignas|decltype|noexcept|explicit|__attribute__|requires)\s*\(",
+                           " ", head))
                 open_function = (name.group(1) if name else "?", code.count("\n", 0, begin) + 1)
                 depth_of_function = len(stack)
             stack.append(kind)
@@ -58,7 +61,8 @@ def functions(text):
                 stack.pop()
             if depth_of_function is not None and len(stack) == depth_of_function:
                 name, first = open_function
-                # A member's initialiser `a_{x}` in front of the body looks like one: the body follows at once.
+                # A member's initialiser `a_{x}` in front of the body looks like one: the body
+                # follows at once.
                 rest = code[at + 1:].lstrip()
                 if rest[:1] not in (",", "{"):
                     yield name, first, code.count("\n", 0, at) + 2 - first

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rules of the tree that only shrink: what breaks one today is listed by name, and nothing else may.
+"""Rules of the tree that only shrink: what breaks one today is listed by name, and nothing else
+may.
 
     rules.py ROOT RULE [ARGUMENT...]     prints each violation, exit code 1 if there is one
     rules.py ROOT --list RULE            the lines of exceptions.txt that RULE needs today
@@ -7,15 +8,17 @@
     includes         rooms include downward: the table in the README of the component
     files            sources have at most 400 lines, headers 200
     functions        functions have at most 60 lines
-    orders           every acquire, release, acq_rel and seq_cst has a PAIR or `order:` comment beside it
+    columns          lines have at most 100 columns, but for tables and examples in documents
+    orders           acquire, release, acq_rel and seq_cst have a PAIR or `order:` comment
     atomics          no operation on an atomic without a memory order
     mirrors          every source has a mirrored test
     named_tests      every test that a README or a document names exists
     calls            every interposed call is used by the test that preload/calls.def names
-    exports          NM LIBRARY NAME...|@calls: the library exports exactly these names, or those of preload/calls.def
+    exports          NM LIBRARY NAME...|@calls: the library exports exactly these names, or those
+                     of preload/calls.def
 
-exceptions.txt beside this script holds `RULE what`, a line each. An exception that is not needed any more is
-a violation too: the list only shrinks.
+exceptions.txt beside this script holds `RULE what`, a line each. An exception that is not needed
+any more is a violation too: the list only shrinks.
 """
 
 import re
@@ -30,7 +33,8 @@ from cxx import sources
 HERE = Path(__file__).resolve().parent
 MEASURED = ["core", "preload", "libfabric-provider", "plugins", "tools", "bench", "examples"]
 ORDERED = ["core", "preload", "libfabric-provider"]
-MOST_LINES, MOST_HEADER_LINES, MOST_FUNCTION_LINES = 400, 200, 60
+MOST_LINES, MOST_HEADER_LINES, MOST_FUNCTION_LINES, MOST_COLUMNS = 400, 200, 60, 100
+WRITTEN = [*MEASURED, "tests", "docs", "cmake"]
 REACH = 5  # lines above an operation in which its comment may stand
 
 STRONG = re.compile(r"\bmemory_order(?:_|::)(?:acquire|release|acq_rel|seq_cst)\b")
@@ -39,7 +43,8 @@ ATOMIC_CALL = re.compile(r"(?:\.|->)\s*(load|store|exchange|fetch_(?:add|sub|or|
                          r"compare_exchange_(?:weak|strong)|test_and_set|clear|test)\s*\(")
 # Calls of these names that belong to many other types as well: only on something declared atomic.
 COMMON = {"load", "store", "exchange", "clear", "test"}
-DECLARED = re.compile(r"\batomic(?:_flag|_ref)?\b(?:\s*<[^;{}]*?>)?[&*\s]+(\w+)\s*(?:[\[{;=,)]|$)", re.M)
+DECLARED = re.compile(r"\batomic(?:_flag|_ref)?\b(?:\s*<[^;{}]*?>)?[&*\s]+(\w+)\s*(?:[\[{;=,)]|$)",
+                      re.M)
 
 
 def all_sources(root, directories):
@@ -51,7 +56,7 @@ def lines_of(path):
     return path.read_text(errors="replace").splitlines()
 
 
-# --- includes -------------------------------------------------------------------------------------------
+# --- includes -------------------------------------------------------------------------------------
 
 def table_rows(readme, head):
     """Cells of the rows of the table whose first line begins with these cells."""
@@ -72,7 +77,8 @@ class Rooms:
 
     def __init__(self, root, component):
         self.base = root / component
-        rows = table_rows(self.base / "README.md", ["room", "files", "may include", "its sources also"])
+        rows = table_rows(self.base / "README.md",
+                          ["room", "files", "may include", "its sources also"])
         self.found = bool(rows)
         self.room_of, self.may, self.sources_may, self.others = {}, {}, {}, None
         for room, files, may, also in rows:
@@ -109,7 +115,8 @@ class Rooms:
                     continue
                 named = self.room(target.resolve().relative_to(self.base.resolve()))
                 if named not in may:
-                    yield f"{here}:{number}: room {room} may not include {match.group(1)} of {named}"
+                    yield (f"{here}:{number}: room {room} may not include "
+                           f"{match.group(1)} of {named}")
         for name, room in self.room_of.items():
             if not name.endswith("/") and not list(self.base.glob(name + ".*")):
                 yield f"README.md: {name} of room {room} is not there"
@@ -125,7 +132,7 @@ def includes(root):
             yield f"{component}/{violation.split(':')[0]}", f"{component}/{violation}"
 
 
-# --- sizes ----------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 def files(root):
     for path in all_sources(root, MEASURED):
@@ -141,18 +148,40 @@ def functions(root):
         for function, first, count in cxx.functions(path.read_text(errors="replace")):
             if count > MOST_FUNCTION_LINES:
                 name = str(path.relative_to(root))
-                yield (f"{name} {function.split('::')[-1]}",
-                       f"{name}:{first}: {function} has {count} lines, {MOST_FUNCTION_LINES} are allowed")
+                yield (
+                    f"{name} {function.split('::')[-1]}",
+                    f"{name}:{first}: {function} has {count} lines, {MOST_FUNCTION_LINES} are "
+                    "allowed"
+                )
 
 
-# --- atomics --------------------------------------------------------------------------------------------
+def written_files(root):
+    for path in [*root.iterdir(), *(p for d in WRITTEN for p in (root / d).rglob("*"))]:
+        if path.suffix in (".cc", ".h", ".py", ".md", ".cmake") or path.name == "CMakeLists.txt":
+            yield path
+
+
+def columns(root):
+    for path in written_files(root):
+        name, in_example = str(path.relative_to(root)), False
+        for number, line in enumerate(lines_of(path), 1):
+            if path.suffix == ".md":
+                in_example ^= line.lstrip().startswith("```")
+                if in_example or line.lstrip().startswith(("|", "#")):
+                    continue
+            if len(line) > MOST_COLUMNS:
+                yield name, f"{name}:{number} has {len(line)} columns, {MOST_COLUMNS} are allowed"
+
+
+# --- atomics --------------------------------------------------------------------------------------
 
 def orders(root):
     for path in all_sources(root, ORDERED):
         lines, code = lines_of(path), cxx.code_of(path.read_text(errors="replace")).splitlines()
         name = str(path.relative_to(root))
         for index, line in enumerate(code):
-            if STRONG.search(line) and not any(REASON.search(l) for l in lines[max(0, index - REACH):index + 1]):
+            if STRONG.search(line) and not any(
+                    REASON.search(l) for l in lines[max(0, index - REACH):index + 1]):
                 yield name, f"{name}:{index + 1}: an order without its PAIR: {lines[index].strip()}"
 
 
@@ -192,7 +221,7 @@ def atomics(root):
                 yield name, f"{name}:{number}: {subject} changed without a memory order"
 
 
-# --- tests ----------------------------------------------------------------------------------------------
+# --- tests ----------------------------------------------------------------------------------------
 
 # Where the mirror of a component stands; a component's folders are the test's folders.
 MIRRORS = {"core": "tests", "core/link/udp": "tests/udp", "libfabric-provider": "tests/libfabric",
@@ -200,7 +229,8 @@ MIRRORS = {"core": "tests", "core/link/udp": "tests/udp", "libfabric-provider": 
 
 
 def modules(root, component):
-    """Paths without suffix: x.cc and x.h are one. Public headers are tested with what implements them."""
+    """Paths without suffix: x.cc and x.h are one. Public headers are tested with what implements
+    them."""
     own = [root / other for other in MIRRORS if other.startswith(component + "/")]
     for path in sources(root / component):
         relative = path.relative_to(root / component)
@@ -227,8 +257,10 @@ def defined_tests(root):
     """{"Suite.Name"} of GoogleTest, in all of tests/."""
     found = set()
     for path in [*sources(root / "tests"), *sources(root / "tools")]:
-        found.update(f"{suite}.{name}" for suite, name in re.findall(
-            r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)", path.read_text(errors="replace")))
+        found.update(
+            f"{suite}.{name}"
+            for suite, name in re.findall(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)",
+                                          path.read_text(errors="replace")))
     return found
 
 
@@ -281,7 +313,7 @@ def named_tests(root):
                     yield f"{name} {token}", f"{name}:{number}: the test {token} is not there"
 
 
-# --- exports --------------------------------------------------------------------------------------------
+# --- exports --------------------------------------------------------------------------------------
 
 CALL = re.compile(r"^CLAN_(?:SECOND\(|(?:CALL|NUMBERED)\([^,]*, )(\w+),[^\"]*\"([^\"]*)\"\)", re.M)
 
@@ -294,7 +326,8 @@ def interposed_calls(root):
 def calls(root):
     for name, test in interposed_calls(root):
         path = root / "tests/interpose" / test
-        text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.DOTALL) if path.is_file() else ""
+        text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(),
+                      flags=re.DOTALL) if path.is_file() else ""
         if not re.search(rf"(?<![\w.>]){name}\b", text):
             yield name, f"preload/calls.def: {name}() is not used by {path.relative_to(root)}"
 
@@ -303,7 +336,10 @@ def exports(root, nm, library, *names):
     wanted = {name for name, _ in interposed_calls(root)} if names == ("@calls",) else set(names)
     text = subprocess.run([nm, "-D", "--defined-only", "--format=posix", library], check=True,
                           capture_output=True, text=True).stdout
-    found = {line.split()[0].split("@")[0] for line in text.splitlines() if line.split()[1] not in "A"}
+    found = {
+        line.split()[0].split("@")[0]
+        for line in text.splitlines() if line.split()[1] not in "A"
+    }
     library = Path(library).name
     for name in sorted(found - wanted):
         yield f"{library} {name}", f"{library} exports {name}, which is not in its list"
@@ -311,8 +347,11 @@ def exports(root, nm, library, *names):
         yield f"{library} {name}", f"{library} does not export {name}"
 
 
-RULES = {rule.__name__: rule
-         for rule in (includes, files, functions, orders, atomics, mirrors, named_tests, calls, exports)}
+RULES = {
+    rule.__name__: rule
+    for rule in (includes, files, functions, columns, orders, atomics, mirrors, named_tests, calls,
+                 exports)
+}
 
 
 def exceptions(path, rule):

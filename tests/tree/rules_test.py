@@ -49,18 +49,23 @@ class Rules(unittest.TestCase):
     def test_an_exception_that_is_not_needed_is_a_violation(self):
         long = {"core/a.cc": "\n" * 401}
         self.assertEqual(self.check("files", long, ["core/a.cc"]), [])
-        self.assertIn("not needed", self.check("files", {"core/a.cc": "\n" * 400}, ["core/a.cc"])[0])
+        self.assertIn("not needed",
+                      self.check("files", {"core/a.cc": "\n" * 400}, ["core/a.cc"])[0])
         self.assertEqual(len(self.check("files", long, ["core/b.cc"])), 2)
 
     def test_includes_go_downward(self):
-        self.assertEqual(self.check("includes", self.provider({"middle.h": '#include "low.h"\n'})), [])
+        self.assertEqual(self.check("includes", self.provider({"middle.h": '#include "low.h"\n'})),
+                         [])
         self.assert_one("includes", self.provider({"low.h": '\n#include "middle.h"\n'}),
                         "low.h:2: room low may not include middle.h")
-        self.assert_one("includes", self.provider({"os/a.cc": '#include "middle.h"\n'}), "room low may not")
+        self.assert_one("includes", self.provider({"os/a.cc": '#include "middle.h"\n'}),
+                        "room low may not")
 
     def test_a_source_may_include_what_its_header_may_not(self):
-        self.assertEqual(self.check("includes", self.provider({"middle.cc": '#include "other.h"\n'})), [])
-        self.assert_one("includes", self.provider({"middle.h": '#include "other.h"\n'}), "may not include")
+        self.assertEqual(
+            self.check("includes", self.provider({"middle.cc": '#include "other.h"\n'})), [])
+        self.assert_one("includes", self.provider({"middle.h": '#include "other.h"\n'}),
+                        "may not include")
 
     def test_a_room_without_its_file_and_a_component_without_a_table(self):
         files = self.provider({})
@@ -69,12 +74,22 @@ class Rules(unittest.TestCase):
         self.assert_one("includes", {**self.provider({}), "preload/README.md": "words"}, "no table")
 
     def test_headers_are_shorter_than_sources(self):
-        self.assert_one("files", {"core/a.h": "\n" * 201, "core/a.cc": "\n" * 400}, "core/a.h has 201")
+        self.assert_one("files", {"core/a.h": "\n" * 201, "core/a.cc": "\n" * 400},
+                        "core/a.h has 201")
+
+    def test_columns_but_not_of_tables_and_examples(self):
+        long = "x" * 101
+        self.assertEqual(len(self.check("columns", {"core/a.cc": f"// {long}\n"})), 1)
+        self.assertEqual(len(self.check("columns", {"tests/a.py": f"# {long}\n"})), 1)
+        self.assertEqual(len(self.check("columns", {"README.md": f"{long}\n"})), 1)
+        for text in (f"| {long} |", f"```\n{long}\n```", f"# {long}", "é" * 100):
+            self.assertEqual(self.check("columns", {"README.md": text + "\n"}), [])
 
     def test_long_functions(self):
         body = "  x();\n" * 58
         self.assertEqual(self.check("functions", {"core/a.cc": f"void f() {{\n{body}}}\n" * 2}), [])
-        self.assert_one("functions", {"core/a.cc": f"void f() {{\n{body}\n}}\nvoid g() {{\n{body}}}\n"},
+        self.assert_one("functions",
+                        {"core/a.cc": f"void f() {{\n{body}\n}}\nvoid g() {{\n{body}}}\n"},
                         "f has 61 lines")
 
     def test_functions_are_told_from_what_looks_like_them(self):
@@ -108,10 +123,13 @@ int c(void)
     def test_an_order_needs_its_pair(self):
         store = "x.store(1, std::memory_order_release);\n"
         self.assertEqual(self.check("orders", {"core/a.h": "// PAIR a.b: publishes\n" + store}), [])
-        self.assertEqual(self.check("orders", {"core/a.h": "// order: as the kernel's\n" + store}), [])
-        self.assertEqual(self.check("orders", {"core/a.h": "x.load(std::memory_order_relaxed);\n"}), [])
+        self.assertEqual(self.check("orders", {"core/a.h": "// order: as the kernel's\n" + store}),
+                         [])
+        self.assertEqual(self.check("orders", {"core/a.h": "x.load(std::memory_order_relaxed);\n"}),
+                         [])
         self.assert_one("orders", {"core/a.h": store}, "core/a.h:1")
-        self.assert_one("orders", {"core/a.h": "// PAIR a.b: far\n" + "\n" * 6 + store}, "core/a.h:8")
+        self.assert_one("orders", {"core/a.h": "// PAIR a.b: far\n" + "\n" * 6 + store},
+                        "core/a.h:8")
 
     def test_an_atomic_needs_an_order(self):
         declared = "std::atomic<int> count_{0};\n"
@@ -119,16 +137,24 @@ int c(void)
                      "count_.compare_exchange_strong(a, b);"):
             with self.subTest(text):
                 self.assert_one("atomics", {"core/a.h": declared + text + "\n"}, "core/a.h:2")
-        self.assertEqual(self.check("atomics", {"core/a.h": declared + (
-            "count_.load(std::memory_order_relaxed);\ncount_.fetch_add(f(1),\n    std::memory_order_relaxed);\n"
-            "list.clear();\nlibrary.load();\nother++;\n")}), [])
+        self.assertEqual(
+            self.check(
+                "atomics", {
+                    "core/a.h": declared +
+                    ("count_.load(std::memory_order_relaxed);\ncount_.fetch_add(f(1),\n    "
+                     "std::memory_order_relaxed);\n"
+                     "list.clear();\nlibrary.load();\nother++;\n")
+                }), [])
 
     def test_a_source_needs_its_test(self):
-        self.assertEqual(self.check("mirrors", {"core/shm/ring.h": "", "tests/shm/ring_test.cc": ""}), [])
-        self.assertEqual(self.check("mirrors", {"core/shm/ring_send.cc": "", "tests/shm/ring_test.cc": ""}), [])
+        self.assertEqual(
+            self.check("mirrors", {"core/shm/ring.h": "", "tests/shm/ring_test.cc": ""}), [])
+        self.assertEqual(
+            self.check("mirrors", {"core/shm/ring_send.cc": "", "tests/shm/ring_test.cc": ""}), [])
         self.assert_one("mirrors", {"core/shm/rings.cc": "", "tests/shm/ring_test.cc": ""},
                         "core/shm/rings has no test")
-        self.assert_one("mirrors", {"core/shm/ring.h": "", "core/shm/ring.cc": "", "tests/shm/x_test.cc": ""},
+        self.assert_one("mirrors",
+                        {"core/shm/ring.h": "", "core/shm/ring.cc": "", "tests/shm/x_test.cc": ""},
                         "core/shm/ring has no test")
         self.assert_one("mirrors", {"libfabric-provider/transport/a.cc": ""},
                         "tests/libfabric/transport/a_test.cc")
@@ -136,22 +162,33 @@ int c(void)
     def test_tests_that_are_named_exist(self):
         tests = {"tests/a_test.cc": "TEST_F(Poll, WakesAtTheEnd) {}\n",
                  "tests/CMakeLists.txt": "foreach(program IN ITEMS redis nginx)"}
-        self.assertEqual(self.check("named_tests", {**tests, "README.md": (
-            "| tests |\n| `Poll.*`, `Poll.Wakes…`, `.WakesAtTheEnd` |\n`tests/a_test.cc` `interpose.redis`\n"
-            "`Unknown.Word` outside of a table\n")}), [])
-        for text in ("| `Poll.Sleeps…` |", "| `Poll.*`, `.Sleeps` |", "`Poll.Sleeps`", "`tests/b_test.cc`",
-                     "`interpose.memcached`", "| a test | `b_test.cc` |"):
+        self.assertEqual(
+            self.check(
+                "named_tests", {
+                    **tests, "README.md": (
+                        "| tests |\n| `Poll.*`, `Poll.Wakes…`, `.WakesAtTheEnd` "
+                        "|\n`tests/a_test.cc` `interpose.redis`\n"
+                        "`Unknown.Word` outside of a table\n")
+                }), [])
+        for text in ("| `Poll.Sleeps…` |", "| `Poll.*`, `.Sleeps` |", "`Poll.Sleeps`",
+                     "`tests/b_test.cc`", "`interpose.memcached`", "| a test | `b_test.cc` |"):
             with self.subTest(text):
                 self.assert_one("named_tests", {**tests, "docs/a.md": text + "\n"}, "is not there")
 
     def test_each_interposed_call_is_used_by_its_test(self):
         tree = {"preload/calls.def": CALLS_DEF}
-        uses = {"read": "read(fd, p, n);", "pipe": "::pipe(ends); // read()", "__read": "__read(fd, p, n);"}
-        self.assertEqual(self.check("calls", {**tree, "tests/interpose/a_test.cc": "\n".join(uses.values())}), [])
+        uses = {
+            "read": "read(fd, p, n);", "pipe": "::pipe(ends); // read()",
+            "__read": "__read(fd, p, n);"
+        }
+        self.assertEqual(
+            self.check("calls", {**tree, "tests/interpose/a_test.cc": "\n".join(uses.values())}),
+            [])
         for missing in uses:
             with self.subTest(missing):
                 text = "\n".join(use for call, use in uses.items() if call != missing)
-                self.assert_one("calls", {**tree, "tests/interpose/a_test.cc": text}, f"{missing}() is not used")
+                self.assert_one("calls", {**tree, "tests/interpose/a_test.cc": text},
+                                f"{missing}() is not used")
 
     def test_every_rule_has_its_ctest(self):
         text = (Path(__file__).resolve().parent / "CMakeLists.txt").read_text()
@@ -164,7 +201,8 @@ class Exports(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             root = Path(directory)
             nm = root / "nm"
-            nm.write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(f"'{line}'" for line in lines) + "\n")
+            nm.write_text("#!/bin/sh\nprintf '%s\\n' " + " ".join(f"'{line}'"
+                                                                  for line in lines) + "\n")
             nm.chmod(0o755)
             (root / "preload").mkdir()
             (root / "preload/calls.def").write_text(CALLS_DEF)
@@ -173,8 +211,10 @@ class Exports(unittest.TestCase):
     def test_exactly_the_list(self):
         for names in (["@calls"], ["read", "pipe", "__read"]):
             with self.subTest(names):
-                self.assertEqual(self.check(names, ["read T 1 2", "pipe T", "__read@@V1 W 1 2", "V1 A 0"]), [])
-                self.assertIn("exports send", self.check(names, ["read T", "pipe T", "__read T", "send T"])[0])
+                self.assertEqual(
+                    self.check(names, ["read T 1 2", "pipe T", "__read@@V1 W 1 2", "V1 A 0"]), [])
+                self.assertIn("exports send",
+                              self.check(names, ["read T", "pipe T", "__read T", "send T"])[0])
                 self.assertIn("does not export pipe", self.check(names, ["read T", "__read T"])[0])
 
 

@@ -1,5 +1,5 @@
-// How often this program has allocated: for tests of what must not. Not counted under sanitizers, which have
-// an allocator of their own.
+// How often this program has allocated: for tests of what must not. Not counted under sanitizers,
+// which have an allocator of their own.
 #pragma once
 
 #include <cstdint>

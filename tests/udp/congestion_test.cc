@@ -25,8 +25,8 @@ TEST(Congestion, AWindowHoldsPacketsThatHaveGrown) {
   EXPECT_GE(c.window(), Congestion::kLeastPackets * 65'000);
 }
 
-// Path MTU discovery goes on while the window is least: what was saved before is too small afterwards. With a
-// window smaller than a packet nothing would ever leave again.
+// Path MTU discovery goes on while the window is least: what was saved before is too small
+// afterwards. With a window smaller than a packet nothing would ever leave again.
 TEST(Congestion, AWindowSavedOverADrainHoldsPacketsThatGrewMeanwhile) {
   Congestion c(1200);
   RttEstimator estimator;

@@ -23,9 +23,10 @@ ACK, WHOLE = "2", "4"
 
 def capture(names, program, key, path):
     """The first packets of a conversation."""
-    tshark = subprocess.Popen(hosts.inside(names[1], "tshark", "-q", "-i", "v0", "-w", path, "-c", str(PACKETS),
-                                           "-a", "duration:60", "-f", "udp"),
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    tshark = subprocess.Popen(
+        hosts.inside(names[1], "tshark", "-q", "-i", "v0", "-w", path, "-c", str(PACKETS), "-a",
+                     "duration:60", "-f", "udp"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True)
     while "Capturing" not in tshark.stderr.readline():
         if tshark.poll() is not None:
             raise SystemExit("tshark does not capture")
@@ -37,16 +38,17 @@ def capture(names, program, key, path):
 
 def read(path, dissector, *fields):
     options = [word for field in fields for word in ("-e", field)]
-    done = subprocess.run(["tshark", "-r", path, "-X", f"lua_script:{dissector}", "--enable-heuristic", "clan_udp",
-                           "-o", "udp.try_heuristic_first:TRUE", "-T", "fields", "-E", "separator=;", *options],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run([
+        "tshark", "-r", path, "-X", f"lua_script:{dissector}", "--enable-heuristic", "clan_udp",
+        "-o", "udp.try_heuristic_first:TRUE", "-T", "fields", "-E", "separator=;", *options
+    ], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 0 and "rror" not in done.stderr, done.stderr
     return [line.split(";") for line in done.stdout.splitlines()]
 
 
 def check(path, dissector, mode):
-    rows = read(path, dissector, "udp.srcport", "clan.type", "clan.mode", "clan.id", "clan.number", "clan.frame",
-                "_ws.expert", "clan.message")
+    rows = read(path, dissector, "udp.srcport", "clan.type", "clan.mode", "clan.id", "clan.number",
+                "clan.frame", "_ws.expert", "clan.message")
     types = collections.Counter(row[1] for row in rows)
     assert "" not in types, f"{types['']} of {len(rows)} packets were not known"
     for kind in (HELLO, RETRY, ACCEPT, DATA):
@@ -84,7 +86,8 @@ def main():
                 continue
             path = os.path.join(directory, f"{mode}.pcapng")
             with hosts.hosts(1500) as names, hosts.server(names[0], program, words):
-                for name in names:  # one datagram a packet, as on a wire: not the trains of veth's offloads
+                # one datagram a packet, as on a wire: not the trains of veth's offloads
+                for name in names:
                     hosts.ip("-n", name, "link", "set", "v0", "gso_max_segs", "1")
                 capture(names, program, words, path)
             check(path, dissector, mode)

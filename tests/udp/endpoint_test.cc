@@ -13,8 +13,8 @@ namespace {
 using udp::kMillisecond;
 using udp::kSecond;
 
-Traffic traffic(std::uint64_t seed, std::uint32_t urgent, std::uint32_t bulk, std::size_t urgent_bytes = 64,
-                std::size_t bulk_bytes = 100'000) {
+Traffic traffic(std::uint64_t seed, std::uint32_t urgent, std::uint32_t bulk,
+                std::size_t urgent_bytes = 64, std::size_t bulk_bytes = 100'000) {
   Traffic t;
   t.seed = seed;
   t.messages[0] = urgent;
@@ -49,7 +49,7 @@ class EndpointTest : public testing::Test {
   Network network_;
 };
 
-// --- beginning ------------------------------------------------------------------------------------
+// --- beginning -----------------------------------------------------------------------------------
 
 TEST_F(EndpointTest, ConnectsInTwoRoundTripsAndCarriesMessagesBothWays) {
   add(), add();
@@ -90,7 +90,8 @@ TEST_F(EndpointTest, HelloWithoutACookieMakesNoStateAndGetsALesserAnswer) {
     if (i % 2 == 0) h.cookie = {network_.now() / kMillisecond, i};  // guessed
     ASSERT_EQ(udp::write_handshake(packet, h), udp::kBasePacket);
     udp::write_check(packet);
-    server.endpoint().receive(Network::address_of(9, static_cast<std::uint16_t>(i)), packet, network_.now());
+    server.endpoint().receive(Network::address_of(9, static_cast<std::uint16_t>(i)), packet,
+                              network_.now());
     const udp::Train t = server.endpoint().transmit(out, network_.now());
     ASSERT_EQ(t.bytes, udp::kRetryBytes);
   }
@@ -154,7 +155,7 @@ TEST_F(EndpointTest, HalfOpenConnectionsAreFewAndForgotten) {
   EXPECT_EQ(server.endpoint().half_open(), 0u);
 }
 
-// --- ending ---------------------------------------------------------------------------------------
+// --- ending --------------------------------------------------------------------------------------
 
 TEST_F(EndpointTest, ClosingInGoodOrderDeliversEverythingFirst) {
   add(), add();
@@ -244,7 +245,7 @@ TEST_F(EndpointTest, AResetIsBelievedOnlyForAPacketThatIsUnderWay) {
   EXPECT_FALSE(talk.down);
 }
 
-// --- moving ---------------------------------------------------------------------------------------
+// --- moving --------------------------------------------------------------------------------------
 
 TEST_F(EndpointTest, APeerThatMovesIsAskedAtItsNewAddressAndFollowed) {
   add(), add();
@@ -260,8 +261,8 @@ TEST_F(EndpointTest, APacketFromAStrangersAddressMovesNothing) {
   add(), add(), add();
   Talk& talk = network_.node(0).connect(1, traffic(1, 5, 0), traffic(2, 5, 0));
   ASSERT_TRUE(finish());
-  // A packet of node 0, right in every part, is caught and arrives from node 2, which cannot answer the question
-  // that an address is asked before it is believed.
+  // A packet of node 0, right in every part, is caught and arrives from node 2, which cannot answer
+  // the question that an address is asked before it is believed.
   network_.path(0, 1).cut = true;
   Talk& other = *network_.node(1).talks().at(0);
   other.in.messages[1] = 1;
@@ -269,13 +270,15 @@ TEST_F(EndpointTest, APacketFromAStrangersAddressMovesNothing) {
   std::vector<std::byte> bytes(n), out(udp::Endpoint::kTrainBytes);
   std::byte header[16] = {};
   std::memcpy(header + 8, &other.in.seed, 8);
-  fill_pattern(bytes, mix(other.in.seed * 1'000'003 + 7919), 0);  // as the simulation does for channel 1
+  // as the simulation does for channel 1
+  fill_pattern(bytes, mix(other.in.seed * 1'000'003 + 7919), 0);
   ASSERT_EQ(network_.node(0).endpoint().send(*talk.connection, 1, {header, bytes}), 0);
   const udp::Train t = network_.node(0).endpoint().transmit(out, network_.now());
   ASSERT_GT(t.bytes, 0u);
   const auto& heard = other.connection->counters();
   const std::uint64_t before = heard.packets_received;
-  network_.node(1).endpoint().receive(Network::address_of(2), std::span(out).first(t.bytes), network_.now());
+  network_.node(1).endpoint().receive(Network::address_of(2), std::span(out).first(t.bytes),
+                                      network_.now());
   EXPECT_EQ(heard.packets_received, before + 1) << "it is a packet of the connection";
   EXPECT_EQ(other.connection->address(), Network::address_of(0));
   network_.node(1).pump();
@@ -286,7 +289,7 @@ TEST_F(EndpointTest, APacketFromAStrangersAddressMovesNothing) {
   EXPECT_EQ(other.connection->address(), Network::address_of(0));
 }
 
-// --- bulk and small messages ----------------------------------------------------------------------
+// --- bulk and small messages ---------------------------------------------------------------------
 
 TEST_F(EndpointTest, SmallMessagesShareAPacket) {
   add(), add();
@@ -347,7 +350,8 @@ TEST_F(EndpointTest, BulkIsNotStarvedBySmallMessages) {
   slow.mtu = 1472;
   slow.bytes_per_second = 1'250'000;
   network_.set_all_paths(slow);
-  Talk& talk = network_.node(0).connect(1, traffic(1, 1'000'000, 100, 60, 20'000), traffic(2, 0, 0));
+  Talk& talk =
+      network_.node(0).connect(1, traffic(1, 1'000'000, 100, 60, 20'000), traffic(2, 0, 0));
   ASSERT_TRUE(until([&] { return network_.node(1).talks().size() == 1; }));
   Talk& other = *network_.node(1).talks().at(0);
   EXPECT_TRUE(until([&] { return other.next_in[3] == 100; }, 10 * kSecond));
@@ -390,7 +394,7 @@ TEST_F(EndpointTest, OnePercentOfLossCostsLittle) {
   EXPECT_GT(talk.connection->counters().bytes_sent - before, 125'000'000 / 2 / 2);
 }
 
-// --- path MTU -------------------------------------------------------------------------------------
+// --- path MTU ------------------------------------------------------------------------------------
 
 TEST_F(EndpointTest, TheLargestPacketThatFitsIsFound) {
   add(), add();
@@ -409,7 +413,8 @@ TEST_F(EndpointTest, APathThatShrinksIsNoticedAndUsed) {
   p.mtu = 8972;
   network_.set_all_paths(p);
   Talk& talk = network_.node(0).connect(1, traffic(1, 0, 1000, 64, 200'000), traffic(2, 0, 0));
-  ASSERT_TRUE(until([&] { return talk.confirmed > 20 && talk.connection->mtu().current() == 8952; }));
+  ASSERT_TRUE(
+      until([&] { return talk.confirmed > 20 && talk.connection->mtu().current() == 8952; }));
   p.mtu = 1400;
   network_.set_all_paths(p);
   const std::uint64_t then = network_.now();
@@ -420,7 +425,7 @@ TEST_F(EndpointTest, APathThatShrinksIsNoticedAndUsed) {
   EXPECT_EQ(talk.connection->mtu().black_holes(), 1u);
 }
 
-// --- security -------------------------------------------------------------------------------------
+// --- security ------------------------------------------------------------------------------------
 
 TEST_F(EndpointTest, WithAKeyEverythingWorksOverABadPath) {
   for (udp::Mode mode : {udp::Mode::kIntegrity, udp::Mode::kEncrypt}) {
@@ -432,12 +437,12 @@ TEST_F(EndpointTest, WithAKeyEverythingWorksOverABadPath) {
     p.jitter = 100'000;
     network.set_all_paths(p);
     network.node(0).connect(1, traffic(1, 100, 20), traffic(2, 100, 20));
-    EXPECT_TRUE(
-        network.run(10 * kSecond, [&] { return !network.node(0).busy() && !network.node(1).busy(); }));
+    EXPECT_TRUE(network.run(10 * kSecond,
+                            [&] { return !network.node(0).busy() && !network.node(1).busy(); }));
     EXPECT_EQ(network.problem(), "");
-    EXPECT_GT(
-        network.node(0).endpoint().counters().wrong_check + network.node(1).endpoint().counters().wrong_check,
-        0u);
+    EXPECT_GT(network.node(0).endpoint().counters().wrong_check +
+                  network.node(1).endpoint().counters().wrong_check,
+              0u);
   }
 }
 
@@ -493,7 +498,8 @@ void send_resets(Network& network, udp::Security& key) {
 }
 
 TEST_F(EndpointTest, ResetsNeedTheKeyToo) {
-  ToySecurity a(udp::Mode::kIntegrity, 99), b(udp::Mode::kIntegrity, 99), wrong(udp::Mode::kIntegrity, 98);
+  ToySecurity a(udp::Mode::kIntegrity, 99), b(udp::Mode::kIntegrity, 99),
+      wrong(udp::Mode::kIntegrity, 98);
   add({}, &a), add({}, &b);
   Talk& talk = network_.node(0).connect(1, traffic(1, 10'000, 0), traffic(2, 0, 0));
   ASSERT_TRUE(until([&] { return talk.confirmed > 100 && talk.connection->under_way() > 0; }));
@@ -521,7 +527,7 @@ TEST_F(EndpointTest, AResetWithARightMacEndsNoConnectionWhosePeerAnswers) {
   EXPECT_FALSE(talk.down);
 }
 
-// --- bounds ---------------------------------------------------------------------------------------
+// --- bounds --------------------------------------------------------------------------------------
 
 TEST_F(EndpointTest, GarbageAllocatesNothingAndIsCounted) {
   add(), add();
@@ -538,7 +544,8 @@ TEST_F(EndpointTest, GarbageAllocatesNothingAndIsCounted) {
       const std::size_t n = 1 + r.below(packet.size());
       packet[0] = static_cast<std::byte>(0x10 | r.below(8));
       packet[1] = packet[2] = packet[3] = std::byte{0};
-      // One that knows the id and can make a check is a peer (hostile_test.cc); so each has one of the two.
+      // One that knows the id and can make a check is a peer (hostile_test.cc); so each has one of
+      // the two.
       if (r.below(2) == 0 && n >= 16) {
         udp::Writer w{std::span(packet).subspan(8)};
         w.number(id);
@@ -579,7 +586,6 @@ TEST_F(EndpointTest, AnIdlePeerTakesLessThan16KilobytesAndNoTime) {
   EXPECT_LT(network_.counters().sent - before, kPeers * 12);
 }
 
-#if CLAN_COUNTS_ALLOCATIONS
 struct QuietSink final : udp::EndpointSink {
   std::uint64_t messages = 0, bytes = 0;
   udp::Connection* established = nullptr;
@@ -588,8 +594,8 @@ struct QuietSink final : udp::EndpointSink {
     return 0;
   }
   void on_established(udp::Connection& c, std::span<const std::byte>) override { established = &c; }
-  bool on_fragment(udp::Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t, std::uint32_t,
-                   std::span<const std::byte> piece) override {
+  bool on_fragment(udp::Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+                   std::uint32_t, std::span<const std::byte> piece) override {
     bytes += piece.size();
     return true;
   }
@@ -601,6 +607,87 @@ struct QuietSink final : udp::EndpointSink {
   void on_down(udp::Connection&, int) override {}
 };
 
+// Two endpoints and nothing between them.
+struct Two {
+  QuietSink at_a, at_b;
+  Random r{5};
+  std::function<std::uint64_t()> random = [this] { return r.next() | 1; };
+  udp::Endpoint a{{}, at_a, random, nullptr}, b{{}, at_b, random, nullptr};
+  const udp::SocketAddress to_a = Network::address_of(0), to_b = Network::address_of(1);
+  std::vector<std::byte> out = std::vector<std::byte>(udp::Endpoint::kTrainBytes);
+  std::uint64_t now = 1, packets = 0;
+  bool cut = false;
+
+  void carry(udp::Endpoint& from, udp::Endpoint& to, const udp::SocketAddress& address) {
+    for (;;) {
+      const udp::Train t = from.transmit(out, now);
+      if (t.bytes == 0) break;
+      ++packets;
+      for (std::size_t at = 0; at < t.bytes && !cut; at += t.segment) {
+        to.receive(address, std::span(out).subspan(at, std::min(t.segment, t.bytes - at)), now);
+      }
+    }
+    now += 5'000;
+  }
+  void exchange() {
+    now += kMillisecond;
+    for (udp::Endpoint* e : {&a, &b}) {
+      if (now >= e->next_timeout()) e->on_timeout(now);
+    }
+    carry(a, b, to_a);
+    carry(b, a, to_b);
+  }
+  void connect() {
+    a.connect(to_b, {}, now);
+    // the path's MTU is known then, and nothing is to be acknowledged
+    for (int i = 0; i < 1'000; ++i) exchange();
+    ASSERT_NE(at_a.established, nullptr);
+    ASSERT_NE(at_b.established, nullptr);
+  }
+};
+
+TEST_F(EndpointTest, APingPongTakesOnePacketEachWay) {
+  Two two;
+  two.connect();
+  const std::vector<std::byte> bytes(64);
+  const std::uint64_t before = two.packets;
+  for (int i = 0; i < 20'000; ++i) {
+    // Each end sends what it has before its program has looked at what has come.
+    ASSERT_EQ(two.a.send(*two.at_a.established, 0, {{}, bytes}), 0);
+    two.carry(two.a, two.b, two.to_a);
+    two.carry(two.b, two.a, two.to_b);
+    ASSERT_EQ(two.b.send(*two.at_b.established, 0, {{}, bytes}), 0);
+    two.carry(two.b, two.a, two.to_b);
+    two.carry(two.a, two.b, two.to_a);
+  }
+  EXPECT_EQ(two.at_a.messages, 20'000u);
+  // Credit is told at once, each quarter of 256 KB: a message is charged with 64 bytes for its
+  // header.
+  const std::uint64_t credit = 2 * (20'000 * (64 + 64) / (64 * 1024));
+  EXPECT_LE(two.packets - before, 40'000u + credit) << "no packet that only acknowledges";
+}
+
+TEST_F(EndpointTest, APeerThatLeavesTwoProbesUnansweredIsNamedOnce) {
+  Two two;
+  two.connect();
+  udp::SocketAddress silent;
+  EXPECT_FALSE(two.a.next_silent(&silent));
+  two.cut = true;
+  ASSERT_EQ(two.a.send(*two.at_a.established, 0, {{}, {}}), 0);
+  unsigned named = 0;
+  for (int i = 0; i < 1'000 && two.now < 5 * kSecond; ++i) {
+    two.carry(two.a, two.b, two.to_a);
+    two.now = std::max(two.now, two.a.next_timeout());
+    two.a.on_timeout(two.now);
+    if (!two.a.next_silent(&silent)) continue;
+    ++named;
+    EXPECT_TRUE(silent == two.to_b);
+    EXPECT_EQ(two.at_a.established->counters().timeouts, 2u);
+  }
+  EXPECT_EQ(named, 1u);
+}
+
+#if CLAN_COUNTS_ALLOCATIONS
 TEST_F(EndpointTest, TheDataPathDoesNotAllocateInTheSteadyState) {
   QuietSink at_a, at_b;
   Random r(5);

@@ -1,4 +1,5 @@
-// Peers that hold to no rule: they have the connection id and make right checks, and send what they like.
+// Peers that hold to no rule: they have the connection id and make right checks, and send what they
+// like.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -68,8 +69,8 @@ Frames credit() { return frame(FrameType::kCredit, std::uint8_t{0}, std::uint64_
 Frames close_frame(std::uint32_t err) { return frame(FrameType::kClose, err); }
 Frames malformed() { return frame(static_cast<FrameType>(99)); }
 /// `bytes` of a message of `total` that begins at `position`; total 0: a whole message.
-Frames message(std::uint8_t channel, std::uint64_t position, std::uint16_t bytes, std::uint32_t total = 0,
-               std::uint32_t offset = 0) {
+Frames message(std::uint8_t channel, std::uint64_t position, std::uint16_t bytes,
+               std::uint32_t total = 0, std::uint32_t offset = 0) {
   return [=](udp::Writer& w) {
     w.number(static_cast<std::uint8_t>(total == 0 ? FrameType::kData : FrameType::kFragment));
     w.number(channel);
@@ -138,7 +139,8 @@ class HostilePeer : public testing::Test {
     }
     return 0;
   }
-  void data(const udp::SocketAddress& from, std::uint64_t id, std::uint64_t number, const Frames& frames) {
+  void data(const udp::SocketAddress& from, std::uint64_t id, std::uint64_t number,
+            const Frames& frames) {
     std::vector<std::byte> packet(udp::kBasePacket);
     udp::Writer w(packet);
     udp::write_data_header(w, udp::Mode::kOff, id, number);
@@ -355,8 +357,8 @@ TEST_F(HostilePeer, ThatFloodsWithHelloStarvesNoConnection) {
   EXPECT_GE(answered, 5);
 }
 
-// Right checks, right id, everything else by chance. Nothing is told after the end, no timer spins, and what
-// is kept stays within what the peer may send.
+// Right checks, right id, everything else by chance. Nothing is told after the end, no timer spins,
+// and what is kept stays within what the peer may send.
 TEST_F(HostilePeer, ThatSendsAnythingHarmsOnlyItself) {
   int ended = 0;
   std::uint64_t told = 0;
@@ -388,9 +390,11 @@ TEST_F(HostilePeer, ThatSendsAnythingHarmsOnlyItself) {
                        static_cast<std::uint32_t>(r.below(last)));
         }
         case 8: return message(channel, at + r.below(3) * 32, 10);  // may overlap
-        case 9: return message(channel, at, 100, 100 + static_cast<std::uint32_t>(r.below(300'000)), 0);
+        case 9:
+          return message(channel, at, 100, 100 + static_cast<std::uint32_t>(r.below(300'000)), 0);
         case 10:
-        case 11: return message(channel, at, 100, 1000, static_cast<std::uint32_t>(r.below(10) * 100));
+        case 11:
+          return message(channel, at, 100, 1000, static_cast<std::uint32_t>(r.below(10) * 100));
         default: break;
       }
       // A message, often empty; the next often comes first.

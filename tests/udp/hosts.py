@@ -3,9 +3,10 @@
 
     hosts.py PROGRAM [crypto]
 
-Streams, messages and RDMA, by the directory; over MTU 1500 and 9000; without and with a key; and with 1 % of
-the packets dropped by nft where that is installed. Makes its namespaces and removes them. Exit code 77: not
-root, or no `ip`.
+Streams, messages and RDMA, by the directory; over MTU 1500 and 9000; without and with a key; and
+with 1 % of the packets dropped by nft where that is installed. Then a client that talks with two
+servers by turns, forks, and sees one of them begin anew. Makes its namespaces and removes them.
+Exit code 77: not root, or no `ip`.
 """
 import contextlib
 import os
@@ -30,7 +31,8 @@ def hosts(mtu, also=""):
         for name in names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "v0", "netns", names[0], "type", "veth", "peer", "name", "v0", "netns", names[1])
+        ip("link", "add", "v0", "netns", names[0], "type", "veth", "peer", "name", "v0", "netns",
+           names[1])
         for name, address in zip(names, ("10.78.0.1/24", "10.78.0.2/24")):
             ip("-n", name, "link", "set", "v0", "mtu", str(mtu))
             ip("-n", name, "address", "add", address, "dev", "v0")
@@ -59,7 +61,8 @@ def server(name, program, key):
 
 
 def drop(name):
-    """1 % of what arrives is dropped, by a hash of the packet's number: seeded, whatever the time."""
+    """1 % of what arrives is dropped, by a hash of the packet's number: seeded, whatever the
+    time."""
     rules = ("table inet loss { chain in { type filter hook input priority 0; "
              "udp dport > 0 jhash @th,192,32 mod 100 seed 0x2a == 0 drop; }; }")
     subprocess.run(inside(name, "nft", "-f", "-"), input=rules, text=True, check=True)
@@ -69,6 +72,28 @@ def ask(names, program, key, expected=0):
     done = subprocess.run(inside(names[1], program, "ask", PORT, "10.78.0.1", *key), timeout=90)
     if done.returncode != expected:
         raise SystemExit(f"the client ended with {done.returncode}")
+
+
+def take_turns(program):
+    """One client of two servers, on its own host and on the other, which is killed meanwhile and
+    begins anew."""
+    with hosts(1500) as names, server(names[1], program, []):
+        with server(names[0], program, []):
+            client = subprocess.Popen(
+                inside(names[1], program, "turns", PORT, "10.78.0.1", "10.78.0.2"),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                said = client.stdout.readline()
+            except BaseException:
+                client.kill()
+                raise
+        with server(names[0], program, []):
+            if said == "begun\n":
+                client.communicate("\n", timeout=90)
+            client.kill()
+            if said != "begun\n" or client.wait() != 0:
+                raise SystemExit(f"taking turns: said {said!r}, ended with {client.returncode}")
+    print("two servers by turns, one of which begins anew: right")
 
 
 def possible():
@@ -99,7 +124,9 @@ def main():
                     drop(names[0])
                     drop(names[1])
                 ask(names, program, key)
-            print(f"mtu {mtu}, {'encrypted' if key else 'off'}{', 1 % lost' if loss else ''}: right")
+            print(
+                f"mtu {mtu}, {'encrypted' if key else 'off'}{', 1 % lost' if loss else ''}: right")
+    take_turns(program)
     return 0
 
 

@@ -36,7 +36,9 @@ TEST(LinkWire, ReadsTheHeadersThatItWrites) {
     ASSERT_TRUE(read_link_header(std::span(bytes).first(n), &got)) << type;
     EXPECT_EQ(got.type, sent.type);
     ASSERT_EQ(write(got, again), n) << type;
-    EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n), again.begin())) << type;
+    EXPECT_TRUE(
+        std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n), again.begin()))
+        << type;
   }
 }
 
@@ -59,7 +61,8 @@ TEST(LinkWire, RefusesHeadersCutShortTooLongOrOfNoType) {
     std::array<std::byte, kMostHeader> bytes{};
     const std::size_t n = write(filled(static_cast<LinkMessageType>(type)), bytes);
     LinkHeader h;
-    for (std::size_t cut = 0; cut < n; ++cut) EXPECT_FALSE(read_link_header(std::span(bytes).first(cut), &h));
+    for (std::size_t cut = 0; cut < n; ++cut)
+      EXPECT_FALSE(read_link_header(std::span(bytes).first(cut), &h));
     EXPECT_FALSE(read_link_header(std::span(bytes).first(n + 1), &h));
   }
   for (const int type : {0, static_cast<int>(LinkMessageType::kOob) + 1, 255}) {
@@ -81,7 +84,8 @@ TEST(LinkWire, ReadsTheGreetingThatItWrites) {
   EXPECT_EQ(got.endpoint, sent.endpoint);
   EXPECT_EQ(got.port, sent.port);
   EXPECT_EQ(got.service, sent.service);
-  for (std::size_t cut = 0; cut < n; ++cut) EXPECT_FALSE(read_greeting(std::span(bytes).first(cut), &got)) << cut;
+  for (std::size_t cut = 0; cut < n; ++cut)
+    EXPECT_FALSE(read_greeting(std::span(bytes).first(cut), &got)) << cut;
   EXPECT_FALSE(read_greeting(std::span(bytes).first(n + 1), &got));
 }
 

@@ -41,6 +41,25 @@ TEST(MtuDiscovery, SearchesAgainTenMinutesAfterThreeLostProbes) {
   EXPECT_EQ(found(mtu, kLargestPacket, MtuDiscovery::kAgain), kLargestPacket);
 }
 
+TEST(MtuDiscovery, FallsBackWhenFullPacketsVanishAndSmallOnesArrive) {
+  MtuDiscovery mtu;
+  mtu.start(kLargestPacket, 0);
+  const std::size_t full = found(mtu, 8952, 0);
+  std::uint64_t now = 100;
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(mtu.on_lost(full, now - 50, now)) << "one burst";
+  const auto lose = [&](unsigned times) {
+    for (; times > 0; --times, now += 10) EXPECT_FALSE(mtu.on_lost(full, now, now + 10));
+  };
+  lose(MtuDiscovery::kVanished - 2);
+  mtu.on_acked(full);  // one came through: it is ordinary loss
+  lose(MtuDiscovery::kVanished - 1);
+  EXPECT_FALSE(mtu.on_lost(kBasePacket, now, now + 10)) << "small ones prove nothing";
+  mtu.on_acked(kBasePacket);
+  EXPECT_TRUE(mtu.on_lost(full, now, now + 10));
+  EXPECT_EQ(mtu.current(), kBasePacket);
+  EXPECT_EQ(mtu.black_holes(), 1u);
+}
+
 TEST(MtuDiscovery, FallsBackWhenThreeFullPacketsVanish) {
   MtuDiscovery mtu;
   mtu.start(kLargestPacket, 0);

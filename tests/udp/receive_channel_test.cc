@@ -20,8 +20,8 @@ struct Notes : MessageSink {
   std::vector<std::string> messages;
   std::string placed;
 
-  bool on_fragment(std::uint8_t, std::span<const std::byte>, std::uint32_t total, std::uint32_t offset,
-                   std::span<const std::byte> bytes) override {
+  bool on_fragment(std::uint8_t, std::span<const std::byte>, std::uint32_t total,
+                   std::uint32_t offset, std::span<const std::byte> bytes) override {
     if (!places) return false;
     placed.resize(std::max<std::size_t>(placed.size(), total));
     std::transform(bytes.begin(), bytes.end(), placed.begin() + offset,
@@ -43,7 +43,9 @@ Frame piece(std::uint64_t position, std::string_view message, std::uint32_t offs
   f.payload = std::as_bytes(std::span(message)).subspan(offset, n);
   return f;
 }
-Frame whole(std::uint64_t position, std::string_view message) { return piece(position, message, 0, message.size()); }
+Frame whole(std::uint64_t position, std::string_view message) {
+  return piece(position, message, 0, message.size());
+}
 std::uint64_t after(std::uint64_t position, std::string_view message) {
   return position + kHeaderCharge + message.size();
 }
@@ -79,14 +81,17 @@ TEST(ReceiveChannel, TakesEachByteOnceHoweverPiecesOverlap) {
     for (char& c : message) c = static_cast<char>('a' + r.below(26));
     for (int i = 0; i < 30; ++i) {
       const auto at = static_cast<std::uint32_t>(r.below(message.size()));
-      ASSERT_EQ(channel.receive(piece(0, message, at, 1 + r.below(message.size() - at)), notes), Outcome::kTaken);
+      ASSERT_EQ(channel.receive(piece(0, message, at, 1 + r.below(message.size() - at)), notes),
+                Outcome::kTaken);
     }
     for (std::uint32_t at = 0; at < message.size(); at += 100) {
-      ASSERT_EQ(channel.receive(piece(0, message, at, std::min<std::size_t>(100, message.size() - at)), notes),
+      ASSERT_EQ(channel.receive(
+                    piece(0, message, at, std::min<std::size_t>(100, message.size() - at)), notes),
                 Outcome::kTaken);
     }
     ASSERT_EQ(notes.messages.size(), 1u);
-    ASSERT_EQ(notes.places && notes.messages[0].empty() ? notes.placed : notes.messages[0], message);
+    ASSERT_EQ(notes.places && notes.messages[0].empty() ? notes.placed : notes.messages[0],
+              message);
     ASSERT_EQ(channel.receive(whole(0, message), notes), Outcome::kTaken) << "a repetition";
     ASSERT_EQ(notes.messages.size(), 1u);
   }
@@ -96,21 +101,25 @@ TEST(ReceiveChannel, BreaksWhereThePeerContradictsItself) {
   Notes notes;
   {
     ReceiveChannel channel(0, 1000);
-    EXPECT_EQ(channel.receive(whole(900, std::string(100, 'x')), notes), Outcome::kBroken) << "beyond its credit";
+    EXPECT_EQ(channel.receive(whole(900, std::string(100, 'x')), notes), Outcome::kBroken)
+        << "beyond its credit";
   }
   {
     ReceiveChannel channel(0, 1000);
     EXPECT_EQ(channel.receive(piece(0, "abcdef", 2, 2), notes), Outcome::kTaken);
-    EXPECT_EQ(channel.receive(piece(0, "abcdefg", 4, 2), notes), Outcome::kBroken) << "another length";
+    EXPECT_EQ(channel.receive(piece(0, "abcdefg", 4, 2), notes), Outcome::kBroken)
+        << "another length";
   }
   {
     ReceiveChannel channel(0, 1000);
     EXPECT_EQ(channel.receive(piece(0, "abcdef", 2, 2), notes), Outcome::kTaken);
-    EXPECT_EQ(channel.receive(whole(10, "x"), notes), Outcome::kBroken) << "overlaps another message";
+    EXPECT_EQ(channel.receive(whole(10, "x"), notes), Outcome::kBroken)
+        << "overlaps another message";
   }
   {
     ReceiveChannel channel(0, 1000);
-    EXPECT_EQ(channel.receive(piece(0, "abcdef", 2, 0), notes), Outcome::kBroken) << "a piece of nothing";
+    EXPECT_EQ(channel.receive(piece(0, "abcdef", 2, 0), notes), Outcome::kBroken)
+        << "a piece of nothing";
   }
   EXPECT_TRUE(notes.messages.empty());
 }
@@ -123,7 +132,8 @@ TEST(ReceiveChannel, AsksForLaterWhatWouldMakeTooManyGaps) {
     ASSERT_EQ(channel.receive(piece(0, message, 2 * i + 1, 1), notes), Outcome::kTaken);
   }
   EXPECT_EQ(channel.receive(piece(0, message, 3000, 1), notes), Outcome::kLater);
-  EXPECT_EQ(channel.receive(piece(0, message, 0, 1), notes), Outcome::kTaken) << "what fills a gap is taken";
+  EXPECT_EQ(channel.receive(piece(0, message, 0, 1), notes), Outcome::kTaken)
+      << "what fills a gap is taken";
 }
 
 TEST(ReceiveChannel, KeepsNoLongMessageThatIsNotPlaced) {

@@ -19,7 +19,8 @@ TEST(ReceivedNumbers, TakeEachNumberOnce) {
     std::uint64_t newest = 1;
     for (int i = 0; i < 5000; ++i) {
       newest += r.below(3);
-      const std::uint64_t n = newest - std::min(newest - 1, r.below(10) == 0 ? r.below(500) : r.below(3));
+      const std::uint64_t n =
+          newest - std::min(newest - 1, r.below(10) == 0 ? r.below(500) : r.below(3));
       if (received.seen(n)) continue;
       received.add(n);
       ASSERT_TRUE(taken.insert(n).second) << n << " was taken twice";

@@ -39,7 +39,8 @@ TEST(RingQueue, DoesWhatADequeDoes) {
     }
     ASSERT_EQ(ring.size(), expected.size());
     ASSERT_EQ(ring.empty(), expected.empty());
-    for (std::size_t k = 0; k < expected.size(); ++k) ASSERT_EQ(ring[k], expected[k]) << "step " << i;
+    for (std::size_t k = 0; k < expected.size(); ++k)
+      ASSERT_EQ(ring[k], expected[k]) << "step " << i;
   }
 }
 

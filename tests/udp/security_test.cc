@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 
+#include "clan/key_file.h"
 #include "link/udp/security_loader.h"
 #include "support/pattern.h"
 #include "support/streams.h"
@@ -45,21 +46,26 @@ class KeyFiles {
   std::vector<std::string> made_;
 };
 
+/// 0 or an errno: why it is not taken.
+int fault_of(const std::string& path) {
+  clan::KeyFile file;
+  const Status taken = file.read(path.c_str());
+  return taken ? 0 : taken.error().err;
+}
+
 TEST(KeyFile, IsReadWithoutWhiteSpaceAtItsEnd) {
   KeyFiles files;
-  auto key = udp::read_key_file(files.make(kKey + " \r\n"));
-  ASSERT_TRUE(key.ok());
-  EXPECT_EQ(*key, kKey);
+  clan::KeyFile file;
+  ASSERT_TRUE(file.read(files.make(kKey + " \r\n").c_str()).ok());
+  EXPECT_EQ(file.key(), kKey);
 }
 
 TEST(KeyFile, ThatOthersMayUseIsRefused) {
   KeyFiles files;
   for (mode_t mode : {0640, 0604, 0620, 0610}) {
-    auto key = udp::read_key_file(files.make(kKey, mode));
-    ASSERT_FALSE(key.ok()) << mode;
-    EXPECT_EQ(key.error().err, EACCES);
+    EXPECT_EQ(fault_of(files.make(kKey, mode)), EACCES) << mode;
   }
-  EXPECT_TRUE(udp::read_key_file(files.make(kKey, 0400)).ok());
+  EXPECT_EQ(fault_of(files.make(kKey, 0400)), 0);
 }
 
 TEST(KeyFile, OfAnotherUserIsRefused) {
@@ -67,18 +73,16 @@ TEST(KeyFile, OfAnotherUserIsRefused) {
   KeyFiles files;
   const std::string path = files.make(kKey);
   ASSERT_EQ(::chown(path.c_str(), 65'534, 65'534), 0);
-  auto key = udp::read_key_file(path);
-  ASSERT_FALSE(key.ok());
-  EXPECT_EQ(key.error().err, EACCES);
+  EXPECT_EQ(fault_of(path), EACCES);
 }
 
 TEST(KeyFile, ThatIsShortLongMissingOrNoFileIsRefused) {
   KeyFiles files;
-  EXPECT_EQ(udp::read_key_file(files.make(kKey.substr(1) + "\n\n")).error().err, EINVAL);
-  EXPECT_EQ(udp::read_key_file(files.make(std::string(4097, 'x'))).error().err, EINVAL);
-  EXPECT_EQ(udp::read_key_file(files.directory()).error().err, EINVAL);
-  EXPECT_EQ(udp::read_key_file(files.directory() + "/none").error().err, ENOENT);
-  EXPECT_EQ(udp::read_key_file("").error().err, EINVAL);
+  EXPECT_EQ(fault_of(files.make(kKey.substr(1) + "\n\n")), EINVAL);
+  EXPECT_EQ(fault_of(files.make(std::string(4097, 'x'))), EINVAL);
+  EXPECT_EQ(fault_of(files.directory()), EINVAL);
+  EXPECT_EQ(fault_of(files.directory() + "/none"), ENOENT);
+  EXPECT_EQ(fault_of(""), EINVAL);
 }
 
 TEST(SecurityLibrary, IsNotNeededInModeOff) {

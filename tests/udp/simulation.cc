@@ -12,13 +12,16 @@ using udp::SocketAddress;
 namespace {
 
 constexpr std::size_t kHeaderBytes = 16;
-constexpr std::uint64_t kMostAtOnce = 300'000;  ///< events without the clock moving: something spins
+/// events without the clock moving: something spins
+constexpr std::uint64_t kMostAtOnce = 300'000;
 
 std::uint64_t pattern_seed(const Traffic& t, std::uint8_t channel, std::uint64_t index) {
   return mix(t.seed * 1'000'003 + channel * 7919 + index);
 }
 
-void put(std::span<std::byte> out, std::uint64_t value) { std::memcpy(out.data(), &value, sizeof value); }
+void put(std::span<std::byte> out, std::uint64_t value) {
+  std::memcpy(out.data(), &value, sizeof value);
+}
 std::uint64_t get(std::span<const std::byte> in) {
   std::uint64_t value;
   std::memcpy(&value, in.data(), sizeof value);
@@ -33,7 +36,7 @@ std::size_t message_bytes(const Traffic& t, std::uint8_t channel, std::uint64_t 
   return random.size_up_to(t.most_bytes[channel]);
 }
 
-// --- the network -----------------------------------------------------------------------------------
+// --- the network ---------------------------------------------------------------------------------
 
 Network::~Network() = default;
 
@@ -98,7 +101,8 @@ void Network::send(std::size_t from, const SocketAddress& to, std::span<const st
   }
 }
 
-void Network::share_arrivals(std::size_t node, std::uint64_t bytes_per_second, std::uint64_t queue_bytes) {
+void Network::share_arrivals(std::size_t node, std::uint64_t bytes_per_second,
+                             std::uint64_t queue_bytes) {
   if (ports_.size() <= node) ports_.resize(node + 1);
   ports_[node].model.bytes_per_second = bytes_per_second;
   ports_[node].model.queue_bytes = queue_bytes;
@@ -112,12 +116,14 @@ bool Network::through_queue(PathState& path, std::size_t bytes, std::uint64_t* l
     ++counters_.queue_full;
     return false;
   }
-  path.free_at = std::max(*leaves, path.free_at) + bytes * udp::kSecond / path.model.bytes_per_second;
+  path.free_at =
+      std::max(*leaves, path.free_at) + bytes * udp::kSecond / path.model.bytes_per_second;
   *leaves = path.free_at;
   return true;
 }
 
-void Network::deliver(std::size_t from, std::size_t to, PathState& path, std::span<const std::byte> packet) {
+void Network::deliver(std::size_t from, std::size_t to, PathState& path,
+                      std::span<const std::byte> packet) {
   std::uint64_t leaves = now_;
   if (!through_queue(path, packet.size(), &leaves)) return;
   if (to < ports_.size() && !through_queue(ports_[to], packet.size(), &leaves)) return;
@@ -164,7 +170,7 @@ bool Network::step(std::uint64_t end) {
   return true;
 }
 
-// --- a node ----------------------------------------------------------------------------------------
+// --- a node --------------------------------------------------------------------------------------
 
 bool Talk::received_all() const {
   for (std::size_t c = 0; c < kChannels; ++c) {
@@ -178,7 +184,8 @@ bool Talk::sent_all() const {
   return confirmed == all;
 }
 
-Node::Node(Network& network, std::size_t index, const udp::Options& options, udp::Security* security)
+Node::Node(Network& network, std::size_t index, const udp::Options& options,
+           udp::Security* security)
     : network_(network), index_(index), options_(options), security_(security) {
   restart();
 }
@@ -291,8 +298,8 @@ void Node::pump() {
   network_.wake_at(index_, std::min(endpoint_->next_timeout(), look_at_));
 }
 
-int Node::on_request(const SocketAddress&, std::span<const std::byte> greeting, std::span<std::byte>,
-                     std::size_t*) {
+int Node::on_request(const SocketAddress&, std::span<const std::byte> greeting,
+                     std::span<std::byte>, std::size_t*) {
   if (greeting.size() != 2 * sizeof(Traffic) + 8) return EINVAL;
   return refusal_;
 }
@@ -312,7 +319,8 @@ void Node::on_established(Connection& c, std::span<const std::byte> greeting) {
 }
 
 bool Node::on_fragment(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                       std::uint32_t total, std::uint32_t offset, std::span<const std::byte> bytes) {
+                       std::uint32_t total, std::uint32_t offset,
+                       std::span<const std::byte> bytes) {
   Talk& talk = talk_of(c);
   if (header.size() != kHeaderBytes) {
     network_.report("a header of another length");
@@ -330,7 +338,8 @@ bool Node::on_fragment(Connection& c, std::uint8_t channel, std::span<const std:
     at = talk.placing.end() - 1;
   }
   std::uint64_t fresh = 0;
-  at->placed.for_each_missing(offset, offset + bytes.size(), [&](auto b, auto e) { fresh += e - b; });
+  at->placed.for_each_missing(offset, offset + bytes.size(),
+                              [&](auto b, auto e) { fresh += e - b; });
   if (fresh != bytes.size()) network_.report("bytes of a fragment come twice");
   at->placed.add(offset, offset + bytes.size());
   return true;
@@ -351,7 +360,8 @@ void Node::on_message(Connection& c, std::uint8_t channel, std::span<const std::
     return;
   }
   ++talk.next_in[channel];
-  if (total != message_bytes(talk.in, channel, index)) network_.report("a message of another length");
+  if (total != message_bytes(talk.in, channel, index))
+    network_.report("a message of another length");
   if (!payload.empty() || total == 0) {
     if (payload.size() != total || !is_pattern(payload, pattern_seed(talk.in, channel, index), 0)) {
       network_.report("a message with wrong bytes");
@@ -360,7 +370,8 @@ void Node::on_message(Connection& c, std::uint8_t channel, std::span<const std::
   }
   auto at = std::find_if(talk.placing.begin(), talk.placing.end(),
                          [&](const auto& p) { return p.channel == channel && p.index == index; });
-  if (at == talk.placing.end() || at->placed.size() != 1 || !(at->placed[0] == udp::Range{0, total})) {
+  if (at == talk.placing.end() || at->placed.size() != 1 ||
+      !(at->placed[0] == udp::Range{0, total})) {
     network_.report("a message was released before all of it was placed");
     return;
   }

@@ -1,11 +1,12 @@
-// A network of endpoints in one process, under a virtual clock: everything that happens follows from one
-// seed.
+// A network of endpoints in one process, under a virtual clock: everything that happens follows
+// from one seed.
 //
 //   Node --transmit--> Path (rate, queue, loss, bursts, copies, damage, delay, size limit, cut) -->
 //   Node::receive
 //
-// Nodes have traffic of their own (messages of all sizes on all channels, both ways), whose bytes know where
-// they belong, so a receiver finds what is lost, repeated, displaced or damaged. Single-threaded.
+// Nodes have traffic of their own (messages of all sizes on all channels, both ways), whose bytes
+// know where they belong, so a receiver finds what is lost, repeated, displaced or damaged.
+// Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ struct Traffic {
 };
 
 struct NetworkCounters {
-  std::uint64_t sent = 0, delivered = 0, lost = 0, copied = 0, damaged = 0, too_big = 0, queue_full = 0;
+  std::uint64_t sent = 0, delivered = 0, lost = 0, copied = 0, damaged = 0, too_big = 0,
+                queue_full = 0;
 };
 
 class Node;
@@ -64,7 +66,8 @@ class Network {
   void share_arrivals(std::size_t node, std::uint64_t bytes_per_second, std::uint64_t queue_bytes);
   const NetworkCounters& counters() const { return counters_; }
 
-  /// Runs until `done` or until the clock is at `end`. True: done. `done` is asked at every so many events.
+  /// Runs until `done` or until the clock is at `end`. True: done. `done` is asked at every so many
+  /// events.
   template <typename Done>
   bool run(std::uint64_t end, Done&& done, std::uint64_t every = 1) {
     for (std::uint64_t n = 0;; ++n) {
@@ -106,7 +109,8 @@ class Network {
 
   bool step(std::uint64_t end);
   bool through_queue(PathState& path, std::size_t bytes, std::uint64_t* leaves);
-  void deliver(std::size_t from, std::size_t to, PathState& path, std::span<const std::byte> packet);
+  void deliver(std::size_t from, std::size_t to, PathState& path,
+               std::span<const std::byte> packet);
   bool chance(std::uint64_t ppm) { return ppm != 0 && random_.below(1'000'000) < ppm; }
 
   std::uint64_t now_ = 1;
@@ -176,7 +180,8 @@ class Node final : public udp::EndpointSink {
                  std::span<std::byte> answer, std::size_t* answer_bytes) override;
   void on_established(udp::Connection& c, std::span<const std::byte> greeting) override;
   bool on_fragment(udp::Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                   std::uint32_t total, std::uint32_t offset, std::span<const std::byte> bytes) override;
+                   std::uint32_t total, std::uint32_t offset,
+                   std::span<const std::byte> bytes) override;
   void on_message(udp::Connection& c, std::uint8_t channel, std::span<const std::byte> header,
                   std::uint32_t total, std::span<const std::byte> payload) override;
   void on_sent(udp::Connection& c, std::uint8_t channel, std::uint64_t token) override;

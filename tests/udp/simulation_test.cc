@@ -1,5 +1,5 @@
-// The transport under every kind of bad path, by seeds: each byte exactly once and in order, no deadlock,
-// bounded memory, bounded time after healing.
+// The transport under every kind of bad path, by seeds: each byte exactly once and in order, no
+// deadlock, bounded memory, bounded time after healing.
 //
 // CLAN_UDP_SEEDS=100000 runs more; CLAN_UDP_SEED=17 runs one and says what it does.
 #include "udp/simulation.h"
@@ -41,7 +41,8 @@ PathModel bad_path(Random& r) {
 Traffic some_traffic(Random& r) {
   Traffic t;
   t.seed = r.next();
-  for (std::uint32_t& n : t.messages) n = static_cast<std::uint32_t>(r.below(2) == 0 ? 0 : r.below(60));
+  for (std::uint32_t& n : t.messages)
+    n = static_cast<std::uint32_t>(r.below(2) == 0 ? 0 : r.below(60));
   t.messages[3] = static_cast<std::uint32_t>(r.below(8));
   t.interval = 10'000 + r.below(2'000'000);
   return t;
@@ -65,16 +66,17 @@ std::string describe(Network& n) {
            std::to_string(t->peer) + (t->established ? "" : " not established") +
            (t->down ? " down " + std::to_string(t->err) : "");
       for (std::size_t c = 0; c < udp::kChannels; ++c) {
-        s += " | in " + std::to_string(t->next_in[c]) + "/" + std::to_string(t->in.messages[c]) + " out " +
-             std::to_string(t->next_out[c]) + "/" + std::to_string(t->out.messages[c]);
+        s += " | in " + std::to_string(t->next_in[c]) + "/" + std::to_string(t->in.messages[c]) +
+             " out " + std::to_string(t->next_out[c]) + "/" + std::to_string(t->out.messages[c]);
       }
       s += "\n";
     }
   }
   const NetworkCounters& c = n.counters();
-  return s + "  at " + std::to_string(n.now() / 1000) + " us: " + std::to_string(c.sent) + " sent, " +
-         std::to_string(c.delivered) + " delivered, " + std::to_string(c.lost) + " lost, " +
-         std::to_string(c.too_big) + " too big, " + std::to_string(c.queue_full) + " no room";
+  return s + "  at " + std::to_string(n.now() / 1000) + " us: " + std::to_string(c.sent) +
+         " sent, " + std::to_string(c.delivered) + " delivered, " + std::to_string(c.lost) +
+         " lost, " + std::to_string(c.too_big) + " too big, " + std::to_string(c.queue_full) +
+         " no room";
 }
 
 bool all_done(Network& n) {
@@ -100,7 +102,8 @@ void for_seeds(std::uint64_t first, std::uint64_t count, Scenario&& scenario) {
   }
 }
 
-// Two nodes, or a few, over bad paths that change; at the end they heal and everything must be there soon.
+// Two nodes, or a few, over bad paths that change; at the end they heal and everything must be
+// there soon.
 std::string bad_weather(std::uint64_t seed) {
   Network n(seed);
   Random r(mix(seed));
@@ -127,11 +130,13 @@ std::string bad_weather(std::uint64_t seed) {
     healed.bytes_per_second = 12'500'000;
     healed.mtu = 1200;
     n.set_all_paths(healed);
-    if (!n.run(n.now() + 8 * kSecond, done, 16)) n.report("not finished 8 s after the paths healed");
+    if (!n.run(n.now() + 8 * kSecond, done, 16))
+      n.report("not finished 8 s after the paths healed");
   }
   for (std::size_t i = 0; i < nodes; ++i) {
     for (auto& t : n.node(i).talks()) {
-      if (t->down && n.problem().empty()) n.report("a connection ended with " + std::to_string(t->err));
+      if (t->down && n.problem().empty())
+        n.report("a connection ended with " + std::to_string(t->err));
     }
   }
   return n.problem().empty() ? "" : n.problem() + "\n" + describe(n);
@@ -139,8 +144,8 @@ std::string bad_weather(std::uint64_t seed) {
 
 TEST(Simulation, EveryByteComesOnceAndInOrderOverBadPaths) { for_seeds(1, 2000, bad_weather); }
 
-// Clients of one server, restarts at any moment, cuts that outlast every patience. Whoever loses its
-// connection makes another; after the last trouble all must have been served soon.
+// Clients of one server, restarts at any moment, cuts that outlast every patience. Whoever loses
+// its connection makes another; after the last trouble all must have been served soon.
 class Troubles {
  public:
   explicit Troubles(std::uint64_t seed) : n_(seed), r_(mix(seed + 77)), clients_(1 + r_.below(4)) {
@@ -190,7 +195,8 @@ class Troubles {
     do {
       for (std::size_t i = 1; i <= clients_; ++i) {
         auto& talks = n_.node(i).talks();
-        const bool done = !talks.empty() && talks.back()->received_all() && talks.back()->sent_all();
+        const bool done =
+            !talks.empty() && talks.back()->received_all() && talks.back()->sent_all();
         if (talks.empty() || (talks.back()->down && !done))
           n_.node(i).connect(0, some_traffic(r_), some_traffic(r_));
       }
@@ -275,7 +281,8 @@ TEST(Simulation, TenConnectionsShareAPortFairly) {
   }
   n.run_for(kSecond);
   for (std::size_t i = 0; i < kSenders; ++i) {
-    const std::uint64_t got = n.node(i + 1).talks()[0]->connection->counters().bytes_sent - before[i];
+    const std::uint64_t got =
+        n.node(i + 1).talks()[0]->connection->counters().bytes_sent - before[i];
     sum += got;
     squares += static_cast<double>(got) * static_cast<double>(got);
   }

@@ -5,7 +5,8 @@
 namespace clan::udp {
 namespace {
 
-SocketAddress v4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8_t d, std::uint16_t port) {
+SocketAddress v4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8_t d,
+                 std::uint16_t port) {
   SocketAddress address;
   address.ip[10] = address.ip[11] = 0xff;
   address.ip[12] = a;

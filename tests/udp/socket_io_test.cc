@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/random.h"
 #include "clan/clock.h"
@@ -22,9 +24,9 @@ struct End final : EndpointSink {
   std::vector<std::byte> memory;
   std::uint64_t placed = 0, messages = 0, wrong = 0, sent = 0;
   bool down = false;
+  int err = 0;
 
-  bool open(const SocketIo::Options& options) {
-    SocketAddress local;
+  bool open(const SocketIo::Options& options, const SocketAddress& local = {}) {
     auto made = SocketIo::open(local, options);
     if (!made) return false;
     io = std::move(*made);
@@ -47,15 +49,19 @@ struct End final : EndpointSink {
     placed += bytes.size();
     return true;
   }
-  void on_message(Connection&, std::uint8_t channel, std::span<const std::byte>, std::uint32_t total,
-                  std::span<const std::byte> payload) override {
-    const bool right = channel == 3 ? is_pattern(std::span<const std::byte>(memory).first(total), messages, 0)
-                                    : is_pattern(payload, messages, 0) && payload.size() == total;
+  void on_message(Connection&, std::uint8_t channel, std::span<const std::byte>,
+                  std::uint32_t total, std::span<const std::byte> payload) override {
+    const bool right =
+        channel == 3 ? is_pattern(std::span<const std::byte>(memory).first(total), messages, 0)
+                     : is_pattern(payload, messages, 0) && payload.size() == total;
     wrong += right ? 0 : 1;
     ++messages;
   }
   void on_sent(Connection&, std::uint8_t, std::uint64_t) override { ++sent; }
-  void on_down(Connection&, int) override { down = true; }
+  void on_down(Connection&, int why) override {
+    down = true;
+    err = why;
+  }
 };
 
 class SocketIoTest : public testing::TestWithParam<bool> {
@@ -80,6 +86,17 @@ class SocketIoTest : public testing::TestWithParam<bool> {
       if (some_a || some_b) continue;
       pollfd fds[2] = {{a_.io->descriptor(), POLLIN, 0}, {b_.io->descriptor(), POLLIN, 0}};
       (void)::poll(fds, 2, 1);
+    }
+    return true;
+  }
+  template <typename Done>
+  bool run_alone(Done&& done) {
+    const std::uint64_t end = monotonic_ns() + 20 * kSecond;
+    for (std::uint64_t now = 0; !done(); now = monotonic_ns()) {
+      if (now > end) return false;
+      if (a_.pump->run(monotonic_ns())) continue;
+      pollfd fd{a_.io->descriptor(), POLLIN, 0};
+      (void)::poll(&fd, 1, 1);
     }
     return true;
   }
@@ -112,9 +129,433 @@ TEST_P(SocketIoTest, BulkIsPlacedOnceAndAcknowledged) {
   EXPECT_GT(a_.connection->mtu().current(), 16'000u) << "loopback takes packets of 64 KB";
 }
 
+TEST_P(SocketIoTest, APeerWhoseProcessHasDiedIsKnownBySendingToIt) {
+  b_.io.reset();  // as when a process ends: its port is nobody's, and it says no word
+  const std::uint64_t begin = monotonic_ns();
+  auto bytes = pattern(100, 1);
+  ASSERT_EQ(a_.endpoint->send(*a_.connection, 0, {{}, bytes}), 0);
+  ASSERT_TRUE(run_alone([&] { return a_.down; }));
+  EXPECT_EQ(a_.err, ECONNRESET);
+  EXPECT_LT(monotonic_ns() - begin, 10 * kSecond) << "by its host, not by its silence";
+}
+
+TEST_P(SocketIoTest, APeerThatAThreadSleepsForIsAskedSoonWhetherItLives) {
+  b_.io.reset();
+  const std::uint64_t begin = monotonic_ns();
+  a_.endpoint->watch(*a_.connection, true, begin);
+  ASSERT_TRUE(run_alone([&] { return a_.down; }));
+  EXPECT_EQ(a_.err, ECONNRESET);
+  EXPECT_LT(monotonic_ns() - begin, 9 * kSecond) << "an idle one is asked after 10 s";
+}
+
 TEST_P(SocketIoTest, ClosingIsToldToBoth) {
   a_.endpoint->close(*a_.connection, 0, monotonic_ns());
   EXPECT_TRUE(run([&] { return a_.down && b_.down; }));
+}
+
+// --- the second socket ---------------------------------------------------------------------------
+
+SocketAddress on_loopback(std::uint16_t port, const char* host = "127.0.0.1") {
+  auto parsed = parse_address((std::string(host) + ":" + std::to_string(port)).c_str());
+  EXPECT_TRUE(parsed.ok());
+  return parsed.ok() ? *parsed : SocketAddress{};
+}
+
+/// packets that make anybody the favourite
+constexpr int kMany = 2 * static_cast<int>(FavouritePeer::kMost);
+
+/// Ends on loopback that talk by turns.
+class SecondSocketTest : public testing::Test {
+ protected:
+  End& add(std::uint16_t port = 0) {
+    SocketAddress local;
+    local.port = port;
+    ends_.push_back(std::make_unique<End>());
+    EXPECT_TRUE(ends_.back()->open({}, local));
+    return *ends_.back();
+  }
+  static SocketAddress address_of(const End& end) {
+    return on_loopback(end.io->local_address().port);
+  }
+  /// A connection of `from`; its peer's is `to.connection`.
+  Connection* connect(End& from, End& to) {
+    from.connection = to.connection = nullptr;
+    EXPECT_NE(from.endpoint->connect(address_of(to), {}, monotonic_ns()), nullptr);
+    EXPECT_TRUE(run([&] { return from.connection != nullptr && to.connection != nullptr; }));
+    return from.connection;
+  }
+  template <typename Done>
+  bool run(Done&& done, std::uint64_t within = 20 * kSecond) {
+    for (const std::uint64_t end = monotonic_ns() + within; !done();) {
+      const std::uint64_t now = monotonic_ns();
+      if (now > end) return false;
+      bool some = false;
+      for (auto& e : ends_) some |= e->io && e->pump->run(now);
+      if (some) continue;
+      std::vector<pollfd> fds;
+      for (auto& e : ends_) {
+        if (e->io) fds.push_back({e->io->descriptor(), POLLIN, 0});
+      }
+      (void)::poll(fds.data(), fds.size(), 1);
+      for (auto& e : ends_) {
+        if (e->io) e->io->woken();
+      }
+    }
+    return true;
+  }
+  /// Messages one by one, each answered.
+  void ping(End& a, Connection* of_a, End& b, Connection* of_b, int times) {
+    for (int i = 0; i < times; ++i) {
+      for (auto [from, c, to] : {std::tuple{&a, of_a, &b}, std::tuple{&b, of_b, &a}}) {
+        const std::uint64_t before = to->messages;
+        ASSERT_EQ(from->endpoint->send(*c, 0, {{}, pattern(50, before)}), 0);
+        ASSERT_TRUE(run([&] { return to->messages > before; }));
+      }
+    }
+  }
+  static bool talks_to(const End& end, const End& peer) {
+    return end.io->connected_peer() != nullptr && *end.io->connected_peer() == address_of(peer);
+  }
+
+  std::vector<std::unique_ptr<End>> ends_;
+};
+
+TEST_F(SecondSocketTest, ThePeerThatMostPacketsGoToHasIt) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  EXPECT_EQ(a.io->connected_peer(), nullptr) << "a few packets are not worth a socket";
+  ping(a, c, b, b.connection, kMany);
+  EXPECT_TRUE(talks_to(a, b));
+  EXPECT_TRUE(talks_to(b, a));
+  for (End* e : {&a, &b}) {
+    EXPECT_EQ(e->io->counters().joined, 1u);
+    EXPECT_EQ(e->io->counters().left, 0u);
+    EXPECT_EQ(e->io->counters().strays, 0u);
+    EXPECT_EQ(e->wrong, 0u);
+  }
+}
+
+TEST_F(SecondSocketTest, BulkGoesByItInTrains) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  ping(a, c, b, b.connection, kMany);
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    b.messages = i;
+    ASSERT_EQ(a.endpoint->send(*c, 3, {{}, pattern(3'000'000, i), true, true, i}), 0);
+    ASSERT_TRUE(run([&] { return a.sent == i + 1 && b.messages == i + 1; }));
+  }
+  EXPECT_EQ(b.wrong, 0u);
+  EXPECT_TRUE(talks_to(a, b));
+}
+
+TEST_F(SecondSocketTest, AnotherPeerThatBecomesBusierTakesItOver) {
+  End &a = add(), &b = add(), &c = add();
+  Connection* to_b = connect(a, b);
+  Connection* of_b = b.connection;
+  Connection* to_c = connect(a, c);
+  Connection* of_c = c.connection;
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    ping(a, to_b, b, of_b, kMany);
+    EXPECT_TRUE(talks_to(a, b));
+    ping(a, to_c, c, of_c, kMany);
+    EXPECT_TRUE(talks_to(a, c));
+    EXPECT_EQ(a.io->counters().joined, 2 * round);
+    EXPECT_EQ(a.io->counters().left, 2 * round - 1);
+  }
+  EXPECT_EQ(a.io->counters().strays, 0u);
+}
+
+TEST_F(SecondSocketTest, TwoPeersThatTakeTurnsShareTheMainOne) {
+  End &a = add(), &b = add(), &c = add();
+  Connection* to_b = connect(a, b);
+  Connection* of_b = b.connection;
+  Connection* to_c = connect(a, c);
+  for (int i = 0; i < kMany; ++i) {
+    ping(a, to_b, b, of_b, 1);
+    ping(a, to_c, c, c.connection, 1);
+  }
+  EXPECT_EQ(a.io->counters().joined, 0u);
+  EXPECT_TRUE(talks_to(b, a)) << "which has one peer only";
+}
+
+TEST_F(SecondSocketTest, NobodyElseCanBindThePort) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  ping(a, c, b, b.connection, kMany);
+  ASSERT_TRUE(talks_to(a, b));
+  const std::uint16_t port = a.io->local_address().port;
+  using Family = DatagramSocket::Family;
+  for (const auto& [family, at] : {std::pair{Family::kIpv4, on_loopback(port)},
+                                   std::pair{Family::kIpv4, on_loopback(port, "0.0.0.0")},
+                                   std::pair{Family::kBoth, SocketAddress{{}, port, 0}}}) {
+    auto other = DatagramSocket::open(family, 1 << 16);
+    ASSERT_TRUE(other.ok() && other->share_port(true));
+    EXPECT_EQ(other->bind(at).error().err, EADDRINUSE);
+  }
+}
+
+TEST_F(SecondSocketTest, APeerInDoubtGoesBackToTheMainOneAndHasToEarnIt) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  ping(a, c, b, b.connection, kMany);
+  ASSERT_TRUE(talks_to(a, b));
+  ASSERT_EQ(b.endpoint->send(*b.connection, 0, {{}, pattern(50, a.messages)}), 0);
+  (void)b.pump->run(monotonic_ns());  // on its way to the second socket
+  a.io->doubt(on_loopback(1));
+  EXPECT_TRUE(talks_to(a, b)) << "another";
+  a.io->doubt(address_of(b));
+  EXPECT_EQ(a.io->connected_peer(), nullptr);
+  ping(a, c, b, b.connection, static_cast<int>(FavouritePeer::kEnough));
+  EXPECT_EQ(a.io->connected_peer(), nullptr);
+  EXPECT_EQ(a.io->counters().left, 1u);
+  ping(a, c, b, b.connection, static_cast<int>(2 * FavouritePeer::kEnough));
+  EXPECT_TRUE(talks_to(a, b));
+  EXPECT_EQ(a.wrong + b.wrong, 0u);
+}
+
+TEST_F(SecondSocketTest, APeerWhoseHostRefusesIsKnownToHaveGone) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  ping(a, c, b, b.connection, kMany);
+  ASSERT_TRUE(talks_to(a, b));
+  const std::uint64_t begin = monotonic_ns();
+  b.io.reset();
+  ASSERT_EQ(a.endpoint->send(*c, 0, {{}, pattern(100, 1)}), 0);
+  ASSERT_TRUE(run([&] { return a.down; }));
+  EXPECT_EQ(a.err, ECONNRESET);
+  EXPECT_LT(monotonic_ns() - begin, 10 * kSecond) << "by its host, not by its silence";
+}
+
+TEST_F(SecondSocketTest, APeerThatBeginsAnewAtTheSameAddressIsServed) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  ping(a, c, b, b.connection, kMany);
+  for (int i = 0; i < 3; ++i) {
+    End& old = *ends_.back();
+    const std::uint16_t port = old.io->local_address().port;
+    old.io.reset();
+    End& anew = add(port);
+    a.down = false;
+    ASSERT_EQ(a.endpoint->send(*c, 0, {{}, pattern(100, 1)}), 0);
+    ASSERT_TRUE(run([&] { return a.down; }));
+    EXPECT_EQ(a.err, ECONNRESET) << "by RESET of the new one";
+    c = connect(a, anew);
+    ping(a, c, anew, anew.connection, kMany);
+    EXPECT_TRUE(talks_to(a, anew));
+    EXPECT_EQ(anew.wrong, 0u);
+  }
+}
+
+TEST_F(SecondSocketTest, AChildThatHasInheritedTheDescriptorsTakesNoPackets) {
+  End &a = add(), &b = add();
+  Connection* c = connect(a, b);
+  ping(a, c, b, b.connection, kMany);
+  ASSERT_TRUE(talks_to(a, b));
+  int hold[2];
+  ASSERT_EQ(::pipe(hold), 0);
+  const pid_t child = ::fork();
+  // keeps all descriptors open, as a program does that has not come to its exec yet
+  if (child == 0) {
+    ::close(hold[1]);
+    char byte;
+    (void)!::read(hold[0], &byte, 1);
+    ::_exit(0);
+  }
+  ping(a, c, b, b.connection, 100);
+  a.io->doubt(address_of(b));
+  b.io->doubt(address_of(a));
+  ping(a, c, b, b.connection, kMany);
+  ::close(hold[0]);
+  ::close(hold[1]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  // The child kept the old one bound, so that there could be no other.
+  ping(a, c, b, b.connection, 4 * kMany);
+  EXPECT_TRUE(talks_to(a, b));
+}
+
+// What PacketIo sends and receives, without a transport.
+class SecondSocketPacketsTest : public testing::Test {
+ protected:
+  static std::unique_ptr<SocketIo> open(const SocketAddress& local = {}) {
+    auto made = SocketIo::open(local, {});
+    EXPECT_TRUE(made.ok());
+    return std::move(*made);
+  }
+  static DatagramSocket socket(const char* host) {
+    auto made = DatagramSocket::open(DatagramSocket::Family::kIpv4, 4 << 20);
+    EXPECT_TRUE(made.ok() && made->bind(on_loopback(0, host)).ok());
+    return std::move(*made);
+  }
+  static void send(SocketIo& io, const SocketAddress& to, int times) {
+    const std::byte bytes[8] = {};
+    for (; times > 0; --times) ASSERT_EQ(io.send({to, 8, 8}, bytes), PacketIo::Sent::kSent);
+  }
+  /// Whether `io` says within `ms` that something has come.
+  static bool readable(SocketIo& io, int ms) {
+    pollfd fd{io.descriptor(), POLLIN, 0};
+    if (::poll(&fd, 1, ms) != 1) return false;
+    io.woken();
+    return true;
+  }
+  /// Where all that comes within a moment came from.
+  static std::vector<SocketAddress> senders(SocketIo& io, std::size_t enough) {
+    std::vector<SocketAddress> found;
+    Arrival out[4];
+    while (found.size() < enough && readable(io, 5'000)) {
+      for (std::size_t n = io.receive(out), i = 0; i < n; ++i) found.push_back(out[i].from);
+    }
+    return found;
+  }
+};
+
+TEST_F(SecondSocketPacketsTest, TheDescriptorIsReadableForEither) {
+  auto io = open();
+  auto peer = socket("127.0.0.1"), other = socket("127.0.0.1");
+  const SocketAddress to = on_loopback(io->local_address().port);
+  send(*io, *peer.local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  Arrival out[4];
+  EXPECT_FALSE(readable(*io, 10));
+  for (DatagramSocket* from : {&peer, &other, &other, &peer, &other}) {
+    const std::byte bytes[8] = {};
+    ASSERT_EQ(from->send(&to, bytes, 8), DatagramSocket::Sent::kSent);
+    ASSERT_TRUE(readable(*io, 5'000));
+    ASSERT_EQ(io->receive(out), 1u) << "the first look finds it";
+    EXPECT_TRUE(out[0].from == *from->local_address());
+    EXPECT_FALSE(readable(*io, 10));
+  }
+}
+
+TEST_F(SecondSocketPacketsTest, NoPacketIsLostOrOvertakenWhenItChangesHands) {
+  auto io = open();
+  DatagramSocket peers[] = {socket("127.0.0.1"), socket("127.0.0.1")};
+  const SocketAddress to = on_loopback(io->local_address().port);
+  std::uint64_t sent[2] = {}, received[2] = {}, wrong = 0;
+  Arrival out[4];
+  const auto take = [&] {
+    const std::size_t n = io->receive(out);
+    for (std::size_t i = 0; i < n; ++i) {
+      const int which = out[i].from == *peers[0].local_address() ? 0 : 1;
+      std::uint64_t number;
+      std::memcpy(&number, out[i].bytes.data(), sizeof number);
+      wrong += number == received[which] ? 0 : 1;
+      received[which] = number + 1;
+    }
+    return n > 0;
+  };
+  for (int turn = 0; turn < 12; ++turn) {
+    const SocketAddress busy = *peers[turn % 2].local_address();
+    for (int i = 0; i < 2 * kMany; ++i) {
+      send(*io, busy, 1);
+      for (int which : {0, 1}) {
+        const std::uint64_t number = sent[which]++;
+        ASSERT_EQ(peers[which].send(&to, std::as_bytes(std::span(&number, 1)), 8),
+                  DatagramSocket::Sent::kSent);
+      }
+      if (turn % 3 != 0) (void)take();  // one of two: a queue grows, in the other turns faster
+      if (i % 200 != 199) continue;
+      while (take()) {
+      }
+      if (turn > 8) io->doubt(busy);
+    }
+  }
+  EXPECT_GE(io->counters().left, 8u);
+  while (readable(*io, 200)) {
+    while (take()) {
+    }
+  }
+  for (int which : {0, 1}) EXPECT_EQ(received[which], sent[which]);
+  EXPECT_EQ(wrong, 0u);
+}
+
+TEST_F(SecondSocketPacketsTest, APeerThatAlwaysHasSomethingDoesNotKeepOthersWaiting) {
+  auto io = open();
+  auto peer = socket("127.0.0.1"), other = socket("127.0.0.1");
+  const SocketAddress to = on_loopback(io->local_address().port);
+  send(*io, *peer.local_address(), kMany);
+  Arrival out[4];
+  (void)io->receive(out);  // the main one is empty
+  const std::byte bytes[8] = {};
+  for (int i = 0; i < 100; ++i) (void)peer.send(&to, bytes, 8);
+  (void)other.send(&to, bytes, 8);
+  int looks = 0;
+  for (bool found = false; !found && looks < 100; ++looks) {
+    for (std::size_t n = io->receive(out), i = 0; i < n; ++i)
+      found |= out[i].from == *other.local_address();
+  }
+  EXPECT_LE(looks, 10);
+}
+
+TEST_F(SecondSocketPacketsTest, TheSourceAddressIsTheMainOnes) {
+  for (const char* host : {"127.0.0.1", "127.0.0.5"}) {
+    auto io = open();
+    auto peer = socket(host);
+    send(*io, *peer.local_address(), kMany);
+    ASSERT_NE(io->connected_peer(), nullptr);
+    std::vector<std::byte> room(100);
+    DatagramSocket::Received first, got;
+    ASSERT_TRUE(peer.receive(room, &first));
+    for (int i = 1; i < kMany; ++i) {
+      ASSERT_TRUE(peer.receive(room, &got));
+      ASSERT_TRUE(got.from == first.from)
+          << to_string(got.from) << " and " << to_string(first.from);
+    }
+  }
+}
+
+TEST_F(SecondSocketPacketsTest, APeerThatWritesToAnotherAddressOfOursIsHeardAndLosesIt) {
+  auto io = open();
+  auto peer = socket("127.0.0.1");
+  const SocketAddress to = on_loopback(io->local_address().port, "127.0.0.5");
+  send(*io, *peer.local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  Arrival out[1];
+  EXPECT_EQ(io->receive(out), 0u);  // the main one is empty, so the second is in use
+  const std::byte bytes[8] = {};
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(peer.send(&to, bytes, 8), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(senders(*io, 50).size(), 50u);
+  EXPECT_EQ(io->connected_peer(), nullptr);
+  EXPECT_GE(io->counters().strays, 16u);
+}
+
+TEST_F(SecondSocketPacketsTest, OneBoundToAnAddressHasBothThere) {
+  auto io = open(on_loopback(0, "127.0.0.7"));
+  auto peer = socket("127.0.0.1");
+  send(*io, *peer.local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  std::vector<std::byte> room(100);
+  DatagramSocket::Received got;
+  for (int i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(peer.receive(room, &got));
+    ASSERT_TRUE(got.from == io->local_address());
+  }
+}
+
+TEST_F(SecondSocketPacketsTest, Ipv6HasItToo) {
+  auto io = open();
+  auto made = DatagramSocket::open(DatagramSocket::Family::kIpv6, 1 << 20);
+  if (!made || !made->bind(on_loopback(0, "[::1]"))) GTEST_SKIP() << "no IPv6 on this machine";
+  send(*io, *made->local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  const std::byte bytes[8] = {};
+  const SocketAddress to = on_loopback(io->local_address().port, "[::1]");
+  ASSERT_EQ(made->send(&to, bytes, 8), DatagramSocket::Sent::kSent);
+  const auto from = senders(*io, 1);
+  ASSERT_EQ(from.size(), 1u);
+  EXPECT_TRUE(from[0] == *made->local_address());
+}
+
+TEST_F(SecondSocketPacketsTest, ALinkLocalPeerHasNone) {
+  auto io = open();
+  SocketAddress peer;
+  peer.ip = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  peer.port = 9;
+  peer.scope = 1;
+  send(*io, peer, kMany);
+  EXPECT_EQ(io->connected_peer(), nullptr);
+  EXPECT_EQ(io->counters().refused, 0u);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// ToySecurity: the Security interface without secrecy, for tests: keys are SipHash of what both ends know.
-// Whoever changes a bit, replays or lacks the key is noticed; whoever reads the shares has the key.
+// ToySecurity: the Security interface without secrecy, for tests: keys are SipHash of what both
+// ends know. Whoever changes a bit, replays or lacks the key is noticed; whoever reads the shares
+// has the key.
 #pragma once
 
 #include <array>
@@ -25,8 +26,8 @@ class ToySecurity final : public udp::Security {
     return share;
   }
   udp::Tag mac(std::span<const std::byte> bytes) override { return tag(key_, bytes); }
-  std::unique_ptr<udp::Session> agree(udp::KeyShare& ours, std::span<const std::byte> theirs, bool client,
-                                      std::span<const std::byte> hello,
+  std::unique_ptr<udp::Session> agree(udp::KeyShare& ours, std::span<const std::byte> theirs,
+                                      bool client, std::span<const std::byte> hello,
                                       std::span<const std::byte> accept) override {
     const std::uint64_t a = siphash(key_, 1, ours.bytes()), b = siphash(key_, 1, theirs);
     const std::uint64_t shared = a ^ b;
@@ -48,7 +49,8 @@ class ToySecurity final : public udp::Security {
 
   class Keys final : public udp::Session {
    public:
-    Keys(udp::Mode mode, std::uint64_t key, bool client) : mode_(mode), key_(key), client_(client) {}
+    Keys(udp::Mode mode, std::uint64_t key, bool client)
+        : mode_(mode), key_(key), client_(client) {}
     void seal(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
               std::span<std::byte> out) override {
       crypt(number, body, client_);

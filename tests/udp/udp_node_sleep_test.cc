@@ -1,4 +1,5 @@
-// Threads that sleep for packets: one of them fetches for all, and what it leaves behind is seen to.
+// Threads that sleep for packets: one of them fetches for all, and what it leaves behind is seen
+// to.
 #include <clan/aperture.h>
 #include <clan/context.h>
 #include <clan/message.h>
@@ -95,7 +96,8 @@ TEST_F(SleepTest, OneThatLeavesHandsThePacketsToWhoeverWatches) {
   stays.join();
 }
 
-// RDMA needs nothing of the peer's threads: its driver thread has to see that they have left the socket.
+// RDMA needs nothing of the peer's threads: its driver thread has to see that they have left the
+// socket.
 TEST_F(SleepTest, ADriverThreadTakesOverFromThreadsThatDoNotComeBack) {
   auto [client, server] = connect();
   std::vector<std::byte> region(1 << 20);

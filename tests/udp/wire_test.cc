@@ -35,7 +35,9 @@ TEST(Crc32c, IsTheSameByInstructionByTableAndInPieces) {
   }
 }
 
-std::span<const std::byte> text(std::string_view s) { return std::as_bytes(std::span(s.data(), s.size())); }
+std::span<const std::byte> text(std::string_view s) {
+  return std::as_bytes(std::span(s.data(), s.size()));
+}
 
 Handshake some_handshake(PacketType type, Mode mode) {
   Handshake h;
@@ -69,12 +71,13 @@ TEST(Wire, HandshakesAreReadAsTheyWereWritten) {
       EXPECT_EQ(read.to, hello ? 0 : h.to);
       EXPECT_EQ(read.id, hello || accept ? h.id : 0);
       EXPECT_EQ(read.signed_bytes, h.signed_bytes);
-      EXPECT_EQ(read.mac.size(), mode == Mode::kOff || h.type == PacketType::kRetry ? 0 : kTagBytes);
+      EXPECT_EQ(read.mac.size(),
+                mode == Mode::kOff || h.type == PacketType::kRetry ? 0 : kTagBytes);
       if (hello || accept) {
         EXPECT_EQ(read.parameters.credit[3], 12u);
         EXPECT_EQ(read.random[1], 4u);
-        EXPECT_TRUE(
-            std::equal(read.greeting.begin(), read.greeting.end(), h.greeting.begin(), h.greeting.end()));
+        EXPECT_TRUE(std::equal(read.greeting.begin(), read.greeting.end(), h.greeting.begin(),
+                               h.greeting.end()));
       }
       if (hello) {
         EXPECT_EQ(packet.size(), kBasePacket);
@@ -118,7 +121,8 @@ TEST(Wire, AnyBitThatIsFlippedIsNoticed) {
 }
 
 TEST(Wire, AnAckOfImpossibleRangesIsMalformed) {
-  auto ack = [](std::uint64_t largest, std::uint32_t first, std::uint32_t gap, std::uint32_t length) {
+  auto ack = [](std::uint64_t largest, std::uint32_t first, std::uint32_t gap,
+                std::uint32_t length) {
     std::byte bytes[28];
     Writer w(bytes);
     w.number(std::uint8_t{2});

@@ -30,8 +30,8 @@ std::filesystem::path own_directory() {
   return error ? std::filesystem::path() : self.parent_path();
 }
 
-/// Where a part of the benchmarks is: beside this program in a build tree, in ../lib/clan of an installed
-/// one, where a build tree has its scripts, too. Empty if it is in neither place.
+/// Where a part of the benchmarks is: beside this program in a build tree, in ../lib/clan of an
+/// installed one, where a build tree has its scripts, too. Empty if it is in neither place.
 std::string find_part(const char* name, int mode) {
   const auto here = own_directory();
   if (here.empty()) return "";
@@ -51,11 +51,13 @@ int become(std::vector<std::string> words) {
   return 126;
 }
 
-/// `clan bench apps …`, `clan bench ofi …`, `clan bench orb …`: measured by a script, which `switches` may have left out.
+/// `clan bench apps …`, `clan bench ofi …`, `clan bench orb …`: measured by a script, which
+/// `switches` may have left out.
 int exec_script(const char* name, const char* switches, const std::vector<std::string>& arguments) {
   const std::string script = find_part(name, R_OK);
   if (script.empty()) {
-    fmt::print(stderr, "clan bench: {} is not in ../lib/clan: built with {} off.\n", name, switches);
+    fmt::print(stderr, "clan bench: {} is not in ../lib/clan: built with {} off.\n", name,
+               switches);
     return 127;
   }
   // -B: an installed tree stays as it was installed.
@@ -87,9 +89,10 @@ int exec_bench(const std::vector<std::string>& arguments) {
   }
   const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
-    fmt::print(stderr,
-               "clan bench: {} is neither beside this program nor in ../lib/clan: it was not built.\n",
-               kRunner);
+    fmt::print(
+        stderr,
+        "clan bench: {} is neither beside this program nor in ../lib/clan: it was not built.\n",
+        kRunner);
     return 127;
   }
   const std::string first = arguments.empty() ? "help" : arguments[0];
@@ -100,17 +103,23 @@ int exec_bench(const std::vector<std::string>& arguments) {
                       !find_part(kNet, R_OK).empty();
   if (help && (apps || ofi || orb || others)) {  // which the runner does not know
     if (apps)
-      fmt::print("clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
+      fmt::print(
+          "clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
     if (ofi)
-      fmt::print("clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
-    if (orb)
-      fmt::print("clan bench orb [--help]    omniORB calls beside giop:tcp and giop:unix\n");
+      fmt::print(
+          "clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
+    if (orb) fmt::print("clan bench orb [--help]    omniORB calls beside giop:tcp and giop:unix\n");
     if (!find_part(kRpc, R_OK).empty())
-      fmt::print("clan bench rpc [--help]    remote calls of libtirpc over CLAN beside its own transports\n");
+      fmt::print(
+          "clan bench rpc [--help]    remote calls of libtirpc over CLAN beside its own "
+          "transports\n");
     if (!find_part(kMpi, R_OK).empty())
-      fmt::print("clan bench mpi [--help]    Open MPI over btl clan beside vader, tcp and mtl ofi\n");
+      fmt::print(
+          "clan bench mpi [--help]    Open MPI over btl clan beside vader, tcp and mtl ofi\n");
     if (!find_part(kNet, R_OK).empty())
-      fmt::print("clan bench net [--help]    the UDP link beside TCP and UDP, between two network namespaces\n");
+      fmt::print(
+          "clan bench net [--help]    the UDP link beside TCP and UDP, between two network "
+          "namespaces\n");
     fmt::print("clan bench ...             the engine beside the kernel:\n\n");
     std::fflush(stdout);
   }

@@ -19,19 +19,20 @@ struct PingOptions {
 };
 int ping(const PingOptions& options);
 
-/// `clan env`: prints the CLAN_* variables, their meaning, what they are set to and what is wrong with that.
-void print_environment();
+/// `clan env`: prints the CLAN_* variables, their meaning, what they are set to and what is wrong
+/// with that. False if something is.
+bool print_environment();
 /// The same as text for a help page: names and meanings only.
 std::string environment_help();
 
 /// The names of these variables.
 std::vector<std::string> variable_names();
 
-/// Why the value of a CLAN_* variable is wrong, by the rules of the library, as the end of a sentence that
-/// begins with it. "" if it is not; for what is no such variable, too.
+/// Why the value of a CLAN_* variable is wrong, by the rules of the library, as the end of a
+/// sentence that begins with it. "" if it is not; for what is no such variable, too.
 std::string why_wrong(const std::string& name, const std::string& value);
-/// A sentence for each CLAN_* variable of this environment, and each line of the file CLAN_CONFIG names, that
-/// the library would complain of; with CLAN_DISABLE or `log_alone` only of CLAN_LOG.
+/// A sentence for each CLAN_* variable of this environment, and each line of the file CLAN_CONFIG
+/// names, that the library would complain of; with CLAN_DISABLE or `log_alone` only of CLAN_LOG.
 std::vector<std::string> wrong_settings(bool log_alone);
 /// A sentence for each CLAN_* variable of this environment that no part of CLAN knows.
 std::vector<std::string> unknown_variables();
@@ -44,8 +45,8 @@ int exec_bench(const std::vector<std::string>& arguments);
 
 /// Why programs could not load the libfabric provider, as a sentence; "" if they can.
 std::string why_no_provider();
-/// The variables by which libfabric finds the provider (the first), and by which programs, those of Open MPI
-/// among them, take it.
+/// The variables by which libfabric finds the provider (the first), and by which programs, those of
+/// Open MPI among them, take it.
 std::vector<std::pair<std::string, std::string>> ofi_variables();
 /// `clan env ofi`: prints for sh what makes libfabric find the provider. The exit code.
 int print_ofi_environment();
@@ -72,14 +73,15 @@ struct OrbState {
   std::string effect;
 };
 OrbState look_for_orb();
-/// libclanrpc.so, for LD_PRELOAD; why it cannot be loaded, "" if it can; `clan env rpc`; for `clan doctor`.
+/// libclanrpc.so, for LD_PRELOAD; why it cannot be loaded, "" if it can; `clan env rpc`; for `clan
+/// doctor`.
 std::string rpc_library();
 std::string why_no_rpc();
 int print_rpc_environment();
 ProviderState look_for_rpc();
 
-/// Why Open MPI cannot load mca_btl_clan.so, "" if it can; the variables by which it does; `clan env mpi`; for `clan
-/// doctor`.
+/// Why Open MPI cannot load mca_btl_clan.so, "" if it can; the variables by which it does; `clan
+/// env mpi`; for `clan doctor`.
 std::string why_no_mpi();
 std::vector<std::pair<std::string, std::string>> mpi_variables();
 int print_mpi_environment();
@@ -99,22 +101,23 @@ struct RunOptions {
   bool disable = false;
 };
 
-/// `clan run COMMAND…`: becomes the command, with the faces that the options name. Returns, with an exit
-/// code, only if that could not be done: 2 for wrong settings, 125 for a reason of our own, 126 and 127
-/// as env(1) has them.
+/// `clan run COMMAND…`: becomes the command, with the faces that the options name. Returns, with an
+/// exit code, only if that could not be done: 2 for wrong settings, 125 for a reason of our own,
+/// 126 and 127 as env(1) has them.
 int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command);
 
 struct StatOptions {
   bool json = false;
-  bool all = false;           ///< also local TCP connections of programs under CLAN that have not moved
-  bool prometheus = false;    ///< in Prometheus' text format; with `all`
-  bool watch = false;         ///< again and again, with rates
-  double interval_s = 1;      ///< between two looks
-  std::vector<pid_t> pids;    ///< empty: every process
+  /// also local TCP connections of programs under CLAN that have not moved
+  bool all = false;
+  bool prometheus = false;  ///< in Prometheus' text format; with `all`
+  bool watch = false;       ///< again and again, with rates
+  double interval_s = 1;    ///< between two looks
+  std::vector<pid_t> pids;  ///< empty: every process
 };
 
-/// `clan stat`: lists the connections that go over CLAN. The exit code; with `watch`, returns only when
-/// there is nobody left to tell.
+/// `clan stat`: lists the connections that go over CLAN. The exit code; with `watch`, returns only
+/// when there is nobody left to tell.
 int print_connections(const StatOptions& options);
 
 }  // namespace clan::tool

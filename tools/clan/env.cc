@@ -25,12 +25,14 @@ constexpr Variable kVariables[] = {
     {"CLAN_CONFIG", "a file with lines like CLAN_ONLY=80, for what the environment leaves unset"},
     {"CLAN_UIDS",
      "user ids, comma-separated: besides our own, whose processes may share memory with us"},
-    {"CLAN_MEMORY", "a size like 64M: what the connections of a user may take of memory; more stay on TCP"},
+    {"CLAN_MEMORY",
+     "a size like 64M: what the connections of a user may take of memory; more stay on TCP"},
     {"CLAN_DIR",
      "a directory that containers share: connections between their network namespaces move, too"},
     {"CLAN_KEY", "a file with the pre-shared key of hosts that call each other by UDP (chmod 600)"},
     {"CLAN_NETWORK_MODE",
-     "encrypt (the default with a key), integrity, or off: calls by UDP are neither checked nor encrypted"},
+     "encrypt (the default with a key), integrity, or off: calls by UDP are neither checked nor "
+     "encrypted"},
 #endif
 };
 
@@ -50,7 +52,8 @@ std::vector<std::string> variable_names() {
   return names;
 }
 
-void print_environment() {
+bool print_environment() {
+  bool good = true;
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
     fmt::print("{:<18} {}\n{:<18}   {}\n", variable.name, variable.help, "",
@@ -58,8 +61,10 @@ void print_environment() {
     if (value == nullptr) continue;
     const std::string why = why_wrong(variable.name, value);
     if (!why.empty()) fmt::print("{:<18}   WRONG: {}\n", "", why);
+    good = good && why.empty();
   }
   for (const std::string& sentence : unknown_variables()) fmt::print("{}\n", sentence);
+  return good;
 }
 
 }  // namespace clan::tool

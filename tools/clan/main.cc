@@ -20,7 +20,8 @@ std::string check_ports(const std::string& text) {
   clan::Ports ports;
   clan::SettingFault fault;
   if (text.empty()) return "an empty list of ports";
-  return clan::parse_ports(text.c_str(), &ports, &fault) ? "" : text.substr(0, 120) + " " + fault.text;
+  return clan::parse_ports(text.c_str(), &ports, &fault) ? ""
+                                                         : text.substr(0, 120) + " " + fault.text;
 }
 
 std::string check_pid(const std::string& text) {
@@ -37,8 +38,7 @@ bool names_face(const std::string& list, const std::string& face) {
 /// "" if `text` names faces of CLAN, each once.
 std::string check_faces(const std::string& text) {
   const std::vector<std::string> known = {
-      "tcp",
-      "ofi",
+      "tcp", "ofi",
 #ifdef CLAN_OMNIORB
       "orb",
 #endif
@@ -55,7 +55,9 @@ std::string check_faces(const std::string& text) {
     all += (all.empty() ? "" : ", ") + face;
     if (names_face(text, face)) length += face.size() + (found++ > 0 ? 1 : 0);
   }
-  return found > 0 && length == text.size() ? "" : text.substr(0, 40) + " is none of " + all + ", nor a list of them";
+  return found > 0 && length == text.size()
+             ? ""
+             : text.substr(0, 40) + " is none of " + all + ", nor a list of them";
 }
 
 /// CLI11 does not know that a prefix command wants a command.
@@ -68,20 +70,32 @@ class RunFormatter : public CLI::Formatter {
 
 std::string about_run() {
   return "The command runs as it always does, with libclan-preload.so added to LD_PRELOAD. TCP\n"
-         "connections to other programs on this machine that run under CLAN too move to shared memory\n"
-         "once they are in use. A peer without CLAN, on this machine or another, notices nothing: the\n"
+         "connections to other programs on this machine that run under CLAN too move to shared "
+         "memory\n"
+         "once they are in use. A peer without CLAN, on this machine or another, notices nothing: "
+         "the\n"
          "connection stays on TCP. `clan stat` shows which have moved.\n\n"
-         "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider and\n"
-         "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, OMPI_MCA_pml,\n"
+         "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider "
+         "and\n"
+         "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, "
+         "OMPI_MCA_pml,\n"
          "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
-         "With `--with orb` omniORB's programs call each other over CLAN and everybody else by TCP: servers\n"
-         "get an endpoint giop:clan: beside theirs. `--log info` says by which path each connection goes.\n"
-         "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that run so, too.\n\n"
-         "What the library reads from the environment; the options above set it, and the command's\n"
+         "With `--with orb` omniORB's programs call each other over CLAN and everybody else by "
+         "TCP: servers\n"
+         "get an endpoint giop:clan: beside theirs. `--log info` says by which path each "
+         "connection goes.\n"
+         "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that "
+         "run so, too.\n"
+         "With `--with mpi` ranks of Open MPI send to each other by CLAN's byte transfer layer.\n"
+         "orb, rpc and mpi reach other hosts, too, where both ends have the same CLAN_KEY.\n\n"
+         "What the libraries read from the environment; the options above set it, and the "
+         "command's\n"
          "children inherit it:\n" +
          clan::tool::environment_help() +
-         "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be started, 2\n"
-         "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid program, a\n"
+         "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be "
+         "started, 2\n"
+         "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid "
+         "program, a\n"
          "static one and one of another architecture run without CLAN.";
 }
 
@@ -112,8 +126,8 @@ void add_faces(CLI::App& run, clan::tool::RunOptions& options) {
 }
 
 CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code) {
-  auto* run =
-      app.add_subcommand("run", "Run a program with its local TCP connections, or libfabric, over CLAN");
+  auto* run = app.add_subcommand(
+      "run", "Run a program with its local TCP connections, or libfabric, over CLAN");
   run->formatter(std::make_shared<RunFormatter>());
   run->prefix_command();  // from the command's name on, everything is the command's
   add_faces(*run, options);
@@ -126,15 +140,19 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
   run->add_option("--log", options.log, "How much to say on stderr (CLAN_LOG)")
       ->type_name("LEVEL")
       ->check(CLI::IsMember({"off", "error", "warn", "info", "debug"}));
-  run->add_option("--config", options.config, "A file with settings (CLAN_CONFIG)")->type_name("FILE");
-  run->add_flag("--disable", options.disable, "Load the library, but leave all on TCP (CLAN_DISABLE=1)");
+  run->add_option("--config", options.config, "A file with settings (CLAN_CONFIG)")
+      ->type_name("FILE");
+  run->add_flag("--disable", options.disable,
+                "Load the library, but leave all on TCP (CLAN_DISABLE=1)");
   run->footer(about_run);
-  run->callback(
-      [=, &options, &exit_code] { exit_code = clan::tool::exec_under_clan(options, run->remaining()); });
+  run->callback([=, &options, &exit_code] {
+    exit_code = clan::tool::exec_under_clan(options, run->remaining());
+  });
   return run;
 }
 
-/// Takes the "--" of `clan run OPTIONS -- COMMAND` out: CLI11 would hand the command to the main program.
+/// Takes the "--" of `clan run OPTIONS -- COMMAND` out: CLI11 would hand the command to the main
+/// program.
 void drop_mark(const CLI::App& run, int& argc, char** argv) {
   if (argc < 2 || run.get_name() != argv[1]) return;
   for (int i = 2; i < argc && argv[i][0] == '-'; ++i) {
@@ -160,7 +178,8 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
 /// Says that there is no such command. The exit code.
 int complain_about(const CLI::App& app, const std::string& word) {
   fmt::print(stderr, "clan: there is no command \"{}\". There are:", word);
-  for (const CLI::App* command : app.get_subcommands({})) fmt::print(stderr, " {}", command->get_name());
+  for (const CLI::App* command : app.get_subcommands({}))
+    fmt::print(stderr, " {}", command->get_name());
   fmt::print(stderr, ".\n`clan help` says what each does.\n");
   return 2;
 }
@@ -171,9 +190,9 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
   stat->add_flag("--json", options.json, "An array of objects; with --watch one array per line");
   stat->add_flag("--all", options.all,
                  "Also local TCP connections of programs under CLAN that have not moved, and why");
-  auto* prometheus =
-      stat->add_flag("--prometheus", options.prometheus,
-                     "Prometheus' text format, of all connections, for node_exporter's textfile collector");
+  auto* prometheus = stat->add_flag(
+      "--prometheus", options.prometheus,
+      "Prometheus' text format, of all connections, for node_exporter's textfile collector");
   auto* watch = stat->add_option("--watch", options.interval_s,
                                  "Again every so many seconds (1), with rates, until interrupted")
                     ->type_name("[SECONDS]")
@@ -182,10 +201,14 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
                     ->excludes(prometheus);
   stat->add_option("PID", options.pids, "Only connections of these processes")->check(check_pid);
   stat->footer(
-      "A line is a connection. SENT, MESSAGES, SLEEPS and WAKE-UPS are those of the local end, a slash, and\n"
-      "those of the other end; bytes that went by TCP before the connection moved are not among them.\n"
-      "NETWORK is the number of the network namespace, as in /proc/PID/ns/net; two if the ends differ.\n"
-      "Looking takes nothing from the processes looked at, and needs the right to look into /proc/PID/fd:\n"
+      "A line is a connection. SENT, MESSAGES, SLEEPS and WAKE-UPS are those of the local end, a "
+      "slash, and\n"
+      "those of the other end; bytes that went by TCP before the connection moved are not among "
+      "them.\n"
+      "NETWORK is the number of the network namespace, as in /proc/PID/ns/net; two if the ends "
+      "differ.\n"
+      "Looking takes nothing from the processes looked at, and needs the right to look into "
+      "/proc/PID/fd:\n"
       "one's own processes, or all of them as root.");
   stat->callback([=, &options, &exit_code] {
     options.watch = watch->count() > 0;
@@ -196,9 +219,11 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 #endif
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  auto* doctor = app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
+  auto* doctor =
+      app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
   doctor->add_flag("--json")->description("The same as JSON");
-  doctor->callback([=, &exit_code] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
+  doctor->callback(
+      [=, &exit_code] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
 }
 
 /// The faces of this build that programs have to be told of.
@@ -221,6 +246,11 @@ std::vector<std::string> faces_with_variables() {
 
 /// What makes programs find a face. The exit code.
 int print_face([[maybe_unused]] const std::string& face) {
+  constexpr int kWrong = 2;
+  if (face.empty()) return clan::tool::print_environment() ? 0 : kWrong;
+  const auto wrong = clan::tool::wrong_settings(face == "ofi");
+  for (const std::string& sentence : wrong) fmt::print(stderr, "clan env: {}\n", sentence);
+  if (!wrong.empty()) return kWrong;
 #ifdef CLAN_LIBFABRIC
   if (face == "ofi") return clan::tool::print_ofi_environment();
 #endif
@@ -233,36 +263,43 @@ int print_face([[maybe_unused]] const std::string& face) {
 #ifdef CLAN_OMNIORB
   if (face == "orb") return clan::tool::print_orb_environment();
 #endif
-  clan::tool::print_environment();
-  return 0;
+  return kWrong;
 }
 
 void add_env(CLI::App& app, std::string& face, int& exit_code) {
   auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
   if (const auto faces = faces_with_variables(); !faces.empty()) {
-    env->add_option("FACE", face, "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
+    env->add_option(
+           "FACE", face,
+           "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")
         ->check(CLI::IsMember(faces));
   }
   env->callback([&] { exit_code = print_face(face); });
 }
 
 void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
-  auto* ping = app.add_subcommand("ping", "The path to CLAN programs of another host: round trips, packets, loss");
-  ping->add_option("HOST", asked.host, "HOST or HOST:PORT; without a port its directory, 4790")->required();
+  auto* ping = app.add_subcommand(
+      "ping", "The path to CLAN programs of another host: round trips, packets, loss");
+  ping->add_option("HOST", asked.host, "HOST or HOST:PORT; without a port its directory, 4790")
+      ->required();
   ping->add_option("--key", asked.key_file, "The file with the pre-shared key of both hosts");
   ping->add_option("--mode", asked.mode, "As the programs there: encrypt, integrity or off")
       ->check(CLI::IsMember({"encrypt", "integrity", "off"}))
       ->capture_default_str();
-  ping->add_option("--count", asked.count, "Questions")->check(CLI::Range(1u, 100'000u))->capture_default_str();
-  ping->add_option("--interval", asked.interval_ms, "Milliseconds between them")->capture_default_str();
+  ping->add_option("--count", asked.count, "Questions")
+      ->check(CLI::Range(1u, 100'000u))
+      ->capture_default_str();
+  ping->add_option("--interval", asked.interval_ms, "Milliseconds between them")
+      ->capture_default_str();
   ping->add_option("--timeout", asked.timeout_ms, "Milliseconds until the host has to answer")
       ->capture_default_str();
   ping->callback([&] { exit_code = clan::tool::ping(asked); });
 }
 
 void add_bench(CLI::App& app, int& exit_code) {
-  auto* bench =
-      app.add_subcommand("bench", "Measure CLAN beside the kernel (`clan bench help`), and programs (apps, ofi, orb, rpc, net)");
+  auto* bench = app.add_subcommand("bench",
+                                   "Measure CLAN beside the kernel (`clan bench help`), and "
+                                   "programs (apps, ofi, orb, rpc, net)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
@@ -287,8 +324,10 @@ int print_help(const CLI::App& app, const std::string& about) {
 // NOLINTNEXTLINE(bugprone-exception-escape): what nobody handles ends the program
 int main(int argc, char** argv) {
   CLI::App app{
-      "CLAN: user-level networking. `clan run COMMAND` runs a program with its TCP connections to others on\n"
-      "this machine in shared memory; the other commands show what has moved, what this machine allows and\n"
+      "CLAN: user-level networking. `clan run COMMAND` runs a program with its TCP connections to "
+      "others on\n"
+      "this machine in shared memory; the other commands show what has moved, what this machine "
+      "allows and\n"
       "how fast it is."};
   app.name("clan");
   app.set_version_flag("--version", std::string("clan ") + clan::version());

@@ -1,5 +1,6 @@
-// mca_btl_clan.so as its users meet it: where it is, whether this machine's Open MPI is the one that it was built for,
-// and which variables make Open MPI load it (`clan run --with mpi`, `clan env mpi`, a line of `clan doctor`).
+// mca_btl_clan.so as its users meet it: where it is, whether this machine's Open MPI is the one
+// that it was built for, and which variables make Open MPI load it (`clan run --with mpi`, `clan
+// env mpi`, a line of `clan doctor`).
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -36,12 +37,14 @@ std::string component_directory() {
 std::string component_path() {
   const std::string ours = component_directory();
   const char* present = std::getenv(kPathVariable);
-  const std::string_view rest = present != nullptr && *present != '\0' ? std::string_view(present) : kDefaultPath;
+  const std::string_view rest =
+      present != nullptr && *present != '\0' ? std::string_view(present) : kDefaultPath;
   if (rest == ours || rest.starts_with(ours + ":")) return std::string(rest);
   return ours + ":" + std::string(rest);
 }
 
-/// The version of this machine's Open MPI, "" if there is none. Nothing of it is started: a string is read.
+/// The version of this machine's Open MPI, "" if there is none. Nothing of it is started: a string
+/// is read.
 std::string open_mpi_version() {
   void* library = dlopen(kOpal, RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return "";
@@ -54,18 +57,22 @@ std::string open_mpi_version() {
 std::string why_no_mpi() {
   const std::string component = component_directory() + "/" + kComponent;
   if (access(component.c_str(), R_OK) != 0) {
-    return fmt::format("{}: {}; build the target clan_mpi, or install CLAN with its lib/ beside bin/", component,
-                       std::strerror(errno));
+    return fmt::format(
+        "{}: {}; build the target clan_mpi, or install CLAN with its lib/ beside bin/", component,
+        std::strerror(errno));
   }
   if (component.find_first_of(":,") != std::string::npos) {
-    return fmt::format("{}: Open MPI's component path cannot name a directory with a colon in it; move CLAN elsewhere",
-                       component);
+    return fmt::format(
+        "{}: Open MPI's component path cannot name a directory with a colon in it; move CLAN "
+        "elsewhere",
+        component);
   }
   const std::string version = open_mpi_version();
   if (version.empty()) return "there is no Open MPI 4.1 here (Debian's package is libopenmpi3)";
   if (version != CLAN_OPEN_MPI_VERSION) {
-    return fmt::format("Open MPI is {}, and the component was built for {}; rebuild CLAN with this one's headers", version,
-                       CLAN_OPEN_MPI_VERSION);
+    return fmt::format(
+        "Open MPI is {}, and the component was built for {}; rebuild CLAN with this one's headers",
+        version, CLAN_OPEN_MPI_VERSION);
   }
   return "";
 }
@@ -89,7 +96,8 @@ ProviderState look_for_mpi() {
   const std::string why = why_no_mpi();
   if (!why.empty()) return {false, why, "MPI programs run without btl clan"};
   return {true, fmt::format("{} can load mca_btl_clan.so", "Open MPI " CLAN_OPEN_MPI_VERSION),
-          "`clan run --with mpi mpirun ...` takes messages and windows between ranks of this host over CLAN"};
+          "`clan run --with mpi mpirun ...` takes messages and windows between ranks of this host "
+          "over CLAN"};
 }
 
 }  // namespace clan::tool

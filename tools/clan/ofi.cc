@@ -1,5 +1,6 @@
-// The libfabric provider as its users meet it: where it is, whether libfabric can load it, and which
-// variables make programs take it (`clan run --with ofi`, `clan env ofi`, a line of `clan doctor`).
+// The libfabric provider as its users meet it: where it is, whether libfabric can load it, and
+// which variables make programs take it (`clan run --with ofi`, `clan env ofi`, a line of `clan
+// doctor`).
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <rdma/fabric.h>
@@ -53,8 +54,9 @@ std::string provider_path() {
   return list;
 }
 
-/// Runs `ask` in a child and returns its answer, -1 if there was none within `seconds`. libfabric looks at
-/// all hardware when it starts, by libraries of the hardware's makers: none of that in this process.
+/// Runs `ask` in a child and returns its answer, -1 if there was none within `seconds`. libfabric
+/// looks at all hardware when it starts, by libraries of the hardware's makers: none of that in
+/// this process.
 template <typename Ask>
 int in_child(unsigned seconds, Ask ask) {
   const pid_t child = fork();
@@ -83,8 +85,9 @@ int ask_libfabric(const char* path) {
     if (hints == nullptr) return kNoLibrary;
     hints->fabric_attr->prov_name = strdup("clan");
     fi_info* found = nullptr;
-    return getinfo(kBuiltFor, nullptr, nullptr, 0, hints, &found) == 0 && found != nullptr ? kFound
-                                                                                           : kNotFound;
+    return getinfo(kBuiltFor, nullptr, nullptr, 0, hints, &found) == 0 && found != nullptr
+               ? kFound
+               : kNotFound;
   });
 }
 
@@ -100,21 +103,25 @@ std::string why_no_provider() {
   const std::string directory = provider_directory();
   const std::string provider = directory + "/" + kProvider;
   if (access(provider.c_str(), R_OK) != 0) {
-    return fmt::format("{}: {}; build the target clan_fi, or install CLAN with its lib/ beside bin/",
-                       provider, std::strerror(errno));
+    return fmt::format(
+        "{}: {}; build the target clan_fi, or install CLAN with its lib/ beside bin/", provider,
+        std::strerror(errno));
   }
   if (directory.find(':') != std::string::npos) {
-    return fmt::format("{}: FI_PROVIDER_PATH cannot name a path with a colon in it; move CLAN elsewhere",
-                       directory);
+    return fmt::format(
+        "{}: FI_PROVIDER_PATH cannot name a path with a colon in it; move CLAN elsewhere",
+        directory);
   }
   void* library = dlopen(kLibfabric, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return fmt::format("there is no libfabric here ({}); Debian's package is libfabric1", dlerror());
+    return fmt::format("there is no libfabric here ({}); Debian's package is libfabric1",
+                       dlerror());
   }
   const auto version = reinterpret_cast<decltype(&fi_version)>(dlsym(library, "fi_version"));
   if (version == nullptr || FI_VERSION_LT(version(), kBuiltFor)) {
     return fmt::format("libfabric {} is too old: CLAN was built for {}",
-                       version != nullptr ? version_text(version()) : "here", version_text(kBuiltFor));
+                       version != nullptr ? version_text(version()) : "here",
+                       version_text(kBuiltFor));
   }
   // Left open: its code may not be unmapped under threads of libfabric's other providers.
   if (dlopen(provider.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
@@ -127,14 +134,15 @@ std::vector<std::pair<std::string, std::string>> ofi_variables() {
   return {
       {kPathVariable, provider_path()},
       {"FI_PROVIDER", "clan"},
-      // Debian's openmpi-mca-params.conf has `mtl = ^ofi` and a list for btl. The transports of Open MPI that
-      // know CLAN, and with them no other: messages by mtl ofi, windows by osc rdma over btl ofi.
+      // Debian's openmpi-mca-params.conf has `mtl = ^ofi` and a list for btl. The transports of
+      // Open MPI that know CLAN, and with them no other: messages by mtl ofi, windows by osc rdma
+      // over btl ofi.
       {"OMPI_MCA_pml", "cm"},
       {"OMPI_MCA_mtl", "ofi"},
       {"OMPI_MCA_btl", "self,ofi"},
-      // Accumulates of Open MPI 4.1 by the transport's atomic operations: btl ofi ends the program when it is
-      // asked for another than a sum or an exchange, and osc rdma gives wrong results for derived types. Under
-      // osc rdma's lock instead, which is faster, too.
+      // Accumulates of Open MPI 4.1 by the transport's atomic operations: btl ofi ends the program
+      // when it is asked for another than a sum or an exchange, and osc rdma gives wrong results
+      // for derived types. Under osc rdma's lock instead, which is faster, too.
       {"OMPI_MCA_osc_rdma_network_max_amo", "0"},
   };
 }
@@ -160,12 +168,14 @@ ProviderState look_for_provider() {
   const std::string path = provider_path();
   if (ask_libfabric(path.c_str()) != kFound) {
     return {false, "libfabric does not find the provider in " + path,
-            "programs of libfabric and MPI run without CLAN; FI_LOG_LEVEL=debug fi_info -p clan says why"};
+            "programs of libfabric and MPI run without CLAN; FI_LOG_LEVEL=debug fi_info -p clan "
+            "says why"};
   }
   return {true, fmt::format("it finds the provider in {}", path),
-          ask_libfabric(nullptr) == kFound
-              ? "programs of libfabric and MPI that ask for clan get it, here and under `clan run --with ofi`"
-              : "`clan run --with ofi` takes it; other programs find it after `eval \"$(clan env ofi)\"`"};
+          ask_libfabric(nullptr) == kFound ? "programs of libfabric and MPI that ask for clan get "
+                                             "it, here and under `clan run --with ofi`"
+                                           : "`clan run --with ofi` takes it; other programs find "
+                                             "it after `eval \"$(clan env ofi)\"`"};
 }
 
 }  // namespace clan::tool

@@ -1,5 +1,6 @@
-// The transport for omniORB as its users meet it: where it is, whether this machine's omniORB can load it, and what
-// makes programs take it (`clan run --with orb`, `clan env orb`, a line of `clan doctor`).
+// The transport for omniORB as its users meet it: where it is, whether this machine's omniORB can
+// load it, and what makes programs take it (`clan run --with orb`, `clan env orb`, a line of `clan
+// doctor`).
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -37,13 +38,16 @@ std::string orb_library() { return library(kPreload); }
 std::string why_no_orb() {
   for (const char* name : {kPreload, kTransport}) {
     if (access(library(name).c_str(), R_OK) == 0) continue;
-    return fmt::format("{}: {}; build the targets clan_omniorb and clan_omniorb_preload, or install CLAN with its lib/ "
-                       "beside bin/",
-                       library(name), std::strerror(errno));
+    return fmt::format(
+        "{}: {}; build the targets clan_omniorb and clan_omniorb_preload, or install CLAN with its "
+        "lib/ "
+        "beside bin/",
+        library(name), std::strerror(errno));
   }
   if (library(kPreload).find_first_of(": ") != std::string::npos) {
-    return fmt::format("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere",
-                       library(kPreload));
+    return fmt::format(
+        "{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere",
+        library(kPreload));
   }
   return "";
 }
@@ -61,7 +65,8 @@ int print_orb_environment() {
     return 1;
   }
   fmt::print("export LD_PRELOAD='{}'\"${{LD_PRELOAD:+:$LD_PRELOAD}}\"\n", orb_library());
-  fmt::print("# Servers listen on giop:clan: beside their other endpoints:\nexport ORBclanEndPoint=1\n");
+  fmt::print(
+      "# Servers listen on giop:clan: beside their other endpoints:\nexport ORBclanEndPoint=1\n");
   return 0;
 }
 
@@ -70,13 +75,16 @@ OrbState look_for_orb() {
   if (!why.empty()) return {false, why, "CORBA programs run without CLAN"};
   void* orb = dlopen(kOrb, RTLD_LAZY | RTLD_LOCAL);
   if (orb == nullptr) {
-    return {false, "there is no omniORB 4.2 here (Debian's package is libomniorb4-2)", "CORBA programs run without CLAN"};
+    return {false, "there is no omniORB 4.2 here (Debian's package is libomniorb4-2)",
+            "CORBA programs run without CLAN"};
   }
   using Version = const char* (*)();
   const auto version = reinterpret_cast<Version>(dlsym(orb, kVersion));
   const std::string here = version != nullptr ? version() : "of no known version";
   if (here != CLAN_OMNIORB_VERSION) {
-    return {false, fmt::format("omniORB is {}, and the transport was built for {}", here, CLAN_OMNIORB_VERSION),
+    return {false,
+            fmt::format("omniORB is {}, and the transport was built for {}", here,
+                        CLAN_OMNIORB_VERSION),
             "CORBA programs run without CLAN; rebuild CLAN with this omniORB's headers"};
   }
   return {true, fmt::format("omniORB {}, and the transport for it", here),

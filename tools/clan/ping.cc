@@ -17,7 +17,8 @@ using Mode = NetworkOptions::Mode;
 int complain(const PingOptions& options, const Error& error) {
   fmt::print(stderr, "clan ping: {}\n", error.message());
   if (options.mode != "off" && options.key_file.empty()) {
-    fmt::print(stderr, "clan ping: --key FILE names the key; programs without one take --mode off\n");
+    fmt::print(stderr,
+               "clan ping: --key FILE names the key; programs without one take --mode off\n");
   }
   return 1;
 }
@@ -40,13 +41,14 @@ int ping(const PingOptions& options) {
   auto context = Context::create(wanted);
   if (!context) return complain(options, context.error());
   std::vector<std::uint64_t> trips(options.count);
-  auto path = clan::ping(*context, with_port(options.host), trips, options.interval_ms, options.timeout_ms);
+  auto path =
+      clan::ping(*context, with_port(options.host), trips, options.interval_ms, options.timeout_ms);
   if (!path) return complain(options, path.error());
   std::sort(trips.begin(), trips.end());
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
   fmt::print("{} ({}), mode {}\n", options.host, path->address, options.mode);
-  fmt::print("{} round trips, a thread woken at both ends: min {:.1f} p50 {:.1f} max {:.1f} us\n", trips.size(),
-             us(trips.front()), us(trips[trips.size() / 2]), us(trips.back()));
+  fmt::print("{} round trips, a thread woken at both ends: min {:.1f} p50 {:.1f} max {:.1f} us\n",
+             trips.size(), us(trips.front()), us(trips[trips.size() / 2]), us(trips.back()));
   fmt::print("packets of up to {} bytes, {} sent, {} lost, {} time-outs, window {:.0f} KB\n",
              path->packet_bytes, path->packets_sent, path->packets_lost, path->timeouts,
              static_cast<double>(path->window_bytes) / 1024);

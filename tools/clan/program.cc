@@ -20,7 +20,8 @@ namespace {
 /// A file that is closed again.
 class File {
  public:
-  explicit File(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  explicit File(const std::string& path)
+      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~File() {
     if (fd_ >= 0) close(fd_);
   }
@@ -67,8 +68,10 @@ struct Why {
 };
 
 Why of_elf(const File& file, const Elf64_Ehdr& header) {
-  if (header.e_phentsize != sizeof(Elf64_Phdr)) return {"is statically linked: it will run without CLAN"};
-  const std::string table = file.read(header.e_phoff, std::size_t{header.e_phnum} * sizeof(Elf64_Phdr));
+  if (header.e_phentsize != sizeof(Elf64_Phdr))
+    return {"is statically linked: it will run without CLAN"};
+  const std::string table =
+      file.read(header.e_phoff, std::size_t{header.e_phnum} * sizeof(Elf64_Phdr));
   std::string interpreter;
   bool go = false;
   Elf64_Phdr part{};
@@ -81,7 +84,9 @@ Why of_elf(const File& file, const Elf64_Ehdr& header) {
   if (interpreter.find("/ld-musl-") != std::string::npos) {
     return {"is linked with musl, and CLAN with glibc: it will run without CLAN", true};
   }
-  if (go) return {"is a Go program, which calls the kernel past the C library: its connections stay on TCP"};
+  if (go)
+    return {
+        "is a Go program, which calls the kernel past the C library: its connections stay on TCP"};
   return {};
 }
 
@@ -143,7 +148,8 @@ bool clears_environment(const std::vector<std::string>& command) {
 
 Obstacle obstacle_of(const std::string& path, const std::vector<std::string>& command) {
   const std::string name = path.substr(path.rfind('/') + 1);
-  if (std::find(kStarters.begin(), kStarters.end(), name) != kStarters.end() && command.size() > 1) {
+  if (std::find(kStarters.begin(), kStarters.end(), name) != kStarters.end() &&
+      command.size() > 1) {
     return {
         fmt::format("{} starts commands in an environment of its own: they will run without CLAN; "
                     "write {} ... clan run COMMAND",

@@ -1,4 +1,5 @@
-// What keeps a program from running under CLAN, as far as its file and its arguments say: for `clan run`.
+// What keeps a program from running under CLAN, as far as its file and its arguments say: for `clan
+// run`.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// `clan run`: adds the preload library to LD_PRELOAD, or makes libfabric find and take our provider, and
-// becomes the command. Every process that a user starts under CLAN passes here, so there is nothing but the
-// checks and the exec.
+// `clan run`: adds the preload library to LD_PRELOAD, or makes libfabric find and take our
+// provider, and becomes the command. Every process that a user starts under CLAN passes here, so
+// there is nothing but the checks and the exec.
 #include <fmt/core.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
@@ -46,10 +46,11 @@ std::string library_path() {
   return self.parent_path().parent_path() / "lib" / kLibrary;
 }
 
-/// LD_PRELOAD with `library` behind everything else, which some want to come before all others (sanitizers),
-/// and without other copies of it.
+/// LD_PRELOAD with `library` behind everything else, which some want to come before all others
+/// (sanitizers), and without other copies of it.
 std::string preload_list(const std::string& library) {
-  const std::string_view own = library.empty() ? kLibrary : std::string_view(library).substr(library.rfind('/') + 1);
+  const std::string_view own =
+      library.empty() ? kLibrary : std::string_view(library).substr(library.rfind('/') + 1);
   std::string list;
   const char* present = std::getenv("LD_PRELOAD");
   std::string_view rest = present != nullptr ? present : "";
@@ -63,8 +64,8 @@ std::string preload_list(const std::string& library) {
   return list + library;
 }
 
-/// A program that gcc has linked with AddressSanitizer refuses to start behind any preloaded library, unless
-/// told that this one may be there.
+/// A program that gcc has linked with AddressSanitizer refuses to start behind any preloaded
+/// library, unless told that this one may be there.
 std::string sanitizer_options() {
   const char* present = std::getenv("ASAN_OPTIONS");
   constexpr std::string_view kOption = "verify_asan_link_order=";
@@ -109,12 +110,13 @@ Command find_command(const std::string& name) {
 /// True if the preload library is there and LD_PRELOAD can name it.
 bool check_library(const std::string& library) {
   if (access(library.c_str(), R_OK) != 0) {
-    complain("{}: {}; build the target clan_preload, or install CLAN with its lib/ beside bin/", library,
-             std::strerror(errno));
+    complain("{}: {}; build the target clan_preload, or install CLAN with its lib/ beside bin/",
+             library, std::strerror(errno));
     return false;
   }
   if (library.find_first_of(": ") != std::string::npos) {
-    complain("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere", library);
+    complain("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere",
+             library);
     return false;
   }
   return true;
@@ -164,8 +166,8 @@ bool check_mpi() {
   return why.empty();
 }
 
-/// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot be passed
-/// on.
+/// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot
+/// be passed on.
 bool set_variables(const RunOptions& options, const std::string& library) {
   const auto set = [](const char* name, const std::string& value) {
     if (!value.empty()) setenv(name, value.c_str(), 1);
@@ -178,14 +180,16 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     // Absolute: the command may change its directory before the library reads it.
     char absolute[PATH_MAX];
     if (realpath(options.config.c_str(), absolute) == nullptr || access(absolute, R_OK) != 0) {
-      complain("the configuration file {} cannot be read: {}", options.config, std::strerror(errno));
+      complain("the configuration file {} cannot be read: {}", options.config,
+               std::strerror(errno));
       return false;
     }
     set("CLAN_CONFIG", absolute);
   }
   if (options.tcp && library.empty()) {
     const std::string list = preload_list("");
-    list.empty() ? (void)unsetenv("LD_PRELOAD") : set("LD_PRELOAD", list.substr(0, list.size() - 1));
+    list.empty() ? (void)unsetenv("LD_PRELOAD")
+                 : set("LD_PRELOAD", list.substr(0, list.size() - 1));
   } else if (options.tcp) {
     set("LD_PRELOAD", preload_list(library));
     set("ASAN_OPTIONS", sanitizer_options());
@@ -214,8 +218,8 @@ bool set_variables(const RunOptions& options, const std::string& library) {
 }
 
 /// False, with messages, if each process of the command would have to complain of its settings.
-bool check_settings(bool tcp) {
-  const auto wrong = wrong_settings(!tcp);  // the provider reads CLAN_LOG alone
+bool check_settings(bool log_alone) {
+  const auto wrong = wrong_settings(log_alone);
   for (const std::string& sentence : wrong) complain("{}", sentence);
   for (const std::string& sentence : unknown_variables()) complain("warning: {}", sentence);
   return wrong.empty();
@@ -234,10 +238,14 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     return kUsage;
   }
 
-  if (!options.tcp && ((options.disable && !options.orb && !options.rpc) || !options.only.empty() || !options.except.empty() ||
-                       !options.config.empty())) {
-    complain("--only, --except, --config and --disable are about TCP connections: say --with tcp,{}",
-             options.orb ? "orb" : options.rpc ? "rpc" : options.mpi ? "mpi" : "ofi");
+  if (!options.tcp && ((options.disable && !options.orb && !options.rpc) || !options.only.empty() ||
+                       !options.except.empty() || !options.config.empty())) {
+    complain(
+        "--only, --except, --config and --disable are about TCP connections: say --with tcp,{}",
+        options.orb   ? "orb"
+        : options.rpc ? "rpc"
+        : options.mpi ? "mpi"
+                      : "ofi");
     return kUsage;
   }
   if (options.ofi && options.mpi) {
@@ -263,7 +271,9 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   const bool preloads = options.tcp || options.orb || options.rpc;
   const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
   if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
-  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(preloads)) return kUsage;
+  const bool log_alone = !preloads && !options.mpi;  // libfabric's provider reads no more
+  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(log_alone))
+    return kUsage;
 
   std::vector<char*> argv;
   for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));

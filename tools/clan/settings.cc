@@ -1,7 +1,6 @@
-// What is wrong with the CLAN_* variables and the file of settings: the library's rules (clan/settings.h), and
-// what the library cannot know, that a variable is misspelt.
+// What is wrong with the CLAN_* variables and the file of settings: the library's rules
+// (clan/settings.h), and what the library cannot know, that a variable is misspelt.
 #include <clan/settings.h>
-
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
@@ -25,8 +24,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "CLAN_";
 /// Of the library for itself across exec, of scripts of the project, and of builds.
-constexpr const char* kOthers[] = {"CLAN_INHERITED", "CLAN_INHERITED_NAMES", "CLAN_PACKAGES",
-                                   "CLAN_SHOW_PACKAGES", "CLAN_PRELOAD", "CLAN_BENCH"};
+constexpr const char* kOthers[] = {"CLAN_INHERITED",     "CLAN_INHERITED_NAMES", "CLAN_PACKAGES",
+                                   "CLAN_SHOW_PACKAGES", "CLAN_PRELOAD",         "CLAN_BENCH"};
 constexpr std::string_view kOtherPrefixes[] = {"CLAN_TEST_", "CLAN_BENCH_"};
 
 std::string variable(const char* name) {
@@ -34,7 +33,8 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-/// How many letters have to be put in, taken out, changed or swapped with their neighbour to make `b` of `a`.
+/// How many letters have to be put in, taken out, changed or swapped with their neighbour to make
+/// `b` of `a`.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> of(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -43,7 +43,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
         of[i][j] = i + j;
         continue;
       }
-      of[i][j] = std::min({of[i - 1][j] + 1, of[i][j - 1] + 1, of[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      of[i][j] =
+          std::min({of[i - 1][j] + 1, of[i][j - 1] + 1, of[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
         of[i][j] = std::min(of[i][j], of[i - 2][j - 2] + 1);
       }
@@ -55,12 +56,14 @@ std::size_t distance(std::string_view a, std::string_view b) {
 bool is_known(std::string_view name, const std::vector<std::string>& names) {
   return std::find(names.begin(), names.end(), name) != names.end() ||
          std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers) ||
-         std::any_of(std::begin(kOtherPrefixes), std::end(kOtherPrefixes),
-                     [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; });
+         std::any_of(
+             std::begin(kOtherPrefixes), std::end(kOtherPrefixes),
+             [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; });
 }
 
 /// Sentences about the lines of a file, or about the environment if `path` is empty.
-std::vector<std::string> wrong_in(const std::string& path, std::string text, bool with_environment) {
+std::vector<std::string> wrong_in(const std::string& path, std::string text,
+                                  bool with_environment) {
   std::vector<std::string> sentences;
   Settings settings;
   const auto environment = [&](const char* name) -> const char* {
@@ -80,7 +83,7 @@ std::vector<std::string> wrong_in(const std::string& path, std::string text, boo
 std::string read_settings_file(const std::string& path, std::string* why) {
   // It may be another user's (`clan stat`): a FIFO must not hold us.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  struct stat about{};
+  struct stat about {};
   std::string text(kSettingsFile, '\0');
   const bool regular = fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
   const ssize_t got = regular ? read(fd, text.data(), text.size()) : -1;
@@ -100,7 +103,8 @@ std::string why_wrong(const std::string& name, const std::string& value) {
   if (value.empty()) return "";
   if (name == "CLAN_LOG") {
     constexpr const char* kLevels[] = {"off", "error", "warn", "info", "debug"};
-    const bool known = std::find(std::begin(kLevels), std::end(kLevels), value) != std::end(kLevels);
+    const bool known =
+        std::find(std::begin(kLevels), std::end(kLevels), value) != std::end(kLevels);
     return known ? "" : "is none of off, error, warn, info and debug";
   }
   if (name == "CLAN_CONFIG") {
@@ -144,11 +148,11 @@ std::vector<std::string> unknown_variables() {
     if (name.substr(0, kPrefix.size()) != kPrefix || is_known(name, names)) continue;
     constexpr std::size_t kLongest = 64;  // of a name that may be a slip
     const std::string_view shown = name.substr(0, kLongest);
-    const auto& nearest = *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-      return distance(shown, a) < distance(shown, b);
-    });
-    sentences.push_back(
-        fmt::format("nothing reads {}: the nearest name that means something is {}", shown, nearest));
+    const auto& nearest = *std::min_element(
+        names.begin(), names.end(),
+        [&](const auto& a, const auto& b) { return distance(shown, a) < distance(shown, b); });
+    sentences.push_back(fmt::format("nothing reads {}: the nearest name that means something is {}",
+                                    shown, nearest));
   }
   return sentences;
 }

@@ -33,8 +33,8 @@ class Random {
   std::uint64_t state_;
 };
 
-/// One process's memory as its NIC knows it: receive buffers, a page of small message buffers, then the
-/// program's own arrays. Silent for the nodes that are not recorded.
+/// One process's memory as its NIC knows it: receive buffers, a page of small message buffers, then
+/// the program's own arrays. Silent for the nodes that are not recorded.
 class Endpoint {
  public:
   Endpoint(std::uint32_t pid, const Sink* sink) : pid_(pid), sink_(sink) {}

@@ -71,8 +71,10 @@ void print_table(const std::vector<Row>& rows) {
     }
   }
   fmt::print(
-      "accesses: requests. All other columns count pages: a request over several pages is several look-ups, so\n"
-      "hits can be more than accesses. comp: first touches of a page (r: sent from, w: RDMA target, rv: receive\n"
+      "accesses: requests. All other columns count pages: a request over several pages is several "
+      "look-ups, so\n"
+      "hits can be more than accesses. comp: first touches of a page (r: sent from, w: RDMA "
+      "target, rv: receive\n"
       "buffer). non-c: other misses (r; w with receive buffers). pinned: pages, high water.\n");
 }
 

@@ -96,7 +96,8 @@ class MatrixMultiply {
 
 }  // namespace
 
-bool matrix_multiply(std::size_t n, std::size_t b, std::size_t grid, std::uint64_t seed, const Sink& sink) {
+bool matrix_multiply(std::size_t n, std::size_t b, std::size_t grid, std::uint64_t seed,
+                     const Sink& sink) {
   return MatrixMultiply(n, b, grid, seed, sink).run();
 }
 

@@ -266,7 +266,9 @@ class SampleSort {
 
 }  // namespace
 
-bool radix_sort(const Workload& workload, const Sink& sink, bool bulk) { return RadixSort(workload, sink).run(bulk); }
+bool radix_sort(const Workload& workload, const Sink& sink, bool bulk) {
+  return RadixSort(workload, sink).run(bulk);
+}
 
 bool sample_sort(const Workload& workload, const Sink& sink, bool bulk) {
   return SampleSort(workload, sink).run(bulk);

@@ -1,24 +1,24 @@
 // Apertures: regions of one process's memory exported to the network, and their use from afar.
 //
-//   owner                                               peer
+//   owner                                              peer
 //   auto a = Aperture::export_memory(ctx, memory, …)
-//   cookie = a->cookie()   ──────any channel──────>     auto r = RemoteAperture::import(ctx, cookie)
-//                                                       r->write(offset, data, n)     PIO
-//   a->revoke()                                         RdmaQueue::write(*r, …)        DMA
+//   cookie = a->cookie()   ──any channel──>            auto r = RemoteAperture::import(ctx, cookie)
+//                                                      r->write(offset, data, n)     PIO
+//   a->revoke()                                        RdmaQueue::write(*r, …)        DMA
 //
 // The owner sees what peers write without taking part. Synchronisation is the tripwire's business
 // (tripwire.h). Source: clan-driver-interface section 2, clan-distributed-computing section 2.
 #pragma once
+
+#include <clan/context.h>
+#include <clan/cookie.h>
+#include <clan/memory.h>
 
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
 #include <span>
-
-#include <clan/context.h>
-#include <clan/cookie.h>
-#include <clan/memory.h>
 
 namespace clan {
 
@@ -41,15 +41,16 @@ struct NamedAperture {
 /// A region of this process that peers may reach. Thread-safe.
 class CLAN_EXPORT Aperture {
  public:
-  /// Exports [offset, offset + length) of CLAN memory: peers on this host map it. `peers_uid` -1: our own
-  /// user. EBUSY, EPERM: read-only and writable apertures do not mix in one Memory. ENOSPC, ERANGE.
+  /// Exports [offset, offset + length) of CLAN memory: peers on this host map it. `peers_uid` -1:
+  /// our own user. EBUSY, EPERM: read-only and writable apertures do not mix in one Memory. ENOSPC,
+  /// ERANGE.
   static Result<Aperture> export_memory(Context& context, const Memory& memory, std::size_t offset,
                                         std::size_t length, Rights rights,
                                         std::int64_t peers_uid = -1);
   /// Exports the caller's own memory: reached by DMA and by copying PIO, never mapped. It must stay
   /// valid until revoke() returns or the aperture is destroyed.
-  static Result<Aperture> export_region(Context& context, std::span<std::byte> region, Rights rights,
-                                        std::int64_t peers_uid = -1);
+  static Result<Aperture> export_region(Context& context, std::span<std::byte> region,
+                                        Rights rights, std::int64_t peers_uid = -1);
   /// The same for the other classes of the engine, which may outlive the Context.
   static Result<Aperture> export_region(const std::shared_ptr<engine::ContextCore>& context,
                                         std::span<std::byte> region, Rights rights,
@@ -62,15 +63,16 @@ class CLAN_EXPORT Aperture {
   /// The capability to give to peers. It may be exported to any number of them.
   const RdmaCookie& cookie() const;
 
-  /// Takes it away from everyone: when this returns, no write of a peer can be seen in the region any
-  /// more, whatever the peer does. The owner must not write the region during the call. Peers' next
-  /// accesses answer ESTALE. The memory may be exported again afterwards, with a new cookie; late PIO
-  /// through an old mapping then goes nowhere without a word, RemoteAperture::check() tells.
-  /// EBUSY: another live aperture shares a page with this one.
+  /// Takes it away from everyone: when this returns, no write of a peer can be seen in the region
+  /// any more, whatever the peer does. The owner must not write the region during the call. Peers'
+  /// next accesses answer ESTALE. The memory may be exported again afterwards, with a new cookie;
+  /// late PIO through an old mapping then goes nowhere without a word, RemoteAperture::check()
+  /// tells. EBUSY: another live aperture shares a page with this one.
   Status revoke();
 
-  /// Gives it a name in its context, by which every process that may link with us for this aperture's user gets
-  /// the cookie: names are no secret. It loses the name with revoke(). EEXIST, EMSGSIZE.
+  /// Gives it a name in its context, by which every process that may link with us for this
+  /// aperture's user gets the cookie: names are no secret. It loses the name with revoke(). EEXIST,
+  /// EMSGSIZE.
   Status set_name(std::uint64_t name, std::span<const std::byte> note = {});
 
   std::span<std::byte> region() const;
@@ -81,17 +83,18 @@ class CLAN_EXPORT Aperture {
   std::shared_ptr<engine::ApertureCore> core_;
 };
 
-/// A region of a peer. Copies of the fast path's pointers are kept inline so that a 64-byte write is a
-/// bounds check, the stores and one load.
+/// A region of a peer. Copies of the fast path's pointers are kept inline so that a 64-byte write
+/// is a bounds check, the stores and one load.
 ///
-/// Thread-safety: reads and writes from any number of threads, as with ordinary memory; they are not
-/// ordered among each other. Errors of every access: ERANGE, EACCES (right not granted), ESTALE
+/// Thread-safety: reads and writes from any number of threads, as with ordinary memory; they are
+/// not ordered among each other. Errors of every access: ERANGE, EACCES (right not granted), ESTALE
 /// (revoked), ECONNRESET (the peer is gone).
 class CLAN_EXPORT RemoteAperture {
  public:
-  /// Redeems a cookie. `uid` is the owner's (-1: our own). ESTALE, EACCES (wrong key), ECONNREFUSED (the
-  /// node is gone), ETIMEDOUT. With a timeout of 0 the owner is not asked for anything: EAGAIN where its memory
-  /// is to be mapped and is not yet, which is never so with the owner's own memory.
+  /// Redeems a cookie. `uid` is the owner's (-1: our own). ESTALE, EACCES (wrong key), ECONNREFUSED
+  /// (the node is gone), ETIMEDOUT. With a timeout of 0 the owner is not asked for anything: EAGAIN
+  /// where its memory is to be mapped and is not yet, which is never so with the owner's own
+  /// memory.
   static Result<RemoteAperture> import(Context& context, const RdmaCookie& cookie,
                                        std::int64_t timeout_ms = -1, std::int64_t uid = -1);
   /// The same for the other classes of the engine.
@@ -102,8 +105,8 @@ class CLAN_EXPORT RemoteAperture {
   RemoteAperture& operator=(RemoteAperture&&) noexcept;
   ~RemoteAperture();
 
-  /// Asks a node for the cookie of its aperture of that name. Its driver thread answers, whatever the
-  /// application does, unless it is stopped. ENOENT; ECONNREFUSED: the node is gone; ETIMEDOUT.
+  /// Asks a node for the cookie of its aperture of that name. Its driver thread answers, whatever
+  /// the application does, unless it is stopped. ENOENT; ECONNREFUSED: the node is gone; ETIMEDOUT.
   static Result<NamedAperture> look_up(Context& context, NodeId owner, std::uint64_t name,
                                        std::int64_t timeout_ms = -1, std::int64_t uid = -1);
 
@@ -111,12 +114,14 @@ class CLAN_EXPORT RemoteAperture {
 
   /// PIO write. The peer's processor is not involved; tripwires there fire if armed.
   Status write(std::uint64_t offset, const void* source, std::size_t bytes) {
-    if (writes_directly_ && bytes > 0 && offset <= length_ && bytes <= length_ - offset) [[likely]] {
+    if (writes_directly_ && bytes > 0 && offset <= length_ && bytes <= length_ - offset)
+        [[likely]] {
       std::memcpy(mapped_ + offset, source, bytes);
       // order: the light half of the asymmetric fence (`shm/asymmetric_fence.h`)
       std::atomic_signal_fence(std::memory_order_seq_cst);
       // relaxed: ordered by the asymmetric fence of whoever arms
-      if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
+      if (armed_->load(std::memory_order_relaxed) == 0) [[likely]]
+        return {};
       return after_write(offset, bytes);
     }
     return write_slowly(offset, source, bytes);
@@ -128,18 +133,19 @@ class CLAN_EXPORT RemoteAperture {
       std::memcpy(destination, mapped_ + offset, bytes);
       // order: as in write()
       std::atomic_signal_fence(std::memory_order_seq_cst);
-      if (armed_->load(std::memory_order_relaxed) == 0) [[likely]] return {};
+      if (armed_->load(std::memory_order_relaxed) == 0) [[likely]]
+        return {};
       return after_read(offset, bytes);
     }
     return read_slowly(offset, destination, bytes);
   }
 
-  /// Stores one 8-byte aligned word after everything this thread has written before: flags and indices
-  /// that announce data. The owner reads it with an acquire load.
+  /// Stores one 8-byte aligned word after everything this thread has written before: flags and
+  /// indices that announce data. The owner reads it with an acquire load.
   Status publish(std::uint64_t offset, std::uint64_t word);
 
-  /// The mapping itself, null when there is none. After plain stores call wrote(): the network cannot
-  /// see them otherwise. Atomic operations on it are atomic with the owner's.
+  /// The mapping itself, null when there is none. After plain stores call wrote(): the network
+  /// cannot see them otherwise. Atomic operations on it are atomic with the owner's.
   std::byte* data() const { return mapped_; }
   Status wrote(std::uint64_t offset, std::size_t bytes) { return after_write(offset, bytes); }
 

@@ -1,24 +1,23 @@
 // Context: one engine in one process. Everything else is made from it.
 //
-// A context is a node of the network: it owns the simulated NIC that peers see, the links to peers and
-// one driver thread that sleeps in the kernel until a connection is being set up or a peer dies. A process
-// may have several contexts; they are strangers to each other.
+// A context is a node of the network: it owns the simulated NIC that peers see, the links to peers
+// and one driver thread that sleeps in the kernel until a connection is being set up or a peer
+// dies. A process may have several contexts; they are strangers to each other.
 //
-// Fork: a child does not inherit the network. In the child every object of an inherited context answers
-// with an error and touches nothing; the child may create a context of its own.
+// Fork: a child does not inherit the network. In the child every object of an inherited context
+// answers with an error and touches nothing; the child may create a context of its own.
 // Thread-safety: all members may be called from any thread.
 #pragma once
 
+#include <clan/cookie.h>
+#include <clan/export.h>
+#include <clan/result.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <clan/cookie.h>
-#include <clan/export.h>
-#include <clan/result.h>
 
 namespace clan {
 
@@ -38,7 +37,8 @@ struct WaitOptions {
 };
 
 /// Links with other hosts, by UDP (docs/wire.md). A service there is named "udp:HOST/SERVICE", or
-/// "udp:HOST:PORT/SERVICE" where the port is known that its context is bound to; an IPv6 address in brackets.
+/// "udp:HOST:PORT/SERVICE" where the port is known that its context is bound to; an IPv6 address in
+/// brackets.
 struct NetworkOptions {
   enum class Mode {
     kOff,        ///< neither checked nor encrypted: for wires that are trusted, by their users too
@@ -47,11 +47,12 @@ struct NetworkOptions {
   };
   bool enabled = false;
   Mode mode = Mode::kEncrypt;
-  /// The pre-shared key of all hosts that may talk to each other (modes kIntegrity and kEncrypt): a file that
-  /// only this user may use. Whoever holds the key counts as this user.
+  /// The pre-shared key of all hosts that may talk to each other (modes kIntegrity and kEncrypt): a
+  /// file that only this user may use. Whoever holds the key counts as this user.
   std::string key_file;
   std::string address;  ///< to bind, "HOST:PORT"; empty: any address and port
-  /// Where the contexts of this user on this host can be asked for services: one of them holds it. 0: none.
+  /// Where the contexts of this user on this host can be asked for services: one of them holds it.
+  /// 0: none.
   std::uint16_t directory_port = 4790;
 };
 
@@ -59,8 +60,9 @@ struct ContextOptions {
   WaitOptions wait;
   /// Users besides our own whose processes may link with us. Empty: none.
   std::vector<uid_t> allow_uids;
-  /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB. Touched as far as it is
-  /// used. Bulk transfers were measured 1.7 times slower through 256 KB or less (bench/RESULTS.md).
+  /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB. Touched as far as it
+  /// is used. Bulk transfers were measured 1.7 times slower through 256 KB or less
+  /// (bench/RESULTS.md).
   std::uint32_t ring_bytes = 512 * 1024;
   /// Connections that may wait in one listener for accept().
   std::uint32_t backlog = 1024;
@@ -69,8 +71,10 @@ struct ContextOptions {
   /// False: never use process_vm_readv/writev, as where a sandbox forbids them.
   bool direct_copy = true;
   // The NIC's TLB (U-Net/MM). It takes part by itself where a link sends packets from pinned pages.
-  bool nic_translates = false;       ///< take part in every RDMA request: bad local addresses become EFAULT
-  bool lock_pages = false;           ///< mlock pages while they have an entry (honours RLIMIT_MEMLOCK)
+  /// take part in every RDMA request: bad local addresses become EFAULT
+  bool nic_translates = false;
+  /// mlock pages while they have an entry (honours RLIMIT_MEMLOCK)
+  bool lock_pages = false;
   std::uint32_t tlb_entries = 1024;  ///< direct-mapped; a power of two
   std::uint32_t tlb_victims = 16;
   /// Off: this host only.
@@ -86,15 +90,16 @@ struct Address {
 
 /// Counters of one context since its creation.
 struct ContextCounters {
-  std::uint64_t links = 0;                ///< to living peers
+  std::uint64_t links = 0;  ///< to living peers
   std::uint64_t connections_opened = 0;
-  std::uint64_t connections_reset = 0;    ///< by a peer's death or misbehaviour
-  std::uint64_t hostile_peers = 0;        ///< impossible contents of shared memory or control messages
-  std::uint64_t oob_discarded = 0;        ///< queue full, or no such endpoint
+  std::uint64_t connections_reset = 0;  ///< by a peer's death or misbehaviour
+  /// impossible contents of shared memory or control messages
+  std::uint64_t hostile_peers = 0;
+  std::uint64_t oob_discarded = 0;  ///< queue full, or no such endpoint
   std::uint64_t sleeps = 0;
   std::uint64_t wakeups = 0;
-  std::uint64_t apertures = 0;            ///< live
-  std::uint64_t tripwires = 0;            ///< live
+  std::uint64_t apertures = 0;  ///< live
+  std::uint64_t tripwires = 0;  ///< live
 };
 
 class CLAN_EXPORT Context {

@@ -30,8 +30,9 @@ inline std::uint16_t current_cpu_tag() {
   return cpu < 0 || cpu >= 0xffff ? 0 : static_cast<std::uint16_t>(cpu + 1);
 }
 
-/// A time that all processors count alike, in units of a few ns, to put events of several threads in order. No
-/// clock: nothing is known of its zero, and it may stand still or jump where the machine sleeps. About 10 ns.
+/// A time that all processors count alike, in units of a few ns, to put events of several threads
+/// in order. No clock: nothing is known of its zero, and it may stand still or jump where the
+/// machine sleeps. About 10 ns.
 inline std::uint64_t order_stamp() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc() >> 4;
@@ -42,7 +43,9 @@ inline std::uint64_t order_stamp() {
 #else
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(ts.tv_nsec)) >> 2;
+  return (static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u +
+          static_cast<std::uint64_t>(ts.tv_nsec)) >>
+         2;
 #endif
 }
 

@@ -3,7 +3,8 @@
 //
 //   auto a = OobEndpoint::create(context, "directory");       // or without a name
 //   b->send(a->address(), 7, bytes);                          // at most kOobPayload of them
-//   auto m = a->recv();                                       // {from, type, payload}; answer to m->from
+//   auto m = a->recv();                                       // {from, type, payload}; answer to
+//                                                             m->from
 //
 // Sending is a system call; receiving is not: the driver thread fills a ring in private memory. The
 // ring keeps ContextOptions::oob_queue messages; what arrives while it is full is discarded and
@@ -13,16 +14,16 @@
 // Thread-safety: any thread sends, one thread at a time receives.
 #pragma once
 
+#include <clan/context.h>
+#include <clan/event_queue.h>
+#include <clan/oob.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-
-#include <clan/context.h>
-#include <clan/event_queue.h>
-#include <clan/oob.h>
 
 namespace clan {
 

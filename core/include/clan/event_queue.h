@@ -1,24 +1,25 @@
-// Asynchronous event queues: tripwires, RDMA completions, out-of-band arrivals, connections and streams
-// of any number of endpoints, delivered to one queue in shared memory (clan-driver-interface 3.4).
+// Asynchronous event queues: tripwires, RDMA completions, out-of-band arrivals, connections and
+// streams of any number of endpoints, delivered to one queue in shared memory
+// (clan-driver-interface 3.4).
 //
 //  - dequeued without a system call; the cost does not depend on how many events are registered
 //  - each registered event is in the queue at most once, so the queue cannot overflow
 //  - an event is a hint that something happened since it was last taken: look, and expect to find
 //    nothing now and then
 //  - events of a queue are taken in rotating order: a busy endpoint cannot starve a quiet one
-//  - blocks with a futex (wait) or with a descriptor (fd, for epoll and friends); the threads that share a
-//    queue must all use the same one of the two
+//  - blocks with a futex (wait) or with a descriptor (fd, for epoll and friends); the threads that
+//    share a queue must all use the same one of the two
 //
 // Peers of one user id write the same queue memory; peers of other users have a copy of their own.
 //
 // Thread-safety: any number of threads may poll and wait; each event goes to one of them.
 #pragma once
 
+#include <clan/context.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
-
-#include <clan/context.h>
 
 namespace clan {
 
@@ -49,8 +50,8 @@ class CLAN_EXPORT EventQueue {
   EventQueue& operator=(EventQueue&&) noexcept;
   ~EventQueue();
 
-  /// Takes up to events.size() events, each registration at most once. Never waits, never enters the
-  /// kernel.
+  /// Takes up to events.size() events, each registration at most once. Never waits, never enters
+  /// the kernel.
   std::size_t poll(std::span<Event> events);
 
   /// As poll(), but waits for at least one: spins or sleeps as the context's WaitOptions say.
@@ -68,8 +69,8 @@ class CLAN_EXPORT EventQueue {
   /// Before sleeping on the descriptor. False: events are there already, do not sleep. An armed
   /// descriptor that woke the sleeper must be armed again; poll() first.
   bool arm_fd();
-  /// Makes the descriptor readable: for a thread that shares it with other sleepers, and leaves events, or what
-  /// they told of, to those. Any thread.
+  /// Makes the descriptor readable: for a thread that shares it with other sleepers, and leaves
+  /// events, or what they told of, to those. Any thread.
   void ring_fd();
 
   const std::shared_ptr<engine::EventQueueCore>& core() const { return core_; }

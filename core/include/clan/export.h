@@ -1,5 +1,6 @@
 // CLAN_EXPORT marks what libclan.so offers; everything else is hidden. Put it on a public class, or
-// on the single functions of it that are defined in a .cc. Order: `class [[nodiscard]] CLAN_EXPORT X`.
+// on the single functions of it that are defined in a .cc. Order: `class [[nodiscard]] CLAN_EXPORT
+// X`.
 #pragma once
 
 #define CLAN_EXPORT __attribute__((visibility("default")))

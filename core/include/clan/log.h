@@ -10,16 +10,18 @@ namespace clan {
 
 enum class LogLevel { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 
-/// The level asked for by CLAN_LOG, read once. A value that is none is off, and said so on descriptor 2.
+/// The level asked for by CLAN_LOG, read once. A value that is none is off, and said so on
+/// descriptor 2.
 CLAN_EXPORT LogLevel log_level();
 
 /// Writes one line "clan[pid] level: text" to descriptor 2. Keeps errno.
-CLAN_EXPORT void log_line(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+CLAN_EXPORT void log_line(LogLevel level, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 }  // namespace clan
 
-#define CLAN_LOG_AT(level, ...)                                     \
-  do {                                                              \
+#define CLAN_LOG_AT(level, ...)                                                 \
+  do {                                                                          \
     if (::clan::log_level() >= (level)) ::clan::log_line((level), __VA_ARGS__); \
   } while (0)
 #define CLAN_WARN(...) CLAN_LOG_AT(::clan::LogLevel::kWarn, __VA_ARGS__)

@@ -1,5 +1,6 @@
-// What mca_btl_clan.so keeps in a shared page, for `clan stat` and for tests: which ranks a rank has met, and what has
-// gone to them. Plain atomics, written by that process, read by any process that may open its descriptors.
+// What mca_btl_clan.so keeps in a shared page, for `clan stat` and for tests: which ranks a rank
+// has met, and what has gone to them. Plain atomics, written by that process, read by any process
+// that may open its descriptors.
 #pragma once
 
 #include <atomic>
@@ -21,10 +22,10 @@ struct MpiPage {
   static constexpr unsigned kPeers = 256;
   std::uint64_t magic = kMagic;
   std::uint32_t pid = 0;
-  std::atomic<std::uint32_t> peers{0};         ///< rows in use; further peers share the last one
-  std::atomic<std::uint64_t> name{0};          ///< of this rank
-  std::atomic<std::uint64_t> queued{0};        ///< records that had to wait for room
-  std::atomic<std::uint64_t> nonsense{0};      ///< records that no rank of this version sends
+  std::atomic<std::uint32_t> peers{0};     ///< rows in use; further peers share the last one
+  std::atomic<std::uint64_t> name{0};      ///< of this rank
+  std::atomic<std::uint64_t> queued{0};    ///< records that had to wait for room
+  std::atomic<std::uint64_t> nonsense{0};  ///< records that no rank of this version sends
   MpiPeer peer[kPeers];
 };
 /// As /proc/PID/fd shows it: "/memfd:clan-mpi (deleted)".

@@ -2,7 +2,8 @@
 // tear-down and miscellaneous control (clan-driver-interface sections 2 and 3.1).
 //
 // They are not for data: every one costs a system call. Delivery is in order per peer but not
-// promised: an endpoint's queue is bounded, and what arrives while it is full is discarded and counted.
+// promised: an endpoint's queue is bounded, and what arrives while it is full is discarded and
+// counted.
 #pragma once
 
 #include <array>

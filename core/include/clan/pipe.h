@@ -1,34 +1,40 @@
 // Pipe: two byte streams in one memfd, one each way, that belong to no process.
 //
-// A Stream lives in its Context and dies with its process. A socket does not: it is shared by fork, handed
-// on by SCM_RIGHTS, closed by whoever is last. A Pipe is what stands behind such a socket. Every cursor and
-// counter lies in the memfd, so any process that maps it continues where another stopped.
+// A Stream lives in its Context and dies with its process. A socket does not: it is shared by fork,
+// handed on by SCM_RIGHTS, closed by whoever is last. A Pipe is what stands behind such a socket.
+// Every cursor and counter lies in the memfd, so any process that maps it continues where another
+// stopped.
 //
 //      page 0     head | end 0: sender, receiver, face | end 1: sender, receiver, face
-//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each, which begin
-//                 with a PipeStamp)
+//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each, which
+//                 begin with a PipeStamp)
 //      ring 1     written by end 1, read by end 0
 //
-// A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up, its first
-// page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
+// A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up,
+// its first page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
 //
-// Pipes neither sleep nor wake other processes: the owner of the sockets does, with `must_ring` below.
+// Pipes neither sleep nor wake other processes: the owner of the sockets does, with `must_ring`
+// below.
 //
-// Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(), want_room())
-// and sleeps. The thread that publishes bytes or room afterwards is told to ring, once.
+// Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(),
+// want_room()) and sleeps. The thread that publishes bytes or room afterwards is told to ring,
+// once.
 //
-// Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked and masked
-// before use; a Pipe with impossible contents is `broken` for good.
+// Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked
+// and masked before use; a Pipe with impossible contents is `broken` for good.
 //
-// Thread-safety: every call may come from any thread of any process. Those that move bytes or count them take
-// the lock of their side (a word in the memfd with the owner's thread id); those that look do not. No call
-// allocates, and all but create() and open() are safe in a signal handler. One that interrupted the same side
-// of the same pipe is told so at once (EDEADLK): nothing has been done, nor can it be before the handler
-// returns.
+// Thread-safety: every call may come from any thread of any process. Those that move bytes or count
+// them take the lock of their side (a word in the memfd with the owner's thread id); those that
+// look do not. No call allocates, and all but create() and open() are safe in a signal handler. One
+// that interrupted the same side of the same pipe is told so at once (EDEADLK): nothing has been
+// done, nor can it be before the handler returns.
 //
-// A lock is waited for ten seconds, with other long waits for it (clan/wait_budget.h) but without those in which the
-// caller was stopped, and half a second if its owner cannot be seen: it has died, or the word is a lie. Then the pipe is broken. So it is by an owner
-// that was stopped alone in the middle of a copy, as the other end can write any id there.
+// A call waits 80 ms for a lock, or less (clan/wait_budget.h), and then answers EBUSY: nothing has
+// been done, and the caller tries again. From then on a call only looks, until one has had the
+// lock. An owner that /proc shows as stopped may keep it for as long as it is stopped. Of another
+// one the pipe breaks after ten seconds in which calls were made, without the time in which the
+// caller was stopped; after half a second if the owner cannot be seen; and at once if the word is
+// no thread's.
 #pragma once
 
 #include <clan/export.h>
@@ -66,24 +72,25 @@ constexpr std::uint64_t kPipeWindow = 512 * 1024;
 
 class CLAN_EXPORT Pipe {
  public:
-  /// A new pipe; the caller is end 0 or 1. `name` is what /proc shows of the memfd. `ring_bytes`: a power of
-  /// two from 4 KiB to 64 MiB. EINVAL, ENOMEM, EMFILE.
+  /// A new pipe; the caller is end 0 or 1. `name` is what /proc shows of the memfd. `ring_bytes`: a
+  /// power of two from 4 KiB to 64 MiB. EINVAL, ENOMEM, EMFILE.
   static Result<Pipe> create(const char* name, std::uint32_t ring_bytes, int end);
   /// The pipe behind a memfd, whose ownership passes. EPROTO: not one, not sealed, another version.
   static Result<Pipe> open(int memfd, int end);
 
-  /// The same pipe as its other end sees it, by a mapping of its own and without a descriptor. ENOMEM.
+  /// The same pipe as its other end sees it, by a mapping of its own and without a descriptor.
+  /// ENOMEM.
   Result<Pipe> at_other_end() const;
 
-  /// How the caller's buffers are copied: `guard(copy, argument)` calls copy(argument) and answers whether it
-  /// came to its end. One that did not, as there is no memory where the buffer should be, makes the call stop
-  /// before that record with EFAULT. Without a guard the copy faults. Of the process; for the time before the
-  /// first pipe.
+  /// How the caller's buffers are copied: `guard(copy, argument)` calls copy(argument) and answers
+  /// whether it came to its end. One that did not, as there is no memory where the buffer should
+  /// be, makes the call stop before that record with EFAULT. Without a guard the copy faults. Of
+  /// the process; for the time before the first pipe.
   using CopyGuard = bool (*)(void (*copy)(void*), void* argument);
   static void guard_copies(CopyGuard guard);
 
-  /// The process locks what it maps from now on (mlockall with MCL_FUTURE), or does not: pipes are left out, which
-  /// would have memory for all of their rings.
+  /// The process locks what it maps from now on (mlockall with MCL_FUTURE), or does not: pipes are
+  /// left out, which would have memory for all of their rings.
   static void process_locks_memory(bool locks);
 
   /// To be called in the child of a fork, before anything else: its thread has another id.
@@ -105,30 +112,34 @@ class CLAN_EXPORT Pipe {
   PipePage::Face& my_face() const { return page_->ends[end_].face; }
   PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
 
-  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side, see above),
-  /// EPROTO (broken), EPIPE (this end has ended its sending already), or behind `bytes` EFAULT (see
-  /// guard_copies()).
+  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side,
+  /// see above), EBUSY (another one has the lock, see above), EPROTO (broken), EPIPE (this end has
+  /// ended its sending already), or behind `bytes` EFAULT (see guard_copies()).
   struct Done {
     std::size_t bytes = 0;
     bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
     int err = 0;
   };
 
-  /// What this end's socket would buffer, in bytes, of what it sends and of what it receives. `grows`: as TCP
-  /// does when nobody has set SO_RCVBUF, the latter is a part of what the other end buffers. A send stops at the sum
-  /// of what its end and the other one say; without limits, when the ring is full. At least 16 KiB (or half a
-  /// smaller ring), at most 7/8 of the ring.
+  /// What this end's socket would buffer, in bytes, of what it sends and of what it receives.
+  /// `grows`: as TCP does when nobody has set SO_RCVBUF, the latter is a part of what the other end
+  /// buffers. A send stops at the sum of what its end and the other one say; without limits, when
+  /// the ring is full. At least 16 KiB (or half a smaller ring), at most 7/8 of the ring.
   void set_limits(std::uint64_t sends, std::uint64_t receives, bool grows);
 
-  // --- sending ------------------------------------------------------------------------------------
+  // --- sending -----------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
   Done send(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
-  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room for it.
+  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room
+  /// for it.
   Done end_sending();
   /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
   Done leave();
   /// True when there is room worth waking up for: as for TCP, a third of what there may be.
   bool writable(PipeRoom room = PipeRoom::kWhole) const;
+  /// A call that sends has given up on its lock, which is still taken: the next one would too.
+  /// Costs a load otherwise.
+  bool send_is_held_up() const { return sending_.gave_up() && is_held_up(true); }
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
   /// Asks to be rung for room. False: there is room now.
@@ -137,36 +148,48 @@ class CLAN_EXPORT Pipe {
   /// The calling thread has written by other ways than pipes: see PipeStamp.
   static void wrote_past_pipes();
 
-  // --- receiving ----------------------------------------------------------------------------------
+  // --- receiving ---------------------------------------------------------------------------------
   PipeFront front() const;
-  /// Of the record in front. Without the lock: of one that is being read at the same time, another's or none.
+  /// Of the record in front. Without the lock: of one that is being read at the same time,
+  /// another's or none.
   PipeStamp front_stamp() const;
   /// A glance without the lock: front() would answer kNothing, or was about to. Costs a few loads.
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
-  /// Bytes that can be read now. 0 also to a handler that interrupted this side, and of a broken pipe.
+  /// As send_is_held_up(), of calls that receive.
+  bool receive_is_held_up() const { return receiving_.gave_up() && is_held_up(false); }
+  /// Bytes that can be read now. 0 also to a handler that interrupted this side, of a broken pipe,
+  /// and for EBUSY.
   std::uint64_t readable_bytes() const;
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
   bool want_data();
-  /// The calling thread does not wait any more. Takes the flag back if no other thread has set it too.
+  /// The calling thread does not wait any more. Takes the flag back if no other thread has set it
+  /// too.
   void unwant_data();
-  /// Asks to be rung for bytes, and for room too, on behalf of every process of this end; only the other end takes that back.
-  /// For a thread that is about to take away a wake-up that others may sleep for, or will not look again by itself.
+  /// Asks to be rung for bytes, and for room too, on behalf of every process of this end; only the
+  /// other end takes that back. For a thread that is about to take away a wake-up that others may
+  /// sleep for, or will not look again by itself.
   void keep_wanted(bool room);
-  /// For a thread that comes back from the kernel: what the other end has written, and what our next send()
-  /// touches, comes into the cache together and not one after the other.
+  /// For a thread that comes back from the kernel: what the other end has written, and what our
+  /// next send() touches, comes into the cache together and not one after the other.
   void fetch_ahead() const;
-  // --- memory -------------------------------------------------------------------------------------
+  // --- memory ------------------------------------------------------------------------------------
   /// More of the rings has been touched, since the last release(), than a page of each. A glance.
   bool is_large() const { return large_.load(std::memory_order_relaxed); }
-  /// Gives memory of both rings back to the kernel, but for a page of each, where all has been read. Takes the
-  /// locks of both senders, without waiting for them; a sender that comes meanwhile waits. False: a ring had
-  /// unread bytes in it, or a sender was at it.
+  /// Gives memory of both rings back to the kernel, but for a page of each, where all has been
+  /// read. Takes the locks of both senders, without waiting for them; a sender that comes meanwhile
+  /// waits. False: a ring had unread bytes in it, or a sender was at it.
   bool release();
 
+  /// Of the connection: what its calls may wait, and what owners may keep from it. Also for what is
+  /// kept of it elsewhere.
+  WaitBudget& call_waits() const { return call_waits_; }
+  WaitBudget& owner_waits() const { return owner_waits_; }
+
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
-  std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }  // relaxed: a hint
+  // relaxed: a hint
+  std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }
 
  private:
   void reset();
@@ -174,7 +197,8 @@ class CLAN_EXPORT Pipe {
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
   bool is_calm() const;
-  int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n, PipeSlot* slot) const;
+  int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
+           PipeSlot* slot) const;
   std::uint64_t most_lines(int end, PipeRoom room) const;
   bool has_room(int end, PipeRoom room) const;
   bool release(int end);
@@ -183,8 +207,10 @@ class CLAN_EXPORT Pipe {
   }
   bool must_ring_for_room(bool drained) const;
   bool worth_telling(std::uint64_t lines) const;
-  int wait_for_lock(std::atomic<std::uint32_t>& word, std::uint32_t me, bool in_handler,
-                    bool may_give_up) const;
+  int wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t me,
+                    bool in_handler) const;
+  void look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me) const;
+  bool is_held_up(bool of_sender) const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
   bool broken() const {
     if (page_->head.broken.load(std::memory_order_relaxed) != 0) {
@@ -205,7 +231,9 @@ class CLAN_EXPORT Pipe {
   mutable std::atomic<std::uint16_t> peer_cpu_{0};
   mutable std::atomic<bool> broken_{false};
   std::atomic<bool> large_{false};
-  mutable WaitBudget lock_waits_;
+  mutable WaitBudget call_waits_{WaitBudget::kMostInCallsNs, WaitBudget::kShortInCallsNs};
+  mutable WaitBudget owner_waits_;
+  mutable OwnerWait sending_, receiving_;
 };
 
 }  // namespace clan

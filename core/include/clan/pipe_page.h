@@ -1,15 +1,19 @@
-// PipePage: the first page of a pipe's memfd, which tools read as well (clan/pipe.h says what a pipe is).
+// PipePage: the first page of a pipe's memfd, which tools read as well (clan/pipe.h says what a
+// pipe is).
 #pragma once
 
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace clan {
 
-/// When a record was put into a pipe, by the word of its writer: for putting in order what several have written.
-///   bits 0..47 order_stamp() | 48..59 and 60..63, n and e: n << e units of 16 before that the thread last wrote past
-///   pipes; exact to a two-thousandth, up to a second (2^31 steps of the clock)
+/// When a record was put into a pipe, by the word of its writer: for putting in order what several
+/// have written.
+///   bits 0..47 order_stamp() | 48..59 and 60..63, n and e: n << e units of 16 before that the
+///   thread last wrote past pipes; exact to a two-thousandth, up to a second (2^31 steps of the
+///   clock)
 struct PipeStamp {
   static constexpr std::uint64_t kTimeMask = (std::uint64_t{1} << 48) - 1;
   static constexpr std::uint64_t kLongAgo = 0xffff;
@@ -33,13 +37,17 @@ struct PipeStamp {
     return (time() - (n << (word >> (48 + kDigits)) << 4)) & kTimeMask;
   }
   /// Times wrap: those of events that wait to be told of lie close together.
-  static bool before(std::uint64_t a, std::uint64_t b) { return ((a - b) & kTimeMask) > kTimeMask / 2; }
+  static bool before(std::uint64_t a, std::uint64_t b) {
+    return ((a - b) & kTimeMask) > kTimeMask / 2;
+  }
 };
 
-/// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never decrease.
+/// The shared page of a pipe. Plain atomics: tools read it without taking part. Counters never
+/// decrease.
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
-  static constexpr std::uint32_t kVersion = 4;  ///< of this page, with what faces mean by their words
+  /// of this page, with what faces mean by their words
+  static constexpr std::uint32_t kVersion = 5;
 
   /// Written by the creator before anyone else sees it.
   struct Head {
@@ -61,14 +69,17 @@ struct PipePage {
     std::atomic<std::uint64_t> look_at;   ///< more of PipeProducer
     std::atomic<std::uint64_t> skip_at;
     std::atomic<std::uint32_t> lock;
-    std::atomic<std::uint32_t> ended;                ///< 1: half-closed, 2: left
-    alignas(64) std::atomic<std::uint64_t> touched;  ///< lines of the ring, from line 0 on, that may have memory
-    std::atomic<std::uint64_t> jump_at;              ///< and the rest
+    std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left
+    /// lines of the ring, from line 0 on, that may have memory
+    alignas(64) std::atomic<std::uint64_t> touched;
+    std::atomic<std::uint64_t> jump_at;  ///< and the rest
     std::atomic<std::uint64_t> jump_gap;
     std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
-    std::atomic<std::uint64_t> answered;     ///< head of this end's receiver when its sender last looked
-    std::atomic<std::uint64_t> rang;         ///< the reader slept; cleared when this end looks
-    std::atomic<std::uint64_t> counted;      ///< of `bytes`, what a test has been told (); by either end
+    /// head of this end's receiver when its sender last looked
+    std::atomic<std::uint64_t> answered;
+    std::atomic<std::uint64_t> rang;  ///< the reader slept; cleared when this end looks
+    /// of `bytes`, what a test has been told (); by either end
+    std::atomic<std::uint64_t> counted;
     std::uint64_t pad1;
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
     std::uint32_t pad2;
@@ -85,7 +96,8 @@ struct PipePage {
     std::uint32_t pad[7];
     alignas(64) std::atomic<std::uint64_t> credit;  ///< lines consumed, for the sender
     std::uint64_t pad1[7];
-    alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there are bytes; see want_data()
+    /// not 0: ring when there are bytes; see want_data()
+    alignas(64) std::atomic<std::uint32_t> waiting;
     std::uint32_t pad2;
     std::atomic<std::uint64_t> limit;  ///< bytes << 1, bit 0: grows with the sender's. 0: none
     std::uint64_t pad3[6];
@@ -102,7 +114,15 @@ struct PipePage {
 
   Head head;
   End ends[2];
+
+  /// Where a word of an end's face stands in the memfd.
+  static constexpr std::size_t place_of_word(int end, std::uint32_t word);
 };
 static_assert(sizeof(PipePage) <= 4096);
+
+constexpr std::size_t PipePage::place_of_word(int end, std::uint32_t word) {
+  return offsetof(PipePage, ends) + static_cast<std::size_t>(end) * sizeof(End) +
+         offsetof(End, face) + word * sizeof(std::uint64_t);
+}
 
 }  // namespace clan

@@ -1,12 +1,13 @@
 // PreemptionWatch: whether the calling thread has been off its processor, without a system call.
 //
-// A thread that finds that time has gone by between two of its steps has been interrupted, or its machine has stood
-// still (a hypervisor took the processor), or the scheduler has let another thread run. Only the last says that
-// somebody here computes beside it.
+// A thread that finds that time has gone by between two of its steps has been interrupted, or its
+// machine has stood still (a hypervisor took the processor), or the scheduler has let another
+// thread run. Only the last says that somebody here computes beside it.
 //
-// The kernel tells by the area of restartable sequences that the C library registers for each thread (rseq(2)): when it
-// preempts a thread that is not in the sequence that rseq_cs names, it clears rseq_cs. The sequence named here is
-// never run. A program that uses the area for itself overwrites the word, which reads as preempted.
+// The kernel tells by the area of restartable sequences that the C library registers for each
+// thread (rseq(2)): when it preempts a thread that is not in the sequence that rseq_cs names, it
+// clears rseq_cs. The sequence named here is never run. A program that uses the area for itself
+// overwrites the word, which reads as preempted.
 //
 // Thread-safety: a watch belongs to the thread that made it. Signal handlers clear the word, too.
 #pragma once

@@ -1,6 +1,7 @@
-// Distributed message queues: records from one sender to one receiver through a ring in the receiver's
-// memory, made of apertures and tripwires and nothing else. A building block for protocols of one's own;
-// streams and message endpoints offer more (set-up, both directions, death, bulk).
+// Distributed message queues: records from one sender to one receiver through a ring in the
+// receiver's memory, made of apertures and tripwires and nothing else. A building block for
+// protocols of one's own; streams and message endpoints offer more (set-up, both directions, death,
+// bulk).
 //
 //        QueueSender                                   QueueReceiver
 //     +--------------+   records (write_i is in them)  +------------------+
@@ -9,28 +10,30 @@
 //     |  memory)     | <------------------------------ |                  |
 //     +--------------+   lazy_read_i, now and then     +------------------+
 //
-// Each side owns one piece of memory and needs the cookie of the other's. They travel by any channel:
+// Each side owns one piece of memory and needs the cookie of the other's. They travel by any
+// channel:
 //
-//     auto in  = QueueReceiver::create(context, 64 * 1024);    auto out = QueueSender::create(context);
-//     in->cookie()  ─────────────────────────────────────────> out->attach(cookie)
-//     in->attach(cookie) <──────────────────────────────────── out->cookie()
+//     auto in = QueueReceiver::create(context, 65536);    auto out = QueueSender::create(context);
+//     in->cookie()  ────────────────────────────────────> out->attach(cookie)
+//     in->attach(cookie) <─────────────────────────────── out->cookie()
 //
-// Records can be read as bytes and bytes are sent as records, so each side chooses its mode. A side that
-// is about to sleep arms a tripwire on the other's writes; one that polls costs the other nothing.
+// Records can be read as bytes and bytes are sent as records, so each side chooses its mode. A side
+// that is about to sleep arms a tripwire on the other's writes; one that polls costs the other
+// nothing.
 //
-// Thread-safety: one thread at a time per object. Errors: ESTALE (the other side has ended the queue),
-// ECONNRESET (it died; what it had sent can be received first), EPROTO (it wrote nonsense), ENOTCONN
-// (before attach()), ESHUTDOWN, EINTR. After one of the first three the queue is dead.
+// Thread-safety: one thread at a time per object. Errors: ESTALE (the other side has ended the
+// queue), ECONNRESET (it died; what it had sent can be received first), EPROTO (it wrote nonsense),
+// ENOTCONN (before attach()), ESHUTDOWN, EINTR. After one of the first three the queue is dead.
 // Source: clan-distributed-computing sections 2.1 to 2.3.
 #pragma once
+
+#include <clan/aperture.h>
+#include <clan/event_queue.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-
-#include <clan/aperture.h>
-#include <clan/event_queue.h>
 
 namespace clan {
 
@@ -65,8 +68,8 @@ class CLAN_EXPORT QueueReceiver {
   Result<std::span<const std::byte>> peek();
   void consume();
 
-  /// The same as bytes: takes what is there, up to the buffer's size. EAGAIN. Of a record read in part
-  /// the rest is the front record.
+  /// The same as bytes: takes what is there, up to the buffer's size. EAGAIN. Of a record read in
+  /// part the rest is the front record.
   Result<std::size_t> try_read(std::span<std::byte> buffer);
   /// Waits for at least one byte.
   Result<std::size_t> read(std::span<std::byte> buffer, std::int64_t timeout_ms = -1);
@@ -108,8 +111,8 @@ class CLAN_EXPORT QueueSender {
   /// All of them, or fewer when the time was over.
   Result<std::size_t> write(std::span<const std::byte> bytes, std::int64_t timeout_ms = -1);
 
-  /// A record built in place (in the receiver's memory, where it is mapped): room for it, then what of
-  /// it is used. EAGAIN, EMSGSIZE.
+  /// A record built in place (in the receiver's memory, where it is mapped): room for it, then what
+  /// of it is used. EAGAIN, EMSGSIZE.
   Result<std::span<std::byte>> reserve(std::size_t bytes);
   Status commit(std::size_t bytes);
 

@@ -5,10 +5,11 @@
 //   q->write(remote, offset, buffer, length, {.cookie = 7});
 //   q->wait(completions);                                   // {cookie 7, status 0, bytes length}
 //
-// Requests of one queue are carried out and completed in the order of posting; queues share the driver
-// round-robin by bytes, by priority. Transfers to CLAN memory are one copy by this processor, to a peer's
-// own memory one copy by process_vm_writev; when the peer is polling it takes part in large ones. Where
-// the kernel forbids that, the peer's driver copies through staging memory. Errors come as completions.
+// Requests of one queue are carried out and completed in the order of posting; queues share the
+// driver round-robin by bytes, by priority. Transfers to CLAN memory are one copy by this
+// processor, to a peer's own memory one copy by process_vm_writev; when the peer is polling it
+// takes part in large ones. Where the kernel forbids that, the peer's driver copies through staging
+// memory. Errors come as completions.
 //
 // Who does the work: small requests are done before the call returns; what is left over is done by
 // whoever polls or waits, and otherwise by the driver thread.
@@ -16,14 +17,14 @@
 // Thread-safety: one thread posts, one thread (it may be another) takes completions.
 #pragma once
 
+#include <clan/aperture.h>
+#include <clan/event_queue.h>
+#include <clan/rdma_request.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-
-#include <clan/aperture.h>
-#include <clan/event_queue.h>
-#include <clan/rdma_request.h>
 
 namespace clan {
 
@@ -53,8 +54,8 @@ class CLAN_EXPORT RdmaQueue {
   /// Outstanding requests are cancelled; their memory is not touched afterwards.
   ~RdmaQueue();
 
-  /// Posts a write of local memory to a remote aperture, or a read from it. The memory must stay valid
-  /// until the completion. EAGAIN: the ring is full, take completions first.
+  /// Posts a write of local memory to a remote aperture, or a read from it. The memory must stay
+  /// valid until the completion. EAGAIN: the ring is full, take completions first.
   Status write(const RemoteAperture& remote, std::uint64_t remote_offset, const void* local,
                std::uint64_t length, const RdmaOptions& options = {});
   Status read(const RemoteAperture& remote, std::uint64_t remote_offset, void* local,

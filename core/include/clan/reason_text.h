@@ -25,14 +25,19 @@ constexpr const char* text_of(Why why) {
     case Why::kOfferLost: return "the other end went away while it was to move";
     case Why::kExcept: return "CLAN_EXCEPT";
     case Why::kOnly: return "CLAN_ONLY";
-    case Why::kMemory: return "the user's connections are as many as the memory for them allows (CLAN_MEMORY)";
-    case Why::kMappings: return "its process has as many connections as half of its mappings allow (vm.max_map_count)";
+    case Why::kMemory:
+      return "the user's connections are as many as the memory for them allows (CLAN_MEMORY)";
+    case Why::kMappings:
+      return "its process has as many connections as half of its mappings allow (vm.max_map_count)";
     case Why::kNoUnix: return "sockets of AF_UNIX are refused, by which the ends meet";
     case Why::kNoNetlink:
-      return "the kernel does not say who owns the other end: it takes AF_NETLINK, or /proc/self/net/tcp";
-    case Why::kOtherUser: return "the other end belongs to another user, which CLAN_UIDS does not name";
+      return "the kernel does not say who owns the other end: it takes AF_NETLINK, or "
+             "/proc/self/net/tcp";
+    case Why::kOtherUser:
+      return "the other end belongs to another user, which CLAN_UIDS does not name";
     case Why::kUnmappedUser: return "the other end's user has no number in this user namespace";
-    case Why::kNotOwner: return "the end that offered shared memory is not the connection's other end";
+    case Why::kNotOwner:
+      return "the end that offered shared memory is not the connection's other end";
     case Why::kDirectory: return "no offer can be made in CLAN_DIR";
     case Why::kVersion: return "the other end has another version of CLAN";
     case Why::kAddressSpace: return "the limit of address space (ulimit -v)";
@@ -135,9 +140,11 @@ inline void describe(const Reason& reason, char* to, std::size_t size) {
     std::snprintf(to, size, by_filter ? "the filter of system calls refuses %s" : "%s is refused",
                   name_of_call(reason.number));
   } else if (reason.why == Why::kUnused && reason.number >= kCallsNeeded) {
-    std::snprintf(to, size, "%s: has not met its other end in %u calls", text_of(reason.why), reason.number);
+    std::snprintf(to, size, "%s: has not met its other end in %u calls", text_of(reason.why),
+                  reason.number);
   } else if (reason.why == Why::kUnused && reason.number < kFirstCalls) {
-    std::snprintf(to, size, "%s: fewer than %u calls of %u", text_of(reason.why), kFirstCalls, kCallsNeeded);
+    std::snprintf(to, size, "%s: fewer than %u calls of %u", text_of(reason.why), kFirstCalls,
+                  kCallsNeeded);
   } else if (reason.why == Why::kUnused) {
     std::snprintf(to, size, "%s: %u calls of %u", text_of(reason.why), reason.number, kCallsNeeded);
   } else {

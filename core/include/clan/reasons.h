@@ -1,21 +1,23 @@
-// Why connections stay on TCP, as each process under CLAN tells it: the interposer writes the words, `clan
-// stat` and the log read them. Behind the slots of sockets that are passed on, in the same memfd:
+// Why connections stay on TCP, as each process under CLAN tells it: the interposer writes the
+// words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
+// same memfd:
 //
 //   /proc/PID/fd/N -> /memfd:clan-slots-2 (deleted)
 //   +0            slots (preload/share/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
 //   word   63 .. 40   39           38 .. 32   31 .. 0
-//          number     of process   Why        inode of the socket, or the process as its own namespace counts
+//          number     of process   Why        inode of the socket, or the process as its own
+//                                             namespace counts
 //          it
 //
-// Every line is written by the process that made the memfd and by its children, at decisions and not for each
-// byte. A word is whole at any time: a writer that is killed leaves the word of before or the new one. The
-// word of a connection goes when that closes or moves; one that other processes share stays until its place
-// is needed.
+// Every line is written by the process that made the memfd and by its children, at decisions and
+// not for each byte. A word is whole at any time: a writer that is killed leaves the word of before
+// or the new one. The word of a connection goes when that closes or moves; one that other processes
+// share stays until its place is needed.
 //
-// Readers copy the memory. Nothing in it is to be believed but of sockets that a holder of the memfd holds,
-// too.
+// Readers copy the memory. Nothing in it is to be believed but of sockets that a holder of the
+// memfd holds, too.
 #pragma once
 
 #include <cstddef>
@@ -101,7 +103,8 @@ struct Reason {
 
 constexpr std::uint64_t word_of(const Reason& reason) {
   const std::uint64_t number = reason.number < kMostNumber ? reason.number : kMostNumber;
-  const std::uint64_t kind = static_cast<std::uint64_t>(reason.why) | (reason.of_process ? 0x80u : 0u);
+  const std::uint64_t kind =
+      static_cast<std::uint64_t>(reason.why) | (reason.of_process ? 0x80u : 0u);
   return number << 40 | kind << 32 | reason.of;
 }
 /// Of any word: kNone if there is no such reason.

@@ -6,7 +6,8 @@
 #pragma once
 
 #if __cplusplus < 202002L
-#error "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 takes C++17 unless told)"
+#error \
+    "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 takes C++17 unless told)"
 #endif
 
 #include <cerrno>
@@ -46,8 +47,8 @@ class [[nodiscard]] Result {
   bool ok() const { return v_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  /// Precondition: ok(). Aborts otherwise, with the error on stderr: using a value that is not there is the
-  /// caller's bug, not input.
+  /// Precondition: ok(). Aborts otherwise, with the error on stderr: using a value that is not
+  /// there is the caller's bug, not input.
   T& value() & { return checked(); }
   const T& value() const& { return const_cast<Result*>(this)->checked(); }
   T&& value() && { return std::move(checked()); }
@@ -62,18 +63,19 @@ class [[nodiscard]] Result {
 
  private:
   T& checked() {
-    if (!ok()) [[unlikely]] fail_unchecked(error());
+    if (!ok()) [[unlikely]]
+      fail_unchecked(error());
     return *std::get_if<0>(&v_);
   }
   std::variant<T, Error> v_;
 };
 
-/// The same for what fits a register, as the count of bytes that every send and receive answers: two words,
-/// returned in registers. The general form goes through memory, which costs 10 ns a call.
+/// The same for what fits a register, as the count of bytes that every send and receive answers:
+/// two words, returned in registers. The general form goes through memory, which costs 10 ns a
+/// call.
 template <typename T>
-  requires(std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> &&
-           sizeof(T) <= sizeof(const char*))
-class [[nodiscard]] Result<T> {
+requires(std::is_trivially_copyable_v<T>&& std::is_default_constructible_v<T> &&
+         sizeof(T) <= sizeof(const char*)) class [[nodiscard]] Result<T> {
  public:
   Result(T value) : value_(value) {}
   Result(Error error) : err_(error.err), failed_(true), what_(error.what) {}
@@ -94,7 +96,8 @@ class [[nodiscard]] Result<T> {
 
  private:
   T& checked() {
-    if (failed_) [[unlikely]] fail_unchecked(error());
+    if (failed_) [[unlikely]]
+      fail_unchecked(error());
     return value_;
   }
   std::int32_t err_ = 0;

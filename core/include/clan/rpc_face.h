@@ -1,5 +1,6 @@
-// What libclanrpc.so keeps in a shared page, for `clan stat` and for tests: how the remote calls of a process
-// travelled. Plain atomics, written by that process, read by any process that may open its descriptors.
+// What libclanrpc.so keeps in a shared page, for `clan stat` and for tests: how the remote calls of
+// a process travelled. Plain atomics, written by that process, read by any process that may open
+// its descriptors.
 #pragma once
 
 #include <atomic>
@@ -14,16 +15,17 @@ struct RpcPage {
   std::uint32_t pid = 0;
   std::uint32_t reserved = 0;
   // As a client.
-  std::atomic<std::uint64_t> handles{0};         ///< made by any of libtirpc's functions
-  std::atomic<std::uint64_t> met{0};             ///< servers that calls go to over CLAN
+  std::atomic<std::uint64_t> handles{0};  ///< made by any of libtirpc's functions
+  std::atomic<std::uint64_t> met{0};      ///< servers that calls go to over CLAN
   std::atomic<std::uint64_t> calls_clan{0};
-  std::atomic<std::uint64_t> calls_stock{0};     ///< by tcp, udp or a local socket
-  std::atomic<std::uint64_t> lost{0};            ///< servers that went while a call was under way
+  std::atomic<std::uint64_t> calls_stock{0};  ///< by tcp, udp or a local socket
+  std::atomic<std::uint64_t> lost{0};         ///< servers that went while a call was under way
   // As a server.
-  std::atomic<std::uint64_t> clients{0};         ///< that have come over CLAN
-  std::atomic<std::uint64_t> served_clan{0};     ///< calls
-  std::atomic<std::uint64_t> replies_stock{0};   ///< to calls by CLAN that went by the socket (forked servers)
-  std::atomic<std::uint64_t> hostile{0};         ///< messages that made no sense
+  std::atomic<std::uint64_t> clients{0};      ///< that have come over CLAN
+  std::atomic<std::uint64_t> served_clan{0};  ///< calls
+  /// to calls by CLAN that went by the socket (forked servers)
+  std::atomic<std::uint64_t> replies_stock{0};
+  std::atomic<std::uint64_t> hostile{0};  ///< messages that made no sense
   std::atomic<std::uint64_t> sleeps{0};
   // Of the above, with other hosts, by the UDP link.
   std::atomic<std::uint64_t> calls_far{0};

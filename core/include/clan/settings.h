@@ -1,17 +1,21 @@
-// The settings of the interposer, CLAN_* in the environment or in a file: the one place that knows how they
-// are written, for the interposer, which obeys them, for `clan run`, which says what is wrong before a thousand
-// processes do, and for `clan stat`, which tells what keeps a connection on TCP.
+// The settings of the interposer, CLAN_* in the environment or in a file: the one place that knows
+// how they are written, for the interposer, which obeys them, for `clan run`, which says what is
+// wrong before a thousand processes do, and for `clan stat`, which tells what keeps a connection on
+// TCP.
 //
-// Nothing here but Settings::network_options() takes memory; any thread.
+// Nothing here takes memory but what makes options and contexts of settings; any thread.
 #pragma once
 
 #include <clan/context.h>
+#include <clan/key_file.h>
+#include <clan/log.h>
 #include <clan/shared_directory.h>
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace clan {
@@ -41,21 +45,32 @@ struct Settings {
   /// CLAN_DIR.
   static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
   char directory[kMostDirectory + 1] = {};
-  std::uint64_t memory = 0;  ///< CLAN_MEMORY: bytes that the pipes of a user may take, 0: see pipe_memory.h
-  /// CLAN_KEY: the file is read, and its owner and mode are looked at, when a Context is made with network_options().
+  /// CLAN_MEMORY: bytes that the pipes of a user may take, 0: see pipe_memory.h
+  std::uint64_t memory = 0;
+  /// CLAN_KEY: a KeyFile, empty if it cannot be used. It is read again when a Context is made with
+  /// network_options().
   static constexpr std::size_t kMostKeyPath = 1023;
   char key_file[kMostKeyPath + 1] = {};
+  bool key_is_wrong = false;
+  bool looks_at_key = true;  ///< false: settings of another process, or that are obeyed much later
   NetworkOptions::Mode network_mode = NetworkOptions::Mode::kEncrypt;  ///< CLAN_NETWORK_MODE
   bool names_network_mode = false;
 
-  /// Other hosts, for the faces that call them: enabled by either of the two settings. Without a key, a mode that
-  /// needs one makes Context::create() fail and say so.
+  /// Other hosts, for the faces that call them: enabled by either of the two settings, unless the
+  /// key is wrong. Without a key, a mode that needs one makes Context::create() fail and say so.
   NetworkOptions network_options() const {
     NetworkOptions network;
-    network.enabled = key_file[0] != 0 || names_network_mode;
+    network.enabled = !key_is_wrong && (key_file[0] != 0 || names_network_mode);
     network.mode = network_mode;
     network.key_file = key_file;
     return network;
+  }
+  /// Of a Context of a face: the users and the network.
+  ContextOptions context_options() const {
+    ContextOptions options;
+    options.allow_uids.assign(uids, uids + uid_count);
+    options.network = network_options();
+    return options;
   }
   bool has_directory() const { return directory[0] != 0; }
   bool names_uid(uid_t uid) const {
@@ -73,8 +88,9 @@ struct Settings {
 };
 
 /// What may stand in the environment and in a file.
-inline constexpr const char* kSettingNames[] = {"CLAN_ONLY", "CLAN_EXCEPT", "CLAN_UIDS", "CLAN_DIR", "CLAN_MEMORY",
-                                                "CLAN_KEY", "CLAN_NETWORK_MODE", "CLAN_DISABLE"};
+inline constexpr const char* kSettingNames[] = {"CLAN_ONLY",         "CLAN_EXCEPT", "CLAN_UIDS",
+                                                "CLAN_DIR",          "CLAN_MEMORY", "CLAN_KEY",
+                                                "CLAN_NETWORK_MODE", "CLAN_DISABLE"};
 
 /// What CLAN_NETWORK_MODE may be.
 struct NetworkModeName {
@@ -117,17 +133,20 @@ inline int yes_or_no(const char* text) {
   int word = 0;
   for (const char* known : kWords) {
     std::size_t i = 0;
-    while (known[i] != 0 && (text[i] == known[i] || (text[i] >= 'A' && (text[i] | 0x20) == known[i]))) ++i;
+    while (known[i] != 0 &&
+           (text[i] == known[i] || (text[i] >= 'A' && (text[i] | 0x20) == known[i])))
+      ++i;
     if (known[i] == 0 && text[i] == 0) return word & 1;
     ++word;
   }
   return *text == 0 ? 0 : -1;
 }
 
-/// Calls `take(item, fault)` for each item between commas: it returns what is behind, null if that is none.
-/// False: `fault` says why.
+/// Calls `take(item, fault)` for each item between commas: it returns what is behind, null if that
+/// is none. False: `fault` says why.
 template <typename Take>
-bool each_item(const char* text, const char* list, const char* item_is, SettingFault* fault, Take take) {
+bool each_item(const char* text, const char* list, const char* item_is, SettingFault* fault,
+               Take take) {
   for (const char* at = text; *text != 0;) {
     while (*at == ' ') ++at;
     const char* end = take(at, fault);
@@ -138,8 +157,8 @@ bool each_item(const char* text, const char* list, const char* item_is, SettingF
     }
     if (fault->text[0] == 0) {
       const int length = static_cast<int>(std::strcspn(at, ","));
-      std::snprintf(fault->text, sizeof fault->text, "is not a list of %s: \"%.*s%s\" is no %s", list,
-                    length > 40 ? 40 : length, at, length > 40 ? "..." : "", item_is);
+      std::snprintf(fault->text, sizeof fault->text, "is not a list of %s: \"%.*s%s\" is no %s",
+                    list, length > 40 ? 40 : length, at, length > 40 ? "..." : "", item_is);
     }
     return false;
   }
@@ -162,11 +181,12 @@ inline bool parse_ports(const char* text, Ports* ports, SettingFault* fault) {
       std::snprintf(why->text, sizeof why->text, "has more than %d ports and ranges", Ports::kMost);
       return nullptr;
     }
-    ports->ranges[ports->count++] = {static_cast<std::uint16_t>(first), static_cast<std::uint16_t>(last)};
+    ports->ranges[ports->count++] = {static_cast<std::uint16_t>(first),
+                                     static_cast<std::uint16_t>(last)};
     return end;
   };
-  return settings_detail::each_item(text, "ports, like 80,8000-8010", "port or range of them", fault,
-                                    take);
+  return settings_detail::each_item(text, "ports, like 80,8000-8010", "port or range of them",
+                                    fault, take);
 }
 
 /// "33,113". False: `fault` says why.
@@ -208,8 +228,8 @@ inline bool parse_network_mode(const char* text, NetworkOptions::Mode* mode, Set
   }
   int at = std::snprintf(fault->text, sizeof fault->text, "is none of");
   for (const NetworkModeName& known : kNetworkModes) {
-    at += std::snprintf(fault->text + at, sizeof fault->text - static_cast<std::size_t>(at), "%s %s",
-                        &known == kNetworkModes ? "" : ",", known.name);
+    at += std::snprintf(fault->text + at, sizeof fault->text - static_cast<std::size_t>(at),
+                        "%s %s", &known == kNetworkModes ? "" : ",", known.name);
   }
   return false;
 }
@@ -217,19 +237,32 @@ inline bool parse_network_mode(const char* text, NetworkOptions::Mode* mode, Set
 /// "/etc/clan/key". False: `fault` says why.
 inline bool parse_key_file(const char* text, Settings* settings, SettingFault* fault) {
   const std::size_t size = std::strlen(text);
+  settings->key_file[0] = 0;
+  settings->key_is_wrong = true;
   if (*text != '/' || size > Settings::kMostKeyPath) {
-    std::snprintf(fault->text, sizeof fault->text, "is not the absolute path of a file, of at most %zu bytes",
+    std::snprintf(fault->text, sizeof fault->text,
+                  "is not the absolute path of a file, of at most %zu bytes",
                   Settings::kMostKeyPath);
     return false;
   }
+  if (settings->looks_at_key) {
+    KeyFile file;
+    if (auto s = file.read(text); !s) {
+      std::snprintf(fault->text, sizeof fault->text, "cannot be used: %s", s.error().what);
+      return false;
+    }
+  }
   std::memcpy(settings->key_file, text, size + 1);
+  settings->key_is_wrong = false;
   return true;
 }
 
-/// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is set): what
-/// cannot be understood must not accelerate what it meant to leave alone. But without a directory that can be
-/// used, only connections between network namespaces stay.
-inline bool take_setting(const char* name, const char* value, Settings* settings, SettingFault* fault) {
+/// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is
+/// set): what cannot be understood must not accelerate what it meant to leave alone. But without a
+/// directory that can be used, only connections between network namespaces stay; without a key,
+/// only calls to other hosts.
+inline bool take_setting(const char* name, const char* value, Settings* settings,
+                         SettingFault* fault) {
   const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };
   bool good = true;
   if (is("CLAN_DISABLE")) {
@@ -256,7 +289,7 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
   } else if (is("CLAN_MEMORY")) {
     good = parse_memory(value, &settings->memory, fault);
   } else if (is("CLAN_KEY")) {
-    good = parse_key_file(value, settings, fault);
+    return parse_key_file(value, settings, fault);
   } else if (is("CLAN_NETWORK_MODE")) {
     good = parse_network_mode(value, &settings->network_mode, fault);
     settings->names_network_mode = good;
@@ -268,7 +301,8 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
       std::snprintf(fault->text, sizeof fault->text, "has a space before the equals sign");
     } else {
       std::snprintf(fault->text, sizeof fault->text,
-                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, CLAN_MEMORY, CLAN_KEY, "
+                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, "
+                    "CLAN_MEMORY, CLAN_KEY, "
                     "CLAN_NETWORK_MODE and CLAN_DISABLE");
     }
   }
@@ -282,13 +316,20 @@ struct WrongSetting {
   const char* name;
   const char* value;  ///< null: the line has no equals sign
   const char* why;
-  bool is_directory() const { return value != nullptr && std::strcmp(name, "CLAN_DIR") == 0; }
+  /// What stays with the kernel, null: everything.
+  const char* loses() const {
+    if (value != nullptr && std::strcmp(name, "CLAN_DIR") == 0)
+      return "connections to other network namespaces stay on TCP";
+    if (value != nullptr && std::strcmp(name, "CLAN_KEY") == 0)
+      return "other hosts are reached without CLAN";
+    return nullptr;
+  }
 };
 
-/// Takes the settings of a file, and then those of the environment, which win: a line of the file is not looked
-/// at if the environment has that variable. `file`: the text, which is taken apart, or null.
-/// `environment(name)`: the value, or null. `say(WrongSetting)` for each that is wrong. True if something was,
-/// CLAN_DIR aside; then `disable` is set.
+/// Takes the settings of a file, and then those of the environment, which win: a line of the file
+/// is not looked at if the environment has that variable. `file`: the text, which is taken apart,
+/// or null. `environment(name)`: the value, or null. `say(WrongSetting)` for each that is wrong.
+/// True if something was that keeps everything with the kernel; then `disable` is set.
 template <typename Environment, typename Say>
 bool take_settings(char* file, const Environment& environment, Settings* settings, const Say& say) {
   bool wrong = false;
@@ -300,7 +341,7 @@ bool take_settings(char* file, const Environment& environment, Settings* setting
     SettingFault fault;
     if (value != nullptr && take_setting(name, value, settings, &fault)) return;
     const WrongSetting refused{line, name, value, fault.text};
-    wrong = wrong || !refused.is_directory();
+    wrong = wrong || refused.loses() == nullptr;
     say(refused);
   };
   int number = 0;
@@ -315,7 +356,8 @@ bool take_settings(char* file, const Environment& environment, Settings* setting
       char* value = std::strchr(line, '=');
       if (value != nullptr) *value++ = 0;
       bool overruled = false;
-      for (const char* name : kSettingNames) overruled |= std::strcmp(line, name) == 0 && set_outside(name);
+      for (const char* name : kSettingNames)
+        overruled |= std::strcmp(line, name) == 0 && set_outside(name);
       if (!overruled) take(number, line, value);
     }
     line = next;
@@ -332,11 +374,40 @@ inline void describe(const WrongSetting& wrong, const char* file, char* to, std:
   char where[256] = "environment";
   if (wrong.line > 0) std::snprintf(where, sizeof where, "%.200s, line %d", file, wrong.line);
   if (wrong.value == nullptr) {
-    std::snprintf(to, size, "%s: \"%.60s\" has no equals sign: settings are written like CLAN_ONLY=80", where,
+    std::snprintf(to, size,
+                  "%s: \"%.60s\" has no equals sign: settings are written like CLAN_ONLY=80", where,
                   wrong.name);
     return;
   }
   std::snprintf(to, size, "%s: %.60s=%.120s %s", where, wrong.name, wrong.value, wrong.why);
+}
+
+/// Says it on descriptor 2, whatever CLAN_LOG is: who has set something wants to know. `all`: what
+/// happens where everything stays with the kernel.
+inline void complain(const WrongSetting& wrong, const char* file, const char* all) {
+  char text[768];
+  describe(wrong, file, text, sizeof text);
+  log_line(LogLevel::kError, "%s; %s", text, wrong.loses() != nullptr ? wrong.loses() : all);
+}
+
+/// The environment's settings, for a face that reads no file. Complains.
+inline Settings settings_of_environment(const char* all) {
+  Settings settings;
+  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
+  const auto say = [&](const WrongSetting& wrong) { complain(wrong, "", all); };
+  (void)take_settings(nullptr, environment, &settings, say);
+  return settings;
+}
+
+/// Context::create(); without a network, and with a line on descriptor 2, where the one asked for
+/// cannot be had. `who`: as "CORBA calls".
+inline Result<Context> create_context(ContextOptions options, const char* who) {
+  auto context = Context::create(options);
+  if (context.ok() || !options.network.enabled) return context;
+  log_line(LogLevel::kError, "%s to other hosts go without CLAN: %s", who,
+           context.error().message().c_str());
+  options.network.enabled = false;
+  return Context::create(options);
 }
 
 }  // namespace clan

@@ -1,5 +1,5 @@
-// Whether a directory will do as CLAN_DIR, where containers leave offers for each other: for the interposer,
-// which uses it, and for `clan run`, which says so before a thousand processes do.
+// Whether a directory will do as CLAN_DIR, where containers leave offers for each other: for the
+// interposer, which uses it, and for `clan run`, which says so before a thousand processes do.
 #pragma once
 
 #include <sys/stat.h>
@@ -22,10 +22,12 @@ inline const char* why_not_shared_directory(const char* path) {
   if (size > kMostSharedDirectory) {
     return "is too long: names of sockets in it must fit into 107 bytes, so it may have 84";
   }
-  if (::stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return "is no directory that can be seen here";
+  if (::stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+    return "is no directory that can be seen here";
   if (::access(path, W_OK | X_OK) != 0) return "cannot be written to by this user";
   if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
-    return "can be written to by everybody and has no sticky bit (chmod +t), so anybody could remove "
+    return "can be written to by everybody and has no sticky bit (chmod +t), so anybody could "
+           "remove "
            "offers of others";
   }
   return nullptr;

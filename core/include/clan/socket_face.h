@@ -1,8 +1,8 @@
-// What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a pipe, for
-// its other end and for `clan stat`.
+// What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a
+// pipe, for its other end and for `clan stat`.
 //
-// Word by word, each written by the end it belongs to; kState and kBells also by the other end when it does
-// this end's part in going back to TCP.
+// Word by word, each written by the end it belongs to; kState and kBells also by the other end when
+// it does this end's part in going back to TCP.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,30 @@ enum Word : std::uint32_t {
   kRemoteAddress = kLocalAddress + 2,
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
-  kHolders,    ///< processes of this end that have not closed it; one that was killed counts
-  kBells,      ///< how many threads of this end are ringing; kBellsClosed: none may any more; the id of one
-               ///< of them << kRinger, so that whoever waits for it sees whether it lives
-  kGivenBack,  ///< when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
-               ///< reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 |
-               ///< its memfd of them
+  kHolders,  ///< processes of this end that have not closed it; one that was killed counts
+  kBells,  ///< how many threads of this end are ringing; kBellsClosed: none may any more; the id of
+           ///< one of them << kRinger, so that whoever waits for it sees whether it lives
+  /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
+  /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
+  /// memfd of them
+  kGivenBack,
   kWords,
 };
 static_assert(kWords <= 16);
 
 enum State : std::uint64_t {
-  kAttached = 1,   ///< this end knows the pipe and reads it
-  kSending = 2,    ///< it sends here: kSwitchAt holds
-  kLeaving = 4,    ///< it wants both to go back to TCP, and its unread bytes to be sent there
-  kGone = 8,       ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
-  kClosed = 16,    ///< its last descriptor has been closed: nobody is to be woken there
-  kReset = 32,     ///< and that was to be a reset, as with bytes left unread or SO_LINGER of 0
-  kResends = 64,   ///< kGone, and it sends again what the other end, which is leaving, has not read
-  kNodelay = 128,  ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
-  kCorked = 256,   ///< TCP_CORK, likewise
+  kAttached = 1,  ///< this end knows the pipe and reads it
+  kSending = 2,   ///< it sends here: kSwitchAt holds
+  kLeaving = 4,   ///< it wants both to go back to TCP, and its unread bytes to be sent there
+  kGone = 8,  ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
+  kClosed = 16,   ///< its last descriptor has been closed: nobody is to be woken there
+  kReset = 32,    ///< and that was to be a reset, as with bytes left unread or SO_LINGER of 0
+  kResends = 64,  ///< kGone, and it sends again what the other end, which is leaving, has not read
+  kNodelay =
+      128,        ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
+  kCorked = 256,  ///< TCP_CORK, likewise
+  kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
+                  ///< of this end has the lock
 };
 
 constexpr std::uint64_t kBellsClosed = 1u << 30;

@@ -6,14 +6,17 @@
 //   auto stream = Stream::connect(context, "echo");              // client, another process
 //   stream->send(bytes);
 //
-// What TCP would do is what happens: everything sent before an orderly close arrives; then recv answers
-// 0. A peer that dies is ECONNRESET, after everything it had sent has been read.
+// What TCP would do is what happens: everything sent before an orderly close arrives; then recv
+// answers 0. A peer that dies is ECONNRESET, after everything it had sent has been read.
 //
 // Thread-safety: one thread may send while another receives; calls in the same direction must not
-// overlap. Listener: any thread. Errors common to all calls: ESHUTDOWN (context ended, or forked child),
-// EINTR (a signal arrived while asleep), EPROTO (the peer wrote nonsense into shared memory).
-// Source: clan-distributed-computing sections 2.1 and 7.2.
+// overlap. Listener: any thread. Errors common to all calls: ESHUTDOWN (context ended, or forked
+// child), EINTR (a signal arrived while asleep), EPROTO (the peer wrote nonsense into shared
+// memory). Source: clan-distributed-computing sections 2.1 and 7.2.
 #pragma once
+
+#include <clan/context.h>
+#include <clan/event_queue.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,15 +24,12 @@
 #include <span>
 #include <string>
 
-#include <clan/context.h>
-#include <clan/event_queue.h>
-
 namespace clan {
 
 namespace engine {
 class StreamCore;
 class ListenerCore;
-}
+}  // namespace engine
 
 /// Who is at the other end.
 struct PeerInfo {
@@ -42,8 +42,8 @@ struct PeerInfo {
 
 class CLAN_EXPORT Stream {
  public:
-  /// Connects to a service of `uid` (-1: our own). ECONNREFUSED: nobody offers it, or its backlog is
-  /// full. EACCES: policy. EPROTONOSUPPORT: another CLAN version. ETIMEDOUT.
+  /// Connects to a service of `uid` (-1: our own). ECONNREFUSED: nobody offers it, or its backlog
+  /// is full. EACCES: policy. EPROTONOSUPPORT: another CLAN version. ETIMEDOUT.
   static Result<Stream> connect(Context& context, const std::string& service,
                                 std::int64_t timeout_ms = -1, std::int64_t uid = -1);
   /// Connects to a listener by address.
@@ -54,13 +54,9 @@ class CLAN_EXPORT Stream {
   /// close().
   ~Stream();
 
-  /// Sends all of `bytes`, waiting for room. Returns less only when the time is over after a part went.
-  /// EPIPE: the peer has closed or we have shut down; ECONNRESET: it died; ETIMEDOUT.
+  /// Sends all of `bytes`, waiting for room. Returns less only when the time is over after a part
+  /// went. EPIPE: the peer has closed or we have shut down; ECONNRESET: it died; ETIMEDOUT.
   Result<std::size_t> send(std::span<const std::byte> bytes, std::int64_t timeout_ms = -1);
-  /// The same for a peer that reads on whatever happens, as a reply's does: of what is larger than its ring it copies
-  /// each byte once out of `bytes`, where the kernel permits that. Waits until the peer has received all of that, not
-  /// until it fits. The bytes must stay as they are until the call returns.
-  Result<std::size_t> send_lent(std::span<const std::byte> bytes, std::int64_t timeout_ms = -1);
   /// Sends what fits now. EAGAIN when nothing does.
   Result<std::size_t> try_send(std::span<const std::byte> bytes);
 
@@ -75,8 +71,8 @@ class CLAN_EXPORT Stream {
   void commit(std::size_t bytes);
   std::size_t max_reserve() const;
 
-  /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the peer
-  /// has closed. EAGAIN when nothing is there. They stay until consume().
+  /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the
+  /// peer has closed. EAGAIN when nothing is there. They stay until consume().
   Result<std::span<const std::byte>> peek();
   void consume(std::size_t bytes);
 
@@ -87,15 +83,15 @@ class CLAN_EXPORT Stream {
 
   /// Half-close: the peer reads what was sent, then 0. We can still receive.
   Status shutdown_send(std::int64_t timeout_ms = -1);
-  /// From any thread, while others send and receive: ends the connection for both sides. Blocked calls
-  /// return ECONNABORTED; the peer sees a reset. close() is still due.
+  /// From any thread, while others send and receive: ends the connection for both sides. Blocked
+  /// calls return ECONNABORTED; the peer sees a reset. close() is still due.
   void abort();
 
   /// Both directions. What was sent and not read by the peer stays readable there.
   void close();
 
-  /// Posts Event{tag, kStream} to `queue` when there may be something to receive, room to send after
-  /// try_send answered EAGAIN, or when the peer goes. Until close() or unregister().
+  /// Posts Event{tag, kStream} to `queue` when there may be something to receive, room to send
+  /// after try_send answered EAGAIN, or when the peer goes. Until close() or unregister().
   Status register_with(EventQueue& queue, std::uint64_t tag);
   void unregister();
   /// While one thread serves this stream without waiting for events, the sender need not post any.
@@ -113,8 +109,8 @@ class CLAN_EXPORT Stream {
 
 class CLAN_EXPORT Listener {
  public:
-  /// Offers `service` to processes of this user (and of ContextOptions::allow_uids). The name vanishes
-  /// with the process. EADDRINUSE. An empty name: reachable by address() only.
+  /// Offers `service` to processes of this user (and of ContextOptions::allow_uids). The name
+  /// vanishes with the process. EADDRINUSE. An empty name: reachable by address() only.
   static Result<Listener> create(Context& context, const std::string& service);
   Listener(Listener&&) noexcept;
   Listener& operator=(Listener&&) noexcept;

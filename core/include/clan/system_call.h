@@ -1,8 +1,9 @@
-// System calls past the C library, for what lives in other people's processes: interposers and sanitizers
-// there take the C library's for the program's own. Not cancellation points, and safe in signal handlers.
+// System calls past the C library, for what lives in other people's processes: interposers and
+// sanitizers there take the C library's for the program's own. Not cancellation points, and safe in
+// signal handlers.
 //
-// Sanitizer builds of CLAN itself go by the C library, so that they see what is mapped and closed; so do
-// other processors than x86-64.
+// Sanitizer builds of CLAN itself go by the C library, so that they see what is mapped and closed;
+// so do other processors than x86-64.
 #pragma once
 
 #include <fcntl.h>
@@ -40,9 +41,13 @@ long call(long number, Arguments... arguments) {
 #endif
 }
 
-/// A process or thread of that id, as our pid namespace counts, that can still run: not one that was killed and that
-/// its parent has not waited for. When in doubt, yes. Changes errno.
+/// A process or thread of that id, as our pid namespace counts, that can still run: not one that
+/// was killed and that its parent has not waited for. When in doubt, yes. Changes errno.
 bool exists(pid_t id);
+
+/// /proc shows that process or thread as stopped, by a signal or a debugger. When in doubt, no.
+/// Changes errno.
+bool is_stopped(pid_t id);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline int close(int fd) { return ::close(fd); }
@@ -63,7 +68,9 @@ inline int fstat(int fd, struct stat* st) {
 inline void* mmap(void* at, std::size_t bytes, int protection, int flags, int fd, off_t from) {
   return reinterpret_cast<void*>(call(SYS_mmap, at, bytes, protection, flags, fd, from));
 }
-inline int munmap(void* at, std::size_t bytes) { return static_cast<int>(call(SYS_munmap, at, bytes)); }
+inline int munmap(void* at, std::size_t bytes) {
+  return static_cast<int>(call(SYS_munmap, at, bytes));
+}
 #endif
 
 }  // namespace clan::sys

@@ -11,13 +11,13 @@
 // Thread-safety: any thread; one waiter per tripwire at a time.
 #pragma once
 
+#include <clan/aperture.h>
+#include <clan/event_queue.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
-
-#include <clan/aperture.h>
-#include <clan/event_queue.h>
 
 namespace clan {
 
@@ -34,10 +34,10 @@ struct TripwireOptions {
 
 class CLAN_EXPORT Tripwire {
  public:
-  /// Matches [offset, offset + length) of the aperture. Made disarmed. ERANGE, EINVAL, ENOSPC (65536 per
-  /// context, 4096 per aperture).
-  static Result<Tripwire> create(const Aperture& aperture, std::uint64_t offset, std::uint64_t length,
-                                 const TripwireOptions& options = {});
+  /// Matches [offset, offset + length) of the aperture. Made disarmed. ERANGE, EINVAL, ENOSPC
+  /// (65536 per context, 4096 per aperture).
+  static Result<Tripwire> create(const Aperture& aperture, std::uint64_t offset,
+                                 std::uint64_t length, const TripwireOptions& options = {});
   Tripwire(Tripwire&&) noexcept;
   Tripwire& operator=(Tripwire&&) noexcept;
   ~Tripwire();

@@ -1,28 +1,37 @@
 // The wait policy: which thread spins, for how long, and which sleeps. One place for all of CLAN.
 //
-// To sleep and be woken costs some microseconds of processor time, and 3 to 45 us until an idle core runs again.
-// To spin costs nothing in latency, and everything if somebody else needs this core to make progress. So:
+// To sleep and be woken costs some microseconds of processor time, and 3 to 45 us until an idle
+// core runs again. To spin costs nothing in latency, and everything if somebody else needs this
+// core to make progress. So:
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
-//   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times, then sleep.
-//   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair always, for
-//      those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to be woken for our last
-//      message takes a wake-up longer; then only one wait in 64 finds out whether it spins by now.
-//   4. a thread that spins yields every few microseconds, which costs little while no other thread wants its
-//      processor. Where others ran in its yields, more threads wait than there are processors, and one of them may
-//      be its peer: it yields between any two looks, until its yields are empty again. (3 clients of one server on
-//      2 processors: 570,000 calls a second like this, 32,000 by sleeping.)
-//   5. a thread that was off the processor for a millisecond has run beside a computation. A thread that spins
-//      beside one loses the preference that the scheduler gives to threads that sleep, and yields for a whole slice
-//      of time. So it neither spins nor yields for a while, wherever it waits: four times as long as it was away,
-//      and four times longer each time it is so again. Many threads that all yield take as long now and then, too:
-//      of yields, only the second long one within 16 counts.
+//   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times,
+//      then sleep.
+//   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair
+//      always, for those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to
+//      be woken for our last message takes a wake-up longer; then only one wait in 64 finds out
+//      whether it spins by now.
+//   4. a thread that spins yields every few microseconds, which costs little while no other thread
+//      wants its processor. Where others ran in its yields, more threads wait than there are
+//      processors, and one of them may be its peer: it yields between any two looks, until its
+//      yields are empty again. (3 clients of one server on 2 processors: 570,000 calls a second
+//      like this, 32,000 by sleeping.)
+//   5. a thread that was off the processor for a millisecond has run beside a computation. A thread
+//      that spins beside one loses the preference that the scheduler gives to threads that sleep,
+//      and yields for a whole slice of time. So it neither spins nor yields for a while, wherever
+//      it waits: four times as long as it was away, and four times longer each time it is so again.
+//      Many threads that all yield take as long now and then, too: of yields, only the second long
+//      one within 16 counts.
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
-// A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps what
-// it learned. Several threads may wait at one place: they share what they learn, roughly.
+// A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps
+// what it learned. Several threads may wait at one place: they share what they learn, roughly.
 #pragma once
 
+#include <clan/clock.h>
+#include <clan/context.h>
+#include <clan/cpu.h>
+#include <clan/preemption.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -30,17 +39,13 @@
 #include <cstdint>
 #include <utility>
 
-#include <clan/cpu.h>
-#include <clan/clock.h>
-#include <clan/context.h>
-#include <clan/preemption.h>
-
 namespace clan {
 
 /// What a thread knows of others that want its processor. Written and read by that thread only.
 class Contention {
  public:
-  static constexpr std::uint64_t kGapNs = 1'000'000;  ///< interrupts and short work of others take less
+  /// interrupts and short work of others take less
+  static constexpr std::uint64_t kGapNs = 1'000'000;
   static constexpr unsigned kFewYields = 16;
 
   /// The thread should not spin now.
@@ -50,7 +55,8 @@ class Contention {
   void note_gap(std::uint64_t now_ns, std::uint64_t gap_ns) {
     if (gap_ns < kGapNs) return;
     const bool again = until_ns_ != 0 && now_ns - until_ns_ < 2 * pause_ns_;
-    const std::uint64_t pause_ns = std::max(kGapsOfPause * gap_ns, again ? kGapsOfPause * pause_ns_ : 0);
+    const std::uint64_t pause_ns =
+        std::max(kGapsOfPause * gap_ns, again ? kGapsOfPause * pause_ns_ : 0);
     pause_ns_ = std::min(pause_ns, kMaxPauseNs);
     until_ns_ = now_ns + pause_ns_;
   }
@@ -71,8 +77,8 @@ class Contention {
   static constexpr int kCrowd = 2;
   static constexpr int kMostCrowd = 8;
   std::uint64_t until_ns_ = 0, pause_ns_ = 0;
-  int crowd_ = 0;                   ///< yields in which others ran, less those in which none did
-  unsigned yields_ = kFewYields;    ///< since the last long one
+  int crowd_ = 0;                 ///< yields in which others ran, less those in which none did
+  unsigned yields_ = kFewYields;  ///< since the last long one
 };
 inline constinit thread_local Contention t_contention;
 
@@ -80,7 +86,8 @@ inline constinit thread_local Contention t_contention;
 struct Awaited {
   std::uint16_t cpu = 0;  ///< its current_cpu_tag() when last heard of, 0 = unknown
   bool slept = false;     ///< it had to be woken for the last message to it
-  std::uint64_t works_until_ns = 0;  ///< what it has been given to do keeps it awake about that long
+  /// what it has been given to do keeps it awake about that long
+  std::uint64_t works_until_ns = 0;
 };
 
 /// What came of a Waiter::wait().
@@ -94,9 +101,9 @@ class Waiter {
  public:
   explicit Waiter(const WaitOptions& options) : options_(options) {}
 
-  /// One step of a wait, around which the caller has a loop that looks: spins as spin() does, and where that was not
-  /// enough has the thread sleep. `sleep()` arms what will wake the thread, looks once more and sleeps; it answers
-  /// whether the thread has slept.
+  /// One step of a wait, around which the caller has a loop that looks: spins as spin() does, and
+  /// where that was not enough has the thread sleep. `sleep()` arms what will wake the thread,
+  /// looks once more and sleeps; it answers whether the thread has slept.
   template <typename Ready, typename Sleep, typename Look>
   Waited wait(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Sleep&& sleep, Look&& look) {
     if (spin(ready, peer, deadline_ns, look)) return Waited::kReady;
@@ -109,9 +116,9 @@ class Waiter {
     return wait(ready, peer, deadline_ns, sleep, [] { return false; });
   }
 
-  /// Spins until `ready()` (true at once if it is), at most as long as seems worth while. True = ready.
-  /// False = the caller should arm, look again and sleep. `look()` is called about once a microsecond, for what
-  /// costs too much to ask each time; true ends the wait, too.
+  /// Spins until `ready()` (true at once if it is), at most as long as seems worth while. True =
+  /// ready. False = the caller should arm, look again and sleep. `look()` is called about once a
+  /// microsecond, for what costs too much to ask each time; true ends the wait, too.
   template <typename Ready, typename Look>
   bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Look&& look) {
     if (options_.mode == WaitOptions::Mode::kSleep) {
@@ -127,8 +134,8 @@ class Waiter {
         return ready();
       }
     }
-    // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way. In a crowd whatever
-    // is waited for needs this processor, most likely.
+    // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way. In
+    // a crowd whatever is waited for needs this processor, most likely.
     const int burst = contention.crowded() ? kBurst : kFirstBurst;
     for (int i = 0; i < burst; ++i) {
       if (ready()) {
@@ -168,15 +175,20 @@ class Waiter {
   static constexpr int kSameCoreYields = 6;  ///< in which no other thread ran
   static constexpr std::uint32_t kTryEvery = 64;
   static constexpr std::uint64_t kBurstNs = 500;
-  static constexpr std::uint64_t kSwitchNs = 700;      ///< a yield to another thread takes longer
+  static constexpr std::uint64_t kSwitchNs = 700;  ///< a yield to another thread takes longer
   static constexpr std::uint64_t kYieldEveryNs = 5'000;
-  static constexpr std::uint64_t kShortNs = 10'000;  ///< spinning costs no more time of the processor than sleeping
-  static constexpr std::uint64_t kAwakeNs = 3'000;   ///< a peer that is awake often answers within that
+  /// spinning costs no more time of the processor than sleeping
+  static constexpr std::uint64_t kShortNs = 10'000;
+  /// a peer that is awake often answers within that
+  static constexpr std::uint64_t kAwakeNs = 3'000;
 
   std::uint64_t max_ns() const { return std::uint64_t{options_.max_spin_us} * 1000; }
-  std::uint64_t start_ns() const { return start_ns_.load(std::memory_order_relaxed); }  // relaxed: a guess
-  void set_start(std::uint64_t ns) { start_ns_.store(ns, std::memory_order_relaxed); }  // relaxed: as above
-  std::uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }  // relaxed: as above
+  // relaxed: a guess
+  std::uint64_t start_ns() const { return start_ns_.load(std::memory_order_relaxed); }
+  // relaxed: as above
+  void set_start(std::uint64_t ns) { start_ns_.store(ns, std::memory_order_relaxed); }
+  // relaxed: as above
+  std::uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
   // A wait has taken so long.
   void expect(std::uint64_t ns) {
     const std::uint64_t next = (3 * expected_ns() + std::min(ns, 4 * max_ns())) / 4;
@@ -212,8 +224,9 @@ class Waiter {
     return ready();
   }
 
-  // Lets other threads run. `now`: the time before, and afterwards that after the yield. Did others run? A watch
-  // tells it exactly, and costs 0.1 us in each switch; without one what a yield takes has to do.
+  // Lets other threads run. `now`: the time before, and afterwards that after the yield. Did others
+  // run? A watch tells it exactly, and costs 0.1 us in each switch; without one what a yield takes
+  // has to do.
   static bool yield(Contention& contention, std::uint64_t& now, PreemptionWatch* watch) {
     if (watch != nullptr) watch->begin();
     sched_yield();
@@ -273,8 +286,10 @@ class Waiter {
 
   WaitOptions options_;
   std::atomic<std::uint64_t> expected_ns_{20'000};  ///< how long a wait takes, by those before
-  std::atomic<std::uint64_t> start_ns_{0};  ///< of the wait, once its first burst has not been enough
-  std::atomic<std::uint32_t> turns_{0};     ///< of waits for which spinning does not seem worth while
+  /// of the wait, once its first burst has not been enough
+  std::atomic<std::uint64_t> start_ns_{0};
+  /// of waits for which spinning does not seem worth while
+  std::atomic<std::uint32_t> turns_{0};
 };
 
 }  // namespace clan

@@ -1,10 +1,22 @@
-// How long others may keep calls on a connection waiting: the other end, and processes that share this one.
+// How long others may keep calls on a connection waiting: the other end, and processes that share
+// this one.
 //
-// Whoever is stopped in the middle of something, or says so in the pipe and is hostile, is waited for. One wait ends in
-// a reset after ten seconds; many that end just before would hold up a process for ever. So they count together, and a
-// hundredth of the time that passes is given back. Those of less than a second do not count: on a machine with many
-// more threads than processors, whoever has a lock may be away from his for that long, again and again.
+// A thread that has a lock may be off its processor, may have been stopped, or may be a lie of the
+// other end, which can write the word. Two budgets bound that, of which a hundredth of the time
+// that passes is given back:
+//
+//   in calls       80 ms for one wait, 0.2 s for all of them. When less than 10 ms of them are left
+//                  a call does not wait: it says that there is nothing for now. So a rhythm of
+//                  taking and letting go costs no more than that, nor does each call yield once.
+//   for the owner  ten seconds in which calls went on, for all waits of a second and more. Then the
+//                  connection is reset. The time in which /proc shows the owner as stopped does not
+//                  count. Shorter waits do not count either: on a machine with many more threads
+//                  than processors an owner may be off its own for that long, again and again.
+//
+// An owner that cannot be seen for half a second has died, or never was.
 #pragma once
+
+#include <clan/export.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,18 +26,24 @@ namespace clan {
 
 class WaitBudget {
  public:
-  static constexpr std::uint64_t kMostNs = 10'000'000'000u;
-  static constexpr std::uint64_t kShortNs = 1'000'000'000;
+  static constexpr std::uint64_t kMostNs = 10'000'000'000u;     ///< for owners
+  static constexpr std::uint64_t kShortNs = 1'000'000'000;      ///< waits that do not count
+  static constexpr std::uint64_t kMostInCallsNs = 200'000'000;  ///< of calls
+  static constexpr std::uint64_t kShortInCallsNs = 1'000'000;
   static constexpr std::uint64_t kBackAfter = 100;  ///< so many times as long
 
+  /// A budget of `most_ns`, in which waits of less than `short_ns` do not count.
+  explicit constexpr WaitBudget(std::uint64_t most_ns = kMostNs, std::uint64_t short_ns = kShortNs)
+      : most_ns_(most_ns), short_ns_(short_ns) {}
+
   /// What is left for a wait that begins now.
-  std::uint64_t left_ns(std::uint64_t now_ns) const { return kMostNs - used_ns(now_ns); }
+  std::uint64_t left_ns(std::uint64_t now_ns) const { return most_ns_ - used_ns(now_ns); }
   /// A wait of so long has ended. Of two threads that wait at once one may not count.
   void spend(std::uint64_t now_ns, std::uint64_t waited_ns) {
-    if (waited_ns < kShortNs) return;
+    if (waited_ns < short_ns_) return;
     const std::uint64_t used = used_ns(now_ns);
     // relaxed: numbers by themselves
-    used_.store(std::min(kMostNs, used + waited_ns), std::memory_order_relaxed);
+    used_.store(std::min(most_ns_, used + waited_ns), std::memory_order_relaxed);
     at_.store(now_ns, std::memory_order_relaxed);
   }
   /// For the next connection.
@@ -36,42 +54,79 @@ class WaitBudget {
 
  private:
   std::uint64_t used_ns(std::uint64_t now_ns) const {
-    const std::uint64_t used = used_.load(std::memory_order_relaxed), at = at_.load(std::memory_order_relaxed);
+    const std::uint64_t used = used_.load(std::memory_order_relaxed),
+                        at = at_.load(std::memory_order_relaxed);
     const std::uint64_t back = now_ns > at ? (now_ns - at) / kBackAfter : 0;
     return used > back ? used - back : 0;
   }
 
+  std::uint64_t most_ns_, short_ns_;
   std::atomic<std::uint64_t> used_{0}, at_{0};
 };
 
-/// One wait after the other, on account of a budget.
-class BudgetedWait {
+/// The wait of one call, on account of a budget.
+class CallWait {
  public:
-  explicit BudgetedWait(WaitBudget& budget) : budget_(budget) {}
-  ~BudgetedWait() { end(); }
-  BudgetedWait(const BudgetedWait&) = delete;
-  BudgetedWait& operator=(const BudgetedWait&) = delete;
+  static constexpr std::uint64_t kMostNs = 80'000'000;
+  static constexpr std::uint64_t kLeastNs = 10'000'000;  ///< that is to be left for a longer wait
+  /// the time in which the caller was stopped does not count
+  static constexpr std::uint64_t kMostOfAStepNs = 100'000'000;
 
-  /// It goes on, or another one begins. False: nothing is left for it.
+  explicit CallWait(WaitBudget& budget, std::uint64_t most_ns = kMostNs)
+      : budget_(budget), most_ns_(most_ns) {}
+  ~CallWait() {
+    if (waited_ns_ > 0) budget_.spend(looked_ns_, waited_ns_);
+  }
+  CallWait(const CallWait&) = delete;
+  CallWait& operator=(const CallWait&) = delete;
+  /// It is to be waited for longer.
   bool goes_on(std::uint64_t now_ns) {
-    constexpr std::uint64_t kGapNs = 1'000'000'000;  // nobody has waited meanwhile
-    if (began_ns_ == 0 || now_ns - looked_ns_ > kGapNs) {
-      end();
-      began_ns_ = now_ns;
-      most_ns_ = budget_.left_ns(now_ns);
+    if (looked_ns_ == 0) {
+      const std::uint64_t left = budget_.left_ns(now_ns);
+      most_ns_ = left < std::min(most_ns_, kLeastNs) ? 0 : std::min(most_ns_, left);
+    } else {
+      waited_ns_ += std::min(now_ns - looked_ns_, kMostOfAStepNs);
     }
     looked_ns_ = now_ns;
-    return now_ns - began_ns_ < most_ns_;
-  }
-  std::uint64_t waited_ns() const { return looked_ns_ - began_ns_; }
-  void end() {
-    if (began_ns_ != 0) budget_.spend(looked_ns_, waited_ns());
-    began_ns_ = 0;
+    return waited_ns_ < most_ns_;
   }
 
  private:
   WaitBudget& budget_;
-  std::uint64_t began_ns_ = 0, looked_ns_ = 0, most_ns_ = 0;
+  std::uint64_t most_ns_, looked_ns_ = 0, waited_ns_ = 0;
+};
+
+/// One thing that a thread keeps from calls, here or in another process: a lock of a pipe, a
+/// counter of calls, the doorbells. What is known of its owner since a call last had it, over all
+/// calls. Of two threads that count at once one may not.
+class CLAN_EXPORT OwnerWait {
+ public:
+  static constexpr std::uint64_t kUnseenNs = 500'000'000;
+
+  /// What has become of the owner.
+  enum class Owner { kIsWaitedFor, kHasDied, kKeepsIt };
+  /// What the owner is at: a copy, or something that may take as long as it likes.
+  enum class Work { kShort, kLong };
+
+  /// A call has given up: those behind it only look.
+  // relaxed: a flag by itself
+  bool gave_up() const { return gave_up_.load(std::memory_order_relaxed); }
+  void give_up() { gave_up_.store(true, std::memory_order_relaxed); }  // relaxed: as above
+  /// Calls have looked at the owner, and none has had the thing since.
+  // relaxed: likewise
+  bool is_on() const { return gave_up() || looked_ns_.load(std::memory_order_relaxed) != 0; }
+  /// Counts the time since the last look, at most every 10 ms. `thread`: the owner's id, 0: none
+  /// that can be.
+  Owner look(std::uint32_t thread, const WaitBudget& for_owner, Work work = Work::kShort,
+             std::uint64_t unseen_ns = kUnseenNs);
+  /// A call has it.
+  void over(WaitBudget& for_owner);
+  /// For the next connection.
+  void reset();
+
+ private:
+  std::atomic<bool> gave_up_{false};
+  std::atomic<std::uint64_t> looked_ns_{0}, waited_ns_{0}, unseen_ns_{0};
 };
 
 }  // namespace clan

@@ -1,5 +1,5 @@
-// Cookie queues and zero-copy receiving: the receiver says in advance where it wants the data, so that
-// they come straight into its buffers.
+// Cookie queues and zero-copy receiving: the receiver says in advance where it wants the data, so
+// that they come straight into its buffers.
 //
 //      ZeroCopySender                                     ZeroCopyReceiver
 //                          cookie queue                   post(buffer, id)
@@ -8,26 +8,26 @@
 //    3                =================================>  receive() = {id, bytes}
 //                          transfer queue {id, length}    revokes the export first
 //
-// Both queues are Distributed message queues (queue.h): a CookieReceiver is a QueueSender with a memory of
-// what it has posted, a CookieSender is a QueueReceiver. Each side makes its ends with create(), gives
-// ends() to the other by any channel and redeems the other's with attach():
+// Both queues are Distributed message queues (queue.h): a CookieReceiver is a QueueSender with a
+// memory of what it has posted, a CookieSender is a QueueReceiver. Each side makes its ends with
+// create(), gives ends() to the other by any channel and redeems the other's with attach():
 //
 //    ends()  = { ring: of the queue this side reads,  credit: of the queue this side writes }
 //
 //    sender:    ring of the cookie queue,   credit of the transfer queue
 //    receiver:  ring of the transfer queue, credit of the cookie queue
 //
-// A buffer is in one hand at any time: the peer's from post() to receive() or withdraw(), ours otherwise.
-// When receive() returns, no late write of the peer can be seen in the buffer any more.
+// A buffer is in one hand at any time: the peer's from post() to receive() or withdraw(), ours
+// otherwise. When receive() returns, no late write of the peer can be seen in the buffer any more.
 //
 // Thread-safety: one thread at a time per object. Errors: those of queue.h.
 // Source: clan-distributed-computing sections 2.2 and 5.2.
 #pragma once
 
-#include <unordered_map>
-
 #include <clan/queue.h>
 #include <clan/rdma.h>
+
+#include <unordered_map>
 
 namespace clan {
 
@@ -51,8 +51,8 @@ class CLAN_EXPORT CookieReceiver {
   const RdmaCookie& cookie() const { return queue_.cookie(); }
   Status attach(const RdmaCookie& ring, std::int64_t timeout_ms = -1);
 
-  /// Exports the buffer and sends its cookie. `id` is the caller's, EEXIST while it is in use. EAGAIN:
-  /// the queue is full. The buffer is the peer's until take_back().
+  /// Exports the buffer and sends its cookie. `id` is the caller's, EEXIST while it is in use.
+  /// EAGAIN: the queue is full. The buffer is the peer's until take_back().
   Status post(std::span<std::byte> buffer, std::uint64_t id);
   /// Ends the peer's right and gives the buffer back. ENOENT: no such id.
   Result<std::span<std::byte>> take_back(std::uint64_t id);
@@ -83,7 +83,9 @@ class CLAN_EXPORT CookieSender {
   Result<PostedBuffer> take();
   Status wait(std::int64_t timeout_ms = -1) { return queue_.wait(timeout_ms); }
   /// Posts Event{tag, kTripwire} when a buffer has been posted.
-  Status register_with(EventQueue& queue, std::uint64_t tag) { return queue_.register_with(queue, tag); }
+  Status register_with(EventQueue& queue, std::uint64_t tag) {
+    return queue_.register_with(queue, tag);
+  }
 
  private:
   explicit CookieSender(QueueReceiver queue) : queue_(std::move(queue)) {}
@@ -135,9 +137,9 @@ class CLAN_EXPORT ZeroCopySender {
   QueueEnds ends() const { return {cookies_.cookie(), transfers_.cookie()}; }
   Status attach(const QueueEnds& receiver, std::int64_t timeout_ms = -1);
 
-  /// Writes one message into the peer's next buffer and says so; the memory is free when it returns.
-  /// Buffers that were withdrawn are passed over. ETIMEDOUT: no buffer, nothing sent; EMSGSIZE: the next
-  /// buffer is too small, it stays.
+  /// Writes one message into the peer's next buffer and says so; the memory is free when it
+  /// returns. Buffers that were withdrawn are passed over. ETIMEDOUT: no buffer, nothing sent;
+  /// EMSGSIZE: the next buffer is too small, it stays.
   Status send(std::span<const std::byte> message, std::int64_t timeout_ms = -1);
   /// Posts Event{tag, kTripwire} when the peer has posted a buffer.
   Status register_with(EventQueue& queue, std::uint64_t tag) {
@@ -147,8 +149,11 @@ class CLAN_EXPORT ZeroCopySender {
  private:
   ZeroCopySender(std::shared_ptr<engine::ContextCore> context, CookieSender cookies,
                  QueueSender transfers, RdmaQueue rdma, std::int64_t peers_uid)
-      : context_(std::move(context)), cookies_(std::move(cookies)),
-        transfers_(std::move(transfers)), rdma_(std::move(rdma)), peers_uid_(peers_uid) {}
+      : context_(std::move(context)),
+        cookies_(std::move(cookies)),
+        transfers_(std::move(transfers)),
+        rdma_(std::move(rdma)),
+        peers_uid_(peers_uid) {}
   Result<int> transfer(const PostedBuffer& buffer, std::span<const std::byte> message);
   std::shared_ptr<engine::ContextCore> context_;
   CookieSender cookies_;

@@ -21,8 +21,9 @@ void Congestion::restart(std::uint32_t packet_bytes) {
   filled_at_ = 0;
 }
 
-// A small window is allowed more delay than a large one (Swift's flow scaling): so connections that share a
-// queue come to equal windows, also when they have not all seen the same shortest round trip.
+// A small window is allowed more delay than a large one (Swift's flow scaling): so connections that
+// share a queue come to equal windows, also when they have not all seen the same shortest round
+// trip.
 std::uint64_t Congestion::target_delay(const RttEstimator& rtt) const {
   const std::uint64_t target = std::max(kLeastTarget, rtt.least() / 4);
   const double packets = static_cast<double>(window_) / static_cast<double>(packet_);
@@ -43,8 +44,8 @@ void Congestion::shrink(std::uint64_t percent_left) {
   slow_start_ = false;
 }
 
-// A queue that stays as it was while we shrink, and while others of our kind would have drained it, is filled
-// by somebody else.
+// A queue that stays as it was while we shrink, and while others of our kind would have drained it,
+// is filled by somebody else.
 bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uint64_t now) {
   if (above_since_ == 0) {
     above_since_ = now;
@@ -56,8 +57,9 @@ bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uin
   return delay >= above_delay_ / 10 * 9 && window_ < above_window_ / 4 * 3;
 }
 
-// Now and then the least window for two rounds, unless the path shows its shortest round trip by itself: a
-// connection that began when the queue was full has never seen it, and would take more than its share.
+// Now and then the least window for two rounds, unless the path shows its shortest round trip by
+// itself: a connection that began when the queue was full has never seen it, and would take more
+// than its share.
 bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   if (draining_ > 0) {
     if (--draining_ == 0) window_ = saved_window_;
@@ -66,10 +68,11 @@ bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   }
   const std::uint64_t interval = drain_interval(rtt);
   const std::uint64_t before = std::exchange(last_least_, round_least_);
-  if (base_seen_at_ == 0 || round_least_ <= rtt.least() + rtt.least() / 16 + 20'000) base_seen_at_ = now;
+  if (base_seen_at_ == 0 || round_least_ <= rtt.least() + rtt.least() / 16 + 20'000)
+    base_seen_at_ = now;
   // The queue falls: others drain. Together we see the bottom.
-  const bool others =
-      before != ~std::uint64_t{0} && round_least_ < before / 4 * 3 && now - drained_at_ > interval / 2;
+  const bool others = before != ~std::uint64_t{0} && round_least_ < before / 4 * 3 &&
+                      now - drained_at_ > interval / 2;
   if (!limited_ || (!others && now - base_seen_at_ < interval)) return false;
   drained_at_ = now;
   base_seen_at_ = now;
@@ -123,13 +126,15 @@ void Congestion::on_silence(unsigned times) {
   draining_ = 0;
 }
 
-std::uint64_t Congestion::wait_until(std::uint64_t bytes, const RttEstimator& rtt, std::uint64_t now) {
+std::uint64_t Congestion::wait_until(std::uint64_t bytes, const RttEstimator& rtt,
+                                     std::uint64_t now) {
   const std::uint64_t round = std::max<std::uint64_t>(rtt.smoothed(), 1000);
   const std::uint64_t gain = slow_start_ ? 8 : 5;  // quarters of a window per round trip
-  // Bytes per ns as a fraction window * gain / (4 * round); a window is at most 2^26, a second 2^30.
+  // Bytes per ns as a fraction window * gain / (4 * round); a window is at most 2^26, a second
+  // 2^30.
   const std::uint64_t per_round = window_ * gain / 4;
-  const auto most =
-      static_cast<std::int64_t>(std::max(kLeastBurst, per_round * std::uint64_t{1'000'000} / round));
+  const auto most = static_cast<std::int64_t>(
+      std::max(kLeastBurst, per_round * std::uint64_t{1'000'000} / round));
   const std::uint64_t elapsed = std::min<std::uint64_t>(now - filled_at_, 1'000'000'000);
   const std::uint64_t fresh = per_round * elapsed / round;
   if (fresh > 0) {

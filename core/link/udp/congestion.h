@@ -1,10 +1,11 @@
-// Congestion: how much of one connection may be under way, from round trips and loss. docs/wire.md says why.
+// Congestion: how much of one connection may be under way, from round trips and loss. docs/wire.md
+// says why.
 //
-// Judged once per round (from a packet's departure to its acknowledgement): below the target delay the window
-// grows, above it shrinks; loss counts from 5 % on. Pacing is a bucket that fills at 1.25 windows per round
-// trip. Sources: Swift (Kumar et al., SIGCOMM 2020), TIMELY (Mittal et al., SIGCOMM 2015), the bypass of eRPC
-// (Kalia et al., NSDI 2019), competitive mode of Copa (Arun and Balakrishnan, NSDI 2018). Times in ns. Not
-// thread-safe.
+// Judged once per round (from a packet's departure to its acknowledgement): below the target delay
+// the window grows, above it shrinks; loss counts from 5 % on. Pacing is a bucket that fills
+// at 1.25 windows per round trip. Sources: Swift (Kumar et al., SIGCOMM 2020), TIMELY (Mittal et
+// al., SIGCOMM 2015), the bypass of eRPC (Kalia et al., NSDI 2019), competitive mode of Copa (Arun
+// and Balakrishnan, NSDI 2018). Times in ns. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,14 @@ class Congestion {
   static constexpr std::uint64_t kFirstPackets = 32;
   static constexpr std::uint64_t kMostWindow = 64u << 20;
   static constexpr std::uint64_t kLeastTarget = 1'000'000;
-  static constexpr std::uint64_t kScaledPackets = 256;  ///< a window up to which the target is larger,
-  static constexpr double kScale = 6;                   ///< by up to so many targets
+  /// a window up to which the target is larger,
+  static constexpr std::uint64_t kScaledPackets = 256;
+  static constexpr double kScale = 6;  ///< by up to so many targets
   static constexpr std::uint64_t kLeastBurst = 64 * 1024;
-  static constexpr unsigned kPatience = 4;  ///< drain intervals above the target before we think of a rival
-  static constexpr std::uint64_t kDrainEvery = 500'000'000;  ///< or 50 round trips, if they take longer
+  /// drain intervals above the target before we think of a rival
+  static constexpr unsigned kPatience = 4;
+  /// or 50 round trips, if they take longer
+  static constexpr std::uint64_t kDrainEvery = 500'000'000;
 
   explicit Congestion(std::uint32_t packet_bytes) { restart(packet_bytes); }
 

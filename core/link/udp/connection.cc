@@ -26,6 +26,7 @@ Connection::~Connection() = default;
 void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::uint64_t now) {
   peer_id_ = peer_id;
   heard_at_ = now;
+  heard();  // a refusal of a HELLO says nothing of what comes after
   peer_packet_window_ = std::max<std::uint32_t>(peer.packet_window, 2);
   for (std::size_t c = 0; c < kChannels; ++c) send_[c].set_limit(peer.credit[c]);
   const std::size_t most = std::min<std::size_t>(options_.largest_packet, peer.largest_packet);
@@ -33,7 +34,8 @@ void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::u
 }
 
 void Connection::close(int err, std::uint64_t now) {
-  // The first error stands, with its deadline: whatever comes again and again does not put the end off.
+  // The first error stands, with its deadline: whatever comes again and again does not put the end
+  // off.
   if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
   if (state_ == State::kHello || state_ == State::kAccepted) {
     end(err);
@@ -43,7 +45,8 @@ void Connection::close(int err, std::uint64_t now) {
   state_ = State::kClosing;
   close_err_ = err;
   close_needed_ = true;
-  // What is still to be acknowledged may take as long as the peer lives; CLOSE itself three time-outs.
+  // What is still to be acknowledged may take as long as the peer lives; CLOSE itself three
+  // time-outs.
   if (err != 0) close_deadline_ = now + 3 * probe_timeout();
 }
 
@@ -55,15 +58,34 @@ void Connection::go_down(int err) {
 
 void Connection::on_reset(std::uint64_t number, std::uint64_t now) {
   if (!log_.has(number) || !log_[number].under_way) return;
-  if (session_ && now < reset_at_) {
-    // Any end with the pre-shared key answers whatever id and number it is sent with a right MAC. So it is a
-    // question to the peer, which an end that lost its keys cannot answer.
-    if (reset_at_ != kNever) return;
-    reset_at_ = now + 3 * probe_timeout();
+  if (session_ && now < gone_at_) {
+    // Any end with the pre-shared key answers whatever id and number it is sent with a right MAC.
+    // So it is a question to the peer, which an end that lost its keys cannot answer. Asked once: a
+    // PING to such an end brings the next RESET.
+    const std::uint64_t at = now + 3 * probe_timeout();
+    if (at >= gone_at_) return;
+    gone_at_ = at;
     ping_ = true;
     return;
   }
   end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
+}
+
+// Anybody that knows both ports can make such a message, and a firewall may for a moment. So it is
+// a question to the peer, as a RESET with keys is, and has to be said twice. A host says it at most
+// once a second.
+void Connection::on_refused(std::uint64_t now) {
+  if (state_ == State::kAccepted || state_ >= State::kDraining) return;
+  if (refused_since_ != kNever) {
+    gone_at_ = std::min(gone_at_, refused_since_ + kRefusedWait);
+    return;
+  }
+  refused_since_ = now;
+  if (state_ == State::kHello) {
+    hello_wait_ = std::min(hello_wait_, kRefusedWait / 2);
+  } else {
+    ping_ = true;
+  }
 }
 
 void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
@@ -72,16 +94,16 @@ void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
 }
 
 std::uint64_t Connection::next_timeout() const {
-  if (state_ == State::kHello) return std::min(hello_at_, deadline_);
+  if (state_ == State::kHello) return std::min({hello_at_, deadline_, gone_at_});
   if (state_ == State::kAccepted) return deadline_;
   if (state_ == State::kDraining) return std::min(close_deadline_, ack_at_);
   std::uint64_t at =
-      std::min({ack_at_, loss_at_, reset_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
+      std::min({ack_at_, loss_at_, gone_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
   if (packets_under_way_ > 0) {
     at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
     at = std::min(at, last_asked_at_ + kMostProbeWait);
   } else {
-    at = std::min(at, heard_at_ + options_.silence);
+    at = std::min(at, heard_at_ + silence());
     at = std::min(at, mtu_.due_at());
   }
   return at;
@@ -89,15 +111,18 @@ std::uint64_t Connection::next_timeout() const {
 
 void Connection::on_timeout(std::uint64_t now) {
   if (state_ == State::kAccepted || state_ == State::kHello) {
-    if (now < deadline_) return;
-    end(ETIMEDOUT);
+    if (now >= deadline_) {
+      end(ETIMEDOUT);
+    } else if (now >= gone_at_) {
+      end(ECONNREFUSED);
+    }
     return;
   }
   if (now >= close_deadline_) {
     end(close_err_);
     return;
   }
-  if (now >= reset_at_) {
+  if (now >= gone_at_) {
     end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
     return;
   }
@@ -115,10 +140,12 @@ void Connection::on_timeout(std::uint64_t now) {
   const std::uint64_t wait = std::min(probe_timeout() << std::min(timeouts_, 10u), kMostProbeWait);
   if (packets_under_way_ > 0) {
     if (now >= last_asked_at_ + wait) on_probe_timeout(now);
-  } else if (now >= heard_at_ + options_.silence) {
+  } else if (now >= heard_at_ + silence()) {
     ping_ = true;
-    heard_at_ =
-        now;  // the next question in as long again; whether this one is answered is unanswered_since_'s
+    heard_at_ = now;  // the next question in as long again; whether this one is answered is
+                      // unanswered_since_'s
+    if (now - released_at_ < options_.silence) return;
+    released_at_ = now;
     for (SendChannel& c : send_) c.release_memory();
     for (auto& c : receive_) c->release_memory();
     log_.release_memory();
@@ -126,7 +153,8 @@ void Connection::on_timeout(std::uint64_t now) {
 }
 
 std::size_t Connection::memory_bytes() const {
-  std::size_t bytes = sizeof *this + log_.memory_bytes() + acked_.memory_bytes() + received_.memory_bytes();
+  std::size_t bytes =
+      sizeof *this + log_.memory_bytes() + acked_.memory_bytes() + received_.memory_bytes();
   for (const SendChannel& c : send_) bytes += c.memory_bytes();
   for (const auto& c : receive_) bytes += sizeof *c + c->memory_bytes();
   return bytes;

@@ -1,15 +1,18 @@
-// Connection: one peer, once the handshake is done: a pure state machine over packets, a clock and channels.
+// Connection: one peer, once the handshake is done: a pure state machine over packets, a clock and
+// channels.
 //
 //            send()                                    receive()
 //               v                                          v
-//   SendChannel 0..3 --- build() -> packet     packet -> frames -> ReceiveChannel 0..3 -> EndpointSink
+//   SendChannel 0..3 --- build() -> packet     packet -> frames -> ReceiveChannel 0..3 ->
+//                                              EndpointSink
 //               ^                                          |
 //               +-- on_acked, on_lost <- SentLog <- ACK ---+
 //
-// Belongs to an Endpoint, which has the handshake, the connection ids and the socket's addresses. Times in ns
-// of a monotonic clock; every call brings the time. Not thread-safe.
+// Belongs to an Endpoint, which has the handshake, the connection ids and the socket's addresses.
+// Times in ns of a monotonic clock; every call brings the time. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,42 +41,50 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 // docs/wire.md, Reliability.
 constexpr std::uint64_t kLeastAckDelay = 100'000;
 constexpr std::uint64_t kMostAckDelay = kMillisecond;
-constexpr unsigned kAckEvery = 32;         ///< packets
-constexpr std::uint64_t kMostLog = 1u << 17;  ///< packets whose fate is not known; more end the connection
-constexpr unsigned kBareAcksPerPing = 64;  ///< so that acknowledgements are acknowledged now and then
+constexpr unsigned kAckEvery = 32;  ///< packets
+/// packets whose fate is not known; more end the connection
+constexpr std::uint64_t kMostLog = 1u << 17;
+/// so that acknowledgements are acknowledged now and then
+constexpr unsigned kBareAcksPerPing = 64;
 constexpr std::uint64_t kLeastLossWait = 250'000;
 constexpr std::uint64_t kLeastProbeWait = 2 * kMillisecond;
 constexpr std::uint64_t kMostProbeWait = 300 * kMillisecond;
 constexpr unsigned kMostReordering = 64;
+constexpr std::uint64_t kRefusedWait = 300 * kMillisecond;
 constexpr std::uint64_t kRemembered = 256;   ///< packets for which a lost one is still known
 constexpr std::uint64_t kUrgentReserve = 8;  ///< packets channel 0 may exceed the window by
-constexpr unsigned kFairTurn = 8;  ///< of so many packets, one begins with the channel that waits longest
+/// of so many packets, one begins with the channel that waits longest
+constexpr unsigned kFairTurn = 8;
 
 struct Options {
   std::uint32_t packet_window = 2048;             ///< packets the peer may have under way to us
   std::uint32_t largest_packet = kLargestPacket;  ///< that we can receive and our socket can send
   std::uint64_t credit[kChannels] = {256 * 1024, 256 * 1024, 256 * 1024, 8 << 20};
-  std::uint64_t silence = 10 * kSecond;    ///< until an idle peer is asked whether it is there
-  std::uint64_t dead = 15 * kSecond;       ///< until a peer that does not answer is dead
+  std::uint64_t silence = 10 * kSecond;         ///< until an idle peer is asked whether it is there
+  std::uint64_t watched_silence = kSecond / 2;  ///< the same while a thread sleeps until it sends
+  std::uint64_t dead = 15 * kSecond;            ///< until a peer that does not answer is dead
   std::uint64_t handshake = 10 * kSecond;  ///< until a server that does not answer is not there
-  std::uint64_t half_open = 5 * kSecond;   ///< until an accepted client that sends nothing is forgotten
+  /// until an accepted client that sends nothing is forgotten
+  std::uint64_t half_open = 5 * kSecond;
   std::size_t most_half_open = 1024;
 };
 
-/// Who uses an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing else. A connection
-/// stays in memory until the endpoint's call that made the up-call has returned.
+/// Who uses an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing
+/// else. A connection stays in memory until the endpoint's call that made the up-call has returned.
 class EndpointSink {
  public:
-  /// Somebody wants to connect and has shown that it is at that address. 0 and a greeting in return, or an
-  /// errno.
+  /// Somebody wants to connect and has shown that it is at that address. 0 and a greeting in
+  /// return, or an errno.
   virtual int on_request(const SocketAddress& from, std::span<const std::byte> greeting,
                          std::span<std::byte> answer, std::size_t* answer_bytes) = 0;
   virtual void on_established(Connection& connection, std::span<const std::byte> greeting) = 0;
   /// MessageSink, with the connection.
-  virtual bool on_fragment(Connection& connection, std::uint8_t channel, std::span<const std::byte> header,
-                           std::uint32_t total, std::uint32_t offset, std::span<const std::byte> bytes) = 0;
-  virtual void on_message(Connection& connection, std::uint8_t channel, std::span<const std::byte> header,
-                          std::uint32_t total, std::span<const std::byte> payload) = 0;
+  virtual bool on_fragment(Connection& connection, std::uint8_t channel,
+                           std::span<const std::byte> header, std::uint32_t total,
+                           std::uint32_t offset, std::span<const std::byte> bytes) = 0;
+  virtual void on_message(Connection& connection, std::uint8_t channel,
+                          std::span<const std::byte> header, std::uint32_t total,
+                          std::span<const std::byte> payload) = 0;
   /// A message with `notify` has been acknowledged in full.
   virtual void on_sent(Connection& connection, std::uint8_t channel, std::uint64_t token) = 0;
   /// The last call about a connection. 0: closed in good order by the peer or by us.
@@ -92,8 +103,8 @@ class Connection final : private MessageSink {
  public:
   enum class State : std::uint8_t { kHello, kAccepted, kEstablished, kClosing, kDraining, kGone };
 
-  Connection(EndpointSink& sink, const Options& options, std::uint64_t id, const SocketAddress& address,
-             std::uint64_t now);
+  Connection(EndpointSink& sink, const Options& options, std::uint64_t id,
+             const SocketAddress& address, std::uint64_t now);
   ~Connection();
 
   // --- for the user of the endpoint, through it -------------------------------------------------
@@ -108,7 +119,8 @@ class Connection final : private MessageSink {
   std::uint64_t under_way() const { return under_way_; }
   std::size_t memory_bytes() const;
   void* user = nullptr;  ///< the sink's own
-  /// The payload of a message that was not copied is copied now; its memory is not looked at any more.
+  /// The payload of a message that was not copied is copied now; its memory is not looked at any
+  /// more.
   void detach(std::uint8_t channel, std::uint64_t token) { send_[channel].detach(token); }
   void detach_all() {
     for (SendChannel& c : send_) c.detach_all();
@@ -119,15 +131,16 @@ class Connection final : private MessageSink {
 
   // --- for Endpoint ------------------------------------------------------------------------------
   void send(std::uint8_t channel, const Message& message) { send_[channel].push(message); }
-  /// err 0: after all that has been sent; otherwise at once, and what is not acknowledged may be lost.
+  /// err 0: after all that has been sent; otherwise at once, and what is not acknowledged may be
+  /// lost.
   void close(int err, std::uint64_t now);
   void establish(std::uint64_t peer_id, const Parameters& peer, std::uint64_t now);
   /// A DATA packet that has passed its check: its frames. `from`: where it came from.
   void receive(std::uint64_t number, std::span<const std::byte> frames, std::size_t packet_bytes,
                const SocketAddress& from, std::uint64_t now);
   bool seen(std::uint64_t number) const { return received_.seen(number); }
-  /// Writes the next packet, not sealed, of at most `limit` bytes with room for a tag. 0: nothing to send
-  /// now.
+  /// Writes the next packet, not sealed, of at most `limit` bytes with room for a tag. 0: nothing
+  /// to send now.
   std::size_t build(std::span<std::byte> out, std::size_t limit, std::uint64_t now);
   /// The same for a packet that has to go to another address than address().
   std::size_t build_challenge(std::span<std::byte> out, std::uint64_t now, SocketAddress* to);
@@ -136,6 +149,13 @@ class Connection final : private MessageSink {
   void on_timeout(std::uint64_t now);
   void on_reset(std::uint64_t number, std::uint64_t now);
   void on_too_big(std::size_t bytes, std::uint64_t now);
+  /// The peer's host has said that nobody has its port.
+  void on_refused(std::uint64_t now);
+  std::uint64_t silence() const {
+    return watchers_ > 0 ? std::min(options_.silence, options_.watched_silence) : options_.silence;
+  }
+  /// The peer is there, whatever others have said.
+  void heard() { gone_at_ = refused_since_ = kNever; }
   void go_down(int err);
   /// Tells the sink and is gone.
   void end(int err) {
@@ -156,8 +176,8 @@ class Connection final : private MessageSink {
 
   // connection_receive.cc
   enum class Verdict { kFine, kLater, kBroken };
-  Verdict take_frames(std::span<const std::byte> frames, const SocketAddress& from, std::uint64_t now,
-                      bool* asks, bool* at_once);
+  Verdict take_frames(std::span<const std::byte> frames, const SocketAddress& from,
+                      std::uint64_t now, bool* asks, bool* at_once);
   Verdict take_message(const Frame& frame);
   bool take_ack(const Frame& frame, std::uint64_t now);
   void take_response(std::uint64_t value, const SocketAddress& from, std::uint64_t now);
@@ -223,9 +243,15 @@ class Connection final : private MessageSink {
   unsigned probes_ = 0;              ///< packets that may leave whatever the window says
   std::uint64_t pace_at_ = 0;
   std::uint64_t heard_at_ = 0;
-  std::uint64_t unanswered_since_ = kNever;  ///< the last progress of what waits for an acknowledgement
+  /// the last progress of what waits for an acknowledgement
+  std::uint64_t unanswered_since_ = kNever;
 
-  std::uint64_t reset_at_ = kNever;  ///< with keys: when a RESET is believed unless the peer is heard
+  unsigned watchers_ = 0;          ///< threads that sleep until the peer sends something
+  std::uint64_t released_at_ = 0;  ///< when memory that is not needed was last given back
+  /// When those are believed that have said that the peer has gone (its host, or a RESET with
+  /// keys), unless it is heard.
+  std::uint64_t gone_at_ = kNever;
+  std::uint64_t refused_since_ = kNever;  ///< its host's first refusal since it was last heard
 
   std::uint64_t ack_at_ = kNever;
   bool ack_now_ = false;
@@ -234,8 +260,9 @@ class Connection final : private MessageSink {
   std::uint64_t largest_came_at_ = 0;
   bool ping_ = false;
   std::uint64_t unpinged_bytes_ = 0;
-  unsigned turn_ = 0;                ///< the channel besides 0 that began a packet last
-  unsigned urgent_run_ = 0;          ///< packets since then that channel 0 began while others waited
+  unsigned turn_ = 0;  ///< the channel besides 0 that began a packet last
+  /// packets since then that channel 0 began while others waited
+  unsigned urgent_run_ = 0;
   std::uint8_t credit_to_tell_ = 0;  ///< a bit per channel
 
   SocketAddress candidate_;      ///< where the peer may have moved to

@@ -17,7 +17,8 @@ void Connection::packet_acked(std::uint64_t number, std::uint64_t now) {
     p.lost = false;
     ++counters_.spurious;
     const std::uint64_t late = largest_acked_ > number ? largest_acked_ - number + 1 : 0;
-    reordering_ = static_cast<unsigned>(std::clamp<std::uint64_t>(late, reordering_, kMostReordering));
+    reordering_ =
+        static_cast<unsigned>(std::clamp<std::uint64_t>(late, reordering_, kMostReordering));
   } else if (p.under_way) {
     under_way_ -= p.weight();
     --packets_under_way_;
@@ -45,7 +46,9 @@ void Connection::packet_acked(std::uint64_t number, std::uint64_t now) {
 void Connection::item_lost(const SentItem& item) {
   switch (item.kind) {
     case SentItem::Kind::kPositions: send_[item.channel].on_lost(item.range); break;
-    case SentItem::Kind::kCredit: credit_to_tell_ |= static_cast<std::uint8_t>(1u << item.channel); break;
+    case SentItem::Kind::kCredit:
+      credit_to_tell_ |= static_cast<std::uint8_t>(1u << item.channel);
+      break;
     case SentItem::Kind::kClose: close_needed_ = true; break;
     case SentItem::Kind::kChallenge:
       if (challenges_ < 3) {
@@ -68,13 +71,17 @@ void Connection::packet_lost(std::uint64_t number, std::uint64_t now) {
     mtu_.on_probe_lost(now);
   } else {
     congestion_.on_lost(1);
+    if (mtu_.on_lost(p.bytes, p.sent_at, now)) {
+      congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
+    }
   }
   for (std::size_t i = 0; i < p.items; ++i) item_lost(log_.item(p, i));
 }
 
 void Connection::detect_loss(std::uint64_t now) {
   loss_at_ = kNever;
-  const std::uint64_t patience = std::max(std::max(rtt_.smoothed(), rtt_.latest()) / 8 * 9, kLeastLossWait);
+  const std::uint64_t patience =
+      std::max(std::max(rtt_.smoothed(), rtt_.latest()) / 8 * 9, kLeastLossWait);
   acked_.for_each_missing(log_.base(), largest_acked_, [&](std::uint64_t begin, std::uint64_t end) {
     for (std::uint64_t n = begin; n < end; ++n) {
       const SentPacket& p = log_[n];
@@ -91,7 +98,8 @@ void Connection::detect_loss(std::uint64_t now) {
   if (unanswered_since_ != kNever && packets_under_way_ == 0) ping_ = true;
 }
 
-// Packets that have been lost stay for a while: an acknowledgement that comes late saves their bytes.
+// Packets that have been lost stay for a while: an acknowledgement that comes late saves their
+// bytes.
 void Connection::slide_log() {
   while (log_.base() < log_.next()) {
     const SentPacket& p = log_[log_.base()];

@@ -7,10 +7,10 @@
 
 namespace clan::udp {
 
-void Connection::receive(std::uint64_t number, std::span<const std::byte> frames, std::size_t packet_bytes,
-                         const SocketAddress& from, std::uint64_t now) {
+void Connection::receive(std::uint64_t number, std::span<const std::byte> frames,
+                         std::size_t packet_bytes, const SocketAddress& from, std::uint64_t now) {
   if (state_ == State::kDraining || state_ == State::kGone) return;
-  reset_at_ = kNever;
+  heard();
   ++counters_.packets_received;
   counters_.bytes_received += packet_bytes;
   const bool newest = number > received_.largest();
@@ -51,8 +51,9 @@ void Connection::note_to_acknowledge(bool at_once, std::uint64_t now) {
   ack_at_ = std::min(ack_at_, now + delay);
 }
 
-Connection::Verdict Connection::take_frames(std::span<const std::byte> frames, const SocketAddress& from,
-                                            std::uint64_t now, bool* asks, bool* at_once) {
+Connection::Verdict Connection::take_frames(std::span<const std::byte> frames,
+                                            const SocketAddress& from, std::uint64_t now,
+                                            bool* asks, bool* at_once) {
   Reader in(frames);
   Frame frame;
   while (in.left() > 0) {
@@ -114,13 +115,14 @@ bool Connection::take_ack(const Frame& frame, std::uint64_t now) {
   for (std::uint32_t i = 0; i < frame.ranges; ++i) {
     if (frame.range[i].last < base) break;
     const std::uint64_t first = std::max(frame.range[i].first, base);
-    acked_.for_each_missing(first, frame.range[i].last + 1, [&](std::uint64_t begin, std::uint64_t end) {
-      for (std::uint64_t n = begin; n < end; ++n) {
-        any_asked |= log_[n].asks;
-        ++newly;
-        packet_acked(n, now);
-      }
-    });
+    acked_.for_each_missing(first, frame.range[i].last + 1,
+                            [&](std::uint64_t begin, std::uint64_t end) {
+                              for (std::uint64_t n = begin; n < end; ++n) {
+                                any_asked |= log_[n].asks;
+                                ++newly;
+                                packet_acked(n, now);
+                              }
+                            });
     acked_.add(first, frame.range[i].last + 1);
   }
   if (newly == 0) return true;

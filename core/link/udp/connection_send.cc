@@ -13,10 +13,13 @@ constexpr std::size_t kLeastPacketRoom = 64;  ///< less is not worth a packet in
 bool Connection::close_due() const {
   if (!close_needed_) return false;
   if (close_err_ != 0) return true;
-  return std::all_of(std::begin(send_), std::end(send_), [](const SendChannel& c) { return c.done(); });
+  return std::all_of(std::begin(send_), std::end(send_),
+                     [](const SendChannel& c) { return c.done(); });
 }
 
-bool Connection::control_waits() const { return credit_to_tell_ != 0 || response_to_send_ || close_due(); }
+bool Connection::control_waits() const {
+  return credit_to_tell_ != 0 || response_to_send_ || close_due();
+}
 
 // What the congestion window, the peer's packet window and pacing allow now.
 Connection::Gate Connection::gate(std::uint64_t now) {
@@ -25,7 +28,8 @@ Connection::Gate Connection::gate(std::uint64_t now) {
   // One packet always: without any under way, no acknowledgement would ever open the window.
   const bool room = under_way_ == 0 || under_way_ + packet <= congestion_.window();
   if (!room) congestion_.limited();
-  const bool reserve = under_way_ < congestion_.window() + kUrgentReserve * packet && urgent_run_ < kFairTurn;
+  const bool reserve =
+      under_way_ < congestion_.window() + kUrgentReserve * packet && urgent_run_ < kFairTurn;
   if (room) {
     const std::uint64_t at = congestion_.wait_until(packet, rtt_, now);
     if (at == 0) return Gate::kOpen;
@@ -35,7 +39,8 @@ Connection::Gate Connection::gate(std::uint64_t now) {
 }
 
 bool Connection::any_ready() const {
-  return std::any_of(std::begin(send_), std::end(send_), [](const SendChannel& c) { return c.ready(); });
+  return std::any_of(std::begin(send_), std::end(send_),
+                     [](const SendChannel& c) { return c.ready(); });
 }
 
 bool Connection::wants_to_send(std::uint64_t now) {
@@ -137,7 +142,8 @@ bool Connection::write_data(Writer& out, Gate g) {
   return wrote;
 }
 
-void Connection::finish_packet(SentPacket& packet, std::size_t bytes, bool asks, std::uint64_t now) {
+void Connection::finish_packet(SentPacket& packet, std::size_t bytes, bool asks,
+                               std::uint64_t now) {
   packet.sent_at = now;
   packet.bytes = static_cast<std::uint32_t>(bytes);
   packet.asks = asks;
@@ -152,9 +158,10 @@ void Connection::finish_packet(SentPacket& packet, std::size_t bytes, bool asks,
   congestion_.spend(bytes);
 }
 
-// PING when a timer wants one, when a quarter of the window has gone since the last (the peer should not wait
-// then), and now and then with acknowledgements alone.
+// PING when a timer wants one, when a quarter of the window has gone since the last (the peer
+// should not wait then), and now and then with acknowledgements alone.
 bool Connection::write_ping(Writer& out, bool asks, bool acked) {
+  if (packets_under_way_ == 0) unpinged_bytes_ = 0;  // all before it has been acknowledged
   unpinged_bytes_ += out.size();
   const bool quarter = asks && unpinged_bytes_ > congestion_.window() / 4;
   const bool bare = !asks && acked && ++bare_acks_ >= kBareAcksPerPing;
@@ -217,7 +224,8 @@ std::size_t Connection::build_mtu_probe(std::span<std::byte> out, std::uint64_t 
   return bytes;
 }
 
-std::size_t Connection::build_challenge(std::span<std::byte> out, std::uint64_t now, SocketAddress* to) {
+std::size_t Connection::build_challenge(std::span<std::byte> out, std::uint64_t now,
+                                        SocketAddress* to) {
   if (!challenge_to_send_ || state_ != State::kEstablished) return 0;
   challenge_to_send_ = false;
   ++challenges_;

@@ -7,9 +7,14 @@
 #include "link/udp/handshake_state.h"
 
 namespace clan::udp {
+namespace {
 
-Endpoint::Endpoint(const Options& options, EndpointSink& sink, std::function<std::uint64_t()> random,
-                   Security* security)
+constexpr unsigned kSilent = 2;  ///< probe time-outs in a row after which a peer is called silent
+
+}  // namespace
+
+Endpoint::Endpoint(const Options& options, EndpointSink& sink,
+                   std::function<std::uint64_t()> random, Security* security)
     : options_(options),
       sink_(sink),
       random_(std::move(random)),
@@ -28,10 +33,12 @@ Connection& Endpoint::add(std::unique_ptr<Connection> connection) {
 }
 
 int Endpoint::send(Connection& c, std::uint8_t channel, const Message& message) {
-  if (channel >= kChannels || message.header.size() > kMostHeader || message.payload.size() > kMostPayload) {
+  if (channel >= kChannels || message.header.size() > kMostHeader ||
+      message.payload.size() > kMostPayload) {
     return EINVAL;
   }
-  if (c.state_ == Connection::State::kClosing || c.state_ >= Connection::State::kDraining) return ENOTCONN;
+  if (c.state_ == Connection::State::kClosing || c.state_ >= Connection::State::kDraining)
+    return ENOTCONN;
   c.send(channel, message);
   queue(c);
   return 0;
@@ -44,7 +51,7 @@ void Endpoint::close(Connection& c, int err, std::uint64_t now) {
   touch(c, now);
 }
 
-// --- timers: a heap of deadlines ------------------------------------------------------------------
+// --- timers: a heap of deadlines -----------------------------------------------------------------
 
 void Endpoint::heap_sift(std::size_t i) {
   auto place = [this](std::size_t at, Connection* c) {
@@ -59,7 +66,8 @@ void Endpoint::heap_sift(std::size_t i) {
   for (;;) {
     std::size_t child = 2 * i + 1;
     if (child >= heap_.size()) break;
-    if (child + 1 < heap_.size() && heap_[child + 1]->heap_time_ < heap_[child]->heap_time_) ++child;
+    if (child + 1 < heap_.size() && heap_[child + 1]->heap_time_ < heap_[child]->heap_time_)
+      ++child;
     if (heap_[child]->heap_time_ >= c->heap_time_) break;
     place(i, heap_[child]);
     i = child;
@@ -132,18 +140,28 @@ void Endpoint::on_timeout(std::uint64_t now) {
   const Inside inside(*this);
   // All that are due now, each once: one that stays due must not keep the others waiting.
   due_.clear();
+  silent_.clear();
   while (!heap_.empty() && heap_[0]->heap_time_ <= now) {
     due_.push_back(heap_[0]);
     heap_remove(*heap_[0]);
   }
   for (Connection* c : due_) {
     if (c->gone()) continue;  // closed by an up-call of one before it
+    const unsigned before = c->timeouts_;
     c->on_timeout(now);
+    if (c->timeouts_ == kSilent && before < kSilent) silent_.push_back(c->address_);
     touch(*c, now);
   }
 }
 
-// --- sending --------------------------------------------------------------------------------------
+bool Endpoint::next_silent(SocketAddress* at) {
+  if (silent_.empty()) return false;
+  *at = silent_.back();
+  silent_.pop_back();
+  return true;
+}
+
+// --- sending -------------------------------------------------------------------------------------
 
 void Endpoint::seal(Connection& c, std::span<std::byte> packet) {
   if (!c.session_) {
@@ -166,7 +184,8 @@ bool Endpoint::next_answer(std::span<std::byte> out, Train* train) {
   return true;
 }
 
-void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t now, Train* train) {
+void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t now,
+                          Train* train) {
   std::size_t limit = kLargestPacket;
   for (std::size_t packets = 0; packets < kTrainPackets; ++packets) {
     const std::size_t room = std::min(limit, out.size() - train->bytes);
@@ -183,7 +202,8 @@ void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t
 Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
   const Inside inside(*this);
   Train train;
-  // Answers and connections in turn: a flood of strangers must not keep the connections from sending.
+  // Answers and connections in turn: a flood of strangers must not keep the connections from
+  // sending.
   if (!answered_ && next_answer(out, &train)) {
     answered_ = true;
     return train;
@@ -216,9 +236,27 @@ void Endpoint::on_too_big(const SocketAddress& to, std::size_t bytes, std::uint6
   }
 }
 
-// --- receiving ------------------------------------------------------------------------------------
+void Endpoint::on_refused(const SocketAddress& to, std::uint64_t now) {
+  const Inside inside(*this);
+  for (auto& [id, c] : by_id_) {
+    if (!(c->address_ == to)) continue;
+    c->on_refused(now);
+    touch(*c, now);
+  }
+}
 
-void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now) {
+void Endpoint::watch(Connection& c, bool on, std::uint64_t now) {
+  if (!on) {
+    --c.watchers_;  // the timer may be early now, once
+  } else if (c.watchers_++ == 0 && !c.gone()) {
+    touch(c, now);
+  }
+}
+
+// --- receiving -----------------------------------------------------------------------------------
+
+void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> packet,
+                            std::uint64_t now) {
   const std::size_t tag = mode_ == Mode::kOff ? 0 : kTagBytes;
   if (packet.size() < kDataHeader + tag) {
     ++counters_.malformed;
@@ -245,10 +283,10 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
     return;
   }
   const auto body = packet.subspan(kDataHeader, packet.size() - kDataHeader - tag);
-  const bool right = c.session_
-                         ? Reader(packet.subspan(4)).number<std::uint32_t>() == 0 &&
-                               c.session_->open(number, packet.first(kDataHeader), body, packet.last(tag))
-                         : check_is_right(packet);
+  const bool right =
+      c.session_ ? Reader(packet.subspan(4)).number<std::uint32_t>() == 0 &&
+                       c.session_->open(number, packet.first(kDataHeader), body, packet.last(tag))
+                 : check_is_right(packet);
   if (!right) {
     ++counters_.wrong_check;
     return;
@@ -302,7 +340,8 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
 
 std::size_t Endpoint::memory_bytes() const {
   std::size_t bytes = sizeof *this + heap_.capacity() * sizeof(Connection*);
-  for (const auto& [id, c] : by_id_) bytes += c->memory_bytes() + 2 * sizeof(std::pair<std::uint64_t, void*>);
+  for (const auto& [id, c] : by_id_)
+    bytes += c->memory_bytes() + 2 * sizeof(std::pair<std::uint64_t, void*>);
   return bytes;
 }
 

@@ -1,12 +1,13 @@
-// Endpoint: the connections of one socket: handshakes, connection ids, timers, whose turn it is to send.
+// Endpoint: the connections of one socket: handshakes, connection ids, timers, whose turn it is to
+// send.
 //
 //   receive(from, datagram, now)  ->  [ Endpoint: check, id -> Connection ]  ->  EndpointSink
 //   transmit(now, buffer)         <-  trains of equal packets, connection by connection in turn
 //   next_timeout() / on_timeout(now)
 //
-// A pure state machine: no system call, no clock, no randomness but what is passed in. Costs nothing for
-// connections that have nothing to do. A packet that belongs to no connection allocates nothing. Not
-// thread-safe.
+// A pure state machine: no system call, no clock, no randomness but what is passed in. Costs
+// nothing for connections that have nothing to do. A packet that belongs to no connection allocates
+// nothing. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ struct Train {
 };
 
 struct EndpointCounters {
-  std::uint64_t malformed = 0, wrong_check = 0, unknown = 0, retries = 0, bad_cookies = 0, refused = 0,
-                resets_sent = 0, resets_taken = 0, dropped_answers = 0, wrong_mode = 0;
+  std::uint64_t malformed = 0, wrong_check = 0, unknown = 0, retries = 0, bad_cookies = 0,
+                refused = 0, resets_sent = 0, resets_taken = 0, dropped_answers = 0, wrong_mode = 0;
 };
 
 class Endpoint {
@@ -45,9 +46,10 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// Begins a connection; on_established or on_down tells. `greeting` at most kMostGreeting bytes. Null: no
-  /// keys.
-  Connection* connect(const SocketAddress& to, std::span<const std::byte> greeting, std::uint64_t now);
+  /// Begins a connection; on_established or on_down tells. `greeting` at most kMostGreeting bytes.
+  /// Null: no keys.
+  Connection* connect(const SocketAddress& to, std::span<const std::byte> greeting,
+                      std::uint64_t now);
   /// EINVAL: the message is too long. ENOTCONN: the connection is closing.
   int send(Connection& connection, std::uint8_t channel, const Message& message);
   void close(Connection& connection, int err, std::uint64_t now);
@@ -58,8 +60,14 @@ class Endpoint {
   Train transmit(std::span<std::byte> out, std::uint64_t now);
   /// The kernel refused packets of `bytes` to `to`: larger than the path takes.
   void on_too_big(const SocketAddress& to, std::size_t bytes, std::uint64_t now);
+  /// The host of `to` has said that nobody has that port.
+  void on_refused(const SocketAddress& to, std::uint64_t now);
+  /// A thread sleeps until that peer sends something; or does no more.
+  void watch(Connection& connection, bool on, std::uint64_t now);
   std::uint64_t next_timeout() const { return heap_.empty() ? kNever : heap_[0]->heap_time_; }
   void on_timeout(std::uint64_t now);
+  /// Where a peer is that has left two probe time-outs in a row unanswered. False: no other.
+  bool next_silent(SocketAddress* at);
 
   std::size_t connections() const { return by_id_.size(); }
   std::size_t half_open() const { return half_open_; }
@@ -72,8 +80,8 @@ class Endpoint {
     std::vector<std::byte> bytes;
   };
 
-  /// A call from outside; the last to return takes away the connections that are gone. close() in an up-call is
-  /// inside another.
+  /// A call from outside; the last to return takes away the connections that are gone. close() in
+  /// an up-call is inside another.
   class Inside {
    public:
     explicit Inside(Endpoint& endpoint) : endpoint_(endpoint) { ++endpoint_.inside_; }
@@ -97,7 +105,8 @@ class Endpoint {
   void queue(Connection& connection);
   void seal(Connection& connection, std::span<std::byte> packet);
   void receive_data(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now);
-  void fill_train(Connection& connection, std::span<std::byte> out, std::uint64_t now, Train* train);
+  void fill_train(Connection& connection, std::span<std::byte> out, std::uint64_t now,
+                  Train* train);
   bool next_answer(std::span<std::byte> out, Train* train);
 
   // handshake.cc
@@ -115,7 +124,8 @@ class Endpoint {
                  std::uint64_t now);
   void on_refuse(const Handshake& h, std::span<const std::byte> packet, std::uint64_t now);
   void on_reset(const Handshake& h, std::span<const std::byte> packet, std::uint64_t now);
-  void send_reset(const SocketAddress& from, std::uint64_t id, std::uint64_t number, std::uint64_t now);
+  void send_reset(const SocketAddress& from, std::uint64_t id, std::uint64_t number,
+                  std::uint64_t now);
   void seal_hello(Connection& connection);
   void establish_server(Connection& connection, std::uint64_t now);
   std::size_t handshake_packet(Connection& connection, std::span<std::byte> out, std::uint64_t now);
@@ -130,9 +140,10 @@ class Endpoint {
   EndpointCounters counters_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> by_id_;
   std::unordered_map<std::uint64_t, Connection*> by_peer_id_;
-  std::vector<Connection*> heap_;  ///< by heap_time_
-  std::vector<Connection*> due_;   ///< of this on_timeout()
-  RingQueue<Connection*> turns_;   ///< connections that may have something to send
+  std::vector<Connection*> heap_;      ///< by heap_time_
+  std::vector<Connection*> due_;       ///< of this on_timeout()
+  std::vector<SocketAddress> silent_;  ///< for next_silent()
+  RingQueue<Connection*> turns_;       ///< connections that may have something to send
   RingQueue<Answer> answers_;
   bool answered_ = false;  ///< the last train was an answer
   std::vector<Connection*> gone_;

@@ -27,7 +27,7 @@ Parameters Endpoint::parameters() const {
   return p;
 }
 
-// --- the client ------------------------------------------------------------------------------------
+// --- the client ----------------------------------------------------------------------------------
 
 Connection* Endpoint::connect(const SocketAddress& to, std::span<const std::byte> greeting,
                               std::uint64_t now) {
@@ -65,7 +65,8 @@ void Endpoint::seal_hello(Connection& c) {
   std::fill_n(state.packet.begin() + 4, 4, std::byte{0});
   if (security_ != nullptr) {
     const Tag tag = security_->mac(std::span(state.packet).first(state.signed_bytes));
-    std::copy(tag.begin(), tag.end(), state.packet.begin() + static_cast<std::ptrdiff_t>(state.signed_bytes));
+    std::copy(tag.begin(), tag.end(),
+              state.packet.begin() + static_cast<std::ptrdiff_t>(state.signed_bytes));
   }
   write_check(state.packet);
 }
@@ -81,7 +82,8 @@ std::size_t Endpoint::handshake_packet(Connection& c, std::span<std::byte> out, 
 
 Connection* Endpoint::in_hello(std::uint64_t id) {
   auto it = by_id_.find(id);
-  return it != by_id_.end() && it->second->state_ == Connection::State::kHello ? it->second.get() : nullptr;
+  return it != by_id_.end() && it->second->state_ == Connection::State::kHello ? it->second.get()
+                                                                               : nullptr;
 }
 
 void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
@@ -91,7 +93,8 @@ void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
   cookie.number(h.cookie.issued_ms);
   cookie.number(h.cookie.mac);
   seal_hello(*c);
-  // At once the first time; a stream of forged ones must not make us send more than our timer would.
+  // At once the first time; a stream of forged ones must not make us send more than our timer
+  // would.
   if (!c->handshake_->cookie_seen) {
     c->handshake_->cookie_seen = true;
     c->hello_at_ = now;
@@ -99,20 +102,21 @@ void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
   touch(*c, now);
 }
 
-void Endpoint::on_accept(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
-                         std::uint64_t now) {
+void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
+                         std::span<const std::byte> packet, std::uint64_t now) {
   Connection* c = in_hello(h.to);
   if (c == nullptr || h.id == 0 || !(from == c->address_)) return;
   HandshakeState& state = *c->handshake_;
   if (security_ != nullptr) {
-    // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do not cover
-    // it.
+    // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do
+    // not cover it.
     std::array<std::byte, kBasePacket> hello;
     std::copy(state.packet.begin(), state.packet.end(), hello.begin());
     std::fill_n(hello.begin() + 4, 4, std::byte{0});
     std::fill_n(hello.begin() + kCookieAt, kCookieBytes, std::byte{0});
-    auto session = security_->agree(*state.share, h.share, true, std::span(hello).first(state.signed_bytes),
-                                    packet.first(h.signed_bytes));
+    auto session =
+        security_->agree(*state.share, h.share, true, std::span(hello).first(state.signed_bytes),
+                         packet.first(h.signed_bytes));
     if (!session || !same_tag(session->accept_mac(), h.mac)) {
       ++counters_.wrong_check;
       return;
@@ -139,9 +143,10 @@ void Endpoint::on_refuse(const Handshake& h, std::span<const std::byte> packet, 
   touch(*c, now);
 }
 
-// --- the server ------------------------------------------------------------------------------------
+// --- the server ----------------------------------------------------------------------------------
 
-Cookie Endpoint::make_cookie(const SocketAddress& from, const Handshake& hello, std::uint64_t now_ms) const {
+Cookie Endpoint::make_cookie(const SocketAddress& from, const Handshake& hello,
+                             std::uint64_t now_ms) const {
   std::byte said[16 + 2 + 4 + 8 + 8];
   Writer w(said);
   for (std::uint8_t b : from.ip) w.number(b);
@@ -152,13 +157,16 @@ Cookie Endpoint::make_cookie(const SocketAddress& from, const Handshake& hello, 
   return {now_ms, siphash(cookie_key_[0], cookie_key_[1], said)};
 }
 
-bool Endpoint::cookie_is_right(const SocketAddress& from, const Handshake& hello, std::uint64_t now) const {
+bool Endpoint::cookie_is_right(const SocketAddress& from, const Handshake& hello,
+                               std::uint64_t now) const {
   const std::uint64_t now_ms = now / kMillisecond;
-  if (hello.cookie.issued_ms > now_ms || now_ms - hello.cookie.issued_ms > kCookieLifeMs) return false;
+  if (hello.cookie.issued_ms > now_ms || now_ms - hello.cookie.issued_ms > kCookieLifeMs)
+    return false;
   return make_cookie(from, hello, hello.cookie.issued_ms).mac == hello.cookie.mac;
 }
 
-// Queues a packet that belongs to no connection; dropped when there are many: it will be asked for again.
+// Queues a packet that belongs to no connection; dropped when there are many: it will be asked for
+// again.
 void Endpoint::answer(const SocketAddress& to, Handshake& h) {
   if (answers_.size() >= kMostAnswers) {
     ++counters_.dropped_answers;
@@ -170,7 +178,8 @@ void Endpoint::answer(const SocketAddress& to, Handshake& h) {
   a.bytes.resize(write_handshake(a.bytes, h));
   if (h.mode != Mode::kOff && h.type != PacketType::kRetry && security_ != nullptr) {
     const Tag tag = security_->mac(std::span(a.bytes).first(h.signed_bytes));
-    std::copy(tag.begin(), tag.end(), a.bytes.begin() + static_cast<std::ptrdiff_t>(h.signed_bytes));
+    std::copy(tag.begin(), tag.end(),
+              a.bytes.begin() + static_cast<std::ptrdiff_t>(h.signed_bytes));
   }
   write_check(a.bytes);
 }
@@ -284,7 +293,7 @@ void Endpoint::establish_server(Connection& c, std::uint64_t) {
   sink_.on_established(c, finished->greeting);
 }
 
-// --- strangers --------------------------------------------------------------------------------------
+// --- strangers -----------------------------------------------------------------------------------
 
 void Endpoint::send_reset(const SocketAddress& from, std::uint64_t id, std::uint64_t number,
                           std::uint64_t now) {

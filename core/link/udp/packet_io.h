@@ -1,9 +1,11 @@
-// PacketIo: all that touches the network, as an interface. UDP sockets are one implementation (socket_io.h).
+// PacketIo: all that touches the network, as an interface. UDP sockets are one implementation
+// (socket_io.h).
 //
-// A train of equal packets out, a batch of arrivals in, a descriptor to sleep on. Nothing here waits. One
-// thread sends and one receives at a time.
+// A train of equal packets out, a batch of arrivals in, a descriptor to sleep on. Nothing here
+// waits. One thread sends and one receives at a time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -14,7 +16,8 @@
 
 namespace clan::udp {
 
-/// Packets that came together from one address: all `segment` bytes long but the last, which may be shorter.
+/// Packets that came together from one address: all `segment` bytes long but the last, which may be
+/// shorter.
 struct Arrival {
   SocketAddress from;
   std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
@@ -25,7 +28,7 @@ class PacketIo {
  public:
   enum class Sent {
     kSent,    ///< or dropped on the way, as any packet may be
-    kLater,   ///< no room: offer it again when the descriptor takes output
+    kLater,   ///< no room: ask with want_room(), offer it again when the descriptor is readable
     kTooBig,  ///< the segments are larger than the device takes
   };
 
@@ -33,8 +36,16 @@ class PacketIo {
   virtual Sent send(const Train& train, std::span<const std::byte> bytes) = 0;
   /// What has come, at most out.size() arrivals. 0: nothing.
   virtual std::size_t receive(std::span<Arrival> out) = 0;
-  /// Readable when something has come.
+  /// Where packets went of which a host has said since that nobody has the port. False: nowhere.
+  virtual bool next_refusal(SocketAddress*) { return false; }
+  /// Packets to that address have gone unanswered for a while: what is kept for it alone may be out
+  /// of date.
+  virtual void doubt(const SocketAddress&) {}
+  /// Readable when something has come, or there is room again and want_room() has asked for it.
   virtual int descriptor() const = 0;
+  virtual void want_room(bool) {}
+  /// A thread that slept on the descriptor has woken: the next receive() looks everywhere.
+  virtual void woken() {}
   virtual SocketAddress local_address() const = 0;
   virtual std::size_t largest_packet() const = 0;
 };
@@ -44,10 +55,15 @@ class PacketPump {
  public:
   PacketPump(Endpoint& endpoint, PacketIo& io) : endpoint_(endpoint), io_(io) {}
 
-  /// Takes what has come, runs timers that are due, sends what may be sent. True when there was anything.
+  /// Takes what has come, runs timers that are due, sends what may be sent. True when there was
+  /// anything.
   bool run(std::uint64_t now) {
     const bool some = receive(now);
-    if (now >= endpoint_.next_timeout()) endpoint_.on_timeout(now);
+    if (now >= endpoint_.next_timeout()) {
+      endpoint_.on_timeout(now);
+      SocketAddress silent;
+      while (endpoint_.next_silent(&silent)) io_.doubt(silent);
+    }
     return send(now) || some;
   }
   /// Sends what may be sent.
@@ -56,16 +72,21 @@ class PacketPump {
   bool waits_for_room() const { return train_.bytes != 0; }
 
  private:
+  static constexpr int kMostRefusals = 16;
   static constexpr int kMostTrains = 16;  ///< in one go: arrivals wait meanwhile
 
   bool receive(std::uint64_t now) {
-    Arrival arrivals[8];
-    const std::size_t n = io_.receive(arrivals);
+    const std::size_t n = io_.receive(arrivals_);
     for (std::size_t i = 0; i < n; ++i) {
-      const Arrival& a = arrivals[i];
+      const Arrival& a = arrivals_[i];
       for (std::size_t at = 0; at < a.bytes.size(); at += a.segment) {
-        endpoint_.receive(a.from, a.bytes.subspan(at, std::min(a.segment, a.bytes.size() - at)), now);
+        endpoint_.receive(a.from, a.bytes.subspan(at, std::min(a.segment, a.bytes.size() - at)),
+                          now);
       }
+    }
+    SocketAddress refused;
+    for (int i = 0; i < kMostRefusals && io_.next_refusal(&refused); ++i) {
+      endpoint_.on_refused(refused, now);
     }
     return n > 0;
   }
@@ -87,6 +108,7 @@ class PacketPump {
   Endpoint& endpoint_;
   PacketIo& io_;
   Train train_;
+  std::array<Arrival, 8> arrivals_;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(Endpoint::kTrainBytes);
 };
 

@@ -5,7 +5,8 @@
 
 namespace clan::udp {
 
-// The message of `frame` among those that are not released, or where it belongs. False: it overlaps another.
+// The message of `frame` among those that are not released, or where it belongs. False: it overlaps
+// another.
 bool ReceiveChannel::find(const Frame& frame, std::size_t* index, bool* known) const {
   std::size_t low = 0, high = order_.size();
   while (low < high) {  // the first that begins at or after the frame's
@@ -133,7 +134,8 @@ ReceiveChannel::Outcome ReceiveChannel::receive(const Frame& frame, MessageSink&
 }
 
 std::size_t ReceiveChannel::memory_bytes() const {
-  std::size_t bytes = incoming_.capacity() * sizeof(Incoming) + order_.capacity() * sizeof(std::uint32_t) +
+  std::size_t bytes = incoming_.capacity() * sizeof(Incoming) +
+                      order_.capacity() * sizeof(std::uint32_t) +
                       free_.capacity() * sizeof(std::uint32_t) + beyond_.memory_bytes();
   for (const Incoming& m : incoming_) bytes += m.kept.capacity();
   return bytes;

@@ -1,11 +1,12 @@
-// ReceiveChannel: the messages of one channel as they arrive: placed in any order, released in the order
-// sent.
+// ReceiveChannel: the messages of one channel as they arrive: placed in any order, released in the
+// order sent.
 //
 //   positions:   released | arrived, not released | gap | arrived | gap ...
 //                         front of order_       next_     beyond_
 //
-// What the link does not place is kept until it is released: within the credit, so memory is bounded.
-// Everything in a frame is input: a contradiction is kBroken, and the connection ends. Not thread-safe.
+// What the link does not place is kept until it is released: within the credit, so memory is
+// bounded. Everything in a frame is input: a contradiction is kBroken, and the connection ends. Not
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -23,13 +24,14 @@ namespace clan::udp {
 /// Who takes the messages of a channel.
 class MessageSink {
  public:
-  /// Bytes of a message, before it is complete, in any order; no byte twice. True: placed, not to be kept.
-  /// Asked for each piece; the answer to the first holds for the message.
-  virtual bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                           std::uint32_t offset, std::span<const std::byte> bytes) = 0;
+  /// Bytes of a message, before it is complete, in any order; no byte twice. True: placed, not to
+  /// be kept. Asked for each piece; the answer to the first holds for the message.
+  virtual bool on_fragment(std::uint8_t channel, std::span<const std::byte> header,
+                           std::uint32_t total, std::uint32_t offset,
+                           std::span<const std::byte> bytes) = 0;
   /// The message and all before it are complete. `payload` is empty when it was placed.
-  virtual void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                          std::span<const std::byte> payload) = 0;
+  virtual void on_message(std::uint8_t channel, std::span<const std::byte> header,
+                          std::uint32_t total, std::span<const std::byte> payload) = 0;
 
  protected:
   ~MessageSink() = default;
@@ -46,7 +48,8 @@ class ReceiveChannel {
   static constexpr std::size_t kMostPending = 4096;       ///< messages that wait for earlier ones
   static constexpr std::uint32_t kMostKept = 128 * 1024;  ///< of one message that is not placed
 
-  static constexpr std::size_t kMostSpare = 2048;         ///< of a slot's buffer that waits for the next message
+  /// of a slot's buffer that waits for the next message
+  static constexpr std::size_t kMostSpare = 2048;
 
   ReceiveChannel(std::uint8_t channel, std::uint64_t window)
       : window_(window), limit_(window), channel_(channel) {}

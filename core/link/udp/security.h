@@ -1,6 +1,6 @@
-// Security and Session: the cryptography that the transport needs, as an interface. Modes 1 and 2 only; mode
-// 0 has neither. docs/wire.md says which keys there are. Implementations come from a library that is well
-// kept, never from here. Not thread-safe: used under the endpoint's lock.
+// Security and Session: the cryptography that the transport needs, as an interface. Modes 1 and 2
+// only; mode 0 has neither. docs/wire.md says which keys there are. Implementations come from a
+// library that is well kept, never from here. Not thread-safe: used under the endpoint's lock.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ class Session {
  public:
   virtual ~Session() = default;
   /// Seals `body` in place (mode 2: encrypts it) with `header` authenticated.
-  virtual void seal(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
-                    std::span<std::byte> tag) = 0;
+  virtual void seal(std::uint64_t number, std::span<const std::byte> header,
+                    std::span<std::byte> body, std::span<std::byte> tag) = 0;
   /// The reverse. False: not made by the peer; `body` is then worthless.
-  virtual bool open(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
-                    std::span<const std::byte> tag) = 0;
+  virtual bool open(std::uint64_t number, std::span<const std::byte> header,
+                    std::span<std::byte> body, std::span<const std::byte> tag) = 0;
   /// The MAC of ACCEPT under the new keys.
   virtual Tag accept_mac() = 0;
 };
@@ -43,10 +43,10 @@ class Security {
   virtual std::unique_ptr<KeyShare> make_share() = 0;
   /// MAC under the pre-shared key: HELLO, REFUSE, RESET.
   virtual Tag mac(std::span<const std::byte> bytes) = 0;
-  /// Both ends come to the same keys if `hello` and `accept` (up to their MACs, the cookie 0) are the same. Null:
-  /// a bad share.
-  virtual std::unique_ptr<Session> agree(KeyShare& ours, std::span<const std::byte> theirs, bool client,
-                                         std::span<const std::byte> hello,
+  /// Both ends come to the same keys if `hello` and `accept` (up to their MACs, the cookie 0) are
+  /// the same. Null: a bad share.
+  virtual std::unique_ptr<Session> agree(KeyShare& ours, std::span<const std::byte> theirs,
+                                         bool client, std::span<const std::byte> hello,
                                          std::span<const std::byte> accept) = 0;
 };
 

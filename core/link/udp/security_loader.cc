@@ -1,13 +1,8 @@
 #include "link/udp/security_loader.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstring>
-
-#include "base/fd.h"
+#include "clan/key_file.h"
 #include "clan/log.h"
 #include "link/udp/security_library.h"
 
@@ -18,7 +13,7 @@ namespace {
 // it is moved.
 std::string own_directory() {
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&read_key_file), &info) == 0) return "";
+  if (::dladdr(reinterpret_cast<const void*>(&load_security), &info) == 0) return "";
   const std::string self(info.dli_fname == nullptr ? "" : info.dli_fname);
   return self.substr(0, self.rfind('/') + 1);
 }
@@ -28,20 +23,20 @@ Result<const SecurityLibrary*> load(const char* library) {
   const std::string name(library != nullptr ? library : kSecurityLibrary);
   const std::string ours = own_directory();
   void* handle = nullptr;
-  if (library == nullptr && !ours.empty()) {
-    handle = ::dlopen((ours + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-    // A program with the engine linked in.
-    if (handle == nullptr)
-      handle = ::dlopen((ours + "../lib/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  // Beside the library that this is in; from a program with the engine linked in; from a plug-in in
+  // a folder of its own, as lib/openmpi.
+  for (const char* there : {"", "../lib/", "../"}) {
+    if (library != nullptr || ours.empty() || handle != nullptr) break;
+    handle = ::dlopen((ours + there + name).c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   if (handle == nullptr) handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = ::dlerror();
     CLAN_WARN("libclan-crypto.so.0 was not loaded: %s", why == nullptr ? "no reason given" : why);
-    return Error{ELIBACC,
-                 "integrity and encryption need libclan-crypto.so.0 and OpenSSL 3 (Debian: "
-                 "libssl3), which could "
-                 "not be loaded"};
+    return Error{
+        ELIBACC,
+        "integrity and encryption need libclan-crypto.so.0 and OpenSSL 3 (Debian: libssl3), "
+        "which could not be loaded"};
   }
   const auto* found = static_cast<const SecurityLibrary*>(::dlsym(handle, kSecuritySymbol));
   if (found == nullptr || found->abi != kSecurityAbi) {
@@ -53,48 +48,15 @@ Result<const SecurityLibrary*> load(const char* library) {
 
 }  // namespace
 
-Result<std::string> read_key_file(const std::string& path) {
-  if (path.empty()) return Error{EINVAL, "no file with the pre-shared key was named"};
-  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file) return errno_error("opening the file with the pre-shared key");
-  struct stat status;
-  if (::fstat(file.get(), &status) != 0)
-    return errno_error("opening the file with the pre-shared key");
-  if (!S_ISREG(status.st_mode))
-    return Error{EINVAL, "the pre-shared key must be in a regular file"};
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
-    return Error{EACCES, "the file with the pre-shared key must belong to this user or to root"};
-  }
-  if ((status.st_mode & 077) != 0) {
-    return Error{
-        EACCES,
-        "others may use the file with the pre-shared key: chmod 600 it, and make a new key"};
-  }
-  std::string key(kMostKeyBytes + 1, '\0');
-  const ssize_t n = ::read(file.get(), key.data(), key.size());
-  if (n < 0) return errno_error("reading the file with the pre-shared key");
-  key.resize(static_cast<std::size_t>(n));
-  if (key.size() > kMostKeyBytes)
-    return Error{EINVAL, "the pre-shared key is longer than 4096 bytes"};
-  while (!key.empty() && std::strchr(" \t\r\n", key.back()) != nullptr) key.pop_back();
-  if (key.size() < kLeastKeyBytes) {
-    return Error{
-        EINVAL,
-        "the pre-shared key is shorter than 32 bytes: `openssl rand -hex 32` makes a good one"};
-  }
-  return key;
-}
-
 Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& key_file,
                                                 const char* library) {
   if (mode == Mode::kOff) return std::unique_ptr<Security>();
-  auto key = read_key_file(key_file);
-  if (!key) return key.error();
+  KeyFile file;
+  if (auto s = file.read(key_file.c_str()); !s) return s.error();
   auto found = load(library);
   if (!found) return found.error();
-  std::unique_ptr<Security> security(
-      (*found)->make(mode, reinterpret_cast<const std::byte*>(key->data()), key->size()));
-  ::explicit_bzero(key->data(), key->size());
+  std::unique_ptr<Security> security((*found)->make(
+      mode, reinterpret_cast<const std::byte*>(file.key().data()), file.key().size()));
   if (!security) return Error{EIO, "OpenSSL has failed"};
   return security;
 }

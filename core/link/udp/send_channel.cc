@@ -89,8 +89,9 @@ bool SendChannel::write_frame(Writer& out, bool alone, Range* carried) {
 }
 
 void SendChannel::on_lost(const Range& range) {
-  acked_.for_each_missing(std::max(range.begin, acked_through_), range.end,
-                          [this](std::uint64_t begin, std::uint64_t end) { lost_.add(begin, end); });
+  acked_.for_each_missing(
+      std::max(range.begin, acked_through_), range.end,
+      [this](std::uint64_t begin, std::uint64_t end) { lost_.add(begin, end); });
 }
 
 void SendChannel::detach(std::uint64_t token) {
@@ -106,7 +107,8 @@ void SendChannel::detach_all() {
 std::size_t SendChannel::memory_bytes() const {
   std::size_t owned = 0;
   for (std::size_t i = 0; i < messages_.size(); ++i) owned += messages_[i].owned.capacity();
-  return owned + messages_.capacity() * sizeof(Outgoing) + lost_.memory_bytes() + acked_.memory_bytes();
+  return owned + messages_.capacity() * sizeof(Outgoing) + lost_.memory_bytes() +
+         acked_.memory_bytes();
 }
 
 void SendChannel::release_memory() {

@@ -1,8 +1,8 @@
-// SendChannel: the messages of one channel on their way to the peer, until all their bytes are acknowledged.
+// SendChannel: the messages of one channel on their way to the peer, until all their bytes are
+// acknowledged.
 //
-//   positions:   acknowledged | some of it acknowledged, some under way, some lost | not sent yet | more
-//   credit
-//                             first message                                        next_          end_ limit_
+//   acknowledged | some acknowledged, some under way, some lost | not sent yet | more credit
+//                first message                                  next_          end_          limit_
 //
 // Everything is ranges of positions (docs/wire.md). Lost ranges leave first. Not thread-safe.
 #pragma once
@@ -42,8 +42,8 @@ class SendChannel {
   bool done() const { return messages_.empty(); }
   std::uint64_t queued_bytes() const { return end_ - next_; }
 
-  /// Writes one frame if a sensible one fits, and says which positions it carries. `alone`: the packet has
-  /// nothing else in it.
+  /// Writes one frame if a sensible one fits, and says which positions it carries. `alone`: the
+  /// packet has nothing else in it.
   bool write_frame(Writer& out, bool alone, Range* carried);
 
   /// These positions are lost: they leave again.
@@ -67,8 +67,8 @@ class SendChannel {
     }
   }
 
-  /// Payloads that were not copied are copied now, of the message with this token or of all: their memory is not
-  /// looked at any more.
+  /// Payloads that were not copied are copied now, of the message with this token or of all: their
+  /// memory is not looked at any more.
   void detach(std::uint64_t token);
   void detach_all();
 
@@ -85,7 +85,8 @@ class SendChannel {
     std::uint8_t header_bytes = 0;
     bool notify = false;
     std::array<std::byte, kMostHeader> header;
-    std::vector<std::byte> owned;  ///< the payload when it was copied; kept for the slot's next user
+    /// the payload when it was copied; kept for the slot's next user
+    std::vector<std::byte> owned;
     std::uint64_t end() const { return position + kHeaderCharge + total; }
     void detach() {
       if (payload == owned.data() || total == 0) return;

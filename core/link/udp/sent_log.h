@@ -1,5 +1,5 @@
-// SentLog: what each packet under way carries, by packet number. Two rings; no allocation in the steady
-// state. Not thread-safe.
+// SentLog: what each packet under way carries, by packet number. Two rings; no allocation in the
+// steady state. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ class SentLog {
     // Messages that follow each other are one range.
     if (p.items > 0) {
       SentItem& last = items_.back();
-      if (last.kind == item.kind && item.kind == SentItem::Kind::kPositions && last.channel == item.channel &&
-          last.range.end == item.range.begin) {
+      if (last.kind == item.kind && item.kind == SentItem::Kind::kPositions &&
+          last.channel == item.channel && last.range.end == item.range.begin) {
         last.range.end = item.range.end;
         return;
       }

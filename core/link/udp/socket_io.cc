@@ -2,195 +2,258 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/udp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string>
-
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
+#include <utility>
 
 namespace clan::udp {
 namespace {
 
 constexpr std::size_t kTruesize = 832;  ///< what the kernel charges for a small datagram
-constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+constexpr unsigned kLooks = 8;          ///< at one socket, before the other is looked at
+constexpr unsigned kMostStrays = 16;    ///< of the second socket's peer, at the main one
+constexpr unsigned kMostReads = 4096;   ///< of a socket that is to be empty
 
-socklen_t to_kernel(const SocketAddress& a, bool ipv6, sockaddr_storage* out) {
-  std::memset(out, 0, sizeof *out);
-  if (ipv6) {
-    auto* s = reinterpret_cast<sockaddr_in6*>(out);
-    s->sin6_family = AF_INET6;
-    s->sin6_port = htons(a.port);
-    s->sin6_scope_id = a.scope;
-    std::memcpy(&s->sin6_addr, a.ip.data(), 16);
-    return sizeof *s;
-  }
-  auto* s = reinterpret_cast<sockaddr_in*>(out);
-  s->sin_family = AF_INET;
-  s->sin_port = htons(a.port);
-  std::memcpy(&s->sin_addr, a.ip.data() + 12, 4);
-  return sizeof *s;
-}
+using Family = DatagramSocket::Family;
 
-SocketAddress from_kernel(const sockaddr_storage& in) {
+SocketAddress loopback(bool ipv4, std::uint16_t port) {
   SocketAddress a;
-  if (in.ss_family == AF_INET6) {
-    const auto& s = reinterpret_cast<const sockaddr_in6&>(in);
-    a.port = ntohs(s.sin6_port);
-    a.scope = s.sin6_scope_id;
-    std::memcpy(a.ip.data(), &s.sin6_addr, 16);
-  } else if (in.ss_family == AF_INET) {
-    const auto& s = reinterpret_cast<const sockaddr_in&>(in);
-    a.port = ntohs(s.sin_port);
-    std::copy(std::begin(kMapped), std::end(kMapped), a.ip.begin());
-    std::memcpy(a.ip.data() + 12, &s.sin_addr, 4);
-  }
+  a.ip[15] = 1;
+  a.port = port;
+  if (ipv4) a.ip[10] = a.ip[11] = 0xff, a.ip[12] = 127;
   return a;
-}
-
-bool set(int fd, int level, int name, int value) {
-  return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SocketIo>> SocketIo::open(const SocketAddress& local, const Options& options) {
+Result<std::unique_ptr<SocketIo>> SocketIo::open(const SocketAddress& local,
+                                                 const Options& options) {
   std::unique_ptr<SocketIo> io(new SocketIo);
   if (auto s = io->prepare(local, options); !s) return s.error();
   return io;
 }
 
 Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
-  socket_ = Fd(::socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket_ && !set(socket_.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0)) socket_.reset();
-  if (!socket_) {
-    ipv6_ = false;
-    socket_ = Fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  }
-  if (!socket_) return errno_error("a UDP socket");
-  const int fd = socket_.get();
-  // Packets are never cut on the way: path MTU discovery is ours.
-  (void)set(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-  if (ipv6_) (void)set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
-  (void)set(fd, SOL_SOCKET, SO_RCVBUF, options.buffer_bytes);
-  (void)set(fd, SOL_SOCKET, SO_SNDBUF, options.buffer_bytes);
-  offload_ = options.segment_offload && set(fd, SOL_UDP, UDP_GRO, 1);
-  int room = 0;
-  socklen_t size = sizeof room;
-  (void)::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &size);
-  packets_of_room_ = std::max<std::uint32_t>(32, static_cast<std::uint32_t>(room) / kTruesize);
-  sockaddr_storage address;
-  const socklen_t length = to_kernel(local, ipv6_, &address);
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0)
-    return errno_error("binding a UDP socket");
-  socklen_t bound = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bound) != 0)
-    return errno_error("getsockname");
-  local_ = from_kernel(address);
+  options_ = options;
+  auto made = DatagramSocket::open(Family::kBoth, options.buffer_bytes);
+  if (!made) made = DatagramSocket::open(Family::kIpv4, options.buffer_bytes);
+  if (!made) return made.error();
+  main_ = std::move(*made);
+  offload_ = options.segment_offload && main_.use_gro();
+  const std::size_t room = main_.receive_buffer() / kTruesize;
+  packets_of_room_ = static_cast<std::uint32_t>(std::max<std::size_t>(32, room));
+  if (auto s = main_.bind(local); !s) return s;
+  auto bound = main_.local_address();
+  if (!bound) return bound.error();
+  local_ = *bound;
+  ready_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!ready_) return errno_error("epoll_create1");
+  if (auto s = watch(main_, EPOLL_CTL_ADD); !s) return s;
   slots_.resize(kSlots * kSlotBytes);
   return {};
 }
 
-PacketIo::Sent SocketIo::send_one(const SocketAddress& to, std::span<const std::byte> bytes,
-                                  std::size_t segment) {
-  sockaddr_storage address;
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_name = &address;
-  message.msg_namelen = to_kernel(to, ipv6_, &address);
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(std::uint16_t))] = {};
-  if (segment < bytes.size()) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_UDP;
-    c->cmsg_type = UDP_SEGMENT;
-    c->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-    const auto value = static_cast<std::uint16_t>(segment);
-    std::memcpy(CMSG_DATA(c), &value, sizeof value);
+Status SocketIo::watch(const DatagramSocket& socket, int how) const {
+  epoll_event event{};
+  event.events = want_room_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  return ::epoll_ctl(ready_.get(), how, socket.fd(), &event) == 0 ? Status()
+                                                                  : errno_error("epoll_ctl");
+}
+
+void SocketIo::want_room(bool on) {
+  if (std::exchange(want_room_, on) == on) return;
+  (void)watch(main_, EPOLL_CTL_MOD);
+  if (second_) (void)watch(second_, EPOLL_CTL_MOD);
+}
+
+// --- the second socket ---------------------------------------------------------------------------
+
+// A link-local address would bind it to an interface; and an address of the other family than the
+// one that the main socket is bound to is not reached by it either.
+bool SocketIo::can_join(const SocketAddress& peer) const {
+  if (!options_.second_socket || stage_ == Stage::kLeaving || peer.scope != 0) return false;
+  return is_wildcard(local_) || is_ipv4(local_) == is_ipv4(peer);
+}
+
+// The source address of a connected socket is fixed when it is connected, by the same look-up that
+// gives each packet of the main one its source. A wildcard is bound again as a wildcard, so the
+// look-up has the same to go by.
+Status SocketIo::join(const SocketAddress& peer) {
+  const bool ipv4 = is_ipv4(peer);
+  auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, options_.buffer_bytes);
+  if (!made) return made.error();
+  if (!made->same_network(main_)) return Error{EXDEV, "the thread is in another network namespace"};
+  if (offload_ && !made->use_gro()) return Error{EOPNOTSUPP, "GRO on one socket only"};
+  SocketAddress local = local_;
+  if (is_wildcard(local) && ipv4)
+    local.ip = loopback(true, 0).ip, std::fill_n(local.ip.begin() + 12, 4, 0);
+  // 1. The port may be shared: with a process of this user, and only if that asks for it.
+  if (!main_.share_port(true) || !made->share_port(true)) return errno_error("SO_REUSEPORT");
+  const Status bound = made->bind(local);
+  // 2. It is ours alone again. Both have to say so: the kernel asks the first that it finds at the
+  // port.
+  (void)main_.share_port(false);
+  (void)made->share_port(false);
+  if (!bound) return bound;
+  // 3. Until here packets of any peer may come to the second socket, from here on its own only.
+  if (auto s = made->connect(peer); !s) return s;
+  const auto at = made->peer_address();
+  if (!at || !(*at == peer))
+    return Error{EADDRNOTAVAIL, "something else than that peer was connected"};
+  if (auto s = watch(*made, EPOLL_CTL_ADD); !s) return s;
+  second_ = std::move(*made);
+  peer_ = peer;
+  strays_ = reads_ = 0;
+  stage_ = Stage::kFresh;
+  ++counters_.joined;
+  return {};
+}
+
+// Its peer's packets come to the main socket from now on. A descriptor that another process has
+// inherited cannot take them either: connecting works on the socket, closing on the descriptor
+// only.
+void SocketIo::leave() {
+  if (!connected()) return;
+  (void)second_.connect(loopback(second_.family() == Family::kIpv4, local_.port));
+  stage_ = Stage::kLeaving;
+  reads_ = 0;
+}
+
+void SocketIo::close_second() {
+  (void)::epoll_ctl(ready_.get(), EPOLL_CTL_DEL, second_.fd(), nullptr);
+  second_.close();
+  stage_ = Stage::kNone;
+  second_first_ = false;
+  ++counters_.left;
+}
+
+void SocketIo::doubt(const SocketAddress& peer) {
+  if (!connected() || !(peer == peer_)) return;
+  favourite_.distrust();
+  leave();
+}
+
+// --- sending -------------------------------------------------------------------------------------
+
+DatagramSocket::Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
+                                       std::span<const std::byte> bytes, std::size_t segment) {
+  using Way = DatagramSocket::Sent;
+  if (offload_ || segment >= bytes.size()) {
+    const Way sent = socket.send(to, bytes, segment);
+    if (sent != Way::kTooBig || segment >= bytes.size() || segment > kBasePacket) return sent;
+    if (&socket != &main_) return sent;
+    offload_ = false;  // packets of the least size: it is GSO that the kernel does not have
   }
-  for (;;) {
-    if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0) return Sent::kSent;
-    switch (errno) {
-      case EINTR: continue;
-      case EAGAIN: return Sent::kLater;
-      case EMSGSIZE: return Sent::kTooBig;
-      case EINVAL: return segment < bytes.size() ? Sent::kTooBig : Sent::kSent;
-      default: return Sent::kSent;  // ENOBUFS, ENETUNREACH, ECONNREFUSED: as if the network had lost it
-    }
+  for (std::size_t at = 0; at < bytes.size(); at += segment) {
+    const Way s = socket.send(to, bytes.subspan(at, std::min(segment, bytes.size() - at)), segment);
+    // A rest that finds no room is lost, like packets in any queue that is full.
+    if (s != Way::kSent && at == 0) return s;
   }
+  return Way::kSent;
 }
 
 PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> bytes) {
-  if (offload_ || train.segment >= bytes.size()) {
-    const Sent sent = send_one(train.to, bytes, train.segment);
-    if (sent != Sent::kTooBig || train.segment >= bytes.size() || train.segment > kBasePacket) return sent;
-    offload_ = false;  // packets of the least size: it is GSO that the kernel does not have
+  using Way = DatagramSocket::Sent;
+  favourite_.note(train.to);
+  bool tried = false;
+  if (connected() && train.to == peer_) {
+    const Way sent = send_by(second_, nullptr, bytes, train.segment);
+    if (sent == Way::kSent) [[likely]]
+      return Sent::kSent;
+    if (sent == Way::kLater) return Sent::kLater;
+    tried = true;
+  } else if (favourite_.is(train.to) && can_join(train.to)) {
+    if (stage_ == Stage::kFresh) {
+      // Its peer's packets are in both sockets: they would overtake each other.
+    } else if (connected()) {
+      leave();
+    } else if (!join(train.to)) {
+      ++counters_.refused;
+      favourite_.distrust();
+    }
   }
-  std::size_t sent = 0;
-  for (; sent < bytes.size(); sent += train.segment) {
-    const Sent s = send_one(train.to, bytes.subspan(sent, std::min(train.segment, bytes.size() - sent)),
-                            ~std::size_t{0});
-    // A rest that finds no room is lost, like packets in any queue that is full.
-    if (s != Sent::kSent && sent == 0) return s;
-  }
-  return Sent::kSent;
+  const Way sent = send_by(main_, &train.to, bytes, train.segment);
+  if (sent == Way::kLater) return Sent::kLater;
+  if (sent == Way::kTooBig) return Sent::kTooBig;
+  // What the second socket cannot do and this one can is not the packet's fault: a source address
+  // that is no more.
+  if (tried && sent == Way::kSent) doubt(train.to);
+  return Sent::kSent;  // or lost, as when there is no route
 }
 
-// One datagram, or what GRO has made one of. False: there is none, or only what is to be dropped.
-bool SocketIo::receive_one(std::size_t slot, Arrival* out, bool* empty) {
-  sockaddr_storage address;
-  iovec part{slots_.data() + slot * kSlotBytes, kSlotBytes};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr m{};
-  m.msg_name = &address;
-  m.msg_namelen = sizeof address;
-  m.msg_iov = &part;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
-  const ssize_t n = ::recvmsg(socket_.get(), &m, MSG_DONTWAIT);
-  *empty = n < 0;
-  if (n <= 0 || (m.msg_flags & MSG_TRUNC) != 0) return false;
-  out->from = from_kernel(address);
-  out->bytes = {slots_.data() + slot * kSlotBytes, static_cast<std::size_t>(n)};
-  out->segment = out->bytes.size();
-  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
-    int value = 0;
-    if (c->cmsg_level != SOL_UDP || c->cmsg_type != UDP_GRO) continue;
-    std::memcpy(&value, CMSG_DATA(c), sizeof value);
-    if (value > 0) out->segment = static_cast<std::size_t>(value);
-  }
-  return true;
+// --- receiving -----------------------------------------------------------------------------------
+
+bool SocketIo::next_refusal(SocketAddress* to) {
+  return main_.next_refusal(to) || second_.next_refusal(to);
 }
 
-// By recvmsg, not recvmmsg: that asks once more after the last one, and in a ping-pong every one is the last.
-std::size_t SocketIo::receive(std::span<Arrival> out) {
+// By recvmsg, not recvmmsg: that asks once more after the last one, and in a ping-pong every one is
+// the last.
+std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> out) {
   const std::size_t most = std::min(out.size(), kSlots);
   std::size_t count = 0;
-  bool empty = false;
-  while (count < most && !empty) {
-    if (!receive_one(count, &out[count], &empty)) continue;
-    const Arrival& a = out[count++];
+  DatagramSocket::Received got;
+  while (count < most) {
+    const auto slot = std::span(slots_).subspan(count * kSlotBytes, kSlotBytes);
+    if (!socket.receive(slot, &got)) break;
+    if (got.bytes == 0) continue;  // nothing, or too much to be a packet
+    out[count++] = {got.from, slot.first(got.bytes), got.segment};
     // A short one is most often alone: it is looked at before the kernel is asked again.
-    if (offload_ && a.bytes.size() < kLoneBytes) break;
+    if (offload_ && got.bytes < kLoneBytes) break;
   }
   return count;
 }
 
+std::size_t SocketIo::receive_from_main(std::span<Arrival> out) {
+  const std::size_t n = receive_from(main_, out);
+  if (stage_ != Stage::kSettled) return n;
+  // A few of the peer's packets may come here: they went to another of our addresses. If they go
+  // on, it was a mistake.
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!(out[i].from == peer_)) continue;
+    ++counters_.strays;
+    if (++strays_ == kMostStrays) doubt(out[i].from);
+  }
+  return n;
+}
+
+// One socket is emptied before the other is looked at: packets keep their order.
+std::size_t SocketIo::receive_between(std::span<Arrival> out) {
+  const bool fresh = stage_ == Stage::kFresh;
+  const std::size_t n = fresh ? receive_from_main(out) : receive_from(second_, out);
+  if (n > 0 && ++reads_ < kMostReads) return n;
+  if (fresh) {
+    stage_ = Stage::kSettled;
+    second_first_ = true;
+  } else {
+    close_second();
+  }
+  return n > 0 ? n : receive_from(fresh ? second_ : main_, out);
+}
+
+std::size_t SocketIo::receive(std::span<Arrival> out) {
+  if (stage_ == Stage::kNone) return receive_from(main_, out);
+  if (stage_ != Stage::kSettled) return receive_between(out);
+  const bool second = second_first_;
+  if (std::exchange(look_at_all_, false) || ++looks_ >= kLooks) {
+    // The other one first, or a socket that always has something would keep it waiting.
+    looks_ = 0;
+    const std::size_t n = second ? receive_from_main(out) : receive_from(second_, out);
+    if (n > 0) {
+      second_first_ = !second;
+      return n;
+    }
+  }
+  return second ? receive_from(second_, out) : receive_from_main(out);
+}
+
 std::string to_string(const SocketAddress& a) {
   char text[INET6_ADDRSTRLEN] = "";
-  const bool ipv4 = std::equal(std::begin(kMapped), std::end(kMapped), a.ip.begin());
+  const bool ipv4 = is_ipv4(a);
   (void)::inet_ntop(ipv4 ? AF_INET : AF_INET6, a.ip.data() + (ipv4 ? 12 : 0), text, sizeof text);
   const std::string host = ipv4 ? text : "[" + std::string(text) + "]";
   return host + ":" + std::to_string(a.port);
@@ -202,7 +265,8 @@ Result<SocketAddress> parse_address(const char* text) {
   if (colon == std::string::npos) return Error{EINVAL, "an address is HOST:PORT"};
   const std::string port = host.substr(colon + 1);
   host.resize(colon);
-  if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
@@ -212,7 +276,7 @@ Result<SocketAddress> parse_address(const char* text) {
   sockaddr_storage storage{};
   std::memcpy(&storage, found->ai_addr, found->ai_addrlen);
   ::freeaddrinfo(found);
-  return from_kernel(storage);
+  return socket_address(storage);
 }
 
 }  // namespace clan::udp

@@ -1,12 +1,29 @@
-// SocketIo: PacketIo over one UDP socket, without privilege. Trains leave by GSO and arrive by GRO where the
-// kernel has them (4.18, 5.0); otherwise packet by packet. IPv6 that takes IPv4 as well, or IPv4 where there
-// is no IPv6.
+// SocketIo: PacketIo over UDP sockets, without privilege. Trains leave by GSO and arrive by GRO
+// where the kernel has them (4.18, 5.0); otherwise packet by packet. IPv6 that takes IPv4 as well,
+// or IPv4 where there is no IPv6.
+//
+//   main     bound to the port, never connected: every peer's packets may come and go here
+//   second   the same port, connected to the peer that most packets go to: the kernel finds route
+//            and socket of its packets without a look-up, each way
+//
+//   none --join()--> fresh --> settled --leave()--> leaving --> none
+//
+//   fresh     main may still have packets of that peer that came before: it is read until it is
+//             empty
+//   settled   both are looked at, mostly the one that had something last
+//   leaving   the second is connected to nobody any more: what has come to it is read, then it is
+//             closed
+//
+// The port is shared only from the second socket's bind until it has been bound, and with processes
+// of the same user that ask for that; the wire knows nothing of it. docs/wire.md, Sockets.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "base/fd.h"
+#include "link/udp/datagram_socket.h"
+#include "link/udp/favourite_peer.h"
 #include "link/udp/packet_io.h"
 
 namespace clan::udp {
@@ -15,36 +32,70 @@ class SocketIo final : public PacketIo {
  public:
   struct Options {
     bool segment_offload = true;  ///< false: as a kernel without GSO and GRO
+    bool second_socket = true;    ///< false: every peer by the main one
     int buffer_bytes = 4 << 20;   ///< asked for; the kernel gives what net.core.rmem_max allows
   };
+  struct Counters {
+    std::uint64_t joined = 0, left = 0;  ///< second sockets
+    std::uint64_t refused = 0;           ///< that could not be made
+    std::uint64_t strays = 0;            ///< packets of its peer that came by the main one
+  };
 
-  /// A socket bound to `local`; port 0: any.
+  /// Sockets bound to `local`; port 0: any.
   static Result<std::unique_ptr<SocketIo>> open(const SocketAddress& local, const Options& options);
 
   Sent send(const Train& train, std::span<const std::byte> bytes) override;
   std::size_t receive(std::span<Arrival> out) override;
-  int descriptor() const override { return socket_.get(); }
+  bool next_refusal(SocketAddress* to) override;
+  void doubt(const SocketAddress& peer) override;
+  void woken() override { look_at_all_ = true; }
+  void want_room(bool on) override;
+  int descriptor() const override { return ready_.get(); }
   SocketAddress local_address() const override { return local_; }
   std::size_t largest_packet() const override { return kLargestPacket; }
   /// Packets of the least size that the receive buffer holds: what peers may have under way.
   std::uint32_t packets_of_room() const { return packets_of_room_; }
+  const Counters& counters() const { return counters_; }
+  /// Which peer has the second socket, if one has.
+  const SocketAddress* connected_peer() const { return connected() ? &peer_ : nullptr; }
 
  private:
+  enum class Stage { kNone, kFresh, kSettled, kLeaving };
   static constexpr std::size_t kSlots = 8;
   static constexpr std::size_t kSlotBytes = 65'536;
   static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are handed on at once
 
   SocketIo() = default;
   Status prepare(const SocketAddress& local, const Options& options);
-  bool receive_one(std::size_t slot, Arrival* out, bool* empty);
-  Sent send_one(const SocketAddress& to, std::span<const std::byte> bytes, std::size_t segment);
+  bool connected() const { return stage_ == Stage::kFresh || stage_ == Stage::kSettled; }
+  Status watch(const DatagramSocket& socket, int how) const;
+  std::size_t receive_from(DatagramSocket& socket, std::span<Arrival> out);
+  std::size_t receive_between(std::span<Arrival> out);
+  std::size_t receive_from_main(std::span<Arrival> out);
+  DatagramSocket::Sent send_by(DatagramSocket& socket, const SocketAddress* to,
+                               std::span<const std::byte> bytes, std::size_t segment);
+  bool can_join(const SocketAddress& peer) const;
+  Status join(const SocketAddress& peer);
+  void leave();
+  void close_second();
 
-  Fd socket_;
-  bool ipv6_ = true;
+  Options options_;
+  DatagramSocket main_, second_;
+  Fd ready_;  ///< an epoll set of both
+  Stage stage_ = Stage::kNone;
+  SocketAddress peer_;  ///< of the second socket
+  FavouritePeer favourite_;
+  bool second_first_ = false;  ///< it had something last
+  unsigned looks_ = 0;         ///< at one of the two, since the last at the other
+  bool look_at_all_ = false;
+  unsigned reads_ = 0;   ///< of the socket that is to be empty, since this stage began
+  unsigned strays_ = 0;  ///< of this peer
+  bool want_room_ = false;
   bool offload_ = true;
   std::uint32_t packets_of_room_ = 0;
   SocketAddress local_;
   std::vector<std::byte> slots_;
+  Counters counters_;
 };
 
 /// "127.0.0.1:4000", "[::1]:4000", "host:4000". Asks the resolver for names: may wait.

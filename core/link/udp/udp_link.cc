@@ -358,8 +358,13 @@ PathReport UdpLink::report() const {
 void UdpLink::progress() { node_->progress(); }
 int UdpLink::sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                    std::uint64_t deadline_ns) {
-  return node_->sleep(&word, seen, -1, deadline_ns);
+  return node_->sleep(&word, seen, -1, deadline_ns, this);
 }
+
+void UdpLink::watch(bool on) {
+  if (connection_ != nullptr) node_->endpoint_.watch(*connection_, on, monotonic_ns());
+}
+
 void UdpLink::wake_sleepers() { node_->wake_sleepers(); }
 
 void UdpLink::shut_down() {

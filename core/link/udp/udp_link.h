@@ -87,6 +87,8 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void on_sent(std::uint64_t token);
   void on_down(int err);
   void send_revoked(std::uint32_t aperture, std::uint32_t generation);
+  /// While a thread sleeps for the peer it is asked more often whether it is there.
+  void watch(bool on);
   Connection* connection() { return connection_; }
   void forget_connection() { connection_ = nullptr; }
 

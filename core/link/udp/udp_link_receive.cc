@@ -17,7 +17,6 @@ constexpr std::uint64_t kMostReplyBytes = 32 << 20;
 constexpr std::size_t kShortReply = 1024;  ///< shorter answers go with the urgent messages
 constexpr std::uint64_t kReply = std::uint64_t{1}
                                  << 63;  ///< in a token: read data of so many bytes
-constexpr std::size_t kMostOobWaiting = 16'384;
 
 bool is_word(const std::byte* p, std::size_t bytes) {
   return bytes == 8 && reinterpret_cast<std::uintptr_t>(p) % 8 == 0;
@@ -355,7 +354,6 @@ void UdpLink::take_oob(std::span<const std::byte> payload) {
     misbehaved();
     return;
   }
-  if (node_->up_calls_.size() >= kMostOobWaiting) return;  // as where an endpoint's queue is full
   node_->tell({UdpNode::UpCall::Kind::kOob, shared_from_this(), message, 0, 0, 0});
 }
 

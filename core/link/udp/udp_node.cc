@@ -18,10 +18,11 @@ namespace clan::udp {
 namespace {
 
 // A thread polls when it has looked so often since the driver thread did, the last time so short
-// ago.
+// ago; or at a tick, when it has looked so often since the last tick.
 constexpr unsigned kPolls = 4;
 constexpr std::uint64_t kJustNow = 30'000;
 constexpr std::uint64_t kTick = kMillisecond / 2;  ///< how long the driver thread keeps out then
+constexpr std::size_t kMostOobWaiting = 16'384;
 constexpr int kMostRuns = 64;  ///< of the pump, before other descriptors get their turn
 
 }  // namespace
@@ -52,7 +53,8 @@ UdpNode::UdpNode(NodeOwner owner, std::unique_ptr<PacketIo> io, std::unique_ptr<
       mode_(security ? security->mode() : Mode::kOff),
       security_(std::move(security)),
       io_(std::move(io)),
-      endpoint_(options, *this, [] { return random_u64(); }, security_.get()),
+      endpoint_(
+          options, *this, [] { return random_u64(); }, security_.get()),
       pump_(endpoint_, *io_) {}
 
 UdpNode::~UdpNode() = default;
@@ -98,12 +100,21 @@ void UdpNode::after_call() {
   if (batch_ > 0 || shut_down_) return;
   (void)pump_.flush(monotonic_ns());
   note_timer();
-  if (!up_calls_.empty()) kick();
+  if (told_) kick();
+}
+
+void UdpNode::tell(UpCall call) {
+  std::lock_guard lock(told_mutex_);
+  // As where an endpoint's queue is full.
+  if (call.kind == UpCall::Kind::kOob && up_calls_.size() >= kMostOobWaiting) return;
+  up_calls_.push_back(std::move(call));
+  told_ = true;
 }
 
 void UdpNode::kick() {
-  if (std::exchange(kicked_, true)) return;
-  signal_eventfd(kick_.get());
+  told_ = false;
+  // PAIR udp_node.kicked: up-calls told before are seen by the look that follows
+  if (!kicked_.exchange(true, std::memory_order_acq_rel)) signal_eventfd(kick_.get());
 }
 
 void UdpNode::progress() {
@@ -115,7 +126,7 @@ void UdpNode::progress() {
   ++polls_;
   (void)pump(now);
   note_timer();
-  if (!up_calls_.empty()) kick();
+  if (told_) kick();
   rouse_sleeper();
 }
 
@@ -124,7 +135,6 @@ void UdpNode::watch_socket(bool on) {
   const int fd = io_->descriptor();
   if (!on) {
     owner_.reactor->remove(fd);
-    output_watched_ = false;
   } else if (!owner_.reactor->add(
                  fd, std::make_shared<Event>(weak_from_this(), Event::Kind::kSocket, fd))) {
     return;
@@ -132,60 +142,82 @@ void UdpNode::watch_socket(bool on) {
   watching_ = on;
 }
 
-// The driver thread has to know of a time-out if it is the one that waits, or if a thread that sleeps in
-// charge looks later.
+// The driver thread has to know of a time-out if it is the one that waits, or if a thread that
+// sleeps in charge looks later.
 void UdpNode::note_timer() {
   if (in_charge_ ? endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room() : watching_) {
     set_timer();
   }
 }
 
-// Nobody watches the socket: the driver thread looks at the next tick whether a thread still sees to it.
+// Nobody watches the socket: the driver thread looks at each tick whether a thread still sees to
+// it.
 void UdpNode::keep_out() {
   watch_socket(false);
-  if (std::exchange(ticking_, true)) return;
+  if (ticking_.load(std::memory_order_relaxed)) return;  // relaxed: written under the mutex
+  ticking_.store(true, std::memory_order_relaxed);
   itimerspec when{};
-  when.it_value.tv_nsec = static_cast<long>(kTick);
+  when.it_value.tv_nsec = when.it_interval.tv_nsec = static_cast<long>(kTick);
   (void)::timerfd_settime(timer_.get(), 0, &when, nullptr);
   timer_at_ = kNever;
 }
 
-// Arms the timer for the endpoint's next time-out; later ones find it armed.
+// Arms the timer for the endpoint's next time-out, and for ticks no more; later ones find it armed.
 void UdpNode::set_timer() {
-  if (pump_.waits_for_room() != output_watched_) {
-    output_watched_ = pump_.waits_for_room();
-    owner_.reactor->watch_output(io_->descriptor(), output_watched_);
-  }
+  io_->want_room(pump_.waits_for_room());
   const std::uint64_t at = std::max<std::uint64_t>(endpoint_.next_timeout(), 1);
-  if (at >= timer_at_) return;
+  const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
+  if (at >= timer_at_ && !ticks) return;
+  ticking_.store(false, std::memory_order_relaxed);
   timer_at_ = at;
-  ticking_ = false;
   itimerspec when{};
-  when.it_value.tv_sec = static_cast<time_t>(at / kSecond);
-  when.it_value.tv_nsec = static_cast<long>(at % kSecond);
+  if (at != kNever) {
+    when.it_value.tv_sec = static_cast<time_t>(at / kSecond);
+    when.it_value.tv_nsec = static_cast<long>(at % kSecond);
+  }
   (void)::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
 }
 
-void UdpNode::drive(bool ticked) {
-  {
-    std::lock_guard lock(mutex_);
-    kicked_ = false;
+// A thread that polls holds the mutex most of the time, and a driver thread that waits for it makes
+// each of that thread's unlocks a system call and a switch. So at a tick, and for up-calls while it
+// ticks, the driver thread does not wait: whoever has the mutex fetches packets, and the next tick
+// looks again. Revocations have no other thread.
+void UdpNode::drive(bool timer) {
+  // PAIR udp_node.kicked: what is told from now on kicks again
+  if (!timer) kicked_.exchange(false, std::memory_order_acq_rel);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  // relaxed: a thread that ends the ticks arms the timer anew
+  const bool may_wait =
+      !ticking_.load(std::memory_order_relaxed) ||
+      (!timer && any_revoked_.load(std::memory_order_relaxed));  // relaxed: its kick brings us here
+  if (may_wait) lock.lock();
+  if (may_wait || lock.try_lock()) {
     if (shut_down_) return;
-    if (ticked) timer_at_ = kNever, ticking_ = false;
+    const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: under the mutex
+    if (timer && !ticks) timer_at_ = kNever;
+    io_->woken();
     std::uint64_t now = monotonic_ns();
-    const bool polled = std::exchange(polls_, 0) >= kPolls && now - polled_at_ < kJustNow;
-    const bool slept = ticked ? std::exchange(sleeps_, 0) > 0 && others_asleep_ == 0 : ticking_;
+    const bool just_now = now - polled_at_ < kJustNow;
+    const bool polled = std::exchange(polls_, 0) >= kPolls && (just_now || (timer && ticks));
+    const bool slept = timer ? std::exchange(sleeps_, 0) > 0 && others_asleep_ == 0 : ticks;
     if (in_charge_) {
       (void)pump(now);
       note_timer();
+      // it has slept for a tick: whoever is next makes it tick again
+      if (ticks && !slept) set_timer();
       rouse_sleeper();
     } else if (polled || (slept && !keep_watching_)) {
-      keep_out();  // a thread fetches what comes; later we see whether it still does
+      // A thread fetches what comes; later we see whether it still does. It may be busy for a
+      // while, as when it sends.
+      if (polled && !just_now) (void)pump(now);
+      keep_out();
     } else {
       for (int i = 0; i < kMostRuns && pump(now); ++i) now = monotonic_ns();
       watch_socket(true);
       set_timer();
     }
+    told_ = false;
+    lock.unlock();
   }
   hand_out();
 }
@@ -195,8 +227,8 @@ void UdpNode::hand_out() {
   for (;;) {
     UpCall call;
     {
-      std::lock_guard lock(mutex_);
-      if (up_calls_.empty() || shut_down_) return;
+      std::lock_guard lock(told_mutex_);
+      if (up_calls_.empty()) return;
       call = std::move(up_calls_.front());
       up_calls_.pop_front();
     }
@@ -284,7 +316,10 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   if (abandoned()) return;
   std::unique_lock lock(mutex_);
   if (std::exchange(shut_down_, true)) return;
-  up_calls_.clear();
+  {
+    std::lock_guard told(told_mutex_);
+    up_calls_.clear();
+  }
   send_revocations();
   const std::uint64_t begin = monotonic_ns();
   std::vector<Connection*> open;
@@ -295,6 +330,7 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
     if (pump_.run(now)) continue;
     pollfd fd{io_->descriptor(), POLLIN, 0};
     (void)::poll(&fd, 1, 1);
+    io_->woken();
   }
   for (auto& [connection, link] : links_) link->forget_connection();
   links_.clear();

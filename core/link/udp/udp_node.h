@@ -5,11 +5,12 @@
 //                                                            v
 //                                            LinkSink, from the driver thread, without the mutex
 //
-// A thread that waits makes progress: by progress() while it polls, by sleep() while it sleeps. The
-// driver thread does where none has for half a millisecond.
+// A thread that waits makes progress: by progress() while it polls, by sleep() while it sleeps; the
+// driver thread where none has for half a millisecond.
 //
-// Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex, then
-// the Nic's and ContextCore::mutex_; under the latter revocations are announced, and so only noted.
+// Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex,
+// then the Nic's and ContextCore::mutex_; under the latter revocations are announced, and so only
+// noted.
 #pragma once
 
 #include <sys/types.h>
@@ -59,8 +60,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
     std::shared_ptr<UdpLink> link;
     Greeting peer;
   };
-  /// A link with the node at `to`. ECONNREFUSED: no such service there; ETIMEDOUT: nobody answers,
-  /// or somebody with another key.
+  /// A link with the node there. ECONNREFUSED: no such service; ETIMEDOUT: no answer, another key.
   Result<Dialled> dial(const SocketAddress& to, const std::string& service,
                        std::uint64_t deadline_ns);
 
@@ -68,16 +68,17 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Mode mode() const { return mode_; }
   /// Takes what has come and sends what may be sent, unless another thread is at it.
   void progress();
-  /// Sleeps until `*word` (may be null) is no longer `seen` or `fd` (-1: none) is readable, and fetches packets
-  /// meanwhile unless another thread does. 0, ETIMEDOUT or EINTR.
+  /// Sleeps until `*word` (may be null) is no longer `seen` or `fd` (-1: none) is readable, and
+  /// fetches packets meanwhile unless another thread does. `link`: whose peer it waits for, if that
+  /// is known. 0, ETIMEDOUT or EINTR.
   int sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
-            std::uint64_t deadline_ns);
+            std::uint64_t deadline_ns, UdpLink* link = nullptr);
   /// A word that a thread may sleep on has changed, and not by a packet.
   void wake_sleepers();
   /// Around a sleep elsewhere, for what the driver thread will tell.
-  void before_sleep();
-  void after_sleep();
-  /// From now on the driver thread watches the socket when no thread does: there are sleeps we do not see.
+  void before_sleep(UdpLink* link = nullptr);
+  void after_sleep(UdpLink* link = nullptr);
+  /// From now on the driver thread watches where no thread does: there are sleeps we do not see.
   void keep_watching();
   /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
   /// `patience_ns`. After the reactor has stopped; there are no up-calls any more.
@@ -130,7 +131,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
           const Options& options);
   Status start();
   bool on_driver_thread() const { return owner_.reactor->on_reactor_thread(); }
-  void tell(UpCall call) { up_calls_.push_back(std::move(call)); }
+  void tell(UpCall call);
   void announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aperture,
                         std::uint32_t generation);
 
@@ -150,7 +151,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void rouse_sleeper();
 
   // Driver thread.
-  void drive(bool ticked);
+  void drive(bool timer);
   void hand_out();
 
   const NodeOwner owner_;
@@ -159,40 +160,39 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::unique_ptr<PacketIo> io_;
   Fd timer_, kick_;
   Fd wake_;  ///< rouses the thread that sleeps in charge
-
   std::recursive_mutex mutex_;
-  std::condition_variable_any changed_;  ///< answers have come, a link has gone
-  std::atomic<std::uint32_t> answers_{0};  ///< how often; what a thread that waits for one sleeps on
+  std::condition_variable_any changed_;    ///< answers have come, a link has gone
+  std::atomic<std::uint32_t> answers_{0};  ///< how often; what threads that wait sleep on
   Endpoint endpoint_;
   PacketPump pump_;
   unsigned batch_ = 0;  ///< begin_batch() less end_batch(), of the thread that holds the mutex
   bool shut_down_ = false;
-  std::atomic<bool> abandoned_{false};  ///< a forked child's: nothing is touched, not even the mutex
-  bool watching_ = false;  ///< the driver thread watches the socket
-  bool output_watched_ = false;
-  bool kicked_ = false;  ///< the driver thread will come for the up-calls
+  std::atomic<bool> abandoned_{false};  ///< a forked child's: not even the mutex is touched
+  bool watching_ = false;               ///< the driver thread watches the socket
+  std::atomic<bool> kicked_{false};     ///< the driver thread will come for the up-calls
   std::uint64_t timer_at_ = kNever;
-  std::uint64_t polled_at_ = 0;  ///< when a thread last made progress while it waited
-  unsigned polls_ = 0;           ///< how often since the driver thread looked
-  bool ticking_ = false;         ///< the timer is armed for a tick: the driver thread will look
-  unsigned sleeps_ = 0;          ///< in charge, since the last tick
-
-  bool in_charge_ = false;  ///< a thread that sleeps fetches the packets
+  std::uint64_t polled_at_ = 0;       ///< when a thread last made progress while it waited
+  unsigned polls_ = 0;                ///< how often since the driver thread looked
+  std::atomic<bool> ticking_{false};  ///< the timer ticks: the driver thread looks now and then
+  unsigned sleeps_ = 0;               ///< in charge, since the last tick
+  bool in_charge_ = false;                            ///< a thread that sleeps fetches the packets
   const std::atomic<std::uint32_t>* word_ = nullptr;  ///< what it sleeps for
   std::uint32_t word_seen_ = 0;
   std::uint64_t charge_until_ = 0;  ///< when it looks at the timers
   std::atomic<bool> asleep_{false};
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;
-  std::deque<UpCall> up_calls_;
+  bool told_ = false;  ///< up-calls that the driver thread has not been kicked for
   std::unordered_map<Connection*, Dialling*> dialling_;
   std::unordered_map<Connection*, std::shared_ptr<UdpLink>> links_;
 
-  std::mutex revoked_mutex_;  ///< a leaf: taken under ContextCore::mutex_
+  std::mutex told_mutex_;  ///< a leaf, of up_calls_: taken while another thread has the mutex
+  std::deque<UpCall> up_calls_;
   struct Revoked {
     std::weak_ptr<UdpLink> link;
     std::uint32_t aperture, generation;
   };
+  std::mutex revoked_mutex_;  ///< a leaf: taken under ContextCore::mutex_
   std::vector<Revoked> revoked_;
   std::atomic<bool> any_revoked_{false};
 };

@@ -14,8 +14,12 @@ namespace {
 
 constexpr int kMostRedirections = 2;
 constexpr const char* kNoAnswer =
-    "no answer from that host: nobody is there, a firewall drops UDP to that port, or it has another key or "
+    "no answer from that host: nobody is there, a firewall drops UDP to that port, or it has "
+    "another key or "
     "version of the protocol";
+constexpr const char* kNobody =
+    "no CLAN program has that UDP port open on that host: start one there with its network on, or "
+    "name its port";
 
 }  // namespace
 
@@ -61,9 +65,10 @@ Result<UdpNode::Dialled> UdpNode::dial_once(const SocketAddress& to, const std::
   }
   if (dialling.err == 0) return std::move(dialling.found);
   switch (dialling.err) {
-    case ETIMEDOUT:
-      return Error{ETIMEDOUT, kNoAnswer};
-    case ECONNREFUSED: return Error{ECONNREFUSED, "nobody offers this service on that host"};
+    case ETIMEDOUT: return Error{ETIMEDOUT, kNoAnswer};
+    case ECONNREFUSED:
+      return Error{ECONNREFUSED,
+                   service.empty() ? kNobody : "nobody offers this service on that host"};
     case EPROTO: return Error{EPROTO, "that host has another security mode, or another version"};
     default: return Error{dialling.err, "that host refused the link"};
   }

@@ -1,13 +1,14 @@
 // How threads sleep at a node.
 //
-// A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what comes and
-// leaves when its word has changed. So a packet wakes one thread, not the driver thread and then the sleeper.
-// One thread at a time is in charge. The others sleep as they would anywhere: who is in charge fires their
-// tripwires, and hands the socket to the driver thread when it leaves.
+// A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what
+// comes and leaves when its word has changed. So a packet wakes one thread, not the driver thread
+// and then the sleeper. One thread at a time is in charge. The others sleep as they would anywhere:
+// who is in charge fires their tripwires, and hands the socket to the driver thread when it leaves.
 //
 //   in charge   the driver thread does not watch the socket; timers are the time-out of ppoll()
-//   left        nobody watches the socket for one tick: the thread is most often back by then. If not, the
-//               driver thread watches it from the tick on, and at once where other threads sleep.
+//   left        nobody watches the socket for one tick: the thread is most often back by then. If
+//               not, the driver thread watches it from the tick on, and at once where other threads
+//               sleep.
 #include <poll.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "base/futex.h"
 #include "clan/clock.h"
+#include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
 
 namespace clan::udp {
@@ -35,23 +37,25 @@ int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
 }  // namespace
 
 int UdpNode::sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
-                   std::uint64_t deadline_ns) {
+                   std::uint64_t deadline_ns, UdpLink* link) {
   std::unique_lock lock(mutex_, std::defer_lock);
   if (!abandoned()) lock.lock();
   if (abandoned() || shut_down_ || in_charge_ || on_driver_thread()) {
     if (lock.owns_lock()) lock.unlock();
-    before_sleep();
+    before_sleep(link);
     pollfd only{fd, POLLIN, 0};
     const int rc = fd < 0 ? futex_wait(*word, seen, deadline_ns)
                           : poll_until(std::span(&only, 1), deadline_ns);
-    after_sleep();
+    after_sleep(link);
     return rc;
   }
   in_charge_ = true;
   word_ = word;
   word_seen_ = seen;
   watch_socket(false);
+  if (link != nullptr) link->watch(true);
   const int rc = sleep_in_charge(lock, fd, deadline_ns);
+  if (link != nullptr) link->watch(false);
   in_charge_ = false;
   ++sleeps_;
   if (shut_down_) return rc;
@@ -68,9 +72,10 @@ int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int f
                              std::uint64_t deadline_ns) {
   while (!shut_down_) {
     pollfd fds[3] = {{io_->descriptor(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
-    if (pump_.waits_for_room()) fds[0].events |= POLLOUT;
+    io_->want_room(pump_.waits_for_room());
     charge_until_ = std::min(deadline_ns, endpoint_.next_timeout());
-    // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the change
+    // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the
+    // change
     asleep_.store(true, std::memory_order_seq_cst);
     int rc = 0;
     if (!word_has_changed()) {
@@ -83,8 +88,9 @@ int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int f
     if ((fds[1].revents & POLLIN) != 0) drain_eventfd(wake_.get());
     if (shut_down_) return 0;
     const std::uint64_t now = monotonic_ns();
+    if (fds[0].revents != 0) io_->woken();
     if (rc == ETIMEDOUT || fds[0].revents != 0) (void)pump(now);
-    if (!up_calls_.empty()) kick();
+    if (told_) kick();
     if (word_has_changed() || fds[2].revents != 0) return 0;
     if (now >= deadline_ns) return ETIMEDOUT;
   }
@@ -106,20 +112,26 @@ void UdpNode::wake_sleepers() {
   if (!abandoned() && asleep_.load(std::memory_order_seq_cst)) signal_eventfd(wake_.get());
 }
 
-void UdpNode::before_sleep() {
+void UdpNode::before_sleep(UdpLink* link) {
   if (abandoned()) return;
   std::lock_guard lock(mutex_);
+  if (link != nullptr) link->watch(true);
   ++others_asleep_;
   polled_at_ = 0;
-  if (in_charge_ || watching_ || shut_down_) return;
+  if (shut_down_) return;
+  if (in_charge_ || watching_) {
+    if (link != nullptr) note_timer();
+    return;
+  }
   watch_socket(true);
   set_timer();
 }
 
-void UdpNode::after_sleep() {
+void UdpNode::after_sleep(UdpLink* link) {
   if (abandoned()) return;
   std::lock_guard lock(mutex_);
   --others_asleep_;
+  if (link != nullptr) link->watch(false);
 }
 
 void UdpNode::keep_watching() {

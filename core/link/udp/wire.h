@@ -1,7 +1,7 @@
-// The packets of the UDP link: layout, bounds-checked reading, writing. docs/wire.md has the pictures.
+// The packets of the UDP link: layout, bounds-checked reading, writing. Pictures: docs/wire.md.
 //
-// Numbers are big-endian. Readers never look beyond the span they are given and say once, at the end, whether
-// everything was there. Pure functions; no state.
+// Numbers are big-endian. Readers never look beyond the span they are given and say once, at the
+// end, whether everything was there. Pure functions; no state.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ constexpr std::size_t kMostGreeting = 512;
 constexpr std::size_t kCookieAt = 32;  ///< in HELLO
 constexpr std::size_t kCookieBytes = 16;
 constexpr std::size_t kParameterBytes = 40;
-constexpr std::size_t kBasePacket = 1200;  ///< fits every path we use; a HELLO is at least this long
+constexpr std::size_t kBasePacket = 1200;  ///< fits every path; a HELLO is at least this long
 constexpr std::size_t kLargestPacket = 65'000;
 constexpr std::size_t kRetryBytes = 32;
 constexpr std::size_t kRefuseBytes = 24;
@@ -33,7 +33,7 @@ constexpr std::uint32_t kMostPayload = 1u << 31;
 constexpr std::size_t kWholeFrame = 13;  ///< before header and payload
 constexpr std::size_t kFragmentFrame = 21;
 constexpr std::size_t kMostAckRanges = 32;
-constexpr std::uint64_t kMostNumber = (std::uint64_t{1} << 62) - 1;  ///< of a packet; a larger one is malformed
+constexpr std::uint64_t kMostNumber = (1ull << 62) - 1;  ///< a packet's; a larger one is malformed
 
 enum class Mode : std::uint8_t { kOff = 0, kIntegrity = 1, kEncrypt = 2 };
 
@@ -102,7 +102,8 @@ class Reader {
   T number() {
     if (!there(sizeof(T))) return T{};
     std::uint64_t value = 0;
-    for (std::size_t i = 0; i < sizeof(T); ++i) value = value << 8 | static_cast<std::uint8_t>(in_[at_++]);
+    for (std::size_t i = 0; i < sizeof(T); ++i)
+      value = value << 8 | static_cast<std::uint8_t>(in_[at_++]);
     return static_cast<T>(value);
   }
   std::span<const std::byte> bytes(std::size_t n) {
@@ -166,15 +167,16 @@ bool check_is_right(std::span<const std::byte> packet);
 /// Type of a packet that has a common header of this version, else false.
 bool read_common(std::span<const std::byte> packet, PacketType* type, Mode* mode);
 
-/// Writes one of the packets that are not DATA, without the check and the MAC, for which 16 bytes are left in
-/// modes 1 and 2: they begin at h.signed_bytes, which is set. The packet's length, 0 when `out` is too small.
+/// Writes one of the packets that are not DATA, without the check and the MAC, for which 16 bytes
+/// are left in modes 1 and 2: they begin at h.signed_bytes, which is set. The packet's length, 0
+/// when `out` is too small.
 std::size_t write_handshake(std::span<std::byte> out, Handshake& h);
 /// False when it is malformed. Does not look at check and MAC.
 bool read_handshake(std::span<const std::byte> packet, Handshake* h);
 
 void write_data_header(Writer& out, Mode mode, std::uint64_t id, std::uint64_t number);
 
-/// A frame as it was read. Only the members of its type mean something; spans point into the packet.
+/// A frame as it was read. Only members of its type mean something; spans point into the packet.
 struct Frame {
   FrameType type = FrameType::kPadding;
   std::uint8_t channel = 0;

@@ -1,5 +1,6 @@
 #include "lexer.h"
 
+#include <algorithm>
 #include <cctype>
 #include <fstream>
 #include <map>
@@ -9,49 +10,52 @@
 namespace clan::rpcgen {
 namespace {
 
-constexpr int kMostIncludes = 16;
+constexpr int kMostLines = 1'000'000'000;
 
+bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 bool begins_name(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-/// Shared by a file and those it includes.
-struct Session {
-  std::map<std::string, std::string> macros;
-  std::vector<Word> words;
-  int depth = 0;
+/// The lines of files, as far as they can be read.
+class Sources {
+ public:
+  const std::string& line(const std::string& file, int number) {
+    static const std::string none;
+    auto at = files_.find(file);
+    if (at == files_.end()) at = files_.emplace(file, read(file)).first;
+    const auto index = static_cast<std::size_t>(number) - 1;
+    return index < at->second.size() ? at->second[index] : none;
+  }
+
+ private:
+  static std::vector<std::string> read(const std::string& file) {
+    std::vector<std::string> lines;
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+  std::map<std::string, std::vector<std::string>> files_;
 };
 
 class Lexer {
  public:
-  Lexer(Session& session, std::string file, const std::string& text)
-      : session_(session), text_(text) {
-    at_.file = std::move(file);
-  }
+  Lexer(std::string file, const std::string& text) : text_(text) { at_.file = std::move(file); }
 
-  void run() {
+  std::vector<Word> run() {
     while (here() != 0) {
       if (at_.column == 1 && here() == '#') {
-        directive();
+        line_mark();
       } else if (at_.column == 1 && here() == '%') {
         passed();
-      } else if (skipping()) {
-        rest_of_line();
-        advance();
       } else {
         word();
       }
     }
-    if (!branches_.empty()) throw Fault(branches_.back().at, "this #if has no #endif");
+    words_.push_back({Word::Kind::kEnd, "the end of the file", at_});
+    return std::move(words_);
   }
 
  private:
-  struct Branch {
-    bool taken;    ///< one of its parts
-    bool outside;  ///< what is around it is skipped
-    bool now;      ///< this part is read
-    Place at;
-  };
-
   char here() const { return i_ < text_.size() ? text_[i_] : 0; }
   char next() const { return i_ + 1 < text_.size() ? text_[i_ + 1] : 0; }
   void advance() {
@@ -62,12 +66,11 @@ class Lexer {
     if (text_[i_++] == '\n') {
       ++at_.line;
       at_.column = 1;
+      line_begins_ = i_;
     } else {
       ++at_.column;
     }
   }
-  bool skipping() const { return !branches_.empty() && (!branches_.back().now || branches_.back().outside); }
-
   std::string rest_of_line() {
     std::string rest;
     while (here() != 0 && here() != '\n') {
@@ -82,98 +85,55 @@ class Lexer {
     Word word{Word::Kind::kPassed, "", at_};
     advance();
     word.text = rest_of_line();
-    while (word.text.ends_with("\\") && here() == '\n') {
+    // The preprocessor takes away what joins lines, and leaves them apart.
+    for (int line = word.at.line; here() == '\n' && sources_.line(at_.file, line).ends_with("\\");
+         ++line) {
       advance();
-      word.text += "\n" + rest_of_line();
+      word.text += " \\\n" + rest_of_line();
     }
-    if (!skipping()) session_.words.push_back(std::move(word));
+    words_.push_back(std::move(word));
   }
 
-  // "#if" and its like see names that are defined, numbers, "defined NAME", "defined(NAME)" and '!'.
-  bool condition(std::string text, const Place& at) const {
-    if (const auto comment = text.find("/*"); comment != std::string::npos) text.resize(comment);
-    bool wanted = true;
-    std::istringstream words(text);
-    std::string word, all;
-    while (words >> word) all += word;
-    while (!all.empty() && all.front() == '!') {
-      wanted = !wanted;
-      all.erase(0, 1);
-    }
-    if (all.starts_with("defined")) {
-      all.erase(0, 7);
-      if (all.starts_with("(") && all.ends_with(")")) all = all.substr(1, all.size() - 2);
-      return (session_.macros.count(all) > 0) == wanted;
-    }
-    if (all.empty()) throw Fault(at, "a condition is missing here");
-    if (std::isdigit(static_cast<unsigned char>(all[0])) != 0) return (all != "0") == wanted;
-    for (const char c : all) {
-      if (!in_name(c)) throw Fault(at, "conditions may be a name, a number or defined(NAME) here, not: " + text);
-    }
-    const auto macro = session_.macros.find(all);
-    return (macro != session_.macros.end() && macro->second != "0") == wanted;
-  }
-
-  void directive() {
+  // `# 12 "FILE" flags`: what follows is its line 12. Others, as #pragma, are for the compiler.
+  void line_mark() {
     const Place begin = at_;
     advance();
-    std::string line = rest_of_line();
-    const auto start = line.find_first_not_of(" \t");
-    line = start == std::string::npos ? "" : line.substr(start);
-    const std::string name = line.substr(0, line.find_first_not_of("abcdefghijklmnopqrstuvwxyz"));
-    std::string rest = line.substr(name.size());
-    rest.erase(0, rest.find_first_not_of(" \t"));
-    const std::string first = rest.substr(0, rest.find_first_of(" \t/"));
-    if (name == "if" || name == "ifdef" || name == "ifndef") {
-      const bool outside = skipping();
-      const bool now = !outside && (name == "if" ? condition(rest, begin)
-                                                 : (session_.macros.count(first) > 0) == (name == "ifdef"));
-      branches_.push_back({now, outside, now, begin});
-    } else if (name == "else" || name == "elif" || name == "endif") {
-      if (branches_.empty()) throw Fault(begin, "#" + name + " without an #if");
-      Branch& branch = branches_.back();
-      if (name == "endif") {
-        branches_.pop_back();
-      } else {
-        branch.now = !branch.taken && (name == "else" || condition(rest, begin));
-        branch.taken = branch.taken || branch.now;
-      }
-    } else if (skipping()) {
-      return;
-    } else if (name == "define") {
-      std::string value = rest.substr(first.size());
-      value.erase(0, value.find_first_not_of(" \t"));
-      session_.macros[first] = value;
-    } else if (name == "undef") {
-      session_.macros.erase(first);
-    } else if (name == "include") {
-      include(rest, begin);
-    } else if (!name.empty() && name != "pragma" && name != "ident" && name != "line") {
-      throw Fault(begin, "#" + name + " is not understood here");
+    std::istringstream words(rest_of_line());
+    int line = 0;
+    std::string file;
+    advance();
+    if (!(words >> line)) return;
+    std::getline(words >> std::ws, file);
+    const auto end = file.find('"', 1);
+    if (line < 0 || line > kMostLines || file.empty() || file[0] != '"' ||
+        end == std::string::npos) {
+      throw Fault(begin, "a line mark that makes no sense");
     }
+    at_.file = file.substr(1, end - 1);
+    at_.line = line;
   }
 
-  void include(const std::string& rest, const Place& begin) {
-    const auto end = rest.find('"', 1);
-    if (rest.empty() || rest[0] != '"' || end == std::string::npos) {
-      throw Fault(begin, "only #include \"FILE\" is understood; what is for the compiler begins with a '%'");
+  // The place of the next character. In the file's line it comes behind as many others that are no
+  // blanks.
+  Place place() {
+    Place found = at_;
+    const std::string& line = sources_.line(at_.file, at_.line);
+    auto before = std::count_if(text_.begin() + static_cast<std::ptrdiff_t>(line_begins_),
+                                text_.begin() + static_cast<std::ptrdiff_t>(i_),
+                                [](char c) { return !is_blank(c); });
+    for (std::size_t column = 0; column < line.size(); ++column) {
+      if (is_blank(line[column]) || before-- > 0) continue;
+      // else a macro stood there
+      if (line[column] == here()) found.column = static_cast<int>(column) + 1;
+      break;
     }
-    const auto slash = at_.file.rfind('/');
-    const std::string file = (slash == std::string::npos ? "" : at_.file.substr(0, slash + 1)) + rest.substr(1, end - 1);
-    std::ifstream in(file);
-    if (!in) throw Fault(begin, file + " cannot be read");
-    if (++session_.depth > kMostIncludes) throw Fault(begin, "files include each other");
-    std::stringstream text;
-    text << in.rdbuf();
-    const std::string content = text.str();
-    Lexer(session_, file, content).run();
-    --session_.depth;
+    return found;
   }
 
   void word() {
-    const Place begin = at_;
     const char c = here();
-    if (std::isspace(static_cast<unsigned char>(c)) != 0) return advance();
+    if (is_blank(c)) return advance();
+    const Place begin = place();
     if (c == '/' && next() == '*') return comment(begin);
     if (c == '/' && next() == '/') {
       rest_of_line();
@@ -186,21 +146,20 @@ class Lexer {
         word.text += here();
         advance();
       }
-      const auto macro = session_.macros.find(word.text);
-      if (macro != session_.macros.end() && !macro->second.empty()) return replace(macro->second, begin);
-    } else if (std::isdigit(static_cast<unsigned char>(c)) != 0 || (c == '-' && std::isdigit(static_cast<unsigned char>(next())) != 0)) {
+    } else if (std::isdigit(static_cast<unsigned char>(c)) != 0 ||
+               (c == '-' && std::isdigit(static_cast<unsigned char>(next())) != 0)) {
       word.kind = Word::Kind::kNumber;
       do {
         word.text += here();
         advance();
       } while (in_name(here()));
-    } else if (c == '"') {  // of a constant for C
+    } else if (c == '"' || c == '\'') {  // of a constant for C
       word.kind = Word::Kind::kNumber;
       do {
         word.text += here();
         advance();
-      } while (here() != '"' && here() != 0 && here() != '\n');
-      if (here() != '"') throw Fault(begin, "this string has no end on its line");
+      } while (here() != c && here() != 0 && here() != '\n');
+      if (here() != c) throw Fault(begin, "this string has no end on its line");
       word.text += here();
       advance();
     } else if (std::string("{}[]<>()*,;:=").find(c) != std::string::npos) {
@@ -208,16 +167,10 @@ class Lexer {
       advance();
     } else {
       const bool shown = std::isprint(static_cast<unsigned char>(c)) != 0;
-      throw Fault(begin, shown ? std::string("'") + c + "' has no meaning here" : "a byte that is no text");
+      throw Fault(
+          begin, shown ? std::string("'") + c + "' has no meaning here" : "a byte that is no text");
     }
-    session_.words.push_back(std::move(word));
-  }
-
-  // A macro stands for one word.
-  void replace(const std::string& value, const Place& begin) {
-    const bool number = std::isdigit(static_cast<unsigned char>(value[0])) != 0 || value[0] == '-' || value[0] == '"';
-    std::string text = value.substr(0, value.find_first_of(" \t/"));
-    session_.words.push_back({number ? Word::Kind::kNumber : Word::Kind::kName, std::move(text), begin});
+    words_.push_back(std::move(word));
   }
 
   void comment(const Place& begin) {
@@ -229,25 +182,18 @@ class Lexer {
     advance();
   }
 
-  Session& session_;
   const std::string& text_;
   std::size_t i_ = 0;
+  std::size_t line_begins_ = 0;
   Place at_;
-  std::vector<Branch> branches_;
+  Sources sources_;
+  std::vector<Word> words_;
 };
 
 }  // namespace
 
-std::vector<Word> words_of(const std::string& file, const std::string& text, std::set<std::string> defined) {
-  Session session;
-  for (const std::string& name : defined) session.macros[name] = "1";
-  Lexer(session, file, text).run();
-  Place end{file, 1, 1};
-  for (const char c : text) {
-    if (c == '\n') ++end.line;
-  }
-  session.words.push_back({Word::Kind::kEnd, "the end of the file", end});
-  return session.words;
+std::vector<Word> words_of(const std::string& file, const std::string& text) {
+  return Lexer(file, text).run();
 }
 
 }  // namespace clan::rpcgen

@@ -1,8 +1,7 @@
-// Words of an .x file: RFC 4506's, what rpcgen adds ('%' lines, preprocessor lines), each with its place.
+// Words of an .x file: RFC 4506's and '%' lines, each with its place.
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,7 +18,8 @@ struct Place {
 class Fault : public std::runtime_error {
  public:
   Fault(const Place& at, const std::string& text)
-      : std::runtime_error(at.file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " + text) {}
+      : std::runtime_error(at.file + ":" + std::to_string(at.line) + ":" +
+                           std::to_string(at.column) + ": " + text) {}
 };
 
 struct Word {
@@ -29,9 +29,9 @@ struct Word {
   Place at;
 };
 
-/// Takes a text apart. Lines that begin with '#' are obeyed as far as .x files need it: if, ifdef, ifndef, else,
-/// elif, endif, define of a name (with a word for it or without), undef, include of a file in quotes. `defined`:
-/// names that are defined at the beginning. Throws Fault.
-std::vector<Word> words_of(const std::string& file, const std::string& text, std::set<std::string> defined);
+/// Takes a text apart that the preprocessor has seen: lines that begin with '#' say what file and
+/// line follows. It draws blanks together; where the file can be read, columns are the file's all
+/// the same. Throws Fault.
+std::vector<Word> words_of(const std::string& file, const std::string& text);
 
 }  // namespace clan::rpcgen

@@ -7,19 +7,49 @@ namespace clan::rpcgen {
 namespace {
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return text;
+}
+
+// Types of <rpc/rpc.h>, which what rpcgen writes always includes.
+const std::set<std::string>& of_rpc() {
+  static const std::set<std::string> names = {"netobj", "des_block", "opaque_auth", "netbuf"};
+  return names;
 }
 
 std::string plain_number(const Number& n) { return n.value ? std::to_string(*n.value) : n.text; }
 
 }  // namespace
 
-Model::Model(Interface interface) {
-  for (auto& definition : interface.definitions) {
-    learn(definition);
-    definitions_.push_back(definition);
-    if (const auto* program = std::get_if<Program>(&definition)) add_program(*program);
+// Procedures may have types that are declared later, as with rpcgen: what is made up for them comes
+// behind all of the file's.
+Model::Model(Interface interface) : definitions_(std::move(interface.definitions)) {
+  for (const auto& definition : definitions_) note(definition);
+  // Again until nothing more is known: another name of a struct may come before the struct.
+  std::map<std::string, bool> before;
+  do {
+    before = flat_;
+    for (const auto& definition : definitions_) learn(definition);
+  } while (flat_ != before);
+  check_order(definitions_);
+  const std::size_t read = definitions_.size();
+  for (std::size_t i = 0; i < read; ++i) {
+    if (!std::holds_alternative<Program>(definitions_[i])) continue;
+    const Program program =
+        std::get<Program>(definitions_[i]);  // a copy: what is made up moves the definitions
+    add_program(program);
+  }
+}
+
+// Names of types; and whether a header of the file's own may declare more.
+void Model::note(const Definition& definition) {
+  if (const auto* e = std::get_if<Enum>(&definition)) declared_.insert(e->name);
+  if (const auto* s = std::get_if<Struct>(&definition)) declared_.insert(s->name);
+  if (const auto* u = std::get_if<Union>(&definition)) declared_.insert(u->name);
+  if (const auto* t = std::get_if<Typedef>(&definition)) declared_.insert(t->declaration.name);
+  if (const auto* p = std::get_if<Passed>(&definition)) {
+    includes_ = includes_ || p->line.find("include") != std::string::npos;
   }
 }
 
@@ -32,20 +62,22 @@ bool Model::is_flat(const TypeName& type) const {
 bool Model::is_flat(const Declaration& d) const {
   switch (d.shape) {
     case Declaration::Shape::kVoid:
-    case Declaration::Shape::kFixedOpaque:
-      return true;
+    case Declaration::Shape::kFixedOpaque: return true;
     case Declaration::Shape::kPlain:
-    case Declaration::Shape::kFixed:
-      return is_flat(d.type);
-    default:
-      return false;
+    case Declaration::Shape::kFixed: return is_flat(d.type);
+    default: return false;
   }
 }
 
-void Model::check(const Declaration& d) const {
-  if (d.type.kind == TypeName::Kind::kNamed && flat_.count(d.type.c) == 0) {
-    throw Fault(d.at, "the type \"" + d.type.c + "\" is not declared here: there is no way to know what it holds");
+void Model::check(const Declaration& d) {
+  if (d.type.kind != TypeName::Kind::kNamed || declared_.count(d.type.c) > 0) return;
+  if (of_rpc().count(d.type.c) > 0) {
+    needs_rpc_ = true;
+  } else if (!includes_) {
+    throw Fault(d.at, "the type \"" + d.type.c +
+                          "\" is not declared here: there is no way to know what it holds");
   }
+  foreign_.insert(d.type.c);
 }
 
 // A type that holds itself, through a pointer, is not flat.
@@ -65,13 +97,13 @@ void Model::learn(const Definition& definition) {
     check(u->discriminant);
     for (const auto& arm : u->arms) check(arm.field);
   } else if (const auto* t = std::get_if<Typedef>(&definition)) {
-    // "struct x *" may come before x.
-    if (t->declaration.shape != Declaration::Shape::kPointer) check(t->declaration);
+    check(t->declaration);
     flat_[t->declaration.name] = is_flat(t->declaration);
   }
 }
 
 void Model::make(Definition made) {
+  note(made);
   learn(made);
   definitions_.push_back(std::move(made));
 }
@@ -120,7 +152,8 @@ std::uint64_t hash_of(const std::vector<Word>& words) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const Word& word : words) {
     if (word.kind == Word::Kind::kPassed || word.kind == Word::Kind::kEnd) continue;
-    for (const char c : word.text + " ") hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    for (const char c : word.text + " ")
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
   return hash;
 }

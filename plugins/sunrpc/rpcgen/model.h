@@ -34,17 +34,22 @@ struct ProgramVersion {
 
 class Model {
  public:
-  /// Throws Fault: a type that the file does not declare.
+  /// Throws Fault: a type that the file does not declare, or too late for C.
   explicit Model(Interface interface);
-  /// With types made up for procedures of several arguments, and for those that have strings or pointers.
+  /// With types made up for procedures of several arguments, and for those that have strings or
+  /// pointers.
   const std::vector<Definition>& definitions() const { return definitions_; }
   const std::vector<ProgramVersion>& programs() const { return programs_; }
+  /// Types that only a header declares. Programs have their three routines.
+  const std::set<std::string>& foreign() const { return foreign_; }
+  bool needs_rpc() const { return needs_rpc_; }  ///< some are <rpc/rpc.h>'s
   bool is_flat(const Declaration& d) const;
   bool is_flat(const TypeName& type) const;
 
  private:
   void learn(const Definition& definition);
-  void check(const Declaration& d) const;
+  void note(const Definition& definition);
+  void check(const Declaration& d);
   void add_program(const Program& program);
   Value value_of(const Declaration& d, const std::string& name);
   void make(Definition made);
@@ -52,7 +57,15 @@ class Model {
   std::vector<Definition> definitions_;
   std::vector<ProgramVersion> programs_;
   std::map<std::string, bool> flat_;  ///< of named types
+  std::set<std::string> declared_;
+  std::set<std::string> foreign_;
+  bool needs_rpc_ = false;
+  bool includes_ = false;  ///< a '%' line includes a header
 };
+
+/// Throws Fault: a type is used where C does not know it yet. The names of structs and unions stand
+/// ahead of all.
+void check_order(const std::vector<Definition>& definitions);
 
 /// What an interface is known by: changes with every word of the file that is not a comment.
 std::uint64_t hash_of(const std::vector<Word>& words);

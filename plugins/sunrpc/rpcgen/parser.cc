@@ -1,9 +1,9 @@
-// The grammar of RFC 4506 section 6.3 and RFC 5531 section 12, with what rpcgen reads besides: more names of
-// integers, types named with struct or enum before them, procedures of several arguments.
+// The grammar of RFC 4506 section 6.3 and RFC 5531 section 12, with what rpcgen reads besides: more
+// names of integers, types named with struct or enum before them, procedures of several arguments.
 #include <cerrno>
 #include <cstdlib>
-#include <utility>
 #include <set>
+#include <utility>
 
 #include "interface.h"
 
@@ -14,17 +14,18 @@ using Kind = Word::Kind;
 using Shape = Declaration::Shape;
 
 const std::map<std::string, std::string> kScalars = {
-    {"int", "int"},     {"long", "long"},     {"short", "short"},   {"char", "char"},
-    {"hyper", "quad_t"}, {"quad", "quad_t"}, {"float", "float"},   {"double", "double"},
+    {"int", "int"},      {"long", "long"},   {"short", "short"}, {"char", "char"},
+    {"hyper", "quad_t"}, {"quad", "quad_t"}, {"float", "float"}, {"double", "double"},
 };
 const std::map<std::string, std::string> kUnsigned = {
-    {"int", "u_int"}, {"long", "u_long"}, {"short", "u_short"}, {"char", "u_char"}, {"hyper", "u_quad_t"}, {"quad", "u_quad_t"},
+    {"int", "u_int"},   {"long", "u_long"},    {"short", "u_short"},
+    {"char", "u_char"}, {"hyper", "u_quad_t"}, {"quad", "u_quad_t"},
 };
 /// Names that C has already.
 const std::set<std::string> kKnownScalars = {
-    "u_int",   "u_long",  "u_short",  "u_char",   "quad_t",   "u_quad_t", "int8_t",   "int16_t",
-    "int32_t", "int64_t", "uint8_t",  "uint16_t", "uint32_t", "uint64_t", "u_int32_t", "u_int64_t",
-    "rpcprog_t", "rpcvers_t", "rpcproc_t", "longlong_t", "u_longlong_t"};
+    "u_int",     "u_long",    "u_short",   "u_char",    "quad_t",    "u_quad_t",   "int8_t",
+    "int16_t",   "int32_t",   "int64_t",   "uint8_t",   "uint16_t",  "uint32_t",   "uint64_t",
+    "u_int32_t", "u_int64_t", "rpcprog_t", "rpcvers_t", "rpcproc_t", "longlong_t", "u_longlong_t"};
 
 class Parser {
  public:
@@ -41,8 +42,9 @@ class Parser {
  private:
   const Word& word() const { return words_[i_]; }
   [[noreturn]] void fail(const std::string& wanted) const {
-    throw Fault(word().at, "expected " + wanted + ", found " +
-                               (word().kind == Kind::kEnd ? word().text : "\"" + word().text + "\""));
+    throw Fault(word().at,
+                "expected " + wanted + ", found " +
+                    (word().kind == Kind::kEnd ? word().text : "\"" + word().text + "\""));
   }
   const Word& take() {
     const Word& taken = words_[i_];
@@ -74,11 +76,14 @@ class Parser {
     Number n{word().text, std::nullopt};
     if (word().kind == Kind::kNumber) {
       const Word& at = word();
-      if (at.text[0] != '"') {
+      if (at.text[0] == '\'') {
+        if (at.text.size() == 3) n.value = at.text[1];
+      } else if (at.text[0] != '"') {
         char* end = nullptr;
         errno = 0;
         const bool negative = at.text[0] == '-';
-        const unsigned long long value = std::strtoull(at.text.c_str() + (negative ? 1 : 0), &end, 0);
+        const unsigned long long value =
+            std::strtoull(at.text.c_str() + (negative ? 1 : 0), &end, 0);
         if (*end != 0 || errno != 0) throw Fault(at.at, "\"" + at.text + "\" is no number");
         n.value = negative ? -static_cast<std::int64_t>(value) : static_cast<std::int64_t>(value);
       }
@@ -90,6 +95,14 @@ class Parser {
     }
     take();
     return n;
+  }
+
+  // Throws if the number is among these already.
+  static void once(std::set<std::string>* numbers, const Number& n, const Place& at,
+                   const std::string& other_has) {
+    const std::string as_bool = n.text == "TRUE" ? "1" : n.text == "FALSE" ? "0" : n.text;
+    if (!numbers->insert(n.value ? std::to_string(*n.value) : as_bool).second)
+      throw Fault(at, "another " + other_has + " " + n.text);
   }
 
   void define(const std::string& new_name, const Place& at) {
@@ -111,7 +124,8 @@ class Parser {
       Declaration d = declaration();
       if (d.shape == Shape::kVoid) throw Fault(at, "a typedef of void");
       // "typedef struct x x": x is called that already
-      const bool nothing_new = d.shape == Shape::kPlain && d.type.c == d.name && names_.count(d.name) > 0;
+      const bool nothing_new =
+          d.shape == Shape::kPlain && d.type.c == d.name && names_.count(d.name) > 0;
       if (!nothing_new) define(d.name, d.at);
       expect(";");
       if (!nothing_new) add(Typedef{std::move(d)});
@@ -184,8 +198,10 @@ class Parser {
     const std::string outer = std::exchange(owner_, own);
     expect("switch");
     expect("(");
+    std::set<std::string> cases;
     made.discriminant = declaration();
-    if (made.discriminant.shape != Shape::kPlain) throw Fault(made.discriminant.at, "a union is chosen by an integer or an enum");
+    if (made.discriminant.shape != Shape::kPlain)
+      throw Fault(made.discriminant.at, "a union is chosen by an integer or an enum");
     expect(")");
     expect("{");
     bool has_default = false;
@@ -198,7 +214,10 @@ class Parser {
       } else {
         if (!is("case")) fail("case, default or \"}\"");
         while (accept("case")) {
-          arm.cases.push_back(is("TRUE") || is("FALSE") ? Number{take().text, std::nullopt} : number());
+          const Place case_at = word().at;
+          arm.cases.push_back(is("TRUE") || is("FALSE") ? Number{take().text, std::nullopt}
+                                                        : number());
+          once(&cases, arm.cases.back(), case_at, "case of this union has the value");
           expect(":");
         }
       }
@@ -219,7 +238,7 @@ class Parser {
       const auto found = word().kind == Kind::kName ? kUnsigned.find(word().text) : kUnsigned.end();
       if (found == kUnsigned.end()) return {TypeName::Kind::kScalar, "u_int"};
       take();
-      (void)(found->first == "long" && accept("int"));
+      (void)(found->first != "int" && found->first != "char" && accept("int"));
       return {TypeName::Kind::kScalar, found->second};
     }
     if (is("quadruple")) throw Fault(word().at, "quadruple: C has no such type on this machine");
@@ -236,10 +255,11 @@ class Parser {
     if (word().kind != Kind::kName) fail("a type");
     const std::string own = take().text;
     if (const auto found = kScalars.find(own); found != kScalars.end()) {
-      (void)((own == "long" || own == "short") && accept("int"));
+      (void)((own == "long" || own == "short" || own == "hyper") && accept("int"));
       return {TypeName::Kind::kScalar, found->second};
     }
-    if (kKnownScalars.count(own) > 0 && names_.count(own) == 0) return {TypeName::Kind::kScalar, own};
+    if (kKnownScalars.count(own) > 0 && names_.count(own) == 0)
+      return {TypeName::Kind::kScalar, own};
     return {TypeName::Kind::kNamed, own};
   }
 
@@ -295,6 +315,7 @@ class Parser {
     if (accept("string")) {
       d.shape = Shape::kString;
       d.type = {TypeName::Kind::kScalar, "char"};
+      if (word().kind == Kind::kName) d.name = take().text;
       if (is("<")) counted(d);
     } else {
       d.type = type();
@@ -311,7 +332,8 @@ class Parser {
     made.name = name("a name for the program");
     define(made.name, at);
     expect("{");
-    do made.versions.push_back(version());
+    std::set<std::string> numbers;
+    do made.versions.push_back(version(&numbers));
     while (is("version"));
     expect("}");
     expect("=");
@@ -320,7 +342,7 @@ class Parser {
     add(std::move(made));
   }
 
-  Version version() {
+  Version version(std::set<std::string>* versions) {
     Version made;
     if (!accept("version")) fail("version");
     const Place at = word().at;
@@ -332,24 +354,29 @@ class Parser {
       Procedure p;
       p.result = unnamed();
       const Place name_at = word().at;
-      p.name = p.result.name.empty() ? name("a name for the procedure") : std::exchange(p.result.name, "");
+      p.name = p.result.name.empty() ? name("a name for the procedure")
+                                     : std::exchange(p.result.name, "");
       if (is("(") && p.name.empty()) throw Fault(name_at, "a procedure without a name");
       expect("(");
-      do p.arguments.push_back(unnamed());
-      while (accept(","));
+      if (is(")")) {
+        p.arguments.emplace_back().shape = Shape::kVoid;
+      } else {
+        do p.arguments.push_back(unnamed());
+        while (accept(","));
+      }
       expect(")");
       expect("=");
       const Place number_at = word().at;
       p.number = number();
-      if (!numbers.insert(p.number.value ? std::to_string(*p.number.value) : p.number.text).second) {
-        throw Fault(number_at, "another procedure of this version has the number " + p.number.text);
-      }
+      once(&numbers, p.number, number_at, "procedure of this version has the number");
       expect(";");
       made.procedures.push_back(std::move(p));
     } while (!is("}"));
     expect("}");
     expect("=");
+    const Place number_at = word().at;
     made.number = number();
+    once(versions, made.number, number_at, "version of this program has the number");
     expect(";");
     return made;
   }

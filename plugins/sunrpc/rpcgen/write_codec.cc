@@ -1,4 +1,5 @@
-// How values that are not flat go into a slot and come out of it: in the machine's order, lengths before elements.
+// How values that are not flat go into a slot and come out of it: in the machine's order, lengths
+// before elements.
 #include "model.h"
 
 namespace clan::rpcgen {
@@ -6,15 +7,20 @@ namespace {
 
 using Shape = Declaration::Shape;
 
-std::string most(const Declaration& d) { return d.bound ? "(uint32_t)(" + d.bound->text + ")" : "0xffffffffu"; }
+std::string most(const Declaration& d) {
+  return d.bound ? "(uint32_t)(" + d.bound->text + ")" : "0xffffffffu";
+}
 
 class Codec {
  public:
   explicit Codec(const Model& model) : model_(model) {}
 
   std::string text(const std::string& header) {
-    out_ = "/* Made by clan-rpcgen: changes belong into the .x file. */\n#include \"" + header + "\"\n\n" +
-           "#define TRY(step)                              \\\n  do {                                         \\\n" +
+    out_ = "/* Made by clan-rpcgen: changes belong into the .x file. */\n#include \"" + header +
+           "\"\n\n" +
+           "#define TRY(step)                              \\\n  do {                              "
+           "          "
+           " \\\n" +
            "    enum clan_shrimp_stat stat_ = (step);      \\\n" +
            "    if (stat_ != CLAN_SHRIMP_OK) return stat_; \\\n  } while (0)\n";
     for (const Definition& definition : model_.definitions()) {
@@ -35,13 +41,16 @@ class Codec {
 
   void begin(What what, const std::string& name) {
     if (what == What::kPut) {
-      out_ += "\nenum clan_shrimp_stat clan_put_" + name + "(clan_shrimp_bytes *to, const void *from) {\n  const " + name +
-              " *v = (const " + name + " *)from;\n";
+      out_ += "\nenum clan_shrimp_stat clan_put_" + name +
+              "(clan_shrimp_bytes *to, const void *from) {\n  const " + name + " *v = (const " +
+              name + " *)from;\n";
     } else if (what == What::kGet) {
-      out_ += "\nenum clan_shrimp_stat clan_get_" + name + "(clan_shrimp_bytes *from, void *to) {\n  " + name + " *v = (" +
-              name + " *)to;\n  memset(v, 0, sizeof *v);\n";
+      out_ += "\nenum clan_shrimp_stat clan_get_" + name +
+              "(clan_shrimp_bytes *from, void *to) {\n  " + name + " *v = (" + name +
+              " *)to;\n  memset(v, 0, sizeof *v);\n";
     } else {
-      out_ += "\nvoid clan_free_" + name + "(void *value) {\n  " + name + " *v = (" + name + " *)value;\n";
+      out_ += "\nvoid clan_free_" + name + "(void *value) {\n  " + name + " *v = (" + name +
+              " *)value;\n";
     }
   }
   void end(What what) { out_ += what == What::kFree ? "}\n" : "  return CLAN_SHRIMP_OK;\n}\n"; }
@@ -77,7 +86,9 @@ class Codec {
         }
         out_ += "      break;\n";
       }
-      if (!has_default) out_ += std::string("    default:\n      ") + (what == What::kFree ? "break" : "return CLAN_SHRIMP_GARBAGE") + ";\n";
+      if (!has_default)
+        out_ += std::string("    default:\n      ") +
+                (what == What::kFree ? "break" : "return CLAN_SHRIMP_GARBAGE") + ";\n";
       out_ += "  }\n";
       end(what);
     }
@@ -89,19 +100,20 @@ class Codec {
     if (what == What::kFree) {
       if (!flat) out_ += in + "clan_free_" + type.c + "(&" + at + ");\n";
     } else if (flat) {
-      out_ += in + (what == What::kPut ? "TRY(clan_put_bytes(to, &" : "TRY(clan_get_bytes(from, &") + at + ", sizeof " + at + "));\n";
+      out_ += in +
+              (what == What::kPut ? "TRY(clan_put_bytes(to, &" : "TRY(clan_get_bytes(from, &") +
+              at + ", sizeof " + at + "));\n";
     } else {
-      out_ += in + (what == What::kPut ? "TRY(clan_put_" : "TRY(clan_get_") + type.c + (what == What::kPut ? "(to, &" : "(from, &") + at + "));\n";
+      out_ += in + (what == What::kPut ? "TRY(clan_put_" : "TRY(clan_get_") + type.c +
+              (what == What::kPut ? "(to, &" : "(from, &") + at + "));\n";
     }
   }
 
   void item(What what, const Declaration& d, const std::string& at, const std::string& in) {
     const bool put = what == What::kPut, get = what == What::kGet;
     switch (d.shape) {
-      case Shape::kVoid:
-        return;
-      case Shape::kPlain:
-        return value(what, d.type, at, in);
+      case Shape::kVoid: return;
+      case Shape::kPlain: return value(what, d.type, at, in);
       case Shape::kFixedOpaque:
       case Shape::kFixed:
         if (d.shape == Shape::kFixedOpaque || model_.is_flat(d.type)) {
@@ -115,15 +127,14 @@ class Codec {
         if (get) out_ += in + "TRY(clan_get_string(from, &" + at + ", " + most(d) + "));\n";
         if (what == What::kFree) out_ += in + "free(" + at + ");\n" + in + at + " = NULL;\n";
         return;
-      case Shape::kPointer:
-        return pointer(what, d, at, in);
+      case Shape::kPointer: return pointer(what, d, at, in);
       case Shape::kOpaque:
-      case Shape::kCounted:
-        return counted(what, d, at, in);
+      case Shape::kCounted: return counted(what, d, at, in);
     }
   }
 
-  void each(What what, const TypeName& type, const std::string& length, const std::string& array, const std::string& in) {
+  void each(What what, const TypeName& type, const std::string& length, const std::string& array,
+            const std::string& in) {
     out_ += in + "for (uint32_t i = 0; i < (uint32_t)(" + length + "); ++i) {\n";
     value(what, type, array + "[i]", in + "  ");
     out_ += in + "}\n";
@@ -133,8 +144,10 @@ class Codec {
     if (what == What::kPut) {
       out_ += in + "TRY(clan_put_length(to, " + at + " != NULL, 1));\n";
     } else if (what == What::kGet) {
-      out_ += in + "{\n" + in + "  void *memory;\n" + in + "  enum clan_shrimp_stat stat = clan_get_pointer(from, sizeof *" + at +
-              ", &memory);\n" + in + "  " + at + " = (" + d.type.c + " *)memory;\n" + in + "  TRY(stat);\n" + in + "}\n";
+      out_ += in + "{\n" + in + "  void *memory;\n" + in +
+              "  enum clan_shrimp_stat stat = clan_get_pointer(from, sizeof *" + at +
+              ", &memory);\n" + in + "  " + at + " = (" + d.type.c + " *)memory;\n" + in +
+              "  TRY(stat);\n" + in + "}\n";
     }
     out_ += in + "if (" + at + " != NULL) {\n";
     value(what, d.type, "(*" + at + ")", in + "  ");
@@ -148,15 +161,23 @@ class Codec {
     const bool flat = d.shape == Shape::kOpaque || model_.is_flat(d.type);
     if (what == What::kPut) {
       out_ += in + "TRY(clan_put_length(to, " + length + ", " + most(d) + "));\n";
-      if (flat) out_ += in + "TRY(clan_put_bytes(to, " + elements + ", (size_t)" + length + " * sizeof *" + elements + "));\n";
+      if (flat)
+        out_ += in + "TRY(clan_put_bytes(to, " + elements + ", (size_t)" + length + " * sizeof *" +
+                elements + "));\n";
     } else if (what == What::kGet) {
-      out_ += in + "{\n" + in + "  void *memory;\n" + in + "  enum clan_shrimp_stat stat = clan_get_length(from, " + most(d) + ", " +
-              (flat ? "sizeof *" + elements : "4") + ", sizeof *" + elements + ", &" + length + ", &memory);\n" + in + "  " +
-              elements + " = (" + d.type.c + " *)memory;\n" + in + "  TRY(stat);\n" + in + "}\n";
-      if (flat) out_ += in + "TRY(clan_get_bytes(from, " + elements + ", (size_t)" + length + " * sizeof *" + elements + "));\n";
+      out_ += in + "{\n" + in + "  void *memory;\n" + in +
+              "  enum clan_shrimp_stat stat = clan_get_length(from, " + most(d) + ", " +
+              (flat ? "sizeof *" + elements : "4") + ", sizeof *" + elements + ", &" + length +
+              ", &memory);\n" + in + "  " + elements + " = (" + d.type.c + " *)memory;\n" + in +
+              "  TRY(stat);\n" + in + "}\n";
+      if (flat)
+        out_ += in + "TRY(clan_get_bytes(from, " + elements + ", (size_t)" + length +
+                " * sizeof *" + elements + "));\n";
     }
     if (!flat) each(what, d.type, length, elements, in);
-    if (what == What::kFree) out_ += in + "free(" + elements + ");\n" + in + elements + " = NULL;\n" + in + length + " = 0;\n";
+    if (what == What::kFree)
+      out_ +=
+          in + "free(" + elements + ");\n" + in + elements + " = NULL;\n" + in + length + " = 0;\n";
   }
 
   const Model& model_;
@@ -165,6 +186,8 @@ class Codec {
 
 }  // namespace
 
-std::string codec_of(const Model& model, const std::string& header) { return Codec(model).text(header); }
+std::string codec_of(const Model& model, const std::string& header) {
+  return Codec(model).text(header);
+}
 
 }  // namespace clan::rpcgen

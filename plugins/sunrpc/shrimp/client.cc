@@ -63,7 +63,8 @@ struct clan_shrimp_client {
   std::uint64_t next = 1;
   Pending pending[kSlots];
   bool arena_used = false;
-  std::size_t expected = 0;  ///< bytes of results that will lie in the slot's data; 0: nobody knows, or none
+  /// bytes of results that will lie in the slot's data; 0: nobody knows, or none
+  std::size_t expected = 0;
   bool last_in_arena = false;  ///< the arguments put last
   bool gone = false;
 
@@ -72,7 +73,8 @@ struct clan_shrimp_client {
   bool alive();
   bool answered(std::uint64_t call);
   void settle(std::uint64_t call);
-  clan_shrimp_stat send(const clan_shrimp_request& request, Deadline* within, std::uint64_t* ticket);
+  clan_shrimp_stat send(const clan_shrimp_request& request, Deadline* within,
+                        std::uint64_t* ticket);
   clan_shrimp_stat put(const clan_shrimp_request& request, Slot& slot, std::uint64_t call);
   clan_shrimp_stat wait(std::uint64_t call, Deadline* within);
   clan_shrimp_stat take(const clan_shrimp_request& request, std::uint64_t call);
@@ -81,7 +83,7 @@ struct clan_shrimp_client {
 
 // Takes the server's wake-ups; false: it has gone.
 bool clan_shrimp_client::alive() {
-  for (auto message = endpoint->peek(); message.ok(); message = endpoint->peek()) endpoint->drop();
+  for (int n = 0; n < kMostMessages && endpoint->peek().ok(); ++n) endpoint->drop();
   PeerIndex peer;
   if (endpoint->take_departed(&peer) || endpoint->has_gone(server)) gone = true;
   return !gone;
@@ -98,10 +100,12 @@ void clan_shrimp_client::settle(std::uint64_t call) {
   if (done.in_arena) arena_used = false;
   done = {};
   // PAIR shrimp.taken: the server may write there again
-  if (slot_of(call).line.where == kResultsArena) binding().head.results_taken.store(call, std::memory_order_release);
+  if (slot_of(call).line.where == kResultsArena)
+    binding().head.results_taken.store(call, std::memory_order_release);
 }
 
-clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slot& slot, std::uint64_t call) {
+clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slot& slot,
+                                         std::uint64_t call) {
   std::uint32_t where = kLineData;
   std::size_t size = request.flat_arguments;
   if (size > 0) {
@@ -140,7 +144,8 @@ clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, De
                                           std::uint64_t* ticket) {
   const std::uint64_t call = next;
   Pending& slot = pending[call % kSlots];
-  if (slot.call != 0) {  // as many are under way as there are slots; one that was given up may be in the way
+  // as many are under way as there are slots; one that was given up may be in the way
+  if (slot.call != 0) {
     if (!slot.given_up) return CLAN_SHRIMP_TOO_LARGE;
     if (const auto stat = wait(slot.call, within); stat != CLAN_SHRIMP_OK) return stat;
     settle(slot.call);
@@ -152,11 +157,13 @@ clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, De
   slot.given_up = false;
   slot.in_arena = std::exchange(last_in_arena, false);
   *ticket = call;
-  // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it looks at flags
+  // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it looks at
+  // flags
   if (binding().head.server_sleeps.load(std::memory_order_seq_cst) != 0) {
     Hello bell;
-    bell.kind = 3;
-    (void)endpoint->try_send(server, std::as_bytes(std::span(&bell, 1)), {});  // no room: one lies there
+    bell.kind = kBell;
+    // no room: one lies there
+    (void)endpoint->try_send(server, std::as_bytes(std::span(&bell, 1)), {});
   }
   return CLAN_SHRIMP_OK;
 }
@@ -167,7 +174,8 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, Deadline* within) 
     look_at_data(slot_of(call), expected);
     return answered(call);
   };
-  const auto cpu = static_cast<std::uint16_t>(binding().head.server_cpu.load(std::memory_order_relaxed));  // relaxed: a hint
+  const auto cpu = static_cast<std::uint16_t>(
+      binding().head.server_cpu.load(std::memory_order_relaxed));  // relaxed: a hint
   // Not where the server, or somebody else, needs this processor.
   if (!t_contention.known() && cpu != static_cast<std::uint16_t>(current_cpu_tag())) {
     for (int looks = 0; looks < kLooksBeforeClock; ++looks) {
@@ -197,10 +205,12 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, Deadline* within) 
 
 clan_shrimp_stat clan_shrimp_client::take(const clan_shrimp_request& request, std::uint64_t call) {
   Slot& slot = slot_of(call);
-  const std::uint32_t size = slot.line.size, where = slot.line.where, status = slot.line.number;
+  const std::uint32_t size = load_once(slot.line.size), where = load_once(slot.line.where);
+  const std::uint32_t status = load_once(slot.line.number);
   std::byte* from = find(binding(), slot, kResultsArena, where, size);
-  if (status != CLAN_SHRIMP_OK) return status <= CLAN_SHRIMP_NO_MEMORY ? static_cast<clan_shrimp_stat>(status)
-                                                                      : CLAN_SHRIMP_GARBAGE;
+  if (status != CLAN_SHRIMP_OK)
+    return status <= CLAN_SHRIMP_NO_MEMORY ? static_cast<clan_shrimp_stat>(status)
+                                           : CLAN_SHRIMP_GARBAGE;
   if (from == nullptr) return CLAN_SHRIMP_GARBAGE;
   if (request.get != nullptr) {
     clan_shrimp_bytes bytes{reinterpret_cast<char*>(from), reinterpret_cast<char*>(from) + size, 0};
@@ -211,7 +221,8 @@ clan_shrimp_stat clan_shrimp_client::take(const clan_shrimp_request& request, st
   return CLAN_SHRIMP_OK;
 }
 
-int clan_shrimp_client::meet(const char* name, const clan_shrimp_program& program, std::int64_t timeout_ms) {
+int clan_shrimp_client::meet(const char* name, const clan_shrimp_program& program,
+                             std::int64_t timeout_ms) {
   Context* context = process_context();
   if (context == nullptr) return ENOMEM;
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
@@ -219,7 +230,8 @@ int clan_shrimp_client::meet(const char* name, const clan_shrimp_program& progra
   if (!made) return made.error().err;
   memory = std::move(*made);
   new (memory->data()) Head{};
-  auto exported = Aperture::export_memory(*context, *memory, 0, sizeof(Binding), Rights::kReadWrite);
+  auto exported =
+      Aperture::export_memory(*context, *memory, 0, sizeof(Binding), Rights::kReadWrite);
   if (!exported) return exported.error().err;
   aperture = std::move(*exported);
   auto opened = MessageEndpoint::create(*context);
@@ -232,28 +244,33 @@ int clan_shrimp_client::meet(const char* name, const clan_shrimp_program& progra
   Hello hello;
   hello.hash = program.hash;
   hello.memory = aperture->cookie();
-  if (auto sent = endpoint->try_send(server, std::as_bytes(std::span(&hello, 1)), {}); !sent) return sent.error().err;
+  if (auto sent = endpoint->try_send(server, std::as_bytes(std::span(&hello, 1)), {}); !sent)
+    return sent.error().err;
   for (;;) {
     if (auto message = endpoint->peek(); message.ok()) {
       Hello answer;
       if (message->bytes.size() != sizeof answer) return EPROTO;
       std::memcpy(static_cast<void*>(&answer), message->bytes.data(), sizeof answer);
       endpoint->drop();
-      return answer.abi != kAbi || answer.kind != 2 ? EPROTO : answer.status;
+      const bool sense = answer.abi == kAbi && answer.kind == kAnswer && answer.status >= 0 &&
+                         answer.status <= kMostErrno;
+      return sense ? answer.status : EPROTO;
     }
     PeerIndex left;
     if (endpoint->take_departed(&left)) return ECONNRESET;
     const std::uint64_t now = monotonic_ns();
     if (now >= deadline) return ETIMEDOUT;
     if (endpoint->spin()) continue;
-    (void)endpoint->sleep(deadline == kNoDeadline ? -1 : static_cast<std::int64_t>((deadline - now) / kMs) + 1);
+    (void)endpoint->sleep(
+        deadline == kNoDeadline ? -1 : static_cast<std::int64_t>((deadline - now) / kMs) + 1);
   }
 }
 
 #pragma GCC visibility push(default)
 extern "C" {
 
-clan_shrimp_client* clan_shrimp_connect(const char* name, const clan_shrimp_program* program, int timeout_ms) {
+clan_shrimp_client* clan_shrimp_connect(const char* name, const clan_shrimp_program* program,
+                                        int timeout_ms) {
   auto* client = new (std::nothrow) clan_shrimp_client;
   int err = client == nullptr ? ENOMEM : 0;
   try {
@@ -278,16 +295,16 @@ void clan_shrimp_set_timeout(clan_shrimp_client* client, int timeout_ms) {
   client->timeout_ns = timeout_ms < 0 ? kNoDeadline : static_cast<std::uint64_t>(timeout_ms) * kMs;
 }
 
-enum clan_shrimp_stat clan_shrimp_send(clan_shrimp_client* client, const clan_shrimp_request* request,
-                                       uint64_t* ticket) {
+enum clan_shrimp_stat clan_shrimp_send(clan_shrimp_client* client,
+                                       const clan_shrimp_request* request, uint64_t* ticket) {
   if (client->process != getpid()) return CLAN_SHRIMP_GONE;
   std::lock_guard lock(client->mutex);
   Deadline within(client->timeout_ns);
   return client->gone ? CLAN_SHRIMP_GONE : client->send(*request, &within, ticket);
 }
 
-static clan_shrimp_stat finish(clan_shrimp_client& client, const clan_shrimp_request& request, std::uint64_t ticket,
-                               Deadline* within) {
+static clan_shrimp_stat finish(clan_shrimp_client& client, const clan_shrimp_request& request,
+                               std::uint64_t ticket, Deadline* within) {
   Pending& pending = client.pending[ticket % kSlots];
   if (pending.call != ticket || pending.given_up) return CLAN_SHRIMP_GARBAGE;
   client.expected = request.flat_results > kInLine ? request.flat_results : 0;
@@ -301,15 +318,16 @@ static clan_shrimp_stat finish(clan_shrimp_client& client, const clan_shrimp_req
   return taken;
 }
 
-enum clan_shrimp_stat clan_shrimp_wait(clan_shrimp_client* client, const clan_shrimp_request* request,
-                                       uint64_t ticket) {
+enum clan_shrimp_stat clan_shrimp_wait(clan_shrimp_client* client,
+                                       const clan_shrimp_request* request, uint64_t ticket) {
   if (client->process != getpid()) return CLAN_SHRIMP_GONE;
   std::lock_guard lock(client->mutex);
   Deadline within(client->timeout_ns);
   return finish(*client, *request, ticket, &within);
 }
 
-enum clan_shrimp_stat clan_shrimp_do(clan_shrimp_client* client, const clan_shrimp_request* request) {
+enum clan_shrimp_stat clan_shrimp_do(clan_shrimp_client* client,
+                                     const clan_shrimp_request* request) {
   if (client->process != process_id()) return CLAN_SHRIMP_GONE;
   std::lock_guard lock(client->mutex);
   if (client->gone) return CLAN_SHRIMP_GONE;

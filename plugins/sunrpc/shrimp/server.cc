@@ -15,6 +15,8 @@
 #include <optional>
 #include <vector>
 
+#include "../seldom.h"
+#include "imports.h"
 #include "runtime.h"
 #include "slot.h"
 
@@ -28,7 +30,7 @@ struct Bound {
   PeerIndex peer = 0;
   std::uint32_t uid = 0;
   std::optional<RemoteAperture> memory;
-  std::uint64_t next = 1;  ///< call
+  std::uint64_t next = 1;      ///< call
   std::uint64_t in_arena = 0;  ///< the last call whose results went there
   Binding& binding() { return *reinterpret_cast<Binding*>(memory->data()); }
   Slot& slot() { return binding().slots[next % kSlots]; }
@@ -42,13 +44,15 @@ struct Bound {
 
 constexpr int kRoundsBetweenMessages = 256;
 constexpr std::uint64_t kMs = 1'000'000;
+/// while memory is being imported: nothing wakes us when it is
+constexpr std::int64_t kImportLookMs = 1;
 
 }  // namespace
 
 struct clan_shrimp_call {
   Bound* bound;
   Slot* slot;
-  std::uint32_t size;   ///< copies of what the client has written
+  std::uint32_t size;  ///< copies of what the client has written
   std::uint32_t where;
   std::uint32_t result_size = 0;
   std::uint32_t result_where = kLineData;
@@ -60,12 +64,17 @@ struct clan_shrimp_server {
   std::optional<MessageEndpoint> endpoint;
   std::optional<Waiter> waiter;
   std::vector<std::unique_ptr<Bound>> bound;
+  Imports imports;  ///< memory of clients that are not bound yet
   std::atomic<bool> stop{false};
 
   bool serve_all();
   void serve_one(Bound& from);
   void look_at_messages();
   void bind(PeerIndex peer, const Hello& hello);
+  bool answer(PeerIndex peer, int status);
+  void take_imports();
+  bool is_known(PeerIndex peer) const;
+  void forget(PeerIndex peer);
   Status sleep(std::int64_t ms);
 };
 
@@ -81,8 +90,8 @@ bool clan_shrimp_server::serve_all() {
 
 void clan_shrimp_server::serve_one(Bound& from) {
   Slot& slot = from.slot();
-  clan_shrimp_call call{&from, &slot, slot.line.size, slot.line.where};
-  const std::uint32_t number = slot.line.number;
+  clan_shrimp_call call{&from, &slot, load_once(slot.line.size), load_once(slot.line.where)};
+  const std::uint32_t number = load_once(slot.line.number);
   from.expected = call.where == kSlotsData ? call.size : 0;
   clan_shrimp_stat stat = CLAN_SHRIMP_NO_PROCEDURE;
   for (std::uint32_t i = 0; i < program->count; ++i) {
@@ -99,68 +108,91 @@ void clan_shrimp_server::serve_one(Bound& from) {
   const std::uint64_t before = slot.line.flag.exchange(answer, std::memory_order_seq_cst);
   if ((before & kSleeps) == 0) return;
   Hello bell;
-  bell.kind = 3;
+  bell.kind = kBell;
   (void)endpoint->try_send(from.peer, std::as_bytes(std::span(&bell, 1)), {});
 }
 
 void clan_shrimp_server::bind(PeerIndex peer, const Hello& hello) {
-  Hello answer;
-  answer.kind = 2;
-  answer.hash = program->hash;
-  auto made = std::make_unique<Bound>();
-  made->peer = peer;
+  int refused = 0;
   if (hello.abi != kAbi) {
-    answer.status = EPROTONOSUPPORT;
+    refused = EPROTONOSUPPORT;
   } else if (hello.hash != program->hash) {
-    answer.status = EPROTOTYPE;
+    refused = EPROTOTYPE;
   } else if (hello.memory.length < sizeof(Binding)) {
-    answer.status = EPROTO;
+    refused = EPROTO;
   } else {
-    auto memory = RemoteAperture::import(*process_context(), hello.memory, 5000);
-    if (memory.ok() && memory->data() != nullptr) {
-      made->memory = std::move(*memory);
-    } else {
-      answer.status = memory.ok() ? ENOTSUP : memory.error().err;
-    }
+    return imports.begin(peer, hello.memory);
   }
-  if (auto address = endpoint->peer_address(peer); address.ok()) made->uid = address->uid;
-  const bool told = endpoint->try_send(peer, std::as_bytes(std::span(&answer, 1)), {}).ok();
-  if (answer.status == 0 && told) bound.push_back(std::move(made));
+  (void)answer(peer, refused);
+}
+
+bool clan_shrimp_server::answer(PeerIndex peer, int status) {
+  Hello answer;
+  answer.kind = kAnswer;
+  answer.hash = program->hash;
+  answer.status = status;
+  return endpoint->try_send(peer, std::as_bytes(std::span(&answer, 1)), {}).ok();
+}
+
+void clan_shrimp_server::take_imports() {
+  while (auto done = imports.take()) {
+    if (endpoint->has_gone(done->peer)) continue;
+    const int status = done->memory.ok() ? (done->memory->data() != nullptr ? 0 : ENOTSUP)
+                                         : done->memory.error().err;
+    if (!answer(done->peer, status) || status != 0) continue;
+    auto made = std::make_unique<Bound>();
+    made->peer = done->peer;
+    made->memory = std::move(*done->memory);
+    if (auto address = endpoint->peer_address(done->peer); address.ok()) made->uid = address->uid;
+    bound.push_back(std::move(made));
+  }
+}
+
+bool clan_shrimp_server::is_known(PeerIndex peer) const {
+  return imports.has(peer) ||
+         std::any_of(bound.begin(), bound.end(), [&](const auto& b) { return b->peer == peer; });
+}
+
+void clan_shrimp_server::forget(PeerIndex peer) {
+  endpoint->disconnect(peer);
+  imports.forget(peer);
+  std::erase_if(bound, [&](const auto& b) { return b->peer == peer; });
 }
 
 void clan_shrimp_server::look_at_messages() {
-  for (auto message = endpoint->peek(); message.ok(); message = endpoint->peek()) {
+  // At most so many: others are served although a client goes on ringing.
+  for (int n = 0; n < kMostMessages; ++n) {
+    auto message = endpoint->peek();
+    if (!message.ok()) break;
     Hello hello;
     const PeerIndex from = message->from;
     const bool whole = !message->offered && message->bytes.size() == sizeof hello;
     if (whole) std::memcpy(static_cast<void*>(&hello), message->bytes.data(), sizeof hello);
     endpoint->drop();
-    const bool known = std::any_of(bound.begin(), bound.end(), [&](const auto& b) { return b->peer == from; });
-    if (whole && hello.kind == 1 && !known) {
+    if (whole && hello.kind == kHello && !is_known(from)) {
       bind(from, hello);
-    } else if (!whole || hello.kind != 3) {
-      CLAN_WARN("a client's message makes no sense: it is not served any more");
-      endpoint->disconnect(from);
-      std::erase_if(bound, [&](const auto& b) { return b->peer == from; });
+    } else if (!whole || hello.kind != kBell) {
+      static rpc::Seldom seldom;
+      if (seldom.now()) CLAN_WARN("a client's message makes no sense: it is not served any more");
+      forget(from);
     }
   }
   PeerIndex gone;
-  while (endpoint->take_departed(&gone)) {
-    endpoint->disconnect(gone);
-    std::erase_if(bound, [&](const auto& b) { return b->peer == gone; });
-  }
+  while (endpoint->take_departed(&gone)) forget(gone);
 }
 
 Status clan_shrimp_server::sleep(std::int64_t ms) {
   for (auto& b : bound) {
-    // PAIR shrimp.sleep: set before we look at flags; clients look at it behind their flag's exchange
+    // PAIR shrimp.sleep: set before we look at flags; clients look at it behind their flag's
+    // exchange
     b->binding().head.server_sleeps.exchange(1, std::memory_order_seq_cst);
   }
   bool asked = false;
   for (auto& b : bound) asked = asked || b->asked();
   Status slept;
   if (!asked) slept = endpoint->sleep(ms);
-  for (auto& b : bound) b->binding().head.server_sleeps.store(0, std::memory_order_relaxed);  // relaxed: a hint
+  for (auto& b : bound)
+    b->binding().head.server_sleeps.store(0, std::memory_order_relaxed);  // relaxed: a hint
   waiter->slept();
   return slept;
 }
@@ -168,7 +200,8 @@ Status clan_shrimp_server::sleep(std::int64_t ms) {
 // The results of an earlier call may still lie in the arena.
 static bool take_arena(Bound& bound) {
   // PAIR shrimp.taken: the client has read them
-  if (bound.binding().head.results_taken.load(std::memory_order_acquire) < bound.in_arena) return false;
+  if (bound.binding().head.results_taken.load(std::memory_order_acquire) < bound.in_arena)
+    return false;
   bound.in_arena = bound.next;
   return true;
 }
@@ -206,25 +239,31 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   const auto stopped = [&] {
-    return server->stop.load(std::memory_order_relaxed);  // relaxed: set by this thread or a handler of it
+    // relaxed: who sets it wakes the endpoint behind that, so it is looked at again
+    return server->stop.load(std::memory_order_relaxed);
   };
   const auto ready = [&] {
     for (auto& b : server->bound) {
       if (b->asked()) return true;
     }
-    return !server->endpoint->quiet();
+    return server->imports.any_done() || !server->endpoint->quiet();
   };
   try {
     for (int rounds = 0; !stopped(); ++rounds) {
       if (server->serve_all() && rounds < kRoundsBetweenMessages) continue;
       rounds = 0;
       server->look_at_messages();
+      server->take_imports();
       const auto cpu = static_cast<std::uint32_t>(current_cpu_tag());
-      for (auto& b : server->bound) b->binding().head.server_cpu.store(cpu, std::memory_order_relaxed);  // a hint
+      for (auto& b : server->bound)
+        b->binding().head.server_cpu.store(cpu, std::memory_order_relaxed);  // a hint
       if (server->waiter->spin(ready, clan::Awaited{}, deadline) || stopped()) continue;
       const std::uint64_t now = monotonic_ns();
       if (now >= deadline) return 0;
-      (void)server->sleep(deadline == kNoDeadline ? -1 : static_cast<std::int64_t>((deadline - now) / kMs) + 1);
+      std::int64_t ms =
+          deadline == kNoDeadline ? -1 : static_cast<std::int64_t>((deadline - now) / kMs) + 1;
+      if (!server->imports.idle()) ms = kImportLookMs;
+      (void)server->sleep(ms);
     }
   } catch (const std::bad_alloc&) {
     errno = ENOMEM;
@@ -234,17 +273,23 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
   return 0;
 }
 
-void clan_shrimp_stop(clan_shrimp_server* server) { server->stop.store(true, std::memory_order_relaxed); }
+void clan_shrimp_stop(clan_shrimp_server* server) {
+  server->stop.store(true, std::memory_order_relaxed);
+  if (server->process == process_id()) server->endpoint->wake();
+}
 
 void clan_shrimp_destroy(clan_shrimp_server* server) { delete server; }
 
 uint32_t clan_shrimp_caller_uid(const clan_shrimp_call* call) { return call->bound->uid; }
 
-enum clan_shrimp_stat clan_shrimp_arguments(clan_shrimp_call* call, void* to, size_t flat, clan_shrimp_get get) {
-  std::byte* from = find(call->bound->binding(), *call->slot, kArgumentsArena, call->where, call->size);
+enum clan_shrimp_stat clan_shrimp_arguments(clan_shrimp_call* call, void* to, size_t flat,
+                                            clan_shrimp_get get) {
+  std::byte* from =
+      find(call->bound->binding(), *call->slot, kArgumentsArena, call->where, call->size);
   if (from == nullptr) return CLAN_SHRIMP_GARBAGE;
   if (get != nullptr) {
-    clan_shrimp_bytes bytes{reinterpret_cast<char*>(from), reinterpret_cast<char*>(from) + call->size, 0};
+    clan_shrimp_bytes bytes{reinterpret_cast<char*>(from),
+                            reinterpret_cast<char*>(from) + call->size, 0};
     return get(&bytes, to);
   }
   if (call->size != flat) return CLAN_SHRIMP_GARBAGE;
@@ -253,13 +298,16 @@ enum clan_shrimp_stat clan_shrimp_arguments(clan_shrimp_call* call, void* to, si
 }
 
 void* clan_shrimp_in_place(clan_shrimp_call* call, size_t flat) {
-  std::byte* to = place(call->bound->binding(), *call->slot, flat, kResultsArena, &call->result_where);
-  if (to == nullptr || (call->result_where == kResultsArena && !take_arena(*call->bound))) return nullptr;
+  std::byte* to =
+      place(call->bound->binding(), *call->slot, flat, kResultsArena, &call->result_where);
+  if (to == nullptr || (call->result_where == kResultsArena && !take_arena(*call->bound)))
+    return nullptr;
   call->result_size = static_cast<std::uint32_t>(flat);
   return to;
 }
 
-enum clan_shrimp_stat clan_shrimp_results(clan_shrimp_call* call, const void* from, clan_shrimp_put put) {
+enum clan_shrimp_stat clan_shrimp_results(clan_shrimp_call* call, const void* from,
+                                          clan_shrimp_put put) {
   Binding& binding = call->bound->binding();
   for (std::uint32_t where = kSlotsData;; where = kResultsArena) {
     if (where == kResultsArena && !take_arena(*call->bound)) return CLAN_SHRIMP_TOO_LARGE;

@@ -229,7 +229,8 @@ TEST(Descriptors, WithANumberThatTheLibraryUsesAreTheProgramsOnce) {
               if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
               Pair taken, closed, kept;
               const std::vector<int> numbers = pipes();
-              struct stat wanted {}, found {};
+              struct stat wanted {
+              }, found{};
               ::stat("/dev/null", &wanted);
               const int null = ::open("/dev/null", O_RDONLY);
               for (const int number : numbers) {

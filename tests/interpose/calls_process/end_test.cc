@@ -20,9 +20,9 @@ int behind_its_back(int fd) {
   return copy;
 }
 
-// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and another
-// one takes the connection back to TCP.
-TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedFor) {
+// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and
+// another one takes the connection back to TCP.
+TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedForByLaterCalls) {
   if (!preloaded()) return;
   using namespace socket_face;
   Pair pair;
@@ -37,15 +37,15 @@ TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedFor) {
   {
     Thread leaver([&] {
       EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
-      put(pair.near, "by TCP");
+      put(pair.near, "as before, ");  // it goes back when the doorbell has been sent
     });
-    ::usleep(400'000);
-    EXPECT_FALSE(leaver.done());
-    EXPECT_EQ(::write(copy, "", 1), 1);
-    face->words[kBells].fetch_sub(ringer);
     EXPECT_TRUE(leaver.ends());
   }
-  EXPECT_EQ(get(pair.far, 19), "by the pipe, by TCP");
+  EXPECT_EQ(::write(copy, "", 1), 1);
+  face->words[kBells].fetch_sub(ringer);
+  put(pair.near, "by TCP");
+  EXPECT_EQ(get(pair.far, 30), "by the pipe, as before, by TCP");
+  EXPECT_TRUE(by_tcp(pair.far));
   EXPECT_TRUE(silent(pair.far));
   ::close(copy);
 }
@@ -86,7 +86,8 @@ TEST(End, HalfClosedItGoesOnTheOtherWay) {
   EXPECT_TRUE(ends(pair.near));
 }
 
-/// One end of a connection whose ends talk, half-close and go on in any order. False: something is amiss.
+/// One end of a connection whose ends talk, half-close and go on in any order. False: something is
+/// amiss.
 struct HalfCloser {
   int fd;
   std::minstd_rand random;
@@ -110,7 +111,8 @@ struct HalfCloser {
   }
   bool half_close_first() {
     for (std::size_t i = 0, calls = 3 + below(12); i < calls; ++i, rest()) {
-      if (below(2) == 0 ? !send_some(static_cast<char>('a' + i)) : !read_some(MSG_DONTWAIT)) return false;
+      if (below(2) == 0 ? !send_some(static_cast<char>('a' + i)) : !read_some(MSG_DONTWAIT))
+        return false;
     }
     if (::shutdown(fd, SHUT_WR) != 0) return false;
     while (read_some(0)) rest();
@@ -141,8 +143,10 @@ TEST(End, HalfClosedWhileTheConnectionMovesItLosesNothing) {
     EXPECT_TRUE(first.half_close_first()) << std::strerror(errno);
     thread.join();
     EXPECT_TRUE(well);
-    ASSERT_TRUE(first.in == other.out) << "round " << round << ": " << first.in.size() << " of " << other.out.size();
-    ASSERT_TRUE(other.in == first.out) << "round " << round << ": " << other.in.size() << " of " << first.out.size();
+    ASSERT_TRUE(first.in == other.out)
+        << "round " << round << ": " << first.in.size() << " of " << other.out.size();
+    ASSERT_TRUE(other.in == first.out)
+        << "round " << round << ": " << other.in.size() << " of " << first.out.size();
   }
 }
 
@@ -198,8 +202,8 @@ TEST(End, OfAProcessThatExitsAfterItWasWokenIsNoReset) {
   EXPECT_TRUE(ends(peer.fd));
 }
 
-// In the pipe, where a peer that polls sees it before the kernel has been asked. What is only one of several
-// holders' close is not, nor what is to be a reset.
+// In the pipe, where a peer that polls sees it before the kernel has been asked. What is only one
+// of several holders' close is not, nor what is to be a reset.
 TEST(End, OfTheLastDescriptorIsToldInThePipeBehindTheBytes) {
   struct Ended {
     explicit Ended(int fd) : face(face_of(fd)) {}

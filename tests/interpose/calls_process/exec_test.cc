@@ -131,7 +131,8 @@ TEST(Exec, WhatHasNotBeenReadComesThoughItsSenderEnds) {
   }
 }
 
-// The other end has come into the pipe and sent nothing there, not even a doorbell: there is nothing to wait for.
+// The other end has come into the pipe and sent nothing there, not even a doorbell: there is
+// nothing to wait for.
 TEST(Exec, AfterAResetByWhoOnlyReadDoesNotWait) {
   constexpr int kMessages = 18;  // few enough that it has no room to ring for
   const int listening = listener();
@@ -296,7 +297,8 @@ std::size_t stack_of(F& run) {
   constexpr std::size_t kBytes = 1 << 18;
   constexpr char kUntouched = 0x5a;
   std::vector<char> stack(kBytes + 4096, kUntouched);
-  auto* bottom = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(stack.data()) + 4095) & ~std::uintptr_t{4095});
+  auto* bottom = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(stack.data()) + 4095) &
+                                         ~std::uintptr_t{4095});
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstack(&attributes, bottom, kBytes);
@@ -316,15 +318,16 @@ std::size_t stack_of(F& run) {
   return static_cast<std::size_t>(bottom + kBytes - touched);
 }
 
-// For a program that is spawned: with bytes of TCP and of the pipe that nobody has read, which the sender's end has to
-// be given back and this end to send again.
+// For a program that is spawned: with bytes of TCP and of the pipe that nobody has read, which the
+// sender's end has to be given back and this end to send again.
 TEST(Spawn, GoesBackOnASmallStack) {
   constexpr std::size_t kMost = 9000;  // of the 16 KB that a thread may have
   auto spawns = [] {
     char name[] = "true";
     char* const arguments[] = {name, nullptr};
     pid_t pid = -1;
-    if (::posix_spawn(&pid, "/bin/true", nullptr, nullptr, arguments, environ) == 0) ::waitpid(pid, nullptr, 0);
+    if (::posix_spawn(&pid, "/bin/true", nullptr, nullptr, arguments, environ) == 0)
+      ::waitpid(pid, nullptr, 0);
   };
   const std::size_t without = stack_of(spawns);
   Pair pair;

@@ -8,7 +8,8 @@ namespace {
 
 [[maybe_unused]] const bool is_a_test = [] {
   if (const char* fd = std::getenv(kTakeFrom)) ::_exit(echo(take(std::atoi(fd))));
-  if (const char* fd = std::getenv(kAcceptOn)) ::_exit(echo(::accept(std::atoi(fd), nullptr, nullptr)));
+  if (const char* fd = std::getenv(kAcceptOn))
+    ::_exit(echo(::accept(std::atoi(fd), nullptr, nullptr)));
   if (const char* port = std::getenv(kConnectTo)) {
     ::_exit(echo(connect_to(static_cast<std::uint16_t>(std::atoi(port)))));
   }

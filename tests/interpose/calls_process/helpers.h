@@ -1,8 +1,10 @@
-// What the tests of interpose-calls_process share: options and names of sockets, and the program executed anew.
+// What the tests of interpose-calls_process share: options and names of sockets, and the program
+// executed anew.
 //
-// Calls that make, name, pass on and end sockets, streams on them, and processes that share them: on connections that
-// have moved, with what the kernel does by itself expected. Run with the interposer preloaded, and without: both have
-// to pass. The table "Calls" of docs/interposition.md names the tests of each row.
+// Calls that make, name, pass on and end sockets, streams on them, and processes that share them:
+// on connections that have moved, with what the kernel does by itself expected. Run with the
+// interposer preloaded, and without: both have to pass. The table "Calls" of docs/interposition.md
+// names the tests of each row.
 #pragma once
 
 #include "../connection.h"

@@ -1,6 +1,6 @@
 // Connections that are passed to other processes.
-#include <sys/un.h>
 #include <sys/epoll.h>
+#include <sys/un.h>
 
 #include <chrono>
 #include <functional>
@@ -37,7 +37,8 @@ TEST(Passing, AMovedConnectionGoesOnAtTheReceiver) {
   ::close(listening);
 }
 
-/// A listening AF_UNIX socket with a name, which this process has given it: receivers are known by that.
+/// A listening AF_UNIX socket with a name, which this process has given it: receivers are known by
+/// that.
 struct Rendezvous {
   int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un name{};
@@ -61,7 +62,8 @@ struct Rendezvous {
 std::string rest_of(int fd) {
   std::string all;
   char buffer[100];
-  for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) all.append(buffer, static_cast<std::size_t>(n));
+  for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;)
+    all.append(buffer, static_cast<std::size_t>(n));
   return all;
 }
 
@@ -187,7 +189,8 @@ TEST(Passing, TheReceiverSeesNoDescriptorButThoseThatTheSenderPassed) {
   for (const int fd : {in, out, other}) ::close(fd);
 }
 
-/// A child that takes a connection from `two[1]` and echoes on it: by exec if it is given an environment.
+/// A child that takes a connection from `two[1]` and echoes on it: by exec if it is given an
+/// environment.
 pid_t receiver_of(const int (&two)[2], char* const* environment = nullptr) {
   return child([&] {
     ::close(two[0]);
@@ -252,7 +255,8 @@ TEST(Passing, SenderAndReceiverMayBothGoOnWithIt) {
     const int fd = take(two[1]);
     char buffer[1000];
     for (int i = 0; i < 60; ++i) {
-      if (::recv(fd, buffer, 1000, MSG_WAITALL) != 1000 || ::write(fd, buffer, 1000) != 1000) return 1;
+      if (::recv(fd, buffer, 1000, MSG_WAITALL) != 1000 || ::write(fd, buffer, 1000) != 1000)
+        return 1;
     }
     ::close(fd);
     return ::write(two[1], "x", 1) == 1 ? 0 : 2;

@@ -113,7 +113,8 @@ TEST(Processes, OfTwoAsleepOnOneConnectionEachWakes) {
 /// Bytes to read, by a set that holds the only socket.
 bool tells(int set, int timeout_ms) {
   epoll_event event{};
-  return ::epoll_wait(set, &event, 1, timeout_ms) == 1 && event.events == EPOLLIN && event.data.u64 == 7;
+  return ::epoll_wait(set, &event, 1, timeout_ms) == 1 && event.events == EPOLLIN &&
+         event.data.u64 == 7;
 }
 int set_of(int fd) {
   const int set = ::epoll_create1(EPOLL_CLOEXEC);

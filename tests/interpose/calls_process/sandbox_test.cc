@@ -93,7 +93,8 @@ TEST(Sandbox, FromBeforeExecThatRefusesACallAPipeNeedsKeepsConnectionsOnTcp) {
         if (refuse(number)) ::execl("/proc/self/exe", "echo", nullptr);
         return 1;
       });
-      const int fd = accepts ? connect_to(port_of(listening)) : ::accept(listening, nullptr, nullptr);
+      const int fd =
+          accepts ? connect_to(port_of(listening)) : ::accept(listening, nullptr, nullptr);
       ping(fd, 100);
       EXPECT_TRUE(by_tcp(fd));
       ::close(fd);

@@ -1,5 +1,6 @@
-// Interposed calls by names that few programs use: second names of the C library (`__read`), those with 64 in them, and
-// what ends in another call. Each does on a connection that has moved what its plain name does.
+// Interposed calls by names that few programs use: second names of the C library (`__read`), those
+// with 64 in them, and what ends in another call. Each does on a connection that has moved what its
+// plain name does.
 #include <dlfcn.h>
 #include <sched.h>
 #include <spawn.h>
@@ -198,15 +199,21 @@ TEST(SecondNames, LimitDescriptors) {
 
 TEST(SecondNames, ForkAndShareAConnection) {
   Pair pair;
-  const auto talk = [&] { return put(pair.near, "from a child"), ::testing::Test::HasFailure() ? 1 : 0; };
+  const auto talk = [&] {
+    return put(pair.near, "from a child"), ::testing::Test::HasFailure() ? 1 : 0;
+  };
   const pid_t forked = __fork();
   if (forked == 0) ::_exit(talk());
   EXPECT_EQ(get(pair.far, 12), "from a child");
   EXPECT_EQ(result_of(forked), 0);
   std::vector<char> stack(1 << 18);
   std::function<int()> run = talk;
-  const int cloned = __clone([](void* f) { ::_exit((*static_cast<std::function<int()>*>(f))()); return 0; },
-                             stack.data() + stack.size() - 64, SIGCHLD, &run);
+  const int cloned = __clone(
+      [](void* f) {
+        ::_exit((*static_cast<std::function<int()>*>(f))());
+        return 0;
+      },
+      stack.data() + stack.size() - 64, SIGCHLD, &run);
   EXPECT_EQ(get(pair.far, 12), "from a child");
   EXPECT_EQ(result_of(cloned), 0);
   pair.talk();
@@ -243,9 +250,8 @@ TEST(SecondNames, ExecuteByEachOfThem) {
   expect_echo_after([](const char* self) { ::execvpe(self, arguments, environ); });
   expect_echo_after([](const char* self) { ::execle(self, "echo", nullptr, environ); });
   expect_echo_after([](const char* self) { ::execveat(AT_FDCWD, self, arguments, environ, 0); });
-  expect_echo_after([](const char* self) {
-    ::fexecve(::open(self, O_RDONLY | O_CLOEXEC), arguments, environ);
-  });
+  expect_echo_after(
+      [](const char* self) { ::fexecve(::open(self, O_RDONLY | O_CLOEXEC), arguments, environ); });
 }
 
 std::atomic<int> handled{0};
@@ -253,7 +259,8 @@ void count(int) { ++handled; }
 
 TEST(SecondNames, HandleSignalsDuringTransfers) {
   Pair pair;
-  struct sigaction before {}, action {};
+  struct sigaction before {
+  }, action{};
   ASSERT_EQ(__sigaction(SIGUSR1, nullptr, &before), 0);
   action.sa_handler = count;
   const std::vector<std::function<void()>> ways = {

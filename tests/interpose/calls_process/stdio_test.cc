@@ -115,7 +115,8 @@ TEST(Stdio, AWriteThatASignalInterruptsFails) {
   ASSERT_NE(out, nullptr);
   ASSERT_EQ(std::setvbuf(out, nullptr, _IONBF, 0), 0);
   (void)fill(pair.near);
-  struct sigaction act {}, old {};
+  struct sigaction act {
+  }, old{};
   act.sa_handler = [](int) {};
   ASSERT_EQ(::sigaction(SIGUSR1, &act, &old), 0);
   std::size_t written = 9;

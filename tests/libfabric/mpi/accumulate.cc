@@ -1,5 +1,5 @@
-// MPI_Get_accumulate and MPI_Fetch_and_op with types that the program has made, of every width: what
-// comes back is what was there before, and every sum arrives.
+// MPI_Get_accumulate and MPI_Fetch_and_op with types that the program has made, of every width:
+// what comes back is what was there before, and every sum arrives.
 #include <vector>
 
 #include "check.h"
@@ -23,8 +23,8 @@ void sums(MPI_Datatype base, int count) {
   const int right = (rank + 1) % size;
   for (int i = 0; i < kTimes; ++i) {
     MUST(MPI_Win_lock(MPI_LOCK_SHARED, right, 0, window));
-    MUST(MPI_Get_accumulate(ones.data(), count, derived, before.data(), count, derived, right, 0, count,
-                            derived, MPI_SUM, window));
+    MUST(MPI_Get_accumulate(ones.data(), count, derived, before.data(), count, derived, right, 0,
+                            count, derived, MPI_SUM, window));
     MUST(MPI_Win_unlock(right, window));
     EXPECT(before == std::vector<T>(n, static_cast<T>(i)));
   }
@@ -35,7 +35,8 @@ void sums(MPI_Datatype base, int count) {
     MUST(MPI_Get_accumulate(ones.data(), count, derived, before.data(), count, derived, 0, 0, count,
                             derived, MPI_SUM, window));
     MUST(MPI_Win_unlock(0, window));
-    for (const T value : before) EXPECT(value >= T{kTimes} && value < static_cast<T>(kTimes * (size + 1)));
+    for (const T value : before)
+      EXPECT(value >= T{kTimes} && value < static_cast<T>(kTimes * (size + 1)));
   }
   MUST(MPI_Barrier(MPI_COMM_WORLD));
   const T sum = static_cast<T>(rank == 0 ? kTimes * (size + 1) : kTimes);

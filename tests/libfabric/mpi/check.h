@@ -1,5 +1,5 @@
-// What the MPI programs of these tests share: a check that fails names its line and ends all ranks. The last
-// line of a program that passes, from rank 0, is "NAME: PASS, N checks on R ranks".
+// What the MPI programs of these tests share: a check that fails names its line and ends all ranks.
+// The last line of a program that passes, from rank 0, is "NAME: PASS, N checks on R ranks".
 #pragma once
 
 #define OMPI_SKIP_MPICXX  // the bindings for C++ that MPI no longer has

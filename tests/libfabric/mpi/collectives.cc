@@ -1,5 +1,5 @@
-// Every collective of MPI, blocking and not, on several types and communicators, with sizes from nothing to a
-// mebibyte; each element of each result is compared.
+// Every collective of MPI, blocking and not, on several types and communicators, with sizes from
+// nothing to a mebibyte; each element of each result is compared.
 //   collectives [LARGEST]    bytes of the largest block, 1048576 unless told
 #include <algorithm>
 #include <array>
@@ -47,7 +47,9 @@ class Collectives {
   }
 
  private:
-  std::vector<T> blocks(std::size_t n) const { return std::vector<T>(n * static_cast<std::size_t>(size_)); }
+  std::vector<T> blocks(std::size_t n) const {
+    return std::vector<T>(n * static_cast<std::size_t>(size_));
+  }
 
   /// `got` has, from `at`, the first `n` elements that `rank` contributes.
   void expect_block(const std::vector<T>& got, std::size_t at, int rank, std::size_t n) const {
@@ -78,14 +80,14 @@ class Collectives {
   /// Blocks of one size, and blocks of different sizes with gaps between them.
   void gather_and_scatter(int root) {
     std::vector<T> all = blocks(n_);
-    call(at_once_, MPI_Gather, MPI_Igather, mine_.data(), count_, type_, all.data(), count_, type_, root,
-         comm_);
+    call(at_once_, MPI_Gather, MPI_Igather, mine_.data(), count_, type_, all.data(), count_, type_,
+         root, comm_);
     for (int r = 0; rank_ == root && r < size_; ++r) expect_block(all, r * n_, r, n_);
 
     std::vector<T> block(n_);
     if (rank_ != root) std::fill(all.begin(), all.end(), T{});
-    call(at_once_, MPI_Scatter, MPI_Iscatter, all.data(), count_, type_, block.data(), count_, type_, root,
-         comm_);
+    call(at_once_, MPI_Scatter, MPI_Iscatter, all.data(), count_, type_, block.data(), count_,
+         type_, root, comm_);
     expect_block(block, 0, rank_, n_);
 
     std::vector<int> counts, places;
@@ -97,21 +99,22 @@ class Collectives {
     }
     const int own = counts[static_cast<std::size_t>(rank_)];
     std::vector<T> uneven(static_cast<std::size_t>(end));
-    call(at_once_, MPI_Gatherv, MPI_Igatherv, mine_.data(), own, type_, uneven.data(), counts.data(),
-         places.data(), type_, root, comm_);
-    for (int r = 0; rank_ == root && r < size_; ++r) expect_block(uneven, at(places, r), r, at(counts, r));
+    call(at_once_, MPI_Gatherv, MPI_Igatherv, mine_.data(), own, type_, uneven.data(),
+         counts.data(), places.data(), type_, root, comm_);
+    for (int r = 0; rank_ == root && r < size_; ++r)
+      expect_block(uneven, at(places, r), r, at(counts, r));
     std::fill(block.begin(), block.end(), T{});
     call(at_once_, MPI_Scatterv, MPI_Iscatterv, uneven.data(), counts.data(), places.data(), type_,
          padded(block), own, type_, root, comm_);
     expect_block(padded_, 0, rank_, static_cast<std::size_t>(own));
 
     std::fill(uneven.begin(), uneven.end(), T{});
-    call(at_once_, MPI_Allgatherv, MPI_Iallgatherv, mine_.data(), own, type_, uneven.data(), counts.data(),
-         places.data(), type_, comm_);
+    call(at_once_, MPI_Allgatherv, MPI_Iallgatherv, mine_.data(), own, type_, uneven.data(),
+         counts.data(), places.data(), type_, comm_);
     for (int r = 0; r < size_; ++r) expect_block(uneven, at(places, r), r, at(counts, r));
     std::fill(all.begin(), all.end(), T{});
-    call(at_once_, MPI_Allgather, MPI_Iallgather, mine_.data(), count_, type_, all.data(), count_, type_,
-         comm_);
+    call(at_once_, MPI_Allgather, MPI_Iallgather, mine_.data(), count_, type_, all.data(), count_,
+         type_, comm_);
     for (int r = 0; r < size_; ++r) expect_block(all, r * n_, r, n_);
   }
 
@@ -126,7 +129,8 @@ class Collectives {
 
   void reduce(int root) {
     std::vector<T> result(n_);
-    call(at_once_, MPI_Reduce, MPI_Ireduce, mine_.data(), result.data(), count_, type_, MPI_SUM, root, comm_);
+    call(at_once_, MPI_Reduce, MPI_Ireduce, mine_.data(), result.data(), count_, type_, MPI_SUM,
+         root, comm_);
     if (rank_ == root) expect_sum(result.data(), 0, n_, size_);
   }
 
@@ -136,7 +140,8 @@ class Collectives {
     for (int to = 0; to < size_; ++to) {
       for (std::size_t i = 0; i < n_; ++i) out[to * n_ + i] = value<T>(rank_ * size_ + to, i);
     }
-    call(at_once_, MPI_Alltoall, MPI_Ialltoall, out.data(), count_, type_, in.data(), count_, type_, comm_);
+    call(at_once_, MPI_Alltoall, MPI_Ialltoall, out.data(), count_, type_, in.data(), count_, type_,
+         comm_);
     for (int from = 0; from < size_; ++from) expect_block(in, from * n_, from * size_ + rank_, n_);
 
     // To and from rank r, the more the larger the sum of both ranks; in bytes for alltoallw.
@@ -153,8 +158,8 @@ class Collectives {
         call(at_once_, MPI_Alltoallw, MPI_Ialltoallw, out.data(), counts.data(), byte_places.data(),
              types.data(), in.data(), counts.data(), byte_places.data(), types.data(), comm_);
       } else {
-        call(at_once_, MPI_Alltoallv, MPI_Ialltoallv, out.data(), counts.data(), places.data(), type_,
-             in.data(), counts.data(), places.data(), type_, comm_);
+        call(at_once_, MPI_Alltoallv, MPI_Ialltoallv, out.data(), counts.data(), places.data(),
+             type_, in.data(), counts.data(), places.data(), type_, comm_);
       }
       for (int r = 0; r < size_; ++r) expect_block(in, r * n_, r * size_ + rank_, at(counts, r));
     }
@@ -162,11 +167,12 @@ class Collectives {
 
   void all_reduce() {
     std::vector<T> result(n_);
-    call(at_once_, MPI_Allreduce, MPI_Iallreduce, mine_.data(), result.data(), count_, type_, MPI_SUM, comm_);
+    call(at_once_, MPI_Allreduce, MPI_Iallreduce, mine_.data(), result.data(), count_, type_,
+         MPI_SUM, comm_);
     expect_sum(result.data(), 0, n_, size_);
     std::vector<T> in_place = mine_;
-    call(at_once_, MPI_Allreduce, MPI_Iallreduce, MPI_IN_PLACE, in_place.data(), count_, type_, MPI_MAX,
-         comm_);
+    call(at_once_, MPI_Allreduce, MPI_Iallreduce, MPI_IN_PLACE, in_place.data(), count_, type_,
+         MPI_MAX, comm_);
     bool same = true;
     for (std::size_t i = 0; i < n_; ++i) {
       T largest = value<T>(0, i);
@@ -184,8 +190,8 @@ class Collectives {
     std::vector<int> counts(static_cast<std::size_t>(size_), static_cast<int>(part));
     counts.back() += static_cast<int>(n_ % static_cast<std::size_t>(size_));
     std::vector<T> rest(at(counts, rank_) + 1);
-    call(at_once_, MPI_Reduce_scatter, MPI_Ireduce_scatter, mine_.data(), rest.data(), counts.data(), type_,
-         MPI_SUM, comm_);
+    call(at_once_, MPI_Reduce_scatter, MPI_Ireduce_scatter, mine_.data(), rest.data(),
+         counts.data(), type_, MPI_SUM, comm_);
     expect_sum(rest.data(), rank_ * part, at(counts, rank_), size_);
   }
 
@@ -193,7 +199,8 @@ class Collectives {
     std::vector<T> result(n_);
     call(at_once_, MPI_Scan, MPI_Iscan, mine_.data(), result.data(), count_, type_, MPI_SUM, comm_);
     expect_sum(result.data(), 0, n_, rank_ + 1);
-    call(at_once_, MPI_Exscan, MPI_Iexscan, mine_.data(), result.data(), count_, type_, MPI_SUM, comm_);
+    call(at_once_, MPI_Exscan, MPI_Iexscan, mine_.data(), result.data(), count_, type_, MPI_SUM,
+         comm_);
     if (rank_ > 0) expect_sum(result.data(), 0, n_, rank_);
   }
 
@@ -248,7 +255,8 @@ void own_operation(MPI_Comm comm) {
     int one = 1;
     multiply(&left, &expected, &one, nullptr);
   }
-  EXPECT(std::all_of(result.begin(), result.end(), [&](const auto& got) { return got == expected; }));
+  EXPECT(
+      std::all_of(result.begin(), result.end(), [&](const auto& got) { return got == expected; }));
 
   struct Place {
     double value;
@@ -279,10 +287,12 @@ void many_at_once(MPI_Comm comm) {
         MUST(MPI_Iallreduce(in[slot].data(), out[slot].data(), kCount, MPI_INT64_T, MPI_SUM, on,
                             &requests[slot]));
         break;
-      case 1: MUST(MPI_Ibcast(in[slot].data(), kCount, MPI_INT64_T, k % size, on, &requests[slot])); break;
+      case 1:
+        MUST(MPI_Ibcast(in[slot].data(), kCount, MPI_INT64_T, k % size, on, &requests[slot]));
+        break;
       default:
-        MUST(MPI_Iallgather(in[slot].data(), kCount, MPI_INT64_T, out[slot].data(), kCount, MPI_INT64_T, on,
-                            &requests[slot]));
+        MUST(MPI_Iallgather(in[slot].data(), kCount, MPI_INT64_T, out[slot].data(), kCount,
+                            MPI_INT64_T, on, &requests[slot]));
     }
   }
   for (int k = kMany - 1; k >= 0; --k)
@@ -291,11 +301,12 @@ void many_at_once(MPI_Comm comm) {
     const auto slot = static_cast<std::size_t>(k);
     const std::int64_t all =
         static_cast<std::int64_t>(size) * (size - 1) / 2 + static_cast<std::int64_t>(k) * size;
-    if (k % 3 == 0) EXPECT(std::count(out[slot].begin(), out[slot].begin() + kCount, all) == kCount);
+    if (k % 3 == 0)
+      EXPECT(std::count(out[slot].begin(), out[slot].begin() + kCount, all) == kCount);
     if (k % 3 == 1) EXPECT(std::count(in[slot].begin(), in[slot].end(), k % size + k) == kCount);
     for (int r = 0; k % 3 == 2 && r < size; ++r) {
-      EXPECT(std::count(out[slot].begin() + r * kCount, out[slot].begin() + (r + 1) * kCount, r + k) ==
-             kCount);
+      EXPECT(std::count(out[slot].begin() + r * kCount, out[slot].begin() + (r + 1) * kCount,
+                        r + k) == kCount);
     }
   }
   MUST(MPI_Comm_free(&twin));

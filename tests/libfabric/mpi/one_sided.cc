@@ -1,5 +1,7 @@
-// Windows of MPI: put, get and atomic operations under every kind of synchronization, on windows over the
-// program's own memory, over MPI's, and attached later.
+// Windows of MPI: put, get and atomic operations under every kind of synchronization, on windows
+// over the program's own memory, over MPI's, and attached later.
+#include <sched.h>
+
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -9,13 +11,14 @@
 namespace clan::test::mpi {
 namespace {
 
-/// osc rdma of Open MPI 4.1.4 gives wrong results where more is fetched and changed at once, over shared
-/// memory as over a network.
+/// osc rdma of Open MPI 4.1.4 gives wrong results where more is fetched and changed at once, over
+/// shared memory as over a network.
 constexpr std::size_t kMostFetched = 32'000;
 
 enum class Kind { kCreated, kAllocated, kDynamic };
 
-/// A window of `n` elements of T in each rank; a store of one's own is seen by others after `sync()`.
+/// A window of `n` elements of T in each rank; a store of one's own is seen by others after
+/// `sync()`.
 template <typename T>
 class Window {
  public:
@@ -49,7 +52,8 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  /// Sets every element of one's own part; all ranks together, and all parts are set when it returns.
+  /// Sets every element of one's own part; all ranks together, and all parts are set when it
+  /// returns.
   template <typename F>
   void fill(F f) {
     MUST(MPI_Barrier(MPI_COMM_WORLD));
@@ -59,7 +63,8 @@ class Window {
     MUST(MPI_Barrier(MPI_COMM_WORLD));
   }
 
-  /// One's own part, when accesses to it are over; all ranks together, nobody goes on before all have looked.
+  /// One's own part, when accesses to it are over; all ranks together, nobody goes on before all
+  /// have looked.
   std::vector<T> mine() {
     MUST(MPI_Win_lock(MPI_LOCK_SHARED, rank_, 0, window_));
     std::vector<T> copy(memory_, memory_ + n_);
@@ -176,24 +181,26 @@ class OneSided {
     window_.fill([&](std::size_t i) { return value<T>(rank_ + 100, i); });
     {
       Epoch epoch(window_.window(), right_);
-      MUST(MPI_Get(in.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, window_.window()));
+      MUST(MPI_Get(in.data(), count_, type_, right_, window_.at(right_, 0), count_, type_,
+                   window_.window()));
       epoch.complete();
     }
     EXPECT(is(in, [&](std::size_t i) { return value<T>(right_ + 100, i); }));
     {
       Epoch epoch(window_.window(), right_);
-      MUST(
-          MPI_Put(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, window_.window()));
+      MUST(MPI_Put(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_,
+                   window_.window()));
       epoch.complete();
     }
     EXPECT(is(window_.mine(), [&](std::size_t i) { return value<T>(left_, i); }));
     {
       Epoch epoch(window_.window(), right_);
-      MUST(MPI_Accumulate(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, MPI_SUM,
-                          window_.window()));
+      MUST(MPI_Accumulate(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_,
+                          MPI_SUM, window_.window()));
       epoch.complete();
     }
-    EXPECT(is(window_.mine(), [&](std::size_t i) { return static_cast<T>(2 * value<T>(left_, i)); }));
+    EXPECT(
+        is(window_.mine(), [&](std::size_t i) { return static_cast<T>(2 * value<T>(left_, i)); }));
     if (n_ * sizeof(T) > kMostFetched) return;
     {
       Epoch epoch(window_.window(), right_);
@@ -205,15 +212,15 @@ class OneSided {
     EXPECT(is(window_.mine(), [&](std::size_t i) { return value<T>(left_, i); }));
     {
       Epoch epoch(window_.window(), right_);
-      MUST(MPI_Get_accumulate(nullptr, 0, type_, before.data(), count_, type_, right_, window_.at(right_, 0),
-                              count_, type_, MPI_NO_OP, window_.window()));
+      MUST(MPI_Get_accumulate(nullptr, 0, type_, before.data(), count_, type_, right_,
+                              window_.at(right_, 0), count_, type_, MPI_NO_OP, window_.window()));
       epoch.complete();
     }
     EXPECT(is(before, [&](std::size_t i) { return value<T>(rank_, i); }));
     {
       Epoch epoch(window_.window(), right_);
-      MUST(MPI_Accumulate(before.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, MPI_MAX,
-                          window_.window()));
+      MUST(MPI_Accumulate(before.data(), count_, type_, right_, window_.at(right_, 0), count_,
+                          type_, MPI_MAX, window_.window()));
       epoch.complete();
     }
     EXPECT(is(window_.mine(), [&](std::size_t i) { return value<T>(left_, i); }));
@@ -229,8 +236,8 @@ class OneSided {
     window_.fill([](std::size_t) { return T{1}; });
     {
       Lock lock(window_.window(), right_);
-      MUST(
-          MPI_Put(out.data(), half, type_, right_, window_.at(right_, 0), 1, every_second, window_.window()));
+      MUST(MPI_Put(out.data(), half, type_, right_, window_.at(right_, 0), 1, every_second,
+                   window_.window()));
       lock.complete();
       MUST(MPI_Get(in.data(), 1, every_second, right_, window_.at(right_, 0), 1, every_second,
                    window_.window()));
@@ -249,16 +256,16 @@ class OneSided {
     {
       LockAll epoch(window_.window(), right_);
       MPI_Request request{};
-      MUST(MPI_Rput(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, window_.window(),
-                    &request));
+      MUST(MPI_Rput(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_,
+                    window_.window(), &request));
       MUST(MPI_Wait(&request, MPI_STATUS_IGNORE));
       epoch.complete();
-      MUST(MPI_Raccumulate(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, MPI_SUM,
-                           window_.window(), &request));
+      MUST(MPI_Raccumulate(out.data(), count_, type_, right_, window_.at(right_, 0), count_, type_,
+                           MPI_SUM, window_.window(), &request));
       MUST(MPI_Wait(&request, MPI_STATUS_IGNORE));
       epoch.complete();
-      MUST(MPI_Rget(in.data(), count_, type_, right_, window_.at(right_, 0), count_, type_, window_.window(),
-                    &request));
+      MUST(MPI_Rget(in.data(), count_, type_, right_, window_.at(right_, 0), count_, type_,
+                    window_.window(), &request));
       MUST(MPI_Wait(&request, MPI_STATUS_IGNORE));
     }
     EXPECT(is(in, [&](std::size_t) { return static_cast<T>(2 * (rank_ + 1)); }));
@@ -303,12 +310,14 @@ void contended(Kind kind) {
   }
   MUST(MPI_Win_unlock_all(window.window()));
   std::vector<std::int64_t> all(static_cast<std::size_t>(kRounds * size));
-  MUST(MPI_Allgather(drawn.data(), kRounds, MPI_INT64_T, all.data(), kRounds, MPI_INT64_T, MPI_COMM_WORLD));
+  MUST(MPI_Allgather(drawn.data(), kRounds, MPI_INT64_T, all.data(), kRounds, MPI_INT64_T,
+                     MPI_COMM_WORLD));
   std::sort(all.begin(), all.end());
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT(all[i] == static_cast<std::int64_t>(i));
 
-  // A lock made of compare-and-swap, and under it a sum by get and put. (Of 64 bits osc rdma of Open
-  // MPI 4.1.4 can only swap another process's, in windows that the program has memory for; over anything.)
+  // A lock made of compare-and-swap, and under it a sum by get and put. (Of 64 bits osc rdma of
+  // Open MPI 4.1.4 can only swap another process's, in windows that the program has memory for;
+  // over anything.)
   window.fill([](std::size_t) { return T{}; });
   const int owner = size - 1;
   const T free{}, taken = static_cast<T>(rank + 1);
@@ -319,8 +328,10 @@ void contended(Kind kind) {
   for (int i = 0; takes_part && i < kTurns; ++i) {
     T was = taken;
     while (was != free) {
-      MUST(MPI_Compare_and_swap(&taken, &free, &was, type, owner, window.at(owner, 0), window.window()));
+      MUST(MPI_Compare_and_swap(&taken, &free, &was, type, owner, window.at(owner, 0),
+                                window.window()));
       MUST(MPI_Win_flush(owner, window.window()));
+      if (was != free) sched_yield();  // whoever has the lock may need this processor
     }
     T sum{};
     MUST(MPI_Get(&sum, 1, type, owner, window.at(owner, 1), 1, type, window.window()));
@@ -328,7 +339,8 @@ void contended(Kind kind) {
     sum = static_cast<T>(sum + 1);
     MUST(MPI_Put(&sum, 1, type, owner, window.at(owner, 1), 1, type, window.window()));
     MUST(MPI_Win_flush(owner, window.window()));
-    MUST(MPI_Fetch_and_op(&free, &was, type, owner, window.at(owner, 0), MPI_REPLACE, window.window()));
+    MUST(MPI_Fetch_and_op(&free, &was, type, owner, window.at(owner, 0), MPI_REPLACE,
+                          window.window()));
     MUST(MPI_Win_flush(owner, window.window()));
     EXPECT(was == taken);
   }
@@ -372,25 +384,28 @@ void contended(Kind kind) {
 
 /// Every operation on unsigned words, where a result tells which it was.
 void operations(Kind kind) {
-  const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD), right = (rank + 1) % size;
+  const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD),
+            right = (rank + 1) % size;
   Window<std::uint64_t> window(kind, 8);
   struct Case {
     MPI_Op op;
     std::uint64_t result;
   };
   constexpr std::uint64_t kHas = 0b1100, kGets = 0b1010;
-  for (const Case& c : {Case{MPI_SUM, kHas + kGets}, Case{MPI_PROD, kHas * kGets}, Case{MPI_MIN, kGets},
-                        Case{MPI_MAX, kHas}, Case{MPI_BAND, kHas & kGets}, Case{MPI_BOR, kHas | kGets},
-                        Case{MPI_BXOR, kHas ^ kGets}, Case{MPI_LAND, 1}, Case{MPI_LOR, 1}, Case{MPI_LXOR, 0},
-                        Case{MPI_REPLACE, kGets}, Case{MPI_NO_OP, kHas}}) {
+  for (const Case& c :
+       {Case{MPI_SUM, kHas + kGets}, Case{MPI_PROD, kHas * kGets}, Case{MPI_MIN, kGets},
+        Case{MPI_MAX, kHas}, Case{MPI_BAND, kHas & kGets}, Case{MPI_BOR, kHas | kGets},
+        Case{MPI_BXOR, kHas ^ kGets}, Case{MPI_LAND, 1}, Case{MPI_LOR, 1}, Case{MPI_LXOR, 0},
+        Case{MPI_REPLACE, kGets}, Case{MPI_NO_OP, kHas}}) {
     window.fill([](std::size_t) { return kHas; });
     std::uint64_t was = 0;
     MUST(MPI_Win_lock_all(0, window.window()));
-    MUST(MPI_Fetch_and_op(&kGets, &was, MPI_UINT64_T, right, window.at(right, 3), c.op, window.window()));
+    MUST(MPI_Fetch_and_op(&kGets, &was, MPI_UINT64_T, right, window.at(right, 3), c.op,
+                          window.window()));
     MUST(MPI_Win_flush(right, window.window()));
     if (c.op != MPI_NO_OP) {  // which is only for those that fetch
-      MUST(MPI_Accumulate(&kGets, 1, MPI_UINT64_T, right, window.at(right, 5), 1, MPI_UINT64_T, c.op,
-                          window.window()));
+      MUST(MPI_Accumulate(&kGets, 1, MPI_UINT64_T, right, window.at(right, 5), 1, MPI_UINT64_T,
+                          c.op, window.window()));
     }
     MUST(MPI_Win_unlock_all(window.window()));
     MUST(MPI_Barrier(MPI_COMM_WORLD));

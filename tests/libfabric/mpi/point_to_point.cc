@@ -1,5 +1,7 @@
-// Messages of MPI between two ranks and among all: every way to send, to receive, to look first, to give up.
-//   point_to_point [threads | ob1]    messages of several threads alone; what ob1 is known for is forgiven
+// Messages of MPI between two ranks and among all: every way to send, to receive, to look first, to
+// give up.
+//   point_to_point [threads | ob1]    messages of several threads alone; what ob1 is known for is
+//   forgiven
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -17,7 +19,8 @@ constexpr std::array<std::size_t, 11> kSizes{0,     1,     8,       100,     100
 
 std::vector<unsigned char> pattern(std::size_t n, std::size_t seed) {
   std::vector<unsigned char> bytes(n);
-  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<unsigned char>(i * 31 + i / 509 + seed * 17);
+  for (std::size_t i = 0; i < n; ++i)
+    bytes[i] = static_cast<unsigned char>(i * 31 + i / 509 + seed * 17);
   return bytes;
 }
 
@@ -53,7 +56,8 @@ class Exchange {
     return n;
   }
 
-  /// Everybody sends to the next and receives from the one before, with all sizes under way at once.
+  /// Everybody sends to the next and receives from the one before, with all sizes under way at
+  /// once.
   void ring() {
     std::vector<std::vector<unsigned char>> in, out;
     std::vector<MPI_Request> requests;
@@ -66,15 +70,15 @@ class Exchange {
       const auto receive = [&] {
         for (std::size_t k = 0; k < kSizes.size(); ++k) {
           requests.emplace_back();
-          MUST(MPI_Irecv(in[k].data(), static_cast<int>(kSizes[k]), MPI_BYTE, left_, static_cast<int>(k),
-                         comm_, &requests.back()));
+          MUST(MPI_Irecv(in[k].data(), static_cast<int>(kSizes[k]), MPI_BYTE, left_,
+                         static_cast<int>(k), comm_, &requests.back()));
         }
       };
       if (receives_first) receive();
       for (std::size_t k = kSizes.size(); k-- > 0;) {  // not in the order of the receives
         requests.emplace_back();
-        MUST(MPI_Isend(out[k].data(), static_cast<int>(kSizes[k]), MPI_BYTE, right_, static_cast<int>(k),
-                       comm_, &requests.back()));
+        MUST(MPI_Isend(out[k].data(), static_cast<int>(kSizes[k]), MPI_BYTE, right_,
+                       static_cast<int>(k), comm_, &requests.back()));
       }
       if (!receives_first) {
         MUST(MPI_Barrier(comm_));
@@ -107,11 +111,12 @@ class Exchange {
         EXPECT(in == out);
         std::fill(in.begin(), in.end(), 0);
       }
-      MUST(MPI_Sendrecv(out.data(), bytes, MPI_BYTE, right_, 6, in.data(), bytes, MPI_BYTE, left_, 6, comm_,
-                        MPI_STATUS_IGNORE));
+      MUST(MPI_Sendrecv(out.data(), bytes, MPI_BYTE, right_, 6, in.data(), bytes, MPI_BYTE, left_,
+                        6, comm_, MPI_STATUS_IGNORE));
       EXPECT(in == out);
       in = pattern(n, static_cast<std::size_t>(rank_));
-      MUST(MPI_Sendrecv_replace(in.data(), bytes, MPI_BYTE, right_, 7, left_, 7, comm_, MPI_STATUS_IGNORE));
+      MUST(MPI_Sendrecv_replace(in.data(), bytes, MPI_BYTE, right_, 7, left_, 7, comm_,
+                                MPI_STATUS_IGNORE));
       EXPECT(in == pattern(n, static_cast<std::size_t>(left_)));
     }
     void* back = nullptr;
@@ -148,7 +153,8 @@ class Exchange {
       } else {
         for (there = 0; there == 0;) MUST(MPI_Iprobe(MPI_ANY_SOURCE, 10, comm_, &there, &status));
       }
-      EXPECT(status.MPI_TAG == 10 && status.MPI_SOURCE == left_ && count_of(status) == static_cast<int>(n));
+      EXPECT(status.MPI_TAG == 10 && status.MPI_SOURCE == left_ &&
+             count_of(status) == static_cast<int>(n));
       std::vector<unsigned char> in(n);
       MUST(MPI_Recv(in.data(), static_cast<int>(n), MPI_BYTE, left_, 10, comm_, MPI_STATUS_IGNORE));
       EXPECT(in == out);
@@ -169,7 +175,8 @@ class Exchange {
       if (n % 2 == 0) {
         MUST(MPI_Mprobe(left_, 11, comm_, &message, &status));
       } else {
-        for (int there = 0; there == 0;) MUST(MPI_Improbe(left_, 11, comm_, &there, &message, &status));
+        for (int there = 0; there == 0;)
+          MUST(MPI_Improbe(left_, 11, comm_, &there, &message, &status));
       }
       EXPECT(count_of(status) == bytes);
       std::vector<unsigned char> later(n), claimed(n);
@@ -213,10 +220,11 @@ class Exchange {
     std::vector<MPI_Request> sent(kMessages);
     const auto size_of_message = [](int i) { return i % 50 == 7 ? 5000 : 1 + i % 3; };
     std::vector<std::vector<int>> out;
-    for (int i = 0; i < kMessages; ++i) out.emplace_back(static_cast<std::size_t>(size_of_message(i)), i);
+    for (int i = 0; i < kMessages; ++i)
+      out.emplace_back(static_cast<std::size_t>(size_of_message(i)), i);
     for (int i = 0; i < kMessages; ++i) {
-      MUST(MPI_Isend(out[static_cast<std::size_t>(i)].data(), size_of_message(i), MPI_INT, right_, 12, comm_,
-                     &sent[static_cast<std::size_t>(i)]));
+      MUST(MPI_Isend(out[static_cast<std::size_t>(i)].data(), size_of_message(i), MPI_INT, right_,
+                     12, comm_, &sent[static_cast<std::size_t>(i)]));
     }
     std::vector<int> in(5000);
     for (int i = 0; i < kMessages; ++i) {
@@ -272,11 +280,13 @@ class Exchange {
       int code = MPI_Recv(in.data(), 60, MPI_BYTE, left_, 15, lenient, MPI_STATUS_IGNORE);
       if (code != MPI_SUCCESS) MUST(MPI_Error_class(code, &code));
       EXPECT(code == MPI_ERR_TRUNCATE);
-      const bool untouched = std::all_of(in.begin() + 60, in.end(), [](unsigned char c) { return c == 0; });
-      EXPECT(untouched || (ob1_ && n > 60'000));  // ob1 writes it all, over any transport that can get
+      const bool untouched =
+          std::all_of(in.begin() + 60, in.end(), [](unsigned char c) { return c == 0; });
+      // ob1 writes it all, over any transport that can get
+      EXPECT(untouched || (ob1_ && n > 60'000));
       MUST(MPI_Wait(&sent, MPI_STATUS_IGNORE));
-      MUST(MPI_Sendrecv(out.data(), 8, MPI_BYTE, right_, 16, in.data(), 8, MPI_BYTE, left_, 16, lenient,
-                        MPI_STATUS_IGNORE));
+      MUST(MPI_Sendrecv(out.data(), 8, MPI_BYTE, right_, 16, in.data(), 8, MPI_BYTE, left_, 16,
+                        lenient, MPI_STATUS_IGNORE));
       EXPECT(std::equal(in.begin(), in.begin() + 8, out.begin()));
     }
     MUST(MPI_Comm_free(&lenient));
@@ -302,10 +312,11 @@ class Exchange {
     MPI_Datatype strided{};
     MUST(MPI_Type_vector(kRows, 1, kColumns, MPI_DOUBLE, &strided));
     MUST(MPI_Type_commit(&strided));
-    MUST(MPI_Sendrecv(matrix.data() + 3, 1, strided, right_, 18, column.data(), kRows, MPI_DOUBLE, left_, 18,
-                      comm_, MPI_STATUS_IGNORE));
+    MUST(MPI_Sendrecv(matrix.data() + 3, 1, strided, right_, 18, column.data(), kRows, MPI_DOUBLE,
+                      left_, 18, comm_, MPI_STATUS_IGNORE));
     bool same = true;
-    for (int i = 0; i < kRows; ++i) same = same && column[static_cast<std::size_t>(i)] == 3 + i * kColumns;
+    for (int i = 0; i < kRows; ++i)
+      same = same && column[static_cast<std::size_t>(i)] == 3 + i * kColumns;
     EXPECT(same);
     MUST(MPI_Type_free(&strided));
 
@@ -322,8 +333,8 @@ class Exchange {
     MPI_Datatype record{};
     MUST(MPI_Type_create_struct(2, counts, places, parts, &record));
     MUST(MPI_Type_commit(&record));
-    MUST(MPI_Sendrecv(out.data(), 1000, record, right_, 19, in.data(), 1000, record, left_, 19, comm_,
-                      MPI_STATUS_IGNORE));
+    MUST(MPI_Sendrecv(out.data(), 1000, record, right_, 19, in.data(), 1000, record, left_, 19,
+                      comm_, MPI_STATUS_IGNORE));
     for (std::size_t i = 0; i < in.size(); i += 37) {
       EXPECT(std::strcmp(in[i].name, "name") == 0 && in[i].number == static_cast<double>(i));
       EXPECT(reinterpret_cast<const unsigned char*>(&in[i])[6] == 0x5a);
@@ -347,8 +358,8 @@ class Exchange {
   int right_ = (rank_ + 1) % size_;
 };
 
-/// Four threads of each rank, each with the one of its number in the next rank. Counted by hand: EXPECT's
-/// counter belongs to the main thread.
+/// Four threads of each rank, each with the one of its number in the next rank. Counted by hand:
+/// EXPECT's counter belongs to the main thread.
 void threads(MPI_Comm comm) {
   const int rank = rank_in(comm), size = size_of(comm);
   const int left = (rank + size - 1) % size, right = (rank + 1) % size;
@@ -361,8 +372,8 @@ void threads(MPI_Comm comm) {
                              rank * 10'000 + t * 1000 + i);
         std::vector<int> in(out.size());
         const int n = static_cast<int>(out.size());
-        if (MPI_Sendrecv(out.data(), n, MPI_INT, right, 100 + t, in.data(), n, MPI_INT, left, 100 + t, comm,
-                         MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+        if (MPI_Sendrecv(out.data(), n, MPI_INT, right, 100 + t, in.data(), n, MPI_INT, left,
+                         100 + t, comm, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
             std::count(in.begin(), in.end(), left * 10'000 + t * 1000 + i) != n) {
           ++wrong;
         }

@@ -52,7 +52,8 @@ TEST(AccessWord, IsMadeByExactlyOneSideWhereBothTryAtOnce) {
   constexpr int kAccesses = 20'000;
   struct Line {
     SharedAccessWord word;
-    std::uint64_t memory = 0;  // written by whichever side makes the access, read by the other after it
+    // written by whichever side makes the access, read by the other after it
+    std::uint64_t memory = 0;
   };
   std::vector<Line> lines(kAccesses);
   for (Line& line : lines) prepare_access(line.word);

@@ -31,7 +31,8 @@ class Memory final : public AtomicHost {
   int read_err = 0;
 
   int find(std::uint64_t key) override { return regions.contains(key) ? 0 : FI_ENOKEY; }
-  int allows(std::uint64_t key, std::uint64_t address, std::uint64_t length, std::uint64_t) override {
+  int allows(std::uint64_t key, std::uint64_t address, std::uint64_t length,
+             std::uint64_t) override {
     if (!regions.contains(key)) return FI_ENOKEY;
     const std::uint64_t size = regions[key].size() * 8;
     return address <= size && length <= size - address ? 0 : FI_EACCES;
@@ -102,8 +103,9 @@ TEST(AtomicService, RefusesAShortOneThatIsNotWhatItSays) {
   Memory memory;
   memory.regions[1] = {10};
   const auto before = memory.regions;
-  serve(memory, request(FI_SUM, AtomicKind::kFetch, 2), {1});            // an operand is missing
-  serve(memory, request(FI_SUM, AtomicKind::kFetch, 0xffff'ffff), {1});  // the product would overflow
+  serve(memory, request(FI_SUM, AtomicKind::kFetch, 2), {1});  // an operand is missing
+  // the product would overflow
+  serve(memory, request(FI_SUM, AtomicKind::kFetch, 0xffff'ffff), {1});
   AtomicRequest kind = request(FI_SUM, AtomicKind::kFetch, 1);
   kind.kind = 3;
   serve(memory, kind, {1});
@@ -177,7 +179,8 @@ TEST_F(LongAtomicTest, StopsWhereItMayNotGoOnAndContinuesThere) {
   LongAtomic work({.op = Op::kLongAtomic}, std::nullopt, body);
   ASSERT_EQ(work.check(memory, request(FI_SUM, AtomicKind::kFetch, 2)), 0);
   work.keep_body();
-  std::fill(body.begin(), body.end(), std::byte{0xff});  // the message is dropped, its memory used again
+  // the message is dropped, its memory used again
+  std::fill(body.begin(), body.end(), std::byte{0xff});
   int stops = 0;
   for (;;) {
     const std::size_t answered = memory.replies.size();
@@ -232,9 +235,11 @@ TEST_F(LongAtomicTest, RefusesBeforeAnythingIsDone) {
     return LongAtomic({.op = Op::kLongAtomic}, std::nullopt, bytes).check(memory, r);
   };
   EXPECT_EQ(check(request(FI_SUM, AtomicKind::kWrite, kIovLimit + 1), body), FI_EINVAL);
-  EXPECT_EQ(check(request(FI_SUM, AtomicKind::kWrite, 2), std::span(body).first(body.size() - 1)), FI_EINVAL);
+  EXPECT_EQ(check(request(FI_SUM, AtomicKind::kWrite, 2), std::span(body).first(body.size() - 1)),
+            FI_EINVAL);
   EXPECT_EQ(check(request(FI_SUM, AtomicKind::kWrite, 2), std::span(body).first(40)), FI_EINVAL);
-  EXPECT_EQ(check(request(FI_SUM, AtomicKind::kCompare, 2), body), FI_EINVAL) << "it has no comparands";
+  EXPECT_EQ(check(request(FI_SUM, AtomicKind::kCompare, 2), body), FI_EINVAL)
+      << "it has no comparands";
   memory.regions[2].resize(kCount - 1);
   EXPECT_EQ(check(request(FI_SUM, AtomicKind::kWrite, 2), body), FI_EACCES);
   memory.regions.erase(2);

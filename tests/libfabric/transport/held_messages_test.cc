@@ -13,7 +13,8 @@ struct HeldMessagesTest : testing::Test {
   std::set<PeerIndex> owed, gone;
   std::vector<PeerIndex> resume() {
     std::vector<PeerIndex> resumed;
-    held.resume([&](PeerIndex p) { return owed.contains(p); }, [&](PeerIndex p) { return gone.contains(p); },
+    held.resume([&](PeerIndex p) { return owed.contains(p); },
+                [&](PeerIndex p) { return gone.contains(p); },
                 [&](PeerIndex p) { resumed.push_back(p); });
     return resumed;
   }

@@ -11,7 +11,8 @@ struct MatchingTest : testing::Test {
   ReceiveQueue queue;
   Peer one, two;
 
-  Posted& post(ReceiveQueue::Kind kind, const Peer* from, std::uint64_t tag = 0, std::uint64_t ignore = 0) {
+  Posted& post(ReceiveQueue::Kind kind, const Peer* from, std::uint64_t tag = 0,
+               std::uint64_t ignore = 0) {
     Posted& posted = *queue.make_posted();
     posted.from = from;
     posted.tag = tag;

@@ -58,7 +58,8 @@ TEST_F(OperationTableTest, AnswersOnlyToThePeerAndTheKindOfAnswerThatItWaitsFor)
   EXPECT_EQ(table.answered(operation.id + 1, peer, Op::kGetReply), nullptr);
   EXPECT_EQ(table.answered(0xffff'ffff, peer, Op::kGetReply), nullptr);
   table.finish(operation, 0);
-  EXPECT_EQ(table.answered(operation.id, peer, Op::kGetReply), nullptr) << "an answer that comes twice";
+  EXPECT_EQ(table.answered(operation.id, peer, Op::kGetReply), nullptr)
+      << "an answer that comes twice";
 }
 
 TEST_F(OperationTableTest, UsesANumberAgainAsAnotherGeneration) {

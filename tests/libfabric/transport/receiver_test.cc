@@ -51,7 +51,8 @@ TEST(ReceiveCompletion, SaysWhatHasComeAndWhere) {
   Posted posted = posted_into({buffer});
   posted.context = &context;
   posted.used = 4;
-  const Completion plain = receive_completion(posted, {.tag = 5, .data = 6}, ReceiveQueue::kTagged, 3);
+  const Completion plain =
+      receive_completion(posted, {.tag = 5, .data = 6}, ReceiveQueue::kTagged, 3);
   EXPECT_EQ(plain.context, &context);
   EXPECT_EQ(plain.flags, FI_RECV | FI_TAGGED);
   EXPECT_EQ(plain.length, 3u);

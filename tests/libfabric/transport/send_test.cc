@@ -19,7 +19,8 @@ struct Wire {
     return std::span(memory).subspan(sent, bytes);
   }
   void commit(PeerIndex, std::size_t bytes) { sent += bytes; }
-  Status try_send(PeerIndex to, std::span<const std::byte> header, std::span<const std::byte> bytes) {
+  Status try_send(PeerIndex to, std::span<const std::byte> header,
+                  std::span<const std::byte> bytes) {
     auto room = reserve(to, header.size() + bytes.size());
     if (!room) return room.error();
     std::memcpy(room->data(), header.data(), header.size());

@@ -150,7 +150,8 @@ TEST_F(SmallAccessList, ReadsTheClockSeldomAndIsImpatientAfterTenMicroseconds) {
   for (std::uint32_t i = 0; i < kLooksPerClock; ++i) EXPECT_FALSE(patience_ends(accesses, clock));
   now += 1;
   bool ended = false;
-  for (std::uint32_t i = 0; i < kLooksPerClock; ++i) ended = patience_ends(accesses, clock) || ended;
+  for (std::uint32_t i = 0; i < kLooksPerClock; ++i)
+    ended = patience_ends(accesses, clock) || ended;
   EXPECT_TRUE(ended);
   EXPECT_EQ(reads, 3u);
 }

@@ -1,6 +1,10 @@
 #include "migrate/demote.h"
 
+#include <chrono>
+
 #include "preload/tcp_pair.h"
+#include "stream/held_up.h"
+#include "stream/poll_tcp.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -37,6 +41,126 @@ TEST_F(Demote, EndsOnTcpForGoodAtBothEnds) {
   ASSERT_EQ(::send(pair.fd(0), "ping", 4, 0), 4);
   char answer[8];
   EXPECT_EQ(::recv(pair.fd(1), answer, sizeof answer, 0), 4);
+}
+
+// Or whose process has been stopped there.
+TEST_F(Demote, OfAPeerThatSaysNoMoreThanThatItLeavesHoldsUpNoCall) {
+  using clan::socket_face::kLeaving;
+  add_state(pair.socket(0).mine(), kLeaving);
+  const auto start = std::chrono::steady_clock::now();
+  for (int k = 0; k < 20; ++k) {
+    EXPECT_EQ(pair.send(1, "there"), 5);
+    EXPECT_EQ(pair.receive(0, 5), "there");
+    EXPECT_EQ(pair.send(0, "back"), 4);
+    EXPECT_EQ(pair.receive(1, 4), "back");
+    EXPECT_EQ(pair.receive(1), "");
+    EXPECT_EQ(errno, EAGAIN);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5))
+      << "not the ten of the answer";
+  EXPECT_TRUE(answers_later(pair.socket(1)));
+  ASSERT_EQ(pair.send(1, "pipe "), 5);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  ASSERT_EQ(pair.send(0, "tcp"), 3);
+  EXPECT_EQ(pair.receive(1), "tcp");
+  EXPECT_FALSE(answers_later(pair.socket(1)));
+  EXPECT_TRUE(sends_tcp(pair.socket(1)));
+  ASSERT_EQ(pair.send(1, "tcp"), 3);
+  EXPECT_EQ(pair.receive(0, 8), "pipe tcp");
+}
+
+// The other end can write the word of who rings.
+TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
+  using namespace clan::socket_face;
+  const auto other = static_cast<std::uint64_t>(::getppid()) << kRinger | 1;
+  for (const bool lets_go : {true, false}) {
+    TcpPair one;
+    one.migrate();
+    ASSERT_EQ(one.send(0, "x"), 1);
+    ASSERT_EQ(one.receive(1), "x");
+    ASSERT_EQ(one.send(1, "y"), 1);
+    ASSERT_EQ(one.receive(0), "y");
+    Socket& s = one.socket(1);
+    s.mine().words[kBells].store(other);
+    const auto start = std::chrono::steady_clock::now();
+    leave_pipe(one.fd(0), false, reasons::Why::kUrgent);
+    for (int k = 0; k < 20; ++k) (void)one.receive(1);
+    EXPECT_TRUE(answers_later(s));
+    EXPECT_EQ(one.send(1, "pipe"), 4);
+    if (lets_go) {
+      s.mine().words[kBells].store(0);
+    } else {
+      s.answer_wanted_ns.fetch_sub(11'000'000'000u);  // which is too long
+    }
+    (void)look_at_kernel(one.fd(1), s);
+    EXPECT_FALSE(answers_later(s));
+    EXPECT_EQ(s.kernel_error.load(), !lets_go);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    if (lets_go) {
+      EXPECT_EQ(one.receive(0), "pipe");
+    }
+  }
+}
+
+// By its own wish, while another process keeps it from doing so at once.
+TEST_F(Demote, IsDoneLaterWhileAnotherHasTheLock) {
+  Socket& s = pair.socket(0);
+  auto& lock = s.pipe.page().ends[s.pipe.end()].sender.lock;
+  lock.store(static_cast<std::uint32_t>(::getppid()));
+  const auto start = std::chrono::steady_clock::now();
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_FALSE(sends_tcp(s));
+  EXPECT_TRUE(answers_later(s));
+  EXPECT_EQ(pair.send(0, "!", MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL), -1)
+      << "it would be no urgent byte";
+  EXPECT_EQ(errno, EAGAIN);
+  lock.store(0);
+  (void)look_at_kernel(pair.fd(0), s);
+  EXPECT_TRUE(sends_tcp(s));
+  EXPECT_FALSE(s.kernel_error.load());
+  ASSERT_EQ(pair.send(0, "tcp"), 3);
+  EXPECT_EQ(pair.receive(1), "tcp");
+}
+
+// A process that shares it was stopped in the middle of the switch, or another call of it is in the
+// kernel for long.
+TEST(DemoteUnswitched, DoesNotWaitForASwitchThatIsUnderWay) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  ASSERT_TRUE(Slot::try_close(s.open_file().sends, ::getppid()));
+  const auto start = std::chrono::steady_clock::now();
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(state_of(s.mine()) & (clan::socket_face::kGone | clan::socket_face::kSending),
+            clan::socket_face::kGone);
+  EXPECT_FALSE(s.kernel_error.load());
+  Slot::open(s.open_file().sends, ::getppid());
+  EXPECT_FALSE(switch_sending(pair.fd(0), s)) << "it would send where nobody reads";
+  ASSERT_EQ(pair.send(0, "tcp"), 3);
+  EXPECT_EQ(pair.receive(1), "tcp");
+}
+
+// A call that was counted, and killed.
+TEST_F(Demote, DoesNotWaitForCallsThatAreCountedBesideThePipe) {
+  Socket& s = pair.socket(0);
+  s.open_file().sends.fetch_add(1);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  EXPECT_TRUE(sends_tcp(s));
+  EXPECT_FALSE(s.kernel_error.load());
+  EXPECT_EQ(s.open_file().sends.load(), 1u);
+}
+
+// Both want to, and the other one says no more.
+TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneDoesNotWaitForASilentPeer) {
+  add_state(pair.socket(1).mine(), clan::socket_face::kLeaving);
+  const auto start = std::chrono::steady_clock::now();
+  leave_pipe(pair.fd(0), true, reasons::Why::kUrgent);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(::recv(pair.fd(0), nullptr, 0, MSG_DONTWAIT) == 0 &&
+                ::send(pair.fd(0), "x", 1, MSG_NOSIGNAL) == 1,
+            false);
 }
 
 TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneLosesNoByte) {

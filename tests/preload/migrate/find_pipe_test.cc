@@ -1,5 +1,7 @@
 #include "migrate/find_pipe.h"
 
+#include <fcntl.h>
+
 #include "os/tcp.h"
 #include "preload/tcp_pair.h"
 
@@ -16,6 +18,21 @@ TEST(FindPipe, FindsTheOneOfAConnectionByItsCookie) {
   auto pipe = open_pipe_of(memfd, end, cookie_of(pair.fd(0)));
   ASSERT_TRUE(pipe);
   EXPECT_EQ(pipe->inode(), pair.socket(0).pipe.inode());
+}
+
+TEST(FindPipe, FindsItAmongThoseThatWerePassed) {
+  TcpPair pair, other;
+  pair.migrate();
+  other.migrate();
+  const int passed[] = {::open("/dev/null", O_RDWR | O_CLOEXEC), other.socket(0).pipe.memfd(),
+                        pair.socket(0).pipe.memfd()};
+  int end = -1;
+  const int memfd = find_among(passed, cookie_of(pair.fd(1)), &end);
+  auto pipe = open_pipe_of(memfd, 1, cookie_of(pair.fd(1)));
+  EXPECT_EQ(end, 1);
+  ASSERT_TRUE(pipe);
+  EXPECT_EQ(pipe->inode(), pair.socket(1).pipe.inode());
+  ::close(passed[0]);
 }
 
 TEST(FindPipe, TakesNoneOfAnotherConnection) {

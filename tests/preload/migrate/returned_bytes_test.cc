@@ -28,10 +28,12 @@ struct ReturnedBytes : testing::Test {
 };
 
 TEST_F(ReturnedBytes, AreNotReadFromWhoSendsOnAndOnBehindTheDeadline) {
-  pair.socket(0).mine().words[socket_face::kSwitchAt].store(1u << 30);  // it says that it sends by TCP up to there
+  // it says that it sends by TCP up to there
+  pair.socket(0).mine().words[socket_face::kSwitchAt].store(1u << 30);
   EXPECT_FALSE(take_unread(pair.fd(1), pair.socket(1), memfd, monotonic_ns() - 1));
   char text[8] = {};
-  EXPECT_EQ(::recv(pair.fd(1), text, sizeof text, MSG_PEEK | MSG_DONTWAIT), 6) << "bytes were taken";
+  EXPECT_EQ(::recv(pair.fd(1), text, sizeof text, MSG_PEEK | MSG_DONTWAIT), 6)
+      << "bytes were taken";
 }
 
 TEST_F(ReturnedBytes, AreTakenOutOfTcpUpToTheSwitch) {
@@ -45,7 +47,7 @@ TEST_F(ReturnedBytes, AreTakenOutOfTcpUpToTheSwitch) {
 TEST_F(ReturnedBytes, AreFoundByTheirSender) {
   ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
-  const Given given = given_back(pair.fd(0), pair.socket(0));
+  const Given given = given_back(pair.socket(0));
   EXPECT_FALSE(given.lost);
   ASSERT_GE(given.memfd, 0);
   char text[8] = {};
@@ -55,7 +57,7 @@ TEST_F(ReturnedBytes, AreFoundByTheirSender) {
 
 TEST_F(ReturnedBytes, ThatAreNoneAreSaidToBeNone) {
   give_back(pair.socket(1), memfd);
-  EXPECT_EQ(given_back(pair.fd(0), pair.socket(0)).word, kNothing);
+  EXPECT_EQ(given_back(pair.socket(0)).word, kNothing);
 }
 
 TEST_F(ReturnedBytes, OfAnotherConnectionAreNotTaken) {
@@ -63,15 +65,16 @@ TEST_F(ReturnedBytes, OfAnotherConnectionAreNotTaken) {
   ASSERT_EQ(::pwrite(memfd, &other, sizeof other, 0), static_cast<ssize_t>(sizeof other));
   ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
-  const Given given = given_back(pair.fd(0), pair.socket(0));
+  const Given given = given_back(pair.socket(0));
   EXPECT_TRUE(given.lost);
   EXPECT_EQ(given.memfd, -1);
 }
 
 TEST_F(ReturnedBytes, ByADescriptorThatIsNoSuchFileAreLost) {
-  const auto where = static_cast<std::uint64_t>(::getpid()) << 32 | 0u;  // a hostile peer: our standard input
+  // a hostile peer: our standard input
+  const auto where = static_cast<std::uint64_t>(::getpid()) << 32 | 0u;
   pair.socket(1).mine().words[kGivenBack].store(where);
-  EXPECT_TRUE(given_back(pair.fd(0), pair.socket(0)).lost);
+  EXPECT_TRUE(given_back(pair.socket(0)).lost);
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ TEST(Proc, CountsThisProcessAsItself) {
   EXPECT_TRUE(counts_as_we_do(std::to_string(::getpid()).c_str()));
   EXPECT_FALSE(counts_as_we_do("0"));
   EXPECT_TRUE(may_as_much(::getpid()));
-  EXPECT_FALSE(loads_library(::getpid()));  // the test is linked with its rooms, not with the library
+  // the test is linked with its rooms, not with the library
+  EXPECT_FALSE(loads_library(::getpid()));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ struct Signals : testing::Test {
   struct sigaction before {};
 };
 
-// What a section has put off comes by a system call, behind which ThreadSanitizer's own handler puts it off again.
+// What a section has put off comes by a system call, behind which ThreadSanitizer's own handler
+// puts it off again.
 constexpr bool handlers_run_at_once() {
 #if defined(__SANITIZE_THREAD__)
   return false;

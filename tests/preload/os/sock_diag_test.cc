@@ -14,14 +14,16 @@ TEST(SockDiag, SaysWhoseTheOtherEndIs) {
   ASSERT_TRUE(SockDiag::can_tell());
   SockDiag kernel;
   SockDiag::Found found;
-  ASSERT_EQ(kernel.ask(route.remote, route.local, route.interface, &found), SockDiag::Answer::kFound);
+  ASSERT_EQ(kernel.ask(route.remote, route.local, route.interface, &found),
+            SockDiag::Answer::kFound);
   EXPECT_EQ(found.uid, ::getuid());
   struct stat other {};
   ::fstat(pair.fd(1), &other);
   EXPECT_EQ(found.inode, other.st_ino);
   EXPECT_TRUE(other_end_is_here(route));
   route.remote.port ^= 1;
-  EXPECT_EQ(kernel.ask(route.remote, route.local, route.interface, &found), SockDiag::Answer::kNone);
+  EXPECT_EQ(kernel.ask(route.remote, route.local, route.interface, &found),
+            SockDiag::Answer::kNone);
 }
 
 TEST(SockDiag, IsKnownFromOtherSockets) {

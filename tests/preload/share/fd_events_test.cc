@@ -24,7 +24,8 @@ TEST_F(FdEvents, TellAllTablesOfACopy) {
   same(pair.fd(0), socket);
   EXPECT_EQ(find(set), find(epfd));
   EXPECT_EQ(hold(socket).get(), &pair.socket(0));
-  const auto first = static_cast<unsigned>(std::min(set, socket)), last = static_cast<unsigned>(std::max(set, socket));
+  const auto first = static_cast<unsigned>(std::min(set, socket)),
+             last = static_cast<unsigned>(std::max(set, socket));
   if (last - first == 1) {
     gone_range(first, last);
     EXPECT_FALSE(known_epoll(set));

@@ -31,12 +31,14 @@ std::uint32_t inode(int fd) {
 std::vector<Reason> said(std::uint32_t of, bool process) {
   std::vector<std::uint64_t> words(reasons::kWords);
   const auto bytes = static_cast<ssize_t>(words.size() * sizeof words[0]);
-  EXPECT_EQ(::pread(passing_memfd.load(), words.data(), words.size() * sizeof words[0], reasons::kSlotBytes),
+  EXPECT_EQ(::pread(passing_memfd.load(), words.data(), words.size() * sizeof words[0],
+                    reasons::kSlotBytes),
             bytes);
   std::vector<Reason> found;
   for (const std::uint64_t word : words) {
     const Reason reason = reason_of(word);
-    if (reason.why != Why::kNone && reason.of == of && reason.of_process == process) found.push_back(reason);
+    if (reason.why != Why::kNone && reason.of == of && reason.of_process == process)
+      found.push_back(reason);
   }
   return found;
 }

@@ -21,7 +21,8 @@ TEST(Buffers, APipeTakesAtLeastWhatWasSetForTheSocketAndNotMuchMore) {
   pair.migrate();
   const std::string block(16 * 1024, 'x');
   std::size_t sent = 0;
-  for (ssize_t n; sent < 64u << 20 && (n = pair.send(0, block)) > 0;) sent += static_cast<std::size_t>(n);
+  for (ssize_t n; sent < 64u << 20 && (n = pair.send(0, block)) > 0;)
+    sent += static_cast<std::size_t>(n);
   EXPECT_GE(sent, static_cast<std::size_t>(bytes));
   EXPECT_LE(sent, 2u << 20);
 }

@@ -57,7 +57,8 @@ TEST(Gate, IsClosedOverCallsThatStepBack) {
 
 TEST(Gate, KeepsCallsAndTheOneThatHasClosedItApartBetweenThreads) {
   Slot slot;
-  int inside = 0;  // written by the owner of the gate, read by calls: a race unless the gate keeps them apart
+  // written by the owner of the gate, read by calls: a race unless the gate keeps them apart
+  int inside = 0;
   std::atomic<bool> stop{false};
   std::vector<std::thread> callers;
   std::atomic<long> calls{0};

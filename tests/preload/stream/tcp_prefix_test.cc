@@ -33,7 +33,8 @@ TEST(TcpPrefix, ThatCannotBeResetsTheConnection) {
   TcpPair pair;
   pair.migrate();
   ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
-  pair.socket(0).mine().words[socket_face::kSwitchAt].store(std::uint64_t{1} << 40);  // a hostile peer
+  // a hostile peer
+  pair.socket(0).mine().words[socket_face::kSwitchAt].store(std::uint64_t{1} << 40);
   std::size_t certain = 0;
   EXPECT_LT(left_in_tcp(pair.fd(1), pair.socket(1), &certain), 0);
   EXPECT_EQ(errno, ECONNRESET);

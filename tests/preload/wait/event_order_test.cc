@@ -29,7 +29,8 @@ Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t wrote_past_
   found.interest = &some_interest;
   found.event = event_of(data);
   found.since = base() + written;
-  found.past_pipes = PipeStamp::make(base() + written, wrote_past_pipes == 0 ? 0 : base() + wrote_past_pipes);
+  found.past_pipes =
+      PipeStamp::make(base() + written, wrote_past_pipes == 0 ? 0 : base() + wrote_past_pipes);
   return found;
 }
 
@@ -52,13 +53,15 @@ TEST(EventOrder, OfOneTimeIsThatInWhichTheyWereFound) {
 
 TEST(EventOrder, PutsPlainOnesLastWhereNothingIsKnownAndKeepsTheirOwn) {
   const KernelOrder kernel(base() + 900);
-  EXPECT_EQ(order_of({kernel.plain(event_of(7)), kernel.plain(event_of(8)), moved(1, 500)}), (Data{1, 7, 8}));
+  EXPECT_EQ(order_of({kernel.plain(event_of(7)), kernel.plain(event_of(8)), moved(1, 500)}),
+            (Data{1, 7, 8}));
 }
 
 TEST(EventOrder, PutsAPlainOneWhereTheWriterOfARecordWroteBefore) {
   const KernelOrder kernel(base() + 90000);
   // Written to 2, then past pipes, then to 1.
-  EXPECT_EQ(order_of({moved(1, 50000, 40000), moved(2, 20000), kernel.plain(event_of(7))}), (Data{2, 7, 1}));
+  EXPECT_EQ(order_of({moved(1, 50000, 40000), moved(2, 20000), kernel.plain(event_of(7))}),
+            (Data{2, 7, 1}));
 }
 
 TEST(EventOrder, PutsAPlainOneInFrontHoweverShortlyBeforeTheRecordItWasWritten) {
@@ -70,7 +73,8 @@ TEST(EventOrder, PutsAPlainOneInFrontOfARecordThatWasWrittenLongAfterIt) {
   // The thread computed for half a second in between.
   constexpr std::uint64_t kPause = 1'000'000'000;
   const KernelOrder kernel(base() + 90000);
-  EXPECT_EQ(order_of({moved(1, 50000, 50000 - kPause), kernel.plain(event_of(7))}, 0 - 2 * kPause), (Data{7, 1}));
+  EXPECT_EQ(order_of({moved(1, 50000, 50000 - kPause), kernel.plain(event_of(7))}, 0 - 2 * kPause),
+            (Data{7, 1}));
 }
 
 TEST(EventOrder, PutsAPlainOneTooEarlyRatherThanTooLate) {
@@ -116,7 +120,8 @@ TEST(PipeStamp, KnowsNothingOfWritesLongAgo) {
   const std::uint64_t now = order_stamp();
   EXPECT_FALSE(PipeStamp::make(now, 0).wrote_past_pipes());
   EXPECT_TRUE(PipeStamp::make(now, now - 1000).wrote_past_pipes());
-  EXPECT_TRUE(PipeStamp::before(PipeStamp::make(now, now).past_pipes(), now & PipeStamp::kTimeMask));
+  EXPECT_TRUE(
+      PipeStamp::before(PipeStamp::make(now, now).past_pipes(), now & PipeStamp::kTimeMask));
 }
 
 TEST(PipeStamp, SaysHowLongAgoToATwoThousandthAndNeverTooLate) {

@@ -31,10 +31,11 @@ struct EpollSet : testing::Test {
   }
   std::vector<epoll_event> wait(int timeout_ms = 0) {
     std::vector<epoll_event> events(8);
-    const int n = wait_for_events(epfd, events.data(), 8, timeout_ms * std::int64_t{1'000'000},
-                                  [this](epoll_event* to, int most, std::int64_t ns) {
-                                    return sys::epoll_wait(epfd, to, most, ns < 0 ? -1 : static_cast<int>(ns / 1'000'000));
-                                  });
+    const int n = wait_for_events(
+        epfd, events.data(), 8, timeout_ms * std::int64_t{1'000'000},
+        [this](epoll_event* to, int most, std::int64_t ns) {
+          return sys::epoll_wait(epfd, to, most, ns < 0 ? -1 : static_cast<int>(ns / 1'000'000));
+        });
     events.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
     return events;
   }

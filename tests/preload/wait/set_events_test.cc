@@ -2,6 +2,7 @@
 
 #include "migrate/demote.h"
 #include "preload/wait/set.h"
+#include "wait/look.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {
@@ -36,8 +37,10 @@ TEST_F(SetEvents, AThreadThatSleepsInASetSleepsOnItsSockets) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   EXPECT_FALSE(set_sleeps(pair.socket(1), 0));
   bool sleeps = false;
-  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps);
+  std::int64_t longest = 0;
+  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps, &longest);
   EXPECT_TRUE(sleeps);
+  EXPECT_EQ(longest, kNoCap);
   EXPECT_TRUE(set_sleeps(pair.socket(1), 0));
   EXPECT_FALSE(set_sleeps(pair.socket(1), EPOLLOUT));
   EXPECT_EQ(find(epfd)->sleepers, 1);

@@ -34,7 +34,8 @@ struct Child {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-    if (posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()) != 0) std::abort();
+    if (posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environment.data()) != 0)
+      std::abort();
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     out = fdopen(ends[0], "r");

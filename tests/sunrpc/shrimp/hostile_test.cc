@@ -1,13 +1,21 @@
-// A client that knows how the slots are laid out and means no good: its server goes on, frees nothing that it has not
-// decoded, and serves the others. (shrimp-server's stubs are compiled so that what is not set is not zero, either.)
+// A client that knows how the slots are laid out and means no good: its server goes on, frees
+// nothing that it has not decoded, and serves the others. (shrimp-server's stubs are compiled so
+// that what is not set is not zero, either.)
 #include <clan/aperture.h>
 #include <clan/memory.h>
 #include <clan/message.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "plugins/sunrpc/shrimp/slot.h"
@@ -23,7 +31,8 @@ class Stranger {
  public:
   Stranger(Context& context, const std::string& name, std::uint64_t hash)
       : memory_(std::move(*Memory::allocate(sizeof(Binding)))),
-        aperture_(std::move(*Aperture::export_memory(context, memory_, 0, sizeof(Binding), Rights::kReadWrite))),
+        aperture_(std::move(
+            *Aperture::export_memory(context, memory_, 0, sizeof(Binding), Rights::kReadWrite))),
         endpoint_(std::move(*MessageEndpoint::create(context))) {
     auto peer = endpoint_.connect("shrimp." + name, 20'000);
     EXPECT_TRUE(peer.ok());
@@ -32,9 +41,12 @@ class Stranger {
     hello_.memory = aperture_.cookie();
   }
 
+  bool say_hello() {
+    return endpoint_.send(server_, std::as_bytes(std::span(&hello_, 1)), 20'000).ok();
+  }
   int meet() {
     Hello answer;
-    EXPECT_TRUE(endpoint_.send(server_, std::as_bytes(std::span(&hello_, 1)), 20'000).ok());
+    EXPECT_TRUE(say_hello());
     const auto got = endpoint_.recv(std::as_writable_bytes(std::span(&answer, 1)), 20'000);
     return got.ok() ? answer.status : -got.error().err;
   }
@@ -51,7 +63,7 @@ class Stranger {
     line.flag.exchange(flag_of(next_, kAsked));
     if (binding().head.server_sleeps.load() == 0) return;
     Hello bell;
-    bell.kind = 3;
+    bell.kind = kBell;
     (void)endpoint_.try_send(server_, std::as_bytes(std::span(&bell, 1)), {});
   }
 
@@ -76,6 +88,72 @@ class Stranger {
   Hello hello_;
   std::uint64_t next_ = 1;
 };
+
+/// A server that welcomes its client with any status, serves nothing and rings without end.
+class FalseServer {
+ public:
+  FalseServer(Context& context, const std::string& name, int status)
+      : endpoint_(std::move(*MessageEndpoint::create(context, "shrimp." + name))), status_(status) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~FalseServer() {
+    stop_ = true;
+    thread_.join();
+  }
+  FalseServer(const FalseServer&) = delete;
+  FalseServer& operator=(const FalseServer&) = delete;
+
+ private:
+  void run() {
+    std::optional<PeerIndex> client;
+    while (!stop_) {
+      if (auto message = endpoint_.peek(); message.ok()) {
+        const bool first = !client;
+        client = message->from;
+        endpoint_.drop();
+        if (first) say(*client, kAnswer);
+      }
+      if (client) say(*client, kBell);
+    }
+  }
+  void say(PeerIndex client, std::uint32_t kind) {
+    Hello hello;
+    hello.kind = kind;
+    hello.hash = every_2_program.hash;
+    hello.status = status_;
+    (void)endpoint_.try_send(client, std::as_bytes(std::span(&hello, 1)), {});
+  }
+
+  MessageEndpoint endpoint_;
+  const int status_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST(HostileServer, AStatusThatIsNoErrnoIsAProtocolError) {
+  Context context = std::move(*Context::create());
+  for (const int status : {-1, -EAGAIN, 4096, INT_MAX, INT_MIN}) {
+    const std::string name = "false-" + std::to_string(getpid()) + std::to_string(status);
+    FalseServer server(context, name, status);
+    EXPECT_EQ(clan_shrimp_connect(name.c_str(), &every_2_program, 20'000), nullptr);
+    EXPECT_EQ(errno, EPROTO) << status;
+  }
+}
+
+TEST(HostileServer, OneThatRingsWithoutEndDoesNotHoldACallBeyondItsTime) {
+  Context context = std::move(*Context::create());
+  const std::string name = "false-" + std::to_string(getpid());
+  FalseServer server(context, name, 0);
+  clan_shrimp_client* client = clan_shrimp_connect(name.c_str(), &every_2_program, 20'000);
+  ASSERT_NE(client, nullptr) << std::strerror(errno);
+  clan_shrimp_set_timeout(client, 100);
+  const auto begin = std::chrono::steady_clock::now();
+  int argument = 1, result = 0;
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(negate_2(&argument, &result, client), CLAN_SHRIMP_TIMED_OUT);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  clan_shrimp_close(client);
+}
 
 class HostileToStubs : public testing::Test {
  protected:
@@ -109,13 +187,17 @@ TEST_F(HostileToStubs, WordsThatMakeNoSenseAreGarbageOfEveryProcedure) {
   auto stranger = welcome();
   for (int number = 0; number < kProcedures; ++number) {
     if (is_left_out(number)) continue;
-    for (const std::uint32_t where : {std::uint32_t{kLineData}, std::uint32_t{kSlotsData}, std::uint32_t{kArgumentsArena},
-                                      std::uint32_t{kResultsArena}, 9u, 0xffffffffu}) {
-      for (const std::uint32_t size : {0xffffffffu, 0x80000000u, static_cast<std::uint32_t>(kArenaBytes) + 1}) {
+    for (const std::uint32_t where :
+         {std::uint32_t{kLineData}, std::uint32_t{kSlotsData}, std::uint32_t{kArgumentsArena},
+          std::uint32_t{kResultsArena}, 9u, 0xffffffffu}) {
+      for (const std::uint32_t size :
+           {0xffffffffu, 0x80000000u, static_cast<std::uint32_t>(kArenaBytes) + 1}) {
         stranger->ask(static_cast<std::uint32_t>(number), where, size);
         const int status = stranger->answer();
-        const bool takes_nothing = number == NULLPROC_NEW || number == WHO || number == TOLD || number == SERVED;
-        EXPECT_EQ(status, takes_nothing ? CLAN_SHRIMP_OK : CLAN_SHRIMP_GARBAGE) << "procedure " << number;
+        const bool takes_nothing =
+            number == NULLPROC_NEW || number == WHO || number == TOLD || number == SERVED;
+        EXPECT_EQ(status, takes_nothing ? CLAN_SHRIMP_OK : CLAN_SHRIMP_GARBAGE)
+            << "procedure " << number;
         if (status < 0) return;
       }
     }
@@ -141,7 +223,8 @@ TEST_F(HostileToStubs, ArgumentsOfAnyBytesAreDecodedOrGarbage) {
     }
     stranger->ask(static_cast<std::uint32_t>(number), kSlotsData, size);
     ASSERT_GE(stranger->answer(), 0) << "round " << round;
-    if (slot.line.where == kResultsArena) stranger->binding().head.results_taken.store(stranger->last());
+    if (slot.line.where == kResultsArena)
+      stranger->binding().head.results_taken.store(stranger->last());
   }
   expect_others_served();
 }
@@ -153,8 +236,8 @@ TEST_F(HostileToStubs, WordsThatChangeWhileTheyAreReadDoNoHarm) {
     for (std::uint32_t i = 0; !end; ++i) {
       for (Slot& slot : stranger->binding().slots) {
         for (int at = 0; at < 16; ++at) {
-          reinterpret_cast<std::atomic<std::uint32_t>*>(slot.data)[at].store(i % 7 == 0 ? 0x7fffffff : i % 3,
-                                                                             std::memory_order_relaxed);
+          reinterpret_cast<std::atomic<std::uint32_t>*>(slot.data)[at].store(
+              i % 7 == 0 ? 0x7fffffff : i % 3, std::memory_order_relaxed);
         }
       }
       std::this_thread::yield();
@@ -202,6 +285,65 @@ TEST_F(HostileToStubs, HellosThatMakeNoSenseAreRefused) {
   Stranger stranger(context_, name_, every_2_program.hash);
   std::memset(static_cast<void*>(&stranger.hello().memory), 0x5a, sizeof(RdmaCookie));
   EXPECT_NE(stranger.meet(), 0);
+  expect_others_served();
+}
+
+TEST(NonsenseOfClients, IsToldOnceInAWhile) {
+  setenv("CLAN_LOG", "warn", 1);
+  testing::internal::CaptureStderr();
+  const std::string name = "loud-" + std::to_string(getpid());
+  test::Child server({SHRIMP_SERVER, name});
+  EXPECT_EQ(server.line(), "ready\n");
+  Context context = std::move(*Context::create());
+  for (int i = 0; i < 5; ++i) {
+    Stranger stranger(context, name, every_2_program.hash);
+    stranger.hello().kind = 9;
+    EXPECT_EQ(stranger.meet(), -EPIPE);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::size_t at = said.find("makes no sense");
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("makes no sense", at + 1), std::string::npos) << said;
+}
+
+// Its memory is to be mapped, for which its own process is asked: that has stopped.
+TEST_F(HostileToStubs, AClientThatStopsWhileItIsBoundDoesNotHoldTheOthers) {
+  clan_shrimp_client* client = clan_shrimp_connect(name_.c_str(), &every_2_program, 20'000);
+  ASSERT_NE(client, nullptr) << std::strerror(errno);
+  int to_child[2], from_child[2];
+  ASSERT_EQ(pipe2(to_child, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(from_child, O_CLOEXEC), 0);
+  char byte = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // it stops
+    Context own = std::move(*Context::create());
+    Stranger stranger(own, name_, every_2_program.hash);
+    (void)!write(from_child[1], &byte, 1);
+    (void)!read(to_child[0], &byte, 1);
+    (void)stranger.say_hello();
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  EXPECT_EQ(read(from_child[0], &byte, 1), 1);
+  kill(server_.pid, SIGSTOP);  // until the child has stopped behind its Hello
+  int status = 0;
+  waitpid(server_.pid, &status, WUNTRACED);
+  EXPECT_EQ(write(to_child[1], &byte, 1), 1);
+  waitpid(child, &status, WUNTRACED);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  kill(server_.pid, SIGCONT);
+  clan_shrimp_set_timeout(client, 4000);  // less than the server waits for the child
+  for (int i = 0; i < 20; ++i) {
+    int result = 0;
+    EXPECT_EQ(negate_2(&i, &result, client), CLAN_SHRIMP_OK);
+    usleep(5000);
+  }
+  expect_others_served();
+  clan_shrimp_close(client);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (const int fd : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(fd);
   expect_others_served();
 }
 

@@ -1,6 +1,7 @@
 // Calls by clan-rpcgen's stubs: results, errors, several under way, death.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,7 +48,8 @@ TEST_F(Stubs, ReturnWhatTheProcedureDoes) {
   clan_free_credential(&who);
 }
 
-// The results of rpcgen's stubs over libtirpc, with CLAN in it and stock, and those of clan-rpcgen's stubs are the same text.
+// The results of rpcgen's stubs over libtirpc, with CLAN in it and stock, and those of
+// clan-rpcgen's stubs are the same text.
 TEST_F(Stubs, GiveTheResultsOfRpcgensStubs) {
   int status = -1;
   const std::string ours = Child({SHRIMP_PRINT, name_}).all(&status);
@@ -120,6 +122,31 @@ TEST_F(Stubs, FailuresOfProceduresAreTold) {
   EXPECT_EQ(negate_2(&one, &result, client_), CLAN_SHRIMP_OK);
 }
 
+// The signal comes anywhere in a round of the server, also between its last look and its sleep.
+TEST(ShrimpServer, IsStoppedByAHandlerWheneverTheSignalComes) {
+  constexpr int kRounds = 30'000;
+  const std::string name = "test-stop-" + std::to_string(getpid());
+  const clan_shrimp_program none{"none", 1, 0, nullptr};
+  static clan_shrimp_server* server;
+  server = clan_shrimp_listen(name.c_str(), &none);
+  ASSERT_NE(server, nullptr) << std::strerror(errno);
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) { clan_shrimp_stop(server); };
+  ASSERT_EQ(sigaction(SIGALRM, &action, &before), 0);
+  int late = -1;
+  for (int i = 0; i < kRounds && late < 0; ++i) {
+    const itimerval once{{}, {0, 1 + i % 100}};
+    ASSERT_EQ(setitimer(ITIMER_REAL, &once, nullptr), 0);
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_EQ(clan_shrimp_serve(server, 20'000), 0);
+    if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(19)) late = i;
+  }
+  sigaction(SIGALRM, &before, nullptr);
+  clan_shrimp_destroy(server);
+  EXPECT_EQ(late, -1) << "the round that was not ended, of " << kRounds;
+}
+
 TEST_F(Stubs, AnotherInterfaceIsRefused) {
   clan_shrimp_program other = every_2_program;
   other.hash ^= 1;
@@ -133,7 +160,8 @@ TEST_F(Stubs, AServerThatDiesIsTold) {
   for (const int how : {SIGKILL, 0}) {
     Child server({SHRIMP_SERVER, name_ + "-dies"});
     ASSERT_EQ(server.line(), "ready\n");
-    clan_shrimp_client* client = clan_shrimp_connect((name_ + "-dies").c_str(), &every_2_program, 10'000);
+    clan_shrimp_client* client =
+        clan_shrimp_connect((name_ + "-dies").c_str(), &every_2_program, 10'000);
     ASSERT_NE(client, nullptr);
     int argument = how, result = 0;
     const enum clan_shrimp_stat stat = leave_2(&argument, nullptr, client);
@@ -152,10 +180,12 @@ TEST_F(Stubs, ThreadsShareAClientAndClientsAServer) {
   std::atomic<int> wrong{0};
   for (int t = 0; t < 6; ++t) {
     threads.emplace_back([&, t] {
-      clan_shrimp_client* own = t < 3 ? client_ : clan_shrimp_connect(name_.c_str(), &every_2_program, 10'000);
+      clan_shrimp_client* own =
+          t < 3 ? client_ : clan_shrimp_connect(name_.c_str(), &every_2_program, 10'000);
       for (int i = 0; i < 300; ++i) {
         int value = t * 1000 + i, result = 0;
-        if (own == nullptr || negate_2(&value, &result, own) != CLAN_SHRIMP_OK || result != -value) ++wrong;
+        if (own == nullptr || negate_2(&value, &result, own) != CLAN_SHRIMP_OK || result != -value)
+          ++wrong;
       }
       if (own != client_) clan_shrimp_close(own);
     });

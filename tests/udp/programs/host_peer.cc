@@ -1,17 +1,26 @@
-// One end of hosts.py: serves, or asks a service of another host, through streams, messages and RDMA.
+// One end of hosts.py: serves, or asks a service of another host, through streams, messages and
+// RDMA.
 //
 //   udp-host-peer serve DIRECTORY_PORT [KEY_FILE]        until its input ends
 //   udp-host-peer ask   DIRECTORY_PORT HOST [KEY_FILE]   0: every byte was right
-//   udp-host-peer push  DIRECTORY_PORT HOST [KEY_FILE]   sends through a stream that echoes until its input ends
-//       or the stream does; says "begun", then "right ERRNO BYTES" or "wrong": ERRNO 0 if the input ended
+//   udp-host-peer push  DIRECTORY_PORT HOST [KEY_FILE]   sends through a stream that echoes until
+//                                                        its input ends
+//       or the stream does; says "begun", then "right ERRNO BYTES" or "wrong": ERRNO 0 if the input
+//       ended
+//   udp-host-peer turns DIRECTORY_PORT HOST HOST         asks two by turns, forks meanwhile; says
+//                                                        "begun", and when a
+//       line has come, in which time the first was begun anew, does it again. 0: every byte was
+//       right
 #include <clan/aperture.h>
 #include <clan/context.h>
 #include <clan/message.h>
 #include <clan/rdma.h>
 #include <clan/stream.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +45,8 @@ void check(bool right, const char* what) {
 Context make_context(const char* port, const char* key) {
   ContextOptions options;
   options.network.enabled = true;
-  options.network.mode = key == nullptr ? NetworkOptions::Mode::kOff : NetworkOptions::Mode::kEncrypt;
+  options.network.mode =
+      key == nullptr ? NetworkOptions::Mode::kOff : NetworkOptions::Mode::kEncrypt;
   options.network.key_file = key == nullptr ? "" : key;
   options.network.directory_port = static_cast<std::uint16_t>(std::atoi(port));
   return must(Context::create(options));
@@ -118,7 +128,8 @@ void ask(Context& context, const std::string& host) {
   std::puts("right");
 }
 
-// For wires that are cut meanwhile: how the stream ends, and whether every byte was right until then.
+// For wires that are cut meanwhile: how the stream ends, and whether every byte was right until
+// then.
 void push(Context& context, const std::string& host) {
   auto stream = must(Stream::connect(context, host + "/host-stream", 10'000));
   std::atomic<std::uint64_t> sent{0};
@@ -153,6 +164,54 @@ void push(Context& context, const std::string& host) {
   ::_exit(0);  // `input` may not have ended
 }
 
+void ask_bytes(Stream& stream, int times) {
+  for (int i = 0; i < times; ++i) {
+    const auto sent = pattern(64, static_cast<std::uint64_t>(i));
+    std::vector<std::byte> back(64);
+    check(must(stream.send(sent)) == sent.size(), "sending");
+    for (std::size_t got = 0; got < back.size();) {
+      auto n = stream.recv(std::span(back).subspan(got), 30'000);
+      check(n.ok() && *n > 0, "an answer");
+      got += *n;
+    }
+    check(back == sent, "what was answered");
+  }
+}
+
+// Long enough turns that either is the busiest peer for a while, short ones after them.
+void take_turns(Stream& first, Stream& second) {
+  pid_t child = -1;
+  for (int round = 0; round < 6; ++round) {
+    ask_bytes(first, 600);
+    ask_bytes(second, 600);
+    if (round != 2) continue;
+    child = ::fork();
+    if (child == 0) ::pause();
+  }
+  for (int i = 0; i < 300; ++i) {
+    ask_bytes(first, 1);
+    ask_bytes(second, 1);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+void turns(Context& context, const std::string& first_host, const std::string& second_host) {
+  auto first = must(Stream::connect(context, first_host + "/host-stream", 10'000));
+  auto second = must(Stream::connect(context, second_host + "/host-stream", 10'000));
+  check(std::strcmp(first.peer().path, "udp") == 0 && std::strcmp(second.peer().path, "udp") == 0,
+        "a path");
+  take_turns(first, second);
+  std::puts("begun");
+  std::fflush(stdout);
+  char byte;
+  check(::read(0, &byte, 1) == 1, "the line");
+  check(first.recv({reinterpret_cast<std::byte*>(&byte), 1}, 30'000).error().err == ECONNRESET,
+        "the end of the first");
+  auto anew = must(Stream::connect(context, first_host + "/host-stream", 10'000));
+  take_turns(anew, second);
+}
+
 }  // namespace
 }  // namespace clan::test
 
@@ -165,11 +224,16 @@ int main(int argc, char** argv) {
   } else if (role == "ask" && argc > 3) {
     auto context = make_context(argv[2], argc > 4 ? argv[4] : nullptr);
     ask(context, std::string("udp:") + argv[3]);
+  } else if (role == "turns" && argc > 4) {
+    auto context = make_context(argv[2], nullptr);
+    turns(context, std::string("udp:") + argv[3], std::string("udp:") + argv[4]);
   } else if (role == "push" && argc > 3) {
     auto context = make_context(argv[2], argc > 4 ? argv[4] : nullptr);
     push(context, std::string("udp:") + argv[3]);
   } else {
-    std::fprintf(stderr, "usage: %s serve PORT [KEY] | ask PORT HOST [KEY] | push PORT HOST [KEY]\n",
+    std::fprintf(stderr,
+                 "usage: %s serve PORT [KEY] | ask PORT HOST [KEY] | push PORT HOST [KEY] | "
+                 "turns PORT HOST HOST\n",
                  argv[0]);
     return 2;
   }

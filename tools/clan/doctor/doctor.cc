@@ -1,5 +1,5 @@
-// `clan doctor`: asks the kernel by trying, not by reading version numbers, and says for each answer what
-// CLAN does with it. Changes nothing.
+// `clan doctor`: asks the kernel by trying, not by reading version numbers, and says for each
+// answer what CLAN does with it. Changes nothing.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ void print_json(const std::vector<Finding>& findings, bool usable) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   for (const Finding& f : findings) {
-    list.push_back({{"name", f.name}, {"state", to_string(f.state)}, {"seen", f.seen}, {"effect", f.effect}});
+    list.push_back(
+        {{"name", f.name}, {"state", to_string(f.state)}, {"seen", f.seen}, {"effect", f.effect}});
   }
   const Json report{{"usable", usable}, {"findings", std::move(list)}};
   fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
@@ -42,11 +43,13 @@ void print_text(const std::vector<Finding>& findings, bool usable) {
 }  // namespace
 
 int doctor(bool json) {
-  std::vector<Finding> findings{check_memfd(),      check_unix_sockets(), check_membarrier(), check_process_vm(),
-                                check_cpus(),       check_ptrace_scope(), check_memlock(),    check_max_map_count(),
-                                check_huge_pages(), check_userfaultfd()};
+  std::vector<Finding> findings{check_memfd(),      check_unix_sockets(),  check_membarrier(),
+                                check_process_vm(), check_cpus(),          check_ptrace_scope(),
+                                check_memlock(),    check_max_map_count(), check_huge_pages(),
+                                check_userfaultfd()};
   for (Finding& face : check_faces()) findings.push_back(std::move(face));
-  const bool usable = std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal; });
+  const bool usable =
+      std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal; });
   json ? print_json(findings, usable) : print_text(findings, usable);
   return usable ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// What `clan doctor` has found of one facility, and the checks. Each asks the kernel by trying; every child,
-// file and mapping is gone when it returns.
+// What `clan doctor` has found of one facility, and the checks. Each asks the kernel by trying;
+// every child, file and mapping is gone when it returns.
 #pragma once
 
 #include <optional>

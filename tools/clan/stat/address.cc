@@ -33,7 +33,8 @@ std::optional<Address> parse_address(std::string_view text) {
   }
   std::uint16_t port = 0;
   const auto port_text = text.substr(colon + 1);
-  if (std::from_chars(port_text.data(), port_text.data() + port_text.size(), port, 16).ec != std::errc()) {
+  if (std::from_chars(port_text.data(), port_text.data() + port_text.size(), port, 16).ec !=
+      std::errc()) {
     return std::nullopt;
   }
   return make_address(words.data(), colon == 8, port);

@@ -26,8 +26,8 @@ struct EndView {
   std::uint64_t state = 0;
   ino_t socket = 0;                    // its inode, 0: not known
   std::optional<std::uint32_t> calls;  // that it has made by TCP, if it says so
-  std::optional<uid_t> owner;  // of the socket
-  std::uint64_t network = 0;   // number of its network namespace, 0: not known
+  std::optional<uid_t> owner;          // of the socket
+  std::uint64_t network = 0;           // number of its network namespace, 0: not known
 };
 
 /// What stays the same from one look to the next: device, inode and time of creation of the memfd.

@@ -19,7 +19,8 @@ double tenths(double value) { return std::round(value * 10) / 10; }
 Json end_of(const Connection& connection, int which, const std::optional<Rate>& rate) {
   const EndView& end = connection.ends[which];
   Json processes = Json::array();
-  for (const pid_t pid : end.processes) processes.push_back({{"pid", pid}, {"comm", command_name(pid)}});
+  for (const pid_t pid : end.processes)
+    processes.push_back({{"pid", pid}, {"comm", command_name(pid)}});
   Json json{{"address", to_string(end.address)},
             {"port", end.address.port},
             {"network", end.network != 0 ? Json(end.network) : Json()},

@@ -43,7 +43,9 @@ Connection describe(const OrbRow& row) {
 
 bool wanted(const Connection& connection, const std::vector<pid_t>& pids) {
   return pids.empty() || std::any_of(pids.begin(), pids.end(), [&](pid_t pid) {
-           return connection.ends[0].processes.count(pid) + connection.ends[1].processes.count(pid) > 0;
+           return connection.ends[0].processes.count(pid) +
+                      connection.ends[1].processes.count(pid) >
+                  0;
          });
 }
 
@@ -54,7 +56,8 @@ std::size_t count_unseen(const Scan& scan, const TcpTables& tables) {
     for (const auto& [pair, socket] : table) {
       const auto other = table.find(pair.mirrored());
       if (other == table.end() || pair.mirrored() < pair) continue;
-      count += scan.sockets.count(socket.inode) + scan.sockets.count(other->second.inode) == 0 ? 1 : 0;
+      count +=
+          scan.sockets.count(socket.inode) + scan.sockets.count(other->second.inode) == 0 ? 1 : 0;
     }
   }
   return count;
@@ -86,7 +89,8 @@ Look look(const StatOptions& options) {
     result.connections.push_back(std::move(connection));
   }
 #ifdef CLAN_OMNIORB
-  for (const OrbRow& row : read_orb_tables(scan.orb_tables)) result.connections.push_back(describe(row));
+  for (const OrbRow& row : read_orb_tables(scan.orb_tables))
+    result.connections.push_back(describe(row));
 #endif
   if (options.all) add_unmoved(scan, pages, tables, processes, result.connections);
   for (Connection& connection : result.connections) {
@@ -101,8 +105,9 @@ Look look(const StatOptions& options) {
   std::erase_if(result.connections, [&](const Connection& c) { return !wanted(c, options.pids); });
   for (Connection& connection : result.connections) {
     // The process that was asked for sits at the local end.
-    const bool local = std::any_of(options.pids.begin(), options.pids.end(),
-                                   [&](pid_t pid) { return connection.ends[0].processes.count(pid) > 0; });
+    const bool local = std::any_of(options.pids.begin(), options.pids.end(), [&](pid_t pid) {
+      return connection.ends[0].processes.count(pid) > 0;
+    });
     if (!options.pids.empty() && !local) std::swap(connection.ends[0], connection.ends[1]);
   }
   const auto order = [](const Connection& a, const Connection& b) {

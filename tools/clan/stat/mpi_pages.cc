@@ -53,7 +53,8 @@ std::vector<MpiPair> read_mpi_pages(const std::vector<pid_t>& pids) {
   for (const pid_t pid : pids.empty() ? all_processes() : pids) {
     const auto read = [&](const std::string& file) { return read_page(file, pid, page.get()); };
     if (!find_memfd(pid, mpi::kMpiMemfdName, read)) continue;
-    const std::uint32_t peers = std::min(page->peers.load(std::memory_order_relaxed), MpiPage::kPeers);
+    const std::uint32_t peers =
+        std::min(page->peers.load(std::memory_order_relaxed), MpiPage::kPeers);
     for (std::uint32_t i = 0; i < peers; ++i) pairs.push_back(pair_of(*page, page->peer[i]));
   }
   std::stable_sort(pairs.begin(), pairs.end(), [](const MpiPair& a, const MpiPair& b) {

@@ -1,4 +1,5 @@
-// Ranks of MPI with btl clan: each keeps a page in a memfd (clan/mpi_face.h), found under /proc/PID/fd.
+// Ranks of MPI with btl clan: each keeps a page in a memfd (clan/mpi_face.h), found under
+// /proc/PID/fd.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,5 @@
-// The tables of CORBA connections that omniORB programs keep (plugins/omniorb/traffic_page.h), for `clan stat`.
+// The tables of CORBA connections that omniORB programs keep (plugins/omniorb/traffic_page.h), for
+// `clan stat`.
 #include "orb_tables.h"
 
 #include <fcntl.h>
@@ -14,16 +15,18 @@
 namespace clan::tool {
 namespace {
 
-// All of it is the word of a process that may be hostile: copied, never mapped, bounds known beforehand.
-std::vector<OrbRow> read_table(pid_t holder, const std::string& link, const std::pair<dev_t, ino_t>& expected) {
+// All of it is the word of a process that may be hostile: copied, never mapped, bounds known
+// beforehand.
+std::vector<OrbRow> read_table(pid_t holder, const std::string& link,
+                               const std::pair<dev_t, ino_t>& expected) {
   std::vector<OrbRow> out;
   const int fd = open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return out;
-  struct stat about{};
+  struct stat about {};
   orb::TrafficHead head{};
   const bool same = fstat(fd, &about) == 0 && std::pair(about.st_dev, about.st_ino) == expected;
-  if (same && pread(fd, static_cast<void*>(&head), sizeof head, 0) == sizeof head && head.magic == orb::kTrafficMagic &&
-      head.pid == static_cast<std::uint32_t>(holder)) {
+  if (same && pread(fd, static_cast<void*>(&head), sizeof head, 0) == sizeof head &&
+      head.magic == orb::kTrafficMagic && head.pid == static_cast<std::uint32_t>(holder)) {
     const std::uint32_t used = std::min(head.used.load(), orb::kTrafficRows);
     for (std::uint32_t i = 0; i < used; ++i) {
       orb::TrafficRow row{};
@@ -58,9 +61,11 @@ std::vector<OrbRow> read_orb_tables(const std::map<std::pair<dev_t, ino_t>, OrbT
     readable.push_back(table.holder);
     for (const OrbRow& row : rows) (row.client ? clients : servers).push_back(row);
   }
-  // Each connection stands in both tables: the client's row is shown, or the server's where that cannot be read.
+  // Each connection stands in both tables: the client's row is shown, or the server's where that
+  // cannot be read.
   for (const OrbRow& row : servers) {
-    const bool shown = !row.remote && std::find(readable.begin(), readable.end(), row.peer) != readable.end();
+    const bool shown =
+        !row.remote && std::find(readable.begin(), readable.end(), row.peer) != readable.end();
     if (!shown) clients.push_back(row);
   }
   return clients;

@@ -55,7 +55,8 @@ void say_path(const PipePage& page, Connection& connection) {
 
 }  // namespace
 
-PageState read_page(const std::string& link, const std::pair<dev_t, ino_t>& expected, PipePage& page) {
+PageState read_page(const std::string& link, const std::pair<dev_t, ino_t>& expected,
+                    PipePage& page) {
   // The descriptor may have become another file since: O_NONBLOCK for a FIFO, fstat() for all else.
   const int fd = open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return PageState::kNotOne;
@@ -70,8 +71,8 @@ PageState read_page(const std::string& link, const std::pair<dev_t, ino_t>& expe
   return got == sizeof page ? PageState::kPipe : PageState::kNotOne;
 }
 
-void find_processes(const Scan& scan, const Scan::PipeFile& file, const PipePage& page, TcpTables& tables,
-                    Connection& connection) {
+void find_processes(const Scan& scan, const Scan::PipeFile& file, const PipePage& page,
+                    TcpTables& tables, Connection& connection) {
   const TcpPair pair{connection.ends[0].address, connection.ends[1].address};
   for (int end = 0; end < 2; ++end) {
     auto& processes = connection.ends[end].processes;
@@ -86,8 +87,10 @@ void find_processes(const Scan& scan, const Scan::PipeFile& file, const PipePage
       if (!processes.empty()) break;
     }
     if (!processes.empty()) continue;
-    // The socket is gone, or in a namespace we cannot see: the process that moved it here, if it still holds the pipe.
-    const auto mover = static_cast<pid_t>(load(page.ends[end].face.words[socket_face::kProcess]) >> 32);
+    // The socket is gone, or in a namespace we cannot see: the process that moved it here, if it
+    // still holds the pipe.
+    const auto mover =
+        static_cast<pid_t>(load(page.ends[end].face.words[socket_face::kProcess]) >> 32);
     if (file.holders.count(mover) > 0) processes.insert(mover);
   }
 }

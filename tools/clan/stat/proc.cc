@@ -49,7 +49,8 @@ std::string printable(std::string text) {
   return text;
 }
 
-bool find_memfd(pid_t pid, const char* name, const std::function<bool(const std::string& path)>& found) {
+bool find_memfd(pid_t pid, const char* name,
+                const std::function<bool(const std::string& path)>& found) {
   const std::string wanted = fmt::format("/memfd:{} (deleted)", name);
   const std::string path = fmt::format("/proc/{}/fd", pid);
   const Directory directory(opendir(path.c_str()));

@@ -38,7 +38,8 @@ void read_status(pid_t pid, ProcessFacts& facts) {
     uid_t effective = 0;
     int filter = 0;
     // "NSpid: 4711 12 1", from our namespace inwards
-    if (line.rfind("NSpid:", 0) == 0) facts.own_pid = std::atoi(line.c_str() + line.find_last_of(" \t") + 1);
+    if (line.rfind("NSpid:", 0) == 0)
+      facts.own_pid = std::atoi(line.c_str() + line.find_last_of(" \t") + 1);
     if (std::sscanf(line.c_str(), "Uid: %*u %u", &effective) == 1) facts.user = effective;
     if (std::sscanf(line.c_str(), "Seccomp: %d", &filter) == 1) facts.filtered = filter != 0;
   }
@@ -69,7 +70,8 @@ bool same_ipc(pid_t pid) {
 bool has_many_pipes(pid_t pid, const ProcessFacts& facts) {
   std::error_code none;
   std::uint64_t pipes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid), none)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid), none)) {
     const auto link = std::filesystem::read_symlink(entry.path(), none);
     if (!none && link.native().find(socket_face::kMemfdName) != std::string::npos) ++pipes;
   }
@@ -85,9 +87,8 @@ bool has_many_pipes(pid_t pid, const ProcessFacts& facts) {
          (bounds.group.name != 0 && reached(bounds.group.bytes, bounds.group.name));
 }
 
-/// The CLAN_* variables a process began with. None if they are not there any more: programs write what `ps`
-/// is to show over them, from the first on.
-/// With LD_PRELOAD.
+/// The CLAN_* variables a process began with. None if they are not there any more: programs write
+/// what `ps` is to show over them, from the first on. With LD_PRELOAD.
 std::optional<std::map<std::string, std::string>> variables_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/environ", pid), std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -144,8 +145,10 @@ void find_settings(pid_t pid, ProcessFacts& facts) {
     if (!why.empty()) return;
   }
   Settings settings;
+  settings.looks_at_key = false;  // not ours to read
   const auto ignore = [](const WrongSetting&) {};
-  facts.misunderstood = take_settings(has_file ? text.data() : nullptr, environment, &settings, ignore);
+  facts.misunderstood =
+      take_settings(has_file ? text.data() : nullptr, environment, &settings, ignore);
   facts.settings = settings;
 }
 

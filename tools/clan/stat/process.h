@@ -13,19 +13,23 @@ namespace clan::tool {
 
 struct ProcessFacts {
   bool has_library = false;
-  std::optional<uid_t> user;         ///< the effective one
-  std::optional<Settings> settings;  ///< absent: the environment it began with is not there to be read
-  bool misunderstood = false;        ///< something in `settings` was wrong, so that it is disabled
+  std::optional<uid_t> user;  ///< the effective one
+  /// absent: the environment it began with is not there to be read
+  std::optional<Settings> settings;
+  bool misunderstood = false;  ///< something in `settings` was wrong, so that it is disabled
   struct Users {
     unsigned long inside, outside, count;
   };
-  std::vector<Users> users;        ///< of its user namespace, as in /proc/PID/uid_map; empty: not known
+  /// of its user namespace, as in /proc/PID/uid_map; empty: not known
+  std::vector<Users> users;
   bool has_user(uid_t uid) const;  ///< numbered as here; true when in doubt
   bool filtered = false;           ///< a filter of system calls (seccomp) is on it
   bool small_files = false;        ///< its limit of file sizes leaves no room for pipes
   pid_t own_pid = 0;               ///< as its own namespace counts
-  std::string in_front;            ///< a library that LD_PRELOAD names before ours; "" if none is known
-  bool many_pipes = false;           ///< it has as many as its memory allows, see clan/pipe_memory.h
+  /// a library that LD_PRELOAD names before ours; "" if none is known
+  std::string in_front;
+  /// it has as many as its memory allows, see clan/pipe_memory.h
+  bool many_pipes = false;
 };
 
 /// Reads each process when it is first asked for.

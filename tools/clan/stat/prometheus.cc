@@ -1,3 +1,4 @@
+#include <clan/reason_text.h>
 #include <fmt/core.h>
 
 #include <cctype>
@@ -16,13 +17,15 @@ namespace {
 
 /// A reason without numbers of processes, calls and users: there are few of them.
 std::string reason_label(std::string_view why) {
-  constexpr std::string_view kProcess = "process ", kUnused = "not used enough yet";
+  constexpr std::string_view kProcess = "process ";
+  const std::string_view unused = reasons::text_of(reasons::Why::kUnused);
   std::size_t number = kProcess.size();
   if (why.substr(0, number) == kProcess) {
-    while (number < why.size() && std::isdigit(static_cast<unsigned char>(why[number])) != 0) ++number;
+    while (number < why.size() && std::isdigit(static_cast<unsigned char>(why[number])) != 0)
+      ++number;
     if (why.substr(number, 2) == ": ") why.remove_prefix(number + 2);
   }
-  if (why.substr(0, kUnused.size()) == kUnused) return std::string(kUnused);
+  if (why.substr(0, unused.size()) == unused) return std::string(unused);
   std::string label;
   for (const char c : printable(std::string(why))) {
     const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
@@ -44,7 +47,8 @@ std::string first_command(const EndView& end) {
   return label;
 }
 
-void print_counter(const Look& seen, const char* name, const char* help, std::uint64_t EndView::*counter) {
+void print_counter(const Look& seen, const char* name, const char* help,
+                   std::uint64_t EndView::*counter) {
   fmt::print("# HELP clan_{} {}\n# TYPE clan_{} counter\n", name, help, name);
   for (const Connection& connection : seen.connections) {
     if (!connection.in_pipe) continue;
@@ -69,7 +73,8 @@ void print_prometheus(const Look& seen) {
       "# HELP clan_connections Connections of programs under CLAN now, by path and reason.\n"
       "# TYPE clan_connections gauge\n");
   for (const auto& [labels, count] : counts) {
-    fmt::print("clan_connections{{path=\"{}\",reason=\"{}\"}} {}\n", labels.first, labels.second, count);
+    fmt::print("clan_connections{{path=\"{}\",reason=\"{}\"}} {}\n", labels.first, labels.second,
+               count);
   }
   fmt::print(
       "# HELP clan_refused_processes Processes that may not be looked into.\n"

@@ -24,7 +24,8 @@ class Rates {
     Rate rate;
     for (int end = 0; end < 2; ++end) {
       rate.bytes[end] = static_cast<double>(now.bytes[end] - before->second.bytes[end]) / elapsed_s;
-      rate.messages[end] = static_cast<double>(now.messages[end] - before->second.messages[end]) / elapsed_s;
+      rate.messages[end] =
+          static_cast<double>(now.messages[end] - before->second.messages[end]) / elapsed_s;
     }
     return rate;
   }

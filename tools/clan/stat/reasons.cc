@@ -17,7 +17,8 @@ using reasons::Reason;
 using reasons::Why;
 
 // Empty: the file is not what it is called.
-std::vector<std::uint64_t> read_words(const std::string& link, const std::pair<dev_t, ino_t>& expected) {
+std::vector<std::uint64_t> read_words(const std::string& link,
+                                      const std::pair<dev_t, ino_t>& expected) {
   std::vector<std::uint64_t> words;
   // The descriptor may have become another file since: O_NONBLOCK for a FIFO, fstat() for all else.
   const int fd = open(link.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -36,7 +37,8 @@ std::vector<std::uint64_t> read_words(const std::string& link, const std::pair<d
 }
 
 // Of the words of its bucket, the one that tells most.
-std::optional<Reason> find(const std::vector<std::uint64_t>& words, std::uint32_t of, bool process) {
+std::optional<Reason> find(const std::vector<std::uint64_t>& words, std::uint32_t of,
+                           bool process) {
   std::optional<Reason> found;
   for (std::size_t i = 0; i < reasons::kWays; ++i) {
     const Reason reason = reasons::reason_of(words[reasons::bucket_of(of) + i]);
@@ -58,8 +60,8 @@ ReasonPages::ReasonPages(const Scan& scan) {
 std::optional<Said> ReasonPages::of_socket(ino_t inode, const std::set<pid_t>& holders) const {
   std::optional<Said> said;
   for (const Page& page : pages_) {
-    const auto both =
-        std::find_if(holders.begin(), holders.end(), [&](pid_t pid) { return page.holders.count(pid) > 0; });
+    const auto both = std::find_if(holders.begin(), holders.end(),
+                                   [&](pid_t pid) { return page.holders.count(pid) > 0; });
     if (both == holders.end()) continue;
     const auto reason = find(page.words, static_cast<std::uint32_t>(inode), false);
     if (reason && (!said || reason->why > said->reason.why)) said = {*both, *reason};
@@ -76,7 +78,8 @@ std::optional<Reason> ReasonPages::of_process(pid_t pid, Processes& processes) c
   return std::nullopt;
 }
 
-std::optional<Said> ReasonPages::of_processes(const std::vector<pid_t>& pids, Processes& processes) const {
+std::optional<Said> ReasonPages::of_processes(const std::vector<pid_t>& pids,
+                                              Processes& processes) const {
   std::optional<Said> said;
   for (const pid_t pid : pids) {
     const auto reason = of_process(pid, processes);

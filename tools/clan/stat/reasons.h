@@ -1,6 +1,6 @@
-// What processes under CLAN say of connections that stay on TCP (clan/reasons.h): their words, copied and not
-// mapped, since they are the word of processes that may be hostile. A process is believed of sockets that it
-// holds.
+// What processes under CLAN say of connections that stay on TCP (clan/reasons.h): their words,
+// copied and not mapped, since they are the word of processes that may be hostile. A process is
+// believed of sockets that it holds.
 #pragma once
 
 #include <clan/reasons.h>
@@ -26,7 +26,8 @@ struct Said {
 class ReasonPages {
  public:
   explicit ReasonPages(const Scan& scan);
-  /// Of the socket with this inode, by one of `holders` (those of its end): the one that tells most.
+  /// Of the socket with this inode, by one of `holders` (those of its end): the one that tells
+  /// most.
   std::optional<Said> of_socket(ino_t inode, const std::set<pid_t>& holders) const;
   /// Of all connections of these processes; none if one of them says nothing, as it may move them.
   std::optional<Said> of_processes(const std::vector<pid_t>& pids, Processes& processes) const;

@@ -15,7 +15,8 @@ std::uint64_t value(const std::atomic<std::uint64_t>& counter) {
 
 bool read_page(const std::string& file, pid_t pid, RpcCounters* counters) {
   RpcPage page;
-  if (!copy_of(file, static_cast<void*>(&page), sizeof page) || page.magic != RpcPage::kMagic) return false;
+  if (!copy_of(file, static_cast<void*>(&page), sizeof page) || page.magic != RpcPage::kMagic)
+    return false;
   // After a fork the child has the parent's, too.
   if (page.pid != static_cast<std::uint32_t>(pid)) return false;
   *counters = {.pid = page.pid,

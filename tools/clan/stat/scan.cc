@@ -33,7 +33,8 @@ bool is_kernel_thread(pid_t pid) {
   return (flags & kKernelThread) != 0;
 }
 
-void note_file(pid_t pid, std::string link, std::map<std::pair<dev_t, ino_t>, Scan::PipeFile>& files) {
+void note_file(pid_t pid, std::string link,
+               std::map<std::pair<dev_t, ino_t>, Scan::PipeFile>& files) {
   struct stat about {};
   if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) return;
   auto& file = files[{about.st_dev, about.st_ino}];
@@ -59,7 +60,8 @@ void scan_descriptors(pid_t pid, Scan& scan) {
     ino_t inode = 0;
     if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) {
       scan.sockets[inode].insert(pid);
-      if (std::strlen(entry->d_name) == 1 && entry->d_name[0] <= '2') scan.standard[inode].insert(pid);
+      if (std::strlen(entry->d_name) == 1 && entry->d_name[0] <= '2')
+        scan.standard[inode].insert(pid);
     } else if (target == "anon_inode:[io_uring]") {
       scan.rings.insert(pid);
     } else if (target == kPipeLink) {
@@ -72,8 +74,9 @@ void scan_descriptors(pid_t pid, Scan& scan) {
 #ifdef CLAN_OMNIORB
     static const std::string kTable = orb_table_link();
     if (target == kTable) {
-      struct stat about{};
-      if (stat(link.c_str(), &about) == 0) scan.orb_tables[{about.st_dev, about.st_ino}] = {pid, link};
+      struct stat about {};
+      if (stat(link.c_str(), &about) == 0)
+        scan.orb_tables[{about.st_dev, about.st_ino}] = {pid, link};
     }
 #endif
   }

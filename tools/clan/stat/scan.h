@@ -22,7 +22,8 @@ struct Scan {
   };
   std::map<std::pair<dev_t, ino_t>, PipeFile> pipes;
   std::map<std::pair<dev_t, ino_t>, PipeFile> reasons;  // see clan/reasons.h
-  std::set<pid_t> other_reasons;                        // processes that have those of another version
+  // processes that have those of another version
+  std::set<pid_t> other_reasons;
   std::map<ino_t, std::set<pid_t>> sockets;
   std::map<ino_t, std::set<pid_t>> standard;  // sockets that are a standard stream of these
   std::set<pid_t> rings;                      // processes with an io_uring

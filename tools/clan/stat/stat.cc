@@ -1,9 +1,11 @@
-// `clan stat`: the connections that go over CLAN, of every process we may look at, as `ss` lists sockets.
+// `clan stat`: the connections that go over CLAN, of every process we may look at, as `ss` lists
+// sockets.
 //
-// A connection is a memfd named clan-pipe that the processes at both ends hold. Its first page has all
-// counters (clan/pipe.h), its Face words say which TCP connection it stands for (clan/socket_face.h). Which
-// process has which end is the kernel's word: /proc/<pid>/net/tcp tells the inode of the TCP socket between
-// two addresses, /proc/<pid>/fd which processes hold that socket.
+// A connection is a memfd named clan-pipe that the processes at both ends hold. Its first page has
+// all counters (clan/pipe.h), its Face words say which TCP connection it stands for
+// (clan/socket_face.h). Which process has which end is the kernel's word: /proc/<pid>/net/tcp tells
+// the inode of the TCP socket between two addresses, /proc/<pid>/fd which processes hold that
+// socket.
 //
 // Nothing is written, no process is stopped, and no lock of theirs is taken.
 #include <fmt/core.h>
@@ -26,16 +28,18 @@ namespace {
 /// What could not be shown; on stderr, once.
 void mention(const Look& seen) {
   if (seen.refused > 0 && seen.unseen > 0) {
-    fmt::print(stderr,
-               "clan stat: {} {} could not be looked into, and {} local {} between such; root sees {}\n",
-               seen.refused, seen.refused == 1 ? "process" : "processes", seen.unseen,
-               seen.unseen == 1 ? "connection is" : "connections are", seen.unseen == 1 ? "it" : "them");
+    fmt::print(
+        stderr,
+        "clan stat: {} {} could not be looked into, and {} local {} between such; root sees {}\n",
+        seen.refused, seen.refused == 1 ? "process" : "processes", seen.unseen,
+        seen.unseen == 1 ? "connection is" : "connections are", seen.unseen == 1 ? "it" : "them");
   }
   if (seen.other_versions > 0) {
     fmt::print(stderr, "clan stat: {} {} of another version of CLAN\n", seen.other_versions,
                seen.other_versions == 1 ? "connection is" : "connections are");
   }
-  for (const pid_t pid : seen.absent) fmt::print(stderr, "clan stat: there is no process {}\n", pid);
+  for (const pid_t pid : seen.absent)
+    fmt::print(stderr, "clan stat: there is no process {}\n", pid);
 }
 
 Report report_of(const Look& seen, const StatOptions& options, Rates& rates, double elapsed_s) {

@@ -21,8 +21,8 @@ void read_tcp_table(const std::string& path, TcpTable& table) {
     uid_t owner = 0;
     ino_t inode = 0;
     // "sl: local remote st tx:rx tr:when retransmits uid timeout inode …"
-    if (std::sscanf(line.c_str(), " %*[^:]: %47s %47s %x %*s %*s %*s %u %*s %lu", local, remote, &state,
-                    &owner, &inode) != 5) {
+    if (std::sscanf(line.c_str(), " %*[^:]: %47s %47s %x %*s %*s %*s %u %*s %lu", local, remote,
+                    &state, &owner, &inode) != 5) {
       continue;
     }
     constexpr unsigned kListen = 10;

@@ -21,7 +21,9 @@ std::string short_number(double value) {
   return unit == 0 ? fmt::format("{:.0f}", value) : fmt::format("{:.1f}{}", value, kUnits[unit]);
 }
 
-std::string both(double first, double second) { return short_number(first) + "/" + short_number(second); }
+std::string both(double first, double second) {
+  return short_number(first) + "/" + short_number(second);
+}
 
 std::string processes_text(const EndView& end) {
   constexpr std::size_t kShown = 4;
@@ -39,7 +41,9 @@ std::string processes_text(const EndView& end) {
 
 /// Of both ends, once if they are in the same one.
 std::string networks_text(const EndView& a, const EndView& b) {
-  const auto text = [](std::uint64_t n) { return n != 0 ? fmt::format("{}", n) : std::string("?"); };
+  const auto text = [](std::uint64_t n) {
+    return n != 0 ? fmt::format("{}", n) : std::string("?");
+  };
   return a.network == b.network ? text(a.network) : text(a.network) + "/" + text(b.network);
 }
 
@@ -47,12 +51,15 @@ Row text_row(const Connection& connection, const std::optional<Rate>& rate, bool
   const EndView& a = connection.ends[0];
   const EndView& b = connection.ends[1];
   const auto counted = [&](std::uint64_t EndView::*counter) {
-    const bool known = connection.in_pipe &&
-                       !(connection.corba && (counter == &EndView::sleeps || counter == &EndView::wakeups));
+    const bool known =
+        connection.in_pipe &&
+        !(connection.corba && (counter == &EndView::sleeps || counter == &EndView::wakeups));
     return known ? both(static_cast<double>(a.*counter), static_cast<double>(b.*counter)) : "-";
   };
-  Row row{connection.corba ? "client" : with_port(a.address), connection.corba ? "server" : with_port(b.address),
-          !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why) : connection.path,
+  Row row{connection.corba ? "client" : with_port(a.address),
+          connection.corba ? "server" : with_port(b.address),
+          !connection.why.empty() ? fmt::format("{} ({})", connection.path, connection.why)
+                                  : connection.path,
           counted(&EndView::bytes)};
   if (watch) row.push_back(rate ? both(rate->bytes[0], rate->bytes[1]) : "-");
   row.push_back(counted(&EndView::messages));
@@ -73,7 +80,8 @@ void print_table(const std::vector<Row>& rows) {
   }
   for (const Row& row : rows) {
     std::string line;
-    for (std::size_t i = 0; i + 1 < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    for (std::size_t i = 0; i + 1 < row.size(); ++i)
+      line += fmt::format("{:<{}}  ", row[i], widths[i]);
     fmt::print("{}{}\n", line, row.back());
   }
 }
@@ -100,12 +108,12 @@ std::string line_of(const RpcCounters& calls) {
   const std::string name = command_name(static_cast<pid_t>(calls.pid));
   std::string line = fmt::format("{}/{}: ", calls.pid, name.empty() ? "?" : name);
   if (calls.handles > 0) {
-    line += fmt::format("{} calls made over CLAN, {} by sockets ({} handles)", calls.calls_clan, calls.calls_stock,
-                        calls.handles);
+    line += fmt::format("{} calls made over CLAN, {} by sockets ({} handles)", calls.calls_clan,
+                        calls.calls_stock, calls.handles);
   }
   if (calls.clients > 0 || calls.handles == 0) {
-    line += fmt::format("{}{} calls of {} clients served over CLAN", calls.handles > 0 ? "; " : "", calls.served,
-                        calls.clients);
+    line += fmt::format("{}{} calls of {} clients served over CLAN", calls.handles > 0 ? "; " : "",
+                        calls.served, calls.clients);
   }
   if (calls.lost > 0) line += fmt::format("; {} servers lost", calls.lost);
   if (calls.hostile > 0) line += fmt::format("; {} messages made no sense", calls.hostile);
@@ -113,7 +121,8 @@ std::string line_of(const RpcCounters& calls) {
 }
 
 std::string line_of(const MpiPair& pair) {
-  std::string line = fmt::format("job {:x}, rank {} (process {}) to ", pair.job, pair.rank, pair.pid);
+  std::string line =
+      fmt::format("job {:x}, rank {} (process {}) to ", pair.job, pair.rank, pair.pid);
   if (pair.peer_job != pair.job) line += fmt::format("job {:x}, ", pair.peer_job);
   line += fmt::format("rank {}: {} records, {} bytes", pair.peer_rank, pair.messages, pair.bytes);
   if (pair.gets > 0) line += fmt::format("; {} gets, {} bytes", pair.gets, pair.get_bytes);

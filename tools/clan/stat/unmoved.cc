@@ -8,8 +8,8 @@
 
 namespace clan::tool {
 
-void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables, Processes& processes,
-                 std::vector<Connection>& listed) {
+void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables,
+                 Processes& processes, std::vector<Connection>& listed) {
   std::set<TcpPair> known;
   for (const Connection& connection : listed) {
     known.insert({connection.ends[0].address, connection.ends[1].address});
@@ -17,7 +17,8 @@ void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables, 
   }
   std::set<const TcpTable*> to_search;
   std::set<pid_t> with_sockets;
-  for (const auto& [inode, holders] : scan.sockets) with_sockets.insert(holders.begin(), holders.end());
+  for (const auto& [inode, holders] : scan.sockets)
+    with_sockets.insert(holders.begin(), holders.end());
   for (const pid_t pid : with_sockets) {
     if (processes.of(pid).has_library) to_search.insert(&tables.of(pid));
   }

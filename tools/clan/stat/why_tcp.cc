@@ -18,8 +18,8 @@ namespace {
 using reasons::Reason;
 using reasons::Why;
 
-/// What keeps this process from moving a connection with these ports, whoever is at the other end; null:
-/// nothing that is known here.
+/// What keeps this process from moving a connection with these ports, whoever is at the other end;
+/// null: nothing that is known here.
 const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16_t remote) {
   if (facts.small_files) return "the limit of file sizes (ulimit -f)";
   if (facts.many_pipes) return "the memory for connections (CLAN_MEMORY)";
@@ -31,7 +31,8 @@ const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16
   return nullptr;
 }
 
-/// A filter of system calls may keep this end from moving; only the process knows what it lets pass.
+/// A filter of system calls may keep this end from moving; only the process knows what it lets
+/// pass.
 std::string perhaps_filtered(const ReasonPages& pages, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
   const bool all = !under.empty() && std::all_of(under.begin(), under.end(), [&](pid_t pid) {
@@ -45,8 +46,8 @@ std::string perhaps_filtered(const ReasonPages& pages, const EndView& end, Proce
              : "";
 }
 
-/// What descriptors tell of an end: all of its processes have an io_uring, or the connection as a standard
-/// stream.
+/// What descriptors tell of an end: all of its processes have an io_uring, or the connection as a
+/// standard stream.
 std::string by_descriptors(const Scan& scan, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
   const auto all_in = [&](const std::set<pid_t>& pids) {
@@ -89,7 +90,8 @@ std::string why_kept(const Connection& connection, Processes& processes) {
   bool may_be_user = false;
   const auto owners = std::minmax(connection.ends[0].owner, connection.ends[1].owner);
   if (!owners.first || !owners.second) return "";
-  const std::string users = fmt::format("users {} and {}, see CLAN_UIDS", *owners.first, *owners.second);
+  const std::string users =
+      fmt::format("users {} and {}, see CLAN_UIDS", *owners.first, *owners.second);
   for (int end = 0; end < 2; ++end) {
     const uid_t own = *connection.ends[end].owner;
     const uid_t other = *connection.ends[1 - end].owner;
@@ -135,27 +137,31 @@ Told told_by(const ReasonPages& pages, Connection& connection, Processes& proces
 
 std::string other_version(const Scan& scan, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
-  const bool all =
-      std::all_of(under.begin(), under.end(), [&](pid_t pid) { return scan.other_reasons.count(pid) > 0; });
+  const bool all = std::all_of(under.begin(), under.end(),
+                               [&](pid_t pid) { return scan.other_reasons.count(pid) > 0; });
   return all ? fmt::format("process {} has another version of CLAN", under[0]) : "";
 }
 
-/// A library whose place is in front of ours may call the kernel by itself: then ours has not seen the
-/// connection, or not how it was made, and looks for an offer that nobody makes.
-std::string perhaps_in_front(const EndView& end, const std::optional<Said>& said, Processes& processes) {
-  if (said && said->reason.why == Why::kUnused && said->reason.number < reasons::kCallsNeeded) return "";
+/// A library whose place is in front of ours may call the kernel by itself: then ours has not seen
+/// the connection, or not how it was made, and looks for an offer that nobody makes.
+std::string perhaps_in_front(const EndView& end, const std::optional<Said>& said,
+                             Processes& processes) {
+  if (said && said->reason.why == Why::kUnused && said->reason.number < reasons::kCallsNeeded)
+    return "";
   const auto under = under_clan(end, processes);
-  const bool all =
-      std::all_of(under.begin(), under.end(), [&](pid_t pid) { return !processes.of(pid).in_front.empty(); });
-  return all ? fmt::format("{}process {}: {} is in front of CLAN (LD_PRELOAD), which may not see all calls",
-                           said ? "" : "not used enough yet, or ", under[0],
-                           printable(processes.of(under[0]).in_front))
+  const bool all = std::all_of(under.begin(), under.end(),
+                               [&](pid_t pid) { return !processes.of(pid).in_front.empty(); });
+  return all ? fmt::format(
+                   "{}process {}: {} is in front of CLAN (LD_PRELOAD), which may not see all calls",
+                   said ? "" : "not used enough yet, or ", under[0],
+                   printable(processes.of(under[0]).in_front))
              : "";
 }
 
 /// The end that has made fewer calls says how many.
 std::string unused(const Told& told, const Connection& connection, Processes& processes) {
-  const int less = connection.ends[0].calls.value_or(0) < connection.ends[1].calls.value_or(0) ? 0 : 1;
+  const int less =
+      connection.ends[0].calls.value_or(0) < connection.ends[1].calls.value_or(0) ? 0 : 1;
   if (told.by[less]) return text_of(*told.by[less]);
   const Reason none{0, Why::kUnused, false, 0};
   return text_of({under_clan(connection.ends[less], processes)[0], none});
@@ -180,15 +186,19 @@ std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& c
   std::string why = lacks_clan(connection, processes);
   if (!why.empty()) return why;
   const Told told = told_by(pages, connection, processes);
-  const bool of_users =
-      told.most && (told.most->reason.why == Why::kOtherUser || told.most->reason.why == Why::kUnmappedUser);
+  const bool of_users = told.most && (told.most->reason.why == Why::kOtherUser ||
+                                      told.most->reason.why == Why::kUnmappedUser);
   // Their numbers are known here only.
-  if (told.most && !of_users && !reasons::is_weak(told.most->reason.why)) return text_of(*told.most);
+  if (told.most && !of_users && !reasons::is_weak(told.most->reason.why))
+    return text_of(*told.most);
   why = why_kept(connection, processes);
   if (why.empty() && of_users) why = text_of(*told.most);
-  for (int i = 0; i < 2 && why.empty(); ++i) why = by_descriptors(scan, connection.ends[i], processes);
-  for (int i = 0; i < 2 && why.empty(); ++i) why = other_version(scan, connection.ends[i], processes);
-  for (int i = 0; i < 2 && why.empty(); ++i) why = perhaps_filtered(pages, connection.ends[i], processes);
+  for (int i = 0; i < 2 && why.empty(); ++i)
+    why = by_descriptors(scan, connection.ends[i], processes);
+  for (int i = 0; i < 2 && why.empty(); ++i)
+    why = other_version(scan, connection.ends[i], processes);
+  for (int i = 0; i < 2 && why.empty(); ++i)
+    why = perhaps_filtered(pages, connection.ends[i], processes);
   for (int i = 0; i < 2 && why.empty(); ++i) {
     why = perhaps_in_front(connection.ends[i], told.by[i], processes);
   }

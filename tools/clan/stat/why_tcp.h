@@ -15,11 +15,11 @@ namespace clan::tool {
 
 /// Those of the end's processes that have the library.
 std::vector<pid_t> under_clan(const EndView& end, Processes& processes);
-/// Why a connection will not move; "" if nothing is known that keeps it. What holds for one of several
-/// processes that have the same end does not count: another may move it.
+/// Why a connection will not move; "" if nothing is known that keeps it. What holds for one of
+/// several processes that have the same end does not count: another may move it.
 std::string why_not_moved(const Connection& connection, Processes& processes);
-/// Likewise, with what the ends say themselves, and their descriptors and filters. Never "". Fills in the
-/// calls of both ends.
+/// Likewise, with what the ends say themselves, and their descriptors and filters. Never "". Fills
+/// in the calls of both ends.
 std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection,
                        Processes& processes);
 /// To a connection that has a pipe and goes by TCP: what its ends say.

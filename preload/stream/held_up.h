@@ -1,0 +1,65 @@
+// A call that another process keeps from its bytes or its room: one that was stopped while it used
+// the connection.
+//
+// The call waits for a moment, as whoever has a lock of the pipe may just be off its processor, and
+// then answers as if there were nothing: EAGAIN; a blocking one naps and tries again. The kernel
+// would go on, so the connection is not reset while /proc shows the other process as stopped
+// (clan/pipe.h). Meanwhile the connection is not ready, so nobody spins; nobody tells when it is
+// again, so nobody sleeps for long; and what then is ready is an edge, as the program has been told
+// that there was nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "clan/socket_face.h"
+#include "state/face.h"
+#include "state/hooks.h"
+#include "state/open_file.h"
+#include "state/socket.h"
+#include "stream/owed_end.h"
+
+namespace clan::preload {
+
+constexpr std::int64_t kHeldUpNs = 10'000'000;  ///< the longest sleep meanwhile
+
+/// One of the ends goes back to TCP, and this one has to try again to do its part of that
+/// (migrate/answer.h).
+inline bool answers_later(const Socket& s) {
+  // relaxed: a sleep that does not see it ends by the doorbell of its going
+  return s.answer_wanted_ns.load(std::memory_order_relaxed) != 0 &&
+         (state_of(s.mine()) & socket_face::kGone) == 0;
+}
+
+/// A send would find that its end has left the pipe, and that it is not back on TCP yet.
+inline bool is_on_its_way(const Socket& s) {
+  // relaxed: a glance
+  return s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 2 &&
+         (state_of(s.mine()) & socket_face::kGone) == 0;
+}
+
+/// Bytes of TCP may lie there, doorbells or others, that cannot be read for now.
+inline bool tcp_is_held_up(const Socket& s) {
+  return s.receives_wait.gave_up() &&
+         // relaxed: a glance
+         (s.open_file().receives.load(std::memory_order_relaxed) & Slot::kClosed) != 0;
+}
+
+/// Something may come that nobody tells of.
+inline bool is_held_up(const Socket& s) {
+  return s.pipe.receive_is_held_up() || s.pipe.send_is_held_up() || answers_later(s) ||
+         tcp_is_held_up(s) || s.is_resending() || owes_end(s) || is_on_its_way(s) ||
+         // relaxed: a glance
+         (s.sends_wait.gave_up() &&
+          (s.open_file().sends.load(std::memory_order_relaxed) & Slot::kClosed) != 0);
+}
+
+/// A call is about to say EAGAIN for that, or that there are fewer bytes than there may be.
+inline void note_held_up(Socket& s) {
+  // relaxed: counts, which the lock of all sets publishes
+  s.held_up.fetch_add(1, std::memory_order_relaxed);
+  s.full.fetch_add(1, std::memory_order_relaxed);
+  hooks.held_up(s);
+}
+
+}  // namespace clan::preload

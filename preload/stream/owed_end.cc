@@ -1,0 +1,41 @@
+#include "stream/owed_end.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "clan/pipe.h"
+#include "migrate/demote_end.h"
+#include "migrate/resend.h"
+#include "os/sys.h"
+#include "stream/doorbell.h"
+#include "stream/ring.h"
+#include "stream/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kEnding;
+using socket_face::kGone;
+using socket_face::kState;
+
+}  // namespace
+
+bool tell_end(int fd, Socket& s) {
+  KeepErrno keep;
+  if ((state_of(s.mine()) & kGone) != 0) {
+    if (resends(fd, s)) return false;  // behind what is being sent again
+    end_by_tcp(fd, s);
+    return true;
+  }
+  if (!switch_sending(fd, s)) return false;
+  const Pipe::Done done = s.pipe.end_sending();
+  if (must_ring(s, done)) ring_doorbell(fd, s);
+  const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+  // Broken: its end is told by other ways.
+  if (sender.ended.load(std::memory_order_relaxed) != 1 && done.err != EPROTO) return false;
+  // order: a bit by itself, in a word whose others publish
+  s.mine().words[kState].fetch_and(~std::uint64_t{kEnding}, std::memory_order_acq_rel);
+  return true;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,241 @@
+// Processes that are stopped in the middle of using a connection: whoever shares it, or has its
+// other end, is not held up.
+#include "stopped.h"
+
+#include <sys/epoll.h>
+
+#include <functional>
+
+namespace clan::test {
+namespace {
+
+constexpr int kBytes = 100;
+constexpr int kMostTurns = 2000;  ///< of a loop that does not spin
+
+enum class Way { kPoll, kLevel, kEdges };
+
+/// Waits for `fd` in turns with calls that do not wait.
+class Waits {
+ public:
+  Waits(int fd, Way way, std::uint32_t events)
+      : fd_(fd), way_(way), set_(::epoll_create1(EPOLL_CLOEXEC)) {
+    epoll_event event{events | (way == Way::kEdges ? EPOLLET : 0u), {}};
+    EXPECT_EQ(::epoll_ctl(set_, EPOLL_CTL_ADD, fd, &event), 0);
+    events_ = static_cast<short>(events);
+  }
+  ~Waits() { ::close(set_); }
+  Waits(const Waits&) = delete;
+  Waits& operator=(const Waits&) = delete;
+  void wait() {
+    EXPECT_LT(++turns_, kMostTurns) << "it spins";
+    epoll_event event{};
+    EXPECT_EQ(way_ == Way::kPoll ? poll_one(fd_, events_, -1) : ::epoll_wait(set_, &event, 1, -1),
+              way_ == Way::kPoll ? events_ : 1);
+  }
+  void wait_for_any() const {
+    epoll_event event{};
+    EXPECT_TRUE(way_ == Way::kPoll ? poll_one(fd_, events_, -1) > 0
+                                   : ::epoll_wait(set_, &event, 1, -1) == 1);
+  }
+  int turns() const { return turns_; }
+
+ private:
+  int fd_;
+  Way way_;
+  int set_;
+  short events_ = 0;
+  int turns_ = 0;
+};
+
+/// One byte after the other, by `call`, which answers as send and recv do.
+void move_bytes(Waits& waits, const std::function<ssize_t(char*)>& call, std::string* moved) {
+  while (moved->size() < kBytes && waits.turns() < kMostTurns) {
+    char byte = static_cast<char>('!' + moved->size() % 90);
+    ssize_t n = 0;
+    EXPECT_LT(seconds_of([&] { n = call(&byte); }), kSoon);
+    if (n == 1) {
+      moved->push_back(byte);
+    } else {
+      ASSERT_EQ(n, -1);
+      ASSERT_EQ(errno, EAGAIN);
+      waits.wait();
+    }
+  }
+}
+
+std::string all_bytes() {
+  std::string all;
+  for (std::size_t i = 0; i < kBytes; ++i) all.push_back(static_cast<char>('!' + i % 90));
+  return all;
+}
+
+TEST(Stopped, ASharerInASendHoldsUpNoSendThatDoesNotWait) {
+  for (const Way way : {Way::kPoll, Way::kLevel, Way::kEdges}) {
+    Peer peer([](int fd) { return echo(fd); });
+    const int fd = peer.fd;
+    ASSERT_EQ(::fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    Waits waits(fd, way, EPOLLOUT);
+    waits.wait();  // what is told later is another edge
+    const Stopped sharer = stopped_in_a_copy(fd, true);
+    const GoesOnLater later(sharer);
+    std::string sent;
+    move_bytes(
+        waits, [&](char* byte) { return ::send(fd, byte, 1, MSG_NOSIGNAL); }, &sent);
+    ASSERT_EQ(::fcntl(fd, F_SETFL, 0), 0);
+    EXPECT_EQ(get(fd, kBytes), all_bytes());
+    EXPECT_TRUE(silent(fd)) << "a byte was sent twice";
+    EXPECT_TRUE(by_pipe(fd));
+  }
+}
+
+TEST(Stopped, ASharerInAReceiveHoldsUpNoReceiveThatDoesNotWait) {
+  for (const Way way : {Way::kPoll, Way::kLevel, Way::kEdges}) {
+    Peer peer([](int fd) { return echo(fd); });
+    const int fd = peer.fd;
+    Waits waits(fd, way, EPOLLIN);
+    const Stopped sharer = stopped_in_a_copy(fd, false);
+    const GoesOnLater later(sharer);
+    put(fd, all_bytes());
+    std::string received;
+    move_bytes(
+        waits, [&](char* byte) { return ::recv(fd, byte, 1, MSG_DONTWAIT); }, &received);
+    EXPECT_EQ(received, all_bytes());
+    EXPECT_TRUE(silent(fd));
+    EXPECT_TRUE(by_pipe(fd));
+  }
+}
+
+// A poller that sleeps, and a worker that has been told that there is nothing.
+TEST(Stopped, ASharerInAReceiveIsNoReasonToLeaveAThreadAsleepInASet) {
+  Peer peer([](int fd) { return echo(fd); });
+  const int fd = peer.fd;
+  Waits waits(fd, Way::kEdges, EPOLLIN);
+  const Stopped sharer = stopped_in_a_copy(fd, false);
+  put(fd, "x");
+  waits.wait();
+  std::atomic<bool> told{false};
+  Thread poller([&] {
+    if (preloaded()) waits.wait();
+    told = true;
+  });
+  EXPECT_TRUE(!preloaded() || poller.falls_asleep());
+  char byte = 0;
+  const ssize_t n = ::recv(fd, &byte, 1, MSG_DONTWAIT);
+  EXPECT_EQ(n, preloaded() ? -1 : 1);
+  sharer.go_on();
+  EXPECT_TRUE(comes_true([&] { return told.load(); }));
+  if (preloaded()) {
+    EXPECT_EQ(get(fd, 1), "x");
+  }
+}
+
+// Calls that wait do so within their time limit, and until a signal comes.
+TEST(Stopped, ASharerInACopyHoldsUpCallsThatWaitNoLongerThanTheyWant) {
+  Peer peer([](int fd) { return echo(fd); });
+  const int fd = peer.fd;
+  const timeval limit{0, 200'000};
+  for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO}) {
+    ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, option, &limit, sizeof limit), 0);
+  }
+  std::string out = "x";
+  {
+    const Stopped sharer = stopped_in_a_copy(fd, true);
+    EXPECT_LT(seconds_of([&] {
+                const ssize_t n = ::send(fd, "y", 1, MSG_NOSIGNAL);
+                if (n == 1) out = "yx";
+                EXPECT_TRUE(n == 1 || (n == -1 && errno == EAGAIN));
+              }),
+              kSoon);
+  }
+  put(fd, "x");
+  EXPECT_EQ(get(fd, out.size()), out);
+  const timeval none{0, 0};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none), 0);
+  const Stopped sharer = stopped_in_a_copy(fd, false);
+  put(fd, "z");
+  const GoesOnLater later(sharer);
+  EXPECT_EQ(get(fd, 1), "z");
+}
+
+/// A peer that is stopped when it has said that it goes back to TCP, and no more. Then it does, by
+/// urgent data, and echoes. `fd` is its end.
+int stopped_while_leaving(int fd) {
+  if (preloaded()) face_of(fd)->words[socket_face::kState].fetch_or(socket_face::kLeaving);
+  ::raise(SIGSTOP);
+  if (::send(fd, "!", 1, MSG_OOB) != 1) return 1;
+  return echo(fd);
+}
+
+TEST(Stopped, APeerOnItsWayBackToTcpHoldsUpNoCallThatDoesNotWait) {
+  for (const Way way : {Way::kPoll, Way::kLevel, Way::kEdges}) {
+    Peer peer(stopped_while_leaving);
+    const int fd = peer.fd;
+    int status = 0;
+    ASSERT_EQ(::waitpid(peer.pid, &status, WUNTRACED), peer.pid);
+    ASSERT_TRUE(WIFSTOPPED(status));
+    Waits waits(fd, way, EPOLLIN);
+    std::string sent = all_bytes(), received;
+    for (const char byte : sent) {
+      EXPECT_LT(
+          seconds_of([&] { EXPECT_EQ(::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL), 1); }),
+          kSoon);
+    }
+    std::thread later([&] {
+      ::usleep(400'000);
+      ::kill(peer.pid, SIGCONT);
+    });
+    move_bytes(
+        waits, [&](char* byte) { return ::recv(fd, byte, 1, MSG_DONTWAIT); }, &received);
+    later.join();
+    EXPECT_EQ(received, sent);
+    EXPECT_TRUE(silent(fd));
+    put(fd, "more");
+    EXPECT_EQ(get(fd, 4), "more");
+  }
+}
+
+/// Likewise; then it says that it reads on, and waits without a call or a doorbell until it is
+/// answered.
+int stopped_before_it_says_more(int fd) {
+  using namespace socket_face;
+  PipePage::Face* const mine = face_of(fd);
+  if (preloaded()) mine->words[kState].fetch_or(kLeaving);
+  ::raise(SIGSTOP);
+  if (!preloaded()) return 0;
+  mine->words[kGivenBack].store(3);
+  PipePage* const page = page_of(pipes().at(0));
+  auto answered = [&](const PipePage::End& end) {
+    return end.face.words[kCookie] != mine->words[kCookie] &&
+           (end.face.words[kState].load() & kGone) != 0;
+  };
+  return comes_true([&] { return answered(page->ends[0]) || answered(page->ends[1]); }) ? 0 : 1;
+}
+
+TEST(Stopped, APeerOnItsWayBackToTcpIsAnsweredByCallsThatSleep) {
+  for (const bool reads : {true, false}) {
+    for (const Way way : {Way::kPoll, Way::kLevel, Way::kEdges}) {
+      Peer peer(stopped_before_it_says_more);
+      const int fd = peer.fd;
+      int status = 0;
+      ASSERT_EQ(::waitpid(peer.pid, &status, WUNTRACED), peer.pid);
+      Waits waits(fd, way, EPOLLIN);
+      put(fd, "x");
+      Thread sleeper([&] {
+        if (reads) {
+          char byte;
+          (void)::recv(fd, &byte, 1, 0);
+        } else {
+          waits.wait_for_any();
+        }
+      });
+      EXPECT_TRUE(sleeper.falls_asleep());
+      ::kill(peer.pid, SIGCONT);
+      sleeper.join();  // by its end
+      EXPECT_EQ(peer.result(), 0) << "it has not been answered";
+      if (reads) break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace clan::test

@@ -1,0 +1,143 @@
+// One socket of the kernel, on loopback.
+#include "link/udp/datagram_socket.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include "link/udp/socket_io.h"
+
+namespace clan::udp {
+namespace {
+
+using Family = DatagramSocket::Family;
+
+constexpr int kBuffer = 1 << 18;
+
+SocketAddress address(const std::string& text) {
+  auto parsed = parse_address(text.c_str());
+  EXPECT_TRUE(parsed.ok()) << text;
+  return parsed.ok() ? *parsed : SocketAddress{};
+}
+
+DatagramSocket bound(const char* text) {
+  auto made = DatagramSocket::open(Family::kIpv4, kBuffer);
+  EXPECT_TRUE(made.ok());
+  EXPECT_TRUE(made->bind(address(text)).ok());
+  return std::move(*made);
+}
+
+std::vector<std::byte> text(const char* from) {
+  const auto* p = reinterpret_cast<const std::byte*>(from);
+  return {p, p + std::strlen(from)};
+}
+
+// The next datagram, or "": none within a moment.
+std::string next(DatagramSocket& socket, SocketAddress* from = nullptr, int ms = 2'000) {
+  pollfd fd{socket.fd(), POLLIN, 0};
+  if (::poll(&fd, 1, ms) != 1) return "";
+  std::vector<std::byte> room(65'536);
+  DatagramSocket::Received got;
+  if (!socket.receive(room, &got)) return "";
+  if (from != nullptr) *from = got.from;
+  return {reinterpret_cast<const char*>(room.data()), got.bytes};
+}
+
+TEST(DatagramSocket, CarriesDatagramsAndSaysWhereTheyCameFrom) {
+  auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0");
+  const SocketAddress to = *b.local_address();
+  EXPECT_EQ(a.send(&to, text("one"), 3), DatagramSocket::Sent::kSent);
+  SocketAddress from;
+  EXPECT_EQ(next(b, &from), "one");
+  EXPECT_TRUE(from == *a.local_address());
+  EXPECT_FALSE(a.peer_address().has_value());
+}
+
+TEST(DatagramSocket, ConnectedItHearsItsPeerAlone) {
+  auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0"), stranger = bound("127.0.0.1:0");
+  const SocketAddress to = *a.local_address();
+  ASSERT_TRUE(a.connect(*b.local_address()).ok());
+  EXPECT_TRUE(a.peer_address() == *b.local_address());
+  EXPECT_EQ(stranger.send(&to, text("no"), 2), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(b.send(&to, text("yes"), 3), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(next(a), "yes");
+  EXPECT_EQ(next(a, nullptr, 10), "");
+  EXPECT_EQ(a.send(nullptr, text("back"), 4), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(next(b), "back");
+}
+
+TEST(DatagramSocket, WhatHadComeBeforeItWasConnectedIsStillThere) {
+  auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0"), other = bound("127.0.0.1:0");
+  const SocketAddress to = *a.local_address();
+  EXPECT_EQ(other.send(&to, text("early"), 5), DatagramSocket::Sent::kSent);
+  ASSERT_TRUE(a.connect(*b.local_address()).ok());
+  SocketAddress from;
+  EXPECT_EQ(next(a, &from), "early");
+  EXPECT_TRUE(from == *other.local_address());
+}
+
+TEST(DatagramSocket, APortIsSharedOnlyWhileBothSaySo) {
+  auto first = bound("127.0.0.1:0");
+  const SocketAddress at = *first.local_address();
+  auto bind = [&](bool ours, bool theirs) {
+    auto made = DatagramSocket::open(Family::kIpv4, kBuffer);
+    EXPECT_TRUE(made.ok() && first.share_port(ours) && made->share_port(theirs));
+    return made->bind(at).ok();
+  };
+  EXPECT_FALSE(bind(false, false));
+  EXPECT_FALSE(bind(false, true));
+  EXPECT_FALSE(bind(true, false));
+  EXPECT_TRUE(bind(true, true));
+  EXPECT_FALSE(bind(false, true)) << "taken back";
+}
+
+TEST(DatagramSocket, ARefusalByThePeersHostIsToldConnectedOrNot) {
+  for (bool connected : {false, true}) {
+    auto a = bound("127.0.0.1:0");
+    SocketAddress closed;
+    {
+      auto gone = bound("127.0.0.1:0");
+      closed = *gone.local_address();
+    }
+    if (connected) {
+      ASSERT_TRUE(a.connect(closed).ok());
+    }
+    EXPECT_EQ(a.send(connected ? nullptr : &closed, text("x"), 1), DatagramSocket::Sent::kSent);
+    std::vector<std::byte> room(100);
+    DatagramSocket::Received got;
+    EXPECT_FALSE(a.receive(room, &got));
+    SocketAddress refused;
+    ASSERT_TRUE(a.next_refusal(&refused)) << connected;
+    EXPECT_TRUE(refused == closed);
+    EXPECT_FALSE(a.next_refusal(&refused));
+  }
+}
+
+TEST(DatagramSocket, PacketsBehindAnErrorAreReceivedAtOnce) {
+  auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0");
+  const SocketAddress to = *a.local_address();
+  SocketAddress closed;
+  {
+    auto gone = bound("127.0.0.1:0");
+    closed = *gone.local_address();
+  }
+  EXPECT_EQ(a.send(&closed, text("x"), 1), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(b.send(&to, text("behind"), 6), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(next(a), "behind");
+}
+
+TEST(DatagramSocket, TwoOfAThreadAreInTheSameNetwork) {
+  auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0");
+  EXPECT_TRUE(a.same_network(b));
+}
+
+TEST(DatagramSocket, KnowsWildcardsAndIpv4) {
+  EXPECT_TRUE(is_wildcard(SocketAddress{}));
+  EXPECT_FALSE(is_ipv4(SocketAddress{}));
+  EXPECT_TRUE(is_wildcard(address("0.0.0.0:1")));
+  EXPECT_TRUE(is_ipv4(address("0.0.0.0:1")));
+  EXPECT_FALSE(is_wildcard(address("127.0.0.1:1")));
+  EXPECT_FALSE(is_ipv4(address("[::1]:1")));
+}
+
+}  // namespace
+}  // namespace clan::udp
