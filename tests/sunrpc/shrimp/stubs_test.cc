@@ -124,6 +124,9 @@ TEST_F(Stubs, FailuresOfProceduresAreTold) {
 
 // The signal comes anywhere in a round of the server, also between its last look and its sleep.
 TEST(ShrimpServer, IsStoppedByAHandlerWheneverTheSignalComes) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer keeps a signal until the next call it knows; it knows no futex";
+#endif
   constexpr int kRounds = 30'000;
   const std::string name = "test-stop-" + std::to_string(getpid());
   const clan_shrimp_program none{"none", 1, 0, nullptr};
