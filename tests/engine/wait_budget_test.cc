@@ -1,12 +1,10 @@
 #include "clan/wait_budget.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-
 #include "clan/clock.h"
+#include "support/process.h"
 
 namespace clan {
 namespace {
@@ -108,16 +106,10 @@ TEST_F(OwnerWaits, EndForOneThatLivesWhenTheBudgetIsUsed) {
 
 TEST_F(OwnerWaits, DoNotEndForOneThatIsStoppedOrHasLongWork) {
   EXPECT_EQ(looked(other, kSecond / 2, OwnerWait::Work::kLong), OwnerWait::Owner::kIsWaitedFor);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::raise(SIGSTOP);
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
-  EXPECT_EQ(looked(static_cast<std::uint32_t>(child), kSecond / 2), OwnerWait::Owner::kIsWaitedFor);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, &status, 0);
+  test::Process stopped = test::Process::start([] { return ::pause(); });
+  stopped.stop();
+  EXPECT_EQ(looked(static_cast<std::uint32_t>(stopped.pid()), kSecond / 2),
+            OwnerWait::Owner::kIsWaitedFor);
 }
 
 }  // namespace

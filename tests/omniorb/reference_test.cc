@@ -28,6 +28,14 @@ std::string corbaloc(Suite::Server_ptr server, const std::string& host) {
   return "corbaloc::" + host + tcp.substr(tcp.rfind(':')) + "/Suite";
 }
 
+/// A server at the TCP port that a corbaloc names.
+Process start_at_port_of(const std::string& corbaloc) {
+  const std::string port =
+      corbaloc.substr(corbaloc.rfind(':'), corbaloc.rfind('/') - corbaloc.rfind(':'));
+  return Process({program("omniorb-suite-server"), "-ORBendPoint", "giop:tcp:127.0.0.1" + port},
+                 {"LD_PRELOAD=" SUITE_PRELOAD, "ORBclanEndPoint=1"});
+}
+
 TEST(References, HaveOurComponentAndTheTcpAddress) {
   Process process = start_server();
   Orb orb;
@@ -69,11 +77,8 @@ TEST(References, OfAServerThatWasStartedAgainAtItsPortAreFound) {
   Orb orb;
   Suite::Server_var server = orb.server(process.line());
   const std::string by_port = corbaloc(server, "127.0.0.1");
-  const std::string port =
-      by_port.substr(by_port.rfind(':'), by_port.rfind('/') - by_port.rfind(':'));
   process.end(SIGKILL);
-  Process again({program("omniorb-suite-server"), "-ORBendPoint", "giop:tcp:127.0.0.1" + port},
-                {"LD_PRELOAD=" SUITE_PRELOAD, "ORBclanEndPoint=1"});
+  Process again = start_at_port_of(by_port);
   ASSERT_NE(again.line(), "");
   Suite::Server_var other = orb.server(by_port);
   other->null_call();
@@ -90,11 +95,8 @@ TEST(References, ThatOutliveTheirServerAreFoundByTheirPort) {
   server->null_call();
   EXPECT_PATH();
   const std::string by_port = corbaloc(server, "127.0.0.1");
-  const std::string port =
-      by_port.substr(by_port.rfind(':'), by_port.rfind('/') - by_port.rfind(':'));
   process.end(SIGKILL);
-  Process again({program("omniorb-suite-server"), "-ORBendPoint", "giop:tcp:127.0.0.1" + port},
-                {"LD_PRELOAD=" SUITE_PRELOAD, "ORBclanEndPoint=1"});
+  Process again = start_at_port_of(by_port);
   ASSERT_NE(again.line(), "");
   try {
     server->null_call();

@@ -108,7 +108,7 @@ class Process {
   std::FILE* out_;
 };
 
-inline std::string program(const char* name) { return std::string(SUITE_PROGRAMS) + "/" + name; }
+inline std::string program(const char* name) { return SUITE_PROGRAMS "/" + std::string(name); }
 
 /// A server with the transport preloaded, and a TCP endpoint on the loopback.
 inline Process start_server(std::vector<std::string> options = {},

@@ -3,13 +3,12 @@
 #include <poll.h>
 #include <sys/wait.h>
 
-#include <csignal>
-
 #include "clan/clock.h"
 #include "preload/tcp_pair.h"
 #include "stream/doorbell.h"
 #include "stream/held_up.h"
 #include "stream/readiness.h"
+#include "support/process.h"
 
 namespace clan::preload {
 namespace {
@@ -100,24 +99,17 @@ TEST_F(ShutGate, OfAProcessThatLivesEndsTheConnectionWhenItsBudgetIsUsed) {
 
 // As a program does that is stopped; and it is not taken for hung.
 TEST_F(ShutGate, OfAStoppedProcessEndsNothing) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::raise(SIGSTOP);
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  test::Process stopped = test::Process::start([] { return ::pause(); });
+  stopped.stop();
   Socket& s = pair.socket(1);
   // a tenth of a second is left
   s.pipe.owner_waits().spend(monotonic_ns(), WaitBudget::kMostNs - 100'000'000);
   Slot::Counter& gate = s.open_file().receives;
-  shut(gate, child);
+  shut(gate, stopped.pid());
   for (int k = 0; k < 50; ++k, ::usleep(10'000)) EXPECT_EQ(pair.receive(1), "");
   EXPECT_FALSE(s.kernel_error.load());
-  Slot::open(gate, child);
+  Slot::open(gate, stopped.pid());
   EXPECT_EQ(pair.receive(1), "tcp");
-  ::kill(child, SIGKILL);
-  ::waitpid(child, &status, 0);
 }
 
 }  // namespace
