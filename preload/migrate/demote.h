@@ -13,14 +13,16 @@
 //
 // Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then
 // does Y's part itself, by a descriptor of Y's socket (pidfd_getfd). Where the kernel does not
-// allow that, L waits. Bytes that Y sent by TCP before its switch and that nobody has read lie in
-// front of the doorbells: L takes them out, and they are sent first.
+// allow that, the pipe's memory is enough if Y's direction has nothing unread and no end: L puts
+// Y's last record there and shuts Y's gate. Otherwise L waits. Bytes that Y sent by TCP before its
+// switch and that nobody has read lie in front of the doorbells: L takes them out, and they are
+// sent first.
 //
 // The other end may be in another pid namespace, where process and thread ids mean other processes
 // than here. Whatever is found by such a number is then known by something that is the same
 // everywhere, inode or contents, before it is used; what is not found stays untouched. L does Y's
-// part only if Y's threads have the ids that our /proc shows, as they are what the locks of the
-// pipe are about. Otherwise it waits for Y.
+// part by a descriptor only if Y's threads have the ids that our /proc shows, as they are what the
+// locks of the pipe are about. Without one it takes no thread of Y's for dead.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once

@@ -15,6 +15,7 @@
 
 #include "clan/clock.h"
 #include "clan/log.h"
+#include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
 #include "migrate/demote_end.h"
@@ -117,11 +118,51 @@ bool send_file(int to, int from, long at, const Scratch& memory) {
   return true;
 }
 
+// Nobody of the other end rings any more. Its threads may have other ids here: none is taken for
+// dead.
+bool hush(Socket& s) {
+  auto& bells = s.theirs().words[socket_face::kBells];
+  CallWait wait(s.pipe.call_waits());
+  std::uint64_t now =
+      bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  while ((now & (socket_face::kBellsClosed - 1)) != 0) {
+    if (!wait.goes_on(monotonic_ns())) return false;
+    nap();
+    now = bells.load(std::memory_order_acquire);  // PAIR face.bells: as in silence()
+  }
+  return true;
+}
+
+// Without a descriptor of its socket: where there is nothing that only it could send, neither bytes
+// nor an end, the words and the ring are enough.
+bool end_their_part(int fd, Socket& s, int taken, LastWait& wait) {
+  const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
+  if (bytes > static_cast<long>(sizeof(TakenHead)) || s.pipe.front() != PipeFront::kNothing ||
+      (state_of(s.theirs()) & kGone) != 0)
+    return false;
+  auto other = s.pipe.at_other_end();
+  if (!other) return false;
+  Pipe::Done last;
+  // A thread of it may have been stopped in the middle of a copy. That takes 0.2 s at most, and so
+  // nothing is done here in the place of a thread that is not seen.
+  while ((last = other->leave()).err == EBUSY) {
+    if (!wait.nap(true)) return false;
+  }
+  // EPIPE: it goes by itself, or has half-closed. Bytes may have come meanwhile.
+  if (last.err != 0 || s.pipe.front() != PipeFront::kLeave || !hush(s)) return false;
+  for (CallWait doorbells(s.pipe.call_waits()); !swallow_doorbells(fd, s); nap()) {
+    if (!doorbells.goes_on(monotonic_ns())) return false;
+  }
+  set_gone(s.theirs());
+  s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
+  return true;
+}
+
 }  // namespace
 
 bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
   const int socket = their_socket(fd);
-  if (socket < 0) return false;
+  if (socket < 0) return end_their_part(fd, s, taken, wait);
   auto other = s.pipe.at_other_end();
   const Scratch memory(Scratch::kUsual);
   bool well = other && memory;

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <functional>
 
-#include "helpers.h"
+#include "stopped.h"
 
 namespace clan::test {
 namespace {
@@ -129,6 +129,37 @@ TEST(Exec, WhatHasNotBeenReadComesThoughItsSenderEnds) {
     EXPECT_EQ(result_of(counter), 0);
     for (const int fd : {sent[0], sent[1], counted[0]}) ::close(fd);
   }
+}
+
+// By this process's rights it cannot be had, and it makes no call. There is nothing that only it
+// could send, so nobody waits for it.
+TEST(Exec, DoesNotWaitForASilentPeerThatCannotBeReached) {
+  int ready[2], runs[2], go[2];
+  ASSERT_EQ(::pipe(ready) | ::pipe(go), 0);
+  Peer peer([&](int fd) {
+    ::prctl(PR_SET_DUMPABLE, 0);
+    char byte = 'x';
+    if (::write(ready[1], &byte, 1) != 1 || ::read(go[0], &byte, 1) != 1) return 1;
+    ping(fd, 100);
+    return testing::Test::HasFailure() || !by_tcp(fd) ? 2 : 0;
+  });
+  ASSERT_EQ(::pipe2(runs, O_CLOEXEC), 0);
+  char byte = 'x';
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  const pid_t program = child([&] {
+    give_up_privileges();
+    onto_standard(peer.fd);
+    ::unsetenv("LD_PRELOAD");
+    ::execl("/bin/cat", "cat", nullptr);
+    return 1;
+  });
+  peer.close();
+  ::close(runs[1]);
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(::read(runs[0], &byte, 1), 0); }), kSoon);
+  EXPECT_EQ(::write(go[1], &byte, 1), 1);
+  EXPECT_EQ(peer.result(), 0);
+  EXPECT_EQ(result_of(program), 0);
+  for (const int fd : {ready[0], ready[1], runs[0], go[0], go[1]}) ::close(fd);
 }
 
 // The other end has come into the pipe and sent nothing there, not even a doorbell: there is
