@@ -11,6 +11,8 @@
 #include "clan/clock.h"
 #include "clan/pipe.h"
 #include "clan/reasons.h"
+#include "clan/socket_face.h"
+#include "clan/wait_budget.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -62,10 +64,15 @@ void share_slots() {
       [](int, Socket& s, void*) {
         if (counted_in_this_fork(s)) return;
         // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may
-        // take longer, but that both see.
-        const std::uint64_t end = monotonic_ns() + kPatienceNs;
+        // take longer, as the other end has a part in it, but that both see.
+        auto patience_ns = [&] {
+          const bool leaves = s.shared() && (state_of(s.mine()) & socket_face::kLeaving) != 0;
+          return leaves ? WaitBudget::kMostInCallsNs : kPatienceNs;
+        };
+        const std::uint64_t start = monotonic_ns();
         bool mine = false;
-        while (!(mine = s.moving.try_lock()) && monotonic_ns() < end) sched_yield();
+        while (!(mine = s.moving.try_lock()) && monotonic_ns() - start < patience_ns())
+          sched_yield();
         s.inherited = true;
         if (s.slot.load() == &s.own_slot) {
           Slot* slot = slots.take();

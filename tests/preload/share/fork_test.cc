@@ -2,7 +2,11 @@
 
 #include <sys/wait.h>
 
+#include <array>
+#include <chrono>
+
 #include "preload/tcp_pair.h"
+#include "state/face.h"
 
 namespace clan::preload {
 namespace {
@@ -30,6 +34,21 @@ TEST(Fork, ThatFailsCountsNobody) {
   EXPECT_LT(forked_by([] { return -1L; }), 0);
   EXPECT_EQ(pair.socket(0).mine().words[socket_face::kHolders].load(), 1u);
   EXPECT_EQ(Slot::users(pair.socket(0).slot.load()->held.load()), 1u);
+}
+
+// Threads that take connections back to TCP may have to wait for the other ends.
+TEST(Fork, DoesNotWaitLongForConnectionsThatGoBack) {
+  std::array<TcpPair, 5> pairs;
+  for (TcpPair& pair : pairs) {
+    pair.migrate();
+    pair.socket(0).moving.lock();
+    add_state(pair.socket(0).mine(), socket_face::kLeaving);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_LT(forked_by([] { return -1L; }), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3))
+      << "not one for each of them";
+  for (TcpPair& pair : pairs) pair.socket(0).moving.unlock();
 }
 
 }  // namespace
