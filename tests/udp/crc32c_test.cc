@@ -8,6 +8,9 @@
 #include "support/pattern.h"
 
 namespace clan::udp {
+
+std::uint32_t crc32c_by_table(std::span<const std::byte> bytes);
+
 namespace {
 
 std::uint32_t of(std::string_view text) { return crc32c(std::as_bytes(std::span(text))); }
@@ -36,6 +39,16 @@ TEST(Crc32c, GoesOnWhereItStopped) {
   for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
     const std::span all(bytes);
     ASSERT_EQ(crc32c(all.subspan(cut), crc32c(all.first(cut))), whole) << cut;
+  }
+}
+
+TEST(Crc32c, IsThatOfTheTableForEveryLengthAndPlace) {
+  test::Random r(2);
+  std::vector<std::byte> bytes(5000);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(r.below(256));
+  for (std::size_t n = 0; n < bytes.size() - 8; n += n < 2000 ? 1 : 37) {
+    const auto part = std::span(bytes).subspan(n % 8, n);
+    ASSERT_EQ(crc32c(part), crc32c_by_table(part)) << n;
   }
 }
 
