@@ -101,8 +101,10 @@ class ContextCore final : public nic::LinkSink,
   /// Lends this thread to peers that have announced large copies. One load when there are none.
   bool help() {
     fetch();
-    return wants_help() && help_slowly();
+    return help_fetched();
   }
+  /// The same for a caller that has just fetched.
+  bool help_fetched() { return wants_help() && help_slowly(); }
   /// Fetches packets of other hosts, where there are any: a thread that waits calls it between its
   /// looks.
   void fetch() {
@@ -192,6 +194,7 @@ class ContextCore final : public nic::LinkSink,
                                           std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
   std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
+  std::shared_ptr<nic::Link> chosen_link(NodeId node, uid_t uid);
   Status begin(const std::shared_ptr<link::ShmLink>& link);
 
   const ContextOptions options_;

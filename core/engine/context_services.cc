@@ -113,6 +113,24 @@ void ContextCore::end_dial(const link::ShmPeer& peer) {
   lane(peer.credentials.uid)->remove_peer_slot(peer.peer_slot);
 }
 
+// A link of packets to that node that takes the place of one just made, if there is any: another
+// service of the node may have been asked for before. Where both nodes have dialled at once there
+// are two, and if each gave up its own there would be none: the node of the lesser number keeps its
+// own, the other takes that.
+std::shared_ptr<nic::Link> ContextCore::chosen_link(NodeId node, uid_t uid) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [service, known] : known_services_) {
+      auto link = known.link.lock();
+      if (link && link->remote_node() == node && link->alive() && !link->capabilities().mapped)
+        return link;
+    }
+  }
+  if (node_.value < node.value) return nullptr;
+  auto link = find_link(node, uid);
+  return link && !link->capabilities().mapped ? link : nullptr;
+}
+
 std::shared_ptr<nic::Link> ContextCore::known_link(const std::string& service, uid_t uid,
                                                    std::uint32_t* endpoint) {
   std::lock_guard lock(mutex_);
@@ -174,8 +192,7 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_host(const std::string& 
   }
   auto link = network_->link_to(service, deadline_ns, endpoint);
   if (!link) return link;
-  // Another service of that node may have been asked for before.
-  if (auto known = find_link((*link)->remote_node(), uid); known && !known->capabilities().mapped) {
+  if (auto known = chosen_link((*link)->remote_node(), uid)) {
     (*link)->shut_down();
     return known;
   }

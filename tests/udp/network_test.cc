@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -256,6 +257,37 @@ TEST_F(NetworkTest, AForkedChildLeavesTheParentsLinksAlone) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   both_ways(stream, served, 100'000, 5'000);
+}
+
+TEST_F(NetworkTest, TwoThatConnectToEachOtherAtOnceAreBothConnected) {
+  for (int i = 0; i < 40; ++i) {
+    Context contexts[] = {must(Context::create(with_network(Mode::kOff))),
+                          must(Context::create(with_network(Mode::kOff)))};
+    MessageEndpoint ends[] = {must(MessageEndpoint::create(contexts[0], "network-at-once-0")),
+                              must(MessageEndpoint::create(contexts[1], "network-at-once-1"))};
+    const std::string names[] = {name_at(contexts[0], "network-at-once-0"),
+                                 name_at(contexts[1], "network-at-once-1")};
+    std::barrier together(2);
+    const auto connect = [&](int self) {
+      together.arrive_and_wait();
+      const auto peer = ends[self].connect(names[1 - self], 10'000);
+      ASSERT_TRUE(peer.ok()) << "pair " << i << ": " << peer.error().message();
+      together.arrive_and_wait();
+      EXPECT_OK(ends[self].send(*peer, pattern(100, 1), 10'000));
+      std::vector<std::byte> buffer(100);
+      EXPECT_OK(ends[self].recv(buffer, 10'000));
+      EXPECT_EQ(buffer, pattern(100, 1));
+      together.arrive_and_wait();
+    };
+    std::thread other([&] {
+      connect(1);
+      if (HasFatalFailure()) together.arrive_and_drop();
+    });
+    connect(0);
+    if (HasFatalFailure()) together.arrive_and_drop();
+    other.join();
+    if (HasFailure()) return;
+  }
 }
 
 TEST_F(NetworkTest, AnIdleLinkCostsNoProcessorTime) {
