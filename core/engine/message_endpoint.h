@@ -36,6 +36,8 @@ class MessageEndpointCore final : public OobSink,
   MessageEndpointCore(std::shared_ptr<ContextCore> context, const MessageOptions& options)
       : context_(std::move(context)), options_(options), waiter_(context_->options().wait) {}
   ~MessageEndpointCore() override;
+  /// Whether a look fetches packets, or the caller has just done so: that is a system call.
+  enum class Fetch : std::uint8_t { kNo, kYes };
   Status start(const std::string& service);
 
   ContextCore& context() { return *context_; }
@@ -68,7 +70,7 @@ class MessageEndpointCore final : public OobSink,
   void ring_fd() { arrivals_->ring(); }
   void wake() { arrivals_->wake_all(); }
 
-  Result<IncomingMessage> peek();
+  Result<IncomingMessage> peek(Fetch fetch = Fetch::kYes);
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
   Result<SetAside> set_aside();
@@ -163,12 +165,12 @@ class MessageEndpointCore final : public OobSink,
   bool look_at(Peer& peer);
   bool show_held(Peer& peer);
   bool look_closely(Peer& peer, int rc);
-  bool find_front();
+  bool find_front(Fetch fetch = Fetch::kYes);
   void take_arrivals();
   void fail_sends(Peer& peer);
   void depart(Peer& peer, bool told = false);
   Status tell_departure();
-  bool progress_sends();
+  bool progress_sends(Fetch fetch = Fetch::kYes);
   bool progress_offers(Peer& peer);
   bool progress_fragments(Peer& peer);
   Result<bool> offer(Peer& peer, std::span<const std::byte> header,

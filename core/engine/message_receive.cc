@@ -91,7 +91,7 @@ bool MessageEndpointCore::look_closely(Peer& peer, int rc) {
   }
 }
 
-bool MessageEndpointCore::find_front() {
+bool MessageEndpointCore::find_front(Fetch fetch) {
   if (front_.peer != nullptr) return true;
   for (std::size_t i = 0, n = hot_.size(); i < n && i < hot_.size(); ++i) {
     if (next_hot_ >= hot_.size()) next_hot_ = 0;
@@ -105,7 +105,8 @@ bool MessageEndpointCore::find_front() {
     }
   }
   adopt();
-  context_->fetch();  // what comes in packets for a cold peer, its look fetches for a hot one
+  // What comes in packets for a cold peer; its look fetches for a hot one.
+  if (fetch == Fetch::kYes) context_->fetch();
   // Most looks find nothing, and a latency is half of one on average.
   if (arrivals_->pending()) take_arrivals();
   return front_.peer != nullptr;
@@ -139,10 +140,10 @@ bool MessageEndpointCore::quiet() const {
          context_->usable() && !context_->wants_help();
 }
 
-Result<IncomingMessage> MessageEndpointCore::peek() {
+Result<IncomingMessage> MessageEndpointCore::peek(Fetch fetch) {
   if (!context_->usable()) return unusable_error();
-  if (!find_front()) {
-    progress_sends();
+  if (!find_front(fetch)) {
+    progress_sends(Fetch::kNo);
     return Error{EAGAIN, "no message"};
   }
   IncomingMessage m;
@@ -267,7 +268,7 @@ Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
     if (m.ok() || m.error().err != EAGAIN) return m;
   }
   if (!context_->usable()) return unusable_error();
-  progress_sends();
+  progress_sends(Fetch::kNo);
   return Error{EAGAIN, "no message"};
 }
 

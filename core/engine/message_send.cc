@@ -197,8 +197,8 @@ bool MessageEndpointCore::progress_fragments(Peer& peer) {
   return moved;
 }
 
-bool MessageEndpointCore::progress_sends() {
-  bool moved = context_->help();
+bool MessageEndpointCore::progress_sends(Fetch fetch) {
+  bool moved = fetch == Fetch::kYes ? context_->help() : context_->help_fetched();
   for (std::size_t i = 0; i < sending_.size();) {
     Peer& peer = *sending_[i];
     if (peer.open_offers != 0) moved = progress_offers(peer) || moved;

@@ -246,7 +246,7 @@ void Far::flush_last(FarPeer& peer, std::uint64_t until_ns, Lock& lock) {
 
 // Under the mutex. False: it is for nobody but this class.
 bool Far::take(Node& node, std::vector<std::byte>& bytes) {
-  auto message = messages_.peek();
+  auto message = messages_.peek_fetched();
   FarHead head;
   const bool whole = !message->offered && message->bytes.size() >= sizeof head;
   if (whole) std::memcpy(&head, message->bytes.data(), sizeof head);
@@ -268,12 +268,16 @@ bool Far::take(Node& node, std::vector<std::byte>& bytes) {
 
 int Far::progress(Node& node) {
   Lock lock(mutex_, std::try_to_lock);
-  if (!lock || (waiting_ == 0 && messages_.quiet())) return 0;
+  if (!lock) return 0;
+  // It fetches packets: the looks below need not, or each message would cost two system calls that
+  // find nothing before Open MPI hears that the next one may be sent.
+  const bool quiet = messages_.quiet();
+  if (quiet && waiting_ == 0) return 0;
   int events = 0;
   const auto depth = static_cast<std::size_t>(node.depth);
   if (buffers_.size() <= depth) buffers_.resize(depth + 1);
   std::vector<std::byte>& bytes = buffers_[depth];
-  for (; events < kMostMessages && messages_.peek().ok(); ++events) {
+  for (; events < kMostMessages && messages_.peek_fetched().ok(); ++events) {
     if (!take(node, bytes)) continue;
     lock.unlock();
     Record record;

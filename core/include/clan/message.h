@@ -179,6 +179,9 @@ class CLAN_EXPORT MessageEndpoint {
 
   /// Looks at the next message without taking it. EAGAIN.
   Result<IncomingMessage> peek();
+  /// The same where quiet() has just been called, which fetches packets of other hosts: so a caller
+  /// that takes one message after the other makes one system call, not one for each.
+  Result<IncomingMessage> peek_fetched();
   /// Takes the message last looked at, into a buffer.
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
