@@ -28,6 +28,9 @@ struct Modex;
 
 /// The longest piece of a message: some two trains of packets.
 constexpr std::size_t kFarFragment = 112 * 1024;
+/// The longest message with ob1's header that goes without asking the receiver first: a rendezvous
+/// costs a round trip.
+constexpr std::size_t kFarEager = 64 * 1024 + 256;
 
 /// Before each message. Both ends run one version: the modex says so.
 struct FarHead {

@@ -70,8 +70,8 @@ void describe_far_module() {
   mca_btl_base_module_t& m = g_far_module;
   m = mca_btl_base_module_t{};
   m.btl_component = &mca_btl_clan_component;
-  m.btl_eager_limit = g_module.btl_eager_limit;
-  m.btl_rndv_eager_limit = g_module.btl_rndv_eager_limit;
+  m.btl_eager_limit = kFarEager;
+  m.btl_rndv_eager_limit = kFarEager;
   m.btl_max_send_size = kFarFragment;
   m.btl_rdma_pipeline_send_length = g_module.btl_rdma_pipeline_send_length;
   m.btl_rdma_pipeline_frag_size = g_module.btl_rdma_pipeline_frag_size;
