@@ -347,7 +347,7 @@ TEST(Pipe, TellsAHandlerThatItHasInterruptedASend) {
 
 TEST(Pipe, TellsAHandlerThatItHasInterruptedAReceive) {
   PipePair p, other;
-  const auto bytes = pattern(100, 0);
+  const auto bytes = bytes_from(100, 0);
   put(p.a, bytes);
   interrupt(p, other, [&](char* page) {
     const iovec io{page, 50};

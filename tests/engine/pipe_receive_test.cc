@@ -43,7 +43,7 @@ TEST(Pipe, HasRoomForItsEndHoweverFullItIs) {
       for (const bool leaves : {false, true}) {
         PipePair p(ring);
         std::size_t sent = 0;
-        for (std::size_t n; (n = put(p.a, pattern(size, sent)).bytes) > 0;) sent += n;
+        for (std::size_t n; (n = put(p.a, bytes_from(size, sent)).bytes) > 0;) sent += n;
         EXPECT_EQ((leaves ? p.a.leave() : p.a.end_sending()).bytes, 1u) << size;
         EXPECT_EQ(get(p.b, sent + 1).size(), sent);
         EXPECT_EQ(p.b.front(), leaves ? PipeFront::kLeave : PipeFront::kEnd);
@@ -79,7 +79,7 @@ TEST(Pipe, StopsBeforeABufferThatItsGuardCouldNotCopyAndGoesOn) {
     copy(argument);
     return true;
   });
-  const std::vector<char> much = pattern(3 * 16384, 0);  // three records or more
+  const std::vector<char> much = bytes_from(3 * 16384, 0);  // three records or more
   const Pipe::Done sent = put(p.a, much);
   EXPECT_EQ(sent.err, EFAULT);
   EXPECT_GT(sent.bytes, 0u);

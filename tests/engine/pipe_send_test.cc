@@ -24,7 +24,7 @@ std::uint64_t memory_of(const Pipe& p) {
 
 std::size_t fill(Pipe& p, std::size_t block, std::uint64_t from = 0) {
   std::size_t sent = 0;
-  for (std::size_t n; (n = put(p, pattern(block, from + sent)).bytes) > 0;) sent += n;
+  for (std::size_t n; (n = put(p, bytes_from(block, from + sent)).bytes) > 0;) sent += n;
   return sent;
 }
 
@@ -32,9 +32,9 @@ TEST(Pipe, TouchesOnePageOfEachRingWhileShortMessagesAreAnswered) {
   for (const std::size_t size : {1, 100, 500, 900}) {
     PipePair p(kLargeRing);
     for (int i = 0; i < 5000; ++i) {
-      put(p.a, pattern(size, 0));
+      put(p.a, bytes_from(size, 0));
       ASSERT_EQ(get(p.b, size).size(), size);  // exactly: it never finds the ring empty
-      put(p.b, pattern(size, 0));
+      put(p.b, bytes_from(size, 0));
       ASSERT_EQ(get(p.a, 65536).size(), size);
     }
     EXPECT_LE(memory_of(p.a), 3 * 4096u) << size;
@@ -45,8 +45,8 @@ TEST(Pipe, StaysSmallWhileItsReaderKeepsUpWithLongMessages) {
   for (const bool answers : {true, false}) {
     PipePair p(kLargeRing);
     for (std::uint64_t i = 0; i < 500; ++i) {
-      put(p.a, pattern(16000, i));
-      ASSERT_EQ(get(p.b, 65536), pattern(16000, i));
+      put(p.a, bytes_from(16000, i));
+      ASSERT_EQ(get(p.b, 65536), bytes_from(16000, i));
       if (!answers) continue;
       put(p.b, {'!'});
       get(p.a, 1);
@@ -76,7 +76,7 @@ TEST(Pipe, TakesWhatItsLimitsSayFromASenderThatDoesNotWait) {
       EXPECT_GE(sent, c.least * (block == 1000 ? 9 : 10) / 10) << c.sends << " " << block;
       EXPECT_LE(sent, c.most + 2 * 64) << c.sends << " " << block;
       EXPECT_FALSE(p.a.writable());
-      EXPECT_EQ(get(p.b, sent + 1), pattern(sent, 0));
+      EXPECT_EQ(get(p.b, sent + 1), bytes_from(sent, 0));
       EXPECT_TRUE(p.a.writable());
     }
   }
@@ -84,7 +84,7 @@ TEST(Pipe, TakesWhatItsLimitsSayFromASenderThatDoesNotWait) {
 
 TEST(Pipe, TakesAWindowOnlyFromASenderThatMayWait) {
   PipePair p(kLargeRing);
-  const auto much = pattern(1 << 20, 0);
+  const auto much = bytes_from(1 << 20, 0);
   const iovec io{const_cast<char*>(much.data()), much.size()};
   const std::size_t first = p.a.send(&io, 1, PipeRoom::kWindow).bytes;
   EXPECT_GT(first, kPipeWindow / 2);
@@ -134,10 +134,10 @@ TEST(Pipe, HasAllItsRoomWhereverItsReaderStands) {
     std::uint64_t sent = 0, got = 0;
     const std::size_t usual = round % 3 == 0 ? 100 : round % 3 == 1 ? 3000 : 40000;
     for (int step = 0; step < 300; ++step) {
-      sent += put(p.a, pattern(1 + random() % usual, sent)).bytes;
+      sent += put(p.a, bytes_from(1 + random() % usual, sent)).bytes;
       if (random() % 3 != 0) {
         const auto bytes = get(p.b, 1 + random() % (usual * 2));
-        ASSERT_EQ(bytes, pattern(bytes.size(), got));
+        ASSERT_EQ(bytes, bytes_from(bytes.size(), got));
         got += bytes.size();
       }
     }
@@ -146,7 +146,7 @@ TEST(Pipe, HasAllItsRoomWhereverItsReaderStands) {
     EXPECT_GE(sent - got, (round % 3 == 0 ? 2u << 20 : 3u << 20) - 300'000) << round;
     EXPECT_EQ(p.a.end_sending().bytes, 1u);
     const auto rest = get(p.b, sent);
-    ASSERT_EQ(rest, pattern(rest.size(), got));
+    ASSERT_EQ(rest, bytes_from(rest.size(), got));
     EXPECT_EQ(rest.size(), sent - got);
     EXPECT_EQ(p.b.front(), PipeFront::kEnd);
   }
@@ -157,24 +157,24 @@ TEST(Pipe, ReleasesItsMemoryWhenAllHasBeenRead) {
     for (const bool by_reader : {false, true}) {
       PipePair p(kLargeRing);
       EXPECT_FALSE(p.a.is_large());
-      const auto bytes = pattern(much, 0);
+      const auto bytes = bytes_from(much, 0);
       EXPECT_EQ(put(p.a, bytes).bytes, much);
       EXPECT_TRUE(p.a.is_large());
-      EXPECT_EQ(get(p.b, much / 2), pattern(much / 2, 0));
+      EXPECT_EQ(get(p.b, much / 2), bytes_from(much / 2, 0));
       EXPECT_TRUE(p.b.is_large());
       Pipe& who = by_reader ? p.b : p.a;
       EXPECT_FALSE(who.release());  // not now
       EXPECT_TRUE(who.is_large());
-      EXPECT_EQ(get(p.b, much), pattern(much - much / 2, much / 2));
+      EXPECT_EQ(get(p.b, much), bytes_from(much - much / 2, much / 2));
       EXPECT_TRUE(who.release());
       EXPECT_FALSE(who.is_large());
       EXPECT_LE(memory_of(p.a), 3 * 4096u);
       EXPECT_EQ(p.b.front(), PipeFront::kNothing);
       for (std::uint64_t i = 0; i < 300; ++i) {  // and goes on as before
-        ASSERT_EQ(put(p.a, pattern(i * 70 + 1, i)).bytes, i * 70 + 1);
-        ASSERT_EQ(get(p.b, i * 70 + 1), pattern(i * 70 + 1, i));
-        ASSERT_EQ(put(p.b, pattern(i + 1, i)).bytes, i + 1);
-        ASSERT_EQ(get(p.a, 65536), pattern(i + 1, i));
+        ASSERT_EQ(put(p.a, bytes_from(i * 70 + 1, i)).bytes, i * 70 + 1);
+        ASSERT_EQ(get(p.b, i * 70 + 1), bytes_from(i * 70 + 1, i));
+        ASSERT_EQ(put(p.b, bytes_from(i + 1, i)).bytes, i + 1);
+        ASSERT_EQ(get(p.a, 65536), bytes_from(i + 1, i));
         if (i % 7 == 0) (void)who.release();
       }
       EXPECT_TRUE(who.release());
@@ -198,7 +198,7 @@ TEST(Pipe, ReleasesMemoryWhileASenderSends) {
   }
   std::thread sender([&] {
     for (std::uint64_t sent = 0; sent < kTotal;) {
-      const auto bytes = pattern(1 + sent % 50000, sent);
+      const auto bytes = bytes_from(1 + sent % 50000, sent);
       std::size_t done = 0;
       while (done < bytes.size()) {
         const std::size_t n = put(p.a, bytes, done).bytes;
@@ -214,7 +214,7 @@ TEST(Pipe, ReleasesMemoryWhileASenderSends) {
     const auto bytes = get(p.b, 1 + got % 70000);
     if (bytes.empty() && p.b.front() == PipeFront::kEnd) break;
     if (bytes.empty()) sched_yield();
-    ASSERT_EQ(bytes, pattern(bytes.size(), got));
+    ASSERT_EQ(bytes, bytes_from(bytes.size(), got));
     got += bytes.size();
   }
   over = true;

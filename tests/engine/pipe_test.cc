@@ -38,7 +38,7 @@ TEST(Pipe, IsAByteStreamWhateverTheSizesOfCalls) {
     for (int step = 0; step < 20000; ++step) {
       const std::size_t n = 1 + (random() % 4 == 0 ? random() % 70000 : random() % 200);
       if (random() % 2 == 0) {
-        auto bytes = pattern(n, sent);
+        auto bytes = bytes_from(n, sent);
         // In up to three buffers, empty ones among them.
         iovec io[3];
         const std::size_t first = random() % (n + 1), second = random() % (n - first + 1);
@@ -48,14 +48,14 @@ TEST(Pipe, IsAByteStreamWhateverTheSizesOfCalls) {
         sent += p.a.send(io, 3).bytes;
       } else {
         const auto bytes = get(p.b, n);
-        ASSERT_EQ(bytes, pattern(bytes.size(), got)) << "ring " << ring << " step " << step;
+        ASSERT_EQ(bytes, bytes_from(bytes.size(), got)) << "ring " << ring << " step " << step;
         got += bytes.size();
       }
     }
     while (got < sent) {
       const auto bytes = get(p.b, 10000);
       ASSERT_FALSE(bytes.empty());
-      ASSERT_EQ(bytes, pattern(bytes.size(), got));
+      ASSERT_EQ(bytes, bytes_from(bytes.size(), got));
       got += bytes.size();
     }
     EXPECT_EQ(p.b.front(), PipeFront::kNothing);
@@ -65,7 +65,7 @@ TEST(Pipe, IsAByteStreamWhateverTheSizesOfCalls) {
 
 TEST(Pipe, StopsWhenFullAndGoesOnWhenRead) {
   PipePair p;
-  const auto block = pattern(1000, 0);
+  const auto block = bytes_from(1000, 0);
   std::size_t sent = 0;
   for (std::size_t n; (n = put(p.a, block).bytes) > 0;) sent += n;
   EXPECT_GT(sent, kRing / 2u);
@@ -126,7 +126,7 @@ TEST(Pipe, SurvivesARandomisedPage) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 300; ++round) {
     PipePair p(4096);
-    for (int i = 0; i < 5; ++i) put(p.a, pattern(random() % 900, 0));
+    for (int i = 0; i < 5; ++i) put(p.a, bytes_from(random() % 900, 0));
     auto* words = reinterpret_cast<std::uint64_t*>(&p.a.page().ends[0]);
     for (int hit = 0; hit < 3; ++hit) {
       const std::size_t many =
@@ -144,7 +144,7 @@ TEST(Pipe, SurvivesARandomisedPage) {
       if (!lock) word = random() % 3 == 0 ? random() : word ^ (std::uint64_t{1} << random() % 64);
     }
     for (int i = 0; i < 20; ++i) {
-      put(p.a, pattern(random() % 3000, 0));
+      put(p.a, bytes_from(random() % 3000, 0));
       get(p.b, random() % 3000, random() % 4 == 0);
       (void)p.b.front();
       (void)p.b.readable_bytes();
@@ -159,7 +159,7 @@ TEST(Pipe, CarriesAStreamBetweenThreads) {
   constexpr std::size_t kTotal = 20u << 20;
   std::thread sender([&] {
     for (std::uint64_t sent = 0; sent < kTotal;) {
-      const auto bytes = pattern(1 + sent % 5000, sent);
+      const auto bytes = bytes_from(1 + sent % 5000, sent);
       std::size_t done = 0;
       while (done < bytes.size()) {
         const std::size_t n = put(p.a, bytes, done).bytes;
@@ -178,7 +178,7 @@ TEST(Pipe, CarriesAStreamBetweenThreads) {
       sched_yield();
       continue;
     }
-    ASSERT_EQ(bytes, pattern(bytes.size(), got));
+    ASSERT_EQ(bytes, bytes_from(bytes.size(), got));
     got += bytes.size();
   }
   sender.join();

@@ -26,7 +26,7 @@ struct PipePair {
   Pipe a, b;
 };
 
-inline std::vector<char> pattern(std::size_t n, std::uint64_t from) {
+inline std::vector<char> bytes_from(std::size_t n, std::uint64_t from) {
   std::vector<char> v(n);
   for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<char>((from + i) * 131 >> 3);
   return v;

@@ -126,9 +126,9 @@ bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000);
 
 /// What ASSERT_OK and EXPECT_OK look at.
 template <typename R>
-testing::AssertionResult succeeded(const R& result) {
-  if (result.ok()) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << result.error().message();
+::testing::AssertionResult succeeded(const R& result) {
+  if (result.ok()) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << result.error().message();
 }
 
 }  // namespace clan::test
