@@ -41,12 +41,6 @@ short answer(int fd, Socket& s, short events, bool look) {
   return static_cast<short>(ready & (events | kAlways));
 }
 
-// Waiting places of poll() calls: one per thread.
-Waiter& waiter() {
-  static thread_local Waiter w{WaitOptions{}};
-  return w;
-}
-
 // One descriptor of a poll() that sleeps: a socket that has moved, or an epoll set with such
 // sockets in it.
 class Asleep {
@@ -372,8 +366,8 @@ std::optional<int> MovedPoll::wait(const Awaited& peers) {
   kernel_failed_ = kernel_told_ = false;
   answered_.reset();
   const Waited waited =
-      waiter().wait([this] { return there(); }, peers, deadline_,
-                    [this] { return sleep_in_kernel(); }, [this] { return beyond(); });
+      waiter_of_poll().wait([this] { return there(); }, peers, deadline_,
+                            [this] { return sleep_in_kernel(); }, [this] { return beyond(); });
   if (waited == Waited::kReady) {
     if (kernel_told_) {
       if (const int n = snapshot(0); n > 0) return n;

@@ -6,9 +6,16 @@
 
 #include <cstdint>
 
+#include "clan/wait.h"
 #include "wait/kernel_wait.h"
 
 namespace clan::preload {
+
+/// Of the calling thread, for all its calls.
+inline Waiter& waiter_of_poll() {
+  static thread_local Waiter w{WaitOptions{}};
+  return w;
+}
 
 /// `sleep(copy, count, ns)` is the kernel's poll, in the way the application called it.
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep);

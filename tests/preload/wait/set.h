@@ -34,6 +34,7 @@ struct EpollSet : testing::Test {
     const int n = wait_for_events(
         epfd, events.data(), 8, timeout_ms * std::int64_t{1'000'000},
         [this](epoll_event* to, int most, std::int64_t ns) {
+          if (ns != 0) ++kernel_sleeps;
           return sys::epoll_wait(epfd, to, most, ns < 0 ? -1 : static_cast<int>(ns / 1'000'000));
         });
     events.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
@@ -46,6 +47,7 @@ struct EpollSet : testing::Test {
 
   TcpPair pair;
   int epfd;
+  int kernel_sleeps = 0;  ///< in the kernel
 };
 
 }  // namespace clan::preload

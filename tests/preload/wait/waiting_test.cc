@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "preload/wait/set.h"
+#include "preload/wait/spinning.h"
 
 namespace clan::preload {
 namespace {
@@ -47,6 +48,25 @@ TEST_F(Waiting, WakesForBytesAndEndsAtItsTimeLimit) {
   });
   EXPECT_EQ(told(5'000), EPOLLIN);
   sender.join();
+}
+
+TEST_F(Waiting, AsksTheKernelOfAPlainDescriptorWhileItSpins) {
+  Spinning spinning;
+  for (const int fd : {spinning.pair.fd(1), spinning.pipe[0]}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = static_cast<std::uint64_t>(fd);
+    ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  auto& waiter = find(epfd)->waiter;
+  EXPECT_TRUE(spinning.tells([&] { return &waiter.emplace(Spinning::kForLong); },
+                             [&] {
+                               const auto events = wait(60'000);
+                               return events.size() == 1 &&
+                                      events[0].data.u64 ==
+                                          static_cast<std::uint64_t>(spinning.pipe[0]);
+                             },
+                             kernel_sleeps));
 }
 
 TEST_F(Waiting, TellsInTheOrderInWhichTheyWereWritten) {

@@ -1,0 +1,46 @@
+#include "wait/poll_moved.h"
+
+#include <memory>
+
+#include "preload/wait/spinning.h"
+
+namespace clan::preload {
+namespace {
+
+struct PollMoved : testing::Test {
+  int wait(int timeout_ms) {
+    return poll_moved(asked, 2, timeout_ms * std::int64_t{1'000'000},
+                      [this](pollfd* copy, nfds_t count, std::int64_t ns) {
+                        if (ns != 0) ++kernel_sleeps;
+                        return sys::poll(copy, count, static_cast<int>(ns / 1'000'000));
+                      });
+  }
+
+  Spinning spinning;
+  pollfd asked[2] = {{spinning.pair.fd(1), POLLIN, 0}, {spinning.pipe[0], POLLIN, 0}};
+  int kernel_sleeps = 0;
+};
+
+TEST_F(PollMoved, TellsOfBothAtOnce) {
+  EXPECT_EQ(wait(0), 0);
+  ASSERT_EQ(spinning.pair.send(0, "a"), 1);
+  ASSERT_EQ(::write(spinning.pipe[1], "b", 1), 1);
+  EXPECT_EQ(wait(0), 2);
+  EXPECT_EQ(asked[0].revents, POLLIN);
+  EXPECT_EQ(asked[1].revents, POLLIN);
+}
+
+TEST_F(PollMoved, AsksTheKernelOfAPlainDescriptorWhileItSpins) {
+  const auto renew = [](const WaitOptions& options) {
+    std::destroy_at(&waiter_of_poll());
+    return std::construct_at(&waiter_of_poll(), options);
+  };
+  EXPECT_TRUE(spinning.tells(
+      [&] { return renew(Spinning::kForLong); },
+      [&] { return wait(60'000) == 1 && asked[0].revents == 0 && asked[1].revents == POLLIN; },
+      kernel_sleeps));
+  (void)renew(WaitOptions{});
+}
+
+}  // namespace
+}  // namespace clan::preload
