@@ -12,7 +12,9 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"
+#include "stream/doorbell.h"
 #include "stream/poll_tcp.h"
+#include "stream/stray_bytes.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -27,9 +29,13 @@ using socket_face::kSwallowed;
 }  // namespace
 
 void look_for_end(int fd, Socket& s) {
-  pollfd p{fd, POLLRDHUP, 0};
-  if (sys::poll(&p, 1, 0) <= 0 || leave_alone(fd, s))
-    return;  // the end of what is TCP's alone is TCP's to tell
+  pollfd p{fd, POLLIN | POLLRDHUP, 0};
+  if (sys::poll(&p, 1, 0) <= 0) return;
+  if (p.revents == POLLIN) {
+    if (!doorbells_waiting(s)) (void)reset_for_strays(fd, s);
+    return;
+  }
+  if (leave_alone(fd, s)) return;  // the end of what is TCP's alone is TCP's to tell
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   note_end(s, n);

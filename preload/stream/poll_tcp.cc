@@ -21,6 +21,7 @@
 #include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/owed_end.h"
+#include "stream/stray_bytes.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -123,6 +124,7 @@ bool take_doorbells(int fd, Socket& s) {
   if (!only_doorbells(s)) return look_at_kernel(fd, s);
   KeepErrno keep;
   const Undisturbed undisturbed;
+  if (!doorbells_waiting(s) && reset_for_strays(fd, s)) return true;
   return drop_doorbells(fd, s);
 }
 

@@ -53,7 +53,8 @@ void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
                          !s.reads_kernel() && !s.inherited.load(std::memory_order_relaxed) &&
                          i.set->within == nullptr &&
                          (state_of(s.theirs()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
-  if (only_bell && rung - had <= kMostLeft) return;
+  // none: another thread has read them, or these bytes are none (stream/stray_bytes.h)
+  if (only_bell && rung != had && rung - had <= kMostLeft) return;
   (void)look_at_kernel(i.fd, s);
 }
 

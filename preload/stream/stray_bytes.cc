@@ -1,0 +1,41 @@
+#include "stream/stray_bytes.h"
+
+#include <sys/ioctl.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "clan/log.h"
+#include "clan/socket_face.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "state/face.h"
+
+namespace clan::preload {
+
+bool reset_for_strays(int fd, Socket& s) {
+  using namespace socket_face;
+  KeepErrno keep;
+  // order: this count, then the queue
+  const std::uint64_t had = s.mine().words[kSwallowed].load(std::memory_order_seq_cst);
+  int queued = 0;
+  if (!s.has_drained() || sys::ioctl(fd, FIONREAD, &queued) != 0 || queued <= 0) return false;
+  // order: the queue, then this count
+  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+  if (rung >= had && static_cast<std::uint64_t>(queued) <= rung - had) return false;
+  // This end goes back: others may be at its queue. The other end has: these bytes are its
+  // application's.
+  if ((state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
+      (state_of(s.theirs()) & (kSending | kGone)) != kSending)
+    return false;
+  log_line(LogLevel::kError,
+           "fd %d: the other end sends bytes by TCP past its pipe; the connection is reset", fd);
+  // relaxed: a flag by itself
+  s.pipe.page().head.broken.store(1, std::memory_order_relaxed);
+  reset_connection(fd);
+  s.kernel_error.store(true);
+  return true;
+}
+
+}  // namespace clan::preload
