@@ -39,8 +39,9 @@ def look(clan, port):
     """All connections that have `port` at one end."""
     seen = Seen()
     for connection in connections(clan, "--all"):
-        ends = [connection["local"], connection["peer"]]
-        if port not in (ends[0]["port"], ends[1]["port"]):
+        # other faces of CLAN have connections without ports
+        ends = [connection.get(end, {}) for end in ("local", "peer")]
+        if port not in [end.get("port") for end in ends]:
             continue
         if connection["path"] != "shm":
             seen.unmoved += 1

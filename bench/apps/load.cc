@@ -16,12 +16,18 @@
 //       sends a redis-server 4 MB by each of the connections, prints "ready", is silent for
 //       SECONDS, and times a round trip on each; then a second one. Prints "first N", "first90 N",
 //       "second N": medians and a percentile (us)
+//   clan-app-load late PORT SECONDS
+//       a server and its client in one: listens on PORT, and waits in epoll for the connection and
+//       for a pipe, into which the client writes right after each round trip. Prints "p50 N" and
+//       "p90 N": for how long such a byte lies there (us)
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -227,6 +233,84 @@ int measure_silence(int port, int count, double seconds) {
   return 0;
 }
 
+void run_on(int which) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) fail("sched_getaffinity");
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed) && which-- == 0) CPU_SET(cpu, &one);
+  }
+  if (CPU_COUNT(&one) > 0 && sched_setaffinity(0, sizeof one, &one) != 0) fail("sched_setaffinity");
+}
+
+/// The client of measure_late(), until its peer closes: a round trip, a moment, and the time into
+/// the pipe; the answer to that comes by the connection.
+int write_beside(int port, int pipe) {
+  constexpr double kMoment = 1e-6;
+  run_on(1);
+  const int fd = connect_to(port);
+  char byte = 0;
+  for (;;) {
+    send_all(fd, "x");
+    if (recv(fd, &byte, 1, 0) <= 0) return 0;
+    double now = seconds_of(CLOCK_MONOTONIC);
+    for (const double until = now + kMoment; now < until;) now = seconds_of(CLOCK_MONOTONIC);
+    if (write(pipe, &now, sizeof now) != sizeof now) return 0;
+    if (recv(fd, &byte, 1, 0) <= 0) return 0;
+  }
+}
+
+int measure_late(int port, double seconds) {
+  constexpr int kBefore = 1000;  // more than a connection needs to move, and to settle
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int pipe[2];
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      listen(listener, 1) != 0 || ::pipe(pipe) != 0)
+    fail("its listener or its pipe");
+  const pid_t client = fork();
+  if (client == 0) _exit(write_beside(port, pipe[1]));
+  close(pipe[1]);
+  run_on(0);
+  const int fd = accept(listener, nullptr, nullptr);
+  const int on = 1;
+  if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) fail("accept");
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  for (const int one : {fd, pipe[0]}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = one;
+    if (epoll_ctl(set, EPOLL_CTL_ADD, one, &event) != 0) fail("epoll_ctl");
+  }
+  std::vector<double> times;
+  int before = kBefore;
+  for (const double end = seconds_of(CLOCK_MONOTONIC) + seconds;
+       seconds_of(CLOCK_MONOTONIC) < end;) {
+    epoll_event events[2];
+    const int ready = epoll_wait(set, events, 2, 1000);
+    for (int i = 0; i < ready; ++i) {
+      char byte = 0;
+      double written = 0;
+      if (events[i].data.fd == fd) {
+        if (recv(fd, &byte, 1, 0) <= 0) fail("its client");
+      } else {
+        if (read(pipe[0], &written, sizeof written) != sizeof written) fail("its pipe");
+        if (before-- <= 0) times.push_back((seconds_of(CLOCK_MONOTONIC) - written) * 1e6);
+      }
+      send_all(fd, "y");
+    }
+  }
+  close(fd);
+  waitpid(client, nullptr, 0);
+  if (times.empty()) fail("nothing was told in time");
+  std::sort(times.begin(), times.end());
+  std::printf("p50 %.2f\np90 %.2f\n", times[times.size() / 2], times[times.size() * 9 / 10]);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -242,9 +326,10 @@ int main(int argc, char** argv) {
   if (what == "silence" && argc == 5 && std::atoi(argv[3]) > 0) {
     return measure_silence(std::atoi(argv[2]), std::atoi(argv[3]), std::atof(argv[4]));
   }
+  if (what == "late" && argc == 4) return measure_late(std::atoi(argv[2]), std::atof(argv[3]));
   std::fprintf(
       stderr,
       "usage: clan-app-load memcached PORT CONNECTIONS SECONDS | rate PORT RATE SECONDS SERVER | "
-      "hold PORT CONNECTIONS | silence PORT CONNECTIONS SECONDS\n");
+      "hold PORT CONNECTIONS | silence PORT CONNECTIONS SECONDS | late PORT SECONDS\n");
   return 2;
 }

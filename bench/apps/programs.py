@@ -40,10 +40,10 @@ def number(pattern, text, program):
 
 # --- sockperf -------------------------------------------------------------------------------------
 
-def serve_sockperf(session, under):
+def serve_sockperf(session, under, core=0):
     port = session.port()
     return session.serve("sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", port, port=port,
-                         core=0, under=under)
+                         core=core, under=under)
 
 
 # It measures its clock for a second or two before it begins.
@@ -69,11 +69,11 @@ def sockperf_throughput(session, server, under, core):
 
 # --- redis ----------------------------------------------------------------------------------------
 
-def serve_redis(session, under, *more):
+def serve_redis(session, under, *more, core=0):
     port = session.port()
     return session.serve("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir",
                          session.directory, "--save", "", "--appendonly", "no", "--daemonize", "no",
-                         *more, port=port, core=0, under=under)
+                         *more, port=port, core=core, under=under)
 
 
 def redis_count(session, key, rate, seconds):
@@ -137,20 +137,13 @@ def redis_crowd(processes):
     return load
 
 
-def serve_redis_anywhere(session, under):
-    port = session.port()
-    return session.serve("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir",
-                         session.directory, "--save", "", "--appendonly", "no", "--daemonize", "no",
-                         port=port, core=None, under=under)
-
-
 # --- memcached ------------------------------------------------------------------------------------
 
-def serve_memcached(session, under):
+def serve_memcached(session, under, core=0):
     port = session.port()
     user = ["-u", "root"] if ROOT else []  # one user at both ends
     return session.serve("memcached", "-p", port, "-U", 0, "-l", "127.0.0.1", "-t", 1, "-m", 64,
-                         *user, port=port, core=0, under=under)
+                         *user, port=port, core=core, under=under)
 
 
 def memcached_load(clients):
@@ -163,8 +156,9 @@ def memcached_load(clients):
 
 def redis_at_rate(rate):
     def load(session, server, under, core):
-        text, seen = run_load(session, server, LOAD, "rate", server.port, rate, session.seconds,
-                              server.pid, under=under, core=core)
+        seconds = max(session.seconds, 30 / rate)
+        text, seen = run_load(session, server, LOAD, "rate", server.port, rate, seconds, server.pid,
+                              under=under, core=core, seconds=seconds)
         return {
             key: number(rf"{key} ([\d.]+)", text, "clan-app-load")
             for key in ("p50", "p99", "cpu")

@@ -6,6 +6,7 @@ compares one variant with another, pair by pair; the median of the ratios is the
 
 import statistics
 from dataclasses import dataclass, field
+from functools import partial
 
 import cgroup
 import counters
@@ -39,6 +40,7 @@ class Row:
     path: str = "ring"        # where the bytes have to go: ring, or tcp
     beside: int = 0           # endless computations on each core
     share: float = None       # of a core, that the servers get together
+    pinned: object = None     # serves on the first core, for a variant `pinned` beside this row's
 
 
 @dataclass
@@ -122,6 +124,14 @@ def chain(text, limit, tail=False):
     return Row("chain", programs.serve_chain, load, [Bar(what, limit), *tails], client_core=None)
 
 
+def unpinned(name, serve, load, bars, half):
+    """Wherever the scheduler has them. `half`: not below half of what CLAN reaches pinned to two
+    cores, by this figure."""
+    half.variant, half.base, half.limit = "clan", "pinned", 0.5
+    return Row(f"{name}-unpinned", partial(serve, core=None), load, [*bars, half],
+               client_core=None, pinned=serve)
+
+
 def half_a_core(name, serve, load, bars):
     """The servers get half the time of a processor, as a container with cpu.max does."""
     return Row(f"{name}-half-a-core", serve, load, bars, share=0.5)
@@ -131,11 +141,13 @@ def at_rate(rate, cpu, beside=""):
     common = {"unit": "us", "less_is_better": True}
     text = f"redis PING, {rate:,}/s{beside}"
     p50, p99 = (0.95, TAIL["limit"]) if beside else (1, 1)
-    return Row(f"redis-rate-{rate}", programs.serve_redis, programs.redis_at_rate(rate), [
+    bars = [
         Bar(f"{text}, time of the processors", round(1 / cpu, 2), key="cpu", **common),
-        Bar(f"{text}, p50", p50, key="p50", **common),
-        Bar(f"{text}, p99", p99, key="p99", **common)
-    ])
+        Bar(f"{text}, p50", p50, key="p50", **common)
+    ]
+    if rate >= 100:  # else there are too few for a tail
+        bars.append(Bar(f"{text}, p99", p99, key="p99", **common))
+    return Row(f"redis-rate-{rate}", programs.serve_redis, programs.redis_at_rate(rate), bars)
 
 
 ONE_SIDED = {"stock": STOCK, "only server": (True, False), "only client": (False, True)}
@@ -171,7 +183,7 @@ ROWS = [
         one_sided("redis -c 50 -P 1", ("GET", "SET")), variants=ONE_SIDED, path="tcp"),
     Row("one-sided-nginx", programs.serve_nginx, programs.wrk("1k", 64),
         one_sided("nginx 1 KB, wrk -c64", ("rate", )), variants=ONE_SIDED, path="tcp"),
-    Row("crowded", programs.serve_redis_anywhere, programs.redis_crowd(8),
+    Row("crowded", partial(programs.serve_redis, core=None), programs.redis_crowd(8),
         [Bar("8 redis-benchmark -c 1 and their server on two cores, GET", 1)], client_core=None),
     # Machines as they are: both ends on one core, anywhere, beside other work, and with little to
     # do.
@@ -181,8 +193,19 @@ ROWS = [
         redis_bars(1, "-c 1, one core (aim: 1.5)"), client_core=0),
     Row("nginx-one-core", programs.serve_nginx, programs.wrk("1k", 1),
         [Bar("nginx 1 KB, wrk -c1, one core (aim: 1.5)", 1)], client_core=0),
-    Row("redis-unpinned", programs.serve_redis_anywhere, programs.redis_load(1, 1),
-        redis_bars(1, "-c 1, unpinned"), client_core=None),
+    unpinned("sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
+             latency(1, None, "sockperf ping-pong 64 B, unpinned"),
+             Bar("sockperf ping-pong 64 B, unpinned against pinned, p50", 0, "p50", "us",
+                 less_is_better=True)),
+    unpinned("memcached", programs.serve_memcached, programs.memcached_load(1),
+             [Bar("memcached get 100 B, 1 connection, unpinned", 1)],
+             Bar("memcached get 100 B, 1 connection, unpinned against pinned", 0)),
+    unpinned("redis", programs.serve_redis, programs.redis_load(1, 1),
+             redis_bars(1, "-c 1, unpinned"),
+             Bar("redis GET -c 1, unpinned against pinned", 0, "GET")),
+    unpinned("nginx", programs.serve_nginx, programs.wrk("1k", 1),
+             [Bar("nginx 1 KB, wrk -c1, unpinned", 1)],
+             Bar("nginx 1 KB, wrk -c1, unpinned against pinned", 0)),
     chain("unpinned", 1),
     *busy(1),
     *busy(2),
@@ -192,6 +215,7 @@ ROWS = [
                 redis_bars(0.95, "-c 50, half a core for the server")),
     half_a_core("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
                 [Bar("nginx 1 KB, wrk -c1, half a core for the server", 0.95)]),
+    at_rate(10, 1.2),
     at_rate(100, 1.2),
     at_rate(1000, 1.2),
     at_rate(10_000, 1.5),
@@ -238,9 +262,12 @@ def measure(row, session, pairs):
         session.share = cgroup.Share(row.share)
     if session.redirection is not None and "clan" in variants:
         variants[SOCKMAP] = SHORTCUT
+    if row.pinned is not None:
+        variants["pinned"] = BOTH
+    serves = {name: row.pinned if name == "pinned" else row.serve for name in variants}
     servers = {
-        under: row.serve(session, under)
-        for under in dict.fromkeys(s for s, _ in variants.values())
+        (serve, under): serve(session, under)
+        for serve, under in dict.fromkeys((serves[name], s) for name, (s, _) in variants.items())
     }
     samples, looks = {name: [] for name in variants}, []
     for core in range(len(session.cores)):
@@ -249,10 +276,12 @@ def measure(row, session, pairs):
     for pair in range(pairs):
         order = list(variants.items())
         for name, (server, client) in order if pair % 2 == 0 else reversed(order):
+            to = servers[serves[name], server]
             try:
-                figures, seen = row.load(session, servers[server], client, row.client_core)
+                core = 1 if name == "pinned" else row.client_core
+                figures, seen = row.load(session, to, client, core)
             except Failed as failed:
-                code = servers[server].process.poll()
+                code = to.process.poll()
                 ended = "" if code is None else f" (the server has ended with code {code})"
                 raise Failed(f"{name}, run {pair + 1} of {pairs}: {failed}{ended}") from None
             if min(figures.values()) <= 0:
@@ -261,4 +290,5 @@ def measure(row, session, pairs):
             if name not in ("stock", SOCKMAP):
                 looks.append(counters.best(seen))
     path, counts = path_text(row, looks)
-    return [judge(row, bar, samples, path, counts) for bar in row.bars]
+    note = {"pinned": "beside CLAN pinned to two cores, not stock"}
+    return [judge(row, bar, samples, path, counts, note.get(bar.base, "")) for bar in row.bars]
