@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/process.h"
 #include "clan/clock.h"
 #include "clan/cpu.h"
 
@@ -22,6 +23,27 @@ constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
 constexpr std::uint64_t kReleaseInCallNs = 2'000'000;
 constexpr std::uint64_t kUnseenReleaseNs = 2'000'000'000;
 constexpr int kRoundsWithoutWait = 2;
+/// between two looks of a thread at what owners have mapped
+constexpr std::uint64_t kMapsNs = 50'000'000;
+
+// Whoever is in a call on a pipe has it mapped. A thread that has not is named by somebody who
+// lies, or who has died and whose number is another's by now: it is as good as not there. Of owners
+// that /proc does not show to us it is not known. Asked seldom, as /proc takes its time.
+bool has_not_mapped(std::uint32_t thread, std::uint64_t inode) {
+  // in handlers, too: initial-exec needs no call
+  static thread_local struct {
+    std::uint64_t at_ns, inode;
+    std::uint32_t thread;
+    bool not_mapped;
+  } last __attribute__((tls_model("initial-exec")));
+  const std::uint64_t now = monotonic_ns();
+  const bool same = last.thread == thread && last.inode == inode;
+  if (last.at_ns != 0 && now - last.at_ns < kMapsNs) return same && last.not_mapped;
+  const int saved_errno = errno;
+  last = {now, inode, thread, sys::maps_nothing_of(static_cast<pid_t>(thread), inode)};
+  errno = saved_errno;
+  return last.not_mapped;
+}
 
 }  // namespace
 
@@ -31,7 +53,10 @@ void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me)
   if (owner == 0) return;
   if (thread > kMostThreadId) return broke("a lock that is no thread's");
   const bool releases = (owner & pipes::kReleases) != 0;
-  switch (wait.look(owner == me ? 0 : thread, owner_waits_, OwnerWait::Work::kShort,
+  // Who releases may count in another pid namespace.
+  const bool cannot_be =
+      owner == me || (!releases && wait.gave_up() && has_not_mapped(thread, inode_));
+  switch (wait.look(cannot_be ? 0 : thread, owner_waits_, OwnerWait::Work::kShort,
                     releases ? kUnseenReleaseNs : OwnerWait::kUnseenNs)) {
     case OwnerWait::Owner::kIsWaitedFor: break;
     case OwnerWait::Owner::kHasDied: return broke("the owner of a lock has died");
@@ -72,7 +97,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
       cpu_pause();
     }
     if (err >= 0) break;
-    if (round < kRoundsWithoutWait) {
+    if (waits && round < kRoundsWithoutWait) {  // a yield may take a slice of time
       sched_yield();
       continue;
     }

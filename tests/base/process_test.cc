@@ -1,6 +1,10 @@
+#include "base/process.h"
+
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +36,27 @@ TEST(Process, IsShownStoppedUntilItGoesOn) {
   EXPECT_FALSE(sys::is_stopped(::getpid()));
   ::kill(pid, SIGKILL);
   ::waitpid(pid, &status, 0);
+}
+
+TEST(Process, MapsNothingOfAFileOnlyIfAllItsMappingsSayIt) {
+  const pid_t before = ::fork();
+  if (before == 0) ::pause();
+  const int file = ::memfd_create("mapped", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(file, 4096), 0);
+  struct stat about {};
+  ASSERT_EQ(::fstat(file, &about), 0);
+  EXPECT_TRUE(sys::maps_nothing_of(::getpid(), about.st_ino));
+  void* const at = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  EXPECT_FALSE(sys::maps_nothing_of(::getpid(), about.st_ino));
+  EXPECT_TRUE(sys::maps_nothing_of(before, about.st_ino));
+  ::kill(before, SIGKILL);
+  await_end_of(before);
+  EXPECT_FALSE(sys::maps_nothing_of(before, about.st_ino)) << "nothing is shown of it any more";
+  ::waitpid(before, nullptr, 0);
+  EXPECT_FALSE(sys::maps_nothing_of(before, about.st_ino));
+  ::munmap(at, 4096);
+  ::close(file);
 }
 
 TEST(Process, ThatRunsExists) { EXPECT_TRUE(sys::exists(::getpid())); }

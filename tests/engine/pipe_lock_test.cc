@@ -127,8 +127,8 @@ TEST(Pipe, WaitsForAnOwnerThatLetsGo) {
 // A peer that writes the id of somebody alive, or in turn of that and of somebody stopped, who
 // alone might be waited for.
 TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
-  Bystander living(false), stopped(true);
   PipePair named_living, named_both;
+  Bystander living(false), stopped(true);
   put(named_living.b, {'x'});
   receiving_lock(named_living.a).store(living.id());
   sending_lock(named_both.a).store(living.id());
@@ -150,6 +150,16 @@ TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
   over = true;
   writer.join();
   for (const double seconds : took) EXPECT_LT(seconds, kAtLast);
+}
+
+// Whoever is in a call on a pipe has it mapped.
+TEST(Pipe, BreaksSoonOnALockOfAThreadThatHasNotMappedIt) {
+  Bystander living(false), stopped(true);
+  PipePair p, q;
+  sending_lock(p.a).store(living.id());
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(error_of_sending(p.a), EPROTO); }), kSoon);
+  sending_lock(q.a).store(stopped.id());
+  EXPECT_LT(seconds_of([&] { EXPECT_EQ(error_of_sending(q.a), EPROTO); }), kSoon);
 }
 
 TEST(Pipe, GivesUpOnALockWithoutBreaking) {
