@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
 #include "os/real.h"
@@ -21,6 +22,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/socket.h"
+#include "stream/doorbell.h"
 #include "stream/held_up.h"
 #include "stream/memory.h"
 #include "stream/ring.h"
@@ -68,11 +70,12 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   // Memory that cannot be released yet is so by a call that wakes up for it.
   const std::int64_t release_ns = release_memory();
-  const bool looks_again = is_held_up(s);
-  if (more || deadline != kNoDeadline || release_ns >= 0 || looks_again) {
+  const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : nap_beside_ringer(s);
+  if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
+  if (more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
-    if (looks_again) most = static_cast<int>(kHeldUpNs / 1'000'000);
+    if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);
     if (tcp_is_held_up(s)) p.events = 0;  // what lies there cannot be read for now
     const int rc = real().poll(&p, 1, time_left_ms(deadline, most));
     if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;

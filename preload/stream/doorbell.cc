@@ -125,6 +125,14 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   }
 }
 
+std::int64_t nap_beside_ringer(const Socket& s) {
+  constexpr std::int64_t kLivesNs = 10'000'000, kWasKilledNs = 1'000'000'000;
+  // PAIR face.bells: Dekker with Announced, behind the wish for a doorbell
+  const std::uint64_t bells = s.theirs().words[kBells].load(std::memory_order_seq_cst);
+  if ((bells & kRingers) == 0) return -1;
+  return (bells & kRingersName) == 0 || lives(bells) ? kLivesNs : kWasKilledNs;
+}
+
 bool another_rings(const PipePage::Face& face) {
   // relaxed: a glance
   const std::uint64_t bells = face.words[kBells].load(std::memory_order_relaxed);

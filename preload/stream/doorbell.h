@@ -42,6 +42,21 @@ bool silence(PipePage::Face& face);
 /// It would wait now: another thread that lives is named as ringing.
 bool another_rings(const PipePage::Face& face);
 
+/// The other end rings, or is about to: see Announced. To be asked when this thread has said that
+/// it wants a doorbell, and before it looks for the last time. For how long it may sleep then, in
+/// ns; -1: for ever. One that was killed there is looked for less often, until another one of that
+/// end rings.
+std::int64_t nap_beside_ringer(const Socket& s);
+
+/// The pipe is full, and several processes hold its reading end: one may be killed between making
+/// room and telling of it. Whoever waits for room looks this often.
+constexpr std::int64_t kSharedReaderNs = 1'000'000'000;
+inline bool waits_for_shared_reader(const Socket& s) {
+  // relaxed: a hint; it is looked at in each wait
+  return s.theirs().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1 &&
+         !s.pipe.writable();
+}
+
 /// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.
 /// `limit`: at most so many of them, counted from the first ever.
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0});

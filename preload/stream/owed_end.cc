@@ -28,7 +28,10 @@ bool tell_end(int fd, Socket& s) {
     return true;
   }
   if (!switch_sending(fd, s)) return false;
-  const Pipe::Done done = s.pipe.end_sending();
+  const Pipe::Done done = [&] {
+    const Announced announced(fd, s);
+    return s.pipe.end_sending();
+  }();
   if (must_ring(s, done)) ring_doorbell(fd, s);
   const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
   // Broken: its end is told by other ways.

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 
 #include "clan/socket_face.h"
 #include "migrate/answer.h"
+#include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/fd_table.h"
@@ -45,20 +47,11 @@ int descriptor_of(Socket& s) {
   return wanted.fd;
 }
 
-void ring_doorbell(int fd, Socket& s) {
-  KeepErrno keep;
+namespace {
+
+// By a thread that is Ringing.
+void send_bell(int fd, Socket& s) {
   auto& face = s.mine();
-  if (is_to_go(s)) {
-    (void)answer_leaving(fd, s);
-    if ((state_of(face) & kGone) != 0) return;  // else it rings as long as it may
-  }
-  // Doorbells are told from the application's bytes by their number since the switch. Another
-  // thread may just be sending by TCP: then the other end has not read all of TCP's, and does not
-  // sleep for long for room.
-  if (!switch_sending(fd, s)) return;
-  if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
-  Ringing ringing(face, s.pipe.call_waits());
-  if (!ringing) return;
   // order: counted before the byte is sent, so that its receiver finds it counted
   face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
   face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
@@ -76,6 +69,40 @@ void ring_doorbell(int fd, Socket& s) {
     if (errno != EAGAIN && !closed_under_us()) s.kernel_error.store(true);
     return;
   }
+}
+
+}  // namespace
+
+void Announced::announce(int fd, Socket& s) {
+  const bool others = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1 ||
+                      s.open_file().to_follow.load(std::memory_order_relaxed) > 0;
+  if (!others || (state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  ringing_.emplace(s.mine(), s.pipe.call_waits());
+  // PAIR face.bells: Dekker with nap_beside_ringer(), behind the count of those that ring
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto& reader = s.pipe.page().ends[1 - s.pipe.end()].receiver;
+  // Its wish stays: it is for what is published now, and taken when that has been done.
+  if (*ringing_ && reader.waiting.load(std::memory_order_relaxed) != 0) {
+    KeepErrno keep;
+    send_bell(fd, s);
+  }
+}
+
+void ring_doorbell(int fd, Socket& s) {
+  KeepErrno keep;
+  auto& face = s.mine();
+  if (is_to_go(s)) {
+    (void)answer_leaving(fd, s);
+    if ((state_of(face) & kGone) != 0) return;  // else it rings as long as it may
+  }
+  // Doorbells are told from the application's bytes by their number since the switch. Another
+  // thread may just be sending by TCP: then the other end has not read all of TCP's, and does not
+  // sleep for long for room.
+  if (!switch_sending(fd, s)) return;
+  if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  Ringing ringing(face, s.pipe.call_waits());
+  if (!ringing) return;
+  send_bell(fd, s);
 }
 
 }  // namespace clan::preload

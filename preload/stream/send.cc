@@ -181,11 +181,14 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       return real().sendmsg(fd, &message, flags);
     }
     Pipe::Done done;
-    if (sent == 0) {
-      done = s.pipe.send(buffers, count, room);
-    } else {
-      Part part(buffers, count, sent);
-      done = s.pipe.send(part.buffers, part.count, room);
+    {
+      const Announced announced(fd, s);
+      if (sent == 0) {
+        done = s.pipe.send(buffers, count, room);
+      } else {
+        Part part(buffers, count, sent);
+        done = s.pipe.send(part.buffers, part.count, room);
+      }
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
       const bool known =
@@ -242,6 +245,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
       }
       if (room == PipeRoom::kWindow) most = 1;
+      if (most < 0 && waits_for_shared_reader(s)) most = kSharedReaderNs / 1'000'000;
       const int timeout = time_left_ms(deadline, most);
       if (timeout == 0) {
         errno = EAGAIN;

@@ -122,6 +122,7 @@ struct Set {
 struct SetSleep {
   Set* set;
   SetSleep* next;
+  std::int64_t nap_ns = INT64_MAX;  ///< see nap_beside_ringer()
 };
 
 constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;

@@ -8,6 +8,7 @@
 
 #include "os/tcp.h"
 #include "state/socket.h"
+#include "stream/doorbell.h"
 #include "stream/held_up.h"
 #include "stream/readiness.h"
 #include "stream/tcp_prefix.h"
@@ -95,8 +96,9 @@ std::int64_t longest_sleep(const Interest& i) {
   // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
   if (reads_tcp(*i.socket)) return 1'000'000;
   // Who shares the open file may take the doorbell for our room.
-  return waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed) ? 10'000'000
-                                                                                      : kNoCap;
+  if (waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed))
+    return 10'000'000;
+  return waits_for_shared_reader(*i.socket) ? kSharedReaderNs : kNoCap;
 }
 
 std::int64_t longest_sleep(const Set& set) {
@@ -111,6 +113,8 @@ void arm(Interest& i) {
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_held_up(*i.socket)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i));
+    if (nap_beside_ringer(*i.socket) >= 0) return;
+    if (wants_room(i) && waits_for_shared_reader(*i.socket)) return;
     if (is_ready(i) || !i.moved || t_owed.count > 0) return;
   }
   unwatch(i);

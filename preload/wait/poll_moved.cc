@@ -54,7 +54,11 @@ class Asleep {
       left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
       sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
                        (events & (POLLOUT | POLLWRNORM)) != 0);
-      ready_ = !prepare_sleep(*held_, events) && answer(fd, *held_, events, false) != 0;
+      const bool sleeps = prepare_sleep(*held_, events);
+      if ((events & (POLLOUT | POLLWRNORM)) != 0 && waits_for_shared_reader(*held_))
+        longest_ = kSharedReaderNs;
+      if (const std::int64_t nap = nap_beside_ringer(*held_); nap >= 0) longest_ = nap;
+      ready_ = (!sleeps || !held_->pipe.seems_empty()) && answer(fd, *held_, events, false) != 0;
       // A doorbell for room does not come before the bytes of TCP have been read.
       if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))
         longest_ = kHeldUpNs;

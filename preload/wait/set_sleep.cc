@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -46,8 +47,17 @@ bool prepare(Set& set, SetSleep** sleep) {
     short events = POLLIN | POLLRDHUP;
     if (wants_room(i)) events |= POLLOUT;
     (void)prepare_sleep(*i.socket, events);
+    if (const std::int64_t nap = nap_beside_ringer(*i.socket); nap >= 0)
+      one->nap_ns = std::min(one->nap_ns, nap);
   }
   return !anything(set);
+}
+
+std::int64_t longest_sleep(const SetSleep& sleep) {
+  std::int64_t longest = longest_sleep(*sleep.set);
+  for (const SetSleep* one = &sleep; one != nullptr; one = one->next)
+    longest = std::min(longest, one->nap_ns);
+  return longest;
 }
 
 bool watches_pipes(const Set& set) {
@@ -119,7 +129,7 @@ SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
   SetSleep* sleep = nullptr;
   Set* set = find(epfd);
   *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
-  *longest = set == nullptr ? kNoCap : longest_sleep(*set);
+  *longest = sleep == nullptr ? kNoCap : longest_sleep(*sleep);
   return sleep;
 }
 

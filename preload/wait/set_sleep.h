@@ -14,6 +14,9 @@ namespace clan::preload {
 /// To be followed by awake(*sleep).
 bool prepare(Set& set, SetSleep** sleep);
 
+/// Of its set, and of those in it; to be asked after prepare().
+std::int64_t longest_sleep(const SetSleep& sleep);
+
 /// Something may come by shared memory.
 bool watches_pipes(const Set& set);
 

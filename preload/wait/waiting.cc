@@ -203,7 +203,7 @@ class Wait {
         awake(prepared);
         return kGoOn;
       }
-      longest = longest_sleep(set);
+      longest = longest_sleep(*prepared);
     }
     if (several_ && moved_) longest = std::min(longest, kOthersNs);
     const std::int64_t left = left_ns();
