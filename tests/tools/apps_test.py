@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 ROWS = ("sockperf", "redis-c1", "memcached", "nginx-c64", "iperf3", "pgbench-c8", "one-sided-redis",
-        "crowded", "idle-connections", "idle")
+        "crowded", "nginx-unpinned", "redis-rate-10", "idle-connections", "idle", "late")
 
 
 def run(clan, *words, code=0, **more):
