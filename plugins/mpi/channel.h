@@ -15,6 +15,10 @@
 // next head before it publishes a record in front of it; elsewhere the lap tells a new head from an
 // old one, and no second line is touched.
 //
+// A sender whose receiver keeps up goes back to the ring's beginning after some 48 slots: a head of
+// kRestart behind a record, published with it. Lines that both have used a moment ago are moved in
+// a third less time than those of the whole ring in turn.
+//
 // What a death leaves: a sender that dies before it has stored the head has sent nothing; after it,
 // all of the record is there. A receiver that dies leaves `consumed` where it was: the sender finds
 // the ring full, and its owner notices the death (Endpoint::peer_alive()).
@@ -40,11 +44,15 @@ constexpr std::uint32_t kSlots = 512;  ///< of a ring; a power of two
 constexpr std::size_t kSlotBytes = 56;
 constexpr std::uint32_t kMostSlots = 17;                           ///< of one record
 constexpr std::size_t kInlineBytes = kMostSlots * kCacheLine - 8;  ///< of a record in the ring
+/// Slots after which a lap may end where no more than kUnread of them have not been read.
+constexpr std::uint32_t kShortLap = 48, kUnread = 24;
+static_assert(kShortLap - kUnread > kMostSlots + 1, "there is room for a record behind kRestart");
 
 enum class RecordKind : std::uint8_t {
   kInline = 1,  ///< all of it is in the ring
   kBulk,        ///< all of it is in the bulk area
   kComing,      ///< no record yet: the beginning of one is in the bulk area (coming_head_of())
+  kRestart,     ///< no record: the next one begins the next lap
 };
 
 struct alignas(kCacheLine) Slot {
@@ -109,6 +117,8 @@ class ChannelSender {
     // What the owner before us has left in the slots is not known; memory that nobody has used is
     // clear.
     for (bool& dirty : dirty_) dirty = produced_ != 0;
+    lap_end_ = kSlots;
+    next_restart_ = kShortLap;
     bulk_tail_ = next_look_ = 0;
   }
 
@@ -185,10 +195,13 @@ class ChannelSender {
  private:
   /// And the one behind them, if its head has to be cleared.
   bool slots_free(std::uint32_t slots) {
-    const std::uint32_t more = dirty_[(produced_ + slots) % kSlots] ? 1 : 0;
+    const std::uint32_t more = to_be_cleared((produced_ + slots) % kSlots) ? 1 : 0;
     const std::uint64_t limit = kSlots - slots - more;
     return produced_ - consumed_ <= limit || (refresh() && produced_ - consumed_ <= limit);
   }
+
+  /// Bytes of a record may lie there, or the head of any lap.
+  bool to_be_cleared(std::uint32_t index) const { return dirty_[index] || index >= lap_end_; }
 
   // Where the next record of that size would lie; false: there is no room.
   bool place(std::uint64_t need) {
@@ -223,16 +236,41 @@ class ChannelSender {
 
   void publish(RecordKind kind, std::uint8_t tag, std::uint32_t bytes, std::uint32_t slots) {
     const std::uint32_t index = produced_ % kSlots, next = (produced_ + slots) % kSlots;
-    if (dirty_[next]) {
-      // relaxed: published by the head below
+    const bool restarts = index + slots >= next_restart_ && may_restart(slots);
+    if (restarts) {
+      // relaxed, and below: published by the record's head
+      view_.slots[next].head.store(head_of(produced_, RecordKind::kRestart, 0, 0),
+                                   std::memory_order_relaxed);
+    } else if (to_be_cleared(next)) {
       view_.slots[next].head.store(0, std::memory_order_relaxed);
-      dirty_[next] = false;
     }
-    dirty_[index] = false;
+    dirty_[next] = dirty_[index] = false;
     bulk_end_[(produced_ + slots - 1) % kSlots] = bulk_tail_;
     // PAIR channel.head: publishes the record to ChannelReceiver::next()
     view_.slots[index].head.store(head_of(produced_, kind, tag, bytes), std::memory_order_release);
     produced_ += slots;
+    if (restarts) {
+      end_lap(next);
+    } else if (next == 0) {
+      lap_end_ = kSlots;
+      next_restart_ = kShortLap;
+    }
+  }
+
+  /// Whether the receiver keeps up, so that the lap may end behind a record of so many slots; if
+  /// not, it is asked again some slots later.
+  bool may_restart(std::uint32_t slots) {
+    const std::uint32_t index = produced_ % kSlots + slots;
+    next_restart_ = index + kShortLap / 2;
+    return index < kSlots && refresh() && produced_ + slots - consumed_ <= kUnread;
+  }
+  // What lies behind `index` is of laps before this one, and the next lap that comes there cannot
+  // tell of which.
+  void end_lap(std::uint32_t index) {
+    lap_end_ = index + 1;
+    next_restart_ = kShortLap;
+    produced_ += kSlots - index;
+    bulk_end_[kSlots - 1] = bulk_tail_;
   }
 
   static constexpr std::size_t kLong = 512;
@@ -251,6 +289,8 @@ class ChannelSender {
   bool far_ = false;
   std::uint64_t bulk_end_[kSlots] = {};  ///< bulk_tail_ behind the record that ends in each slot
   bool dirty_[kSlots] = {};              ///< bytes of a record lie where the slot's head would be
+  std::uint32_t lap_end_ = kSlots;       ///< slots that the lap before this one has used
+  std::uint32_t next_restart_ = kShortLap;  ///< index from which on the lap may end
 };
 
 /// A record that has arrived, in place and in one piece: some of Open MPI's receivers do not count
@@ -292,8 +332,15 @@ class ChannelReceiver {
   /// called.
   Next next(Record* record) {
     // PAIR channel.head: sees the record
-    const std::uint64_t head = slot_->head.load(std::memory_order_acquire);
+    std::uint64_t head = slot_->head.load(std::memory_order_acquire);
     if (head >> 48 != lap_) return Next::kNone;
+    if (static_cast<RecordKind>(head >> 40 & 0xff) == RecordKind::kRestart) [[unlikely]] {
+      if (cursor_ % kSlots == 0) return break_off();
+      advance(kSlots - static_cast<std::uint32_t>(cursor_ % kSlots));
+      // PAIR channel.head: as above
+      head = slot_->head.load(std::memory_order_acquire);
+      if (head >> 48 != lap_) return Next::kNone;
+    }
     const std::size_t bytes = head & 0xffffffff;
     record->tag = static_cast<std::uint8_t>(head >> 32);
     const auto kind = static_cast<RecordKind>(head >> 40 & 0xff);
@@ -317,13 +364,7 @@ class ChannelReceiver {
       fetched_ = 0;
     }
     record->bytes = bytes;
-    cursor_ += slots;
-    if (cursor_ % kSlots == 0) {
-      lap_ = lap_of(cursor_);
-      slot_ = view_.slots;
-    } else {
-      slot_ += slots;
-    }
+    advance(slots);
     return Next::kRecord;
   }
 
@@ -352,6 +393,16 @@ class ChannelReceiver {
   std::uint64_t cursor() const { return cursor_; }
 
  private:
+  void advance(std::uint32_t slots) {
+    cursor_ += slots;
+    if (cursor_ % kSlots == 0) {
+      lap_ = lap_of(cursor_);
+      slot_ = view_.slots;
+    } else {
+      slot_ += slots;
+    }
+  }
+
   // False: there are no such lines. The numbers are the sender's word.
   bool fetch_ahead(std::uint64_t first, std::uint64_t lines) {
     if ((first + lines) * kCacheLine > view_.bulk_bytes) return false;

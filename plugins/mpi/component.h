@@ -288,6 +288,11 @@ inline OperationCell* cells_of(const ChannelView& channel) {
 }
 /// Carries it out, if it is posted and no other thread has it.
 void serve_cell(Node& node, OperationCell& cell);
+/// Whether serve_operations() has something to do.
+inline bool operations_posted(const Node& node) {
+  // relaxed: serve_operations() acquires
+  return node.segment.header().operations.load(std::memory_order_relaxed) != node.operations_seen;
+}
 /// Does what peers have posted in other cells than the first. Whether there was something.
 int serve_operations(Node& node);
 /// Takes answers of peers, and wakes those that do not answer.

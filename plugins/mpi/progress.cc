@@ -64,7 +64,7 @@ int receive(Node& node, ChannelReceiver& channel) {
   }
   // A callback further out may still read a record of this channel: then the loop that called it
   // gives all back.
-  if (taken > 0) channel.publish(true);
+  channel.publish(true);
   return static_cast<int>(taken);
 }
 
@@ -106,7 +106,8 @@ int look_at_channels(Node& node) {
         ++events;
       }
     }
-    events += serve_operations(node);
+    if (operations_posted(node)) [[unlikely]]
+      events += serve_operations(node);
     if (events > 0) break;
   }
   return events;
@@ -148,8 +149,10 @@ int progress() {
   const Turn turn(*node);
   if (!turn.mine()) return 0;
   int events = look_at_channels(*node);
-  events += flush_pending(*node);
-  events += finish_operations(*node);
+  // relaxed, both: hints
+  if (node->with_pending.load(std::memory_order_relaxed) != 0) events += flush_pending(*node);
+  if (node->outstanding_count.load(std::memory_order_relaxed) != 0)
+    events += finish_operations(*node);
   if (node->far) events += node->far->progress(*node);
   // PAIR mpi.offered: sees the queue, which stays until the end
   if (node->offered.load(std::memory_order_acquire) != 0) (void)node->rdma->poll({});

@@ -69,7 +69,7 @@ class Segment {
   static Result<Segment> create(Context& context, std::uint32_t channels, std::uint32_t bulk_bytes);
 
   const RdmaCookie& cookie() const { return aperture_.cookie(); }
-  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory_.data()); }
+  SegmentHeader& header() const { return *header_; }
   std::uint32_t channels() const { return channels_; }
   ChannelView channel(std::uint32_t index) const {
     return channel_at(memory_.data(), index, bulk_bytes_);
@@ -90,11 +90,13 @@ class Segment {
   Segment(Memory memory, Aperture aperture, std::uint32_t channels, std::uint32_t bulk_bytes)
       : memory_(std::move(memory)),
         aperture_(std::move(aperture)),
+        header_(reinterpret_cast<SegmentHeader*>(memory_.data())),
         channels_(channels),
         bulk_bytes_(bulk_bytes) {}
 
   Memory memory_;
   Aperture aperture_;
+  SegmentHeader* header_;
   std::uint32_t channels_;
   std::uint32_t bulk_bytes_;
 };
