@@ -3,6 +3,7 @@
 does.
 
     filter.py deny|allow CALL,… COMMAND [ARGUMENT]…
+    filter.py refuse CALL,… COMMAND [ARGUMENT]…         EPERM instead, as Docker's default profile
     filter.py families FAMILY,… COMMAND [ARGUMENT]…     refuses sockets of these (numbers), as
                                                         RestrictAddressFamilies=
 
@@ -58,7 +59,8 @@ def program(kind, calls):
         return families(calls)
     known = numbers()
     listed = [known[name] for name in sorted(calls) if name in known]
-    yes, no = (KILL_PROCESS, ALLOW) if kind == "deny" else (ALLOW, KILL_PROCESS)
+    yes, no = {"deny": (KILL_PROCESS, ALLOW), "refuse": (ERRNO | errno.EPERM, ALLOW),
+               "allow": (ALLOW, KILL_PROCESS)}[kind]
     code = [(LOAD, 0, 0, 0)]
     for number in listed:
         code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, yes)]

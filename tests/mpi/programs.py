@@ -173,6 +173,52 @@ def namespaces(test):
                     f"{without} ranks have said that they copy by the channel: {said[-1500:]}")
 
 
+def sandbox(test):
+    """Where a filter of system calls forbids copies from process to process, as containers have it:
+    each pair finds out when it meets, without a parameter, and everything else is as ever."""
+    refused = [sys.executable, HERE.parent / "interpose" / "filter.py", "refuse",
+               "process_vm_readv,process_vm_writev"]
+    for name, *words in (["collectives", 100_000], ["point_to_point", "ob1"], ["one_sided"]):
+        said = test.job(2, *refused, Path(test.mpi, f"mpi-{name}"), *words,
+                        options=["--mca", "osc", "rdma,sm", *CLAN])
+        require(f"{name}: PASS" in said, said[-1500:])
+        without = len(re.findall("by shared memory, .*, without copies from process to process",
+                                 said))
+        require(without == 2, f"{without} ranks have found that they cannot copy: {said[-1500:]}")
+    strace = find("strace", "strace")
+    log = test.directory / "calls"
+    test.job(2, strace, "-ff", "-e", "trace=process_vm_readv,process_vm_writev", "-o", log,
+             *refused, Path(test.mpi, "mpi-collectives"), 100_000, options=CLAN)
+    tries = sum(text.read_text().count("EPERM") for text in test.directory.glob("calls.*"))
+    # the rank's, and that of the peer's driver thread when it is asked for the same bytes
+    require(1 <= tries <= 4, f"{tries} tries of two ranks")
+
+
+@contextlib.contextmanager
+def computations():
+    """An endless one on each processor."""
+    busy = []
+    try:
+        for cpu in os.sched_getaffinity(0):
+            busy.append(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+            os.sched_setaffinity(busy[-1].pid, {cpu})
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
+def beside(test):
+    """Two ranks and eight, beside an endless computation on each processor, as mpirun would have
+    them yield: every result is right."""
+    options = [*CLAN, "--mca", "mpi_yield_when_idle", 1]
+    with computations():
+        for ranks in (2, 8):
+            test.own("point_to_point", ranks, "ob1", options=options)
+            test.own("collectives", ranks, 16384, options=options)
+
+
 def mixed(test):
     """Ranks 0 and 1 have clan, 2 and 3 have not: each pair finds a way that both have."""
     for other in ("vader", "tcp"):
@@ -448,8 +494,8 @@ def mpi4py(test):
 PROGRAMS = {
     f.__name__: f
     for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn, crowd,
-              restricted, namespaces, mixed, two_hosts, kill, nonsense, unchanged, refusal, visible,
-              netpipe, hpcc, mpi4py)
+              beside, restricted, namespaces, sandbox, mixed, two_hosts, kill, nonsense, unchanged,
+              refusal, visible, netpipe, hpcc, mpi4py)
 }
 
 
