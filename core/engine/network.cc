@@ -11,6 +11,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "engine/context_core.h"
+#include "link/udp/packet_choice.h"
 #include "link/udp/security_loader.h"
 #include "link/udp/socket_io.h"
 #include "link/udp/udp_link.h"
@@ -42,6 +43,12 @@ std::uint16_t ask_port(const std::string& service) {
   std::uint16_t port = 0;
   if (::poll(&ready, 1, kAskUs / 1000) != 1) return 0;
   return ::recv(socket->get(), &port, sizeof port, MSG_DONTWAIT) == sizeof port ? port : 0;
+}
+
+udp::Packets packets_of(NetworkOptions::Packets packets) {
+  return packets == NetworkOptions::Packets::kXdp    ? udp::Packets::kXdp
+         : packets == NetworkOptions::Packets::kAuto ? udp::Packets::kAuto
+                                                     : udp::Packets::kSockets;
 }
 
 struct RemoteName {
@@ -154,10 +161,12 @@ Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddres
                                                                         : udp::Mode::kOff;
   auto security = udp::load_security(mode, options_.key_file);
   if (!security) return security.error();
-  auto socket = udp::SocketIo::open(local, {});
-  if (!socket) return socket.error();
+  // The directory's packets are few.
+  const auto packets = directory ? udp::Packets::kSockets : packets_of(options_.packets);
+  auto io = udp::open_packets(local, packets);
+  if (!io) return io.error();
   udp::Options options;
-  options.packet_window = (*socket)->packets_of_room();
+  options.packet_window = (*io)->packets_of_room();
   options.credit[0] = kUrgentCredit;
   udp::NodeOwner owner;
   owner.node = context_.node();
@@ -171,7 +180,7 @@ Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddres
   owner.on_link = [this, directory](std::shared_ptr<nic::Link> link) {
     if (!directory) context_.add_link(std::move(link));  // the directory's clients go on to a port
   };
-  return udp::UdpNode::create(std::move(owner), std::move(*socket), std::move(*security), options);
+  return udp::UdpNode::create(std::move(owner), std::move(*io), std::move(*security), options);
 }
 
 void Network::shut_down() {

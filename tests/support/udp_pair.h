@@ -32,6 +32,7 @@ class LossyIo final : public udp::PacketIo {
   int descriptor() const override { return under_->descriptor(); }
   udp::SocketAddress local_address() const override { return under_->local_address(); }
   std::size_t largest_packet() const override { return under_->largest_packet(); }
+  std::uint32_t packets_of_room() const override { return under_->packets_of_room(); }
 
  private:
   struct Late {

@@ -51,6 +51,16 @@ struct NetworkOptions {
   /// file that only this user may use. Whoever holds the key counts as this user.
   std::string key_file;
   std::string address;  ///< to bind, "HOST:PORT"; empty: any address and port
+  enum class Packets {
+    kSockets,  ///< UDP sockets, without privilege
+    /// AF_XDP for the peers that most packets go to: past the kernel's firewall, and a third of the
+    /// time on the wire. Takes CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN where several
+    /// processes share a device. Where it is not possible, Context::create() fails; a device that
+    /// cannot leaves its packets to the sockets.
+    kXdp,
+    kAuto,  ///< as kXdp where that is possible, else as kSockets
+  };
+  Packets packets = Packets::kSockets;
   /// Where the contexts of this user on this host can be asked for services: one of them holds it.
   /// 0: none.
   std::uint16_t directory_port = 4790;

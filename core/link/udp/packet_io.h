@@ -1,5 +1,5 @@
 // PacketIo: all that touches the network, as an interface. UDP sockets are one implementation
-// (socket_io.h).
+// (socket_io.h), AF_XDP beside them another (xdp_io.h).
 //
 // A train of equal packets out, a batch of arrivals in, a descriptor to sleep on. Nothing here
 // waits. One thread sends and one receives at a time.
@@ -48,6 +48,9 @@ class PacketIo {
   virtual void woken() {}
   virtual SocketAddress local_address() const = 0;
   virtual std::size_t largest_packet() const = 0;
+  /// Packets of the least size that may have come and not been received: what peers may have under
+  /// way.
+  virtual std::uint32_t packets_of_room() const = 0;
 };
 
 /// Moves packets between an endpoint and its network.

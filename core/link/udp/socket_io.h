@@ -50,11 +50,11 @@ class SocketIo final : public PacketIo {
   void doubt(const SocketAddress& peer) override;
   void woken() override { look_at_all_ = true; }
   void want_room(bool on) override;
+  /// A set of epoll, to which other descriptors may be added.
   int descriptor() const override { return ready_.get(); }
   SocketAddress local_address() const override { return local_; }
   std::size_t largest_packet() const override { return kLargestPacket; }
-  /// Packets of the least size that the receive buffer holds: what peers may have under way.
-  std::uint32_t packets_of_room() const { return packets_of_room_; }
+  std::uint32_t packets_of_room() const override { return packets_of_room_; }
   const Counters& counters() const { return counters_; }
   /// Which peer has the second socket, if one has.
   const SocketAddress* connected_peer() const { return connected() ? &peer_ : nullptr; }

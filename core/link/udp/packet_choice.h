@@ -1,0 +1,17 @@
+// Which PacketIo a context has: UDP sockets, or AF_XDP beside them.
+#pragma once
+
+#include <memory>
+
+#include "link/udp/packet_io.h"
+
+namespace clan::udp {
+
+/// NetworkOptions::Packets.
+enum class Packets { kSockets, kXdp, kAuto };
+
+/// Bound to `local`; port 0: any. An Error for kXdp where this process may not or this kernel
+/// cannot; kAuto then has the sockets alone, and says why in the log.
+Result<std::unique_ptr<PacketIo>> open_packets(const SocketAddress& local, Packets packets);
+
+}  // namespace clan::udp
