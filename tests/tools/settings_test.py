@@ -25,6 +25,7 @@ VALUES = {
     "CLAN_DIR": ["/nonexistent", "relative"],
     "CLAN_KEY": ["/nonexistent", "relative", "/" + "k" * 1022, "/" + "k" * 1023],
     "CLAN_NETWORK_MODE": ["off", "integrity", "encrypt", "Encrypt", "none"],
+    "CLAN_NETWORK_PACKETS": ["sockets", "xdp", "auto", "XDP", "dpdk"],
 }
 LINES = [
     "", "# CLAN_ONLY=x", "  CLAN_EXCEPT=22 \r", "CLAN_ONYL=80", "CLAN_ONLY", "CLAN_DIR",

@@ -24,15 +24,16 @@ def ip(*words):
 
 
 @contextlib.contextmanager
-def hosts(mtu, also=""):
+def hosts(mtu, also="", queues=1):
     """Two hosts of that MTU; `also` tells those of one process apart."""
     names = [f"clanhost{os.getpid()}{also}{end}" for end in "ab"]
     try:
         for name in names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "v0", "netns", names[0], "type", "veth", "peer", "name", "v0", "netns",
-           names[1])
+        rings = ["numtxqueues", str(queues), "numrxqueues", str(queues)]
+        ip("link", "add", "v0", "netns", names[0], *rings, "type", "veth", "peer", "name", "v0",
+           "netns", names[1], *rings)
         for name, address in zip(names, ("10.78.0.1/24", "10.78.0.2/24")):
             ip("-n", name, "link", "set", "v0", "mtu", str(mtu))
             ip("-n", name, "address", "add", address, "dev", "v0")

@@ -33,6 +33,8 @@ constexpr Variable kVariables[] = {
     {"CLAN_NETWORK_MODE",
      "encrypt (the default with a key), integrity, or off: calls by UDP are neither checked nor "
      "encrypted"},
+    {"CLAN_NETWORK_PACKETS",
+     "sockets (the default), xdp: packets between hosts go by AF_XDP past the kernel, or auto"},
 #endif
 };
 
@@ -41,7 +43,7 @@ constexpr Variable kVariables[] = {
 std::string environment_help() {
   std::string text;
   for (const Variable& variable : kVariables) {
-    text += fmt::format("  {:<17} {}\n", variable.name, variable.help);
+    text += fmt::format("  {:<20} {}\n", variable.name, variable.help);
   }
   return text;
 }
@@ -56,7 +58,7 @@ bool print_environment() {
   bool good = true;
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
-    fmt::print("{:<18} {}\n{:<18}   {}\n", variable.name, variable.help, "",
+    fmt::print("{:<20} {}\n{:<20}   {}\n", variable.name, variable.help, "",
                value != nullptr ? fmt::format("set to \"{}\"", value) : "not set");
     if (value == nullptr) continue;
     const std::string why = why_wrong(variable.name, value);

@@ -55,6 +55,8 @@ struct Settings {
   bool looks_at_key = true;  ///< false: settings of another process, or that are obeyed much later
   NetworkOptions::Mode network_mode = NetworkOptions::Mode::kEncrypt;  ///< CLAN_NETWORK_MODE
   bool names_network_mode = false;
+  NetworkOptions::Packets network_packets =
+      NetworkOptions::Packets::kSockets;  ///< CLAN_NETWORK_PACKETS
 
   /// Other hosts, for the faces that call them: enabled by either of the two settings, unless the
   /// key is wrong. Without a key, a mode that needs one makes Context::create() fail and say so.
@@ -62,6 +64,7 @@ struct Settings {
     NetworkOptions network;
     network.enabled = !key_is_wrong && (key_file[0] != 0 || names_network_mode);
     network.mode = network_mode;
+    network.packets = network_packets;
     network.key_file = key_file;
     return network;
   }
@@ -88,9 +91,10 @@ struct Settings {
 };
 
 /// What may stand in the environment and in a file.
-inline constexpr const char* kSettingNames[] = {"CLAN_ONLY",         "CLAN_EXCEPT", "CLAN_UIDS",
-                                                "CLAN_DIR",          "CLAN_MEMORY", "CLAN_KEY",
-                                                "CLAN_NETWORK_MODE", "CLAN_DISABLE"};
+inline constexpr const char* kSettingNames[] = {
+    "CLAN_ONLY",         "CLAN_EXCEPT",          "CLAN_UIDS",
+    "CLAN_DIR",          "CLAN_MEMORY",          "CLAN_KEY",
+    "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS", "CLAN_DISABLE"};
 
 /// What CLAN_NETWORK_MODE may be.
 struct NetworkModeName {
@@ -100,6 +104,16 @@ struct NetworkModeName {
 inline constexpr NetworkModeName kNetworkModes[] = {{"off", NetworkOptions::Mode::kOff},
                                                     {"integrity", NetworkOptions::Mode::kIntegrity},
                                                     {"encrypt", NetworkOptions::Mode::kEncrypt}};
+
+/// What CLAN_NETWORK_PACKETS may be.
+struct NetworkPacketsName {
+  const char* name;
+  NetworkOptions::Packets packets;
+};
+inline constexpr NetworkPacketsName kNetworkPackets[] = {
+    {"sockets", NetworkOptions::Packets::kSockets},
+    {"xdp", NetworkOptions::Packets::kXdp},
+    {"auto", NetworkOptions::Packets::kAuto}};
 
 /// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
 constexpr std::uint64_t kFileBytes = 64u << 20;
@@ -221,15 +235,17 @@ inline bool parse_memory(const char* text, std::uint64_t* bytes, SettingFault* f
   return false;
 }
 
-/// "encrypt". False: `fault` says why.
-inline bool parse_network_mode(const char* text, NetworkOptions::Mode* mode, SettingFault* fault) {
-  for (const NetworkModeName& known : kNetworkModes) {
-    if (std::strcmp(text, known.name) == 0) return *mode = known.mode, true;
+/// One of the names of a list, like "encrypt". False: `fault` says why.
+template <typename Known, std::size_t kCount, typename Value>
+bool parse_name(const char* text, const Known (&list)[kCount], Value Known::*value, Value* out,
+                SettingFault* fault) {
+  for (const Known& known : list) {
+    if (std::strcmp(text, known.name) == 0) return *out = known.*value, true;
   }
   int at = std::snprintf(fault->text, sizeof fault->text, "is none of");
-  for (const NetworkModeName& known : kNetworkModes) {
+  for (const Known& known : list) {
     at += std::snprintf(fault->text + at, sizeof fault->text - static_cast<std::size_t>(at),
-                        "%s %s", &known == kNetworkModes ? "" : ",", known.name);
+                        "%s %s", &known == list ? "" : ",", known.name);
   }
   return false;
 }
@@ -291,8 +307,11 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
   } else if (is("CLAN_KEY")) {
     return parse_key_file(value, settings, fault);
   } else if (is("CLAN_NETWORK_MODE")) {
-    good = parse_network_mode(value, &settings->network_mode, fault);
+    good = parse_name(value, kNetworkModes, &NetworkModeName::mode, &settings->network_mode, fault);
     settings->names_network_mode = good;
+  } else if (is("CLAN_NETWORK_PACKETS")) {
+    good = parse_name(value, kNetworkPackets, &NetworkPacketsName::packets,
+                      &settings->network_packets, fault);
   } else {
     good = false;
     if (is("CLAN_LOG") || is("CLAN_CONFIG")) {
@@ -303,7 +322,7 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
       std::snprintf(fault->text, sizeof fault->text,
                     "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, "
                     "CLAN_MEMORY, CLAN_KEY, "
-                    "CLAN_NETWORK_MODE and CLAN_DISABLE");
+                    "CLAN_NETWORK_MODE, CLAN_NETWORK_PACKETS and CLAN_DISABLE");
     }
   }
   if (!good) settings->disable = true;

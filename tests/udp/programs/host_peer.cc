@@ -11,10 +11,13 @@
 //                                                        "begun", and when a
 //       line has come, in which time the first was begun anew, does it again. 0: every byte was
 //       right
+//
+// CLAN_NETWORK_PACKETS as for the faces.
 #include <clan/aperture.h>
 #include <clan/context.h>
 #include <clan/message.h>
 #include <clan/rdma.h>
+#include <clan/settings.h>
 #include <clan/stream.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,11 +51,24 @@ Context make_context(const char* port, const char* key) {
   options.network.mode =
       key == nullptr ? NetworkOptions::Mode::kOff : NetworkOptions::Mode::kEncrypt;
   options.network.key_file = key == nullptr ? "" : key;
+  if (const char* packets = std::getenv("CLAN_NETWORK_PACKETS"); packets != nullptr) {
+    SettingFault fault;
+    check(parse_name(packets, kNetworkPackets, &NetworkPacketsName::packets,
+                     &options.network.packets, &fault),
+          packets);
+  }
   options.network.directory_port = static_cast<std::uint16_t>(std::atoi(port));
   return must(Context::create(options));
 }
 
-// Echoes a stream, answers each message, and lets a peer write and read its memory.
+void echo(Stream stream) {
+  std::vector<std::byte> buffer(64 * 1024);
+  for (auto n = stream.recv(buffer); n.ok() && *n > 0; n = stream.recv(buffer)) {
+    if (!stream.send(std::span(buffer).first(*n))) break;
+  }
+}
+
+// Echoes streams, answers each message, and lets a peer write and read its memory.
 void serve(Context& context) {
   auto listener = must(Listener::create(context, "host-stream"));
   auto endpoint = must(MessageEndpoint::create(context, "host-message"));
@@ -62,10 +78,7 @@ void serve(Context& context) {
     for (;;) {
       auto stream = listener.accept();
       if (!stream) return;
-      std::vector<std::byte> buffer(64 * 1024);
-      for (auto n = stream->recv(buffer); n.ok() && *n > 0; n = stream->recv(buffer)) {
-        if (!stream->send(std::span(buffer).first(*n))) break;
-      }
+      std::thread(echo, std::move(*stream)).detach();
     }
   }).detach();
   std::thread([&] {
