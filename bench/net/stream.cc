@@ -6,7 +6,7 @@
 // ping: round trips through a stream; bulk: a stream until the last byte is answered; flood: a
 // stream for SECONDS, one of many; rdma: writes of BYTES, four under way. PATH: stream (both ends
 // poll), stream-sleep (both sleep), stream-adaptive, stream-encrypt (poll; the key from
-// CLAN_KEY_FILE). net.py runs it.
+// CLAN_KEY_FILE), stream-xdp (poll, by AF_XDP), stream-xdp-sleep. net.py runs it.
 #include <clan/aperture.h>
 #include <clan/clock.h>
 #include <clan/context.h>
@@ -35,12 +35,13 @@ T must(clan::Result<T> result) {
 
 clan::Context make_context(const std::string& path, const std::string& address) {
   clan::ContextOptions options;
-  options.wait.mode = path == "stream-sleep"      ? clan::WaitOptions::Mode::kSleep
+  options.wait.mode = path.ends_with("-sleep")    ? clan::WaitOptions::Mode::kSleep
                       : path == "stream-adaptive" ? clan::WaitOptions::Mode::kAdaptive
                                                   : clan::WaitOptions::Mode::kPoll;
   options.network.enabled = true;
   options.network.directory_port = 0;
   options.network.address = address;
+  if (path.starts_with("stream-xdp")) options.network.packets = clan::NetworkOptions::Packets::kXdp;
   const char* key = std::getenv("CLAN_KEY_FILE");
   if (path != "stream-encrypt") {
     options.network.mode = clan::NetworkOptions::Mode::kOff;

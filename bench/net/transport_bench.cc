@@ -5,11 +5,12 @@
 //   clan-net-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
 //   clan-net-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
 //
-// PATH: udp (ping only), tcp, clan, clan-integrity, clan-encrypt: both ends poll and never sleep;
-// tcp-block: both sleep in the kernel. Prints min, p50, p99 of round trips, or bytes per second as
-// the receiver's acknowledgement of the last byte ends the clock, and this end's processor time.
-// The modes with keys take the pre-shared key from the file CLAN_KEY_FILE. A program, not a test:
-// run it on a quiet machine (net.py does it all, with network namespaces).
+// PATH: udp and xdp (ping only), tcp, clan, clan-integrity, clan-encrypt, clan-xdp: both ends poll
+// and never sleep; tcp-block: both sleep in the kernel. xdp: a bare AF_XDP socket at each end.
+// Prints min, p50, p99 of round trips, or bytes per second as the receiver's acknowledgement of the
+// last byte ends the clock, and this end's processor time. The modes with keys take the pre-shared
+// key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (net.py does it
+// all, with network namespaces).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -24,8 +25,10 @@
 #include <string>
 #include <vector>
 
+#include "bare_xdp_bench.h"
 #include "base/random.h"
 #include "clan/clock.h"
+#include "link/udp/packet_choice.h"
 #include "link/udp/security_loader.h"
 #include "link/udp/socket_io.h"
 
@@ -224,7 +227,7 @@ struct End final : EndpointSink {
     auto loaded = load_security(mode, key == nullptr ? "" : key);
     if (!loaded) fail(loaded.error().what);
     security = std::move(*loaded);
-    auto made = SocketIo::open(local, {});
+    auto made = open_packets(local, path == "clan-xdp" ? Packets::kXdp : Packets::kSockets);
     if (!made) fail(made.error().what);
     io = std::move(*made);
     clan::udp::Options options;
@@ -256,7 +259,7 @@ struct End final : EndpointSink {
   }
 
   std::unique_ptr<Security> security;
-  std::unique_ptr<SocketIo> io;
+  std::unique_ptr<PacketIo> io;
   std::unique_ptr<Endpoint> endpoint;
   std::unique_ptr<PacketPump> pump;
   Connection* connection = nullptr;
@@ -326,10 +329,11 @@ void clan_run(const Job& o) {
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr,
-                 "usage: %s serve|ping|bulk udp|tcp|tcp-block|clan[-integrity|-encrypt] HOST:PORT "
-                 "[BYTES [SECONDS]]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s serve|ping|bulk udp|xdp|tcp|tcp-block|clan[-integrity|-encrypt|-xdp] HOST:PORT "
+        "[BYTES [SECONDS]]\n",
+        argv[0]);
     return 2;
   }
   Job o{argv[1], argv[2], {}, std::string(argv[1]) == "bulk" ? 1u << 20 : 64u, 2};
@@ -343,6 +347,10 @@ int main(int argc, char** argv) {
     o.role == "serve" ? tcp_serve(o) : tcp_run(o);
   } else if (o.path == "udp" && o.role != "bulk") {
     o.role == "serve" ? udp_serve(o) : udp_ping(o);
+  } else if (o.path == "xdp" && o.role != "bulk" && o.bytes <= 1472) {
+    if (o.role == "serve") serve_bare_xdp(o.address, o.bytes);
+    auto trips = ping_bare_xdp(o.address, o.bytes, o.seconds);
+    print_round_trips(trips);
   } else if (o.path.starts_with("clan")) {
     o.role == "serve" ? clan_serve(o) : clan_run(o);
   } else {
