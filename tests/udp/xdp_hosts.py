@@ -11,6 +11,7 @@ both; frames that are no datagrams, injected at the other end of the wire. Exit 
 `ip`, or no AF_XDP here.
 """
 import ctypes
+import errno
 import os
 import random
 import socket
@@ -137,6 +138,14 @@ def killed(program):
             with push(names[1], True, program) as client:
                 require(client.took_device(), client.logged())
                 require(devices_with_xdp(names[0]) and devices_with_xdp(names[1]), "no program")
+        wait_for_none(names)
+        with server(names[0], True, program) as peer, push(names[1], True, program) as client:
+            require(peer.took_device() and client.took_device(), client.logged())
+            peer.child.kill()
+            case = cut_wires.Case(program, 0, "a server that is killed")
+            err, _, seconds = case.result(client.child, cut_wires.DEAD + cut_wires.LATE)
+            require(err == errno.ECONNRESET, f"ended with {err}")
+            require(seconds < cut_wires.DEAD - 3, f"known after {seconds:.1f} s only")
         wait_for_none(names)
         with server(names[0], True, program) as again:
             ask(names[1], True, program)

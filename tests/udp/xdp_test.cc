@@ -192,6 +192,14 @@ TEST_F(XdpTest, FramesAreLentAndComeBack) {
   }
 }
 
+TEST_F(XdpTest, AThreadInAnotherNamespaceIsKnown) {
+  const Fd here(::socket(AF_INET, SOCK_DGRAM, 0)), also(::socket(AF_XDP, SOCK_RAW, 0));
+  EXPECT_TRUE(same_network(here.get(), also.get()));
+  ASSERT_EQ(::unshare(CLONE_NEWNET), 0);
+  const Fd there(::socket(AF_XDP, SOCK_RAW, 0));
+  EXPECT_FALSE(same_network(here.get(), there.get()));
+}
+
 TEST_F(XdpTest, AChangeOfADeviceIsTold) {
   auto watch = RouteWatch::open();
   ASSERT_TRUE(watch.ok());

@@ -182,14 +182,18 @@ std::size_t DatagramSocket::receive_buffer() const {
   return static_cast<std::size_t>(std::max(room, 0));
 }
 
-bool DatagramSocket::same_network(const DatagramSocket& other) const {
+bool same_network(int socket, int other) {
   std::uint64_t cookies[2] = {};
-  const int fds[2] = {fd(), other.fd()};
+  const int fds[2] = {socket, other};
   for (int i = 0; i < 2; ++i) {
     socklen_t size = sizeof cookies[i];
     if (::getsockopt(fds[i], SOL_SOCKET, SO_NETNS_COOKIE, &cookies[i], &size) != 0) return false;
   }
   return cookies[0] == cookies[1];
+}
+
+bool DatagramSocket::same_network(const DatagramSocket& other) const {
+  return udp::same_network(fd(), other.fd());
 }
 
 DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<const std::byte> bytes,

@@ -73,6 +73,8 @@ class DatagramSocket {
   std::vector<SocketAddress> refusals_;
 };
 
+/// Whether two sockets are of one network namespace.
+bool same_network(int socket, int other);
 /// As the kernel has it.
 SocketAddress socket_address(const sockaddr_storage& address);
 /// Of ::ffff:0:0/96.

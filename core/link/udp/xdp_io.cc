@@ -17,7 +17,7 @@ constexpr unsigned kLooks =
 
 // What may be otherwise later: the queues of a device may be another process's for now.
 bool may_be_repeated(int err) {
-  return err == ENODEV || err == EAGAIN || err == ENETDOWN || err == EBUSY;
+  return err == ENODEV || err == EAGAIN || err == ENETDOWN || err == EBUSY || err == EXDEV;
 }
 
 }  // namespace
@@ -79,6 +79,9 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   auto socket = XdpSocket::open(device.index);
   if (!socket) return socket.error();
   lane->socket = std::move(*socket);
+  // Numbers of devices are a namespace's: that of our sockets is asked, and the thread's is meant.
+  if (!same_network(lane->socket->fd(), changes_->fd()))
+    return Error{EXDEV, "the thread is in another network namespace"};
   using Where = XdpProgram::Where;
   const bool native = options_.native && (!device.veth || options_.native_veth);
   auto program =
