@@ -12,8 +12,8 @@
 namespace clan::udp {
 namespace {
 
-constexpr unsigned kLooks =
-    64;  ///< at the lanes, which cost next to nothing, for one at the sockets
+/// At the lanes, for one at the sockets: that is two system calls, and the others are none.
+constexpr unsigned kLooks = 256;
 
 // What may be otherwise later: the queues of a device may be another process's for now.
 bool may_be_repeated(int err) {
