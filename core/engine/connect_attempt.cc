@@ -8,6 +8,7 @@
 
 #include "clan/clock.h"
 #include "clan/log.h"
+#include "engine/network.h"
 
 namespace clan::engine {
 
@@ -72,10 +73,24 @@ Status ConnectAttempt::start_timer(std::uint64_t deadline_ns) {
 // The functions from here to tell_owner(): under the mutex.
 
 Status ConnectAttempt::dial() {
+  if (Network::is_remote(service_)) return dial_far();
   auto peer = context_->begin_dial(service_, uid_);
   if (!peer) return peer.error();
   dialling_ = std::move(*peer);
   return context_->reactor().add(dialling_->socket.get(), shared_from_this());
+}
+
+Status ConnectAttempt::dial_far() {
+  auto begun =
+      context_->begin_far_dial(service_, uid_,
+                               [attempt = weak_from_this()](Result<std::shared_ptr<nic::Link>> link,
+                                                            std::uint32_t endpoint) {
+                                 if (auto self = attempt.lock())
+                                   self->on_dialled(std::move(link), endpoint);
+                               });
+  if (!begun) return begun.error();
+  far_dialling_ = std::move(*begun);
+  return {};
 }
 
 Status ConnectAttempt::ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint) {
@@ -115,6 +130,7 @@ int ConnectAttempt::greet() {
 }
 
 void ConnectAttempt::hang_up() {
+  if (auto far = std::exchange(far_dialling_, nullptr)) context_->end_far_dial(*far);
   if (!dialling_) return;
   context_->reactor().remove(dialling_->socket.get());
   context_->end_dial(*dialling_);
@@ -151,6 +167,22 @@ void ConnectAttempt::on_ready(std::uint32_t) {
       CLAN_INFO("no link to service \"%s\" of user %u: %s", service_.c_str(),
                 static_cast<unsigned>(uid_), accepted.error().message().c_str());
       end(accepted.error().err);
+    }
+    if (!ended_) return;
+  }
+  tell_owner();
+}
+
+// Driver thread: the other host has answered, or it never will.
+void ConnectAttempt::on_dialled(Result<std::shared_ptr<nic::Link>> link, std::uint32_t endpoint) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_ || !far_dialling_) return;
+    far_dialling_.reset();
+    const Status asked = link ? ask(std::move(*link), endpoint) : Status(link.error());
+    if (!asked) {
+      CLAN_INFO("no link to service \"%s\": %s", service_.c_str(), asked.error().message().c_str());
+      end(asked.error().err);
     }
     if (!ended_) return;
   }

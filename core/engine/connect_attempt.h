@@ -60,6 +60,8 @@ class ConnectAttempt final : public Pollable,
         owner_(std::move(owner)) {}
   Status start_timer(std::uint64_t deadline_ns);
   Status dial();
+  Status dial_far();
+  void on_dialled(Result<std::shared_ptr<nic::Link>> link, std::uint32_t endpoint);
   Status ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint);
   void take_answer();
   int greet();
@@ -82,6 +84,7 @@ class ConnectAttempt final : public Pollable,
   bool remembered_ = false;  ///< the link was there, and its endpoint may not be any more
   std::vector<std::vector<std::byte>> greetings_;
   std::optional<link::ShmPeer> dialling_;
+  std::shared_ptr<udp::Dialling> far_dialling_;  ///< the same on another host
   std::shared_ptr<Connection> connection_;
   int timer_ = -1;       ///< its descriptor; the reactor holds it, and it us
   bool let_go_ = false;  ///< nobody asks for the result

@@ -183,7 +183,9 @@ Result<std::shared_ptr<Connection>> Connection::accept(std::shared_ptr<ContextCo
   if (nic == nullptr) return Error{EACCES, "policy forbids this user id"};
   std::shared_ptr<Connection> c(new Connection(context, link, *nic));
   c->remote_endpoint_ = message.from;
-  c->remote_address_ = record.from;
+  // Which of its endpoints it is, it says itself; which node, and whose, the link knows.
+  c->remote_address_ = {link->remote_node(), record.from.endpoint,
+                        static_cast<std::uint32_t>(link->remote_uid())};
   if (auto s = c->prepare(); !s) return s.error();
   if (auto s = c->open_remote(record); !s) return s.error();
   c->answer_known_ = true;

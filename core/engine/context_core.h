@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,10 @@
 #include "link/shm_link.h"
 #include "nic/link.h"
 #include "nic/nic.h"
+
+namespace clan::udp {
+struct Dialling;
+}
 
 namespace clan::engine {
 
@@ -83,6 +88,12 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<nic::Link>> dialled(link::ShmPeer peer, const std::string& service,
                                              std::uint32_t endpoint);
   void end_dial(const link::ShmPeer& peer);
+  /// The same for a service of another host. `ended` is called once, by the driver thread, with a
+  /// link that is known from then on, and the endpoint.
+  using DialEnded = std::function<void(Result<std::shared_ptr<nic::Link>>, std::uint32_t)>;
+  Result<std::shared_ptr<udp::Dialling>> begin_far_dial(const std::string& service, uid_t uid,
+                                                        DialEnded ended);
+  void end_far_dial(udp::Dialling& dialling);
   /// That endpoint is gone: the next link_to_service() asks the name again. True when it was known.
   bool forget_service(const nic::Link& link, std::uint32_t endpoint);
   /// The link to a node, dialled if need be.
@@ -190,6 +201,7 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<nic::Link>> link_to_host(const std::string& service, uid_t uid,
                                                   std::uint64_t deadline_ns,
                                                   std::uint32_t* endpoint);
+  std::shared_ptr<nic::Link> keep_link(std::shared_ptr<nic::Link> link, uid_t uid);
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner,
                                           std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);

@@ -6,6 +6,13 @@
 #include "engine/network.h"
 
 namespace clan::engine {
+namespace {
+
+Error no_network() {
+  return {EHOSTUNREACH, "a service of another host needs ContextOptions::network enabled"};
+}
+
+}  // namespace
 
 // --- offered here --------------------------------------------------------------------------------
 
@@ -187,18 +194,40 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_host(const std::string& 
                                                              std::uint64_t deadline_ns,
                                                              std::uint32_t* endpoint) {
   if (!usable()) return unusable_error();
-  if (!network_) {
-    return Error{EHOSTUNREACH, "a service of another host needs ContextOptions::network enabled"};
-  }
+  if (!network_) return no_network();
   auto link = network_->link_to(service, deadline_ns, endpoint);
   if (!link) return link;
-  if (auto known = chosen_link((*link)->remote_node(), uid)) {
-    (*link)->shut_down();
+  return keep_link(std::move(*link), uid);
+}
+
+// A link of packets that was just made, or the one that takes its place.
+std::shared_ptr<nic::Link> ContextCore::keep_link(std::shared_ptr<nic::Link> link, uid_t uid) {
+  if (auto known = chosen_link(link->remote_node(), uid)) {
+    link->shut_down();
     return known;
   }
-  add_link(*link);
+  add_link(link);
   return link;
 }
+
+Result<std::shared_ptr<udp::Dialling>> ContextCore::begin_far_dial(const std::string& service,
+                                                                   uid_t uid, DialEnded ended) {
+  if (!usable()) return unusable_error();
+  if (!network_) return no_network();
+  return network_->begin_link_to(
+      service, [this, service, uid, ended = std::move(ended)](
+                   Result<std::shared_ptr<nic::Link>> made, std::uint32_t endpoint) {
+        if (!made) return ended(made, endpoint);
+        auto link = keep_link(std::move(*made), uid);
+        {
+          std::lock_guard lock(mutex_);
+          known_services_[service_name(uid, service)] = {link, endpoint};
+        }
+        ended(std::move(link), endpoint);
+      });
+}
+
+void ContextCore::end_far_dial(udp::Dialling& dialling) { network_->give_up(dialling); }
 
 bool ContextCore::forget_service(const nic::Link& link, std::uint32_t endpoint) {
   std::lock_guard lock(mutex_);

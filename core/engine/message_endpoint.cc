@@ -77,6 +77,7 @@ Status MessageEndpoint::await(PeerIndex peer, std::int64_t timeout_ms) {
 Result<Address> MessageEndpoint::peer_address(PeerIndex peer) const {
   return core_->peer_address(peer);
 }
+bool MessageEndpoint::is_far(PeerIndex peer) const { return core_->is_far(peer); }
 void MessageEndpoint::disconnect(PeerIndex peer) { core_->disconnect(peer); }
 Status MessageEndpoint::send(PeerIndex to, std::span<const std::byte> message,
                              std::int64_t timeout_ms) {

@@ -51,6 +51,7 @@ class MessageEndpointCore final : public OobSink,
                                   std::uint64_t deadline_ns);
   Status await(PeerIndex peer, std::uint64_t deadline_ns);
   Result<Address> peer_address(PeerIndex peer) const;
+  bool is_far(PeerIndex peer) const;
   void disconnect(PeerIndex peer);
 
   Status send(PeerIndex to, std::span<const std::byte> message, std::uint64_t deadline_ns);

@@ -138,6 +138,11 @@ Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
   return peer->connection->remote_address();
 }
 
+bool MessageEndpointCore::is_far(PeerIndex index) const {
+  Peer* peer = find(index);
+  return peer != nullptr && !peer->connection->link().capabilities().mapped;
+}
+
 void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
                                  const OobMessage& message) {
   if (message.type != kOobConnect) return;

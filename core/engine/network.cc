@@ -230,6 +230,19 @@ Result<std::shared_ptr<nic::Link>> Network::link_to(const std::string& service,
   return std::static_pointer_cast<nic::Link>(found->link);
 }
 
+Result<std::shared_ptr<udp::Dialling>> Network::begin_link_to(const std::string& service,
+                                                              Ended ended) {
+  auto name = split(service);
+  if (!name) return name.error();
+  auto address = address_of(name->host);
+  if (!address) return address.error();
+  return node_->begin_dial(
+      *address, name->service, [ended = std::move(ended)](Result<udp::Dialled> found) {
+        if (!found) return ended(found.error(), 0);
+        ended(std::static_pointer_cast<nic::Link>(found->link), found->peer.endpoint);
+      });
+}
+
 // By questions that the peer's link answers without anybody's help: for an aperture that nobody has
 // exported.
 Result<PathReport> Network::ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,

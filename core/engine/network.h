@@ -13,6 +13,7 @@
 // node of its own that makes no links, so it answers under the same keys as every other.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,6 +40,11 @@ class Network {
   /// A new link with the process that offers `service`, and the endpoint behind it.
   Result<std::shared_ptr<nic::Link>> link_to(const std::string& service, std::uint64_t deadline_ns,
                                              std::uint32_t* endpoint);
+  /// The same for a caller that does not wait: the driver thread calls `ended`, once.
+  using Ended = std::function<void(Result<std::shared_ptr<nic::Link>>, std::uint32_t endpoint)>;
+  Result<std::shared_ptr<udp::Dialling>> begin_link_to(const std::string& service, Ended ended);
+  /// `ended` is not called any more, unless it is being called.
+  void give_up(udp::Dialling& dialling) { node_->give_up(dialling); }
   /// clan/network.h
   Result<PathReport> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);

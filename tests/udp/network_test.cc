@@ -6,9 +6,12 @@
 #include <clan/rdma.h>
 #include <clan/stream.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
@@ -197,6 +200,73 @@ TEST_F(NetworkTest, MessagesGoBetweenEndpoints) {
     EXPECT_EQ(got->size, bytes);
     EXPECT_TRUE(is_pattern(std::span<const std::byte>(buffer).first(bytes), bytes, 0));
   }
+}
+
+// Takes the next message as text; empty: none came in time.
+std::string next_text(MessageEndpoint& endpoint, PeerIndex* from) {
+  std::array<std::byte, 64> room;
+  auto got = endpoint.recv(room, 10'000);
+  if (!got) return "";
+  *from = got->from;
+  return {reinterpret_cast<const char*>(room.data()), got->size};
+}
+
+TEST_F(NetworkTest, AConnectionIsBegunWithoutWaitingAndItsGreetingsArrive) {
+  const std::uint16_t directory = free_port();
+  auto holder = must(Context::create(with_network(Mode::kOff, directory)));
+  auto a = must(Context::create(with_network(Mode::kOff, directory)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto server = must(MessageEndpoint::create(a, "network-begun"));
+  auto client = must(MessageEndpoint::create(b));
+  const std::string host = "udp:127.0.0.1:" + std::to_string(directory) + "/";
+  const std::string hello = "hello", second = "second";
+  const std::span<const std::byte> greetings[] = {std::as_bytes(std::span(hello)),
+                                                  std::as_bytes(std::span(second))};
+  // By the directory, which sends us on; then by the link that is known.
+  for (int i = 0; i < 2; ++i) {
+    const PeerIndex to = must(client.begin_connect(host + "network-begun", greetings, 10'000));
+    PeerIndex from = 0;
+    EXPECT_EQ(next_text(server, &from), "hello");
+    EXPECT_EQ(next_text(server, &from), "second");
+    ASSERT_TRUE(client.await(to, 10'000).ok());
+    EXPECT_TRUE(client.is_far(to));
+    EXPECT_TRUE(server.is_far(from));
+    EXPECT_EQ(must(server.peer_address(from)).node, b.node());
+    EXPECT_EQ(must(client.peer_address(to)).node, a.node());
+    ASSERT_TRUE(server.send(from, std::as_bytes(std::span(hello)), 10'000).ok());
+    EXPECT_EQ(next_text(client, &from), "hello");
+    EXPECT_EQ(from, to);
+  }
+  EXPECT_EQ(b.counters().links, 1u);
+}
+
+TEST_F(NetworkTest, AConnectionThatWasBegunIsRefusedOrEndsInTime) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto client = must(MessageEndpoint::create(b));
+  const auto reason = [&](const std::string& name, std::int64_t timeout_ms) {
+    const PeerIndex to = must(client.begin_connect(name, {}, timeout_ms));
+    return client.await(to, 20'000).error().err;
+  };
+  EXPECT_EQ(reason(name_at(a, "network-nobody"), 10'000), ECONNREFUSED);
+  const std::string nowhere = "udp:127.0.0.1:" + std::to_string(free_port()) + "/network-nobody";
+  EXPECT_EQ(reason(nowhere, 10'000), ECONNREFUSED) << "nobody has the port open";
+  EXPECT_EQ(client.begin_connect("udp:127.0.0.1").error().err, EINVAL);
+  // One that is given up, by its endpoint's end, while the host has not answered.
+  const int silent = ::socket(AF_INET, SOCK_DGRAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(::bind(silent, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string name = "udp:127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/silent";
+  EXPECT_EQ(reason(name, 100), ETIMEDOUT);
+  {
+    auto other = must(MessageEndpoint::create(b));
+    must(other.begin_connect(name, {}, 10'000));
+  }
+  ::close(silent);
 }
 
 TEST_F(NetworkTest, APeerThatDiesIsAResetAndOneThatClosesIsTheEnd) {

@@ -115,6 +115,8 @@ class CLAN_EXPORT MessageEndpoint {
   Status await(PeerIndex peer, std::int64_t timeout_ms = -1);
   /// Where a peer can be connected to (its endpoint). ENOTCONN: it has not accepted.
   Result<Address> peer_address(PeerIndex peer) const;
+  /// Whether a peer that has accepted is on another host (ContextOptions::network).
+  bool is_far(PeerIndex peer) const;
   /// Ends the relation with one peer. Messages of it that are not received yet are dropped. One
   /// that has yet to accept gets its greetings all the same, if it does so in time.
   void disconnect(PeerIndex peer);

@@ -240,6 +240,7 @@ void UdpNode::hand_out() {
         break;
       case UpCall::Kind::kDown: sink.on_link_down(call.link); break;
       case UpCall::Kind::kMisbehaviour: sink.on_misbehaviour(call.link); break;
+      case UpCall::Kind::kDialled: go_on_dialling(call.dialling); break;
     }
   }
 }
@@ -296,12 +297,7 @@ void UdpNode::on_sent(Connection& c, std::uint8_t, std::uint64_t token) {
 }
 
 void UdpNode::on_down(Connection& c, int err) {
-  if (auto it = dialling_.find(&c); it != dialling_.end()) {
-    it->second->err = err == 0 ? ECONNRESET : err;
-    it->second->done = true;
-    dialling_.erase(it);
-    announce();
-  }
+  end_dialling(c, err == 0 ? ECONNRESET : err, {});
   auto it = links_.find(&c);
   if (it == links_.end()) return;
   auto link = std::move(it->second);

@@ -27,14 +27,12 @@
 
 #include "base/reactor.h"
 #include "link/udp/endpoint.h"
-#include "link/udp/link_wire.h"
 #include "link/udp/packet_io.h"
+#include "link/udp/udp_node_dial.h"
 #include "nic/link.h"
 #include "nic/nic.h"
 
 namespace clan::udp {
-
-class UdpLink;
 
 /// What a node needs of its context. All of it outlives shut_down().
 struct NodeOwner {
@@ -56,13 +54,14 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
                                                  const Options& options);
   ~UdpNode();
 
-  struct Dialled {
-    std::shared_ptr<UdpLink> link;
-    Greeting peer;
-  };
   /// A link with the node there. ECONNREFUSED: no such service; ETIMEDOUT: no answer, another key.
   Result<Dialled> dial(const SocketAddress& to, const std::string& service,
                        std::uint64_t deadline_ns);
+  /// The same for a caller that does not wait: `ended` is called by the driver thread, once.
+  Result<std::shared_ptr<Dialling>> begin_dial(const SocketAddress& to, const std::string& service,
+                                               std::function<void(Result<Dialled>)> ended);
+  /// `ended` is not called any more, unless it is being called.
+  void give_up(Dialling& dialling);
 
   SocketAddress local_address() const { return io_->local_address(); }
   Mode mode() const { return mode_; }
@@ -109,21 +108,20 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
 
   /// To be told to the sink, by the driver thread.
   struct UpCall {
-    enum class Kind : std::uint8_t { kOob, kTransferDone, kDown, kMisbehaviour };
+    enum class Kind : std::uint8_t { kOob, kTransferDone, kDown, kMisbehaviour, kDialled };
     Kind kind;
     std::shared_ptr<UdpLink> link;
     OobMessage message;
     std::uint64_t token = 0;
     int err = 0;
     std::uint64_t bytes = 0;
-  };
-  struct Dialling {
-    bool done = false;
-    int err = 0;
-    Dialled found;
+    std::shared_ptr<Dialling> dialling = {};
   };
   Result<Dialled> dial_once(const SocketAddress& to, const std::string& service,
                             std::uint64_t deadline_ns);
+  Status ask(std::shared_ptr<Dialling> dialling);
+  void end_dialling(Connection& connection, int err, Dialled found);
+  void go_on_dialling(const std::shared_ptr<Dialling>& dialling);
   std::shared_ptr<UdpLink> make_link(Connection& connection, const Greeting& peer);
   UdpLink* link_of(Connection& connection) { return static_cast<UdpLink*>(connection.user); }
 
@@ -175,7 +173,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   unsigned polls_ = 0;                ///< how often since the driver thread looked
   std::atomic<bool> ticking_{false};  ///< the timer ticks: the driver thread looks now and then
   unsigned sleeps_ = 0;               ///< in charge, since the last tick
-  bool in_charge_ = false;                            ///< a thread that sleeps fetches the packets
+  bool in_charge_ = false;            ///< a thread that sleeps fetches the packets
   const std::atomic<std::uint32_t>* word_ = nullptr;  ///< what it sleeps for
   std::uint32_t word_seen_ = 0;
   std::uint64_t charge_until_ = 0;  ///< when it looks at the timers
@@ -183,7 +181,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;
   bool told_ = false;  ///< up-calls that the driver thread has not been kicked for
-  std::unordered_map<Connection*, Dialling*> dialling_;
+  std::unordered_map<Connection*, std::shared_ptr<Dialling>> dialling_;
   std::unordered_map<Connection*, std::shared_ptr<UdpLink>> links_;
 
   std::mutex told_mutex_;  ///< a leaf, of up_calls_: taken while another thread has the mutex

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include "clan/clock.h"
 #include "link/udp/udp_link.h"
@@ -20,11 +21,22 @@ constexpr const char* kNoAnswer =
 constexpr const char* kNobody =
     "no CLAN program has that UDP port open on that host: start one there with its network on, or "
     "name its port";
+constexpr const char* kNotOffered = "nobody offers this service on that host";
+
+Error failure(int err, const std::string& service) {
+  switch (err) {
+    case ETIMEDOUT: return {ETIMEDOUT, kNoAnswer};
+    case ECONNREFUSED: return {ECONNREFUSED, service.empty() ? kNobody : kNotOffered};
+    case EPROTO: return {EPROTO, "that host has another security mode, or another version"};
+    case ELOOP: return {ELOOP, "that host sends us from one port to another"};
+    default: return {err, "that host refused the link"};
+  }
+}
 
 }  // namespace
 
-Result<UdpNode::Dialled> UdpNode::dial(const SocketAddress& to, const std::string& service,
-                                       std::uint64_t deadline_ns) {
+Result<Dialled> UdpNode::dial(const SocketAddress& to, const std::string& service,
+                              std::uint64_t deadline_ns) {
   if (on_driver_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
   SocketAddress at = to;
   for (int i = 0; i <= kMostRedirections; ++i) {
@@ -33,45 +45,114 @@ Result<UdpNode::Dialled> UdpNode::dial(const SocketAddress& to, const std::strin
     at.port = found->peer.port;  // another process of that host has it
     found->link->shut_down();
   }
-  return Error{ELOOP, "that host sends us from one port to another"};
+  return failure(ELOOP, service);
 }
 
-Result<UdpNode::Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& service,
-                                            std::uint64_t deadline_ns) {
+Result<Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& service,
+                                   std::uint64_t deadline_ns) {
+  auto dialling = std::make_shared<Dialling>();
+  dialling->to = to;
+  dialling->service = service;
+  std::unique_lock lock(mutex_);
+  if (auto s = ask(dialling); !s) return s.error();
+  while (!dialling->done) {
+    const std::uint64_t now = monotonic_ns();
+    if (now >= deadline_ns) {
+      dialling_.erase(dialling->connection);
+      endpoint_.close(*dialling->connection, ETIMEDOUT, now);
+      return failure(ETIMEDOUT, service);
+    }
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
+  }
+  if (dialling->err == 0) return std::move(dialling->found);
+  return failure(dialling->err, service);
+}
+
+// Under the mutex: the host is asked, at the port that we know by now.
+Status UdpNode::ask(std::shared_ptr<Dialling> dialling) {
   Greeting ours;
   ours.node = owner_.node.value;
   ours.uid = owner_.uid;
   ours.pid = static_cast<std::uint32_t>(::getpid());
-  ours.service = service;
+  ours.service = dialling->service;
   std::array<std::byte, kMostGreeting> greeting;
   const std::size_t n = write_greeting(greeting, ours);
   if (n == 0)
     return Error{ENAMETOOLONG, "the name of a service on another host has at most 255 bytes"};
-  std::unique_lock lock(mutex_);
   if (shut_down_) return Error{ESHUTDOWN, "the context has been shut down"};
-  Dialling dialling;
-  Connection* c = endpoint_.connect(to, std::span(greeting).first(n), monotonic_ns());
+  Connection* c = endpoint_.connect(dialling->to, std::span(greeting).first(n), monotonic_ns());
   if (c == nullptr) return Error{EIO, "OpenSSL has failed"};
-  dialling_[c] = &dialling;
+  dialling->connection = c;
+  dialling_[c] = std::move(dialling);
   after_call();
-  while (!dialling.done) {
-    const std::uint64_t now = monotonic_ns();
-    if (now >= deadline_ns) {
-      dialling_.erase(c);
-      endpoint_.close(*c, ETIMEDOUT, now);
-      return Error{ETIMEDOUT, kNoAnswer};
+  return {};
+}
+
+Result<std::shared_ptr<Dialling>> UdpNode::begin_dial(const SocketAddress& to,
+                                                      const std::string& service,
+                                                      std::function<void(Result<Dialled>)> ended) {
+  auto dialling = std::make_shared<Dialling>();
+  dialling->to = to;
+  dialling->service = service;
+  dialling->ended = std::move(ended);
+  std::lock_guard lock(mutex_);
+  if (auto s = ask(dialling); !s) return s.error();
+  return dialling;
+}
+
+void UdpNode::give_up(Dialling& dialling) {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_);
+  const auto ended = std::exchange(dialling.ended, nullptr);
+  if (Connection* c = std::exchange(dialling.connection, nullptr)) {
+    dialling_.erase(c);
+    endpoint_.close(*c, ETIMEDOUT, monotonic_ns());
+    after_call();
+  }
+  if (auto link = std::exchange(dialling.found.link, nullptr)) link->shut_down();
+  lock.unlock();  // before what `ended` holds ends
+}
+
+// Under the mutex: the host has answered, or it never will.
+void UdpNode::end_dialling(Connection& connection, int err, Dialled found) {
+  auto it = dialling_.find(&connection);
+  if (it == dialling_.end()) return;
+  const std::shared_ptr<Dialling> dialling = std::move(it->second);
+  dialling_.erase(it);
+  dialling->connection = nullptr;
+  dialling->err = err;
+  dialling->found = std::move(found);
+  dialling->done = true;
+  if (dialling->ended) {
+    UpCall call{UpCall::Kind::kDialled, {}, {}};
+    call.dialling = dialling;
+    tell(std::move(call));
+  }
+  announce();
+}
+
+// Driver thread, without the mutex.
+void UdpNode::go_on_dialling(const std::shared_ptr<Dialling>& dialling) {
+  std::unique_lock lock(mutex_);
+  if (!dialling->ended) return;  // given up meanwhile
+  const std::uint16_t port = dialling->err == 0 ? dialling->found.peer.port : 0;
+  if (port != 0) {  // another process of that host has it
+    std::exchange(dialling->found.link, nullptr)->shut_down();
+    dialling->to.port = port;
+    dialling->done = false;
+    if (++dialling->redirections > kMostRedirections) {
+      dialling->err = ELOOP;
+    } else {
+      const Status asked = ask(dialling);
+      if (asked) return;
+      dialling->err = asked.error().err;
     }
-    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
   }
-  if (dialling.err == 0) return std::move(dialling.found);
-  switch (dialling.err) {
-    case ETIMEDOUT: return Error{ETIMEDOUT, kNoAnswer};
-    case ECONNREFUSED:
-      return Error{ECONNREFUSED,
-                   service.empty() ? kNobody : "nobody offers this service on that host"};
-    case EPROTO: return Error{EPROTO, "that host has another security mode, or another version"};
-    default: return Error{dialling.err, "that host refused the link"};
-  }
+  const auto ended = std::exchange(dialling->ended, nullptr);
+  Dialled found = std::move(dialling->found);
+  const int err = dialling->err;
+  lock.unlock();
+  ended(err == 0 ? Result<Dialled>(std::move(found)) : failure(err, dialling->service));
 }
 
 std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer) {
@@ -104,15 +185,11 @@ void UdpNode::on_established(Connection& c, std::span<const std::byte> greeting)
     endpoint_.close(c, EPROTO, monotonic_ns());
     return;
   }
-  auto it = dialling_.find(&c);
-  if (it == dialling_.end()) {
+  if (!dialling_.contains(&c)) {
     owner_.on_link(make_link(c, peer));
     return;
   }
-  it->second->found = {make_link(c, peer), peer};
-  it->second->done = true;
-  dialling_.erase(it);
-  announce();
+  end_dialling(c, 0, {make_link(c, peer), peer});
 }
 
 }  // namespace clan::udp
