@@ -4,6 +4,8 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
@@ -33,24 +35,26 @@ Name host_of(const SocketAddress& address) {
   return name;
 }
 
-bool is_loopback(const SocketAddress& address) {
-  if (address.family() == AF_INET) return (ntohl(v4(address).sin_addr.s_addr) >> 24) == 127;
-  if (IN6_IS_ADDR_V4MAPPED(&v6(address).sin6_addr)) return v6(address).sin6_addr.s6_addr[12] == 127;
-  return IN6_IS_ADDR_LOOPBACK(&v6(address).sin6_addr);
-}
+struct Interface {
+  SocketAddress address;
+  bool preferred = false;  ///< by FI_CLAN_INTERFACE
+};
 
 // The addresses of this host's interfaces, asked for once.
-const std::vector<SocketAddress>& interfaces() {
-  static const std::vector<SocketAddress>* const all = [] {
-    auto* found = new std::vector<SocketAddress>;
+const std::vector<Interface>& interfaces() {
+  static const std::vector<Interface>* const all = [] {
+    auto* found = new std::vector<Interface>;
+    char* wanted = nullptr;
+    if (fi_param_get_str(&g_provider, "interface", &wanted) != 0) wanted = nullptr;
     ifaddrs* list = nullptr;
     if (::getifaddrs(&list) != 0) return found;
     for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
       if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
       const int family = i->ifa_addr->sa_family;
       if (family != AF_INET && family != AF_INET6) continue;
-      found->push_back(read_address(
-          i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+      found->push_back({read_address(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
+                                                                    : sizeof(sockaddr_in6)),
+                        wanted != nullptr && std::strcmp(wanted, i->ifa_name) == 0});
     }
     ::freeifaddrs(list);
     return found;
@@ -61,13 +65,23 @@ const std::vector<SocketAddress>& interfaces() {
 bool is_ours(const SocketAddress& address) {
   if (address.is_any() || is_loopback(address)) return true;
   const Name host = host_of(address);
-  for (const SocketAddress& own : interfaces()) {
-    if (host_of(own) == host) return true;
+  for (const Interface& own : interfaces()) {
+    if (host_of(own.address) == host) return true;
   }
   return false;
 }
 
+bool is_link_local(const SocketAddress& address) {
+  return address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(address).sin6_addr);
+}
+
 }  // namespace
+
+bool is_loopback(const SocketAddress& address) {
+  if (address.family() == AF_INET) return (ntohl(v4(address).sin_addr.s_addr) >> 24) == 127;
+  if (IN6_IS_ADDR_V4MAPPED(&v6(address).sin6_addr)) return v6(address).sin6_addr.s6_addr[12] == 127;
+  return IN6_IS_ADDR_LOOPBACK(&v6(address).sin6_addr);
+}
 
 std::uint16_t SocketAddress::port() const {
   return ntohs(family() == AF_INET ? v4(*this).sin_port : v6(*this).sin6_port);
@@ -107,7 +121,40 @@ Name name_of(const SocketAddress& address) {
   return name;
 }
 
-std::string service_of(const Name& name) { return "ofi." + std::to_string(name.port); }
+Name outer_name_of(const SocketAddress& address) {
+  Name name = host_of(address);
+  name.port = address.port();
+  return name;
+}
+
+SocketAddress address_of(const Name& name) {
+  in6_addr host;
+  std::memcpy(&host.s6_addr[0], &name.high, 8);
+  std::memcpy(&host.s6_addr[8], &name.low, 8);
+  if (IN6_IS_ADDR_V4MAPPED(&host)) {
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(name.port);
+    std::memcpy(&a.sin_addr, &host.s6_addr[12], 4);
+    return read_address(&a, sizeof a);
+  }
+  sockaddr_in6 a{};
+  a.sin6_family = AF_INET6;
+  a.sin6_port = htons(name.port);
+  a.sin6_addr = host;
+  return read_address(&a, sizeof a);
+}
+
+std::string host_text(const Name& name) {
+  const SocketAddress address = address_of(name);
+  char host[INET6_ADDRSTRLEN] = "?";
+  if (address.family() == AF_INET) {
+    ::inet_ntop(AF_INET, &v4(address).sin_addr, host, sizeof host);
+    return host;
+  }
+  ::inet_ntop(AF_INET6, &v6(address).sin6_addr, host, sizeof host);
+  return "[" + std::string(host) + "]";
+}
 
 std::size_t address_bytes(std::uint32_t format) {
   return format == FI_SOCKADDR_IN6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
@@ -142,10 +189,30 @@ int resolve(const char* node, const char* service, std::uint64_t flags, std::uin
   return address->valid() ? 0 : -FI_ENODATA;
 }
 
+SocketAddress source_towards(const SocketAddress& host) {
+  const int family = host.family();
+  const int fd = ::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return {};
+  SocketAddress to = host, source;
+  to.set_port(9);  // any: nothing is sent
+  source.length = sizeof source.storage;
+  const bool found =
+      ::connect(fd, to.get(), to.length) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&source.storage), &source.length) == 0;
+  ::close(fd);
+  if (!found) return {};
+  source = read_address(&source.storage, source.length);
+  if (!source.valid() || source.is_any() || is_loopback(source) || is_link_local(source)) return {};
+  source.set_port(0);
+  return source;
+}
+
 SocketAddress own_address(int family) {
-  for (const SocketAddress& own : interfaces()) {
-    const bool link_local = own.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(own).sin6_addr);
-    if (own.family() == family && !is_loopback(own) && !link_local) return own;
+  for (const bool preferred : {true, false}) {
+    for (const auto& [own, named] : interfaces()) {
+      if (own.family() != family || is_link_local(own) || (preferred && !named)) continue;
+      if (named || !is_loopback(own)) return own;
+    }
   }
   if (family == AF_INET6) {
     sockaddr_in6 a{};

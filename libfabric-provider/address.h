@@ -2,7 +2,7 @@
 // host is our own, the port alone, whichever of the host's addresses the program used.
 //
 // So the ports of this provider's endpoints are one space per host (network namespace) and user,
-// beside those of TCP and UDP. The engine knows an endpoint as the service "ofi.<port>".
+// beside those of TCP and UDP.
 #pragma once
 
 #include <netinet/in.h>
@@ -45,7 +45,13 @@ struct NameHash {
 /// Reads what a program gives as an address. Not valid() where it is none.
 SocketAddress read_address(const void* address, std::size_t length);
 Name name_of(const SocketAddress& address);
-std::string service_of(const Name& name);
+/// The same, whether or not the host is our own: how others know it.
+Name outer_name_of(const SocketAddress& address);
+/// Of a name that is not local(), an address to send to.
+SocketAddress address_of(const Name& name);
+/// "10.0.0.1", "[2001:db8::1]".
+std::string host_text(const Name& name);
+bool is_loopback(const SocketAddress& address);
 
 /// What FI_SOCKADDR_IN and its like take in an address vector.
 std::size_t address_bytes(std::uint32_t format);
@@ -54,8 +60,11 @@ std::size_t address_bytes(std::uint32_t format);
 int resolve(const char* node, const char* service, std::uint64_t flags, std::uint32_t format,
             bool passive, SocketAddress* address);
 
-/// This host's address for others to see: the first that is not the loopback's, else that.
+/// This host's address for others to see: that of FI_CLAN_INTERFACE, or the first that is not the
+/// loopback's, else that.
 SocketAddress own_address(int family);
+/// The address from which our packets to another host leave, with port 0. Not valid(): they do not.
+SocketAddress source_towards(const SocketAddress& host);
 
 /// "fi_sockaddr_in://127.0.0.1:7471".
 std::string to_text(const SocketAddress& address);

@@ -10,6 +10,7 @@
 #include "endpoint.h"
 #include "eq.h"
 #include "fabric.h"
+#include "transport/other_hosts.h"
 
 namespace clan::ofi {
 
@@ -113,7 +114,7 @@ void write_connection_event(Eq& eq, std::uint32_t event, fid_t object,
 int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void* context) {
   if (info == nullptr || info->ep_attr == nullptr || info->ep_attr->type != FI_EP_MSG)
     return -FI_EINVAL;
-  auto engine = Context::create();
+  auto engine = make_context({});
   if (!engine) return failure(engine.error());
   ForkMutex::watch_forks();
   auto unread = std::make_shared<std::atomic<std::size_t>>(0);
@@ -293,6 +294,7 @@ bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header,
     if (hello.version != kWireVersion || hello.length > sizeof hello.address) return true;
     const SocketAddress address = read_address(&hello.address, hello.length);
     if (!address.valid()) return true;
+    if (Name name; !name_peer(address, messages_->is_far(from), &name)) return false;
     if (silent_ >= kMostSilent) return false;
     clients_[from].address = address;
     ++silent_;

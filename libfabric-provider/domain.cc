@@ -19,6 +19,7 @@
 #include "memory_region.h"
 #include "poll_set.h"
 #include "shared_context.h"
+#include "transport/other_hosts.h"
 #include "transport/transport.h"
 
 namespace clan::ofi {
@@ -67,7 +68,7 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
   int direct_copy = 1;
   if (fi_param_get_bool(&g_provider, "direct_copy", &direct_copy) == 0)
     options.direct_copy = direct_copy != 0;
-  auto engine = Context::create(options);
+  auto engine = make_context(std::move(options));
   if (!engine) {
     FI_WARN(&g_provider, FI_LOG_DOMAIN, "%s\n", engine.error().message().c_str());
     return failure(engine.error());

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "address.h"
+#include "transport/other_hosts.h"
 #include "transport/wire.h"
 
 namespace clan::ofi {
@@ -321,7 +322,8 @@ int find_addresses(const char* node, const char* service, std::uint64_t flags, c
     int family = destination->valid()        ? destination->family()
                  : format == FI_SOCKADDR_IN6 ? AF_INET6
                                              : AF_INET;
-    *source = own_address(family);
+    if (reaches_other_hosts() && destination->valid()) *source = source_towards(*destination);
+    if (!source->valid()) *source = own_address(family);
     source->set_port(0);
   }
   if (destination->valid() && destination->family() != source->family()) return -FI_ENODATA;

@@ -33,5 +33,12 @@ extern "C" __attribute__((visibility("default"))) fi_provider* fi_prov_ini(void)
                   "Copy between the memory of processes by process_vm_readv and its like, where "
                   "the kernel permits it. "
                   "(default: yes)");
+  fi_param_define(&g_provider, "interface", FI_PARAM_STRING,
+                  "The interface whose address endpoints show to others. (default: the first that "
+                  "is not the loopback's)");
+  fi_param_define(&g_provider, "directory_port", FI_PARAM_INT,
+                  "The UDP port where processes of this user are asked by other hosts which "
+                  "endpoints they have; the same on all hosts. Other hosts are reached where "
+                  "CLAN_KEY or CLAN_NETWORK_MODE is set. (default: 4790)");
   return &g_provider;
 }

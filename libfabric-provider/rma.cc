@@ -9,6 +9,7 @@
 #include "deferred.h"
 #include "domain.h"
 #include "endpoint.h"
+#include "transport/overlap.h"
 #include "transport/pieces.h"
 
 namespace clan::ofi {
@@ -30,26 +31,12 @@ struct Access {
   Counter* counter = nullptr;
 };
 
-// Copies piece by piece, where pieces of both sides overlap.
 int copy(Transport& transport, Peer& peer, const Access& a) {
-  std::size_t l = 0, l_done = 0;
-  for (std::size_t r = 0; r < a.remote_count; ++r) {
-    std::size_t r_done = 0;
-    while (r_done < a.remote[r].len) {
-      while (l < a.local_count && l_done == a.local[l].iov_len) {
-        ++l;
-        l_done = 0;
-      }
-      if (l == a.local_count) return 0;
-      const std::size_t n = std::min(a.remote[r].len - r_done, a.local[l].iov_len - l_done);
-      const int rc = transport.access(peer, a.write, a.remote[r].key, a.remote[r].addr + r_done,
-                                      static_cast<std::byte*>(a.local[l].iov_base) + l_done, n);
-      if (rc != 0) return rc;
-      r_done += n;
-      l_done += n;
-    }
-  }
-  return 0;
+  return for_each_overlap(
+      {a.local, a.local_count}, {a.remote, a.remote_count},
+      [&](std::byte* local, std::size_t n, std::uint64_t key, std::uint64_t address) {
+        return transport.access(peer, a.write, key, address, local, n);
+      });
 }
 
 // How an access ends: the counter that counts it, and whether the queue hears of it.
@@ -112,21 +99,24 @@ bool nothing_comes_first(Transport& transport, Peer& peer) {
   return peer.atomics == 0 && peer.replies.empty();
 }
 
+// Bytes that are the caller's again when the call returns must last as long as the copy: `bytes`.
+Access lasting_access(const Access& a, std::vector<std::byte>* bytes, iovec* piece) {
+  if (!a.write || (!a.silent && (a.flags & FI_INJECT) == 0)) return a;
+  Access lasting = a;
+  bytes->resize(local_length(a));
+  gather(bytes->data(), a.local, a.local_count);
+  *piece = {bytes->data(), bytes->size()};
+  lasting.local = piece;
+  lasting.local_count = 1;
+  return lasting;
+}
+
 // By system call. `begun`: the peer's driver thread makes it, and has not ended; `bytes` must last
 // until it has.
 int copy_now(Transport& transport, Peer& peer, const Access& a, std::vector<std::byte>* bytes,
              bool* begun, int* err) {
-  // Bytes that are the caller's again when the call returns must last as long as the copy.
-  Access lasting = a;
   iovec piece;
-  if (a.write && (a.silent || (a.flags & FI_INJECT) != 0)) {
-    bytes->resize(local_length(a));
-    gather(bytes->data(), a.local, a.local_count);
-    piece = {bytes->data(), bytes->size()};
-    lasting.local = &piece;
-    lasting.local_count = 1;
-  }
-  const int rc = copy(transport, peer, lasting);
+  const int rc = copy(transport, peer, lasting_access(a, bytes, &piece));
   if (!transport.memory().has_begun()) [[likely]]
     return rc;
   const int ended = transport.memory().end();
@@ -135,26 +125,25 @@ int copy_now(Transport& transport, Peer& peer, const Access& a, std::vector<std:
   return rc != 0 ? rc : ended;
 }
 
-// The access goes on, as an operation.
-void go_on_later(Endpoint& endpoint, const Endpoint::Target& target, const Access& a,
-                 const Ending& ending, std::size_t length, bool tells_owner, int err,
-                 std::vector<std::byte> bytes) {
+// What to remember of an access that goes on when the call has returned.
+SlowCopies copies_of(const Endpoint::Target& target, const Access& a, std::size_t length) {
   SlowCopies copies;
-  copies.err = err;
-  copies.tells_owner = tells_owner;
   copies.write = a.write;
   copies.context = target.context;
   copies.key = a.remote_count > 0 ? a.remote[0].key : 0;
   copies.address = a.remote_count > 0 ? a.remote[0].addr : 0;
   copies.length = length;
   if (a.data != nullptr) copies.data = *a.data;
+  return copies;
+}
+
+SendRequest request_of(const Access& a, const Ending& ending) {
   SendRequest request;
   request.context = a.context;
   request.flags = completion_flags(a);
   request.completion = ending.completion;
   request.counter = ending.counter;
-  endpoint.transport().go_on_later(endpoint, *target.peer, request, std::move(copies),
-                                   std::move(bytes));
+  return request;
 }
 
 // Tells the program how an access has ended.
@@ -171,6 +160,46 @@ void report(Endpoint& endpoint, const Access& a, const Ending& ending, int rc) {
   if (ending.completion) endpoint.send_cq()->write(completion);
 }
 
+// Of memory on another host, by RDMA: it ends later.
+ssize_t access_far(Endpoint& endpoint, const Endpoint::Target& target, const Access& a) {
+  Transport& transport = endpoint.transport();
+  Peer& peer = *target.peer;
+  if (const int rc = transport.ready_for_far(peer, a.write); rc != 0) return rc;
+  if ((a.flags & FI_FENCE) != 0) {
+    if (const int rc = transport.fence(peer); rc != 0) return rc;
+  }
+  if (!nothing_comes_first(transport, peer)) return -FI_EAGAIN;
+  const std::size_t length = remote_length(a);
+  const Ending ending = ending_of(endpoint, a);
+  std::vector<std::byte> bytes;
+  iovec piece;
+  FarPiece pieces[2 * kIovLimit];
+  std::size_t count = 0;
+  const Access lasting = lasting_access(a, &bytes, &piece);
+  (void)for_each_overlap(
+      {lasting.local, lasting.local_count}, {a.remote, a.remote_count},
+      [&](std::byte* local, std::size_t n, std::uint64_t key, std::uint64_t address) {
+        pieces[count++] = {local, n, key, address};
+        return 0;
+      });
+  int rc = 0;
+  if (count > 0) {
+    rc = transport.start_far_access(endpoint, peer, request_of(a, ending),
+                                    copies_of(target, a, length), std::span(pieces).first(count),
+                                    std::move(bytes));
+    if (rc == 0 || rc == -FI_EAGAIN || rc == -FI_ECONNREFUSED || rc == -FI_EHOSTUNREACH) return rc;
+  } else if (peer.barriers > 0) {
+    return -FI_EAGAIN;  // what tells the owner must not overtake accesses
+  } else if (a.data != nullptr) {
+    rc = transport.tell_owner(peer, target.context, a.write,
+                              a.remote_count > 0 ? a.remote[0].key : 0,
+                              a.remote_count > 0 ? a.remote[0].addr : 0, length, a.data);
+    if (rc != 0) return rc;
+  }
+  report(endpoint, a, ending, rc);
+  return 0;
+}
+
 // Under the lock.
 ssize_t access_now(Endpoint& endpoint, const Access& a) {
   if (a.local_count > kIovLimit || a.remote_count > kIovLimit) return -FI_EINVAL;
@@ -179,6 +208,8 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   const Endpoint::Target target = endpoint.target(a.peer);
   Peer* const peer = target.peer;
   if (peer == nullptr) return -target.err;
+  if (!peer->name.local()) [[unlikely]]
+    return access_far(endpoint, target, a);
   if (const int rc = transport.ready(*peer); rc != 0) return rc;
   if ((a.flags & FI_FENCE) != 0) [[unlikely]] {
     if (const int rc = transport.fence(*peer); rc != 0) return rc;
@@ -199,7 +230,11 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
     return a.data != nullptr || (length > 0 && RemoteMemory::owner_listens(*peer, key));
   };
   if (begun) [[unlikely]] {
-    go_on_later(endpoint, target, a, ending, length, tells_owner(), err, std::move(bytes));
+    SlowCopies copies = copies_of(target, a, length);
+    copies.err = err;
+    copies.tells_owner = tells_owner();
+    transport.go_on_later(endpoint, *peer, request_of(a, ending), std::move(copies),
+                          std::move(bytes));
     return 0;
   }
   if (rc == -FI_EAGAIN) return rc;

@@ -35,6 +35,42 @@ void Transport::go_on_later(Endpoint& from, Peer& peer, const SendRequest& reque
   memory_.keep_slow(peer, std::move(copies));
 }
 
+// --- by RDMA, on another host --------------------------------------------------------------------
+
+int Transport::ready_for_far(Peer& peer, bool write) {
+  const auto must_wait = [&] {
+    return peer.barriers > peer.far_reads + peer.far_writes || (write && peer.far_reads > 0);
+  };
+  if (must_wait()) {
+    progress();
+    if (must_wait()) return -FI_EAGAIN;
+  }
+  return connected(peer);
+}
+
+int Transport::start_far_access(Endpoint& from, Peer& peer, const SendRequest& request,
+                                SlowCopies copies, std::span<const FarPiece> pieces,
+                                std::vector<std::byte> bytes) {
+  Operation& operation = operations_.make(&from, peer, request);
+  operation.gathered = std::move(bytes);
+  copies.operation = &operation;
+  int rc;
+  try {
+    rc = far_.begin(peer, pieces, std::move(copies));
+  } catch (const std::bad_alloc&) {
+    operations_.release(operation);
+    throw;
+  }
+  if (rc != 0) {
+    operations_.release(operation);
+    return rc;
+  }
+  // Not an answer of the peer's: its departure does not end it, while our memory is in use.
+  operation.waits_for_copy = true;
+  operations_.charge(operation, 1, true);
+  return 0;
+}
+
 int Transport::tell_owner(Peer& peer, std::uint16_t context, bool write, std::uint64_t key,
                           std::uint64_t address, std::uint64_t length, const std::uint64_t* data) {
   if (int rc = connected(peer); rc != 0) return rc;
@@ -268,7 +304,7 @@ void Transport::end_slow(Peer& peer, const SlowCopies& slow) {
     (void)tell_owner(peer, slow.context, slow.write, slow.key, slow.address, slow.length,
                      slow.data ? &*slow.data : nullptr);
   }
-  slow.operation->waits_for_answer = false;
+  slow.operation->waits_for_answer = slow.operation->waits_for_copy = false;
   slow.operation->err = -rc;
   operations_.settle(*slow.operation);
 }

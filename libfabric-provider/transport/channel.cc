@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "info.h"
+#include "transport/other_hosts.h"
 #include "transport/wire.h"
 
 namespace clan::ofi {
@@ -43,7 +44,7 @@ Result<MessageEndpoint> take_name(Context& context, const SocketAddress& wanted,
     }
     const Name name = name_of(*taken);
     if (!name.local()) return Error{EADDRNOTAVAIL, "not an address of this host"};
-    auto made = MessageEndpoint::create(context, service_of(name), options);
+    auto made = MessageEndpoint::create(context, service_at(name), options);
     if (made.ok() || made.error().err != EADDRINUSE || !any_port || attempt == kAttempts) {
       if (!made) {
         FI_WARN(&g_provider, FI_LOG_EP_CTRL, "%s: %s\n", to_text(*taken).c_str(),

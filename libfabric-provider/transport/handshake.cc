@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "endpoint.h"
+#include "transport/other_hosts.h"
 #include "transport/pieces.h"
 
 namespace clan::ofi {
@@ -51,8 +52,11 @@ void Unverified::remove(PeerIndex index) {
 // --- connections that we ask for -----------------------------------------------------------------
 
 int Handshake::begin(Peer& peer, std::span<const std::byte> first) {
-  if (!peer.name.local()) return -FI_EHOSTUNREACH;
-  const SocketAddress& own = channel_.address;
+  if (!peer.name.local() && !reaches_other_hosts()) {
+    say_what_is_missing(peer.name);
+    return -FI_EHOSTUNREACH;
+  }
+  const SocketAddress own = shown_to(channel_.address, peer.name);
   struct {
     WireHeader header{.op = Op::kHello};
     Hello hello;
@@ -61,7 +65,7 @@ int Handshake::begin(Peer& peer, std::span<const std::byte> first) {
   std::memcpy(&greeting.hello.address, &own.storage, own.length);
   const std::span<const std::byte> greetings[] = {bytes_of(greeting), first};
   auto index = channel_.messages->begin_connect(
-      service_of(peer.name), std::span(greetings).first(first.empty() ? 1 : 2), kConnectMs);
+      service_at(peer.name), std::span(greetings).first(first.empty() ? 1 : 2), kConnectMs);
   if (!index) {
     FI_INFO(&g_provider, FI_LOG_EP_CTRL, "port %u: %s\n", peer.name.port,
             index.error().message().c_str());
@@ -104,21 +108,25 @@ void Handshake::give_up(Peer& peer) {
 // --- those that ask us ---------------------------------------------------------------------------
 
 Handshake::Outcome Handshake::arrived_hello(PeerIndex from, std::span<const std::byte> bytes) {
-  const Name own = name_of(channel_.address);
-  SocketAddress address = introduced_as(bytes);
-  if (address.valid() && name_of(address) == own) {
+  const SocketAddress address = introduced_as(bytes);
+  Name name;
+  bool welcome = address.valid() && name_peer(address, channel_.messages->is_far(from), &name);
+  if (welcome && name == name_of(channel_.address)) {
     auto node = channel_.messages->peer_address(from);
     // the name is ours alone
-    if (!node || node->node != channel_.messages->address().node) address = {};
+    welcome = node && node->node == channel_.messages->address().node;
   }
   channel_.messages->drop();
-  if (!address.valid()) {
+  if (!welcome) {
     FI_WARN(&g_provider, FI_LOG_EP_CTRL,
-            "a peer that speaks another version, or none, was refused\n");
+            "a peer was refused that speaks another version, or has a name that cannot be its\n");
     channel_.messages->disconnect(from);
     return {};
   }
-  Peer& peer = peers_.named(name_of(address));
+  Peer& peer = peers_.named(name);
+  // As both ends see it: of two hosts, each takes its own for local.
+  const SocketAddress shown = shown_to(channel_.address, name);
+  const Name own = name.local() ? name_of(shown) : outer_name_of(shown);
   peer.raw = address;
   peers_.remember(from, peer);
   if (peer.index != kNoPeer) return {};
@@ -166,7 +174,9 @@ Handshake::Outcome Handshake::arrived(PeerIndex from, const WireHeader& header,
 
 bool Handshake::arrived_introduction(PeerIndex from, std::span<const std::byte> bytes) {
   const SocketAddress address = introduced_as(bytes);
-  if (!address.valid() || !unverified_.add(from, address)) return false;
+  Name name;
+  if (!address.valid() || !name_peer(address, channel_.messages->is_far(from), &name)) return false;
+  if (!unverified_.add(from, address)) return false;
   channel_.messages->drop();
   return true;
 }
@@ -179,8 +189,10 @@ std::optional<Handshake::Outcome> Handshake::arrived_acceptance(PeerIndex from,
   const SocketAddress* const found = unverified_.find(from);
   if (found == nullptr || !endpoint.waits_for(header.tag)) return std::nullopt;
   const SocketAddress address = *found;
-  if (name_of(address) == endpoint.asked()->name) return std::nullopt;
-  Peer& peer = peers_.named(name_of(address));
+  Name name;
+  if (!name_peer(address, channel_.messages->is_far(from), &name)) return std::nullopt;
+  if (name == endpoint.asked()->name) return std::nullopt;
+  Peer& peer = peers_.named(name);
   Peer* const leaves = endpoint.answered(&peer, header, bytes);
   channel_.messages->drop();
   peer.raw = address;

@@ -65,7 +65,8 @@ struct Peer {
   std::unordered_map<std::uint64_t, RemoteRegion> regions;
   std::unique_ptr<SmallAccesses> accesses;  ///< null: there have been none
   std::unique_ptr<SlowCopies> slow;
-  Silence silence;  ///< its driver thread did not answer
+  std::uint32_t far_reads = 0, far_writes = 0;  ///< under way: far_memory.h
+  Silence silence;                              ///< its driver thread did not answer
 
   void send_by(PeerIndex connection) {
     index = connection;

@@ -19,11 +19,11 @@ constexpr int kMostMessages = 64;  ///< taken in one call of progress()
 
 }  // namespace
 
-bool Transport::make_progress(const Cq* until) {
+bool Transport::make_progress(const Cq* until, bool pending) {
   progressing_ = true;
   bool moved = true;
   try {
-    moved = work_off(until);
+    moved = work_off(until, pending);
   } catch (const std::bad_alloc&) {
     // Half of something has been done. What of it was a peer's is not done again: it hears that we
     // are gone.
@@ -35,14 +35,16 @@ bool Transport::make_progress(const Cq* until) {
   return moved;
 }
 
-bool Transport::work_off(const Cq* until) {
+// `pending`: nobody has fetched packets of other hosts yet, as a look at a quiet channel does. Once
+// is enough: it is a system call.
+bool Transport::work_off(const Cq* until, bool pending) {
   MessageEndpoint& messages = *channel_.messages;
   bool moved = false;
   taking_ = kNoPeer;
   if (!held_.empty()) [[unlikely]]
     resume_held();
   for (int i = 0; i < kMostMessages; ++i) {
-    auto message = messages.peek();
+    auto message = pending && i == 0 ? messages.peek() : messages.peek_fetched();
     if (!message) break;
     taking_ = message->from;
     if (!arrived(*message)) break;
@@ -55,6 +57,10 @@ bool Transport::work_off(const Cq* until) {
   if (memory_.copies_slowly()) [[unlikely]] {
     const auto ended = [this](Peer& peer, const SlowCopies& slow) { end_slow(peer, slow); };
     moved = memory_.look_after_slow(ended) || moved;
+  }
+  if (far_.any()) {
+    const auto ended = [this](Peer& peer, const SlowCopies& slow) { end_slow(peer, slow); };
+    moved = far_.look_after(ended) || moved;
   }
   if (replies_.has_backlog()) replies_.flush_all([this](Peer& peer) { return flush(peer); });
   PeerIndex gone;

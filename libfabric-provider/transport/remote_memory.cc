@@ -15,8 +15,9 @@ namespace {
 // A peer's driver thread is waited for under the lock: not long, and not again for a while once it
 // did not answer (Silence).
 constexpr std::int64_t kPatienceMs = 100;
-constexpr std::uint32_t kMostCopies = 512;  ///< requests of one access
-constexpr std::size_t kMostRegions = 4096;  ///< of one peer, remembered
+constexpr std::int64_t kFarPatienceMs = 1000;  ///< of a peer on another host: round trips
+constexpr std::uint32_t kMostCopies = 512;     ///< requests of one access
+constexpr std::size_t kMostRegions = 4096;     ///< of one peer, remembered
 
 }  // namespace
 
@@ -26,7 +27,8 @@ RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
     *rc = -FI_EAGAIN;
     return nullptr;
   }
-  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, kPatienceMs,
+  const std::int64_t patience_ms = peer.name.local() ? kPatienceMs : kFarPatienceMs;
+  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, patience_ms,
                                        static_cast<std::int64_t>(peer.uid));
   if (!found) {
     *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
@@ -50,7 +52,8 @@ RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
   }
   // Keys that the peer gives but once (FI_MR_PROV_KEY) would be kept for ever. One that is still in
   // use is looked up again.
-  if (peer.regions.size() >= kMostRegions && !has_begun()) peer.regions.erase(peer.regions.begin());
+  const bool in_use = has_begun() || peer.far_reads + peer.far_writes > 0;
+  if (peer.regions.size() >= kMostRegions && !in_use) peer.regions.erase(peer.regions.begin());
   auto [it, added] = peer.regions.emplace(key, std::move(region));
   return &it->second;
 }
@@ -147,51 +150,35 @@ void RemoteMemory::keep_slow(Peer& peer, SlowCopies copies) {
   domain_.look_soon();
 }
 
-Status RemoteMemory::copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset,
-                                 std::byte* local, std::size_t length) {
-  for (RemoteAperture& piece : region.pieces) {
-    if (offset >= piece.size()) {
-      offset -= piece.size();
-      continue;
-    }
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(length, piece.size() - offset));
-    if (auto s = copy(piece, write, offset, local, n); !s) return s;
-    local += n;
-    length -= n;
-    offset = 0;
-    if (length == 0) return {};
+std::uint64_t RemoteMemory::offset_in(const RemoteRegion& region, std::uint64_t address) const {
+  return domain_.virtual_addresses() ? address - region.base : address;
+}
+
+// Why an access has failed, or 0: it is to be tried again.
+int RemoteMemory::judge(Peer& peer, std::uint64_t key, std::size_t length, std::uint64_t offset,
+                        const Error& error, bool may_try_again) {
+  FI_INFO(&g_provider, FI_LOG_EP_DATA, "access to %zu bytes at 0x%llx of key 0x%llx: %s\n", length,
+          static_cast<unsigned long long>(offset), static_cast<unsigned long long>(key),
+          error.message().c_str());
+  const int err = error.err;
+  if (may_try_again && (err == ESTALE || err == ERANGE || err == EACCES)) {
+    if (peer.far_reads + peer.far_writes > 0) return -FI_EAGAIN;  // requests refer to it
+    peer.regions.erase(key);  // another region may have that key now, and be larger
+    return 0;
   }
-  return Error{ERANGE, "beyond the last piece of a region"};
+  switch (err) {
+    case ESTALE: return -FI_ENOKEY;
+    case ERANGE: return -FI_EINVAL;
+    default: return failure(error);
+  }
 }
 
 int RemoteMemory::access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address,
                          std::byte* local, std::size_t length) {
-  if (length == 0) return 0;
-  for (int attempt = 0;; ++attempt) {
-    int rc = 0;
-    RemoteRegion* region = region_of(peer, key, &rc);
-    if (region == nullptr) return rc;
-    const std::uint64_t offset = domain_.virtual_addresses() ? address - region->base : address;
-    const Status status = region->pieces.empty()
-                              ? copy(region->aperture, write, offset, local, length)
-                              : copy_pieces(*region, write, offset, local, length);
-    if (status) return 0;
-    FI_INFO(&g_provider, FI_LOG_EP_DATA,
-            "%s of %zu bytes at 0x%llx of key 0x%llx (%llu bytes): %s\n", write ? "write" : "read",
-            length, static_cast<unsigned long long>(offset), static_cast<unsigned long long>(key),
-            static_cast<unsigned long long>(region->aperture.size()),
-            status.error().message().c_str());
-    const int err = status.error().err;
-    if (attempt == 0 && (err == ESTALE || err == ERANGE || err == EACCES)) {
-      peer.regions.erase(key);  // another region may have that key now, and be larger
-      continue;
-    }
-    switch (err) {
-      case ESTALE: return -FI_ENOKEY;
-      case ERANGE: return -FI_EINVAL;
-      default: return failure(status.error());
-    }
-  }
+  return visit(peer, key, address, length,
+               [&](RemoteAperture& aperture, std::uint64_t offset, std::size_t at, std::size_t n) {
+                 return copy(aperture, write, offset, local + at, n);
+               });
 }
 
 bool RemoteMemory::owner_listens(const Peer& peer, std::uint64_t key) {

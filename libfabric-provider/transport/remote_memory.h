@@ -7,6 +7,8 @@
 
 #include <clan/rdma.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,6 +31,23 @@ class RemoteMemory {
   /// let us copy this only begins: end() comes next.
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
+  /// Calls use(aperture, offset, at, length) for each part of a region that `length` bytes behind
+  /// `address` lie in; `at`: how many bytes came before. What it answers is as with access().
+  template <typename Use>
+  int visit(Peer& peer, std::uint64_t key, std::uint64_t address, std::size_t length, Use&& use) {
+    if (length == 0) return 0;
+    for (int attempt = 0;; ++attempt) {
+      int rc = 0;
+      RemoteRegion* region = region_of(peer, key, &rc);
+      if (region == nullptr) return rc;
+      const std::uint64_t offset = offset_in(*region, address);
+      const Status status = region->pieces.empty() ? use(region->aperture, offset, 0, length)
+                                                   : visit_pieces(*region, offset, length, use);
+      if (status) return 0;
+      rc = judge(peer, key, length, offset, status.error(), attempt == 0);
+      if (rc != 0) return rc;
+    }
+  }
   bool has_begun() const { return copying_ > 0; }
   /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS:
   /// keep_slow().
@@ -59,8 +78,27 @@ class RemoteMemory {
   int import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region);
   Status copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
               std::size_t length);
-  Status copy_pieces(RemoteRegion& region, bool write, std::uint64_t offset, std::byte* local,
-                     std::size_t length);
+  template <typename Use>
+  static Status visit_pieces(RemoteRegion& region, std::uint64_t offset, std::size_t length,
+                             Use&& use) {
+    std::size_t at = 0;
+    for (RemoteAperture& piece : region.pieces) {
+      if (offset >= piece.size()) {
+        offset -= piece.size();
+        continue;
+      }
+      const auto n =
+          static_cast<std::size_t>(std::min<std::uint64_t>(length - at, piece.size() - offset));
+      if (auto s = use(piece, offset, at, n); !s) return s;
+      at += n;
+      offset = 0;
+      if (at == length) return {};
+    }
+    return Error{ERANGE, "beyond the last piece of a region"};
+  }
+  std::uint64_t offset_in(const RemoteRegion& region, std::uint64_t address) const;
+  int judge(Peer& peer, std::uint64_t key, std::size_t length, std::uint64_t offset,
+            const Error& error, bool may_try_again);
   int is_silent(Peer& peer);
   void drop_queue();
 

@@ -15,6 +15,21 @@
 
 namespace clan::ofi {
 
+/// A write or read for Transport::start_small_access().
+struct SmallTransfer {
+  bool write = false;
+  std::uint16_t context = 0;
+  std::uint64_t key = 0;
+  std::uint64_t address = 0;
+  const iovec* local = nullptr;  ///< one piece, where it is a read
+  std::size_t local_count = 0;
+  std::size_t length = 0;
+  const std::uint64_t* data = nullptr;  ///< remote CQ data
+  void* program_context = nullptr;
+  bool completion = false;
+  Counter* counter = nullptr;
+};
+
 /// A message whose bytes lie in one piece.
 template <typename Wire>
 Status send_whole(Wire& wire, PeerIndex to, const WireHeader& header, const void* bytes,

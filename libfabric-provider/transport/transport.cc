@@ -64,6 +64,7 @@ Transport::Transport(Domain& domain)
         return channel_.messages->try_send(to, message, {});
       }),
       memory_(domain),
+      far_(domain, memory_),
       receiver_(domain, channel_, replies_),
       handshake_(channel_, peers_) {}
 
@@ -88,6 +89,7 @@ int Transport::start(const SocketAddress& wanted) {
 int Transport::register_with(EventQueue& events) {
   if (registered_) return 0;
   if (auto s = channel_.messages->register_with(events, 0); !s) return failure(s.error());
+  if (int rc = far_.register_with(events); rc != 0) return rc;
   registered_ = true;
   return 0;
 }
@@ -98,6 +100,7 @@ bool Transport::uses(const Counter& counter) const {
 
 void Transport::forget(const Endpoint& endpoint) {
   operations_.forget_owner(endpoint);
+  far_.cancel_abandoned([this](Peer& peer, const SlowCopies& copies) { end_slow(peer, copies); });
   // Its memory is its program's again.
   for (Peer* peer : memory_.slow_peers()) {
     if (!peer->slow) continue;

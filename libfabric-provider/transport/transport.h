@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "av.h"
+#include "transport/far_memory.h"
 #include "transport/handshake.h"
 #include "transport/held_messages.h"
 #include "transport/operation_table.h"
@@ -31,21 +32,6 @@
 namespace clan::ofi {
 
 class Cq;
-
-/// A write or read for Transport::start_small_access().
-struct SmallTransfer {
-  bool write = false;
-  std::uint16_t context = 0;
-  std::uint64_t key = 0;
-  std::uint64_t address = 0;
-  const iovec* local = nullptr;  ///< one piece, where it is a read
-  std::size_t local_count = 0;
-  std::size_t length = 0;
-  const std::uint64_t* data = nullptr;  ///< remote CQ data
-  void* program_context = nullptr;
-  bool completion = false;
-  Counter* counter = nullptr;
-};
 
 class Transport {
  public:
@@ -69,7 +55,11 @@ class Transport {
   void forget(const Endpoint& endpoint);
 
   /// True when something has been done. Takes no more messages when there is something in `until`.
-  bool progress(const Cq* until = nullptr) { return !idle() && make_progress(until); }
+  bool progress(const Cq* until = nullptr) {
+    if (!channel_.messages || progressing_) return false;
+    const bool pending = has_work();
+    return (pending || !channel_.messages->quiet()) && make_progress(until, pending);
+  }
   /// Forgets peers that have gone, where there are many. Not within a call that knows one.
   void tidy() {
     if (peers_.too_many()) [[unlikely]]
@@ -111,6 +101,11 @@ class Transport {
              std::size_t length);
   RemoteMemory& memory() { return memory_; }
   bool copies_slowly() const { return memory_.copies_slowly(); }
+  /// The same on another host, as an operation. 0; else nothing has been begun.
+  int start_far_access(Endpoint& from, Peer& peer, const SendRequest& request, SlowCopies copies,
+                       std::span<const FarPiece> pieces, std::vector<std::byte> bytes);
+  /// ready() for that: writes may follow writes, and reads either.
+  int ready_for_far(Peer& peer, bool write);
   /// What access() has begun becomes an operation, which nothing overtakes. `copies`: its state.
   void go_on_later(Endpoint& from, Peer& peer, const SendRequest& request, SlowCopies copies,
                    std::vector<std::byte> bytes);
@@ -130,15 +125,15 @@ class Transport {
  private:
   class AccessHost;
   class AtomicSide;
-  /// Nothing is there to be done. Most looks find that, and half of one is in every latency.
-  bool idle() const {
-    return !channel_.messages || progressing_ ||
-           (posted_sends_ == 0 && held_.empty() && accessing_.empty() && !memory_.copies_slowly() &&
-            !replies_.has_backlog() && channel_.messages->quiet());
+  /// Whether there is something to be done beside messages. Most looks find neither, and half of
+  /// one is in every latency.
+  bool has_work() const {
+    return posted_sends_ != 0 || !held_.empty() || !accessing_.empty() || memory_.copies_slowly() ||
+           far_.any() || replies_.has_backlog();
   }
   // progress.cc
-  bool make_progress(const Cq* until);
-  bool work_off(const Cq* until);
+  bool make_progress(const Cq* until, bool pending);
+  bool work_off(const Cq* until, bool pending);
   bool take_completions();
   bool arrived(const IncomingMessage& message);
   void arrived_from_stranger(PeerIndex from, const WireHeader& header,
@@ -187,6 +182,7 @@ class Transport {
   OperationTable operations_;
   ReplyQueue replies_;
   RemoteMemory memory_;
+  FarMemory far_;
   Receiver receiver_;
   Handshake handshake_;
   HeldMessages held_;

@@ -5,7 +5,8 @@ results, and carried by clan.
     programs.py --clan CLAN --mpi DIRECTORY NAME...   DIRECTORY: that of mpi-collectives and others
     programs.py --list
 
-Everything runs on this host, in a private directory, on free ports. That clan carried an MPI job is
+Everything runs on this host, in a private directory, on free ports; but two_hosts.py, in network
+namespaces. That clan carried an MPI job is
 seen from two sides: what each rank says of its choice, where Open MPI lets it, and /proc/PID/maps
 of ranks, which have the provider and its segments mapped. (`clan run --with ofi` leaves no other
 transport to take: see `absent`.) Exit code 1 when something is wrong, 77 when what was asked for is
@@ -28,6 +29,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
 import program_runner as runner  # noqa: E402, needs the path
 from program_runner import Skip, Wrong, descendants, require  # noqa: E402
+sys.path.insert(0, str(HERE))
+import two_hosts as far  # noqa: E402, as above
+
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 def find(program, package):
     path = shutil.which(program)
@@ -394,10 +398,17 @@ def both_faces(test):
     pingpong_of(test, "msg", test.clan, "run", provider="tcp", size=65536)
 
 
+def two_hosts(test):
+    """Peers on another host: network namespaces, with a key and without; a peer that dies; MPI."""
+    if not far.hosts.possible():
+        raise Skip("no network namespaces can be made here")
+    far.run(test, require, find, find_mpirun, Path(test.mpi, "ofi-far-peer"))
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (info, unchanged, pingpong, quick, absent, comparison, collectives, point_to_point,
-              one_sided, btl, netpipe, hpcc, mpi4py, both_faces)
+              one_sided, btl, netpipe, hpcc, mpi4py, both_faces, two_hosts)
 }
 
 

@@ -1,0 +1,96 @@
+#include "transport/far_memory.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "domain.h"
+#include "info.h"
+#include "transport/operation_table.h"
+#include "transport/remote_memory.h"
+
+namespace clan::ofi {
+namespace {
+
+/// Requests of one access: pieces of both sides overlap, and so do those of a region.
+constexpr std::size_t kMostRequests = 2 * kIovLimit * (kRegionPieces + 1);
+
+// Whether the part can be reached, as far as is known here.
+Status look_at(RemoteAperture& aperture, std::uint64_t offset, std::byte*, std::size_t length) {
+  if (offset > aperture.size() || length > aperture.size() - offset)
+    return Error{ERANGE, "beyond the end of a region"};
+  return aperture.check();
+}
+
+}  // namespace
+
+int FarMemory::register_with(EventQueue& events) {
+  events_ = &events;
+  for (auto& queue : queues_) {
+    if (!queue) continue;
+    if (auto s = queue->rdma.register_with(events, 0); !s) return failure(s.error());
+  }
+  return 0;
+}
+
+Result<FarMemory::Queue*> FarMemory::queue_of(const Peer& peer) {
+  auto& queue = queues_[NameHash()(peer.name) % kQueues];
+  if (!queue) {
+    auto made = RdmaQueue::create(domain_.context(), kDepth);
+    if (!made) return made.error();
+    if (events_ != nullptr) {
+      if (auto s = made->register_with(*events_, 0); !s) return s.error();
+    }
+    queue.emplace(Queue{std::move(*made)});
+  }
+  return &*queue;
+}
+
+// Calls use(aperture, offset, local, length) for the parts of a region that a piece lies in.
+template <typename Use>
+int FarMemory::visit(Peer& peer, const FarPiece& piece, Use&& use) {
+  return memory_.visit(
+      peer, piece.key, piece.address, piece.length,
+      [&](RemoteAperture& aperture, std::uint64_t offset, std::size_t at, std::size_t length) {
+        return use(aperture, offset, piece.local + at, length);
+      });
+}
+
+int FarMemory::begin(Peer& peer, std::span<const FarPiece> pieces, SlowCopies copies) {
+  auto found = queue_of(peer);
+  if (!found) return failure(found.error());
+  Queue& queue = **found;
+  if (queue.requests + kMostRequests > kDepth) return -FI_EAGAIN;
+  // First all is looked at: what is begun ends only when it has been made.
+  for (const FarPiece& piece : pieces) {
+    if (int rc = visit(peer, piece, &look_at); rc != 0) return rc;
+  }
+  const bool write = copies.write;
+  const auto post = [&](RemoteAperture& aperture, std::uint64_t offset, std::byte* local,
+                        std::size_t length) {
+    Status posted = write ? queue.rdma.write(aperture, offset, local, length)
+                          : queue.rdma.read(aperture, offset, local, length);
+    if (posted) ++copies.left;
+    return posted;
+  };
+  int rc = 0;
+  for (const FarPiece& piece : pieces) {
+    if (rc == 0) rc = visit(peer, piece, post);
+  }
+  if (copies.left == 0) return rc;
+  // What has been begun ends first, and then says why the rest has not.
+  if (rc != 0) copies.err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
+  if (copies.data || RemoteMemory::owner_listens(peer, copies.key)) copies.tells_owner = true;
+  queue.requests += copies.left;
+  ++under_way_;
+  ++(write ? peer.far_writes : peer.far_reads);
+  queue.accesses.push_back({&peer, std::move(copies)});
+  return 0;
+}
+
+bool FarMemory::any_abandoned(const Queue& queue) {
+  return std::any_of(queue.accesses.begin(), queue.accesses.end(), [](const Access& access) {
+    return access.copies.operation->owner == nullptr;
+  });
+}
+
+}  // namespace clan::ofi

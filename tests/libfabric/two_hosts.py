@@ -1,0 +1,156 @@
+"""The libfabric provider between two hosts: network namespaces joined by a veth pair.
+
+A part of programs.py (`two_hosts`); skipped where no namespaces can be made.
+"""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "udp"))
+import hosts  # noqa: E402
+
+FAR, NEAR = "10.78.0.1", "10.78.0.2"
+PORT = "7471"  # of the namespaces' own
+NO_WAY = "No route to host"
+AGENT = """#!/bin/sh
+# Open MPI's way to the other host: HOST COMMAND...
+shift
+exec ip netns exec {name} unshare --uts sh -c 'hostname other-host; exec sh -c "$0"' "$*"
+"""
+
+
+class Case:
+    """Two hosts, and programs on them with a key, another one or none."""
+
+    def __init__(self, test, names, require, find_mpirun):
+        self.test, self.names = test, names
+        self.require, self.find_mpirun = require, find_mpirun
+        self.keys = [test.directory / "key", test.directory / "other-key"]
+        for key, content in zip(self.keys, ("5a", "a5")):
+            key.touch(0o600)
+            key.write_text(content * 32)
+
+    def with_key(self, which=0):
+        return {"FI_PROVIDER_PATH": self.test.providers, "FI_PROVIDER": "clan",
+                "CLAN_KEY": str(self.keys[which])}
+
+    def without(self):
+        return {"FI_PROVIDER_PATH": self.test.providers, "FI_PROVIDER": "clan"}
+
+    def words(self, host, *words):
+        return [*hosts.inside(self.names[host]), *words]
+
+    @contextlib.contextmanager
+    def server(self, host, program, env):
+        child = subprocess.Popen(self.words(host, program, "serve", PORT), stdout=subprocess.PIPE,
+                                 text=True, env={**self.test.environment, **env})
+        try:
+            self.require(child.stdout.readline() == "ready\n", "the server has not begun")
+            yield child
+        finally:
+            child.kill()
+            child.wait()
+
+    def ask(self, *words, env, code=0, seconds=200):
+        return self.test.text(*self.words(1, *words), env=env, code=code, seconds=seconds)
+
+
+def run(test, require, find, find_mpirun, peer):
+    with hosts.hosts(1500, "ofi") as names:
+        case = Case(test, names, require, find_mpirun)
+        data(case, peer)
+        refusals(case, peer)
+        death(case, peer)
+        pingpong(case, find)
+        ranks(case)
+
+
+def data(case, peer):
+    """Messages, RMA and atomic operations, with a peer on each host by one endpoint."""
+    env = case.with_key()
+    with case.server(0, peer, env), case.server(1, peer, env):
+        for to in ([FAR], [FAR, NEAR], [FAR]):
+            said = case.ask(peer, "ask", PORT, *to, env=env)
+            case.require(re.search(r"^right, \d+ checks$", said, re.M), said)
+            print(*to, said.strip())
+    env = {**case.without(), "CLAN_NETWORK_MODE": "off", "FI_CLAN_DIRECTORY_PORT": "4791"}
+    with case.server(0, peer, env):
+        said = case.ask(peer, "ask", PORT, FAR, env=env)
+        case.require("right" in said, said)
+        print("neither checked nor encrypted:", said.strip())
+
+
+def refusals(case, peer):
+    """No key: a sentence says what to set. Another key, or nobody there: the send fails."""
+    with case.server(0, peer, case.with_key()):
+        said = case.ask(peer, "ask", PORT, FAR, env={**case.without(), "CLAN_LOG": "warn"}, code=1)
+        case.require(NO_WAY in said and f"no way to {FAR}: other hosts are reached when" in said,
+                     said)
+        said = case.ask(peer, "ask", PORT, FAR, env=case.with_key(1), code=1)
+        case.require("fi_tsend: Connection timed out" in said, said)
+        said = case.ask(peer, "ask", "7472", FAR, env=case.with_key(), code=1)
+        case.require("fi_tsend: Connection refused" in said, said)
+    print("without a common key, and where nobody is: refused")
+
+
+def death(case, peer):
+    """A peer that is killed ends what is under way, and one that begins anew is reached."""
+    env = case.with_key()
+    with case.server(0, peer, env) as server:
+        client = case.test.start(*case.words(1, peer, "use", PORT, FAR), env=env)
+        case.require(client.stdout.readline() == "connected\n", "the client has not begun")
+        server.send_signal(signal.SIGKILL)
+        said, _ = client.communicate(timeout=90)
+        case.require(
+            re.search(r"read failed: .*\nsend failed: Connection (refused|reset|timed out)", said),
+            said)
+    with case.server(0, peer, env):
+        said = case.ask(peer, "ask", PORT, FAR, env=env)
+        case.require("right" in said, said)
+    print("a peer that dies:", *said.splitlines())
+
+
+def pingpong(case, find):
+    """fi_pingpong with checked contents, by every type of endpoint."""
+    program = find("fi_pingpong", "libfabric-bin")
+    env = case.with_key()
+    for kind in ("rdm", "msg", "dgram"):
+        common = [program, "-p", "clan", "-e", kind, "-I", "20", "-S", "all", "-c"]
+        server = case.test.start(*case.words(0, *common, "-B", "7473"), env=env)
+        for attempt in range(100):  # until the server listens
+            said = case.ask(*common, "-P", "7473", FAR, env=env, code=None, seconds=120)
+            if "refused" not in said or attempt == 99 or server.poll() is not None:
+                break
+            time.sleep(0.1)
+        served, _ = server.communicate(timeout=30)
+        sizes = re.findall(r"^(\d+[km]?)\s+\d", said, re.M)
+        case.require(server.returncode == 0 and len(sizes) >= 8,
+                     f"{kind}: {said[-800:]} --- {served[-800:]}")
+        print(f"fi_pingpong -e {kind}: {len(sizes)} sizes")
+
+
+def ranks(case):
+    """Two MPI ranks on each of two hosts."""
+    agent = case.test.directory / "agent"
+    agent.write_text(AGENT.format(name=case.names[1]))
+    agent.chmod(0o755)
+    for name, *words in (["collectives", 100_000], ["point_to_point"]):
+        program = Path(case.test.mpi, f"mpi-{name}")
+        if not program.exists():
+            print("the MPI programs were not built (Debian: libopenmpi-dev)")
+            return
+        said = case.test.text(
+            *case.words(0, case.test.clan, "run", "--with", "ofi", case.find_mpirun()), "--host",
+            f"{FAR}:4,{NEAR}:4", "--map-by", "node", "--oversubscribe", "-n", 4, "--mca",
+            "plm_rsh_agent", agent, "--mca", "opal_common_ofi_verbose", 100, "-x", "CLAN_KEY",
+            program, *words, env={"CLAN_KEY": str(case.keys[0])}, seconds=400)
+        case.require(f"{name}: PASS" in said, said[-1500:])
+        chosen = re.findall(r"mtl:ofi:prov: (\S+)", said)
+        case.require(chosen == ["clan"] * 4, f"Open MPI has chosen {chosen}")
+        print(f"{name}: right on 4 ranks of two hosts")
