@@ -11,6 +11,7 @@ constexpr std::uint64_t kNoCookie = ~std::uint64_t{0};  ///< a send() that waits
 /// of a large message and the answer to it; and 1 ns a byte
 constexpr std::uint64_t kLeastCopyNs = 200'000;
 constexpr std::size_t kMostAwaitedBytes = 20'000'000;
+constexpr std::uint64_t kPacketsPiece = 112 * 1024;  ///< a fragment in packets: two trains
 
 }  // namespace
 
@@ -174,7 +175,7 @@ bool MessageEndpointCore::progress_offers(Peer& peer) {
 bool MessageEndpointCore::progress_fragments(Peer& peer) {
   bool moved = false;
   Connection& c = *peer.connection;
-  const std::size_t most = std::min<std::size_t>(c.max_payload(), shm::kRingPiece);
+  const std::size_t most = std::min(c.max_payload(), c.mapped() ? shm::kRingPiece : kPacketsPiece);
   while (!peer.fragmenting.empty() && !c.peer_gone()) {
     Offer& o = peer.fragmenting.front();
     const std::size_t n = std::min(most, o.total() - peer.fragment_sent);
