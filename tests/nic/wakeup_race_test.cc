@@ -1,0 +1,113 @@
+// What nic/wakeup.h publishes: threads that race through it with plain data. ThreadSanitizer says
+// which order is missing; what the model of wakeup_model_test.cc sees is only whether a wake-up is
+// lost on a machine with store buffers. order_mutants.py weakens each order for both.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "nic/wakeup.h"
+#include "shm/nic_memory.h"
+
+namespace clan::nic {
+namespace {
+
+struct NoFence {
+  static void light() {}
+  static void heavy() {}
+};
+
+// Each event has data, which its producer writes and the consumer reads. `taken` gives them back.
+struct Event {
+  std::uint32_t number;
+  std::uint64_t data = 0;
+  std::atomic<bool> taken{true};
+};
+
+void race_events(const std::vector<std::vector<std::uint32_t>>& of_producers) {
+  constexpr std::uint64_t kRounds = 60;
+  auto queue = std::make_unique<shm::EventQueueMemory>();
+  std::vector<std::vector<std::unique_ptr<Event>>> events;
+  std::vector<std::thread> producers;
+  std::vector<Event*> by_number(shm::kEventsPerQueue);
+  std::size_t expected = 0;
+  for (const auto& numbers : of_producers) {
+    auto& own = events.emplace_back();
+    for (const std::uint32_t number : numbers) {
+      own.push_back(std::make_unique<Event>(number));
+      by_number[number] = own.back().get();
+      expected += kRounds;
+    }
+  }
+  for (auto& own : events) {
+    producers.emplace_back([&own, &queue] {
+      for (std::uint64_t round = 1; round <= kRounds; ++round) {
+        for (auto& event : own) {
+          while (!event->taken.load(std::memory_order_acquire)) std::this_thread::yield();
+          event->taken.store(false, std::memory_order_relaxed);  // relaxed: nobody else's now
+          event->data = round;
+          std::uint32_t how;
+          (void)post_event_bit(*queue, event->number, &how);
+        }
+      }
+    });
+  }
+  std::uint32_t cursor = 0, base = 0;
+  std::uint64_t sum = 0;
+  for (std::size_t found = 0; found < expected;) {
+    std::uint64_t bits = take_events(*queue, &cursor, &base);
+    if (bits == 0) {
+      (void)prepare_sleep(*queue, shm::kSleepsOnFutex);
+      std::this_thread::yield();
+    }
+    for (; bits != 0; bits &= bits - 1) {
+      Event& event = *by_number[base + static_cast<std::uint32_t>(__builtin_ctzll(bits))];
+      sum += event.data;
+      ++found;
+      event.taken.store(true, std::memory_order_release);
+    }
+  }
+  for (std::thread& producer : producers) producer.join();
+  EXPECT_EQ(sum, expected / kRounds * (kRounds * (kRounds + 1) / 2));
+}
+
+TEST(WakeupRace, AnEventsDataComeWithItFromOneProducer) { race_events({{5, 70, 5000}}); }
+TEST(WakeupRace, AnEventsDataComeWithItWhereProducersShareAWord) { race_events({{5}, {6}}); }
+TEST(WakeupRace, AnEventsDataComeWithItWhereProducersShareAMidWord) { race_events({{5}, {70}}); }
+TEST(WakeupRace, AnEventsDataComeWithItWhereProducersShareTheRoot) { race_events({{5}, {5000}}); }
+
+// The receiver writes a tripwire's entry and arms; a sender that claims it reads the entry, and
+// says so by what it writes before it claims the next.
+TEST(WakeupRace, ATripwiresEntryComesWithItsArming) {
+  constexpr std::uint64_t kRounds = 200;
+  std::atomic<std::uint32_t> armed{0};
+  std::atomic<std::uint64_t> table{0};
+  std::uint64_t entry = 0;
+  std::atomic<std::uint64_t> fired{0};
+  std::thread sender([&] {
+    for (std::uint64_t round = 1; round <= kRounds;) {
+      // As fire_tripwires() looks at it again, which acquires.
+      if (armed_chunks_after_store<NoFence>(table) == 0 ||
+          table.load(std::memory_order_acquire) == 0 || !claim_single_shot(armed)) {
+        std::this_thread::yield();
+        continue;
+      }
+      EXPECT_EQ(entry, round);
+      fired.store(round++, std::memory_order_release);
+    }
+  });
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    entry = round;
+    table.store(0, std::memory_order_relaxed);  // relaxed: under the owner's lock
+    arm_single_shot<NoFence>(armed, table, 1);
+    while (fired.load(std::memory_order_acquire) != round) std::this_thread::yield();
+  }
+  sender.join();
+}
+
+}  // namespace
+}  // namespace clan::nic
