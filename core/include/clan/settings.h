@@ -220,15 +220,17 @@ inline bool parse_uids(const char* text, Settings* settings, SettingFault* fault
   return settings_detail::each_item(text, "user ids, like 33,113", "number of a user", fault, take);
 }
 
-/// "67108864", "65536K", "64M", "1G". False: `fault` says why.
+/// "67108864", "65536K", "64M", "1G"; at most 1024G. False: `fault` says why.
 inline bool parse_memory(const char* text, std::uint64_t* bytes, SettingFault* fault) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
   std::uint64_t value = 0;
-  const char* end = settings_detail::number(text, std::uint64_t{1} << 40, &value);
+  const char* end = settings_detail::number(text, kMost, &value);
   const char* units = "KMG";
   if (end != nullptr && *end != 0) {
     const char* unit = std::strchr(units, *end);
-    end = unit != nullptr ? end + 1 : nullptr;
-    if (unit != nullptr) value <<= 10 * (unit - units + 1);
+    const auto shift = unit != nullptr ? 10 * (unit - units + 1) : 0;
+    end = unit != nullptr && value <= kMost >> shift ? end + 1 : nullptr;
+    value <<= shift;
   }
   if (end != nullptr && *end == 0 && value > 0) return *bytes = value, true;
   std::snprintf(fault->text, sizeof fault->text, "is not a size, like 64M or 1G");
