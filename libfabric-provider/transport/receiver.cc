@@ -233,9 +233,10 @@ Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header,
   }
   // there will be none
   if (endpoint == nullptr && header.context >= contexts_) return Taken::kInFront;
-  const std::byte* const bytes = message.bytes.data() + sizeof header;
+  // Of an offered one nothing is here.
+  const auto bytes = [&] { return message.bytes.data() + sizeof header; };
   if (posted != nullptr && !message.offered) [[likely]] {
-    complete(*endpoint, peer, header, {message.bytes.size() - sizeof header, bytes, nullptr},
+    complete(*endpoint, peer, header, {message.bytes.size() - sizeof header, bytes(), nullptr},
              *posted, endpoint->receives(), kind);
     return Taken::kInFront;
   }
@@ -251,7 +252,7 @@ Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header,
   kept->from = &peer;
   kept->header = header;
   kept->size = message.bytes.size() - sizeof header;
-  if (kept->size > 0) std::memcpy(kept->bytes(), bytes, kept->size);
+  if (kept->size > 0) std::memcpy(kept->bytes(), bytes(), kept->size);
   keep.push_back(*kept);
   return Taken::kInFront;
 }
