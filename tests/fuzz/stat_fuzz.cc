@@ -1,0 +1,192 @@
+// Fuzzes what `clan stat` reads of other processes: pages of pipes, words of reasons, counters of
+// MPI ranks and of remote calls, tables of CORBA connections. All of them lie in memfds that a
+// hostile process may have made. Whatever is in them, it is read within bounds and can be printed
+// in every form.
+//
+// Input: a byte for the kind of memfd, one for what is right about it, the file's size, patches (a
+// place, a length, bytes).
+#include <clan/mpi_face.h>
+#include <clan/pipe_page.h>
+#include <clan/reasons.h>
+#include <clan/rpc_face.h>
+#include <clan/socket_face.h>
+#include <omniorb/traffic_page.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "clan/stat/look.h"
+#include "clan/stat/mpi_pages.h"
+#include "clan/stat/orb_tables.h"
+#include "clan/stat/pipe_page.h"
+#include "clan/stat/rates.h"
+#include "clan/stat/reasons.h"
+#include "clan/stat/rpc_pages.h"
+#include "clan/stat/write.h"
+#include "input.h"
+
+namespace {
+
+using namespace clan::tool;
+using clan::fuzz::Input;
+
+void expect(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// A memfd that this process shows to itself.
+class File {
+ public:
+  explicit File(const char* name) : fd_(::memfd_create(name, MFD_CLOEXEC)) {
+    struct stat about {};
+    if (fd_ < 0 || ::fstat(fd_, &about) != 0) std::abort();
+    id_ = {about.st_dev, about.st_ino};
+    link_ = "/proc/self/fd/" + std::to_string(fd_);
+  }
+  void write(const std::vector<std::byte>& bytes) {
+    const auto size = static_cast<ssize_t>(bytes.size());
+    expect(::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, bytes.data(), bytes.size(), 0) == size);
+  }
+  const std::pair<dev_t, ino_t>& id() const { return id_; }
+  const std::string& link() const { return link_; }
+
+ private:
+  int fd_;
+  std::pair<dev_t, ino_t> id_;
+  std::string link_;
+};
+
+template <typename T>
+void put(std::vector<std::byte>& bytes, std::size_t at, const T& value) {
+  if (at + sizeof value <= bytes.size()) std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+
+/// A file of the right size, or of another, of zeros that the input patches.
+std::vector<std::byte> content(Input& in, std::size_t size, bool right_size) {
+  std::vector<std::byte> bytes(right_size ? size : std::min<std::size_t>(in.number(), 2 * size));
+  while (!in.empty()) {
+    const std::size_t at = in.take<std::uint16_t>() * std::size_t{8};
+    const auto patch = in.bytes(in.byte());
+    if (at < bytes.size())
+      std::memcpy(bytes.data() + at, patch.data(), std::min(patch.size(), bytes.size() - at));
+  }
+  return bytes;
+}
+
+/// In one of the forms, which the input chooses.
+void print(const Report& report, std::uint8_t form) {
+  if (form % 2 == 0) {
+    print_text(report, form / 2 % 2 == 0);
+  } else {
+    print_json(report, form / 2 % 2 == 0);
+  }
+}
+
+void read_pipe(Input& in, std::uint8_t right) {
+  static File& file = *new File(clan::socket_face::kMemfdName);
+  static Rates& rates = *new Rates;
+  auto bytes = content(in, sizeof(clan::PipePage) + 64, (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(clan::PipePage::Head, magic), clan::PipePage::kMagic);
+    put(bytes, offsetof(clan::PipePage::Head, version), clan::PipePage::kVersion);
+  }
+  file.write(bytes);
+  clan::PipePage page{};
+  if (read_page(file.link(), file.id(), page) != PageState::kPipe) return;
+  Report report;
+  report.connections.push_back(describe(page, file.id()));
+  static TcpTables& tables = *new TcpTables;
+  Scan scan;
+  const Scan::PipeFile found{file.link(), {::getpid()}};
+  find_processes(scan, found, page, tables, report.connections.front());
+  report.rates.push_back(rates.next(report.connections.front(), 0.5));
+  print(report, right / 4);
+  Look look;
+  look.connections = report.connections;
+  print_prometheus(look);
+}
+
+void read_reasons(Input& in, std::uint8_t right) {
+  static File& file = *new File(clan::reasons::kMemfdName);
+  auto bytes = content(in, clan::reasons::kBytes, (right & 1) == 0);
+  // Patches reach 512 KiB: words of the first buckets, which lie behind the slots.
+  if (bytes.size() == clan::reasons::kBytes)
+    std::memcpy(bytes.data() + clan::reasons::kSlotBytes, bytes.data(), 1024);
+  file.write(bytes);
+  Scan scan;
+  scan.reasons[file.id()] = {file.link(), {::getpid()}};
+  const ReasonPages pages(scan);
+  static Processes& processes = *new Processes;
+  (void)pages.has(::getpid());
+  for (ino_t inode = 0; inode < 16; ++inode) {
+    if (const auto said = pages.of_socket(inode, {::getpid()})) expect(!text_of(*said).empty());
+  }
+  if (const auto said = pages.of_processes({::getpid()}, processes)) (void)text_of(*said);
+}
+
+void read_mpi(Input& in, std::uint8_t right) {
+  static File& file = *new File(clan::mpi::kMpiMemfdName);
+  auto bytes = content(in, sizeof(clan::mpi::MpiPage), (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(clan::mpi::MpiPage, magic), clan::mpi::MpiPage::kMagic);
+    put(bytes, offsetof(clan::mpi::MpiPage, pid), static_cast<std::uint32_t>(::getpid()));
+  }
+  file.write(bytes);
+  Report report;
+  report.mpi_pairs = read_mpi_pages({::getpid()});
+  expect(report.mpi_pairs.size() <= clan::mpi::MpiPage::kPeers);
+  report.mpi_pairs.resize(std::min<std::size_t>(report.mpi_pairs.size(), 4));  // all print alike
+  print(report, right / 4);
+}
+
+void read_calls(Input& in, std::uint8_t right) {
+  static File& file = *new File(clan::kRpcMemfdName);
+  auto bytes = content(in, sizeof(clan::RpcPage), (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(clan::RpcPage, magic), clan::RpcPage::kMagic);
+    put(bytes, offsetof(clan::RpcPage, pid), static_cast<std::uint32_t>(::getpid()));
+  }
+  file.write(bytes);
+  Report report;
+  report.remote_calls = read_rpc_pages({::getpid()});
+  print(report, right / 4);
+}
+
+void read_orb(Input& in, std::uint8_t right) {
+  static File& file = *new File(clan::orb::kTrafficName);
+  auto bytes = content(in, sizeof(clan::orb::TrafficHead) + 32 * sizeof(clan::orb::TrafficRow),
+                       (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(clan::orb::TrafficHead, magic), clan::orb::kTrafficMagic);
+    put(bytes, offsetof(clan::orb::TrafficHead, pid), static_cast<std::uint32_t>(::getpid()));
+  }
+  file.write(bytes);
+  const auto rows = read_orb_tables({{file.id(), {::getpid(), file.link()}}});
+  expect(rows.size() <= bytes.size() / sizeof(clan::orb::TrafficRow));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  if (std::freopen("/dev/null", "w", stdout) == nullptr) std::abort();
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Input in(data, size);
+  const std::uint8_t kind = in.byte(), right = in.byte();
+  switch (kind % 5) {
+    case 0: read_pipe(in, right); break;
+    case 1: read_reasons(in, right); break;
+    case 2: read_mpi(in, right); break;
+    case 3: read_calls(in, right); break;
+    default: read_orb(in, right);
+  }
+  return 0;
+}
