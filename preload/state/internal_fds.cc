@@ -47,9 +47,10 @@ int close_ours_below(int end) {
           return;
         }
         auto ours = [&](int number) { return number >= 0 && number < r.end; };
-        if (s.shared()) {
+        // One that has gone back to TCP keeps its pipe: a thread may be looking at it.
+        if (s.shared() || s.state.load() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
-          if (ours(memfd) && s.followed.load()) {
+          if (ours(memfd) && s.shared() && s.followed.load()) {
             r.all = false;
           } else if (ours(memfd)) {
             close_descriptor(s);

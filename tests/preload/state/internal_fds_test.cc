@@ -38,6 +38,19 @@ TEST(InternalFds, OfAPipeGoAndThePipeGoesOn) {
   EXPECT_EQ(pair.receive(1), "still");
 }
 
+// A thread that found the socket moved may still be looking at the pipe. In a child, as nothing
+// moves where there is no room.
+TEST(InternalFds, OfASocketThatHasGoneBackGoAndItsPipeStays) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  ASSERT_TRUE(move_high(s.pipe));
+  const int memfd = s.pipe.memfd();
+  s.state.store(Socket::State::kKernel);
+  EXPECT_EXIT(::_exit(give_up_ours() && ::fcntl(memfd, F_GETFD) < 0 && s.pipe ? 0 : 1),
+              testing::ExitedWithCode(0), "");
+}
+
 TEST(InternalFds, AreForgottenWhenTheApplicationClosesTheirNumbers) {
   TcpPair pair;
   pair.migrate();
