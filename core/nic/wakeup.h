@@ -31,7 +31,9 @@ namespace clan::nic {
 /// Receiver: announces that it wants to be woken. After this it must look for data once more.
 template <typename Fence, typename Word32, typename Word64>
 void arm_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t chunks) {
-  signal_armed.store(1, std::memory_order_relaxed);  // relaxed: ordered by the heavy fence
+  // PAIR signal.armed: what came before is seen by the sender that claims it, whose look at
+  // table_armed may be an old one
+  signal_armed.store(1, std::memory_order_release);
   // Only the owner writes table_armed, under its lock. Data come before it by the heavy fence.
   // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
   table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks,
@@ -51,8 +53,8 @@ template <typename Word32>
 bool claim_single_shot(Word32& signal_armed) {
   // relaxed: the exchange decides
   if (signal_armed.load(std::memory_order_relaxed) == 0) return false;
-  // order: one of any number of senders; sees what was written before arming, and arming sees this
-  // access
+  // PAIR signal.armed: one of any number of senders; sees what was written before arming, and arming
+  // sees this access
   return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
 }
 

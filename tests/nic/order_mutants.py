@@ -50,7 +50,6 @@ MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
 RMW = "on x86 a read-modify-write is a full fence, and the model has no other machine"
 LOAD = "on x86 all loads are alike, and the data come by another pair"
 UNNOTICED = {
-    "claim_single_shot signal_armed.exchange acq_rel": RMW,
     "post_event_bit q.mid.load seq_cst": LOAD,
     "post_event_bit q.mid.fetch_or seq_cst": RMW,
     "post_event_bit q.root.load seq_cst": LOAD,

@@ -80,33 +80,63 @@ TEST(WakeupRace, AnEventsDataComeWithItWhereProducersShareAWord) { race_events({
 TEST(WakeupRace, AnEventsDataComeWithItWhereProducersShareAMidWord) { race_events({{5}, {70}}); }
 TEST(WakeupRace, AnEventsDataComeWithItWhereProducersShareTheRoot) { race_events({{5}, {5000}}); }
 
-// The receiver writes a tripwire's entry and arms; a sender that claims it reads the entry, and
-// says so by what it writes before it claims the next.
-TEST(WakeupRace, ATripwiresEntryComesWithItsArming) {
-  constexpr std::uint64_t kRounds = 200;
-  std::atomic<std::uint32_t> armed{0};
-  std::atomic<std::uint64_t> table{0};
-  std::uint64_t entry = 0;
+constexpr std::uint64_t kArmings = 200;
+
+// Lets `take(round)` of a sender race with `arm(round)` of the receiver, which goes on when the
+// sender has taken the last one.
+template <typename Arm, typename Take>
+void race_armings(const Arm& arm, const Take& take) {
   std::atomic<std::uint64_t> fired{0};
   std::thread sender([&] {
-    for (std::uint64_t round = 1; round <= kRounds;) {
-      // As fire_tripwires() looks at it again, which acquires.
-      if (armed_chunks_after_store<NoFence>(table) == 0 ||
-          table.load(std::memory_order_acquire) == 0 || !claim_single_shot(armed)) {
-        std::this_thread::yield();
-        continue;
-      }
-      EXPECT_EQ(entry, round);
-      fired.store(round++, std::memory_order_release);
+    for (std::uint64_t round = 1; round <= kArmings; ++round) {
+      while (!take(round)) std::this_thread::yield();
+      fired.store(round, std::memory_order_release);
     }
   });
-  for (std::uint64_t round = 1; round <= kRounds; ++round) {
-    entry = round;
-    table.store(0, std::memory_order_relaxed);  // relaxed: under the owner's lock
-    arm_single_shot<NoFence>(armed, table, 1);
+  for (std::uint64_t round = 1; round <= kArmings; ++round) {
+    arm(round);
     while (fired.load(std::memory_order_acquire) != round) std::this_thread::yield();
   }
   sender.join();
+}
+
+// A sender looks at a tripwire's entry before it claims it, as fire_tripwires() does, which
+// acquires the table's word.
+TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWord) {
+  std::atomic<std::uint32_t> armed{0};
+  std::array<std::atomic<std::uint64_t>, kArmings + 1> tables{};
+  std::array<std::uint64_t, kArmings + 1> entries{};
+  race_armings(
+      [&](std::uint64_t round) {
+        entries[round] = round;
+        arm_single_shot<NoFence>(armed, tables[round], 1);
+      },
+      [&](std::uint64_t round) {
+        if (armed_chunks_after_store<NoFence>(tables[round]) == 0 ||
+            tables[round].load(std::memory_order_acquire) == 0)
+          return false;
+        EXPECT_EQ(entries[round], round);
+        while (!claim_single_shot(armed)) std::this_thread::yield();
+        return true;
+      });
+}
+
+// The table's word stays from one arming to the next: the claim alone tells that there is another.
+TEST(WakeupRace, WhatComesBeforeArmingAgainIsSeenByItsClaim) {
+  std::atomic<std::uint32_t> armed{0};
+  std::atomic<std::uint64_t> table{0};
+  std::uint64_t data = 0;
+  race_armings(
+      [&](std::uint64_t round) {
+        data = round;
+        arm_single_shot<NoFence>(armed, table, 1);
+      },
+      [&](std::uint64_t round) {
+        if (armed_chunks_after_store<NoFence>(table) == 0 || !claim_single_shot(armed))
+          return false;
+        EXPECT_EQ(data, round);
+        return true;
+      });
 }
 
 }  // namespace

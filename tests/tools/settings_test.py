@@ -96,7 +96,7 @@ def main():
                 assert len(here) == len(there) <= 1, (here, there)
                 assert all(line.startswith(f"{config}, line 2: ") for line in there), there
                 wrong += len(here)
-        assert wrong == 34, wrong
+        assert wrong == 36, wrong
         check_keys(clan, library, top)
         for value, expected in (("no", False), ("0", False), ("OFF", False), ("yes", True),
                                 ("1", True), ("maybe", True)):
