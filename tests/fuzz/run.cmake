@@ -2,7 +2,7 @@
 # is left in FOUND as crash-…, leak-… or timeout-….
 file(MAKE_DIRECTORY ${FOUND})
 execute_process(
-  COMMAND ${FUZZER} -max_total_time=${SECONDS} -timeout=20 -print_final_stats=1
+  COMMAND ${FUZZER} -seed=${SEED} -max_total_time=${SECONDS} -timeout=20 -print_final_stats=1
           -artifact_prefix=${FOUND}/ ${FOUND} ${SEEDS}
   RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
