@@ -14,12 +14,13 @@ constexpr char kNotSet[] =
     "other hosts are reached when CLAN_KEY names the same key file on all of them (umask 077; "
     "openssl rand -hex 32 > FILE), or CLAN_NETWORK_MODE=off says that the wire can be trusted";
 
-// Of the settings, those two alone: the others are the interposer's.
+// Of the settings, those of the network alone: the others are the interposer's.
 NetworkOptions read_options() {
   Settings settings;
   const auto given = [](const char* name) -> const char* {
-    const bool ours =
-        std::strcmp(name, "CLAN_KEY") == 0 || std::strcmp(name, "CLAN_NETWORK_MODE") == 0;
+    const bool ours = std::strcmp(name, "CLAN_KEY") == 0 ||
+                      std::strcmp(name, "CLAN_NETWORK_MODE") == 0 ||
+                      std::strcmp(name, "CLAN_NETWORK_PACKETS") == 0;
     return ours ? std::getenv(name) : nullptr;
   };
   const auto say = [](const WrongSetting& wrong) {

@@ -36,6 +36,7 @@ bool is_elsewhere(const Modex& own, const Modex& peer) {
 NetworkOptions far_options() {
   Settings settings;
   const auto given = [](const char* name) -> const char* {
+    if (std::strcmp(name, "CLAN_NETWORK_PACKETS") == 0) return std::getenv(name);
     const bool key = std::strcmp(name, "CLAN_KEY") == 0;
     if (!key && std::strcmp(name, "CLAN_NETWORK_MODE") != 0) return nullptr;
     const char* parameter = key ? g_parameters.key : g_parameters.network_mode;

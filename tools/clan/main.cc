@@ -79,7 +79,7 @@ std::string about_run() {
          "and\n"
          "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, "
          "OMPI_MCA_pml,\n"
-         "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`, on this host.\n\n"
+         "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`.\n\n"
          "With `--with orb` omniORB's programs call each other over CLAN and everybody else by "
          "TCP: servers\n"
          "get an endpoint giop:clan: beside theirs. `--log info` says by which path each "
@@ -87,7 +87,7 @@ std::string about_run() {
          "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that "
          "run so, too.\n"
          "With `--with mpi` ranks of Open MPI send to each other by CLAN's byte transfer layer.\n"
-         "orb, rpc and mpi reach other hosts, too, where both ends have the same CLAN_KEY.\n\n"
+         "ofi, orb, rpc and mpi reach other hosts, too, where both have the same CLAN_KEY.\n\n"
          "What the libraries read from the environment; the options above set it, and the "
          "command's\n"
          "children inherit it:\n" +

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace clan::ofi {
 namespace {
 
@@ -30,6 +32,18 @@ TEST(OtherHosts, AServiceOfAnotherHostIsAskedForAtItsDirectory) {
   EXPECT_EQ(service_at(name_of(v4(kElsewhere, 7471))), "udp:192.0.2.7:4790/ofi.7471");
   EXPECT_EQ(service_at(name_of(v6(kElsewhere6, 80))), "udp:[2001:db8::7]:4790/ofi.80");
   EXPECT_EQ(service_at(name_of(v6("::ffff:192.0.2.7", 80))), "udp:192.0.2.7:4790/ofi.80");
+}
+
+// In a process of its own: settings are read once.
+TEST(OtherHosts, EverySettingOfTheNetworkIsRead) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto reaches_with = [](const char* packets) {
+    ::setenv("CLAN_NETWORK_MODE", "off", 1);
+    ::setenv("CLAN_NETWORK_PACKETS", packets, 1);
+    std::_Exit(reaches_other_hosts() ? 3 : 4);
+  };
+  EXPECT_EXIT(reaches_with("auto"), testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(reaches_with("pigeons"), testing::ExitedWithCode(4), "CLAN_NETWORK_PACKETS=pigeons");
 }
 
 TEST(OtherHosts, ANameAndItsAddressAreTheSame) {
