@@ -29,17 +29,22 @@ class Doorbell final : public Pollable {
 }  // namespace
 
 // A peer says itself which node it is, the kernel says whose it is: no user can pass for another
-// one's node. On other hosts, whoever holds the pre-shared key is taken for our own user, whatever
-// number it has there.
+// one's node. On other hosts, a process that holds the pre-shared key is taken for our own user,
+// whatever number it has there, and nobody says which node it is but itself: so a link of this host
+// goes first, and no other host has our own node.
 std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
-  for (const auto& link : links_) {
-    if (link->remote_node() == node && link->alive() && link->settled() &&
-        (link->remote_uid() == uid || !link->capabilities().mapped)) {
-      return link;
+  const auto find = [&](bool mapped) -> std::shared_ptr<nic::Link> {
+    for (const auto& link : links_) {
+      if (link->remote_node() == node && link->alive() && link->settled() &&
+          link->capabilities().mapped == mapped && (link->remote_uid() == uid || !mapped)) {
+        return link;
+      }
     }
-  }
-  return nullptr;
+    return nullptr;
+  };
+  if (auto link = find(true)) return link;
+  return node == node_ ? nullptr : find(false);
 }
 
 void ContextCore::add_link(std::shared_ptr<nic::Link> link) {

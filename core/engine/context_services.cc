@@ -1,6 +1,8 @@
 // ContextCore's names: services that others find here, and the links to those found elsewhere.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "clan/log.h"
 #include "engine/context_core.h"
 #include "engine/network.h"
@@ -102,8 +104,9 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, ui
 Result<std::shared_ptr<nic::Link>> ContextCore::link_with(link::ShmPeer peer) {
   // Somebody else may have linked us with that node in the meantime, or under another name.
   // (A link with ourselves has its other end in the same table, so we always keep the one just
-  // made.)
-  if (auto known = peer.node == node_ ? nullptr : find_link(peer.node, peer.credentials.uid)) {
+  // made. A link of packets does not do: that its peer is this node only the peer says.)
+  auto known = peer.node == node_ ? nullptr : find_link(peer.node, peer.credentials.uid);
+  if (known && known->capabilities().mapped) {
     end_dial(peer);
     return known;
   }
@@ -124,18 +127,18 @@ void ContextCore::end_dial(const link::ShmPeer& peer) {
 // service of the node may have been asked for before. Where both nodes have dialled at once there
 // are two, and if each gave up its own there would be none: the node of the lesser number keeps its
 // own, the other takes that.
-std::shared_ptr<nic::Link> ContextCore::chosen_link(NodeId node, uid_t uid) {
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [service, known] : known_services_) {
-      auto link = known.link.lock();
-      if (link && link->remote_node() == node && link->alive() && !link->capabilities().mapped)
-        return link;
-    }
+std::shared_ptr<nic::Link> ContextCore::chosen_link(NodeId node, uid_t) {
+  std::lock_guard lock(mutex_);
+  const auto fits = [&](const std::shared_ptr<nic::Link>& link) {
+    return link && link->remote_node() == node && link->alive() && link->settled() &&
+           !link->capabilities().mapped;
+  };
+  for (const auto& [service, known] : known_services_) {
+    if (auto link = known.link.lock(); fits(link)) return link;
   }
-  if (node_.value < node.value) return nullptr;
-  auto link = find_link(node, uid);
-  return link && !link->capabilities().mapped ? link : nullptr;
+  if (node_.value <= node.value) return nullptr;
+  const auto link = std::find_if(links_.begin(), links_.end(), fits);
+  return link == links_.end() ? nullptr : *link;
 }
 
 std::shared_ptr<nic::Link> ContextCore::known_link(const std::string& service, uid_t uid,

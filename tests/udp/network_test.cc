@@ -92,6 +92,19 @@ TEST_F(NetworkTest, AServiceIsReachedByHostAndPort) {
   EXPECT_EQ(b.counters().links, 1u) << "one link carries both streams";
 }
 
+// A peer by packets says itself which node it is.
+TEST_F(NetworkTest, ALinkOfThisHostGoesBeforeOneOfPacketsWithTheSameNode) {
+  auto a = must(Context::create(with_network(Mode::kOff)));
+  auto b = must(Context::create(with_network(Mode::kOff)));
+  auto listener = must(Listener::create(a, "network-both"));
+  echo(listener, b, name_at(a, "network-both"));
+  auto by_name = must(Stream::connect(b, "network-both", 10'000));
+  EXPECT_STREQ(by_name.peer().path, "shm");
+  auto by_node = must(Stream::connect(b, listener.address(), 10'000));
+  EXPECT_STREQ(by_node.peer().path, "shm");
+  EXPECT_EQ(b.counters().links, 2u);
+}
+
 #ifdef CLAN_CRYPTO_LIBRARY
 TEST_F(NetworkTest, ItIsReachedUnderAKeyAndThatIsTheDefault) {
   EXPECT_EQ(NetworkOptions().mode, Mode::kEncrypt);
