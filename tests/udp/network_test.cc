@@ -279,6 +279,17 @@ TEST_F(NetworkTest, AConnectionThatWasBegunIsRefusedOrEndsInTime) {
     auto other = must(MessageEndpoint::create(b));
     must(other.begin_connect(name, {}, 10'000));
   }
+  // Nor does the end of a context wait for it, as it does for what has been sent: for 2 s.
+  bool soon = false;
+  for (int i = 0; i < 5 && !soon; ++i) {
+    std::optional<Context> ending(must(Context::create(with_network(Mode::kOff))));
+    auto other = must(MessageEndpoint::create(*ending));
+    must(other.begin_connect(name, {}, 10'000));
+    const auto begin = std::chrono::steady_clock::now();
+    ending.reset();
+    soon = std::chrono::steady_clock::now() - begin < std::chrono::seconds(1);
+  }
+  EXPECT_TRUE(soon);
   ::close(silent);
 }
 

@@ -312,14 +312,20 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   if (abandoned()) return;
   std::unique_lock lock(mutex_);
   if (std::exchange(shut_down_, true)) return;
-  {
-    std::lock_guard told(told_mutex_);
-    up_calls_.clear();
-  }
   send_revocations();
   const std::uint64_t begin = monotonic_ns();
   std::vector<Connection*> open;
   for (auto& [connection, link] : links_) open.push_back(connection);
+  // A host that has not answered is not waited for.
+  std::vector<std::function<void(Result<Dialled>)>> unsaid;
+  for (auto& [connection, dialling] : dialling_) {
+    open.push_back(connection);
+    dialling->connection = nullptr;
+    dialling->err = ESHUTDOWN;
+    dialling->done = true;
+    unsaid.push_back(std::exchange(dialling->ended, nullptr));
+  }
+  dialling_.clear();
   for (Connection* c : open) endpoint_.close(*c, 0, begin);
   for (std::uint64_t now = begin; endpoint_.connections() > 0 && now - begin < patience_ns;
        now = monotonic_ns()) {
@@ -330,8 +336,12 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   }
   for (auto& [connection, link] : links_) link->forget_connection();
   links_.clear();
-  for (auto& [connection, dialling] : dialling_) dialling->err = ESHUTDOWN, dialling->done = true;
-  dialling_.clear();
+  // What has been told, until just now, nobody will hear; it holds links, and they this node.
+  std::deque<UpCall> unheard;
+  {
+    std::lock_guard told(told_mutex_);
+    unheard.swap(up_calls_);
+  }
   announce();
   lock.unlock();
   wake_sleepers();
