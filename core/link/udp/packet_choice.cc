@@ -16,8 +16,13 @@ Result<std::unique_ptr<PacketIo>> open_packets(const SocketAddress& local, Packe
     return std::unique_ptr<PacketIo>(std::move(*sockets));
   }
   auto xdp = XdpIo::open(std::move(*sockets), {});
-  if (!xdp) return xdp.error();
-  return std::unique_ptr<PacketIo>(std::move(*xdp));
+  if (xdp) return std::unique_ptr<PacketIo>(std::move(*xdp));
+  if (packets == Packets::kXdp) return xdp.error();
+  CLAN_INFO("packets go by UDP sockets, not by AF_XDP: %s", xdp.error().message().c_str());
+  // Anew: those have ended with it.
+  sockets = SocketIo::open(local, {});
+  if (!sockets) return sockets.error();
+  return std::unique_ptr<PacketIo>(std::move(*sockets));
 }
 
 }  // namespace clan::udp
