@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "domain.h"
 #include "info.h"
@@ -65,25 +66,36 @@ int FarMemory::begin(Peer& peer, std::span<const FarPiece> pieces, SlowCopies co
     if (int rc = visit(peer, piece, &look_at); rc != 0) return rc;
   }
   const bool write = copies.write;
+  // Noted before its first request: that goes on, whatever comes next.
+  queue.accesses.push_back({&peer, std::move(copies)});
+  SlowCopies& begun = queue.accesses.back().copies;
   const auto post = [&](RemoteAperture& aperture, std::uint64_t offset, std::byte* local,
                         std::size_t length) {
     Status posted = write ? queue.rdma.write(aperture, offset, local, length)
                           : queue.rdma.read(aperture, offset, local, length);
-    if (posted) ++copies.left;
+    if (!posted) return posted;
+    ++queue.requests;
+    if (begun.left++ > 0) return posted;
+    // From the first on regions of this peer have to stay.
+    ++under_way_;
+    ++(write ? peer.far_writes : peer.far_reads);
     return posted;
   };
   int rc = 0;
-  for (const FarPiece& piece : pieces) {
-    if (rc == 0) rc = visit(peer, piece, post);
+  try {
+    for (const FarPiece& piece : pieces) {
+      if (rc == 0) rc = visit(peer, piece, post);
+    }
+  } catch (const std::bad_alloc&) {
+    rc = -FI_ENOMEM;
   }
-  if (copies.left == 0) return rc;
+  if (begun.left == 0) {
+    queue.accesses.pop_back();
+    return rc;
+  }
   // What has been begun ends first, and then says why the rest has not.
-  if (rc != 0) copies.err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
-  if (copies.data || RemoteMemory::owner_listens(peer, copies.key)) copies.tells_owner = true;
-  queue.requests += copies.left;
-  ++under_way_;
-  ++(write ? peer.far_writes : peer.far_reads);
-  queue.accesses.push_back({&peer, std::move(copies)});
+  if (rc != 0) begun.err = rc == -FI_EAGAIN ? ETIMEDOUT : -rc;
+  if (begun.data || RemoteMemory::owner_listens(peer, begun.key)) begun.tells_owner = true;
   return 0;
 }
 
