@@ -19,6 +19,10 @@ constexpr std::int64_t kFarPatienceMs = 1000;  ///< of a peer on another host: r
 constexpr std::uint32_t kMostCopies = 512;     ///< requests of one access
 constexpr std::size_t kMostRegions = 4096;     ///< of one peer, remembered
 
+std::int64_t patience_with(const Peer& peer) {
+  return peer.name.local() ? kPatienceMs : kFarPatienceMs;
+}
+
 }  // namespace
 
 RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
@@ -27,9 +31,8 @@ RemoteRegion* RemoteMemory::region_of(Peer& peer, std::uint64_t key, int* rc) {
     *rc = -FI_EAGAIN;
     return nullptr;
   }
-  const std::int64_t patience_ms = peer.name.local() ? kPatienceMs : kFarPatienceMs;
-  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key, patience_ms,
-                                       static_cast<std::int64_t>(peer.uid));
+  auto found = RemoteAperture::look_up(domain_.context(), NodeId{peer.node}, key,
+                                       patience_with(peer), static_cast<std::int64_t>(peer.uid));
   if (!found) {
     *rc = found.error().err == ENOENT ? -FI_ENOKEY : failure(found.error());
     if (found.error().err == ETIMEDOUT) *rc = is_silent(peer);
@@ -77,7 +80,7 @@ int RemoteMemory::import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* r
     return s.error().err == ESTALE ? -FI_ENOKEY : failure(s.error());
   }
   if (has_begun()) {
-    const int rc = end();
+    const int rc = wait_for_copies(patience_with(peer));
     if (rc == -FI_EINPROGRESS) {
       drop_queue();  // the table is ours again
       return is_silent(peer);
@@ -115,9 +118,11 @@ Status RemoteMemory::copy(RemoteAperture& aperture, bool write, std::uint64_t of
   return status;
 }
 
-int RemoteMemory::end() {
+int RemoteMemory::end() { return wait_for_copies(kPatienceMs); }
+
+int RemoteMemory::wait_for_copies(std::int64_t patience_ms) {
   if (copying_ == 0) return 0;
-  const std::uint64_t deadline = deadline_after_ms(kPatienceMs);
+  const std::uint64_t deadline = deadline_after_ms(patience_ms);
   int err = 0;
   while (copying_ > 0) {
     const std::uint64_t now = monotonic_ns();

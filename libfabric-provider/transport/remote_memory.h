@@ -2,7 +2,8 @@
 //
 // A copy is this processor's (process_vm_readv and its like). Where the kernel forbids that, the
 // peer's driver thread makes it: then copy() only begins it, and what does not end within 100 ms
-// goes on as SlowCopies. Everything is under the domain's lock, so nothing here waits longer.
+// goes on as SlowCopies. Everything is under the domain's lock, so nothing here waits longer, but
+// for what a peer of another host says of a region: one second.
 #pragma once
 
 #include <clan/rdma.h>
@@ -75,6 +76,7 @@ class RemoteMemory {
 
  private:
   RemoteRegion* region_of(Peer& peer, std::uint64_t key, int* rc);
+  int wait_for_copies(std::int64_t patience_ms);
   int import_pieces(Peer& peer, std::uint32_t count, RemoteRegion* region);
   Status copy(RemoteAperture& aperture, bool write, std::uint64_t offset, std::byte* local,
               std::size_t length);
