@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "clan/system_call.h"
+
 namespace clan::udp {
 namespace {
 
@@ -91,6 +93,17 @@ bool is_veth(std::span<const std::byte> info) {
   return veth;
 }
 
+// Past the C library: there these are points at which a thread can be cancelled, and the node's
+// mutex is held.
+long send_bytes(int fd, std::span<const std::byte> bytes) {
+  return sys::call(SYS_sendto, fd, bytes.data(), bytes.size(), 0, nullptr, 0);
+}
+/// The whole length of what has come, of which `to` has as much as fits.
+long receive_bytes(int fd, std::span<std::byte> to, sockaddr_nl* from) {
+  socklen_t length = sizeof *from;
+  return sys::call(SYS_recvfrom, fd, to.data(), to.size(), MSG_DONTWAIT | MSG_TRUNC, from, &length);
+}
+
 Result<Fd> open_socket(std::uint32_t groups) {
   Fd socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
   if (!socket) return errno_error("a socket of rtnetlink");
@@ -114,12 +127,10 @@ Result<Rtnetlink> Rtnetlink::open() {
 
 // The kernel answers within the call that asks, so nothing here waits. Only it may answer.
 std::span<const std::byte> Rtnetlink::ask(std::span<const std::byte> request) {
-  if (::send(socket_.get(), request.data(), request.size(), 0) < 0) return {};
+  if (send_bytes(socket_.get(), request) < 0) return {};
   for (;;) {
     sockaddr_nl from{};
-    socklen_t length = sizeof from;
-    const ssize_t n = ::recvfrom(socket_.get(), answer_, sizeof answer_, MSG_DONTWAIT | MSG_TRUNC,
-                                 reinterpret_cast<sockaddr*>(&from), &length);
+    const long n = receive_bytes(socket_.get(), answer_, &from);
     if (n < 0) return {};
     const std::span<const std::byte> got(answer_, static_cast<std::size_t>(n));
     if (from.nl_pid != 0 || got.size() > sizeof answer_) continue;
@@ -204,12 +215,11 @@ Result<RouteWatch> RouteWatch::open() {
 
 bool RouteWatch::changed() {
   bool any = false;
-  char bytes[4096];
+  std::byte bytes[4096];
   // What it has dropped has been a change as well (ENOBUFS).
   for (;;) {
-    if (::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT | MSG_TRUNC) < 0 &&
-        errno != ENOBUFS)
-      return any;
+    sockaddr_nl from{};
+    if (receive_bytes(socket_.get(), bytes, &from) < 0 && errno != ENOBUFS) return any;
     any = true;
   }
 }

@@ -8,7 +8,14 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 #include <iterator>
+
+#include "clan/system_call.h"
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
 
 namespace clan::udp {
 namespace {
@@ -19,7 +26,7 @@ constexpr char kSocketsName[] = "clan_sockets";
 constexpr char kPortsName[] = "clan_ports";
 constexpr std::uint32_t kPorts = 65'536;
 constexpr int kTries = 20;
-constexpr useconds_t kBetweenUs = 1'000;
+constexpr long kBetweenNs = 1'000'000;
 
 /// What `ports` has for a port. Both in network order, as frames have them.
 struct Owner {
@@ -158,8 +165,7 @@ Result<Fd> load_program(const Fd& sockets, const Fd& ports, int longest) {
 
 }  // namespace
 
-// --- the first
-// ------------------------------------------------------------------------------------
+// --- the first -----------------------------------------------------------------------------------
 
 Result<XdpProgram> XdpProgram::load(Where where) {
   XdpProgram made;
@@ -191,12 +197,15 @@ Status XdpProgram::possible() {
     return errno == EPERM ? errno_error("AF_XDP needs CAP_NET_RAW")
                           : errno_error("this kernel has no AF_XDP (XDP_SOCKETS)");
   }
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size) != 0)
+    return errno_error("AF_XDP needs Linux 5.14");
   auto made = load(Where::kGeneric);
   return made ? Status() : made.error();
 }
 
-// --- the others
-// -----------------------------------------------------------------------------------
+// --- the others ----------------------------------------------------------------------------------
 
 // By the program's number, which is of this boot's alone, whatever the network namespace.
 Result<XdpProgram> XdpProgram::find(std::uint32_t id) {
@@ -259,7 +268,10 @@ Result<XdpProgram> XdpProgram::join(Rtnetlink& kernel, int device, Where where) 
     const bool again = err == EAGAIN || err == ENOENT ||
                        ((err == EBUSY || err == EEXIST) && i == 0 && now && now->xdp_program != 0);
     if (!again) return joined;
-    ::usleep(kBetweenUs);
+    // Past the C library: there it is a point at which a thread can be cancelled, and the node's
+    // mutex is held.
+    const timespec pause{0, kBetweenNs};
+    (void)sys::call(SYS_nanosleep, &pause, nullptr);
   }
 }
 
