@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "clan/clock.h"
 #include "clan/log.h"
 
 namespace clan::udp {
@@ -15,9 +16,27 @@ namespace {
 /// At the lanes, for one at the sockets: that is two system calls, and the others are none.
 constexpr unsigned kLooks = 256;
 
-// What may be otherwise later: the queues of a device may be another process's for now.
+constexpr std::uint64_t kRefusedNs = 1'000'000'000;  ///< a device is left alone for so long
+constexpr std::size_t kMostRefusals = 64;
+
+// What may be otherwise later: the queues of a device may be another process's for now, and we may
+// be short of something.
 bool may_be_repeated(int err) {
-  return err == ENODEV || err == EAGAIN || err == ENETDOWN || err == EBUSY || err == EXDEV;
+  switch (err) {
+    case ENODEV:
+    case EAGAIN:
+    case ENETDOWN:
+    case EBUSY:
+    case EXDEV:
+    case EEXIST:
+    case ENOENT:
+    case EMSGSIZE:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS: return true;
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -104,8 +123,30 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   return lane;
 }
 
+// Said once, though it is tried again: a lane costs megabytes and system calls under the node's
+// mutex, so not at once.
+void XdpIo::refuse(int index, const Error& why) {
+  const std::uint64_t again = may_be_repeated(why.err) ? monotonic_ns() + kRefusedNs : kNever;
+  const auto it = std::find_if(refused_.begin(), refused_.end(),
+                               [&](const Refusal& r) { return r.device == index; });
+  if (it != refused_.end()) {
+    it->retry_at = again;
+    return;
+  }
+  CLAN_WARN("packets at device %d go by UDP sockets, not by AF_XDP: %s", index,
+            why.message().c_str());
+  if (refused_.size() >= kMostRefusals) refused_.clear();
+  refused_.push_back({index, again});
+}
+
+bool XdpIo::is_refused(int index) const {
+  return std::any_of(refused_.begin(), refused_.end(), [&](const Refusal& r) {
+    return r.device == index && (r.retry_at == kNever || monotonic_ns() < r.retry_at);
+  });
+}
+
 XdpIo::Lane* XdpIo::lane_at(int index, const Ipv4& ip) {
-  if (std::find(refused_.begin(), refused_.end(), index) != refused_.end()) return nullptr;
+  if (is_refused(index)) return nullptr;
   const auto device = kernel_->device(index);
   if (!device || !device->ethernet || !device->up) return nullptr;
   for (auto& lane : lanes_) {
@@ -118,13 +159,10 @@ XdpIo::Lane* XdpIo::lane_at(int index, const Ipv4& ip) {
   if (lanes_.size() >= kMostLanes) return nullptr;
   auto lane = make_lane(*device, ip);
   if (!lane) {
-    // Said once: it may be asked for many times.
-    if (std::exchange(last_refused_, index) != index)
-      CLAN_WARN("packets at device %d go by UDP sockets, not by AF_XDP: %s", index,
-                lane.error().message().c_str());
-    if (!may_be_repeated(lane.error().err)) refused_.push_back(index);
+    refuse(index, lane.error());
     return nullptr;
   }
+  std::erase_if(refused_, [&](const Refusal& r) { return r.device == index; });
   CLAN_INFO("UDP port %u takes packets of device %d by AF_XDP", local_address().port, index);
   ++counters_.lanes;
   lanes_.push_back(std::move(*lane));
@@ -245,9 +283,9 @@ PacketIo::Sent XdpIo::send(const Train& train, std::span<const std::byte> bytes)
 
 // Whether a train goes by frames; notes it if it is too large.
 bool XdpIo::fits(Way& way, std::size_t bytes, std::size_t segment) {
-  if (segment == 0 || segment + kFrameHeader > kLongestFrame) return false;
-  if (way.lane->native) return true;
-  if (bytes > segment || segment > kBasePacket) {
+  if (segment == 0) return false;
+  const bool small = bytes <= segment && segment <= kBasePacket;
+  if (segment + kFrameHeader > kLongestFrame || (!way.lane->native && !small)) {
     way.settling = kSettle;
     return false;
   }
@@ -281,7 +319,10 @@ std::size_t XdpIo::receive_frames(std::span<Arrival> out) {
   constexpr std::size_t kBatch = 8;
   std::array<std::span<std::byte>, kBatch> frames;
   std::size_t count = 0;
-  for (auto& lane : lanes_) {
+  // Another one first each time, or a lane that always has something would keep the others waiting.
+  ++first_lane_;
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    Lane* const lane = lanes_[(first_lane_ + l) % lanes_.size()].get();
     const std::size_t room = std::min(kBatch, out.size() - count);
     const std::size_t n = lane->socket->take(std::span(frames).first(room));
     for (std::size_t i = 0; i < n; ++i) {

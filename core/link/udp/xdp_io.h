@@ -2,8 +2,8 @@
 //
 //   send --+-- a peer that many packets go to, by a device of Ethernet --> [ lane ] --> device
 //          +-- all others; packets that fit no frame; whatever has no lane --> SocketIo
-//          +-- trains and full packets by a device whose driver does not run the program, and small
-//              ones for a while after them: they must not overtake each other
+//          +-- trains and full packets by a device whose driver does not run the program
+//          +-- others for a while after what was too large: they must not overtake each other
 //
 //   lane   one device: an AF_XDP socket at one of its queues, and the share in the device's program
 //          that brings it the packets to our port there (xdp_program.h)
@@ -66,7 +66,7 @@ class XdpIo final : public PacketIo {
   static constexpr unsigned kWorth = 32;  ///< trains that earn a way
   static constexpr unsigned kMostPatience = 1u << 20;
   static constexpr unsigned kDetours = 1u << 18;  ///< trains by the sockets, then it is tried anew
-  static constexpr unsigned kSettle = 64;         ///< small trains after a large one
+  static constexpr unsigned kSettle = 64;         ///< trains after one too large for frames
   static constexpr std::size_t kMostWays = 1024;
   static constexpr std::size_t kMostLanes = 8;
 
@@ -78,12 +78,17 @@ class XdpIo final : public PacketIo {
     bool native = false;  ///< takes packets of any size
     bool broken = false;
   };
+  /// A device that cannot.
+  struct Refusal {
+    int device;
+    std::uint64_t retry_at;  ///< kNever: it never will
+  };
   struct Way {
     Lane* lane = nullptr;  ///< null: by the UDP sockets for now
     FrameHeader header;
     bool stale = true;      ///< to be asked for anew
     unsigned detours = 0;   ///< trains that went by the sockets
-    unsigned settling = 0;  ///< small ones that will, after a large one has
+    unsigned settling = 0;  ///< how many more will, after one too large for frames has
   };
   struct Candidate {
     SocketAddress peer;
@@ -102,6 +107,8 @@ class XdpIo final : public PacketIo {
   Candidate& candidate(const SocketAddress& peer);
   bool find_way(const SocketAddress& peer, Way* way);
   Lane* lane_at(int device, const Ipv4& ip);
+  void refuse(int device, const Error& why);
+  bool is_refused(int device) const;
   Result<std::unique_ptr<Lane>> make_lane(const NetDevice& device, const Ipv4& ip);
   static bool fits(Way& way, std::size_t bytes, std::size_t segment);
   std::optional<Sent> send_frames(Way& way, std::span<const std::byte> bytes, std::size_t segment);
@@ -117,14 +124,14 @@ class XdpIo final : public PacketIo {
   std::optional<Rtnetlink> kernel_;
   std::optional<RouteWatch> changes_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<int> refused_;  ///< devices that cannot
-  int last_refused_ = 0;      ///< that was spoken of
+  std::vector<Refusal> refused_;
   std::unordered_map<SocketAddress, Way, Hash> ways_;
   SocketAddress last_peer_;  ///< of the last train, and its way
   Way* last_way_ = nullptr;
   std::array<Candidate, kCandidates> candidates_;
-  unsigned looks_ = 0;      ///< since the last at the sockets
-  bool by_sockets_ = true;  ///< they had something last
+  std::size_t first_lane_ = 0;  ///< that the last receive() looked at
+  unsigned looks_ = 0;          ///< since the last at the sockets
+  bool by_sockets_ = true;      ///< they had something last
   bool look_at_all_ = true;
   bool want_room_ = false;
   bool any_broken_ = false;
