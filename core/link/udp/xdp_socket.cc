@@ -134,7 +134,9 @@ void XdpSocket::take_sent() {
     std::uint64_t address;
     std::memcpy(&address, sent_.entries + (sent_.ours & (kSend - 1)) * sizeof address,
                 sizeof address);
-    free_.push_back(static_cast<std::uint32_t>(address / kFrame));
+    const std::uint64_t frame = address / kFrame;
+    if (address < kMemory && frame >= kReceive && free_.size() < kSend)
+      free_.push_back(static_cast<std::uint32_t>(frame));
   }
   publish(sent_.consumer, sent_.ours);
 }
@@ -167,8 +169,10 @@ void XdpSocket::post(std::size_t bytes) {
 
 // What the kernel does not take now, as where too much is under way, it takes with the next push,
 // or while a thread sleeps on the descriptor.
-bool XdpSocket::push() {
-  for (int i = 0; i < kPushes; ++i) {
+bool XdpSocket::push() { return push_times(kPushes); }
+
+bool XdpSocket::push_times(int times) {
+  for (int i = 0; i < times; ++i) {
     const long n = sys::call(SYS_sendto, fd(), nullptr, 0, MSG_DONTWAIT, nullptr, 0);
     posted_ = look(to_send_.consumer) != to_send_.ours;
     if (!posted_) return true;
@@ -197,7 +201,7 @@ std::size_t XdpSocket::take(std::span<std::span<std::byte>> out) {
 }
 
 void XdpSocket::give_back() {
-  if (posted_) (void)push();
+  if (posted_) (void)push_times(1);
   if (taken_ == 0) [[likely]]
     return;
   for (std::uint32_t i = 0; i < taken_; ++i) {

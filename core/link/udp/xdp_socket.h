@@ -67,6 +67,7 @@ class XdpSocket {
   Status bind(int device);
   Status map_rings();
   void take_sent();
+  bool push_times(int times);
 
   Fd socket_;
   std::uint32_t queue_ = 0;
