@@ -428,6 +428,35 @@ TEST_F(SecondSocketPacketsTest, TheDescriptorIsReadableForEither) {
   }
 }
 
+TEST_F(SecondSocketPacketsTest, WithoutGroPacketsOfATrainArriveOneByOneAtBothSockets) {
+  auto io = open(), other = open();
+  const SocketAddress there = on_loopback(other->local_address().port);
+  const SocketAddress here = on_loopback(io->local_address().port);
+  const auto bytes = pattern(5'000, 1);
+  const auto arrivals_of_a_train = [&] {
+    EXPECT_EQ(other->send({here, bytes.size(), 1'000}, bytes), PacketIo::Sent::kSent);
+    std::size_t arrivals = 0;
+    Arrival out[8];
+    for (std::size_t got = 0; got < bytes.size() && readable(*io, 5'000);) {
+      const std::size_t n = io->receive(out);
+      for (std::size_t i = 0; i < n; ++i) got += out[i].bytes.size();
+      arrivals += n;
+    }
+    return arrivals;
+  };
+  if (arrivals_of_a_train() != 1) GTEST_SKIP() << "no GRO here";
+  send(*io, there, kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  EXPECT_EQ(arrivals_of_a_train(), 1u);
+  io->stop_gro();
+  EXPECT_EQ(arrivals_of_a_train(), 5u) << "by the second socket";
+  io->doubt(there);
+  EXPECT_EQ(arrivals_of_a_train(), 5u) << "by the main one";
+  send(*io, there, 4 * kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  EXPECT_EQ(arrivals_of_a_train(), 5u) << "by another second one";
+}
+
 TEST_F(SecondSocketPacketsTest, NoPacketIsLostOrOvertakenWhenItChangesHands) {
   auto io = open();
   DatagramSocket peers[] = {socket("127.0.0.1"), socket("127.0.0.1")};

@@ -2,7 +2,9 @@
 // own. Packets between two hosts: xdp_hosts.py.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/ethtool.h>
 #include <linux/if_xdp.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -31,6 +33,15 @@ bool set_loopback(bool up) {
   std::strcpy(request.ifr_name, "lo");
   request.ifr_flags = up ? IFF_UP : 0;
   return ::ioctl(socket.get(), SIOCSIFFLAGS, &request) == 0;
+}
+
+bool set_gro_of_loopback(bool on) {
+  const Fd socket(::socket(AF_INET, SOCK_DGRAM, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, "lo");
+  ethtool_value value{ETHTOOL_SGRO, on ? 1u : 0u};
+  request.ifr_data = reinterpret_cast<char*>(&value);
+  return ::ioctl(socket.get(), SIOCETHTOOL, &request) == 0;
 }
 
 /// A datagram by the kernel's sockets.
@@ -207,6 +218,14 @@ TEST_F(XdpTest, AChangeOfADeviceIsTold) {
   ASSERT_TRUE(set_loopback(false));
   EXPECT_TRUE(watch->changed());
   EXPECT_FALSE(watch->changed());
+}
+
+TEST_F(XdpTest, ADeviceThatMakesOneOfPacketsIsKnown) {
+  for (const bool on : {true, false, true}) {
+    if (!set_gro_of_loopback(on)) GTEST_SKIP() << "GRO cannot be set";
+    EXPECT_EQ(kernel_->merges(kLoopback), on);
+  }
+  EXPECT_TRUE(kernel_->merges(0x7fff'fff0)) << "in doubt";
 }
 
 TEST_F(XdpTest, PeersOfTheLoopbackDeviceStayWithTheSockets) {

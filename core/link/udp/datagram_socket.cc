@@ -157,7 +157,7 @@ Status DatagramSocket::connect(const SocketAddress& to) {
 
 bool DatagramSocket::share_port(bool on) { return set(fd(), SOL_SOCKET, SO_REUSEPORT, on ? 1 : 0); }
 
-bool DatagramSocket::use_gro() { return set(fd(), SOL_UDP, UDP_GRO, 1); }
+bool DatagramSocket::use_gro(bool on) { return set(fd(), SOL_UDP, UDP_GRO, on ? 1 : 0); }
 
 Result<SocketAddress> DatagramSocket::local_address() const {
   sockaddr_storage address;

@@ -45,7 +45,7 @@ class DatagramSocket {
   Status connect(const SocketAddress& to);
   /// Whether another socket of the same user that says so too may bind the same port.
   bool share_port(bool on);
-  bool use_gro();
+  bool use_gro(bool on);
 
   /// To `to`, or to where it is connected (null). `segment` shorter than `bytes`: a train.
   Sent send(const SocketAddress* to, std::span<const std::byte> bytes, std::size_t segment);

@@ -1,11 +1,14 @@
 #include "link/udp/rtnetlink.h"
 
+#include <linux/ethtool.h>
 #include <linux/if_link.h>
 #include <linux/neighbour.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -203,6 +206,15 @@ std::optional<MacAddress> Rtnetlink::neighbour(int device, const Ipv4& next) {
     if (type == NDA_LLADDR && value.size() == sizeof(MacAddress)) mac = value_of<MacAddress>(value);
   });
   return mac;
+}
+
+bool Rtnetlink::merges(int device) {
+  ifreq request{};
+  request.ifr_ifindex = device;
+  if (::ioctl(socket_.get(), SIOCGIFNAME, &request) != 0) return true;
+  ethtool_value value{ETHTOOL_GGRO, 0};
+  request.ifr_data = reinterpret_cast<char*>(&value);
+  return ::ioctl(socket_.get(), SIOCETHTOOL, &request) != 0 || value.data != 0;
 }
 
 Result<RouteWatch> RouteWatch::open() {

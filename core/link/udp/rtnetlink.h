@@ -39,6 +39,8 @@ class Rtnetlink {
   std::optional<Route> route(const Ipv4& to, const Ipv4& source);
   /// Nothing: not known, or in doubt.
   std::optional<MacAddress> neighbour(int device, const Ipv4& next);
+  /// Whether the kernel may make one of packets that arrive there (GRO). In doubt, yes.
+  bool merges(int device);
 
  private:
   /// The kernel's answer to one question; empty: an error.

@@ -43,7 +43,7 @@ Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
   if (!made) made = DatagramSocket::open(Family::kIpv4, options.buffer_bytes);
   if (!made) return made.error();
   main_ = std::move(*made);
-  offload_ = options.segment_offload && main_.use_gro();
+  offload_ = options.segment_offload && main_.use_gro(true);
   const std::size_t room = main_.receive_buffer() / kTruesize;
   packets_of_room_ = static_cast<std::uint32_t>(std::max<std::size_t>(32, room));
   if (auto s = main_.bind(local); !s) return s;
@@ -70,6 +70,12 @@ void SocketIo::want_room(bool on) {
   if (second_) (void)watch(second_, EPOLL_CTL_MOD);
 }
 
+void SocketIo::stop_gro() {
+  if (!std::exchange(gro_, false)) return;
+  (void)main_.use_gro(false);
+  if (second_) (void)second_.use_gro(false);
+}
+
 // --- the second socket ---------------------------------------------------------------------------
 
 // A link-local address would bind it to an interface; and an address of the other family than the
@@ -87,7 +93,7 @@ Status SocketIo::join(const SocketAddress& peer) {
   auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, options_.buffer_bytes);
   if (!made) return made.error();
   if (!made->same_network(main_)) return Error{EXDEV, "the thread is in another network namespace"};
-  if (offload_ && !made->use_gro()) return Error{EOPNOTSUPP, "GRO on one socket only"};
+  if (offload_ && gro_ && !made->use_gro(true)) return Error{EOPNOTSUPP, "GRO on one socket only"};
   SocketAddress local = local_;
   if (is_wildcard(local) && ipv4)
     local.ip = loopback(true, 0).ip, std::fill_n(local.ip.begin() + 12, 4, 0);

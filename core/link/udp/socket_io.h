@@ -50,6 +50,8 @@ class SocketIo final : public PacketIo {
   void doubt(const SocketAddress& peer) override;
   void woken() override { look_at_all_ = true; }
   void want_room(bool on) override;
+  /// From now on packets arrive one by one: the kernel makes none of several.
+  void stop_gro();
   /// A set of epoll, to which other descriptors may be added.
   int descriptor() const override { return ready_.get(); }
   SocketAddress local_address() const override { return local_; }
@@ -92,6 +94,7 @@ class SocketIo final : public PacketIo {
   unsigned strays_ = 0;  ///< of this peer
   bool want_room_ = false;
   bool offload_ = true;
+  bool gro_ = true;  ///< on arrivals, where offload_ is
   std::uint32_t packets_of_room_ = 0;
   SocketAddress local_;
   std::vector<std::byte> slots_;

@@ -120,7 +120,14 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
     lane->program.release(port);
     return s.error();
   }
+  keep_apart(*lane);
   return lane;
+}
+
+// In the kernel's stack the program comes behind GRO, and would take packets that it has made one
+// of for one datagram. Where the sockets do not ask for it, it makes none of ours.
+void XdpIo::keep_apart(const Lane& lane) {
+  if (!lane.native && kernel_->merges(lane.device.index)) sockets_->stop_gro();
 }
 
 // Said once, though it is tried again: a lane costs megabytes and system calls under the node's
@@ -253,7 +260,10 @@ void XdpIo::forget_ways() {
   last_way_ = nullptr;
   for (auto& [peer, way] : ways_) way.stale = true;
   for (auto& lane : lanes_) {
-    if (lane->program.attached() && kernel_->device(lane->device.index)) continue;
+    if (lane->program.attached() && kernel_->device(lane->device.index)) {
+      keep_apart(*lane);
+      continue;
+    }
     lane->broken = any_broken_ = true;
   }
 }

@@ -110,6 +110,7 @@ class XdpIo final : public PacketIo {
   void refuse(int device, const Error& why);
   bool is_refused(int device) const;
   Result<std::unique_ptr<Lane>> make_lane(const NetDevice& device, const Ipv4& ip);
+  void keep_apart(const Lane& lane);
   static bool fits(Way& way, std::size_t bytes, std::size_t segment);
   std::optional<Sent> send_frames(Way& way, std::span<const std::byte> bytes, std::size_t segment);
   std::size_t receive_frames(std::span<Arrival> out);
