@@ -23,6 +23,7 @@ constexpr std::uint64_t kGoodBye = 2 * udp::kSecond;  ///< for what has been sen
 constexpr long kAskUs = 200'000;  ///< the driver thread waits so long for a process of this host
 constexpr std::size_t kMostWatchers = 1024;
 constexpr std::uint64_t kUrgentCredit = 4 << 20;
+constexpr std::size_t kMostAddresses = 1024;  ///< remembered
 
 std::string own_name(const std::string& service) {
   return "clan/" + std::to_string(::geteuid()) + "/udp/" + service;
@@ -206,15 +207,26 @@ int Network::find_service(const std::string& service, bool directory, udp::Greet
   return answer->port == 0 ? ECONNREFUSED : 0;
 }
 
-// Of "HOST", its directory.
-Result<udp::SocketAddress> Network::address_of(std::string host) const {
+// Of "HOST", its directory. The resolver may be asked for a name, and may take long: so the driver
+// thread, which dials a service again whose owner has gone, has what was found for the first time.
+Result<udp::SocketAddress> Network::address_of(std::string host) {
   if (!has_port(host)) {
     if (options_.directory_port == 0) {
       return Error{EINVAL, "without a directory port, a service is named udp:HOST:PORT/SERVICE"};
     }
     host += ":" + std::to_string(options_.directory_port);
   }
-  return udp::parse_address(host.c_str());
+  if (context_.reactor().on_reactor_thread()) {
+    std::lock_guard lock(addresses_mutex_);
+    const auto known = addresses_.find(host);
+    return known != addresses_.end() ? known->second : udp::parse_numeric_address(host.c_str());
+  }
+  auto found = udp::parse_address(host.c_str());
+  if (!found) return found;
+  std::lock_guard lock(addresses_mutex_);
+  if (addresses_.size() >= kMostAddresses) addresses_.clear();
+  addresses_[host] = *found;
+  return found;
 }
 
 Result<std::shared_ptr<nic::Link>> Network::link_to(const std::string& service,

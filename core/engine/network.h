@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "base/reactor.h"
 #include "clan/context.h"
@@ -71,7 +72,7 @@ class Network {
   class HolderWatch;
 
   Status start();
-  Result<udp::SocketAddress> address_of(std::string host) const;
+  Result<udp::SocketAddress> address_of(std::string host);
   Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
   int find_service(const std::string& service, bool directory, udp::Greeting* answer);
   void join_directory();
@@ -83,6 +84,9 @@ class Network {
   std::shared_ptr<udp::UdpNode> node_;
   std::mutex mutex_;  ///< guards directory_; taken before a node's
   std::shared_ptr<udp::UdpNode> directory_;
+  /// What names of hosts have stood for, for the driver thread, which does not ask again.
+  std::unordered_map<std::string, udp::SocketAddress> addresses_;
+  std::mutex addresses_mutex_;        ///< a leaf
   std::shared_ptr<Pollable> holder_;  ///< the name by which others see that we hold the directory
 };
 

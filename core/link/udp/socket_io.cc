@@ -265,7 +265,8 @@ std::string to_string(const SocketAddress& a) {
   return host + ":" + std::to_string(a.port);
 }
 
-Result<SocketAddress> parse_address(const char* text) {
+namespace {
+Result<SocketAddress> look_up(const char* text, int flags) {
   std::string host(text);
   const auto colon = host.rfind(':');
   if (colon == std::string::npos) return Error{EINVAL, "an address is HOST:PORT"};
@@ -275,6 +276,7 @@ Result<SocketAddress> parse_address(const char* text) {
     host = host.substr(1, host.size() - 2);
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = flags;
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0 || found == nullptr) {
     return Error{ENOENT, "no such host or port"};
@@ -283,6 +285,13 @@ Result<SocketAddress> parse_address(const char* text) {
   std::memcpy(&storage, found->ai_addr, found->ai_addrlen);
   ::freeaddrinfo(found);
   return socket_address(storage);
+}
+}  // namespace
+
+Result<SocketAddress> parse_address(const char* text) { return look_up(text, 0); }
+
+Result<SocketAddress> parse_numeric_address(const char* text) {
+  return look_up(text, AI_NUMERICHOST | AI_NUMERICSERV);
 }
 
 }  // namespace clan::udp
