@@ -106,7 +106,8 @@ class CLAN_EXPORT MessageEndpoint {
   /// caller does meanwhile. If it does not accept, within `timeout_ms` and at most ten seconds, it
   /// has departed (take_departed()) with the reason: ECONNREFUSED, ETIMEDOUT, EACCES; EMSGSIZE: its
   /// ring does not hold the greetings. ECONNREFUSED at once: nobody offers the service. EAGAIN: too
-  /// many ask it at this moment.
+  /// many ask it at this moment. A host that `service` has by name, not by number, is asked of the
+  /// resolver first, within this call.
   Result<PeerIndex> begin_connect(const std::string& service,
                                   std::span<const std::span<const std::byte>> greetings = {},
                                   std::int64_t timeout_ms = -1, std::int64_t uid = -1);
