@@ -53,8 +53,8 @@ template <typename Word32>
 bool claim_single_shot(Word32& signal_armed) {
   // relaxed: the exchange decides
   if (signal_armed.load(std::memory_order_relaxed) == 0) return false;
-  // PAIR signal.armed: one of any number of senders; sees what was written before arming, and arming
-  // sees this access
+  // PAIR signal.armed: one of any number of senders; sees what was written before arming, and
+  // arming sees this access
   return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
