@@ -17,11 +17,13 @@
 #include <cstring>
 #include <vector>
 
+#include "input.h"
 #include "link/shm_link.h"
 
 namespace {
 
 using clan::Fd;
+using clan::fuzz::Input;
 using clan::Mapping;
 using clan::RdmaCookie;
 using clan::RdmaOp;
@@ -44,36 +46,6 @@ struct Sink final : clan::nic::LinkSink {
   }
   void on_transfer_done(std::uint64_t, int, std::uint64_t) override {}
   void on_link_down(const std::shared_ptr<nic::Link>&) override {}
-};
-
-// What the fuzzer has to say, field by field.
-class Input {
- public:
-  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool empty() const { return at_ == size_; }
-  template <typename T>
-  T take() {
-    T value{};
-    const std::size_t n = std::min(sizeof value, size_ - at_);
-    std::memcpy(&value, data_ + at_, n);
-    at_ += n;
-    return value;
-  }
-  std::uint8_t byte() { return take<std::uint8_t>(); }
-  /// Mostly what is plausible, sometimes anything.
-  std::uint64_t number() {
-    switch (byte() % 4) {
-      case 0: return byte();
-      case 1: return byte() * clan::kPageSize;
-      case 2: return take<std::uint16_t>();
-      default: return take<std::uint64_t>();
-    }
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-  std::size_t at_ = 0;
 };
 
 // This side's NIC with one aperture of each kind; made once, as links come and go.

@@ -10,36 +10,13 @@
 #include <cstring>
 #include <vector>
 
+#include "input.h"
 #include "link/udp/endpoint.h"
 
 namespace {
 
 using namespace clan::udp;
-
-class Input {
- public:
-  Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-  bool empty() const { return at_ == size_; }
-  template <typename T>
-  T take() {
-    T value{};
-    const std::size_t n = std::min(sizeof value, size_ - at_);
-    std::memcpy(&value, data_ + at_, n);
-    at_ += n;
-    return value;
-  }
-  std::uint8_t byte() { return take<std::uint8_t>(); }
-  std::span<const std::byte> bytes(std::size_t n) {
-    n = std::min(n, size_ - at_);
-    at_ += n;
-    return {reinterpret_cast<const std::byte*>(data_) + at_ - n, n};
-  }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-  std::size_t at_ = 0;
-};
+using clan::fuzz::Input;
 
 struct Sink final : EndpointSink {
   Connection* connection = nullptr;
