@@ -2,6 +2,7 @@
 happens."""
 
 import contextlib
+import itertools
 import os
 import random
 import resource
@@ -239,7 +240,7 @@ class Session:
                 if waited > limit or ended_by(waited + 0.05):
                     break
             began = time.monotonic()
-            for at in (*self.early(looks, seen), *looks):
+            for at in itertools.chain(self.early(looks, seen), looks):
                 if ended_by(at):
                     break
                 seen.append(counters.look(self.clan, port))

@@ -113,7 +113,7 @@ def check(what, good):
 def reasons(clan, pid):
     said = subprocess.run([clan, "stat", "--json", "--all", str(pid)], capture_output=True,
                           text=True, check=True, timeout=60)
-    return {c.get("why") for c in json.loads(said.stdout) if c["path"] == "tcp"}
+    return {c.get("reason") for c in json.loads(said.stdout) if c["path"] == "tcp"}
 
 
 def main():

@@ -181,7 +181,7 @@ class Connected:
             if rounds:
                 self.talk(rounds)
             one = self.found()
-            if one["path"] == "tcp" and text in one["why"]:
+            if one["path"] == "tcp" and text in one["reason"]:
                 return one
             assert time.monotonic() < deadline, (text, one, [end.logged() for end in self.ends])
 
@@ -264,7 +264,7 @@ def unused(options, directory):
                              text=True, timeout=60, check=True).stdout
     assert 'clan_connections{path="tcp",reason="not used enough yet"} ' in counted, counted
     connection.moves()
-    assert connection.found()["why"] == "", connection.found()
+    assert connection.found()["reason"] == "", connection.found()
     connection.end()
 
 
@@ -275,7 +275,7 @@ def settings(options, directory):
         connection = Connected(options, directory, *environments)
         connection.talk()
         who = connection.ends[0 if environments[0] else 1]
-        assert f"process {who.pid}" in connection.says(text)["why"]
+        assert f"process {who.pid}" in connection.says(text)["reason"]
         assert text in who.logged(), who.logged()
         connection.end()
 
@@ -299,7 +299,7 @@ def filters(options, directory):
             connection = Connected(options, directory, prefixes=prefixes)
             connection.talk()
             who = connection.ends[which]
-            assert str(who.pid) in connection.says(text)["why"]
+            assert str(who.pid) in connection.says(text)["reason"]
             connection.end()
 
 
@@ -320,7 +320,7 @@ def in_front(options, directory):
     try:
         connection = Connected(options, directory)
         connection.talk(20)
-        why = connection.found()["why"]
+        why = connection.found()["reason"]
         assert "libfront.so is in front of CLAN" in why, (why,
                                                           [end.logged() for end in connection.ends])
         connection.end()

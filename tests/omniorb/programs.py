@@ -304,7 +304,7 @@ def stat(stage):
     time.sleep(0.3)
     stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True,
                             check=False, timeout=30)
-    rows = [row for row in json.loads(stated.stdout) if row.get("why") == "CORBA"]
+    rows = [row for row in json.loads(stated.stdout) if row.get("reason") == "CORBA"]
     pids = [([p["pid"]
               for p in row["local"]["processes"]], [p["pid"] for p in row["peer"]["processes"]])
             for row in rows]

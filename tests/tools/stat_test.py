@@ -145,7 +145,7 @@ def check_connection(clan, family, host):
     before = page.contents()
 
     one, = clan.connections(port)
-    assert (one["path"], one["why"]) == ("shm", ""), one
+    assert (one["path"], one["reason"]) == ("shm", ""), one
     local, peer = one["local"], one["peer"]
     assert local["network"] == peer["network"] == os.stat("/proc/self/ns/net").st_ino, one
     assert (local["address"], local["port"]) == (host, port), one
@@ -190,7 +190,7 @@ def check_states(clan, page, port):
         page.face(0, STATE, first)
         page.face(1, STATE, second)
         one, = clan.connections(port)
-        return one["path"], one["why"]
+        return one["path"], one["reason"]
     moved = ATTACHED | SENDING
     assert path(ATTACHED, ATTACHED) == ("tcp", "about to move")
     assert path(ATTACHED, moved) == ("shm", "")
@@ -256,12 +256,41 @@ def check_all(clan):
                 assert clan.connections(port) == []
                 one, = clan.connections(port, "--all")
                 why = f"the other end, process {client.pid}, runs without CLAN"
-                assert (one["path"], one["why"]) == ("tcp", why), one
+                assert (one["path"], one["reason"]) == ("tcp", why), one
                 ends = {one[end]["port"]: pids(one[end]) for end in ("local", "peer")}
                 assert ends == {port: {os.getpid()}, server.getpeername()[1]: {client.pid}}, one
                 assert "bytes" not in one["local"], one
         client.end()
         server.close()
+
+
+CHURN = """a = ("127.0.0.1", {}); print("", flush=True)
+while True:
+    if os.fork() == 0:
+        c = socket.socket(); c.connect(a); time.sleep(0.1); os._exit(0)
+    time.sleep(0.002)
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0: break
+        except ChildProcessError: break"""
+
+
+def check_clients_that_end(clan):
+    """A process that ends while it is looked at is not said to run without CLAN."""
+    with tempfile.TemporaryDirectory() as top:
+        library = shutil.copy(any_library(), os.path.join(top, "libclan-preload.so"))
+        server = Program(library, SERVER_OF_MANY, {})
+        clients = Program(library, CHURN.format(server.said), {})
+        seen, looks = set(), 0
+        while looks < 30 or (not seen and looks < 1000):
+            looks += 1
+            seen |= {one["reason"] for one in clan.connections(int(server.said), "--all")}
+        clients.process.kill()
+        clients.process.wait(30)
+        server.process.kill()
+        server.process.wait(30)
+        assert seen, "no connection was there when it was looked for"
+        assert not any("without CLAN" in reason for reason in seen), seen
 
 
 def any_library():
@@ -282,7 +311,7 @@ class Program:
             source = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n{source}"
         if user:
             source = f"os.setuid({user})\n{source}"
-        source = f"import os, resource, socket, sys\n{source}"
+        source = f"import os, resource, socket, sys, time\n{source}"
         self.process = subprocess.Popen([*prefix, sys.executable, "-c", source], env=clean,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
@@ -297,6 +326,9 @@ class Program:
 SERVER = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen()
 print(l.getsockname()[1], flush=True)
 a = l.accept(); sys.stdin.read()"""
+SERVER_OF_MANY = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(100)
+print(l.getsockname()[1], flush=True)
+while True: a = l.accept()[0]; a.recv(1)"""
 CLIENT = """c = socket.socket(); c.connect(("127.0.0.1", {})); print(c.getsockname()[1], flush=True)
 sys.stdin.read()"""
 
@@ -332,12 +364,12 @@ def check_reasons(clan):
                 line for line in clan.stat("--all", one.pid).stdout.splitlines()
                 if f":{port} " in line
             ]
-            assert len(lines) == 1 and f"tcp ({found['why']})" in lines[0], lines
+            assert len(lines) == 1 and f"tcp ({found['reason']})" in lines[0], lines
             if page:
                 os.close(shared.fd)
             one.end()
             two.end()
-            if (why := found["why"]).endswith("fewer than 5 calls of 16"):
+            if (why := found["reason"]).endswith("fewer than 5 calls of 16"):
                 return re.sub(f"{one.pid}|{two.pid}", "ONE", why)
             return why.replace(str(one.pid), "SERVER").replace(str(two.pid), "CLIENT")
 
@@ -425,21 +457,21 @@ def check_words(clan):
             return found
 
         fewer = "not used enough yet: fewer than 5 calls of 16"
-        assert why([])["why"].endswith(fewer)
-        assert why([(inode(two.pid), INQ, 0)])["why"] == f"process {two.pid}: TCP_INQ"
+        assert why([])["reason"].endswith(fewer)
+        assert why([(inode(two.pid), INQ, 0)])["reason"] == f"process {two.pid}: TCP_INQ"
         assert why([(inode(
-            one.pid), INQ, 0)])["why"].endswith(fewer), "it does not hold that socket"
-        assert why([(inode(two.pid), 127, 5)])["why"].endswith(fewer), "there is no such reason"
+            one.pid), INQ, 0)])["reason"].endswith(fewer), "it does not hold that socket"
+        assert why([(inode(two.pid), 127, 5)])["reason"].endswith(fewer), "there is no such reason"
         calls = why([(inode(two.pid), UNUSED, 9)])
-        assert calls["why"] == f"process {one.pid}: {fewer}", calls
+        assert calls["reason"] == f"process {one.pid}: {fewer}", calls
         assert [calls[end].get("calls") for end in ("local", "peer")].count(9) == 1, calls
         assert why([(inode(two.pid), INQ, 0)],
-                   100_000)["why"].endswith(fewer), "it has another size"
+                   100_000)["reason"].endswith(fewer), "it has another size"
         with open(path, "r+b") as file:
             file.truncate(WORDS_SIZE)
             file.write(os.urandom(WORDS_SIZE))
         found, = clan.connections(port, "--all")
-        assert found["path"] == "tcp" and found["why"], found
+        assert found["path"] == "tcp" and found["reason"], found
         one.end()
         two.end()
 
@@ -503,6 +535,7 @@ def main():
             print("no IPv6 here:", error)
     check_strangers(clan)
     check_all(clan)
+    check_clients_that_end(clan)
     check_reasons(clan)
     check_words(clan)
     check_refused(clan)

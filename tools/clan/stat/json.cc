@@ -93,7 +93,7 @@ void print_json(const Report& report, bool one_line) {
     const Json object{{"local", end_of(connection, 0, rate)},
                       {"peer", end_of(connection, 1, rate)},
                       {"path", connection.path},
-                      {"why", printable(connection.why)}};
+                      {"reason", printable(connection.why)}};
     add(text, object, one_line);
   }
   for (const RpcCounters& calls : report.remote_calls) add(text, object_of(calls), one_line);

@@ -22,13 +22,14 @@ namespace {
 
 constexpr std::string_view kLibrary = "/libclan-preload.so";
 
-bool has_library(pid_t pid) {
+void look_for_library(pid_t pid, ProcessFacts& facts) {
   std::ifstream maps(fmt::format("/proc/{}/maps", pid));
   std::string line;
-  while (std::getline(maps, line)) {
-    if (line.find(kLibrary) != std::string::npos) return true;
+  facts.ended = true;
+  while (!facts.has_library && std::getline(maps, line)) {
+    facts.ended = false;
+    facts.has_library = line.find(kLibrary) != std::string::npos;
   }
-  return false;
 }
 
 void read_status(pid_t pid, ProcessFacts& facts) {
@@ -165,7 +166,7 @@ const ProcessFacts& Processes::of(pid_t pid) {
   ProcessFacts& facts = place->second;
   if (!fresh) return facts;
   facts.own_pid = pid;
-  facts.has_library = has_library(pid);
+  look_for_library(pid, facts);
   if (!facts.has_library) return facts;
   read_status(pid, facts);
   read_users(pid, facts);

@@ -13,6 +13,7 @@ namespace clan::tool {
 
 struct ProcessFacts {
   bool has_library = false;
+  bool ended = false;  ///< it has no memory any more: nothing else is known of it
   std::optional<uid_t> user;  ///< the effective one
   /// absent: the environment it began with is not there to be read
   std::optional<Settings> settings;

@@ -62,11 +62,18 @@ std::string by_descriptors(const Scan& scan, const EndView& end, Processes& proc
   return "";
 }
 
+/// All processes of an end that were seen a moment ago.
+bool have_ended(const EndView& end, Processes& processes) {
+  return std::all_of(end.processes.begin(), end.processes.end(),
+                     [&](pid_t pid) { return processes.of(pid).ended; });
+}
+
 /// An end has no process under CLAN, or none that may be looked into.
 std::string lacks_clan(const Connection& connection, Processes& processes) {
   for (const EndView& end : connection.ends) {
     if (end.processes.empty()) return "the other end's process cannot be looked into";
     if (under_clan(end, processes).empty()) {
+      if (have_ended(end, processes)) return "the other end's process has just ended";
       return fmt::format("the other end, process {}, runs without CLAN", *end.processes.begin());
     }
   }
