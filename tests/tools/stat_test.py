@@ -267,7 +267,9 @@ def check_all(clan):
 CHURN = """a = ("127.0.0.1", {}); print("", flush=True)
 while True:
     if os.fork() == 0:
-        c = socket.socket(); c.connect(a); time.sleep(0.1); os._exit(0)
+        try:
+            c = socket.socket(); c.connect(a); time.sleep(0.1)
+        finally: os._exit(0)
     time.sleep(0.002)
     while True:
         try:
@@ -325,7 +327,7 @@ class Program:
 
 SERVER = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen()
 print(l.getsockname()[1], flush=True)
-a = l.accept(); sys.stdin.read()"""
+a = l.accept(); print("accepted", flush=True); sys.stdin.read()"""
 SERVER_OF_MANY = """l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(100)
 print(l.getsockname()[1], flush=True)
 while True: a = l.accept()[0]; a.recv(1)"""
@@ -364,7 +366,7 @@ def check_reasons(clan):
                 line for line in clan.stat("--all", one.pid).stdout.splitlines()
                 if f":{port} " in line
             ]
-            assert len(lines) == 1 and f"tcp ({found['reason']})" in lines[0], lines
+            assert len(lines) == 1 and f"tcp ({found['reason']})" in lines[0], (lines, found)
             if page:
                 os.close(shared.fd)
             one.end()
