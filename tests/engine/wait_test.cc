@@ -158,6 +158,18 @@ TEST(Waiter, HardlySpinsWhenItsWaitsAreLong) {
   EXPECT_LE(waiter.budget_ns(), 5000u);
 }
 
+TEST(Waiter, SleepsAfterAFewLooksWhenItsWaitsAreVeryLong) {
+  Waiter waiter{WaitOptions{}};
+  sleep_long(waiter, 20);
+  int looks = 0, beside = 0;
+  const auto ready = [&] { return ++looks < 0; };
+  const Awaited on_this_processor{current_cpu_tag()};
+  EXPECT_FALSE(waiter.spin(ready, Awaited{}, kNoDeadline, [&] { return ++beside < 0; }));
+  EXPECT_FALSE(waiter.spin(ready, on_this_processor, kNoDeadline, [&] { return ++beside < 0; }));
+  EXPECT_LE(looks, 100);
+  EXPECT_EQ(beside, 0);
+}
+
 TEST(Waiter, SpinsAgainWhenItsWaitsAreShort) {
   Waiter waiter{WaitOptions{}};
   sleep_long(waiter, 20);

@@ -10,7 +10,8 @@
 //   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair
 //      always, for those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to
 //      be woken for our last message takes a wake-up longer; then only one wait in 64 finds out
-//      whether it spins by now.
+//      whether it spins by now. Where waits took several times as long as all that (a request each
+//      millisecond), a thread sleeps after a few looks: two short waits are enough to change that.
 //   4. a thread that spins yields every few microseconds, which costs little while no other thread
 //      wants its processor. Where others ran in its yields, more threads wait than there are
 //      processors, and one of them may be its peer: it yields between any two looks, until its
@@ -136,7 +137,7 @@ class Waiter {
     }
     // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way. In
     // a crowd whatever is waited for needs this processor, most likely.
-    const int burst = contention.crowded() ? kBurst : kFirstBurst;
+    const int burst = contention.crowded() || is_long(expected_ns()) ? kBurst : kFirstBurst;
     for (int i = 0; i < burst; ++i) {
       if (ready()) {
         if (i > 0 && expected_ns() > kBurstNs) expect(kBurstNs);
@@ -146,7 +147,8 @@ class Waiter {
     const std::uint64_t start = monotonic_ns();
     set_start(start);
     if (poll) return this->poll(ready, look, deadline_ns);
-    if (peer.cpu != 0 && peer.cpu == current_cpu_tag() && peer.works_until_ns < start) {
+    if (peer.cpu != 0 && peer.cpu == current_cpu_tag() && peer.works_until_ns < start &&
+        !is_long(expected_ns())) {
       return yield_to_peer(ready, look, start);
     }
     const std::uint64_t end = std::max(start + next_budget(peer.slept), peer.works_until_ns);
@@ -189,6 +191,7 @@ class Waiter {
   void set_start(std::uint64_t ns) { start_ns_.store(ns, std::memory_order_relaxed); }
   // relaxed: as above
   std::uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
+  bool is_long(std::uint64_t expected) const { return expected > 3 * max_ns(); }
   // A wait has taken so long.
   void expect(std::uint64_t ns) {
     const std::uint64_t next = (3 * expected_ns() + std::min(ns, 4 * max_ns())) / 4;
@@ -197,14 +200,14 @@ class Waiter {
 
   std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
     if (expected <= kShortNs) return 2 * max_ns();  // one that takes longer is an exception
-    if (peer_slept) return 0;
+    if (peer_slept || is_long(expected)) return 0;
     return expected <= max_ns() ? max_ns() : std::min(max_ns(), kAwakeNs);
   }
 
   std::uint64_t next_budget(bool peer_slept) {
     const std::uint64_t expected = expected_ns();
     const std::uint64_t budget = budget_for(expected, peer_slept);
-    if (budget >= max_ns() || expected > 3 * max_ns()) return budget;
+    if (budget >= max_ns() || is_long(expected)) return budget;
     const std::uint32_t turn = turns_.load(std::memory_order_relaxed) + 1;  // relaxed: a guess
     turns_.store(turn, std::memory_order_relaxed);                          // relaxed: as above
     return turn % kTryEvery == 0 ? 2 * max_ns() : budget;
