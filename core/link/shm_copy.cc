@@ -1,6 +1,7 @@
 // The link on one host: copies from and to memory that is not mapped, by this process or by the
 // peer's driver.
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -21,6 +22,8 @@ namespace {
 constexpr std::uint64_t kTogetherBytes = 64 * 1024;
 /// chunks of a peer's copy in one go: it may begin another while we help
 constexpr int kMostHelped = 64;
+/// how a helper's last chunks are waited for
+constexpr unsigned kHelperPauses = 4096, kHelperYields = 4096, kHelperNapUs = 500;
 constexpr std::size_t kStagingBytes = 512 * 1024;  ///< the longest chunk of an RDMA driver
 
 }  // namespace
@@ -101,13 +104,16 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
     ++mine;
   }
   // The helper's chunks: it has claimed them and is copying; only its death can keep it from
-  // finishing. PAIR job.done: sees the bytes the helper copied
+  // finishing. One that is stopped (SIGSTOP, a debugger) is waited for: it would write to memory
+  // that is in other use by then. PAIR job.done: sees the bytes the helper copied
   for (unsigned spins = 0; job.done.load(std::memory_order_acquire) + mine < chunks; ++spins) {
     if (!alive()) return ECONNRESET;
-    if (spins < 4096) {
+    if (spins < kHelperPauses) {
       cpu_pause();
-    } else {
+    } else if (spins < kHelperPauses + kHelperYields) {
       sched_yield();
+    } else {
+      ::usleep(kHelperNapUs);
     }
   }
   if (err != 0 || job.err.load(std::memory_order_relaxed) == 0) return err;

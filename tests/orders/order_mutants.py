@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Weakens the memory orders of a header one at a time, and says which test turns red.
+
+    order_mutants.py [--cxx CXX] [--of HEADER,...] [--only REGEX] [--without-threads]
+
+Every order that is not relaxed becomes relaxed, and every call of a fence nothing, in a copy of the
+header that chooses at run time. Programs are made of it, those of TARGETS: the model of
+wakeup_model_test.cc, which knows machines with store buffers (x86), and tests in which threads
+hand plain data to each other under ThreadSanitizer, which knows what one thread may rely on of
+another. A line for each mutant: what has noticed it. Those that nothing notices are in unnoticed.py
+with the reason; exit code 1 when that is not so any more.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from unnoticed import UNNOTICED
+
+ROOT = Path(__file__).resolve().parents[2]
+ORDER = re.compile(r"std::memory_order_(seq_cst|acq_rel|acquire|release)\b")
+FENCE = re.compile(r"Fence::(heavy|light)\(\);")
+FUNCTION = re.compile(r"^ *(?:\[\[nodiscard\]\] )?(?:\w[\w:<>&* ]*[ >])?(\w+)"
+                      r"\([^;]*\) (?:const )?\{$")
+OPERATION = re.compile(
+    r"(?:view_\.header->)?([\w.>-]+)(?:[\[(][^\])]*[\])])?"
+    r"\.(load|store|exchange|compare_\w+|fetch_\w+)\(")
+CALL_WITH_ORDER = re.compile(r"look\(std::memory_order")
+NO_FUNCTION = {"if", "for", "while", "switch"}
+
+# What is added behind `#pragma once`. -1: the header as it is.
+CHOICE = """#pragma once
+#include <atomic>
+#include <cstdlib>
+namespace clan_mutant {
+inline int number() {
+  static const int chosen = [] {
+    const char* text = std::getenv("CLAN_ORDER_MUTANT");
+    return text == nullptr ? -1 : std::atoi(text);
+  }();
+  return chosen;
+}
+inline std::memory_order order_unless(int number, std::memory_order order) {
+  return clan_mutant::number() == number ? std::memory_order_relaxed : order;
+}
+}  // namespace clan_mutant
+"""
+
+
+@dataclass
+class Program:
+    source: str           # below tests/
+    tests: str            # filter of GoogleTest: those that take no more than a second or two
+    threads: bool = True  # under ThreadSanitizer
+
+
+@dataclass
+class Target:
+    include: str  # the directory by which it is included
+    programs: list
+
+
+MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
+          "EventQueueWakeup.IsNeverLostWithTwo*:EventQueueWakeup.IsNeverLostWithEvents*")
+TARGETS = {
+    "core/nic/wakeup.h": Target("core", [
+        Program("nic/wakeup_model_test.cc", MODELS, threads=False),
+        Program("nic/wakeup_race_test.cc", "*"),
+    ]),
+    "core/nic/rdma_ring.h": Target("core", [
+        Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests"),
+    ]),
+    "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
+    "plugins/mpi/channel.h": Target(".", [
+        Program("mpi/channel_test.cc", "Channel.CarriesAStreamBetweenTwoThreads"),
+    ]),
+    "libfabric-provider/transport/access_word.h": Target("libfabric-provider", [
+        Program("libfabric/transport/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),
+    ]),
+}
+
+
+class Mutants:
+    def __init__(self, text):
+        self.names = []
+        out, function, operation = [], "", ""
+        for line in text.splitlines():
+            code, slashes, comment = line.partition("//")
+            match = FUNCTION.match(code.rstrip())
+            if match and match.group(1) not in NO_FUNCTION:
+                function = match.group(1)
+            if match := OPERATION.search(code):
+                operation = f"{match.group(1)}.{match.group(2)}"
+            elif CALL_WITH_ORDER.search(code):
+                operation = "request_tail.load"
+            code = ORDER.sub(lambda m: self.order(f"{function} {operation}", m), code)
+            code = FENCE.sub(lambda m: self.fence(function, m), code)
+            out.append(code + slashes + comment)
+        self.text = "\n".join(out).replace("#pragma once\n", CHOICE, 1)
+
+    def name(self, name):
+        same = sum(1 for known in self.names if known.split(" #")[0] == name)
+        self.names.append(f"{name} #{same + 1}" if same else name)
+        return len(self.names) - 1
+
+    def order(self, place, match):
+        number = self.name(f"{place} {match.group(1)}")
+        return f"clan_mutant::order_unless({number}, {match.group(0)})"
+
+    def fence(self, function, match):
+        number = self.name(f"{function} {match.group(1)} fence")
+        return f"if (clan_mutant::number() != {number}) {match.group(0)}"
+
+
+def compile_program(options, directory, program, include):
+    made = directory / Path(program.source).stem
+    flags = ["-fsanitize=thread", "-Wno-tsan"] if program.threads else []
+    includes = [directory, ROOT / include, ROOT / "core", ROOT / "core/include", ROOT / "tests",
+                ROOT]
+    subprocess.run([options.cxx, "-std=c++20", "-O1", "-g1", *flags, *(f"-I{i}" for i in includes),
+                    ROOT / "tests" / program.source, ROOT / "tests/support/interleaving.cc",
+                    "-o", made, "-lgtest", "-lgtest_main", "-lpthread"], check=True)
+    return made
+
+
+def first_red(program, number, test_filter):
+    """The first test that fails with this mutant, "" if none does."""
+    environment = {**os.environ, "CLAN_ORDER_MUTANT": str(number),
+                   "TSAN_OPTIONS": "halt_on_error=1 report_bugs=1"}
+    try:
+        done = subprocess.run([program, "--gtest_fail_fast", "--gtest_brief=0",
+                               f"--gtest_filter={test_filter}"], env=environment, text=True,
+                              capture_output=True, timeout=240)
+    except subprocess.TimeoutExpired:
+        return "a test that hangs"
+    if done.returncode == 0:
+        return ""
+    failed = re.search(r"^\[  FAILED  \] (\S+)", done.stdout, re.M)
+    running = re.findall(r"^\[ RUN      \] (\S+)", done.stdout, re.M)
+    if failed or running:
+        return failed.group(1) if failed else running[-1]
+    return "a test that does not begin"
+
+
+def try_header(options, header):
+    """(mutants tried, those noticed, what is wrong)"""
+    target, unnoticed = TARGETS[header], UNNOTICED.get(header, {})
+    mutants = Mutants((ROOT / header).read_text())
+    tried = noticed = 0
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="clan-mutants-") as name:
+        directory = Path(name)
+        copy = directory / (Path(header).relative_to(target.include))
+        copy.parent.mkdir(parents=True)
+        copy.write_text(mutants.text)
+        programs = [(compile_program(options, directory, program, target.include), program.tests)
+                    for program in target.programs
+                    if not (program.threads and options.without_threads)]
+        for program, test_filter in programs:
+            if red := first_red(program, -1, test_filter):
+                return 0, 0, [f"{header}: without a mutant, {red} fails"]
+        for number, mutant in enumerate(mutants.names):
+            if not re.search(options.only, mutant):
+                continue
+            tried += 1
+            red = next(filter(None, (first_red(*program[:1], number, program[1])
+                                     for program in programs)), "")
+            noticed += bool(red)
+            why = f"no test notices ({unnoticed.get(mutant, 'why is not known')})"
+            print(f"{mutant}: {red or why}", flush=True)
+            if not red and mutant not in unnoticed and not options.without_threads:
+                wrong.append(f"{mutant}: no test notices, and unnoticed.py does not say why")
+            if red and mutant in unnoticed:
+                wrong.append(f"{mutant}: {red} notices it: take it out of unnoticed.py")
+    return tried, noticed, wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cxx", default="c++")
+    parser.add_argument("--of", default=",".join(TARGETS), metavar="HEADER,...")
+    parser.add_argument("--only", default="", metavar="REGEX", help="mutants with such names")
+    parser.add_argument("--without-threads", action="store_true", help="the model alone")
+    options = parser.parse_args()
+    failed = False
+    for header in options.of.split(","):
+        print(f"{header}:")
+        tried, noticed, wrong = try_header(options, header)
+        print(f"{noticed} of {tried} orders and fences are noticed when they are missing")
+        print("\n".join(wrong), end="\n" if wrong else "")
+        failed |= bool(wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

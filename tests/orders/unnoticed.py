@@ -1,0 +1,47 @@
+"""Orders whose absence no test notices, and why not. See order_mutants.py."""
+
+# mutant: why no test can tell
+RMW = "on x86 a read-modify-write is a full fence, and the model has no other machine"
+LOAD = "on x86 all loads are alike, and the data come by another pair"
+WAKEUP = {
+    "post_event_bit q.mid.load seq_cst": LOAD,
+    "post_event_bit q.mid.fetch_or seq_cst": RMW,
+    "post_event_bit q.root.load seq_cst": LOAD,
+    "post_event_bit q.root.fetch_or seq_cst": RMW,
+    "post_event_bit q.sleeping.load seq_cst": LOAD,
+    "post_event_bit q.sleeping.exchange seq_cst": RMW,
+    "take_events q.root.load seq_cst": LOAD,
+    "take_events q.root.fetch_and seq_cst": RMW,
+    "take_events q.mid.load seq_cst": LOAD,
+    "take_events q.root.fetch_and seq_cst #2": RMW,
+    "take_events q.mid.load seq_cst #2": LOAD,
+    "take_events q.root.fetch_or seq_cst": RMW,
+    "take_events q.mid.fetch_and seq_cst": RMW,
+    "prepare_sleep q.root.load seq_cst": LOAD,
+}
+
+SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
+DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
+RDMA_RING = {
+    "take request_head.store release": SLOTS,
+    "room_for request_head.load acquire": SLOTS,
+    "look completion_head.load acquire": SLOTS,
+    "reap completion_head.store release": SLOTS,
+    "room_for completion_head.load acquire": SLOTS,
+    "go_idle idle_epoch.store seq_cst": DEKKER,
+    "go_idle request_tail.load seq_cst": DEKKER,
+    "publish idle_epoch.load seq_cst": DEKKER,
+    "leave_idle idle_epoch.store release": "late news cost a doorbell",
+    "publish_state state.store release": "nothing is read that comes with it",
+    "state state.load acquire": "nothing is read that comes with it",
+}
+CHANNEL = {
+    "attach view.control->consumed.load acquire": "the owner before has been another process",
+    "announce .head.store release": "a hint for caches: no line is believed by it",
+}
+
+UNNOTICED = {
+    "core/nic/wakeup.h": WAKEUP,
+    "core/nic/rdma_ring.h": RDMA_RING,
+    "plugins/mpi/channel.h": CHANNEL,
+}
