@@ -49,7 +49,7 @@ std::string Endpoint::open(const char* provider, std::string_view family) {
   if (found != 0) return std::string("fi_getinfo: ") + fi_strerror(-found);
   MUST(fi_fabric(info_->fabric_attr, &fabric_, nullptr));
   MUST(fi_domain(fabric_, info_, &domain_, nullptr));
-  if (const std::string reason = open_queues(waits); !reason.empty()) return reason;
+  if (std::string reason = open_queues(waits); !reason.empty()) return reason;
   exchange_names();
   if (regions) register_regions();
   return "";

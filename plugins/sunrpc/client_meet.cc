@@ -130,7 +130,7 @@ void Client::meet_far(std::uint64_t deadline) {
               address.c_str());
   }
   const bool connected = peer.ok();
-  offer(std::move(peer), results.token);
+  offer(peer, results.token);
   if (connected && state_ == State::kOffered) token_ = results.token;
 }
 
