@@ -1,6 +1,5 @@
 #include "nic/page_pinner.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,6 +7,8 @@
 #include <bit>
 #include <cerrno>
 #include <new>
+
+#include "base/fork_lock.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -109,22 +110,12 @@ LockTable* map_table() {
   return memory == MAP_FAILED ? nullptr : static_cast<LockTable*>(memory);
 }
 
-void before_fork() { table_mutex.lock(); }
-void after_fork_in_parent() { table_mutex.unlock(); }
-void after_fork_in_child() {
-  if (table != nullptr) {
-    LockTable* parents = table;
-    table = map_table();
-    if (table != nullptr) table->start_over_from(*parents);
-    ::munmap(parents, sizeof(LockTable));
-  }
-  table_mutex.unlock();
-}
-
-bool install_fork_handlers() {
-  static const bool installed =
-      pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
-  return installed;
+void start_over_in_child() {
+  if (table == nullptr) return;
+  LockTable* parents = table;
+  table = map_table();
+  if (table != nullptr) table->start_over_from(*parents);
+  ::munmap(parents, sizeof(LockTable));
 }
 
 bool populate_is_known() {
@@ -143,7 +134,9 @@ std::size_t PagePinner::page_size() {
 Result<std::unique_ptr<PagePinner>> PagePinner::create(const Options& options) {
   if (!populate_is_known()) return Error{ENOSYS, "page pinner: madvise(MADV_POPULATE_READ)"};
   if (options.mode == Mode::kLock) {
-    if (!install_fork_handlers()) return Error{ENOMEM, "page pinner: pthread_atfork"};
+    if (!hold_over_forks<table_mutex, start_over_in_child>()) {
+      return Error{ENOMEM, "page pinner: pthread_atfork"};
+    }
     std::lock_guard lock(table_mutex);
     if (table == nullptr) table = map_table();
     if (table == nullptr) return Error{ENOMEM, "page pinner: table of locked pages"};

@@ -1,7 +1,6 @@
 #include "nic/unmap_monitor.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -12,6 +11,8 @@
 #include <atomic>
 #include <mutex>
 #include <utility>
+
+#include "base/fork_lock.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
@@ -49,25 +50,16 @@ constexpr std::uint64_t kShared = UFFD_FEATURE_WP_HUGETLBFS_SHMEM;  // memfd, sh
 // parent closed it, with nobody to read: the parent's next munmap would sleep for ever. So a forked
 // child closes what it finds here. The lock is held over fork.
 constexpr std::size_t kMostMonitors = 64;
-constinit std::mutex table_mutex;
+constinit std::mutex monitors_mutex;
 constinit std::array<int, kMostMonitors> open_fds{};  // fd + 1, 0 = free
 constinit std::atomic<unsigned> fork_generation{0};   // relaxed: a child starts with one thread
 
-void before_fork() { table_mutex.lock(); }
-void after_fork_in_parent() { table_mutex.unlock(); }
-void after_fork_in_child() {
+void close_in_child() {
   fork_generation.fetch_add(1, std::memory_order_relaxed);
   for (int& entry : open_fds) {
     int fd = std::exchange(entry, 0) - 1;
     if (fd >= 0) ::close(fd);
   }
-  table_mutex.unlock();
-}
-
-bool install_fork_handlers() {
-  static const bool installed =
-      pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
-  return installed;
 }
 
 Result<Fd> open_userfaultfd(std::uint64_t features) {
@@ -85,11 +77,11 @@ Result<Fd> open_userfaultfd(std::uint64_t features) {
 UnmapMonitor UnmapMonitor::open() {
   UnmapMonitor monitor;
   monitor.fork_generation_ = fork_generation.load(std::memory_order_relaxed);
-  if (!install_fork_handlers()) {
+  if (!hold_over_forks<monitors_mutex, close_in_child>()) {
     monitor.why_not_ = Error{ENOMEM, "pthread_atfork"};
     return monitor;
   }
-  std::lock_guard lock(table_mutex);
+  std::lock_guard lock(monitors_mutex);
   auto free = std::find(open_fds.begin(), open_fds.end(), 0);
   if (free == open_fds.end()) {
     monitor.why_not_ = Error{EMFILE, "too many unmap monitors in this process"};
@@ -122,7 +114,7 @@ void UnmapMonitor::close() {
   if (fork_generation_ != fork_generation.load(std::memory_order_relaxed)) {
     fd_.release();  // closed at the fork; the number may be someone else's by now
   } else if (slot_ >= 0) {
-    std::lock_guard lock(table_mutex);
+    std::lock_guard lock(monitors_mutex);
     fd_.reset();
     open_fds[static_cast<std::size_t>(slot_)] = 0;
   }

@@ -1,0 +1,25 @@
+// A mutex that is held over fork, so that the child finds whole what it guards.
+//
+// Thread-safe. For state of the whole process: the mutex and the function have static storage.
+#pragma once
+
+#include <pthread.h>
+
+#include <mutex>
+
+namespace clan {
+
+/// From the first call on every fork waits for `mutex`, and the child calls `in_child` before it
+/// gives its copy of the mutex back: what the parent had, the child does not have. False: no memory
+/// for the handlers, now and in every later call.
+template <std::mutex& mutex, void (*in_child)()>
+bool hold_over_forks() {
+  static const bool installed = ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
+                                                 [] {
+                                                   in_child();
+                                                   mutex.unlock();
+                                                 }) == 0;
+  return installed;
+}
+
+}  // namespace clan
