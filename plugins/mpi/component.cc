@@ -60,7 +60,7 @@ void say(int level, const char* format, ...) {
 
 namespace {
 
-constexpr std::uint32_t kExclusivity =
+constexpr std::uint32_t kNearExclusivity =
     MCA_BTL_EXCLUSIVITY_HIGH + 1;        ///< before vader, for the peers that we serve
 constexpr unsigned kSpareChannels = 32;  ///< for ranks of jobs that are spawned or connect later
 
@@ -87,7 +87,7 @@ void describe_module() {
   m.btl_rdma_pipeline_send_length = 16 * 1024;
   m.btl_rdma_pipeline_frag_size = INT_MAX;
   m.btl_min_rdma_pipeline_size = SIZE_MAX;  // what is long is fetched by its receiver
-  m.btl_exclusivity = kExclusivity;
+  m.btl_exclusivity = kNearExclusivity;
   m.btl_latency = 1;
   m.btl_bandwidth = 50000;
   m.btl_flags = MCA_BTL_FLAGS_SEND | MCA_BTL_FLAGS_RDMA | MCA_BTL_FLAGS_ATOMIC_OPS |

@@ -14,8 +14,8 @@
 namespace clan::mpi {
 namespace {
 
-constexpr std::int64_t kMeetMs = 3000;  ///< for each address of a peer
-constexpr int kMostMessages = 64;       ///< of one call of progress(): others wait, too
+constexpr std::int64_t kMeetAddressMs = 3000;  ///< for each address of a peer
+constexpr int kMostMessages = 64;              ///< of one call of progress(): others wait, too
 constexpr std::uint64_t kLastNs = 1'000'000'000;
 
 /// How a rank is called where it listens.
@@ -85,7 +85,7 @@ std::unique_ptr<FarPeer> Far::meet(Node& node, opal_proc_t* proc, const Modex& m
   std::string why = "none of its addresses can be another host's";
   for (const std::string& host : hosts_to_try(own_, modex.far)) {
     const std::string name = "udp:" + host + ":" + std::to_string(modex.far.port) + "/" + service;
-    auto index = messages_.connect(name, kMeetMs);
+    auto index = messages_.connect(name, kMeetAddressMs);
     if (!index) {
       why = host + ": " + index.error().message();
       continue;

@@ -8,7 +8,7 @@ mca_btl_base_module_t g_far_module;
 namespace {
 
 /// Below btl clan's own for ranks of this host, above btl tcp.
-constexpr std::uint32_t kExclusivity = MCA_BTL_EXCLUSIVITY_DEFAULT;
+constexpr std::uint32_t kFarExclusivity = MCA_BTL_EXCLUSIVITY_DEFAULT;
 
 int add_far(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints,
             opal_bitmap_t* reachable) {
@@ -76,7 +76,7 @@ void describe_far_module() {
   m.btl_rdma_pipeline_send_length = g_module.btl_rdma_pipeline_send_length;
   m.btl_rdma_pipeline_frag_size = g_module.btl_rdma_pipeline_frag_size;
   m.btl_min_rdma_pipeline_size = g_module.btl_min_rdma_pipeline_size;
-  m.btl_exclusivity = kExclusivity;
+  m.btl_exclusivity = kFarExclusivity;
   m.btl_latency = 20;
   m.btl_bandwidth = 10000;
   m.btl_flags = MCA_BTL_FLAGS_SEND;

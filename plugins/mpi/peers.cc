@@ -14,7 +14,7 @@
 namespace clan::mpi {
 namespace {
 
-constexpr std::int64_t kMeetMs = 10'000;
+constexpr std::int64_t kMeetOnHostMs = 10'000;
 
 void read_boot_id(char (&boot)[40]) {
   const int fd = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -27,7 +27,7 @@ void read_boot_id(char (&boot)[40]) {
 /// Whether the kernel lets us copy out of the peer's memory: asked once, by doing it.
 bool can_copy_from(Node& node, const Modex& peer) {
   if (!g_parameters.direct_copy) return false;
-  auto probe = RemoteAperture::import(node.context, peer.probe, kMeetMs);
+  auto probe = RemoteAperture::import(node.context, peer.probe, kMeetOnHostMs);
   std::uint64_t value = 0;
   return probe.ok() && probe->read(0, &value, sizeof value).ok() && value == peer.probe_value;
 }
@@ -44,7 +44,7 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
     return nullptr;
   }
-  auto remote = RemoteSegment::take_channel(node.context, modex.segment, node.name, kMeetMs);
+  auto remote = RemoteSegment::take_channel(node.context, modex.segment, node.name, kMeetOnHostMs);
   if (!remote) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
     return nullptr;

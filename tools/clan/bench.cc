@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kRunner = "clan-bench";
 constexpr const char* kApps = "apps/apps.py";
 constexpr const char* kOfi = "ofi/ofi.py";
-constexpr const char* kOrb = "orb/orb.py";
+constexpr const char* kOrbScript = "orb/orb.py";
 constexpr const char* kRpc = "rpc/rpc.py";
 constexpr const char* kNet = "net/net.py";
 constexpr const char* kMpi = "mpi/mpi.py";
@@ -76,7 +76,7 @@ int exec_bench(const std::vector<std::string>& arguments) {
     return exec_script(kOfi, "CLAN_LIBFABRIC or CLAN_BENCH", arguments);
   }
   if (!arguments.empty() && arguments[0] == "orb") {
-    return exec_script(kOrb, "CLAN_OMNIORB or CLAN_BENCH", arguments);
+    return exec_script(kOrbScript, "CLAN_OMNIORB or CLAN_BENCH", arguments);
   }
   if (!arguments.empty() && arguments[0] == "rpc") {
     return exec_script(kRpc, "CLAN_SUNRPC or CLAN_BENCH", arguments);
@@ -98,7 +98,7 @@ int exec_bench(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const bool help = first == "help" || first == "-h" || first == "--help";
   const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
-  const bool orb = !find_part(kOrb, R_OK).empty();
+  const bool orb = !find_part(kOrbScript, R_OK).empty();
   const bool others = !find_part(kRpc, R_OK).empty() || !find_part(kMpi, R_OK).empty() ||
                       !find_part(kNet, R_OK).empty();
   if (help && (apps || ofi || orb || others)) {  // which the runner does not know

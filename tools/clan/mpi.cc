@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kComponent = "mca_btl_clan.so";
 constexpr const char* kOpal = "libopen-pal.so.40";
-constexpr const char* kPathVariable = "OMPI_MCA_mca_base_component_path";
+constexpr const char* kComponentPathVariable = "OMPI_MCA_mca_base_component_path";
 /// What Open MPI looks at by itself. It must stay on the path, or not even mpirun finds its parts.
 constexpr std::string_view kDefaultPath = "SYSTEM_DEFAULT:USER_DEFAULT";
 
@@ -36,7 +36,7 @@ std::string component_directory() {
 /// The component path with our directory before what is there.
 std::string component_path() {
   const std::string ours = component_directory();
-  const char* present = std::getenv(kPathVariable);
+  const char* present = std::getenv(kComponentPathVariable);
   const std::string_view rest =
       present != nullptr && *present != '\0' ? std::string_view(present) : kDefaultPath;
   if (rest == ours || rest.starts_with(ours + ":")) return std::string(rest);
@@ -79,7 +79,7 @@ std::string why_no_mpi() {
 
 std::vector<std::pair<std::string, std::string>> mpi_variables() {
   // It comes before vader and tcp for the ranks that it reaches; these keep the others.
-  return {{kPathVariable, component_path()}, {"OMPI_MCA_pml", "ob1"}};
+  return {{kComponentPathVariable, component_path()}, {"OMPI_MCA_pml", "ob1"}};
 }
 
 int print_mpi_environment() {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kProvider = "libclan-fi.so";
 constexpr const char* kLibfabric = "libfabric.so.1";
-constexpr const char* kPathVariable = "FI_PROVIDER_PATH";
+constexpr const char* kProviderPathVariable = "FI_PROVIDER_PATH";
 constexpr std::uint32_t kBuiltFor = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
 
 /// ../lib/libfabric from this program, in a build tree and in an installed one.
@@ -43,7 +43,7 @@ std::string version_text(std::uint32_t version) {
 std::string provider_path() {
   const std::string ours = provider_directory();
   std::string list = ours;
-  const char* present = std::getenv(kPathVariable);
+  const char* present = std::getenv(kProviderPathVariable);
   std::string_view rest = present != nullptr ? present : "";
   while (!rest.empty()) {
     const std::size_t end = rest.find(':');
@@ -74,7 +74,7 @@ enum Answer { kNoLibrary = 2, kNotFound = 3, kFound = 4 };
 /// What fi_getinfo() says about us, where FI_PROVIDER_PATH is `path` or, null, what it is.
 int ask_libfabric(const char* path) {
   return in_child(20, [path]() -> int {
-    if (path != nullptr) setenv(kPathVariable, path, 1);
+    if (path != nullptr) setenv(kProviderPathVariable, path, 1);
     unsetenv("FI_PROVIDER");
     void* library = dlopen(kLibfabric, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return kNoLibrary;
@@ -132,7 +132,7 @@ std::string why_no_provider() {
 
 std::vector<std::pair<std::string, std::string>> ofi_variables() {
   return {
-      {kPathVariable, provider_path()},
+      {kProviderPathVariable, provider_path()},
       {"FI_PROVIDER", "clan"},
       // Debian's openmpi-mca-params.conf has `mtl = ^ofi` and a list for btl. The transports of
       // Open MPI that know CLAN, and with them no other: messages by mtl ofi, windows by osc rdma

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kPreload = "libclan-orb.so";
 constexpr const char* kTransport = "libomniclanTP4.so";
-constexpr const char* kOrb = "libomniORB4.so.2";
+constexpr const char* kOmniOrb = "libomniORB4.so.2";
 constexpr const char* kVersion = "_ZN7omniORB13versionStringEv";  // omniORB::versionString()
 
 /// ../lib from this program, in a build tree and in an installed one.
@@ -73,7 +73,7 @@ int print_orb_environment() {
 OrbState look_for_orb() {
   const std::string why = why_no_orb();
   if (!why.empty()) return {false, why, "CORBA programs run without CLAN"};
-  void* orb = dlopen(kOrb, RTLD_LAZY | RTLD_LOCAL);
+  void* orb = dlopen(kOmniOrb, RTLD_LAZY | RTLD_LOCAL);
   if (orb == nullptr) {
     return {false, "there is no omniORB 4.2 here (Debian's package is libomniorb4-2)",
             "CORBA programs run without CLAN"};

@@ -23,7 +23,7 @@
 namespace clan::tool {
 namespace {
 
-constexpr std::string_view kLibrary = "libclan-preload.so";
+constexpr std::string_view kPreloadLibrary = "libclan-preload.so";
 constexpr int kUsage = 2;  // of any command of `clan`
 constexpr int kOurFault = 125;
 constexpr int kCannotStart = 126;
@@ -42,15 +42,15 @@ std::string library_path() {
     const auto* name = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
     self = std::filesystem::canonical(name != nullptr ? name : "", error);
   }
-  if (error) return std::string(kLibrary);
-  return self.parent_path().parent_path() / "lib" / kLibrary;
+  if (error) return std::string(kPreloadLibrary);
+  return self.parent_path().parent_path() / "lib" / kPreloadLibrary;
 }
 
 /// LD_PRELOAD with `library` behind everything else, which some want to come before all others
 /// (sanitizers), and without other copies of it.
 std::string preload_list(const std::string& library) {
   const std::string_view own =
-      library.empty() ? kLibrary : std::string_view(library).substr(library.rfind('/') + 1);
+      library.empty() ? kPreloadLibrary : std::string_view(library).substr(library.rfind('/') + 1);
   std::string list;
   const char* present = std::getenv("LD_PRELOAD");
   std::string_view rest = present != nullptr ? present : "";

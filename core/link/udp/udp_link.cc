@@ -13,7 +13,6 @@
 namespace clan::udp {
 namespace {
 
-constexpr std::uint8_t kUrgent = 0, kBulk = 3;
 constexpr std::uint64_t kAnswerTimeout = 10 * kSecond;
 constexpr std::uint64_t kSpin = 50'000;         ///< a wait polls for so long
 constexpr std::uint64_t kMostQueued = 1 << 20;  ///< of channel 0, before a put waits

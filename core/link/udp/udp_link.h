@@ -34,6 +34,9 @@
 
 namespace clan::udp {
 
+/// The transport's channels that the link uses (above).
+constexpr std::uint8_t kUrgent = 0, kBulk = 3;
+
 class UdpNode;
 
 class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpLink> {

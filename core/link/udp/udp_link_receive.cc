@@ -11,7 +11,6 @@
 namespace clan::udp {
 namespace {
 
-constexpr std::uint8_t kUrgent = 0, kBulk = 3;
 constexpr std::size_t kMostIncoming = 4 * UdpLink::kMostTransfers;
 constexpr std::uint64_t kMostReplyBytes = 32 << 20;
 constexpr std::size_t kShortReply = 1024;  ///< shorter answers go with the urgent messages
