@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/backoff.h"
+
 namespace clan::shm {
 namespace {
 
@@ -374,6 +376,7 @@ void race(std::uint64_t lines, std::uint32_t records) {
   std::thread producer([&] {
     RingProducer p;
     std::mt19937 random(5);
+    test::Backoff backoff;
     for (std::uint32_t n = 0; n < records && !failed; ++n) {
       const std::uint64_t length = length_of(n);
       RingSlot slot;
@@ -384,8 +387,9 @@ void race(std::uint64_t lines, std::uint32_t records) {
         if (rc == 1) break;
         if (rc < 0) failed = true;
         if (failed) return;
-        sched_yield();
+        backoff.wait();
       }
+      backoff.reset();
       std::byte* out = payload_at(g, bytes, slot);
       for (std::uint64_t i = 0; i < length; ++i) out[i] = byte_of(n, i);
       ring_publish(g, bytes, slot, RingHead::make(static_cast<std::uint32_t>(length), 1, 0));
@@ -396,6 +400,7 @@ void race(std::uint64_t lines, std::uint32_t records) {
 
   RingConsumer c;
   std::uint32_t n = 0;
+  test::Backoff backoff;
   for (std::uint64_t idle = 0; n < records && !failed;) {
     RingRecord record;
     const int rc = ring_peek(g, c, bytes, &record);
@@ -404,10 +409,11 @@ void race(std::uint64_t lines, std::uint32_t records) {
         c.published = c.head;
         credit.store(c.head, std::memory_order_release);
       }
-      sched_yield();
-      if (++idle > 50'000'000) failed = true;
+      backoff.wait();
+      if (++idle > 1'000'000) failed = true;
       continue;
     }
+    backoff.reset();
     idle = 0;
     bool same = rc == 1 && record.head.length() == length_of(n);
     for (std::uint64_t i = 0; same && i < record.head.length(); ++i) {
