@@ -49,6 +49,24 @@ function(clan_timeout seconds out)
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
 
+# clan_slots(SLOTS TEST[:SECONDS]...): how much of the machine tests take. A slot is half a core,
+# and the presets have four: most tests take one, as they wait about as much as they compute; two is
+# what needs a core, three what keeps both busy, so that one test that waits may go on beside it. Of
+# those that could begin ctest begins with the one that takes most slots, then with the longest:
+# SECONDS matters from ten upward.
+function(clan_slots slots)
+  foreach(test IN LISTS ARGN)
+    string(REGEX MATCH "^([^:]+):?([0-9]*)$" matched ${test})
+    math(EXPR cost "${slots} * 1000 + 0${CMAKE_MATCH_2}")
+    set_tests_properties(${CMAKE_MATCH_1} PROPERTIES PROCESSORS ${slots} COST ${cost})
+  endforeach()
+endfunction()
+
+# clan_by_itself(TEST...): nothing runs beside it; ctest begins with these.
+function(clan_by_itself)
+  set_tests_properties(${ARGN} PROPERTIES RUN_SERIAL ON COST 10000)
+endfunction()
+
 # clan_precompile(NAME HEADER...): parsed once for all sources of a target. Not in presets that
 # would not notice a missing include then: dev and tidy.
 function(clan_precompile name)
