@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/backoff.h"
 #include "support/pipe_pair.h"
 
 namespace clan {
@@ -158,26 +159,29 @@ TEST(Pipe, CarriesAStreamBetweenThreads) {
   PipePair p;
   constexpr std::size_t kTotal = 20u << 20;
   std::thread sender([&] {
+    test::Backoff backoff;
     for (std::uint64_t sent = 0; sent < kTotal;) {
       const auto bytes = bytes_from(1 + sent % 5000, sent);
       std::size_t done = 0;
       while (done < bytes.size()) {
         const std::size_t n = put(p.a, bytes, done).bytes;
-        if (n == 0) sched_yield();
+        n == 0 ? backoff.wait() : backoff.reset();
         done += n;
       }
       sent += bytes.size();
     }
-    while (p.a.end_sending().bytes == 0) sched_yield();
+    while (p.a.end_sending().bytes == 0) backoff.wait();
   });
   std::uint64_t got = 0;
+  test::Backoff backoff;
   for (;;) {
     const auto bytes = get(p.b, 1 + got % 7000);
     if (bytes.empty()) {
       if (p.b.front() == PipeFront::kEnd) break;
-      sched_yield();
+      backoff.wait();
       continue;
     }
+    backoff.reset();
     ASSERT_EQ(bytes, bytes_from(bytes.size(), got));
     got += bytes.size();
   }
