@@ -60,6 +60,9 @@ bool exists(pid_t id) {
   return !proc_is_ours() || !has_died(id);
 }
 
+// Of so much of it; what lies behind is a doubt, too. Some milliseconds are enough for a call.
+constexpr std::size_t kMostOfMaps = 512 * 1024;
+
 // A line is "FROM-TO rwxs OFFSET DEVICE INODE PATH". That the number stands elsewhere in one is a
 // doubt.
 bool maps_nothing_of(pid_t thread, std::uint64_t inode) {
@@ -74,7 +77,8 @@ bool maps_nothing_of(pid_t thread, std::uint64_t inode) {
   std::size_t kept = 0, all = 0;
   bool there = false;
   long n = 0;
-  while (!there && (n = call(SYS_read, file, text + kept, sizeof text - kept)) > 0) {
+  while (!there && all < kMostOfMaps &&
+         (n = call(SYS_read, file, text + kept, sizeof text - kept)) > 0) {
     all += static_cast<std::size_t>(n);
     const std::size_t have = kept + static_cast<std::size_t>(n);
     there = ::memmem(text, have, wanted, size) != nullptr;

@@ -67,6 +67,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     for (WaitBudget* budget : {&call_waits_, &owner_waits_}) budget->reset();
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    last_line_.store(other.last_line_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   return *this;
 }

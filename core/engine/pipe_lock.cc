@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/process.h"
@@ -12,6 +13,8 @@
 namespace clan {
 
 constinit thread_local pipes::Thread pipes::t_thread;
+constinit thread_local WaitBudget pipes::t_call_waits{WaitBudget::kMostInCallsNs,
+                                                      WaitBudget::kShortInCallsNs};
 
 namespace {
 
@@ -23,8 +26,9 @@ constexpr std::uint32_t kMostThreadId = 1u << 22;  ///< the kernel's limit
 constexpr std::uint64_t kReleaseInCallNs = 2'000'000;
 constexpr std::uint64_t kUnseenReleaseNs = 2'000'000'000;
 constexpr int kRoundsWithoutWait = 2;
-/// between two looks of a thread at what owners have mapped
-constexpr std::uint64_t kMapsNs = 50'000'000;
+/// between two looks of a thread at what owners have mapped: so long, and so many times as long as
+/// the last look took
+constexpr std::uint64_t kMapsNs = 50'000'000, kMapsRest = 64;
 
 // Whoever is in a call on a pipe has it mapped. A thread that has not is named by somebody who
 // lies, or who has died and whose number is another's by now: it is as good as not there. Of owners
@@ -32,17 +36,33 @@ constexpr std::uint64_t kMapsNs = 50'000'000;
 bool has_not_mapped(std::uint32_t thread, std::uint64_t inode) {
   // in handlers, too: initial-exec needs no call
   static thread_local struct {
-    std::uint64_t at_ns, inode;
+    std::uint64_t next_ns, inode;
     std::uint32_t thread;
     bool not_mapped;
   } last __attribute__((tls_model("initial-exec")));
   const std::uint64_t now = monotonic_ns();
   const bool same = last.thread == thread && last.inode == inode;
-  if (last.at_ns != 0 && now - last.at_ns < kMapsNs) return same && last.not_mapped;
+  if (now < last.next_ns) return same && last.not_mapped;
   const int saved_errno = errno;
-  last = {now, inode, thread, sys::maps_nothing_of(static_cast<pid_t>(thread), inode)};
+  last = {0, inode, thread, sys::maps_nothing_of(static_cast<pid_t>(thread), inode)};
+  const std::uint64_t end = monotonic_ns();
+  last.next_ns = end + std::max(kMapsNs, kMapsRest * (end - now));
   errno = saved_errno;
   return last.not_mapped;
+}
+
+// A yield, which may take a slice of time. That of another process, or of nobody, is on account of
+// `of_thread`; false: nothing of that is left.
+bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
+  const int saved_errno = errno;
+  const bool ours = owner != me && sys::call(SYS_tgkill, sys::call(SYS_getpid), owner, 0) == 0;
+  errno = saved_errno;
+  const std::uint64_t before = monotonic_ns();
+  if (!ours && of_thread.left_ns(before) < CallWait::kLeastNs) return false;
+  sched_yield();
+  const std::uint64_t after = monotonic_ns();
+  if (!ours) of_thread.spend(after, after - before);
+  return true;
 }
 
 }  // namespace
@@ -79,7 +99,9 @@ bool Pipe::is_held_up(bool of_sender) const {
 int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t me,
                         bool in_handler) const {
   const int saved_errno = errno;
-  CallWait in_call(call_waits_), in_release(call_waits_, kReleaseInCallNs);
+  WaitBudget& of_thread = pipes::t_call_waits;
+  CallWait in_call(call_waits_, CallWait::kMostNs, &of_thread);
+  CallWait in_release(call_waits_, kReleaseInCallNs, &of_thread);
   const bool waits = !wait.gave_up();
   int err = -1;
   for (int round = 0; err < 0; ++round) {
@@ -97,10 +119,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
       cpu_pause();
     }
     if (err >= 0) break;
-    if (waits && round < kRoundsWithoutWait) {  // a yield may take a slice of time
-      sched_yield();
-      continue;
-    }
+    if (waits && round < kRoundsWithoutWait && yield_to(owner, me, of_thread)) continue;
     look_at_owner(wait, owner, me);
     CallWait& this_wait = (owner & pipes::kReleases) != 0 ? in_release : in_call;
     if (broken()) {

@@ -8,6 +8,7 @@
 
 #include "clan/pipe.h"
 #include "clan/system_call.h"
+#include "clan/wait_budget.h"
 
 namespace clan::pipes {
 
@@ -21,6 +22,8 @@ struct Thread {
   std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
 };
 extern constinit thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
+/// How long the locks of all pipes together may keep the calling thread waiting.
+extern constinit thread_local WaitBudget t_call_waits __attribute__((tls_model("initial-exec")));
 
 inline std::uint32_t thread_id() {
   if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(sys::call(SYS_gettid));

@@ -109,6 +109,13 @@ void give_back(Receiver& receiver, shm::RingConsumer& c) {
 
 }  // namespace
 
+void Pipe::writer_has_gone() {
+  if (last_line_.load(std::memory_order_relaxed) != 0) return;  // relaxed: of this process
+  // Of lines that were passed over there are no more than a ring either. relaxed: a bound
+  const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
+  last_line_.store(head + 2 * lines_, std::memory_order_relaxed);  // relaxed: as above
+}
+
 Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   Done done;
   auto& receiver = page_->ends[end_].receiver;
@@ -122,10 +129,11 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     const PipeRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
     std::uint64_t offset = receiver.offset.load(relaxed);
+    const std::uint64_t last_line = last_line_.load(relaxed);
     Cursor cursor(buffers, count);
     shm::RingRecord record;
-    int rc = 0;
-    while (done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
+    int rc = last_line != 0 && c.head >= last_line ? -1 : 0;
+    while (rc >= 0 && done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
       std::uint64_t n = 0;
       const Copied copied = copy_out(record, offset, wanted - done.bytes, cursor, &n);
       if (copied != Copied::kBytes) {

@@ -31,7 +31,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kState;
 
 void introduce(int fd, Socket& s, const Route& r) {
   auto& w = s.mine().words;

@@ -65,7 +65,9 @@ int find_pipe(std::uint64_t cookie, int* end) {
       const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
       link[n > 0 ? n : 0] = 0;
       if (std::strcmp(link, kPipeLink) != 0) continue;
-      const int memfd = static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC));
+      // O_NONBLOCK: somebody may hold a lease on it
+      const int memfd =
+          static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC | O_NONBLOCK));
       if (memfd < 0) continue;
       found = is_of(memfd, cookie, end) ? memfd : -1;
       if (found >= 0) break;

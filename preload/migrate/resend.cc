@@ -1,6 +1,8 @@
 #include "migrate/resend.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -51,6 +53,16 @@ class ResendsGuard {
   Undisturbed undisturbed_;
 };
 
+// What TCP has carried to the other end so far: it cannot give back more.
+std::uint64_t bytes_of_tcp(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked)
+    return ~std::uint64_t{0};
+  return info.tcpi_bytes_acked;
+}
+
 // Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
 class Resend {
  public:
@@ -79,6 +91,8 @@ class Resend {
     auto pipe = s_->pipe.at_other_end();
     if (!pipe) return false;
     theirs_ = std::move(*pipe);
+    theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
+    most_given_ = bytes_of_tcp(fd_);
     return true;
   }
   // A thread is going to finish it.
@@ -134,7 +148,10 @@ class Resend {
       if (n > 0) {
         given_at_ += n;
         to_ = static_cast<std::size_t>(n);
-        return true;
+        if (static_cast<std::uint64_t>(given_at_) - sizeof(TakenHead) <= most_given_) return true;
+        // More than has ever been sent to it: no byte of that is.
+        to_ = 0;
+        give_up();
       }
       sys::close(given_);
       given_ = -1;
@@ -150,6 +167,7 @@ class Resend {
   int given_;
   std::int32_t closer_;  ///< of the socket's sends
   long given_at_ = sizeof(TakenHead);
+  std::uint64_t most_given_ = 0;
   Pipe theirs_;
   Resend* next_ = nullptr;  ///< in `behind`
   bool listed_ = false;

@@ -82,10 +82,11 @@ void share_memory(std::uint64_t share) {
       nullptr);
 }
 
-bool address_space_is_short() {
+std::uint64_t address_space() {
   rlimit limit{};
-  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
+bool address_space_is_short() { return address_space() != RLIM_INFINITY; }
 
 }  // namespace
 
@@ -121,6 +122,11 @@ std::uint64_t pipes_within_mappings(std::uint64_t most_mappings) {
   return most_mappings / kPrograms;
 }
 
+std::uint64_t pipes_within_address_space(std::uint64_t bytes) {
+  constexpr std::uint64_t kPart = 4;  // the rest is the program's
+  return bytes == RLIM_INFINITY ? bytes : bytes / kPart / (2 * kSmallRing);
+}
+
 reasons::Why why_no_pipe() {
   using reasons::Why;
   const std::uint64_t pipes =
@@ -128,6 +134,7 @@ reasons::Why why_no_pipe() {
   static const std::uint64_t most_here =
       pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
   if (pipes >= most_here) return Why::kMappings;
+  if (pipes >= pipes_within_address_space(address_space())) return Why::kAddressSpace;
   return share_of_pipe(pipes, 1) >= kLeastPipeBytes ? Why::kNone : Why::kMemory;
 }
 

@@ -21,6 +21,8 @@ bool too_large_here(const Pipe& pipe);
 reasons::Why why_no_pipe();
 /// How many pipes leave the program enough of the mappings that a process may have: each is one.
 std::uint64_t pipes_within_mappings(std::uint64_t most_mappings);
+/// So many pipes of small rings fit into the part of a limited address space that is for them.
+std::uint64_t pipes_within_address_space(std::uint64_t bytes);
 
 /// It has moved here, and its memory is the user's: both ends count, and of the two of a pipe one
 /// is charged. The Socket is another connection's from now on.

@@ -125,12 +125,26 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   }
 }
 
-std::int64_t nap_beside_ringer(const Socket& s) {
-  constexpr std::int64_t kLivesNs = 10'000'000, kWasKilledNs = 1'000'000'000;
+std::int64_t nap_beside_ringer(Socket& s) {
+  constexpr std::uint64_t kLivesNs = 10'000'000, kWasKilledNs = 1'000'000'000;
+  constexpr std::uint64_t kShortestNs = 1'000'000, kPart = 4;
   // PAIR face.bells: Dekker with Announced, behind the wish for a doorbell
   const std::uint64_t bells = s.theirs().words[kBells].load(std::memory_order_seq_cst);
   if ((bells & kRingers) == 0) return -1;
-  return (bells & kRingersName) == 0 || lives(bells) ? kLivesNs : kWasKilledNs;
+  auto relaxed = std::memory_order_relaxed;  // numbers by themselves; two threads look twice
+  const std::uint64_t now = monotonic_ns(), next = s.ringer_look_ns.load(relaxed);
+  if (s.ringer.exchange(bells, relaxed) != bells || next + kWasKilledNs < now) {
+    s.ringer_since_ns.store(now, relaxed);
+  } else if (next > now) {
+    return static_cast<std::int64_t>(std::max(next - now, kShortestNs));
+  }
+  // One that is stopped, or a lie, is looked at ever more seldom.
+  const bool may_live = (bells & kRingersName) == 0 || lives(bells);
+  const std::uint64_t since = now - s.ringer_since_ns.load(relaxed);
+  const std::uint64_t nap =
+      may_live ? std::clamp(since / kPart, kLivesNs, kWasKilledNs) : kWasKilledNs;
+  s.ringer_look_ns.store(now + nap, relaxed);
+  return static_cast<std::int64_t>(nap);
 }
 
 bool another_rings(const PipePage::Face& face) {

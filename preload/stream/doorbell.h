@@ -46,7 +46,7 @@ bool another_rings(const PipePage::Face& face);
 /// it wants a doorbell, and before it looks for the last time. For how long it may sleep then, in
 /// ns; -1: for ever. One that was killed there is looked for less often, until another one of that
 /// end rings.
-std::int64_t nap_beside_ringer(const Socket& s);
+std::int64_t nap_beside_ringer(Socket& s);
 
 /// The pipe is full, and several processes hold its reading end: one may be killed between making
 /// room and telling of it. Whoever waits for room looks this often.

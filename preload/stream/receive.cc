@@ -152,6 +152,8 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
     }
     if (s.has_drained() || tcp_is_peeked || s.kernel_end || s.kernel_error) {
+      if (s.kernel_end || s.kernel_error) [[unlikely]]
+        s.pipe.writer_has_gone();
       Pipe::Done done;
       if (got == 0) {
         done = s.pipe.receive(buffers, count, peek);

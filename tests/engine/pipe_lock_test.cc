@@ -231,6 +231,19 @@ TEST(Pipe, ALockInRhythmHoldsUpCallsForAFifthOfASecondInAll) {
             kSoon);
 }
 
+// One thread that serves them all.
+TEST(Pipe, LocksOfManyPipesHoldAThreadUpForAFifthOfASecondInAll) {
+  std::vector<PipePair> pipes(200);
+  Bystander living(false);
+  for (PipePair& p : pipes) sending_lock(p.a).store(living.id());
+  EXPECT_LT(seconds_of([&] {
+              for (PipePair& p : pipes) EXPECT_EQ(put(p.a, {'x'}).err, EBUSY);
+            }),
+            kSoon);
+  for (PipePair& p : pipes) sending_lock(p.a).store(0);
+  for (PipePair& p : pipes) EXPECT_EQ(put(p.a, {'x'}).bytes, 1u);
+}
+
 TEST(Pipe, HasNoRoomWhileMemoryIsReleasedByAThreadThatWasStopped) {
   PipePair p(kLargeRing);
   Bystander stopped(true);

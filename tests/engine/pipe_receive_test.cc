@@ -109,5 +109,23 @@ TEST(Pipe, BreaksOnEmptyRecordsWithoutEnd) {
   EXPECT_EQ(p.b.front(), PipeFront::kBroken);
 }
 
+// Records of a byte each, and no end of them: whoever wrote them has gone.
+TEST(Pipe, BreaksWhenAWriterThatHasGoneHasLeftMoreThanARing) {
+  PipePair p(4096);
+  auto* ring = reinterpret_cast<std::byte*>(&p.a.page()) + 4096;
+  for (std::size_t line = 0; line < 4096 / 64; ++line) {
+    const std::uint64_t head =
+        std::uint64_t{0xc1} << 56 | std::uint64_t{1} << 32 | (sizeof(PipeStamp) + 1);
+    std::memcpy(ring + line * 64, &head, sizeof head);
+  }
+  EXPECT_EQ(get(p.b, 1000).size(), 1000u) << "it may be writing still";
+  p.b.writer_has_gone();
+  std::size_t got = 0;
+  for (std::size_t n; got < 1000 && (n = get(p.b, 10).size()) > 0;) got += n;
+  EXPECT_GE(got, 4096u / 64) << "a ring that was full";
+  EXPECT_LT(got, 1000u);
+  EXPECT_EQ(p.b.front(), PipeFront::kBroken);
+}
+
 }  // namespace
 }  // namespace clan

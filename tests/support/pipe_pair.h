@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "clan/pipe.h"
+#include "engine/pipe_lock.h"
 
 namespace clan {
 
@@ -16,6 +17,7 @@ constexpr std::uint32_t kLargeRing = 8 << 20;
 
 struct PipePair {
   explicit PipePair(std::uint32_t ring = kRing) {
+    pipes::t_call_waits.reset();  // of the test before
     auto made = Pipe::create("test-pipe", ring, 0);
     EXPECT_TRUE(made.ok());
     a = std::move(*made);

@@ -157,6 +157,9 @@ class CLAN_EXPORT Pipe {
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
+  /// Nothing more is written: what there is to be received is at most a ring. The pipe breaks when
+  /// somebody has left records without end.
+  void writer_has_gone();
   /// As send_is_held_up(), of calls that receive.
   bool receive_is_held_up() const { return receiving_.gave_up() && is_held_up(false); }
   /// Bytes that can be read now. 0 also to a handler that interrupted this side, of a broken pipe,
@@ -231,6 +234,7 @@ class CLAN_EXPORT Pipe {
   mutable std::atomic<std::uint16_t> peer_cpu_{0};
   mutable std::atomic<bool> broken_{false};
   std::atomic<bool> large_{false};
+  std::atomic<std::uint64_t> last_line_{0};  ///< where reading ends, see writer_has_gone(); 0: open
   mutable WaitBudget call_waits_{WaitBudget::kMostInCallsNs, WaitBudget::kShortInCallsNs};
   mutable WaitBudget owner_waits_;
   mutable OwnerWait sending_, receiving_;

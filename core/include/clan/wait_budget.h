@@ -5,7 +5,8 @@
 // other end, which can write the word. Two budgets bound that, of which a hundredth of the time
 // that passes is given back:
 //
-//   in calls       80 ms for one wait, 0.2 s for all of them. When less than 10 ms of them are left
+//   in calls       80 ms for one wait, 0.2 s for all of them, of a connection and, for locks of
+//                  pipes, of a thread over all connections. When less than 10 ms of them are left
 //                  a call does not wait: it says that there is nothing for now. So a rhythm of
 //                  taking and letting go costs no more than that, nor does each call yield once.
 //   for the owner  ten seconds in which calls went on, for all waits of a second and more. Then the
@@ -64,7 +65,8 @@ class WaitBudget {
   std::atomic<std::uint64_t> used_{0}, at_{0};
 };
 
-/// The wait of one call, on account of a budget.
+/// The wait of one call, on account of a budget, and perhaps of another that is the thread's: a
+/// thread that serves many connections does not wait for each as long as for one.
 class CallWait {
  public:
   static constexpr std::uint64_t kMostNs = 80'000'000;
@@ -72,17 +74,21 @@ class CallWait {
   /// the time in which the caller was stopped does not count
   static constexpr std::uint64_t kMostOfAStepNs = 100'000'000;
 
-  explicit CallWait(WaitBudget& budget, std::uint64_t most_ns = kMostNs)
-      : budget_(budget), most_ns_(most_ns) {}
+  explicit CallWait(WaitBudget& budget, std::uint64_t most_ns = kMostNs,
+                    WaitBudget* of_thread = nullptr)
+      : budget_(budget), of_thread_(of_thread), most_ns_(most_ns) {}
   ~CallWait() {
-    if (waited_ns_ > 0) budget_.spend(looked_ns_, waited_ns_);
+    if (waited_ns_ == 0) return;
+    budget_.spend(looked_ns_, waited_ns_);
+    if (of_thread_ != nullptr) of_thread_->spend(looked_ns_, waited_ns_);
   }
   CallWait(const CallWait&) = delete;
   CallWait& operator=(const CallWait&) = delete;
   /// It is to be waited for longer.
   bool goes_on(std::uint64_t now_ns) {
     if (looked_ns_ == 0) {
-      const std::uint64_t left = budget_.left_ns(now_ns);
+      std::uint64_t left = budget_.left_ns(now_ns);
+      if (of_thread_ != nullptr) left = std::min(left, of_thread_->left_ns(now_ns));
       most_ns_ = left < std::min(most_ns_, kLeastNs) ? 0 : std::min(most_ns_, left);
     } else {
       waited_ns_ += std::min(now_ns - looked_ns_, kMostOfAStepNs);
@@ -93,6 +99,7 @@ class CallWait {
 
  private:
   WaitBudget& budget_;
+  WaitBudget* const of_thread_;
   std::uint64_t most_ns_, looked_ns_ = 0, waited_ns_ = 0;
 };
 

@@ -1,7 +1,10 @@
 #include "migrate/find_pipe.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
 
+#include "clan/clock.h"
 #include "os/tcp.h"
 #include "preload/tcp_pair.h"
 
@@ -42,6 +45,24 @@ TEST(FindPipe, TakesNoneOfAnotherConnection) {
   EXPECT_LT(find_pipe(cookie_of(other.fd(0)), &end), 0);
   EXPECT_FALSE(open_pipe_of(::dup(pair.socket(0).pipe.memfd()), 0, cookie_of(other.fd(0))));
   EXPECT_FALSE(open_pipe_of(-1, 0, 1));
+}
+
+// A stranger's, under a lease: to open it would wait for as long as leases are broken.
+TEST(FindPipe, DoesNotWaitForAFileThatSomebodyHasALeaseOn) {
+  const int memfd = ::memfd_create("clan-pipe", MFD_CLOEXEC);
+  char name[64];
+  std::snprintf(name, sizeof name, "/proc/self/fd/%d", memfd);
+  const int readable = ::open(name, O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(readable, 0);
+  ::close(memfd);
+  if (::fcntl(readable, F_SETLEASE, F_RDLCK) != 0) GTEST_SKIP() << "no leases here";
+  const auto before = ::signal(SIGIO, SIG_IGN);  // by which the kernel asks for it
+  int end = -1;
+  const std::uint64_t began = monotonic_ns();
+  EXPECT_LT(find_pipe(~std::uint64_t{0}, &end), 0);
+  EXPECT_LT(monotonic_ns() - began, 20'000'000'000u);
+  ::signal(SIGIO, before);
+  ::close(readable);
 }
 
 }  // namespace

@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <vector>
+
 #include "clan/clock.h"
 #include "migrate/demote_end.h"
+#include "migrate/resend.h"
 #include "preload/tcp_pair.h"
 #include "stream/tcp_prefix.h"
 
@@ -53,6 +56,23 @@ TEST_F(ReturnedBytes, AreFoundByTheirSender) {
   char text[8] = {};
   EXPECT_EQ(::pread(given.memfd, text, sizeof text, sizeof(TakenHead)), 6);
   ::close(given.memfd);
+}
+
+// A file without end, with the right head.
+TEST_F(ReturnedBytes, ThatAreMoreThanWereEverSentResetTheConnection) {
+  ASSERT_EQ(::ftruncate(memfd, 1L << 40), 0);
+  ::lseek(memfd, 0, SEEK_END);
+  give_back(pair.socket(1), memfd);
+  const Given given = given_back(pair.socket(0));
+  ASSERT_GE(given.memfd, 0);
+  resend(pair.fd(0), pair.socket(0), given.memfd, 0);
+  std::vector<char> bytes(1 << 20);
+  std::size_t got = 0;
+  ssize_t n = 0;
+  while (got < bytes.size() && (n = ::recv(pair.fd(1), bytes.data(), bytes.size(), 0)) > 0)
+    got += static_cast<std::size_t>(n);
+  EXPECT_LE(got, 6u);
+  EXPECT_LT(n, 0);
 }
 
 TEST_F(ReturnedBytes, ThatAreNoneAreSaidToBeNone) {

@@ -1,5 +1,7 @@
 #include "state/buffers.h"
 
+#include <sys/resource.h>
+
 #include <bit>
 
 #include "preload/tcp_pair.h"
@@ -30,6 +32,11 @@ TEST(Buffers, APipeTakesAtLeastWhatWasSetForTheSocketAndNotMuchMore) {
 TEST(Buffers, PipesLeaveTheProgramHalfOfTheMappings) {
   EXPECT_EQ(pipes_within_mappings(65530), 32765u);
   EXPECT_EQ(pipes_within_mappings(1), 0u);
+}
+
+TEST(Buffers, PipesLeaveTheProgramThreeQuartersOfALimitedAddressSpace) {
+  EXPECT_EQ(pipes_within_address_space(400u << 20), 100u);
+  EXPECT_EQ(pipes_within_address_space(RLIM_INFINITY), RLIM_INFINITY);
 }
 
 }  // namespace

@@ -63,6 +63,27 @@ TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
   pair.socket(0).inherited = false;
 }
 
+// It may be stopped, or a lie of the other end: it is not asked for at each sleep, and ever more
+// seldom.
+TEST_F(Doorbell, OfAThreadThatStaysIsLookedForEverMoreSeldom) {
+  auto& bells = pair.socket(0).mine().words[kBells];
+  Socket& waiter = pair.socket(1);
+  EXPECT_LT(nap_beside_ringer(waiter), 0);
+  bells.store(static_cast<std::uint64_t>(::getpid()) << socket_face::kRinger | 1);
+  const std::int64_t first = nap_beside_ringer(waiter);
+  EXPECT_GT(first, 0);
+  EXPECT_LE(first, 10'000'000);
+  EXPECT_LE(nap_beside_ringer(waiter), first) << "it was looked at just now";
+  std::int64_t longest = first;
+  for (int k = 0; k < 400 && longest <= 40'000'000; ++k) {
+    ::usleep(10'000);
+    longest = std::max(longest, nap_beside_ringer(waiter));
+  }
+  EXPECT_GT(longest, 40'000'000);
+  bells.store(0);
+  EXPECT_LT(nap_beside_ringer(waiter), 0);
+}
+
 // The other end can write the word.
 TEST_F(Doorbell, IsRungBesideAThreadThatIsNamedForEverWithoutWaitingEachTime) {
   Socket& s = pair.socket(0);
