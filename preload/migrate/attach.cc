@@ -31,7 +31,6 @@
 namespace clan::preload {
 namespace {
 
-
 void introduce(int fd, Socket& s, const Route& r) {
   auto& w = s.mine().words;
   auto relaxed = std::memory_order_relaxed;  // for people to read
