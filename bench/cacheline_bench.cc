@@ -1,7 +1,7 @@
 // How long does one cache line take to the other core and back? The limit of everything else.
 #include "benchmarks.h"
 #include "support/bare_transport.h"
-#include "support/loops.h"
+#include "support/round_trip.h"
 
 namespace clan::bench {
 

@@ -5,7 +5,8 @@
 #include "benchmarks.h"
 #include "support/clan_transport.h"
 #include "support/kernel_transport.h"
-#include "support/loops.h"
+#include "support/pattern.h"
+#include "support/round_trip.h"
 
 namespace clan::bench {
 

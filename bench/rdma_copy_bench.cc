@@ -25,7 +25,8 @@
 #include "benchmarks.h"
 #include "support/clan_transport.h"
 #include "support/clock.h"
-#include "support/loops.h"
+#include "support/context.h"
+#include "support/pattern.h"
 #include "support/shared_memory.h"
 
 namespace clan::bench {

@@ -28,7 +28,8 @@
 #include "benchmarks.h"
 #include "support/clan_transport.h"
 #include "support/clock.h"
-#include "support/loops.h"
+#include "support/context.h"
+#include "support/pattern.h"
 
 namespace clan::bench {
 

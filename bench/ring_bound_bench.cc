@@ -3,7 +3,8 @@
 // 128-byte slots (payload 64). Once plainly, once with the producer prefetching slots for writing.
 #include "benchmarks.h"
 #include "support/bare_transport.h"
-#include "support/loops.h"
+#include "support/one_way.h"
+#include "support/round_trip.h"
 
 namespace clan::bench {
 

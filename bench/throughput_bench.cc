@@ -6,7 +6,7 @@
 #include "support/bare_transport.h"
 #include "support/clan_transport.h"
 #include "support/kernel_transport.h"
-#include "support/loops.h"
+#include "support/one_way.h"
 
 namespace clan::bench {
 
