@@ -46,13 +46,17 @@ TEST(HeldUp, UrgentDataGoesWhenAStoppedSharerGoesOn) {
   Peer peer([](int fd) { return echo(fd); });
   const int fd = peer.fd;
   const Stopped sharer = stopped_in_a_copy(fd, true);
+  ssize_t sent = 0;
   EXPECT_LT(seconds_of([&] {
-              const ssize_t n = ::send(fd, "!", 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL);
-              EXPECT_TRUE(n == 1 || (n == -1 && errno == EAGAIN));
+              sent = ::send(fd, "!", 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL);
+              EXPECT_TRUE(sent == 1 || (sent == -1 && errno == EAGAIN));
             }),
             kSoon);
   const GoesOnLater later(sharer);
-  EXPECT_EQ(::send(fd, "!", 1, MSG_OOB | MSG_NOSIGNAL), 1);
+  // One alone: with a second one the first is read as data, where the peer has not come to it.
+  if (sent != 1) {
+    EXPECT_EQ(::send(fd, "!", 1, MSG_OOB | MSG_NOSIGNAL), 1);
+  }
   put(fd, "more");
   EXPECT_EQ(get(fd, 4), "more");
 }
