@@ -95,7 +95,7 @@ bool ContextCore::peer_alive(const nic::Nic& nic, std::uint32_t slot) {
 }
 
 void ContextCore::fetch_slowly() {
-  if (network_) network_->progress();
+  if (network_) network_->fetch();
 }
 
 void ContextCore::before_sleep() {

@@ -50,7 +50,7 @@ class Network {
   Result<PathReport> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }
-  void progress() { node_->progress(); }
+  void fetch() { node_->fetch(); }
   void before_sleep() { node_->before_sleep(); }
   void after_sleep() { node_->after_sleep(); }
   int sleep_on(int fd, std::uint64_t deadline_ns) {

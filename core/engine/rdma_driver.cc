@@ -240,7 +240,12 @@ void RdmaDriver::run_in_background() {
     scheduler_->retry_deferred();
   }
   // somebody else is at it and will kick if need be
-  if (!run(kInlineBytes, [] { return false; })) return;
+  (void)run_on();
+}
+
+// A share of what there is to do; the driver thread has the rest. False: somebody else is at it.
+bool RdmaDriver::run_on() {
+  if (!run(kInlineBytes, [] { return false; })) return false;
   auto lock = enter();
   // Not for queues that wait: for a page, which has kicked us already, or for a link, whose next
   // completion will. That may be long in coming, when the peer is stopped.
@@ -248,6 +253,7 @@ void RdmaDriver::run_in_background() {
   lock.unlock();
   // Other descriptors of the driver thread get their turn in between.
   if (again) kick();
+  return true;
 }
 
 void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
@@ -258,7 +264,7 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
     scheduler_->retry_deferred();                   // those that found the link busy
     idle_.store(false, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
   }
-  kick();
+  if (!run_on()) kick();
 }
 
 RdmaCounters RdmaDriver::counters() {

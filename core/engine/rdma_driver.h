@@ -64,6 +64,7 @@ class RdmaDriver final : public nic::RdmaMover {
   Status start();
   std::unique_lock<std::mutex> enter();
   void run_in_background();
+  bool run_on();
   void answer_doorbells();
   bool rung() const;
   nic::RdmaMoveResult hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote);

@@ -13,8 +13,8 @@
 // checked by our Nic.
 //
 // Thread-safety: everything under the node's mutex (udp_node.h), which comes after the engine's
-// locks and before the Nic's and ContextCore's own. Up-calls to the LinkSink are the node's, from
-// the driver thread.
+// locks and before the Nic's and ContextCore's own. Up-calls to the LinkSink are the node's
+// (udp_node.h).
 #pragma once
 
 #include <atomic>

@@ -113,21 +113,12 @@ void UdpNode::tell(UpCall call) {
 
 void UdpNode::kick() {
   told_ = false;
-  // PAIR udp_node.kicked: up-calls told before are seen by the look that follows
-  if (!kicked_.exchange(true, std::memory_order_acq_rel)) signal_eventfd(kick_.get());
+  wake_driver();
 }
 
-void UdpNode::progress() {
-  if (abandoned()) return;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || shut_down_) return;  // whoever has it is at it
-  const std::uint64_t now = monotonic_ns();
-  polled_at_ = now;
-  ++polls_;
-  (void)pump(now);
-  note_timer();
-  if (told_) kick();
-  rouse_sleeper();
+void UdpNode::wake_driver() {
+  // PAIR udp_node.kicked: up-calls told before are seen by the look that follows
+  if (!kicked_.exchange(true, std::memory_order_acq_rel)) signal_eventfd(kick_.get());
 }
 
 void UdpNode::watch_socket(bool on) {
@@ -168,7 +159,12 @@ void UdpNode::set_timer() {
   const std::uint64_t at = std::max<std::uint64_t>(endpoint_.next_timeout(), 1);
   const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
   if (at >= timer_at_ && !ticks) return;
-  ticking_.store(false, std::memory_order_relaxed);
+  if (ticks) {
+    // PAIR udp_node.ticking: before the look at what has counted on a tick
+    ticking_.store(false, std::memory_order_seq_cst);
+    // PAIR udp_node.revoked: sees the flag
+    if (any_revoked_.load(std::memory_order_seq_cst)) wake_driver();
+  }
   timer_at_ = at;
   itimerspec when{};
   if (at != kNever) {
@@ -261,7 +257,9 @@ void UdpNode::announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aper
   std::lock_guard lock(revoked_mutex_);
   revoked_.push_back({link, aperture, generation});
   // PAIR udp_node.revoked: what is in the list is sent by whoever looks next
-  if (!any_revoked_.exchange(true, std::memory_order_acq_rel)) signal_eventfd(kick_.get());
+  if (any_revoked_.exchange(true, std::memory_order_seq_cst)) return;
+  // PAIR udp_node.ticking: the next tick looks, or set_timer() has seen the list
+  if (!ticking_.load(std::memory_order_seq_cst)) signal_eventfd(kick_.get());
 }
 
 void UdpNode::send_revocations() {

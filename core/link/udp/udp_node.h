@@ -3,10 +3,10 @@
 //   application threads --put, get, progress()--> [ mutex: Endpoint, PacketPump, links ] <-- driver
 //                                                            | out-of-band, completions, deaths
 //                                                            v
-//                                            LinkSink, from the driver thread, without the mutex
+//                             LinkSink, without the mutex: from the driver thread, or from fetch()
 //
-// A thread that waits makes progress: by progress() while it polls, by sleep() while it sleeps; the
-// driver thread where none has for half a millisecond.
+// A thread that waits makes progress: by fetch() and progress() while it polls, by sleep() while it
+// sleeps; the driver thread where none has for half a millisecond.
 //
 // Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex,
 // then the Nic's and ContextCore::mutex_; under the latter revocations are announced, and so only
@@ -67,6 +67,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Mode mode() const { return mode_; }
   /// Takes what has come and sends what may be sent, unless another thread is at it.
   void progress();
+  void fetch();  ///< the same, and tells of transfers that have ended: without the engine's locks
   /// Sleeps until `*word` (may be null) is no longer `seen` or `fd` (-1: none) is readable, and
   /// fetches packets meanwhile unless another thread does. `link`: whose peer it waits for, if that
   /// is known. 0, ETIMEDOUT or EINTR.
@@ -134,19 +135,20 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
                         std::uint32_t generation);
 
   // Under the mutex.
-  bool pump(std::uint64_t now);
+  bool pump(std::uint64_t now), poll();
   void send_revocations();
-  void set_timer();
-  void note_timer();
+  void set_timer(), note_timer();
   void announce();
   void watch_socket(bool on);
-  void kick();
+  void kick(), wake_driver();
   void after_call();
   void keep_out();
   int sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int fd,
                       std::uint64_t deadline_ns);
   bool word_has_changed() const;
   void rouse_sleeper();
+
+  bool hand_out_transfers();
 
   // Driver thread.
   void drive(bool timer);

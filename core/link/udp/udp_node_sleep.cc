@@ -1,4 +1,5 @@
-// How threads sleep at a node.
+// How threads wait at a node. While one polls it fetches packets, and tells the engine of transfers
+// that have ended.
 //
 // A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what
 // comes and leaves when its word has changed. So a packet wakes one thread, not the driver thread
@@ -35,6 +36,51 @@ int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
 }
 
 }  // namespace
+
+void UdpNode::progress() {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // whoever has it is at it
+  if (poll()) kick();
+}
+
+void UdpNode::fetch() {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !poll()) return;
+  told_ = false;
+  lock.unlock();
+  if (!hand_out_transfers()) wake_driver();
+}
+
+// Under the mutex, for a thread that waits. True: there are up-calls.
+bool UdpNode::poll() {
+  if (shut_down_) return false;
+  const std::uint64_t now = monotonic_ns();
+  polled_at_ = now;
+  ++polls_;
+  (void)pump(now);
+  note_timer();
+  rouse_sleeper();
+  return told_;
+}
+
+// Without the mutex. False: something is left, for the driver thread.
+bool UdpNode::hand_out_transfers() {
+  for (;;) {
+    UpCall call;
+    {
+      std::lock_guard lock(told_mutex_);
+      if (up_calls_.empty()) return true;
+      if (up_calls_.front().kind != UpCall::Kind::kTransferDone) return false;
+      call = std::move(up_calls_.front());
+      up_calls_.pop_front();
+    }
+    owner_.sink->on_transfer_done(call.token, call.err, call.bytes);
+  }
+}
+
+// --- asleep --------------------------------------------------------------------------------------
 
 int UdpNode::sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
                    std::uint64_t deadline_ns, UdpLink* link) {
