@@ -317,6 +317,11 @@ ssize_t Endpoint::cancel(fid_t id, void* context) {
   for (auto kind : {ReceiveQueue::kTagged, ReceiveQueue::kUntagged}) {
     for (Posted* posted = queue.posted(kind).first(); posted != nullptr; posted = posted->next) {
       if (posted->context != context) continue;
+      if (posted->writers > 0) {  // in a part of it; the last of them ends it
+        queue.posted(kind).remove(*posted);
+        posted->given_up = posted->cancelled = true;
+        return 0;
+      }
       Completion completion;
       completion.context = context;
       completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);

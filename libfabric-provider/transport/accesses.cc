@@ -294,6 +294,7 @@ int Transport::start_small_access(Endpoint& from, Peer& to, const SmallTransfer&
 
 // Slow copies have ended: of an operation, or of the small access in front.
 void Transport::end_slow(Peer& peer, const SlowCopies& slow) {
+  if (slow.receive != 0) return end_message(slow);
   const int rc = copy_failure(slow.err);
   if (slow.operation == nullptr) {
     AccessHost(*this, peer).end(peer.accesses->front(), rc);

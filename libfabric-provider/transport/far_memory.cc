@@ -99,10 +99,53 @@ int FarMemory::begin(Peer& peer, std::span<const FarPiece> pieces, SlowCopies co
   return 0;
 }
 
+void FarMemory::begin_message(Peer& peer, FarMessage message, SlowCopies copies) {
+  messages_.push_back({&peer, std::move(copies), std::move(message)});
+  ++under_way_;
+  start_messages();
+}
+
+void FarMemory::start_messages() {
+  while (!messages_.empty()) {
+    Access& next = messages_.front();
+    auto found = queue_of(*next.peer);
+    if (!found) {
+      next.copies.err = found.error().err;
+      unsent_.push_back(std::move(next));
+    } else if ((*found)->requests + next.message.parts.size() > kDepth) {
+      return;
+    } else {
+      post_message(**found, std::move(next), unsent_);
+    }
+    messages_.pop_front();
+  }
+}
+
+void FarMemory::post_message(Queue& queue, Access access, std::deque<Access>& unsent) {
+  queue.accesses.push_back(std::move(access));
+  SlowCopies& copies = queue.accesses.back().copies;
+  const FarMessage& message = queue.accesses.back().message;
+  for (const FarMessage::Part& part : message.parts) {
+    const Status posted =
+        queue.rdma.write(message.places[part.place], part.offset, part.local, part.length);
+    if (!posted) {
+      copies.err = posted.error().err;
+      break;
+    }
+    ++queue.requests;
+    ++copies.left;
+  }
+  if (copies.left > 0) return;
+  unsent.push_back(std::move(queue.accesses.back()));
+  queue.accesses.pop_back();
+}
+
+bool FarMemory::is_abandoned(const Access& access) {
+  return access.copies.operation->owner == nullptr;
+}
+
 bool FarMemory::any_abandoned(const Queue& queue) {
-  return std::any_of(queue.accesses.begin(), queue.accesses.end(), [](const Access& access) {
-    return access.copies.operation->owner == nullptr;
-  });
+  return std::any_of(queue.accesses.begin(), queue.accesses.end(), &is_abandoned);
 }
 
 }  // namespace clan::ofi

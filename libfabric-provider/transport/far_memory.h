@@ -3,7 +3,8 @@
 //
 // Accesses to one peer go through one queue: their bytes are placed, and they end, in the order
 // begun. Several are under way at a time. What is no RDMA would overtake them, so each holds up
-// messages to that peer until it has ended (Peer::barriers), and a write waits for reads.
+// messages to that peer until it has ended (Peer::barriers), and a write waits for reads. Long
+// messages go the same way, to where their receivers have said, and hold up nothing.
 // Everything is under the domain's lock, and nothing waits but for the first access to a key.
 #pragma once
 
@@ -17,7 +18,9 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
+#include "transport/far_message.h"
 #include "transport/peer.h"
 
 namespace clan::ofi {
@@ -41,12 +44,21 @@ class FarMemory {
   /// Begins an access; `copies` is what to remember of it, whose operation waits for its end. 0;
   /// else nothing has been begun: -FI_EAGAIN, or why it cannot be.
   int begin(Peer& peer, std::span<const FarPiece> pieces, SlowCopies copies);
+  /// Begins a message, as soon as there is room in the peer's queue. `copies` as with begin(), its
+  /// `receive` is not 0.
+  void begin_message(Peer& peer, FarMessage message, SlowCopies copies);
   bool any() const { return under_way_ > 0; }
 
   /// Calls ended(peer, copies) for each access that has ended. True when there was one.
   template <typename Ended>
   bool look_after(Ended&& ended) {
     bool moved = false;
+    start_messages();
+    for (; !unsent_.empty(); moved = true) {
+      const Access access = std::move(unsent_.front());
+      unsent_.pop_front();
+      end(*access.peer, access.copies, ended);
+    }
     for (auto& queue : queues_) {
       if (!queue || queue->accesses.empty()) continue;
       RdmaCompletion done[16];
@@ -60,17 +72,24 @@ class FarMemory {
     return moved;
   }
   /// Ends, as ECANCELED, what shares a queue with an access whose owner has gone: its memory is not
-  /// touched any more.
+  /// touched any more. Messages of others begin anew.
   template <typename Ended>
   void cancel_abandoned(Ended&& ended) {
+    std::deque<Access> cancelled = std::move(messages_);
+    messages_.clear();
     for (auto& queue : queues_) {
       if (!queue || !any_abandoned(*queue)) continue;
-      auto accesses = std::move(queue->accesses);
+      for (Access& access : queue->accesses) cancelled.push_back(std::move(access));
       queue.reset();
-      for (auto& [peer, copies] : accesses) {
-        copies.err = ECANCELED;
-        end(*peer, copies, ended);
+    }
+    for (Access& access : cancelled) {
+      if (access.copies.receive != 0 && !is_abandoned(access)) {
+        access.copies.left = 0;
+        messages_.push_back(std::move(access));
+        continue;
       }
+      access.copies.err = ECANCELED;
+      end(*access.peer, access.copies, ended);
     }
   }
 
@@ -80,6 +99,7 @@ class FarMemory {
   struct Access {
     Peer* peer;
     SlowCopies copies;
+    FarMessage message{};
   };
   struct Queue {
     RdmaQueue rdma;
@@ -94,16 +114,19 @@ class FarMemory {
     SlowCopies& front = queue.accesses.front().copies;
     if (front.err == 0) front.err = status;
     if (--front.left > 0) return;
-    auto [peer, copies] = std::move(queue.accesses.front());
+    const Access access = std::move(queue.accesses.front());
     queue.accesses.pop_front();
-    end(*peer, copies, ended);
+    end(*access.peer, access.copies, ended);
   }
   template <typename Ended>
   void end(Peer& peer, const SlowCopies& copies, Ended& ended) {
     --under_way_;
-    --(copies.write ? peer.far_writes : peer.far_reads);
+    if (copies.receive == 0) --(copies.write ? peer.far_writes : peer.far_reads);
     ended(peer, copies);
   }
+  void start_messages();
+  static void post_message(Queue& queue, Access access, std::deque<Access>& unsent);
+  static bool is_abandoned(const Access& access);
   static bool any_abandoned(const Queue& queue);
   template <typename Use>
   int visit(Peer& peer, const FarPiece& piece, Use&& use);
@@ -113,6 +136,8 @@ class FarMemory {
   RemoteMemory& memory_;
   EventQueue* events_ = nullptr;
   std::array<std::optional<Queue>, kQueues> queues_;
+  std::deque<Access> messages_;  ///< wait for room in their queues
+  std::deque<Access> unsent_;    ///< messages of which nothing could be posted
   std::size_t under_way_ = 0;
 };
 

@@ -96,6 +96,9 @@ struct Posted {
   std::size_t used = 0;     ///< FI_MULTI_RECV: by earlier messages
   std::size_t least = 0;    ///< FI_MULTI_RECV: with less room it is given back
   bool claims = false;      ///< for one message that was claimed, and for no other
+  bool given_up = false;    ///< not in its list any more: its last writer gives it back
+  bool cancelled = false;   ///< the same, by fi_cancel()
+  unsigned writers = 0;     ///< senders of other hosts that write into it: far_receives.h
   /// deferred work: `counter` counts it, the queue hears only with FI_COMPLETION
   bool deferred = false;
   Counter* counter = nullptr;
@@ -112,8 +115,9 @@ struct Unexpected {
   Peer* from = nullptr;
   WireHeader header;
   std::size_t size = 0;
-  bool offered = false;  ///< it is still in its sender's memory
-  SetAside aside;
+  bool offered = false;        ///< it is still in its sender's memory
+  SetAside aside;              ///< of this host; else of it only `from` means something
+  FarOffer far;                ///< of another host; else its length is 0
   void* claimed_by = nullptr;  ///< context of the FI_CLAIM
 
   std::byte* bytes() { return reinterpret_cast<std::byte*>(this + 1); }

@@ -30,6 +30,7 @@ Operation& OperationTable::make(Endpoint* owner, Peer& peer, const SendRequest& 
   operation.flags = request.flags;
   operation.completion = request.completion;
   operation.counter = request.counter;
+  operation.delivery = request.delivery;
   operation.gathered.clear();
   operation.result_count = 0;
   return operation;

@@ -37,8 +37,9 @@ struct Operation {
   bool live = false;
   bool waits_for_copy = false;  ///< the engine will say that the peer has copied the message
   bool waits_for_answer = false;
-  /// kAck, kAtomicReply, kGetReply; kPut: none, its AccessWord says it
+  /// kAck, kAtomicReply, kGetReply, kPlace; kPut: none, its AccessWord says it
   Op answer = Op::kAck;
+  bool delivery = false;         ///< of one that waits for kPlace: then for kAck
   std::uint64_t generation = 0;  ///< counts the operations that this has been
   int err = 0;
   Endpoint* owner = nullptr;  ///< null: its completion interests nobody any more
@@ -50,7 +51,8 @@ struct Operation {
   std::vector<std::byte> gathered;  ///< a message that was in pieces
   std::uint64_t credit = 0;         ///< part of Peer::reply_credit
   bool is_barrier = false;          ///< one of Peer::barriers
-  iovec results[kIovLimit] = {};    ///< of an atomic operation or a small read
+  /// of an atomic operation or a small read; of an offered message its own pieces
+  iovec results[kIovLimit] = {};
   std::uint32_t result_count = 0;
 };
 

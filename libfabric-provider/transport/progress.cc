@@ -17,6 +17,11 @@ namespace {
 
 constexpr int kMostMessages = 64;  ///< taken in one call of progress()
 
+// What the sender of a message to another host says of its end: 0 or errno.
+int placed_err(const WireHeader& header) {
+  return header.data <= 4095 ? static_cast<int>(header.data) : EIO;
+}
+
 }  // namespace
 
 bool Transport::make_progress(const Cq* until, bool pending) {
@@ -154,7 +159,9 @@ class Transport::AtomicSide final : public AtomicHost {
     return true;
   }
   if (header.op == Op::kMessage || header.op == Op::kTagged) {
-    const auto taken = receiver_.arrived(*peer, header, message);
+    const auto taken = (header.flags & kOffered) == 0
+                           ? receiver_.arrived(*peer, header, message)
+                           : arrived_offer(*peer, header, head, message.from);
     if (taken == Receiver::Taken::kInFront) messages.drop();
     return taken != Receiver::Taken::kWaits;
   }
@@ -163,6 +170,8 @@ class Transport::AtomicSide final : public AtomicHost {
     case Op::kAtomicReply:
     case Op::kGetReply: arrived_answer(*peer, header, head); break;
     case Op::kRmaDone: arrived_notice(*peer, header, head); break;
+    case Op::kPlace: arrived_place(*peer, header, head); break;
+    case Op::kPlaced: receiver_.placed(message.from, header.tag, placed_err(header)); break;
     case Op::kPut:
     case Op::kGet:
       if (arrived_access(message.from, *peer, header, head)) return true;
@@ -192,7 +201,7 @@ bool Transport::must_wait(PeerIndex from, const Peer& peer, const WireHeader& he
   bool waits = peer.replies.bytes > kMostKept;
   switch (header.op) {
     case Op::kMessage:
-    case Op::kTagged: waits = waits && (header.flags & kWantsAck) != 0; break;
+    case Op::kTagged: waits = waits && (header.flags & (kWantsAck | kOffered)) != 0; break;
     case Op::kLongAtomic: waits = waits || peer.long_atomic != nullptr; break;
     case Op::kGet:
     case Op::kAtomic: break;
@@ -328,6 +337,7 @@ void Transport::departed(PeerIndex index, int reason) {
   if (peer == nullptr) return;
   peers_.forget_connection(index);
   receiver_.forget_offers(*peer, index);
+  receiver_.end_far(index, ECONNRESET);
   const bool unaccepted = peer->pending == index;
   if (!unaccepted && peer->index != index) return;
   if (unaccepted) {

@@ -44,9 +44,19 @@ void Receiver::detach(Endpoint& endpoint, unsigned context) {
     list.remove(message);
     Unexpected::destroy(&message);
   });
+  far_.take([&](const FarReceive& receive) { return receive.to == &endpoint; },
+            [](FarReceive& receive) {
+              if (--receive.posted->writers == 0 && receive.posted->given_up)
+                receive.queue->free_posted(*receive.posted);
+            });
 }
 
 bool Receiver::any_counted_by(const Counter& counter) const {
+  bool any = false;
+  far_.for_each([&](const FarReceive& receive) {
+    any = any || (receive.posted->deferred && receive.posted->counter == &counter);
+  });
+  if (any) return true;
   for (Endpoint* endpoint : endpoints_) {
     if (endpoint == nullptr) continue;
     for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged}) {
@@ -62,6 +72,7 @@ void Receiver::mark_referenced() {
     message.from->referenced = true;
   };
   unclaimed_.for_each(mark_sender);
+  far_.for_each([](const FarReceive& receive) { receive.from->referenced = true; });
   for (Endpoint* endpoint : endpoints_) {
     if (endpoint == nullptr) continue;
     endpoint->mark_peers();
@@ -132,6 +143,32 @@ bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size
   return true;
 }
 
+inline Receiver::Ending Receiver::ending_of(const Endpoint& endpoint, const Posted& posted) {
+  if (posted.deferred) {
+    return {posted.counter,
+            (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr};
+  }
+  return {endpoint.counter(Endpoint::kReceives), endpoint.receives_complete(posted.flags)};
+}
+
+inline void Receiver::report(Endpoint& endpoint, Peer& from, Completion& completion,
+                             const Ending& ending, int err, std::size_t missing) {
+  if (endpoint.tells_source()) completion.source = PeerTable::address_of(from, av_);
+  Cq* cq = endpoint.receive_cq();
+  if (err != 0 || missing > 0) [[unlikely]] {
+    if (ending.counter != nullptr) ending.counter->count_error();
+    if (cq != nullptr) cq->write_error(completion, err != 0 ? err : FI_ETRUNC, missing);
+    return;
+  }
+  if (ending.counter != nullptr) ending.counter->count();
+  if (!ending.completion) return;
+  if (endpoint.tells_unknown_source() && completion.source == FI_ADDR_NOTAVAIL) {
+    cq->write_error(completion, FI_EADDRNOTAVAIL, 0, &from.raw.storage, from.raw.length);
+    return;
+  }
+  cq->write(completion);
+}
+
 // In line: a call less for each message.
 [[gnu::always_inline]] inline void Receiver::complete(Endpoint& endpoint, Peer& from,
                                                       const WireHeader& header,
@@ -148,44 +185,57 @@ bool Receiver::copy_offer(const SetAside& aside, const Posted& posted, std::size
   if ((header.flags & kWantsAck) != 0) acknowledge(from, header);
 
   Completion completion = receive_completion(posted, header, kind, n);
-  const bool wants_completion =
-      posted.deferred ? (posted.flags & FI_COMPLETION) != 0 && endpoint.receive_cq() != nullptr
-                      : endpoint.receives_complete(posted.flags);
-  Counter* const counter = posted.deferred ? posted.counter : endpoint.counter(Endpoint::kReceives);
+  const Ending ending = ending_of(endpoint, posted);
   const bool multiple = (posted.flags & FI_MULTI_RECV) != 0;
   posted.used += n;
   if (!multiple || posted.length - posted.used < posted.least) {
-    if (multiple) completion.flags |= FI_MULTI_RECV;
     queue.posted(kind).remove(posted);
-    queue.free_posted(posted);
+    if (posted.writers > 0) [[unlikely]] {
+      posted.given_up = true;  // the last of them says so
+    } else {
+      if (multiple) completion.flags |= FI_MULTI_RECV;
+      queue.free_posted(posted);
+    }
   }
-  if (endpoint.tells_source()) completion.source = PeerTable::address_of(from, av_);
-  Cq* cq = endpoint.receive_cq();
-  if (err != 0 || n < content.size) [[unlikely]] {
-    if (counter != nullptr) counter->count_error();
-    if (cq != nullptr) cq->write_error(completion, err != 0 ? err : FI_ETRUNC, content.size - n);
-    return;
+  report(endpoint, from, completion, ending, err, content.size - n);
+}
+
+// Nobody can write into it any more.
+void Receiver::finish_far(FarReceive& receive, int err) {
+  Endpoint& endpoint = *receive.to;
+  Posted& posted = *receive.posted;
+  Completion completion =
+      receive_completion(posted, receive.header, receive.kind, err == 0 ? receive.length : 0);
+  if (posted.pieces > 0)
+    completion.buffer = static_cast<std::byte*>(posted.iov[0].iov_base) + receive.begin;
+  if ((receive.header.flags & kWantsAck) != 0 && err == 0)
+    acknowledge(*receive.from, receive.header);
+  const Ending ending = ending_of(endpoint, posted);
+  const bool last = --posted.writers == 0 && posted.given_up;
+  const bool cancelled = last && posted.cancelled;
+  Completion rest;
+  rest.context = posted.context;
+  rest.flags = completion.flags;
+  if (last) {
+    if ((posted.flags & FI_MULTI_RECV) != 0 && !cancelled) completion.flags |= FI_MULTI_RECV;
+    receive.queue->free_posted(posted);
   }
-  if (counter != nullptr) counter->count();
-  if (!wants_completion) return;
-  if (endpoint.tells_unknown_source() && completion.source == FI_ADDR_NOTAVAIL) {
-    cq->write_error(completion, FI_EADDRNOTAVAIL, 0, &from.raw.storage, from.raw.length);
-    return;
-  }
-  cq->write(completion);
+  report(endpoint, *receive.from, completion, ending, err, receive.missing);
+  if (!cancelled) return;
+  if (ending.counter != nullptr) ending.counter->count_error();
+  if (endpoint.receive_cq() != nullptr) endpoint.receive_cq()->write_error(rest, FI_ECANCELED);
 }
 
 // --- a message has come --------------------------------------------------------------------------
 
 // Null: it cannot be kept, and `otherwise` says what becomes of it.
-Unexpected* Receiver::make_unexpected(Endpoint* endpoint, const IncomingMessage& message,
+Unexpected* Receiver::make_unexpected(Endpoint* endpoint, bool offered, std::size_t bytes,
                                       const List<Unexpected>& keep, Taken* otherwise) {
   // An offered message is none of a datagram endpoint: it is kept, as its sender expects.
-  const bool may_drop = endpoint != nullptr && endpoint->datagrams() && !message.offered;
+  const bool may_drop = endpoint != nullptr && endpoint->datagrams() && !offered;
   *otherwise = Taken::kInFront;
   if (may_drop && keep.size() >= kMostUnheard) return nullptr;
-  Unexpected* kept =
-      Unexpected::make(message.offered ? 0 : message.bytes.size() - sizeof(WireHeader));
+  Unexpected* kept = Unexpected::make(bytes);
   if (kept != nullptr) {
     starving_ = false;
     return kept;
@@ -244,7 +294,9 @@ Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header,
   Unexpected* kept = nullptr;
   if (posted == nullptr) {
     Taken otherwise;
-    kept = make_unexpected(endpoint, message, keep, &otherwise);
+    kept = make_unexpected(endpoint, message.offered,
+                           message.offered ? 0 : message.bytes.size() - sizeof header, keep,
+                           &otherwise);
     if (kept == nullptr) return otherwise;
   }
   if (message.offered) return take_offer(endpoint, peer, header, message, posted, kept, keep);
@@ -275,6 +327,11 @@ void post_receive(ReceiveQueue& queue, ReceiveQueue::Kind kind, Posted& posted) 
 
 void Receiver::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue,
                        ReceiveQueue::Kind kind) {
+  if (message.far.length != 0) {
+    begin_far(*message.to, *message.from, message.aside.from, message.header, message.far, posted,
+              queue, kind);
+    return Unexpected::destroy(&message);
+  }
   const SetAside* const aside = message.offered ? &message.aside : nullptr;
   complete(*message.to, *message.from, message.header, {message.size, message.bytes(), aside},
            posted, queue, kind);
@@ -282,7 +339,11 @@ void Receiver::deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue,
 }
 
 void Receiver::discard(Unexpected& message) {
-  if (message.offered) channel_.messages->finish(message.aside);
+  if (message.far.length != 0) {
+    decline(*message.from, message.header, message.far);
+  } else if (message.offered) {
+    channel_.messages->finish(message.aside);
+  }
   if ((message.header.flags & kWantsAck) != 0) acknowledge(*message.from, message.header);
   Unexpected::destroy(&message);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "transport/channel.h"
+#include "transport/far_receives.h"
 #include "transport/matching.h"
 #include "transport/peer_table.h"
 #include "transport/reply_queue.h"
@@ -33,7 +34,7 @@ void fill_receive(const Posted& posted, const std::byte* bytes, std::size_t n);
 class Receiver {
  public:
   Receiver(Domain& domain, Channel& channel, ReplyQueue& replies)
-      : domain_(domain), channel_(channel), replies_(replies) {}
+      : domain_(domain), channel_(channel), replies_(replies), far_(domain) {}
   ~Receiver();
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -58,6 +59,14 @@ class Receiver {
   /// kWaits: all that comes after it waits too, and so do the senders when their rings are full. A
   /// receive that fits it, or memory, ends that.
   Taken arrived(Peer& peer, const WireHeader& header, const IncomingMessage& message);
+  /// The same for one that its sender, on another host, has kept. It is not needed any more, or
+  /// waits. `by`: the connection.
+  Taken arrived_far(Peer& peer, PeerIndex by, const WireHeader& header, const FarOffer& offer);
+  /// A peer has written a message that it had offered by this connection into the receive of this
+  /// number; `err`: why it has not.
+  void placed(PeerIndex by, std::uint64_t number, int err);
+  /// Ends receives that peers write into by this connection: they cannot any more.
+  void end_far(PeerIndex by, int err);
   /// Gives a message that has waited to a receive, which is in the list.
   void deliver(Unexpected& message, Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind);
   /// A message that no receive will get: tells its sender.
@@ -81,10 +90,23 @@ class Receiver {
   Taken take_offer(Endpoint* endpoint, Peer& peer, const WireHeader& header,
                    const IncomingMessage& message, Posted* posted, Unexpected* kept,
                    List<Unexpected>& keep);
-  Unexpected* make_unexpected(Endpoint* endpoint, const IncomingMessage& message,
+  Unexpected* make_unexpected(Endpoint* endpoint, bool offered, std::size_t bytes,
                               const List<Unexpected>& keep, Taken* otherwise);
   void complete(Endpoint& endpoint, Peer& from, const WireHeader& header, const Content& content,
                 Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind);
+  /// Whom a receive tells of its end.
+  struct Ending {
+    Counter* counter;
+    bool completion;
+  };
+  static Ending ending_of(const Endpoint& endpoint, const Posted& posted);
+  void report(Endpoint& endpoint, Peer& from, Completion& completion, const Ending& ending, int err,
+              std::size_t missing);
+  void begin_far(Endpoint& endpoint, Peer& peer, PeerIndex by, const WireHeader& header,
+                 const FarOffer& offer, Posted& posted, ReceiveQueue& queue,
+                 ReceiveQueue::Kind kind);
+  void finish_far(FarReceive& receive, int err);
+  void decline(Peer& peer, const WireHeader& header, const FarOffer& offer);
   bool copy_offer(const SetAside& aside, const Posted& posted, std::size_t n, int* err);
   void acknowledge(Peer& peer, const WireHeader& header);
 
@@ -92,6 +114,7 @@ class Receiver {
   Channel& channel_;
   ReplyQueue& replies_;
   Av* av_ = nullptr;
+  FarReceives far_;
   std::vector<Endpoint*> endpoints_;  ///< by receive context
   std::size_t contexts_ = 1;          ///< that there will be
   List<Unexpected> unclaimed_;        ///< messages for receive contexts that are not there yet

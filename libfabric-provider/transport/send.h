@@ -15,6 +15,9 @@
 
 namespace clan::ofi {
 
+/// A longer message to another host stays with its sender until its receiver says where it goes.
+constexpr std::size_t kLongestInFragments = 64 * 1024;
+
 /// A write or read for Transport::start_small_access().
 struct SmallTransfer {
   bool write = false;

@@ -24,6 +24,7 @@ struct SlowCopies {
   std::uint16_t context = 0;
   std::uint64_t key = 0, address = 0, length = 0;
   std::optional<std::uint64_t> data;
+  std::uint64_t receive = 0;  ///< not 0: a message, written to where its receiver has said
 };
 
 /// Takes the completions that there are, and keeps the first failure. True when none is left to

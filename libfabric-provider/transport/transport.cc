@@ -188,6 +188,7 @@ void Transport::hang_up(Peer& peer) {
   if (index != kNoPeer) {
     held_.forget(index);
     handshake_.drop_connection(index);
+    receiver_.end_far(index, ECANCELED);
   }
   abandon(peer, ECANCELED);
 }
@@ -242,6 +243,8 @@ ssize_t Transport::send(Endpoint& from, Peer& to, const SendRequest& request) {
       if (int rc = ready(to); rc != 0) return rc;
     }
   }
+  if (request.length > kLongestInFragments && !to.name.local())
+    return send_offer(from, to, request);
   if (request.delivery && !may_ask(to, kAnswerCost)) return -FI_EAGAIN;
   Operation& operation = operations_.make(&from, to, request);
   WireHeader header = request.header;

@@ -49,10 +49,8 @@ class Transport {
   void set_av(Av* av) { receiver_.set_av(av); }
   Av* av() const { return receiver_.av(); }
   Receiver& receiver() { return receiver_; }
-  /// Whether something that is under way counts by this counter.
-  bool uses(const Counter& counter) const;
-  /// What an endpoint has under way will not be heard of again.
-  void forget(const Endpoint& endpoint);
+  bool uses(const Counter& counter) const;  ///< whether something under way counts by it
+  void forget(const Endpoint& endpoint);    ///< what it has under way is not heard of again
 
   /// True when something has been done. Takes no more messages when there is something in `until`.
   bool progress(const Cq* until = nullptr) {
@@ -94,8 +92,7 @@ class Transport {
   int start_small_access(Endpoint& from, Peer& to, const SmallTransfer& transfer);
   using Left = AccessesLeft;
   Left finish_accesses(Peer& peer);
-  /// Of all peers, the last that is true of any.
-  Left finish_accesses();
+  Left finish_accesses();  ///< of all peers, the last that is true of any
   /// RemoteMemory::access(), connecting if need be.
   int access(Peer& peer, bool write, std::uint64_t key, std::uint64_t address, std::byte* local,
              std::size_t length);
@@ -114,8 +111,7 @@ class Transport {
                  std::uint64_t address, std::uint64_t length, const std::uint64_t* data);
 
   // Message endpoints.
-  /// From now on only introduce() connects.
-  void only_introduce() { handshake_.only_introduce(); }
+  void only_introduce() { handshake_.only_introduce(); }  ///< nothing else connects from now on
   /// Connects to whoever has this name, and says what. `hear`: to what it says we listen from now
   /// on; else to its answer alone, while the endpoint waits for that.
   int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
@@ -140,6 +136,14 @@ class Transport {
                              std::span<const std::byte> bytes);
   bool must_wait(PeerIndex from, const Peer& peer, const WireHeader& header);
   void arrived_answer(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  // far_message_transfer.cc
+  ssize_t send_offer(Endpoint& from, Peer& to, const SendRequest& request);
+  Receiver::Taken arrived_offer(Peer& peer, const WireHeader& header,
+                                std::span<const std::byte> bytes, PeerIndex from);
+  void arrived_place(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
+  int send_to_place(Operation& operation, const PlaceReply& reply,
+                    std::span<const std::byte> cookies);
+  void end_message(const SlowCopies& message);
   void arrived_notice(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes);
   void arrived_long_atomic(Peer& peer, const WireHeader& header, std::span<const std::byte> bytes,
                            const IncomingMessage& message);

@@ -15,7 +15,7 @@
 
 namespace clan::ofi {
 
-constexpr std::uint32_t kWireVersion = 2;
+constexpr std::uint32_t kWireVersion = 3;
 
 enum class Op : std::uint8_t {
   kHello = 1,    ///< first message of a connection: Hello
@@ -34,6 +34,9 @@ enum class Op : std::uint8_t {
   kAccept,   ///< the connection that it comes by is the one
   kReject,
   kLongAtomic,  ///< AtomicRequest, targets, operands: more than fits kAtomic
+  // Of messages to other hosts that their sender has kept: kOffered.
+  kPlace,   ///< where the message of operation `id` is to be written: PlaceReply, cookies
+  kPlaced,  ///< it has been: `tag` is PlaceReply::receive, `data` 0 or why it has not been
 };
 
 struct GetRequest {
@@ -44,6 +47,7 @@ struct GetRequest {
 constexpr std::uint8_t kHasData = 1;   ///< `data` is remote CQ data
 constexpr std::uint8_t kWantsAck = 2;  ///< answer kAck{id} on delivery
 constexpr std::uint8_t kMore = 4;      ///< of kAtomicReply: there will be another
+constexpr std::uint8_t kOffered = 8;   ///< of kMessage, kTagged: FarOffer in place of the bytes
 
 /// Bytes of a program's own that go with kConnect, kAccept and kReject.
 constexpr std::size_t kMostConnectionData = 1024;
@@ -62,6 +66,22 @@ struct Hello {
   std::uint32_t version = kWireVersion;
   std::uint32_t length = 0;
   sockaddr_in6 address{};  ///< of the sender; a sockaddr_in in its beginning where it is one
+};
+
+/// A long message to another host. It stays with its sender until the receiver has said where it
+/// is to be written, by RDMA.
+struct FarOffer {
+  std::uint64_t length = 0;
+  std::uint64_t number = 0;  ///< of the operation: tells it from others with the same `id`
+};
+
+/// Followed by `count` RDMA cookies, at most kIovLimit: the pieces of the receive, in their order.
+/// None: nothing of the message is wanted.
+struct PlaceReply {
+  std::uint64_t number = 0;   ///< FarOffer::number
+  std::uint64_t receive = 0;  ///< the receiver's
+  std::uint32_t count = 0;
+  std::uint32_t reserved = 0;
 };
 
 /// WireHeader::tag is the key, data the remote CQ data.

@@ -140,5 +140,90 @@ TEST_F(FarMemoryTest, AnAccessWhoseOwnerHasGoneIsCancelled) {
   EXPECT_FALSE(far_->any());
 }
 
+// A message of so many bytes to the region of kKey, from its first byte on.
+FarMessage message_to(RemoteMemory& memory, Peer& peer, const std::vector<std::byte>& bytes,
+                      Context& context, const RdmaCookie& cookie) {
+  FarMessage message;
+  std::byte first;
+  EXPECT_EQ(memory.access(peer, false, kKey, 0, &first, 1), 0) << "the link is there";
+  auto place = RemoteAperture::import(context, cookie, 0);
+  EXPECT_TRUE(place.ok());
+  message.places.push_back(std::move(*place));
+  message.parts = {
+      {bytes.data(), bytes.size() / 2, 0, 0},
+      {bytes.data() + bytes.size() / 2, bytes.size() - bytes.size() / 2, 0, bytes.size() / 2}};
+  return message;
+}
+
+TEST_F(FarMemoryTest, MessagesAreWrittenToWhereTheyGoAndHoldUpNothing) {
+  auto owned = Aperture::export_region(domain(*theirs_).context(), region_, Rights::kWrite);
+  ASSERT_TRUE(owned.ok());
+  const std::vector<std::byte> bytes(100'001, std::byte{6});
+  Operation operations[2];
+  for (Operation& operation : operations) {
+    SlowCopies copies;
+    copies.write = true;
+    copies.operation = &operation;
+    copies.receive = 5;
+    far_->begin_message(
+        peer_, message_to(*memory_, peer_, bytes, domain(*ours_).context(), owned->cookie()),
+        std::move(copies));
+  }
+  EXPECT_EQ(peer_.far_writes, 0u);
+  EXPECT_TRUE(far_->any());
+  look(2);
+  EXPECT_EQ(ended_[0].first, &operations[0]);
+  EXPECT_EQ(ended_[0].second, 0);
+  EXPECT_EQ(ended_[1].second, 0);
+  EXPECT_EQ(region_[100'000], std::byte{6});
+  EXPECT_EQ(region_[100'001], std::byte{0});
+  EXPECT_FALSE(far_->any());
+}
+
+TEST_F(FarMemoryTest, AMessageWhosePlaceIsGoneEndsWithAnError) {
+  auto owned = Aperture::export_region(domain(*theirs_).context(), region_, Rights::kWrite);
+  ASSERT_TRUE(owned.ok());
+  const std::vector<std::byte> bytes(50'000, std::byte{6});
+  FarMessage message =
+      message_to(*memory_, peer_, bytes, domain(*ours_).context(), owned->cookie());
+  ASSERT_TRUE(owned->revoke());
+  Operation operation;
+  SlowCopies copies;
+  copies.write = true;
+  copies.operation = &operation;
+  copies.receive = 5;
+  far_->begin_message(peer_, std::move(message), std::move(copies));
+  look(1);
+  EXPECT_EQ(ended_[0].second, ESTALE);
+  EXPECT_EQ(region_[0], std::byte{0});
+}
+
+TEST_F(FarMemoryTest, AMessageBesideAnAbandonedOneArrivesAllTheSame) {
+  auto owned = Aperture::export_region(domain(*theirs_).context(), region_, Rights::kWrite);
+  ASSERT_TRUE(owned.ok());
+  const std::vector<std::byte> bytes(100'000, std::byte{6}), others(100'000, std::byte{7});
+  // Only looked at, never used.
+  auto* const owner = reinterpret_cast<Endpoint*>(&peer_);
+  Operation abandoned, kept;
+  kept.owner = owner;
+  for (auto [operation, from] : {std::pair{&abandoned, &others}, std::pair{&kept, &bytes}}) {
+    SlowCopies copies;
+    copies.write = true;
+    copies.operation = operation;
+    copies.receive = 5;
+    far_->begin_message(
+        peer_, message_to(*memory_, peer_, *from, domain(*ours_).context(), owned->cookie()),
+        std::move(copies));
+  }
+  far_->cancel_abandoned(note_);
+  ASSERT_EQ(ended_.size(), 1u);
+  EXPECT_EQ(ended_[0].first, &abandoned);
+  EXPECT_EQ(ended_[0].second, ECANCELED);
+  look(2);
+  EXPECT_EQ(ended_[1].first, &kept);
+  EXPECT_EQ(ended_[1].second, 0);
+  EXPECT_EQ(region_[99'999], std::byte{6});
+}
+
 }  // namespace
 }  // namespace clan::ofi
