@@ -310,7 +310,9 @@ nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
                              chunk.op == RdmaOp::kWrite ? PageAccess::kRead : PageAccess::kWrite);
   if (use.outcome() == RangeOutcome::kFault) return nic::RdmaMoveResult::error(use.error());
   if (use.outcome() == RangeOutcome::kDeferred) {
-    kick();  // the driver thread takes the page fault
+    // The driver thread takes the page fault. Where the TLB is full of transfers under way, the end
+    // of one tries again.
+    if (pinner_->has_deferred()) kick();
     return nic::RdmaMoveResult::deferred();
   }
   auto result = hand_on(chunk, *remote);
