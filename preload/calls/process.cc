@@ -13,6 +13,7 @@
 #include "calls/interpose.h"
 #include "clan/pipe.h"
 #include "clan/settings.h"
+#include "migrate/far_leave.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
@@ -39,6 +40,7 @@ __attribute__((destructor)) void end() { at_exit(); }
 }  // namespace
 
 CLAN_INTERPOSE pid_t fork() noexcept {
+  leave_all_far();  // before the handlers of the carrier's, by which its threads stand still
   const pid_t pid = real().fork();
   if (pid < 0) {
     KeepErrno keep;

@@ -10,6 +10,7 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "far/carrier.h"
 #include "migrate/demote_end.h"
 #include "migrate/last_wait.h"
 #include "migrate/resend.h"
@@ -45,6 +46,7 @@ bool stays_unswitched(int fd, Socket& s) {
     if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
     (void)silence(s.mine());
     if ((now & socket_face::kEnding) != 0) end_by_tcp(fd, s);
+    wake_carrier(s);
     return true;
   }
   return false;
@@ -91,6 +93,9 @@ bool go_now(int fd, Socket& s) {
 
 bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
+  // The other host has to know how much of TCP's comes before the pipe.
+  // PAIR preload.parked
+  if (is_far(s) && !s.far_parked.load(std::memory_order_acquire)) return false;
   auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
   UntilOpen until(fd, s);
   const std::int32_t us = ::getpid();  // another thread may finish this

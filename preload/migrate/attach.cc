@@ -15,6 +15,7 @@
 #include "clan/log.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
+#include "far/carrier.h"
 #include "migrate/find_pipe.h"
 #include "os/proc.h"
 #include "os/signals.h"
@@ -71,7 +72,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
     s.low_water = low_water;
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
-  count_pipe(s, moves && s.pipe.end() == 1);
+  count_pipe(s, moves && (s.pipe.end() == 1 || is_far(s)));
   limit_as_tcp(fd, s);
   if (!counted) add_holders(s.mine(), 1);
   if (!s.not_to_follow.exchange(true)) s.open_file().to_follow.fetch_sub(1);

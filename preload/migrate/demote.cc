@@ -13,10 +13,12 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "far/carrier.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"
 #include "migrate/demote_for_peer.h"
+#include "migrate/far_leave.h"
 #include "migrate/last_wait.h"
 #include "migrate/resend.h"
 #include "migrate/returned_bytes.h"
@@ -99,13 +101,32 @@ void wait_until_clean(int fd, Socket& s) {
   read_kernel(fd, s);
 }
 
+// The other host has no part in it any more. What it sent and nobody has read lies in the pipe, and
+// cannot go back.
+void reset_unless_clean(int fd, Socket& s) {
+  constexpr std::uint64_t kParkedNs = 1'000'000'000;  // its last byte may be on its way
+  for (const std::uint64_t until = monotonic_ns() + kParkedNs; !came_back(fd, s); nap()) {
+    const bool unread = !s.has_drained() || s.pipe.front() == PipeFront::kBytes;
+    if (!unread && !closed(fd) && monotonic_ns() < until) continue;
+    if (closed(fd) && !unread) break;
+    log_line(LogLevel::kError,
+             "fd %d: bytes from another host that were not read cannot go back to TCP; the "
+             "connection is reset (set CLAN_EXCEPT for this port)",
+             fd);
+    reset_connection(fd);
+    break;
+  }
+  read_kernel(fd, s);
+}
+
 // Under s.moving. False: nobody has come into the pipe; who comes now sees that we have gone.
 bool say_leaving(int fd, Socket& s, bool reads_on) {
   // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP
   // would not.
   if (reads_on) (void)s.pipe.want_data();
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
-  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) {
+  // The other host may have heard that we are in the pipe, and have switched: it is asked.
+  if (!is_far(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
     (void)silence(s.mine());  // likewise
     set_gone(s.mine());
     read_kernel(fd, s);
@@ -114,7 +135,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   }
   // The doorbell that wakes the other end has to be told from the application's bytes. Without a
   // switch there is none, and the other end notices at its next look.
-  for (CallWait wait(s.pipe.call_waits()); !switch_sending(fd, s); nap()) {
+  for (CallWait wait(s.pipe.call_waits()); !is_far(s) && !switch_sending(fd, s); nap()) {
     if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 ||
         !wait.goes_on(monotonic_ns()))
       break;
@@ -149,7 +170,10 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
   s.moving.lock();
   if (s.shared()) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
-    if (say_leaving(fd, s, !to_others) && to_others) wait_until_clean(fd, s);
+    const bool far = is_far(s);
+    const bool leaves = say_leaving(fd, s, far || !to_others);
+    if (far && to_others) wait_for_far_end(fd, s);
+    if (leaves && to_others) far ? reset_unless_clean(fd, s) : wait_until_clean(fd, s);
     settle(s);
   }
   s.moving.unlock();
@@ -171,7 +195,7 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
 
 bool leave_alone(int fd, Socket& s) {
   const Undisturbed undisturbed;
-  if ((state_of(s.theirs()) & socket_face::kAttached) != 0 || !s.moving.try_lock()) {
+  if (is_far(s) || (state_of(s.theirs()) & socket_face::kAttached) != 0 || !s.moving.try_lock()) {
     return false;
   }
   KeepErrno keep;
@@ -185,7 +209,7 @@ bool leave_alone(int fd, Socket& s) {
 }
 
 void give_up_on_peer(int fd, Socket& s) {
-  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
+  if (!is_far(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
     (void)leave_alone(fd, s);
 }
 
@@ -228,6 +252,7 @@ void disconnected(int fd, Socket& s) {
   (void)silence(s.mine());
   s.moving.lock();
   add_state(s.mine(), socket_face::kClosed);
+  wake_carrier(s);
   set_gone(s.mine());
   read_kernel(fd, s);
   s.anew.store(true);

@@ -12,6 +12,8 @@
 #include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "far/bell.h"
+#include "far/carrier.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"
@@ -72,6 +74,10 @@ void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
     set_gone(face);
     return reset_connection(fd);
   }
+  if (is_far(s)) {  // which tells the other host
+    set_gone(face);
+    return wake_carrier(s);
+  }
   if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
   const char byte = 0;
   // order: before the byte goes out, and before the look at the other end that follows
@@ -103,7 +109,7 @@ void settle(Socket& s) {
 }
 
 void read_kernel(int fd, Socket& s) {
-  if (const int low_water = s.low_water.load(); low_water > 1) {
+  if (const int low_water = s.low_water.load(); low_water > 1 && !has_far_bells(s)) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
   }
   // PAIR preload.back_in: SO_RCVLOWAT is the application's again

@@ -19,6 +19,7 @@
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"
 #include "migrate/directory_names.h"
+#include "migrate/far_meet.h"
 #include "migrate/trust.h"
 #include "os/config.h"
 #include "os/fd_message.h"
@@ -106,8 +107,10 @@ void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
   if (is_kept(fd, s, route)) return;
-  if (!same_host(s, route))
+  if (!same_host(s, route)) {
+    if (config().net) return meet_on_other_host(fd, s, route);
     return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
+  }
   // an offer that could not be accepted would cost the other end a pipe
   if (!SockDiag::can_tell()) {
     return stay(fd, s, Why::kNoNetlink);
@@ -171,8 +174,10 @@ void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
   if (is_kept(fd, s, route)) return;
-  if (!same_host(s, route))
+  if (!same_host(s, route)) {
+    if (config().net) return meet_on_other_host(fd, s, route);
     return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
+  }
   const int rendezvous = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (rendezvous < 0) return;

@@ -7,9 +7,11 @@
 #include <cstring>
 
 #include "clan/reasons.h"
+#include "far/carrier.h"
 #include "migrate/attach.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"
+#include "migrate/far_meet.h"
 #include "migrate/offer.h"
 #include "os/rings.h"
 #include "os/sys.h"
@@ -46,6 +48,7 @@ void consider(int fd, Socket& s) {
   // not yet
   if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;
   if (state == Socket::State::kOffered) {
+    if (is_far(s)) return go_on_far(fd, s);
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
   }
   if (s.client) {

@@ -1,7 +1,9 @@
 #include "os/tcp.h"
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,23 @@ bool sent_by_tcp(int fd, std::uint64_t* bytes) {
   if (size < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) return false;
   *bytes = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
   return true;
+}
+
+bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes) {
+  constexpr int kLooks = 8;  // acknowledgements come meanwhile
+  for (int i = 0; i < kLooks; ++i) {
+    tcp_info info{}, again{};
+    socklen_t size = sizeof info, size_again = sizeof again;
+    int queued = 0;
+    if (!sent_by_tcp(fd, bytes) || sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        sys::ioctl(fd, SIOCOUTQ, &queued) != 0 ||
+        sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &again, &size_again) != 0)
+      return false;
+    const std::uint64_t syn = connected ? 1 : 0;
+    if (info.tcpi_bytes_acked != again.tcpi_bytes_acked) continue;
+    if (info.tcpi_bytes_acked + static_cast<std::uint64_t>(queued) == *bytes + syn) return true;
+  }
+  return false;
 }
 
 std::uint64_t arrived(int fd) {

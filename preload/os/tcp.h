@@ -8,6 +8,9 @@ namespace clan::preload {
 /// Bytes the kernel has taken from the application, and doorbells, for this connection, ever.
 /// False: it does not say.
 bool sent_by_tcp(int fd, std::uint64_t* bytes);
+/// Likewise, to another host, where packets are lost: two ways of counting have to agree.
+/// `connected`: this end's SYN is counted as a byte.
+bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes);
 /// Bytes that TCP has ever received, doorbells and all.
 std::uint64_t arrived(int fd);
 /// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.

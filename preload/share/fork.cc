@@ -13,9 +13,11 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "far/carrier.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
+#include "migrate/far_leave.h"
 #include "migrate/resend.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
@@ -107,6 +109,7 @@ void forked() {
       [](int, Socket& s, void*) {
         s.moving.unlock();
         s.charge = {};
+        s.far.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
         // The parent's offer is the parent's: who takes it up must find one process there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
         if (s.state.load() == Socket::State::kOffered && (!s.pipe || half_way)) {
@@ -121,6 +124,7 @@ void forked() {
 }  // namespace
 
 void before_fork() {
+  leave_all_far();
   enter_section();
   forking.lock();
   share_slots();
@@ -129,6 +133,7 @@ void before_fork() {
   share_sets();
   lock_af_clan();
   lock_sockets();
+  carrier_before_fork();
 }
 
 void after_fork(bool in_child) {
@@ -140,6 +145,7 @@ void after_fork(bool in_child) {
     note_process();
     sets_forked();
   }
+  carrier_after_fork(in_child);
   unlock_sockets();
   unlock_af_clan();
   unlock_epoll();

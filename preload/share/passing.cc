@@ -13,6 +13,7 @@
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
+#include "migrate/far_leave.h"
 #include "migrate/find_pipe.h"
 #include "migrate/trust.h"
 #include "os/config.h"
@@ -151,6 +152,7 @@ void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) 
 void pass_on(int fd, int through) {
   Held s = hold_current(fd);
   if (!s) return;
+  leave_far(fd, *s, reasons::Why::kPassed);
   s->inherited = true;
   if (!s->shared()) {
     if (put_on_its_way(fd, *s)) return;

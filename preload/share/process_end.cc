@@ -4,6 +4,7 @@
 
 #include "clan/socket_face.h"
 #include "migrate/demote.h"
+#include "migrate/far_leave.h"
 #include "migrate/resend.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
@@ -23,6 +24,7 @@ namespace clan::preload {
 void at_exit() {
   if (in_borrowed_memory()) return;
   finish_resends();
+  end_far();
   withdraw_of_process();
   for_each_socket(
       [](int fd, Socket& s, void*) {

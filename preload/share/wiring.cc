@@ -1,5 +1,6 @@
 // Where the upward calls of the lower rooms go.
 
+#include "far/carrier.h"
 #include "share/reasons.h"
 #include "state/hooks.h"
 #include "stream/close.h"
@@ -19,6 +20,7 @@ constinit Hooks hooks{
     .said_why = publish_why,
     .unsaid = withdraw_why,
     .process_said = publish_of_process,
+    .let_go = let_go_of_far,
     .last_close = shared_close,
 };
 

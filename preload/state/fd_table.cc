@@ -67,6 +67,8 @@ void release(Socket* s) {
       s->offer_name.load(std::memory_order_relaxed) != 0) {
     withdraw_offer(*s);
   }
+  // relaxed: of the last thread that has it
+  if (s->far.load(std::memory_order_relaxed) != nullptr) hooks.let_go(*s);
   unsay(*s);
   discount_pipe(*s);
   count_for_test(*s);

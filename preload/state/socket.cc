@@ -58,6 +58,9 @@ void Migration::reset() {
   for (auto* count : {&sends, &receives, &offer_calls}) set(*count, 0);
   set(said, reasons::Why::kNone);
   set(said_inode, 0);
+  set(far, static_cast<Carried*>(nullptr));
+  set(far_fd, -1);
+  for (auto* flag : {&far_bells, &far_parked}) set(*flag, false);
   offered_ns = 0;
   place = Place::kNotAsked;
   window_interface = window_looks = 0;

@@ -38,6 +38,8 @@ void unlink_offer(std::uint64_t name) {
 
 void drop_offer(Socket& s) {
   s.offer_name = 0;
+  // relaxed: under Socket::moving, or of the last thread that has it
+  if (s.far.load(std::memory_order_relaxed) != nullptr) hooks.let_go(s);
   for (auto* fd : {&s.offer_fd, &s.window_fd}) {
     if (const int number = fd->exchange(-1); number >= 0) sys::close(number);
   }

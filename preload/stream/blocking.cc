@@ -17,6 +17,7 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
+#include "far/bell.h"
 #include "os/real.h"
 #include "os/signal_handlers.h"
 #include "os/signals.h"
@@ -72,7 +73,8 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   const std::int64_t release_ns = release_memory();
   const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : nap_beside_ringer(s);
   if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
-  if (more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
+  // A blocking recv() would see a parked byte.
+  if (has_far_bells(s) || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
     if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);

@@ -7,6 +7,8 @@
 #include "clan/clock.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "far/bell.h"
+#include "far/carrier.h"
 #include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -83,6 +85,8 @@ void shared_close(int fd, Socket& s, bool others) {
       (state_of(s.theirs()) & kLeaving) == 0) {
     (void)s.pipe.end_sending();
   }
+  if (has_far_bells(s)) take_parked_byte(fd, s);
+  wake_carrier(s);
   if (unread) {
     const linger now{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);

@@ -10,6 +10,7 @@
 #include "clan/clock.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/socket.h"
@@ -106,6 +107,7 @@ bool silence(PipePage::Face& face) {
 }
 
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
+  if (has_far_bells(s) && take_far_bells(fd, s, limit)) return true;
   const Draining draining(fd, s);
   if (!draining) return false;
   char bytes[64];

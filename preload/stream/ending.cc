@@ -1,6 +1,7 @@
 #include "stream/ending.h"
 
 #include <poll.h>
+#include <time.h>
 
 #include <cerrno>
 #include <csignal>
@@ -8,6 +9,8 @@
 #include <cstring>
 
 #include "clan/socket_face.h"
+#include "far/bell.h"
+#include "far/carrier.h"
 #include "migrate/demote.h"
 #include "os/sys.h"
 #include "state/face.h"
@@ -33,6 +36,11 @@ void look_for_end(int fd, Socket& s) {
   if (sys::poll(&p, 1, 0) <= 0) return;
   if (p.revents == POLLIN) {
     if (!doorbells_waiting(s)) (void)reset_for_strays(fd, s);
+    return;
+  }
+  if (has_far_bells(s) && !is_all_there(s)) {  // the rest is on its way
+    const timespec moment{0, 100'000};
+    sys::call(SYS_nanosleep, &moment, nullptr);
     return;
   }
   if (leave_alone(fd, s)) return;  // the end of what is TCP's alone is TCP's to tell

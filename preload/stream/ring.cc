@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "clan/socket_face.h"
+#include "far/carrier.h"
 #include "migrate/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -94,6 +95,10 @@ void ring_doorbell(int fd, Socket& s) {
   if (is_to_go(s)) {
     (void)answer_leaving(fd, s);
     if ((state_of(face) & kGone) != 0) return;  // else it rings as long as it may
+  }
+  if (is_far(s)) {
+    (void)switch_sending(fd, s);
+    return wake_carrier(s);
   }
   // Doorbells are told from the application's bytes by their number since the switch. Another
   // thread may just be sending by TCP: then the other end has not read all of TCP's, and does not

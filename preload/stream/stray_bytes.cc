@@ -7,6 +7,7 @@
 
 #include "clan/log.h"
 #include "clan/socket_face.h"
+#include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/tcp.h"
@@ -17,6 +18,9 @@ namespace clan::preload {
 bool reset_for_strays(int fd, Socket& s) {
   using namespace socket_face;
   KeepErrno keep;
+  // What lies there is the parked byte, or what the other end sends by TCP before the carrier has
+  // told that it does.
+  if (has_far_bells(s)) return take_far_bells(fd, s, 0), false;
   // order: this count, then the queue
   const std::uint64_t had = s.mine().words[kSwallowed].load(std::memory_order_seq_cst);
   int queued = 0;

@@ -13,6 +13,8 @@
 
 #include "clan/log.h"
 #include "clan/socket_face.h"
+#include "far/bell.h"
+#include "far/carrier.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/tcp.h"
@@ -43,7 +45,8 @@ bool fin_counted(Socket& s, const tcp_info& info) {
     case BPF_TCP_CLOSE: {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
-      const std::uint64_t most = theirs[kSwitchAt].load() + theirs[kDoorbells].load();
+      const std::uint64_t bells = has_far_bells(s) ? 1 : theirs[kDoorbells].load();
+      const std::uint64_t most = theirs[kSwitchAt].load() + bells;
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
           info.tcpi_bytes_received == most + 1) {
         s.fin_counted.store(true);
@@ -82,7 +85,8 @@ bool is_set(int fd, int option_of_tcp) {
 
 void recount_doorbells(int fd, Socket& s) {
   std::uint64_t read = 0;
-  if ((state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read)) return;
+  if (has_far_bells(s) || (state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read))
+    return;
   const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
   if (read <= before) return;
   auto& swallowed = s.mine().words[kSwallowed];
@@ -104,7 +108,10 @@ bool switch_sending_now(int fd, Socket& s) {
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
-  if (!switched && !over && sent_by_tcp(fd, &bytes)) {
+  const bool far = has_far_bells(s);
+  const bool known =
+      far ? has_room_to_park(fd) && sent_for_sure(fd, s.client, &bytes) : sent_by_tcp(fd, &bytes);
+  if (!switched && !over && known) {
     // Doorbells must not wait for anything. What the program has set it goes on to see.
     const int on = 1, off = 0;
     const std::uint64_t options = (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
@@ -118,6 +125,12 @@ bool switch_sending_now(int fd, Socket& s) {
            // PAIR face.state: publishes kSwitchAt
            !mine.words[kState].compare_exchange_weak(now, now | kSending | options,
                                                      std::memory_order_seq_cst)) {
+    }
+    if (far) {
+      switched = (now & kGone) == 0;
+      Slot::open(slot.sends, me);
+      if (switched) wake_carrier(s);
+      return switched;
     }
     // Whoever leaves says so and then looks whether we have switched: one of us sees the other.
     switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;

@@ -25,6 +25,7 @@ VALUES = {
     "CLAN_DIR": ["/nonexistent", "relative"],
     "CLAN_KEY": ["/nonexistent", "relative", "/" + "k" * 1022, "/" + "k" * 1023],
     "CLAN_NETWORK_MODE": ["off", "integrity", "encrypt", "Encrypt", "none"],
+    "CLAN_NET": ["0", "no", "perhaps", "2"],
     "CLAN_NETWORK_PACKETS": ["sockets", "xdp", "auto", "XDP", "dpdk"],
 }
 LINES = [
@@ -96,7 +97,7 @@ def main():
                 assert len(here) == len(there) <= 1, (here, there)
                 assert all(line.startswith(f"{config}, line 2: ") for line in there), there
                 wrong += len(here)
-        assert wrong == 36, wrong
+        assert wrong == 38, wrong
         check_keys(clan, library, top)
         for value, expected in (("no", False), ("0", False), ("OFF", False), ("yes", True),
                                 ("1", True), ("maybe", True)):

@@ -34,6 +34,8 @@ std::string why_wrong(const std::string& name, const std::string& value);
 /// A sentence for each CLAN_* variable of this environment, and each line of the file CLAN_CONFIG
 /// names, that the library would complain of; with CLAN_DISABLE or `log_alone` only of CLAN_LOG.
 std::vector<std::string> wrong_settings(bool log_alone);
+/// Why connections to other hosts are asked for and cannot move; empty: they are not, or can.
+std::string why_no_net();
 /// A sentence for each CLAN_* variable of this environment that no part of CLAN knows.
 std::vector<std::string> unknown_variables();
 /// The text of a settings file. Otherwise `why` says why it cannot be had.
@@ -99,6 +101,7 @@ struct RunOptions {
   std::string log;
   std::string config;
   bool disable = false;
+  bool net = false;
 };
 
 /// `clan run COMMAND…`: becomes the command, with the faces that the options name. Returns, with an

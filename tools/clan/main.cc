@@ -144,6 +144,8 @@ CLI::App* add_run(CLI::App& app, clan::tool::RunOptions& options, int& exit_code
       ->type_name("FILE");
   run->add_flag("--disable", options.disable,
                 "Load the library, but leave all on TCP (CLAN_DISABLE=1)");
+  run->add_flag("--net", options.net,
+                "Connections to other hosts move, too (experimental; CLAN_NET=1)");
   run->footer(about_run);
   run->callback([=, &options, &exit_code] {
     exit_code = clan::tool::exec_under_clan(options, run->remaining());

@@ -176,6 +176,7 @@ bool set_variables(const RunOptions& options, const std::string& library) {
   set("CLAN_EXCEPT", options.except);
   set("CLAN_LOG", options.log);
   if (options.disable) set("CLAN_DISABLE", "1");
+  if (options.net) set("CLAN_NET", "1");
   if (!options.config.empty()) {
     // Absolute: the command may change its directory before the library reads it.
     char absolute[PATH_MAX];
@@ -219,7 +220,9 @@ bool set_variables(const RunOptions& options, const std::string& library) {
 
 /// False, with messages, if each process of the command would have to complain of its settings.
 bool check_settings(bool log_alone) {
-  const auto wrong = wrong_settings(log_alone);
+  auto wrong = wrong_settings(log_alone);
+  if (std::string why = log_alone ? "" : why_no_net(); wrong.empty() && !why.empty())
+    wrong.push_back(std::move(why));
   for (const std::string& sentence : wrong) complain("{}", sentence);
   for (const std::string& sentence : unknown_variables()) complain("warning: {}", sentence);
   return wrong.empty();
@@ -239,9 +242,10 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   }
 
   if (!options.tcp && ((options.disable && !options.orb && !options.rpc) || !options.only.empty() ||
-                       !options.except.empty() || !options.config.empty())) {
+                       !options.except.empty() || !options.config.empty() || options.net)) {
     complain(
-        "--only, --except, --config and --disable are about TCP connections: say --with tcp,{}",
+        "--only, --except, --config, --net and --disable are about TCP connections: say --with "
+        "tcp,{}",
         options.orb   ? "orb"
         : options.rpc ? "rpc"
         : options.mpi ? "mpi"

@@ -121,6 +121,21 @@ std::string why_wrong(const std::string& name, const std::string& value) {
   return !setting || take_setting(name.c_str(), value.c_str(), &settings, &fault) ? "" : fault.text;
 }
 
+std::string why_no_net() {
+  std::string none;
+  const std::string config = variable("CLAN_CONFIG");
+  std::string text = config.empty() ? "" : read_settings_file(config, &none);
+  Settings settings;
+  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
+  const auto say = [](const WrongSetting&) {};
+  (void)take_settings(config.empty() ? nullptr : text.data(), environment, &settings, say);
+  if (!settings.net || settings.disable || settings.network_options().enabled) return "";
+  return "--net (CLAN_NET) needs a key that both hosts have: CLAN_KEY=FILE, an absolute path, "
+         "chmod "
+         "600 (`openssl rand -hex 32` makes one); or CLAN_NETWORK_MODE=off where the wire and all "
+         "its users are trusted";
+}
+
 std::vector<std::string> wrong_settings(bool log_alone) {
   std::vector<std::string> sentences;
   const std::string log = variable("CLAN_LOG"), disable = variable("CLAN_DISABLE"),

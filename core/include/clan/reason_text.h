@@ -64,6 +64,7 @@ constexpr const char* text_of(Why why) {
     case Why::kRefused: return "%s is refused";
     case Why::kSandboxed: return "the program has put itself under a filter of system calls";
     case Why::kFileLimit: return "the limit of file sizes (ulimit -f)";
+    case Why::kNoNetwork: return "there is no network for it (CLAN_KEY, CLAN_NETWORK_MODE)";
   }
   return "";
 }

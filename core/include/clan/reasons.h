@@ -89,6 +89,7 @@ enum class Why : std::uint8_t {
   kRefused,  ///< likewise, without a filter
   kSandboxed,
   kFileLimit,
+  kNoNetwork,
   kCount,
 };
 

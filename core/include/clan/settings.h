@@ -55,6 +55,7 @@ struct Settings {
   bool looks_at_key = true;  ///< false: settings of another process, or that are obeyed much later
   NetworkOptions::Mode network_mode = NetworkOptions::Mode::kEncrypt;  ///< CLAN_NETWORK_MODE
   bool names_network_mode = false;
+  bool net = false;  ///< CLAN_NET: connections to other hosts move, too
   NetworkOptions::Packets network_packets =
       NetworkOptions::Packets::kSockets;  ///< CLAN_NETWORK_PACKETS
 
@@ -94,7 +95,7 @@ struct Settings {
 inline constexpr const char* kSettingNames[] = {
     "CLAN_ONLY",         "CLAN_EXCEPT",          "CLAN_UIDS",
     "CLAN_DIR",          "CLAN_MEMORY",          "CLAN_KEY",
-    "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS", "CLAN_DISABLE"};
+    "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS", "CLAN_NET", "CLAN_DISABLE"};
 
 /// What CLAN_NETWORK_MODE may be.
 struct NetworkModeName {
@@ -288,6 +289,11 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
     settings->disable = yes != 0;
     good = yes >= 0;
     if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
+  } else if (is("CLAN_NET")) {
+    const int yes = settings_detail::yes_or_no(value);
+    settings->net = yes > 0;
+    good = yes >= 0;
+    if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
   } else if (is("CLAN_ONLY")) {
     good = parse_ports(value, &settings->only, fault);
   } else if (is("CLAN_EXCEPT")) {
@@ -324,7 +330,7 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
       std::snprintf(fault->text, sizeof fault->text,
                     "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, "
                     "CLAN_MEMORY, CLAN_KEY, "
-                    "CLAN_NETWORK_MODE, CLAN_NETWORK_PACKETS and CLAN_DISABLE");
+                    "CLAN_NETWORK_MODE, CLAN_NETWORK_PACKETS, CLAN_NET and CLAN_DISABLE");
     }
   }
   if (!good) settings->disable = true;

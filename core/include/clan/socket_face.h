@@ -43,6 +43,8 @@ enum State : std::uint64_t {
   kNodelay =
       128,        ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
   kCorked = 256,  ///< TCP_CORK, likewise
+  /// its other end is on another host, and a carrier is the one in this pipe
+  kFar = 1024,
   kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
                   ///< of this end has the lock
 };

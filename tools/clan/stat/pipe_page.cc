@@ -44,7 +44,7 @@ void say_path(const PipePage& page, Connection& connection) {
     connection.path = "tcp";
     connection.why = "gone back";
   } else if (any(socket_face::kSending)) {
-    connection.path = "shm";
+    connection.path = any(socket_face::kFar) ? "net" : "shm";
     if (any(socket_face::kLeaving)) connection.why = "going back";
   } else {
     connection.path = "tcp";

@@ -1,0 +1,255 @@
+// Connection: its states, and what is called from outside. connection_send.cc and
+// connection_receive.cc move the bytes.
+#include "carrier/connection.h"
+
+#include <clan/clock.h>
+#include <clan/log.h>
+#include <clan/socket_face.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace clan::preload {
+namespace {
+
+/// What was under way when TCP ended comes within this time of the last that came.
+constexpr std::uint64_t kAfterTcpNs = 2'000'000'000;
+/// What a program that has closed has left to be sent is given up, when the other end takes none.
+constexpr std::uint64_t kAfterCloseNs = 30'000'000'000;
+/// until a call that was in the way is over
+constexpr std::uint64_t kSwitchAgainNs = 2'000'000;
+/// a lock that was in the way
+constexpr std::uint64_t kAgainNs = 1'000'000;
+
+}  // namespace
+
+Carried::Carried(const CarrierCalls& calls, EventQueue& queue, std::uint64_t tag,
+                 const CarrierNames& names, bool client, void* socket)
+    : calls_(calls), queue_(queue), tag_(tag), names_(names), client_(client), socket_(socket) {}
+
+Carried::~Carried() {
+  if (has_event_) queue_.remove_user(event_);
+}
+
+Status Carried::open() {
+  auto event = queue_.add_user(tag_);
+  if (!event) return event.error();
+  event_ = *event;
+  has_event_ = true;
+  return {};
+}
+
+void Carried::post() { queue_.post_user(event_); }
+
+std::string Carried::service() const {
+  const auto& client = client_ ? names_.local : names_.remote;
+  const auto& server = client_ ? names_.remote : names_.local;
+  std::string name = "net1.";
+  const auto put = [&](const CarrierSide& side) {
+    char digits[3];
+    const bool v4 = IN6_IS_ADDR_V4MAPPED(&side.address);
+    for (std::size_t i = v4 ? 12 : 0; i < sizeof side.address; ++i) {
+      std::snprintf(digits, sizeof digits, "%02x", side.address.s6_addr[i]);
+      name += digits;
+    }
+    char port[8];
+    std::snprintf(port, sizeof port, ".%u", side.port);
+    name += port;
+  };
+  put(client);
+  name += '.';
+  put(server);
+  return name;
+}
+
+Status Carried::listen(Context& context) {
+  auto listener = Listener::create(context, service());
+  if (!listener) return listener.error();
+  const std::lock_guard lock(mutex_);
+  listener_.emplace(std::move(*listener));
+  return listener_->register_with(queue_, tag_);
+}
+
+void Carried::meet(Stream&& stream) {
+  const std::lock_guard lock(mutex_);
+  if (stream_ || stage() != CarrierStage::kMeeting) return;
+  stream_.emplace(std::move(stream));
+  if (auto s = stream_->register_with(queue_, tag_); !s) lose("no room for its events");
+  post();
+}
+
+void Carried::fail() {
+  CarrierStage expected = CarrierStage::kMeeting;
+  // PAIR carrier.stage
+  stage_.compare_exchange_strong(expected, CarrierStage::kFailed, std::memory_order_acq_rel);
+}
+
+bool Carried::attach(Pipe&& end) {
+  const std::lock_guard lock(mutex_);
+  if (stage() != CarrierStage::kMet || lost_) return false;
+  pipe_ = std::move(end);
+  set_stage(CarrierStage::kCarried);
+  if (heard_attached_) (void)heard_attached_here();
+  return true;
+}
+
+void Carried::release() {
+  const std::lock_guard<std::recursive_mutex> lock(callbacks_);
+  socket_ = nullptr;
+  // PAIR carrier.released: what the program did to its pipe is done
+  released_.store(true, std::memory_order_release);
+}
+
+void Carried::tcp_ended() {
+  std::uint64_t none = 0;
+  // relaxed: a time by itself
+  if (tcp_ended_ns_.compare_exchange_strong(none, monotonic_ns(), std::memory_order_relaxed))
+    post();
+}
+
+void Carried::call(void (*callback)(void* socket)) {
+  const std::lock_guard<std::recursive_mutex> lock(callbacks_);
+  if (socket_ != nullptr) callback(socket_);
+}
+
+void Carried::lose(const char* why) {
+  if (lost_) return;
+  lost_ = tell_lost_ = for_carrier_ = true;
+  CLAN_INFO("a connection between hosts: %s", why);
+}
+
+// Nobody else is at it: whoever is looks again, as its event is posted.
+void Carried::pump() {
+  if (!mutex_.try_lock()) return post();
+  move(false);
+  const bool more = std::exchange(for_carrier_, false);
+  mutex_.unlock();
+  if (more) post();
+}
+
+void Carried::move(bool of_carrier) {
+  if (!stream_) return;
+  for (bool moved = true; moved;) {
+    moved = !lost_ && send_out();
+    moved = (!lost_ && take_in(of_carrier)) || moved;
+    if (!moved && !lost_) moved = !arm();
+  }
+}
+
+std::uint64_t Carried::serve() {
+  std::unique_lock lock(mutex_);
+  if (listener_ && !stream_) {
+    if (auto accepted = listener_->try_accept(); accepted) {
+      stream_.emplace(std::move(*accepted));
+      listener_.reset();
+      if (auto s = stream_->register_with(queue_, tag_); !s) lose("no room for its events");
+    }
+  }
+  move(true);
+  for_carrier_ = false;
+  const bool ring = std::exchange(must_ring_, false);
+  const bool answer = std::exchange(must_answer_, false);
+  const bool lost = std::exchange(tell_lost_, false);
+  const bool may_switch = must_switch_;
+  const bool park = std::exchange(must_park_, false);
+  if (lost || has_switched_too_late()) other_end_is_lost();
+  const std::uint64_t at = look_at_time();
+  lock.unlock();
+  bool switched = true;
+  if (may_switch) {
+    const std::lock_guard<std::recursive_mutex> callback(callbacks_);
+    switched = socket_ == nullptr || calls_.may_switch(socket_);
+  }
+  if (park) call(calls_.park);
+  if (ring) call(calls_.ring);
+  if (answer) call(calls_.answer);
+  lock.lock();
+  if (may_switch && switched) {
+    must_switch_ = false;
+    move(true);  // what has been said by that
+  }
+  if (must_ring_ || must_park_ || must_answer_ || tell_lost_) post();
+  if (must_switch_) {
+    const std::uint64_t again = monotonic_ns() + kSwitchAgainNs;
+    return at == 0 || again < at ? again : at;
+  }
+  return at;
+}
+
+// Under the lock. Where nothing has moved yet TCP still has all; else bytes are missing.
+void Carried::other_end_is_lost() {
+  if (stage() != CarrierStage::kCarried && !went_back_) {
+    set_stage(stage() == CarrierStage::kOver ? CarrierStage::kOver : CarrierStage::kFailed);
+    return;
+  }
+  const auto& mine = pipe_.peer_face();
+  const auto state = [&] {
+    return mine.words[socket_face::kState].load(std::memory_order_seq_cst);  // PAIR face.state
+  };
+  const bool closed = (state() & socket_face::kClosed) != 0;
+  went_back_ = !heard_switch_ && !heard_leave_ && (state() & socket_face::kSending) == 0;
+  if (went_back_) other_end_leaves();
+  if ((heard_switch_ || (state() & socket_face::kSending) != 0) && !closed) {
+    went_back_ = false;
+    // PAIR face.state
+    pipe_.my_face().words[socket_face::kState].fetch_or(socket_face::kReset,
+                                                        std::memory_order_acq_rel);
+    call(calls_.lost);
+  }
+  set_stage(CarrierStage::kOver);
+  call(calls_.ring);
+}
+
+// Nothing had moved when the way was lost, and the program switched just then.
+bool Carried::has_switched_too_late() const {
+  return went_back_ && (pipe_.peer_face().words[socket_face::kState].load(
+                            std::memory_order_seq_cst) &  // PAIR face.state
+                        socket_face::kSending) != 0;
+}
+
+std::uint64_t Carried::look_at_time() {
+  const std::uint64_t now = monotonic_ns();
+  std::uint64_t at = again_ && !lost_ ? now + kAgainNs : 0;
+  const auto by = [&](std::uint64_t due) { at = at == 0 || due < at ? due : at; };
+  const std::uint64_t ended = tcp_ended_ns_.load(std::memory_order_relaxed);
+  if (ended != 0 && stage() == CarrierStage::kCarried && !lost_) {
+    const std::uint64_t due = std::max(ended, heard_ns_) + kAfterTcpNs;
+    if (now >= due) {
+      lose("its other end is gone, and has not said that this was all");
+      post();
+    } else {
+      by(due);
+    }
+  }
+  // PAIR carrier.released
+  if (released_.load(std::memory_order_acquire) && !is_quiet_now()) {
+    if (released_ns_ == 0) released_ns_ = now;
+    const std::uint64_t due = released_ns_ + kAfterCloseNs;
+    if (now >= due) {
+      lose("the other host does not take what was left when this end closed");
+    } else {
+      by(due);
+    }
+  }
+  return at;
+}
+
+// Under the lock.
+bool Carried::is_quiet_now() const {
+  if (lost_ || !stream_ || !pipe_ || said_closed_) return true;
+  return said_leave_ && heard_leave_;
+}
+
+bool Carried::is_quiet() {
+  const std::lock_guard lock(mutex_);
+  return is_quiet_now();
+}
+
+bool Carried::is_done() {
+  const std::lock_guard lock(mutex_);
+  // PAIR carrier.released
+  return released_.load(std::memory_order_acquire) && is_quiet_now();
+}
+
+}  // namespace clan::preload

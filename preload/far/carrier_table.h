@@ -1,0 +1,84 @@
+// What the interposer and the carrier (libclan-carrier.so) say to each other: the table of calls
+// that the carrier exports, and those that it makes.
+//
+// The carrier takes the bytes of a connection that has moved between this host and another one
+// between a pipe and a stream of the engine. To the program's end of the pipe it is the other end.
+// It is a library of its own, loaded when the first such connection is met, so that without
+// CLAN_NET nothing of the network is in the process. Both are of one build: `version` says so.
+#pragma once
+
+#include <clan/pipe.h>
+#include <clan/settings.h>
+#include <netinet/in.h>
+
+#include <cstdint>
+
+namespace clan::preload {
+
+class Carried;  ///< a connection, for the carrier
+
+struct CarrierSide {
+  in6_addr address{};  ///< IPv4 ones mapped
+  std::uint16_t port = 0;
+};
+/// Both ends of a TCP connection, as this one sees them.
+struct CarrierNames {
+  CarrierSide local, remote;
+};
+
+enum class CarrierStage : std::uint32_t {
+  kMeeting,  ///< the other end has not come
+  kMet,      ///< it has, and a pipe may be attached
+  kCarried,
+  kOver,    ///< ended, or gone back to TCP: nothing more comes through it
+  kFailed,  ///< the other end will not come, or may not
+};
+
+/// Calls of a thread of the carrier, with the socket that dial() or await() named; none after
+/// release().
+struct CarrierCalls {
+  /// The program is to look at its pipe.
+  void (*ring)(void* socket);
+  /// The other end is in its pipe: this direction may switch. False: a call is under way.
+  bool (*may_switch)(void* socket);
+  /// The other end knows where this one has switched: the parked byte may be sent (far/bell.h).
+  void (*park)(void* socket);
+  /// The other end has gone back to TCP, and all it sent lies in the pipe. Before kGone is said.
+  void (*comes_back)(void* socket);
+  /// This end is to go back, too.
+  void (*answer)(void* socket);
+  /// The way to the other host is gone, and bytes with it.
+  void (*lost)(void* socket);
+};
+
+struct CarrierTable {
+  std::uint32_t version;
+  /// Null, or why there is no network.
+  const char* (*start)(const Settings& settings, const CarrierCalls& calls);
+  /// The end that connected looks for the other one; the end that accepted waits for it. Null: no
+  /// memory or descriptors.
+  Carried* (*dial)(const CarrierNames& names, void* socket);
+  Carried* (*await)(const CarrierNames& names, void* socket);
+  /// To be asked for now and then: dials again if the other end was not there.
+  CarrierStage (*stage)(Carried* carried);
+  /// Takes the end of the pipe that is not the program's. False: the other end has gone meanwhile.
+  bool (*attach)(Carried* carried, Pipe* end);
+  /// The program has done something to its pipe.
+  void (*wake)(Carried* carried);
+  /// What has come for a program that polls is put into its pipe.
+  void (*fetch)(Carried* carried);
+  /// The kernel says that the other end is gone: bytes may yet come, for a moment.
+  void (*tcp_ended)(Carried* carried);
+  /// The socket is gone, or is TCP's again. What is in its pipe is still sent.
+  void (*release)(Carried* carried);
+  /// The process ends: waits until all has been sent, for at most so long.
+  void (*finish)(std::uint32_t ms);
+  void (*before_fork)();
+  void (*after_fork)(bool in_child);
+};
+constexpr std::uint32_t kCarrierVersion = 1;
+constexpr char kCarrierSymbol[] = "clan_carrier_table";
+constexpr char kCarrierLibrary[] = "libclan-carrier.so";
+using CarrierTableOf = const CarrierTable*();
+
+}  // namespace clan::preload
