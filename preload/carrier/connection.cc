@@ -188,9 +188,13 @@ void Carried::other_end_is_lost() {
     return mine.words[socket_face::kState].load(std::memory_order_seq_cst);  // PAIR face.state
   };
   const bool closed = (state() & socket_face::kClosed) != 0;
-  went_back_ = !heard_switch_ && !heard_leave_ && (state() & socket_face::kSending) == 0;
+  // An other end that has heard that this one is in its pipe may have switched.
+  went_back_ =
+      !said_attached_ && !heard_switch_ && !heard_leave_ && (state() & socket_face::kSending) == 0;
   if (went_back_) other_end_leaves();
-  if ((heard_switch_ || (state() & socket_face::kSending) != 0) && !closed) {
+  const bool may_miss_bytes =
+      heard_switch_ || (said_attached_ && !heard_leave_) || (state() & socket_face::kSending) != 0;
+  if (may_miss_bytes && !closed) {
     went_back_ = false;
     // PAIR face.state
     pipe_.my_face().words[socket_face::kState].fetch_or(socket_face::kReset,
@@ -237,7 +241,9 @@ std::uint64_t Carried::look_at_time() {
 
 // Under the lock.
 bool Carried::is_quiet_now() const {
-  if (lost_ || !stream_ || !pipe_ || said_closed_) return true;
+  if (lost_ || !stream_ || said_closed_) return true;
+  if (never_comes()) return said_leave_;
+  if (!pipe_) return true;
   return said_leave_ && heard_leave_;
 }
 

@@ -111,6 +111,7 @@ class Carried {
   void lose(const char* why);
   std::uint64_t look_at_time();
   bool is_quiet_now() const;
+  bool never_comes() const;
   bool has_switched_too_late() const;
 
   const CarrierCalls& calls_;

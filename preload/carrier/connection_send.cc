@@ -67,6 +67,15 @@ bool Carried::send_bytes() {
   return done.bytes > 0;
 }
 
+// The program has given the connection up before it was in its pipe.
+bool Carried::never_comes() const {
+  // PAIR carrier.released
+  if (!released_.load(std::memory_order_acquire)) return false;
+  // PAIR face.state
+  return !pipe_ ||
+         (pipe_.peer_face().words[kState].load(std::memory_order_acquire) & kAttached) == 0;
+}
+
 // True: something went, and there may be more.
 bool Carried::send_out() {
   blocked_ = again_ = false;
@@ -75,7 +84,12 @@ bool Carried::send_out() {
     said_hello_ =
         say({.type = FrameType::kHello, .length = kNamesBytes, .value = kCarrierWire}, names);
   }
-  if (!pipe_ || !said_hello_) return false;
+  if (!said_hello_) return false;
+  if (never_comes()) {
+    if (!said_leave_ && !blocked_) said_leave_ = say({.type = FrameType::kLeave});
+    return false;
+  }
+  if (!pipe_) return false;
   if (said_closed_) return false;
   const PipeFront front = pipe_.front();
   // PAIR face.state: sees kSwitchAt, and that the last record has been put there

@@ -218,11 +218,12 @@ void Node::finish(std::uint32_t ms) {
     const std::lock_guard lock(mutex_);
     return std::ranges::any_of(all_, [](auto& one) { return one.second->has_moved(); });
   };
-  if (!carries()) return;  // an answer that is waited for is nobody's any more
   const auto is_dialling = [&] {
     const std::lock_guard lock(mutex_);
     return dials_now_;
   };
+  // An answer that is waited for is nobody's any more.
+  if (!carries() && is_dialling()) return;
   while (is_dialling() && monotonic_ns() < until) ::nanosleep(&nap, nullptr);
   // It waits until what has been sent is acknowledged.
   if (!is_dialling()) context_.reset();

@@ -93,7 +93,8 @@ void end_far() {
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (!is_far(s)) return;
-        if (s.shared() && !s.left_at_exit.exchange(true)) {
+        if (!s.shared()) return leave_far(fd, s, Why::kOfferLost);
+        if (!s.left_at_exit.exchange(true)) {
           add_state(s.mine(), socket_face::kClosed);
           (void)s.pipe.end_sending();
           take_parked_byte(fd, s);

@@ -91,6 +91,9 @@ class CarrierConnection : public ::testing::Test {
       for (auto& end : ends_) (void)end.carried->serve();
     }
   }
+  void turn_first() {
+    for (int i = 0; i < 3; ++i) (void)ends_[0].carried->serve();
+  }
   void switch_both() {
     for (auto& end : ends_) {
       end.pipe.my_face().words[kSwitchAt].store(77, std::memory_order_relaxed);
@@ -212,14 +215,42 @@ TEST_F(CarrierConnection, ThatIsLostAfterTheSwitchIsReset) {
   EXPECT_EQ(ends_[1].carried->stage(), CarrierStage::kOver);
 }
 
-TEST_F(CarrierConnection, ThatIsLostBeforeTheSwitchGoesBackToTcp) {
+TEST_F(CarrierConnection, ThatIsLostWhenTheOtherEndMayHaveSwitchedIsReset) {
   join();
   ends_[0].carried.reset();
   (void)ends_[1].carried->serve();
   (void)ends_[1].carried->serve();
-  EXPECT_EQ(ends_[1].calls.losses, 0);
-  EXPECT_EQ(ends_[1].calls.backs, 1);
-  EXPECT_EQ(other_state(ends_[1]) & (kLeaving | kGone), kLeaving | kGone);
+  EXPECT_EQ(ends_[1].calls.losses, 1);
+}
+
+TEST_F(CarrierConnection, WhereOneProgramNeverComesTheOtherGoesBackToTcp) {
+  ends_[1].carried->meet(std::move(*stream_));
+  turn();
+  auto pipe = Pipe::create(kMemfdName, 64 * 1024, 0);
+  ASSERT_TRUE(pipe);
+  auto other = pipe->at_other_end();
+  ASSERT_TRUE(other);
+  ends_[0].pipe = std::move(*pipe);
+  ASSERT_TRUE(ends_[0].carried->attach(std::move(*other)));
+  add(ends_[0], kAttached);
+  turn();
+  EXPECT_FALSE(ends_[1].carried->is_done());
+  auto unused = Pipe::create(kMemfdName, 64 * 1024, 0);  // there, and never entered
+  ASSERT_TRUE(unused);
+  auto its_other = unused->at_other_end();
+  ASSERT_TRUE(its_other);
+  ASSERT_TRUE(ends_[1].carried->attach(std::move(*its_other)));
+  turn();
+  EXPECT_FALSE(ends_[1].carried->is_done());
+  ends_[1].carried->release();
+  turn();
+  EXPECT_TRUE(ends_[1].carried->is_done());
+  EXPECT_EQ(ends_[0].calls.losses, 0);
+  EXPECT_EQ(ends_[0].calls.backs, 1);
+  EXPECT_EQ(other_state(ends_[0]) & (kLeaving | kGone), kLeaving | kGone);
+  ends_[1].carried.reset();
+  turn_first();
+  EXPECT_EQ(ends_[0].calls.losses, 0);
 }
 
 class HostileCarrier : public CarrierConnection {
