@@ -138,11 +138,6 @@ void wake_carrier(Socket& s) {
   table().wake(of(s));
 }
 
-void fetch_far(Socket& s) {
-  const InCarrier here;
-  table().fetch(of(s));
-}
-
 bool is_all_there(Socket& s) {
   if (!is_far(s)) return true;
   const InCarrier here;

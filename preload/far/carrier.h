@@ -25,8 +25,6 @@ bool carry(Socket& s);
 
 /// Something has been done to the pipe of a connection that is carried.
 void wake_carrier(Socket& s);
-/// Bytes that have come are put into the pipe, in the calling thread.
-void fetch_far(Socket& s);
 /// TCP says that the other end is gone. True: all that came from it is in the pipe.
 bool is_all_there(Socket& s);
 /// It is no matter of the carrier's any more.

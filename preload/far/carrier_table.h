@@ -65,8 +65,6 @@ struct CarrierTable {
   bool (*attach)(Carried* carried, Pipe* end);
   /// The program has done something to its pipe.
   void (*wake)(Carried* carried);
-  /// What has come for a program that polls is put into its pipe.
-  void (*fetch)(Carried* carried);
   /// The kernel says that the other end is gone: bytes may yet come, for a moment.
   void (*tcp_ended)(Carried* carried);
   /// The socket is gone, or is TCP's again. What is in its pipe is still sent.
