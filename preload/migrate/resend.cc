@@ -1,8 +1,6 @@
 #include "migrate/resend.h"
 
 #include <fcntl.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -53,16 +51,6 @@ class ResendsGuard {
   Undisturbed undisturbed_;
 };
 
-// What TCP has carried to the other end so far: it cannot give back more.
-std::uint64_t bytes_of_tcp(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-      size < offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked)
-    return ~std::uint64_t{0};
-  return info.tcpi_bytes_acked;
-}
-
 // Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
 class Resend {
  public:
@@ -92,7 +80,7 @@ class Resend {
     if (!pipe) return false;
     theirs_ = std::move(*pipe);
     theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
-    most_given_ = bytes_of_tcp(fd_);
+    if (!sent_by_tcp(fd_, &most_given_)) most_given_ = ~std::uint64_t{0};
     return true;
   }
   // A thread is going to finish it.
@@ -167,7 +155,7 @@ class Resend {
   int given_;
   std::int32_t closer_;  ///< of the socket's sends
   long given_at_ = sizeof(TakenHead);
-  std::uint64_t most_given_ = 0;
+  std::uint64_t most_given_ = 0;  ///< what TCP has been given: the other end had no more
   Pipe theirs_;
   Resend* next_ = nullptr;  ///< in `behind`
   bool listed_ = false;
