@@ -193,9 +193,10 @@ class FabricFarHostile : public testing::Test {
   }
   static Bytes reply_of(std::uint64_t number, const std::vector<RdmaCookie>& cookies) {
     const PlaceReply reply{number, 9, static_cast<std::uint32_t>(cookies.size()), 0};
-    Bytes body(sizeof reply + cookies.size() * sizeof(RdmaCookie));
+    const std::size_t more = cookies.size() * sizeof(RdmaCookie);
+    Bytes body(sizeof reply + more);
     std::memcpy(body.data(), &reply, sizeof reply);
-    std::memcpy(body.data() + sizeof reply, cookies.data(), cookies.size() * sizeof(RdmaCookie));
+    if (more > 0) std::memcpy(body.data() + sizeof reply, cookies.data(), more);
     return body;
   }
   static std::uint16_t port_of(Node& node) {
