@@ -45,18 +45,9 @@ int some_descriptor_of(Socket& s) {
   KeepErrno keep;
   int fd = s.far_fd.load(std::memory_order_relaxed);
   if (fd >= 0 && hold(fd).get() == &s) return fd;
-  struct {
-    Socket* socket;
-    int fd;
-  } wanted{&s, -1};
-  for_each_socket(
-      [](int one_fd, Socket& one, void* argument) {
-        auto* w = static_cast<decltype(wanted)*>(argument);
-        if (&one == w->socket && sys::fcntl(one_fd, F_GETFD) >= 0) w->fd = one_fd;
-      },
-      &wanted);
-  s.far_fd.store(wanted.fd, std::memory_order_relaxed);
-  return wanted.fd;
+  fd = descriptor_of(s);
+  s.far_fd.store(fd, std::memory_order_relaxed);
+  return fd;
 }
 
 void begin_far_bells(int fd, Socket& s) {

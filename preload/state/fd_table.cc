@@ -213,4 +213,19 @@ void for_each_socket(void (*f)(int, Socket&, void*), void* argument) {
   }
 }
 
+int descriptor_of(Socket& s) {
+  KeepErrno keep;
+  struct {
+    Socket* socket;
+    int fd;
+  } wanted{&s, -1};
+  for_each_socket(
+      [](int fd, Socket& one, void* argument) {
+        auto* w = static_cast<decltype(wanted)*>(argument);
+        if (&one == w->socket && sys::fcntl(fd, F_GETFD) >= 0) w->fd = fd;
+      },
+      &wanted);
+  return wanted.fd;
+}
+
 }  // namespace clan::preload

@@ -53,5 +53,7 @@ bool no_set_need_know(int fd);
 
 /// Calls `f(fd, Socket&)` for each known descriptor.
 void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argument);
+/// Some descriptor of it, or -1.
+int descriptor_of(Socket& s);
 
 }  // namespace clan::preload

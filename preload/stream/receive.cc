@@ -21,6 +21,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
+#include "state/fd_table.h"
 #include "state/socket.h"
 #include "stream/blocking.h"
 #include "stream/doorbell.h"

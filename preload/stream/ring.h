@@ -26,9 +26,6 @@ class Announced {
   std::optional<Ringing> ringing_;
 };
 
-/// Some descriptor of it, or -1.
-int descriptor_of(Socket& s);
-
 /// False, with EBADF: another thread has closed the descriptor, and the number may be another
 /// file's by now.
 bool still_names(int fd, const Socket& s);

@@ -60,6 +60,15 @@ def expect(good, what, *children):
         raise Failed(f"{what}\n{logs}")
 
 
+def kill_all(*children):
+    """Those that have begun, whatever they are at."""
+    for child in filter(None, children):
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        child.log.close()
+
+
 @contextlib.contextmanager
 def pair(names, case, seed, own=OFF, others=OFF, net=(True, True)):
     """A server and a client of net_peer.py."""
@@ -72,11 +81,7 @@ def pair(names, case, seed, own=OFF, others=OFF, net=(True, True)):
                        str(seed), net=net[1])
         yield server, client
     finally:
-        for child in filter(None, (server, client)):
-            child.kill()
-            child.wait()
-            child.stdout.close()
-            child.log.close()
+        kill_all(server, client)
 
 
 def right(names, case, seed, moves=True, **settings):
@@ -233,11 +238,7 @@ def redis_server(names):
                 expect(bench.returncode == 0 and "GET" in text, f"redis-benchmark: {text}", bench)
                 bench.log.close()
         finally:
-            for child in filter(None, (server, client)):
-                child.kill()
-                child.wait()
-                child.stdout.close()
-                child.log.close()
+            kill_all(server, client)
 
 
 def iperf3(names):
@@ -259,11 +260,7 @@ def iperf3(names):
             expect(MOVED in said(client) or MOVED in said(server), "iperf3 has not moved", client,
                    server)
         finally:
-            for child in filter(None, (server, client)):
-                child.kill()
-                child.wait()
-                child.stdout.close()
-                child.log.close()
+            kill_all(server, client)
 
 
 def settings(_):

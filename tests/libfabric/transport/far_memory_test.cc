@@ -9,8 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "domain.h"
-#include "fabric.h"
+#include "libfabric/transport/two_domains.h"
 #include "transport/operation_table.h"
 #include "transport/remote_memory.h"
 
@@ -19,27 +18,9 @@ namespace {
 
 constexpr std::uint64_t kKey = 7;
 
-struct Close {
-  template <typename T>
-  void operator()(T* object) const {
-    EXPECT_EQ(fi_close(&object->fid), 0);
-  }
-};
-
-class FarMemoryTest : public testing::Test {
+class FarMemoryTest : public TwoDomains {
  protected:
   FarMemoryTest() {
-    fi_info* info = nullptr;
-    EXPECT_EQ(get_info(FI_VERSION(1, 17), nullptr, nullptr, 0, nullptr, &info), 0);
-    fid_fabric* fabric = nullptr;
-    EXPECT_EQ(open_fabric(info->fabric_attr, &fabric, nullptr), 0);
-    fabric_.reset(fabric);
-    for (auto* domain : {&ours_, &theirs_}) {
-      fid_domain* made = nullptr;
-      EXPECT_EQ(fi_domain(fabric, info, &made, nullptr), 0);
-      domain->reset(made);
-    }
-    fi_freeinfo(info);
     fid_mr* region = nullptr;
     EXPECT_EQ(fi_mr_reg(theirs_.get(), region_.data(), region_.size(),
                         FI_REMOTE_READ | FI_REMOTE_WRITE, 0, kKey, 0, &region, nullptr),
@@ -51,7 +32,6 @@ class FarMemoryTest : public testing::Test {
     memory_ = std::make_unique<RemoteMemory>(domain(*ours_));
     far_ = std::make_unique<FarMemory>(domain(*ours_), *memory_);
   }
-  static Domain& domain(fid_domain& id) { return static_cast<Domain&>(id); }
 
   int begin(bool write, std::vector<FarPiece> pieces, Operation& operation) {
     SlowCopies copies;
@@ -69,9 +49,7 @@ class FarMemoryTest : public testing::Test {
   }
 
   std::vector<std::byte> region_ = std::vector<std::byte>(200'000);
-  std::unique_ptr<fid_fabric, Close> fabric_;
-  std::unique_ptr<fid_domain, Close> ours_, theirs_;
-  std::unique_ptr<fid_mr, Close> mr_;
+  std::unique_ptr<fid_mr, CloseFid> mr_;
   Peer peer_;
   std::unique_ptr<RemoteMemory> memory_;
   std::unique_ptr<FarMemory> far_;

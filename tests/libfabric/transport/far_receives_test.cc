@@ -6,46 +6,25 @@
 #include <memory>
 #include <vector>
 
-#include "domain.h"
-#include "fabric.h"
+#include "libfabric/transport/two_domains.h"
 #include "transport/far_message.h"
 
 namespace clan::ofi {
 namespace {
 
-struct CloseFid {
-  template <typename T>
-  void operator()(T* object) const {
-    EXPECT_EQ(fi_close(&object->fid), 0);
-  }
-};
-
-class FarReceivesTest : public testing::Test {
+class FarReceivesTest : public TwoDomains {
  protected:
   FarReceivesTest() {
-    fi_info* info = nullptr;
-    EXPECT_EQ(get_info(FI_VERSION(1, 17), nullptr, nullptr, 0, nullptr, &info), 0);
-    fid_fabric* fabric = nullptr;
-    EXPECT_EQ(open_fabric(info->fabric_attr, &fabric, nullptr), 0);
-    fabric_.reset(fabric);
-    for (auto* domain : {&ours_, &theirs_}) {
-      fid_domain* made = nullptr;
-      EXPECT_EQ(fi_domain(fabric, info, &made, nullptr), 0);
-      domain->reset(made);
-    }
-    fi_freeinfo(info);
-    receives_ = std::make_unique<FarReceives>(static_cast<Domain&>(*ours_));
+    receives_ = std::make_unique<FarReceives>(domain(*ours_));
     posted_.pieces = 2;
     posted_.iov[0] = {buffer_.data(), 30};
     posted_.iov[1] = {buffer_.data() + 50, 50};
     posted_.length = 80;
     posted_.used = 10;
   }
-  Context& sender() { return static_cast<Domain&>(*theirs_).context(); }
+  Context& sender() { return domain(*theirs_).context(); }
 
   std::vector<char> buffer_ = std::vector<char>(100, '-');
-  std::unique_ptr<fid_fabric, CloseFid> fabric_;
-  std::unique_ptr<fid_domain, CloseFid> ours_, theirs_;
   std::unique_ptr<FarReceives> receives_;
   Posted posted_;
 };
