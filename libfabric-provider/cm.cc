@@ -74,10 +74,10 @@ class UnreadRequest final : public Eq::Request {
  public:
   UnreadRequest(fi_info* info, std::shared_ptr<std::atomic<std::size_t>> unread)
       : info_(info), unread_(std::move(unread)) {
-    unread_->fetch_add(1);
+    unread_->fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
   }
   ~UnreadRequest() override {
-    unread_->fetch_sub(1);
+    unread_->fetch_sub(1, std::memory_order_relaxed);  // relaxed: a number alone
     if (info_ == nullptr) return;
     if (info_->handle != nullptr) fi_close(info_->handle);
     fi_freeinfo(info_);
@@ -302,7 +302,8 @@ bool PassiveEndpoint::asked(PeerIndex from, const WireHeader& header,
   }
   if (header.op != Op::kConnect || client == clients_.end() || client->second.asked) return true;
   if (data.size() > kMostConnectionData) return true;
-  if (unread_->load() >= backlog_) return false;
+  // relaxed: a number alone
+  if (unread_->load(std::memory_order_relaxed) >= backlog_) return false;
   client->second.asked = true;
   --silent_;
   return ask_program(client->second.address, from, header, data);

@@ -78,15 +78,20 @@ void Counter::progress() {
 }
 
 bool Counter::news() const {
-  return value_.load() != seen_value_.load() || errors_.load() != seen_errors_.load();
+  // PAIR ofi.wait.armed: a look of a thread that has armed, without the lock
+  const std::uint64_t value = value_.load(std::memory_order_seq_cst),
+                      errors = errors_.load(std::memory_order_seq_cst);
+  // relaxed: what has been read since is no news
+  return value != seen_value_.load(std::memory_order_relaxed) ||
+         errors != seen_errors_.load(std::memory_order_relaxed);
 }
 
 std::uint64_t Counter::read(fid_cntr* id) {
   auto& counter = *static_cast<Counter*>(id);
   std::lock_guard lock(counter.domain_.lock());
   counter.progress();
-  const std::uint64_t value = counter.value_.load();
-  counter.seen_value_.store(value);
+  const std::uint64_t value = counter.value();
+  counter.seen_value_.store(value, std::memory_order_relaxed);  // relaxed: see news()
   return value;
 }
 
@@ -94,8 +99,8 @@ std::uint64_t Counter::read_errors(fid_cntr* id) {
   auto& counter = *static_cast<Counter*>(id);
   std::lock_guard lock(counter.domain_.lock());
   counter.progress();
-  const std::uint64_t errors = counter.errors_.load();
-  counter.seen_errors_.store(errors);
+  const std::uint64_t errors = counter.errors();
+  counter.seen_errors_.store(errors, std::memory_order_relaxed);  // relaxed: see news()
   return errors;
 }
 
@@ -118,8 +123,7 @@ int Counter::set(fid_cntr* id, std::uint64_t value) {
 int Counter::add_errors(fid_cntr* id, std::uint64_t value) {
   auto& counter = *static_cast<Counter*>(id);
   std::lock_guard lock(counter.domain_.lock());
-  counter.errors_.fetch_add(value);
-  counter.changed();
+  counter.add_error_count(value);
   counter.domain_.run_due();
   return 0;
 }
@@ -127,8 +131,7 @@ int Counter::add_errors(fid_cntr* id, std::uint64_t value) {
 int Counter::set_errors(fid_cntr* id, std::uint64_t value) {
   auto& counter = *static_cast<Counter*>(id);
   std::lock_guard lock(counter.domain_.lock());
-  counter.errors_.store(value);
-  counter.changed();
+  counter.set_error_count(value);
   counter.domain_.run_due();
   return 0;
 }
@@ -136,14 +139,14 @@ int Counter::set_errors(fid_cntr* id, std::uint64_t value) {
 int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
   auto& counter = *static_cast<Counter*>(id);
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
-  const std::uint64_t errors_before = counter.errors_.load();
+  const std::uint64_t errors_before = counter.errors();
   const auto enough = [&] {
-    return counter.value_.load() >= threshold || counter.errors_.load() != errors_before;
+    return counter.value() >= threshold || counter.errors() != errors_before;
   };
   const auto reached = [&] {
     std::lock_guard lock(counter.domain_.lock());
     counter.progress();
-    counter.seen_value_.store(counter.value_.load());
+    counter.seen_value_.store(counter.value(), std::memory_order_relaxed);  // relaxed: see news()
     return enough();
   };
   const auto look = [&] {
@@ -162,7 +165,7 @@ int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
   };
   for (;;) {
     switch (counter.waiter_.wait(reached, Awaited{}, deadline, sleep)) {
-      case Waited::kReady: return counter.value_.load() >= threshold ? 0 : -FI_EAVAIL;
+      case Waited::kReady: return counter.value() >= threshold ? 0 : -FI_EAVAIL;
       case Waited::kTimedOut: return -FI_ETIMEDOUT;
       case Waited::kAgain:
         if (rc == -FI_EINTR) return rc;

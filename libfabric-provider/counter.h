@@ -24,8 +24,9 @@ class Counter final : public fid_cntr, public Waitable {
   Domain& domain() { return domain_; }
 
   // Under the domain's lock.
+  // Readers that are about to sleep look without it: hence seq_cst, see news().
   void count() {
-    value_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
+    value_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
     changed();
   }
   // relaxed: the lock orders
@@ -33,15 +34,25 @@ class Counter final : public fid_cntr, public Waitable {
   // relaxed: likewise
   std::uint64_t errors() const { return errors_.load(std::memory_order_relaxed); }
   void set_value(std::uint64_t value) {
-    value_.store(value, std::memory_order_relaxed);  // relaxed: the lock orders
+    value_.store(value, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
     changed();
   }
   void add_value(std::uint64_t value) {
-    value_.fetch_add(value, std::memory_order_relaxed);  // relaxed: the lock orders
+    // PAIR ofi.wait.armed: before the look at it
+    value_.fetch_add(value, std::memory_order_seq_cst);
     changed();
   }
   void count_error() {
-    errors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the lock orders
+    errors_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
+    changed();
+  }
+  void set_error_count(std::uint64_t errors) {
+    errors_.store(errors, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
+    changed();
+  }
+  void add_error_count(std::uint64_t errors) {
+    // PAIR ofi.wait.armed: before the look at it
+    errors_.fetch_add(errors, std::memory_order_seq_cst);
     changed();
   }
   TransportList& transports() { return transports_; }

@@ -125,7 +125,8 @@ void Cq::progress() {
 
 bool Cq::pending() {
   std::lock_guard lock(domain_.lock());
-  return !empty() || overrun_ || signalled_.load();
+  // PAIR ofi.wait.armed: a look of a thread that has armed
+  return !empty() || overrun_ || signalled_.load(std::memory_order_seq_cst);
 }
 
 namespace {
@@ -241,11 +242,12 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
     std::lock_guard lock(domain_.lock());
     progress();
     if (enough()) got = take(buffer, count, source);
-    return got != -FI_EAGAIN || signalled_.load();
+    return got != -FI_EAGAIN || signalled_.load(std::memory_order_relaxed);  // relaxed: a glance
   };
   const auto look = [&] {
     std::lock_guard lock(domain_.lock());
-    return enough() || signalled_.load();
+    // PAIR ofi.wait.armed: the look of a thread that has armed
+    return enough() || signalled_.load(std::memory_order_seq_cst);
   };
   int rc = 0;
   const auto sleep = [&] {
@@ -256,7 +258,8 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
     switch (waiter_.wait(ready, Awaited{}, deadline, sleep)) {
       case Waited::kReady:
         if (got != -FI_EAGAIN) return got;
-        if (signalled_.exchange(false)) return -FI_ECANCELED;
+        // relaxed: one of those that sleep takes it
+        if (signalled_.exchange(false, std::memory_order_relaxed)) return -FI_ECANCELED;
         break;
       case Waited::kTimedOut: {
         std::lock_guard lock(domain_.lock());
@@ -281,7 +284,8 @@ ssize_t Cq::sread_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* s
 int Cq::signal(fid_cq* id) {
   auto& cq = *static_cast<Cq*>(id);
   if (cq.wait_.object() == nullptr) return -FI_ENOSYS;
-  cq.signalled_.store(true);
+  // PAIR ofi.wait.armed: before the look whether a thread has armed
+  cq.signalled_.store(true, std::memory_order_seq_cst);
   cq.wait_.signal();
   return 0;
 }

@@ -242,7 +242,8 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
 void Domain::run_progress() {
   Event events[16];
   std::int64_t timeout_ms = -1;
-  while (!stopping_.load()) {
+  // relaxed: the event that is posted behind it wakes, and publishes it
+  while (!stopping_.load(std::memory_order_relaxed)) {
     Result<std::size_t> n = Error{ENOMEM, ""};
     try {
       n = events_->wait(events, timeout_ms);
@@ -252,7 +253,7 @@ void Domain::run_progress() {
     // a forked child has no such thread; the context has ended
     if (!n && n.error().err == ESHUTDOWN) return;
     bool moved = true;
-    while (moved && !stopping_.load()) {
+    while (moved && !stopping_.load(std::memory_order_relaxed)) {
       moved = false;
       std::lock_guard lock(lock_);
       for (Transport* transport : transports_) moved = transport->progress() || moved;
@@ -289,7 +290,7 @@ void Domain::stop_progress() {
     progress_.reset();
     return;
   }
-  stopping_.store(true);
+  stopping_.store(true, std::memory_order_relaxed);  // relaxed: published by the event
   events_->post_user(stop_event_);
   progress_->join();
   progress_.reset();

@@ -68,9 +68,12 @@ Object& object_of(fid_t id) {
 /// Counts the references to an object.
 class References {
  public:
-  void add() { count_.fetch_add(1); }
-  void drop() { count_.fetch_sub(1); }
-  bool any() const { return count_.load() != 0; }
+  // relaxed: a thread that adds one knows the object by another, or by the program
+  void add() { count_.fetch_add(1, std::memory_order_relaxed); }
+  // PAIR ofi.references: the holder has done with the object
+  void drop() { count_.fetch_sub(1, std::memory_order_release); }
+  // PAIR ofi.references: sees what holders have done, before it is deleted
+  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
 
  private:
   std::atomic<int> count_{0};

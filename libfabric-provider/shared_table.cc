@@ -192,29 +192,36 @@ SharedTable::~SharedTable() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-std::uint64_t SharedTable::lines() const { return std::min(header().count.load(), capacity_); }
+std::uint64_t SharedTable::lines() const {
+  // PAIR ofi.shared_table: sees the lines, also of a process that died in the middle
+  return std::min(header().count.load(std::memory_order_acquire), capacity_);
+}
 
 int SharedTable::insert(const SocketAddress& address, fi_addr_t* number) {
   const Locked lock(fd_, F_WRLCK);
   if (!lock.held()) return -FI_EIO;
   const std::uint64_t count = lines();
-  std::uint64_t i = header().freed.load() > 0 ? 0 : count;
-  while (i < count && line(i).used.load() != 0) ++i;
+  // relaxed: under the file's lock
+  std::uint64_t i = header().freed.load(std::memory_order_relaxed) > 0 ? 0 : count;
+  while (i < count && line(i).used.load(std::memory_order_relaxed) != 0) ++i;
   if (i == capacity_) return -FI_ENOSPC;
-  const std::uint32_t next = header().generation.load() + 1;
+  const std::uint32_t next = header().generation.load(std::memory_order_relaxed) + 1;
   Line& fresh = line(i);
   fresh.length = address.length;
   fresh.changed = next;
   std::memcpy(fresh.address, &address.storage,
               std::min<std::size_t>(address.length, sizeof fresh.address));
   static_cast<fi_addr_t*>(numbers())[i] = i;
-  fresh.used.store(1);
+  // Each is stored behind the one before: this process may die between two of them.
+  fresh.used.store(1, std::memory_order_release);  // PAIR ofi.shared_table: publishes the line
   if (i == count) {
-    header().count.store(count + 1);
+    // PAIR ofi.shared_table: a used line more
+    header().count.store(count + 1, std::memory_order_release);
   } else {
-    header().freed.fetch_sub(1);
+    header().freed.fetch_sub(1, std::memory_order_release);  // PAIR ofi.shared_table: it is used
   }
-  header().generation.store(next);
+  // PAIR ofi.shared_table: there is something new
+  header().generation.store(next, std::memory_order_release);
   *number = i;
   return 0;
 }
@@ -222,12 +229,16 @@ int SharedTable::insert(const SocketAddress& address, fi_addr_t* number) {
 int SharedTable::remove(fi_addr_t number) {
   const Locked lock(fd_, F_WRLCK);
   if (!lock.held()) return -FI_EIO;
-  if (number >= lines() || line(number).used.load() == 0) return -FI_EINVAL;
-  const std::uint32_t next = header().generation.load() + 1;
+  // relaxed: under the file's lock
+  if (number >= lines() || line(number).used.load(std::memory_order_relaxed) == 0)
+    return -FI_EINVAL;
+  const std::uint32_t next = header().generation.load(std::memory_order_relaxed) + 1;
   line(number).changed = next;
-  line(number).used.store(0);
-  header().freed.fetch_add(1);
-  header().generation.store(next);
+  // PAIR ofi.shared_table: changed, and not used any more
+  line(number).used.store(0, std::memory_order_release);
+  header().freed.fetch_add(1, std::memory_order_release);  // PAIR ofi.shared_table: behind `used`
+  // PAIR ofi.shared_table: there is something new
+  header().generation.store(next, std::memory_order_release);
   return 0;
 }
 
@@ -235,13 +246,14 @@ std::uint32_t SharedTable::changes(
     std::uint32_t seen, const std::function<void(fi_addr_t, const SocketAddress*)>& f) const {
   const Locked lock(fd_, F_RDLCK);
   if (!lock.held()) return seen;
-  const std::uint32_t now = header().generation.load();
+  // PAIR ofi.shared_table: sees the changes up to it
+  const std::uint32_t now = header().generation.load(std::memory_order_acquire);
   const std::uint64_t count = lines();
   for (std::uint64_t i = 0; i < count; ++i) {
     const Line& l = line(i);
     if (static_cast<std::int32_t>(l.changed - seen) <= 0) continue;
     const SocketAddress address =
-        l.used.load() != 0
+        l.used.load(std::memory_order_acquire) != 0  // PAIR ofi.shared_table: sees the line
             ? read_address(l.address, std::min<std::size_t>(l.length, sizeof l.address))
             : SocketAddress{};
     f(i, address.valid() ? &address : nullptr);

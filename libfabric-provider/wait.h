@@ -108,7 +108,7 @@ class WaitObject {
   int sleep_unless(Ready&& ready, std::int64_t timeout_ms) {
     if (!lie_down()) return 0;
     if (ready()) {
-      sleepers_.fetch_sub(1);
+      sleepers_.fetch_sub(1, std::memory_order_release);  // PAIR ofi.wait.sleepers: it has not read
       return 0;
     }
     return sleep(timeout_ms);

@@ -29,7 +29,7 @@ namespace {
 // finds another, not a hole.
 struct Named {
   int refs = 0;
-  std::atomic<int> type{0};
+  std::atomic<int> socket_type{0};
   ClanName local, peer;  ///< of streams: the kernel knows the others'
   Named* next_free = nullptr;
 };
@@ -57,7 +57,8 @@ Entry* entry(int fd) {
 // All below: under the lock.
 void leave(Named* n) {
   if (n == nullptr || --n->refs > 0) return;
-  n->type = 0;
+  // relaxed: one that is looked at meanwhile is being closed
+  n->socket_type.store(0, std::memory_order_relaxed);
   n->next_free = pool;
   pool = n;
 }
@@ -66,7 +67,8 @@ void enter(int fd, Named* n) {
   Entry* e = entry(fd);
   if (n != nullptr) {
     ++n->refs;
-    if (fd > highest) highest = fd;
+    // relaxed: under the lock, and before `fd` is anybody's to ask about
+    if (fd > highest.load(std::memory_order_relaxed)) highest.store(fd, std::memory_order_relaxed);
   }
   // PAIR preload.named: publishes the names
   leave(e->exchange(n, std::memory_order_acq_rel));
@@ -87,7 +89,7 @@ Named* make(int type) {
   Named* n = pool;
   pool = n->next_free;
   n->local.size = n->peer.size = 0;
-  n->type = type;
+  n->socket_type.store(type, std::memory_order_relaxed);  // relaxed: published by enter()
   return n;
 }
 
@@ -98,13 +100,15 @@ struct Names {
 Names names_of(int fd) {
   Locked locked;
   Entry* e = entry(fd);
-  const Named* n = e != nullptr ? e->load() : nullptr;
+  // relaxed: under the lock
+  const Named* n = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
   return n != nullptr ? Names{n->local, n->peer} : Names{};
 }
 void remember(int fd, const ClanName* local, const ClanName* peer) {
   Locked locked;
   Entry* e = entry(fd);
-  Named* n = e != nullptr ? e->load() : nullptr;
+  // relaxed: under the lock
+  Named* n = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
   if (n == nullptr) return;
   if (local != nullptr) n->local = *local;
   if (peer != nullptr) n->peer = *peer;
@@ -113,7 +117,7 @@ void remember(int fd, const ClanName* local, const ClanName* peer) {
 bool appear(int fd, int type, const Names& names) {
   KeepErrno keep;
   Locked locked;
-  if (table.load() == nullptr) {
+  if (table.load(std::memory_order_relaxed) == nullptr) {  // relaxed: under the lock
     void* memory = sys::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
@@ -125,7 +129,8 @@ bool appear(int fd, int type, const Names& names) {
   n->local = names.local;
   n->peer = names.peer;
   enter(fd, n);
-  af_clan_used = true;
+  // relaxed: before `fd` is anybody's to ask about
+  af_clan_used.store(true, std::memory_order_relaxed);
   return true;
 }
 
@@ -318,7 +323,7 @@ int af_clan_type(int fd) {
   const Entry* e = entry(fd);
   // PAIR preload.named: sees the names
   const Named* n = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
-  return n != nullptr ? n->type.load(std::memory_order_relaxed) : 0;
+  return n != nullptr ? n->socket_type.load(std::memory_order_relaxed) : 0;
 }
 
 void lock_af_clan() { table_lock.lock(); }
@@ -430,9 +435,11 @@ int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size) {
 void duplicate_af_clan(int from, int to) {
   Entry* e = entry(from);
   if (e == nullptr || entry(to) == nullptr) return forget_af_clan(to);
-  if (e->load() == nullptr && entry(to)->load() == nullptr) return;
+  // relaxed: a look; what counts is read under the lock
+  const auto has = [](const Entry* one) { return one->load(std::memory_order_relaxed) != nullptr; };
+  if (!has(e) && !has(entry(to))) return;
   Locked locked;
-  enter(to, e->load());
+  enter(to, e->load(std::memory_order_relaxed));  // relaxed: under the lock
 }
 
 void forget_af_clan(int fd) {
@@ -443,8 +450,10 @@ void forget_af_clan(int fd) {
 }
 
 void forget_af_clan_range(unsigned first, unsigned last) {
-  if (highest < 0) return;
-  for (unsigned fd = first; fd <= std::min(last, static_cast<unsigned>(highest.load())); ++fd) {
+  // relaxed: it is as high as what this thread knows of
+  const int most = highest.load(std::memory_order_relaxed);
+  if (most < 0) return;
+  for (unsigned fd = first; fd <= std::min(last, static_cast<unsigned>(most)); ++fd) {
     forget_af_clan(static_cast<int>(fd));
   }
 }
@@ -454,7 +463,8 @@ char* af_clan_inheritance() {
   constexpr std::size_t kLongest = 32 + 2 * (1 + 2 * CLAN_NAME_MAX);
   const int begin = std::snprintf(text, sizeof text, "%s=", kInheritedNames);
   char* to = text + begin;
-  for (int fd = 0; fd <= highest && to + kLongest < text + sizeof text; ++fd) {
+  const int most = highest.load(std::memory_order_relaxed);  // relaxed: as above
+  for (int fd = 0; fd <= most && to + kLongest < text + sizeof text; ++fd) {
     if (af_clan_type(fd) == 0) continue;
     const int flags = sys::fcntl(fd, F_GETFD);
     if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;

@@ -22,7 +22,8 @@ namespace {
 void before_bypass(const char* module) {
   static std::atomic<bool> told{false};
   KeepErrno keep;
-  if (!told.exchange(true)) {
+  // relaxed: one of those that come tells
+  if (!told.exchange(true, std::memory_order_relaxed)) {
     CLAN_INFO(
         "%s is opened so that it calls the C library past CLAN (RTLD_DEEPBIND or dlmopen); "
         "connections of "

@@ -41,11 +41,15 @@ Stream* new_stream(int fd, FILE* mark) {
   Stream* first = streams.load(std::memory_order_acquire);  // PAIR preload.streams
   for (Stream* s = first; s != nullptr; s = s->next) {
     FILE* none = nullptr;
-    if (s->file.compare_exchange_strong(none, mark)) return s->fd = fd, s;
+    // PAIR preload.stream_free: behind what its last user has done with `fd`
+    if (s->file.compare_exchange_strong(none, mark, std::memory_order_acquire,
+                                        std::memory_order_relaxed)) {
+      return s->fd = fd, s;
+    }
   }
   auto* s = new (std::nothrow) Stream;
   if (s == nullptr) return nullptr;
-  s->file = mark;
+  s->file.store(mark, std::memory_order_relaxed);  // relaxed: published with the entry
   s->fd = fd;
   s->next = streams.load(std::memory_order_relaxed);
   // PAIR preload.streams
@@ -75,7 +79,8 @@ ssize_t cookie_write(void* cookie, const char* buffer, size_t n) {
 int cookie_close(void* cookie) {
   auto* stream = static_cast<Stream*>(cookie);
   const int fd = stream->fd;
-  stream->file.store(nullptr);
+  // PAIR preload.stream_free: `fd` has been read
+  stream->file.store(nullptr, std::memory_order_release);
   return ::close(fd);
 }
 
@@ -97,7 +102,8 @@ CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   FILE* stream = cookie != nullptr ? ::fopencookie(cookie, mode, calls) : nullptr;
   if (cookie == nullptr) errno = ENOMEM;
   if (stream != nullptr) stream->_fileno = fd;  // fileno() must go on to work
-  if (cookie != nullptr) cookie->file.store(stream);
+  // PAIR preload.stream_free: where there is no stream, the entry is free again
+  if (cookie != nullptr) cookie->file.store(stream, std::memory_order_release);
   return stream;
 }
 

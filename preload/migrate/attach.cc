@@ -75,7 +75,9 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   count_pipe(s, moves && (s.pipe.end() == 1 || is_far(s)));
   limit_as_tcp(fd, s);
   if (!counted) add_holders(s.mine(), 1);
-  if (!s.not_to_follow.exchange(true)) s.open_file().to_follow.fetch_sub(1);
+  // PAIR preload.to_follow: it is among kHolders before it is not among these
+  if (!s.not_to_follow.exchange(true, std::memory_order_seq_cst))
+    s.open_file().to_follow.fetch_sub(1, std::memory_order_seq_cst);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   unsay(s);
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
@@ -84,21 +86,29 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   hooks.migrated(s);
 }
 
-std::uint32_t moves_of_shared() { return shared_moves != nullptr ? shared_moves->load() : 0; }
+std::uint32_t moves_of_shared() {
+  // PAIR preload.moves: sees which pipe, through Slot::pipe_fd
+  return shared_moves != nullptr ? shared_moves->load(std::memory_order_acquire) : 0;
+}
 
 void forbid_moves() {
-  fork_under_way.store(true);
+  // PAIR preload.forking: before Socket::moving is tried
+  fork_under_way.store(true, std::memory_order_seq_cst);
   if (shared_moves != nullptr) return;
   void* memory =
       sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
 }
 
-void allow_moves() { fork_under_way.store(false); }
+void allow_moves() {
+  // PAIR preload.forking: all have been counted
+  fork_under_way.store(false, std::memory_order_seq_cst);
+}
 
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
-  if (fork_under_way.load()) return false;  // whom the child counts as what has been decided
+  // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
+  if (fork_under_way.load(std::memory_order_seq_cst)) return false;
   Slot& slot = s.open_file();
   const std::int32_t me = thread_id();
   if (!Slot::try_close(slot.receives, me)) return false;
@@ -108,7 +118,9 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     Slot::open(slot.receives, me);
     return false;
   }
-  if (slot.pinned.load() != 0 || Slot::on_its_way(slot.held.load()) != 0) {
+  // PAIR preload.held: Dekker, behind the closed gates, with what pins it or passes it
+  if (slot.pinned.load(std::memory_order_seq_cst) != 0 ||
+      Slot::on_its_way(slot.held.load(std::memory_order_seq_cst)) != 0) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
     return false;
@@ -117,15 +129,18 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   s.offered_ns = monotonic_ns();
   // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must
   // ring.
-  s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1);
-  s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1);
-  slot.pipe_pid.store(::getpid());
-  slot.pipe_end.store(s.pipe.end());
+  // PAIR face.state: before kAttached, which lets the other end publish
+  s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1, std::memory_order_seq_cst);
+  s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1, std::memory_order_seq_cst);
+  slot.pipe_pid.store(::getpid(), std::memory_order_relaxed);  // relaxed: published by pipe_fd
+  slot.pipe_end.store(s.pipe.end(), std::memory_order_relaxed);
   // PAIR preload.moved: publishes which pipe it is
   slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);
-  if (s.inherited.load(std::memory_order_relaxed)) s.followed.store(true);
-  if (shared_moves != nullptr && s.inherited.load(std::memory_order_relaxed))
-    shared_moves->fetch_add(1);
+  const bool inherited = s.inherited.load(std::memory_order_relaxed);
+  // relaxed: published with the state
+  if (inherited) s.followed.store(true, std::memory_order_relaxed);
+  // PAIR preload.moves: behind pipe_fd
+  if (shared_moves != nullptr && inherited) shared_moves->fetch_add(1, std::memory_order_release);
   begin_sharing(fd, s, counted, !counted);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
@@ -141,10 +156,11 @@ void catch_up(int fd, Socket& s) {
   if (memfd < 0 || s.shared()) return;
   KeepErrno keep;
   Once once(s);
-  if (!once || s.shared() || fork_under_way.load()) return;
-  int end = slot.pipe_end.load();
+  // PAIR preload.forking: behind Socket::moving
+  if (!once || s.shared() || fork_under_way.load(std::memory_order_seq_cst)) return;
+  int end = slot.pipe_end.load(std::memory_order_relaxed);  // relaxed: behind pipe_fd
   const std::uint64_t cookie = cookie_of(fd);
-  const auto mover = static_cast<unsigned>(slot.pipe_pid.load());
+  const auto mover = static_cast<unsigned>(slot.pipe_pid.load(std::memory_order_relaxed));
   auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);
   if (!pipe) {  // who moved it is gone
     const int other = find_pipe(cookie, &end);
@@ -155,7 +171,7 @@ void catch_up(int fd, Socket& s) {
         LogLevel::kError,
         "a connection was moved to shared memory by process %d, which shared it with this one, and "
         "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
-        slot.pipe_pid.load(), pipe.error().what);
+        slot.pipe_pid.load(std::memory_order_relaxed), pipe.error().what);
     s.state.store(Socket::State::kKernel);
     s.inherited.store(false);  // there is nobody to follow any more
     return reset_connection(fd);

@@ -70,7 +70,7 @@ class Resend {
       *p = next_;
       break;
     }
-    behind_count.fetch_sub(1);
+    behind_count.fetch_sub(1, std::memory_order_release);  // PAIR preload.behind: all has been sent
   }
   Resend(const Resend&) = delete;
   Resend& operator=(const Resend&) = delete;
@@ -88,7 +88,7 @@ class Resend {
     const ResendsGuard guard;
     next_ = std::exchange(behind, this);
     listed_ = true;
-    behind_count.fetch_add(1);
+    behind_count.fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
   }
   Resend* next() const { return next_; }
   // It goes on in the parent: this is a copy in a child.
@@ -226,18 +226,21 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
 bool resends(int fd, Socket& s) {
   if (!s.is_resending()) return false;
   Slot& slot = s.open_file();
-  std::int32_t who = slot.resender.load();
+  // relaxed: published by `resending`, or by fork
+  std::int32_t who = slot.resender.load(std::memory_order_relaxed);
   if (who == 0 || who == ::getpid()) return true;
   KeepErrno keep;
   // PAIR preload.gate: sees what was sent before it was opened
   if ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) == 0) {
-    // PAIR preload.resending: all has been sent
-    s.resending.store(false);
+    // PAIR preload.resending: all has been sent. seq_cst: settle() looks at `back_in` next, and a
+    // thread that sets that looks here
+    s.resending.store(false, std::memory_order_seq_cst);
     settle(s);
     return false;
   }
   if (sys::exists(who)) return true;
-  if (!slot.resender.compare_exchange_strong(who, 0)) return true;
+  // order: one of those that find it killed goes on in its place
+  if (!slot.resender.compare_exchange_strong(who, 0, std::memory_order_seq_cst)) return true;
   log_line(LogLevel::kError,
            "fd %d: the process that sent again what its peer had not read was killed; the "
            "connection is reset",
@@ -262,14 +265,16 @@ void resends_forked() {
     one->disown();  // its memory stays: the thread that would free it is the parent's
     one = next;
   }
-  behind_count.store(0);
+  behind_count.store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
 }
 
 void finish_resends() {
-  if (behind_count.load() == 0) return;
+  // PAIR preload.behind: sees that all has been sent
+  const auto left = [] { return behind_count.load(std::memory_order_acquire); };
+  if (left() == 0) return;
   KeepErrno keep;
-  for (UntilTaken patience; behind_count.load() > 0 && !patience.over();) nap();
-  if (behind_count.load() == 0) return;
+  for (UntilTaken patience; left() > 0 && !patience.over();) nap();
+  if (left() == 0) return;
   log_line(
       LogLevel::kError,
       "this process ends, and a program that a connection was handed to has not read for ten "

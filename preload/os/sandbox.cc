@@ -194,10 +194,14 @@ struct Progress {
   const rlimit none{1, 1};
   sys::call(SYS_prlimit64, 0, RLIMIT_CORE, &none, nullptr);
   for (const Probe& p : kNeeded) {
-    if (progress.refused.load()) break;
+    if (progress.refused.load(std::memory_order_relaxed)) break;  // relaxed: written here
     const int said = try_call(p) < 0 ? errno : 0;
-    said == p.expected || p.expected == kAny ? (void)progress.passed.fetch_add(1)
-                                             : progress.refused.store(true);
+    if (said == p.expected || p.expected == kAny) {
+      progress.passed.fetch_add(1, std::memory_order_relaxed);  // relaxed: see `refused`
+    } else {
+      // PAIR preload.probes: how many have passed
+      progress.refused.store(true, std::memory_order_release);
+    }
   }
   for (;;) sys::call(SYS_exit_group, 0);
 }
@@ -207,7 +211,9 @@ struct Progress {
 long make_child() {
   clone_args how{};
   how.flags = CLONE_FILES;
-  const long pid = forked.load() ? -1 : sys::call(SYS_clone3, &how, sizeof how);
+  // relaxed: this thread has seen it before
+  const long pid =
+      forked.load(std::memory_order_relaxed) ? -1 : sys::call(SYS_clone3, &how, sizeof how);
   return pid >= 0 ? pid : sys::call(SYS_clone, CLONE_FILES, 0, 0, 0, 0);
 }
 
@@ -221,16 +227,19 @@ int passing(Progress& progress) {
   sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
   const long pid = make_child();
   if (pid == 0) try_all(progress);
-  for (int i = 0; pid > 0 && progress.passed.load() == 0 && !progress.refused.load() && i < kNaps;
-       ++i) {
+  // PAIR preload.probes: sees how many have passed
+  const auto is_refused = [&] { return progress.refused.load(std::memory_order_acquire); };
+  // relaxed: a number alone, and the end of the child is the kernel's word
+  const auto passed = [&] { return progress.passed.load(std::memory_order_relaxed); };
+  for (int i = 0; pid > 0 && passed() == 0 && !is_refused() && i < kNaps; ++i) {
     sys::call(SYS_nanosleep, &nap, nullptr);
   }
-  if (pid > 0 && progress.passed.load() > 0) {
+  if (pid > 0 && passed() > 0) {
     while (sys::call(SYS_wait4, pid, nullptr, __WALL, nullptr) < 0 && errno == EINTR) {
     }
   }
   sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
-  return pid > 0 ? progress.passed.load() : -1;
+  return pid > 0 ? passed() : -1;
 }
 
 int try_filter() {
@@ -241,8 +250,8 @@ int try_filter() {
   sys::munmap(memory, sizeof(Progress));
   if (passed < 0) return kUntried;
   if (passed >= kProbes - kWishes) {
-    counting.store(passed == kProbes,
-                   std::memory_order_relaxed);  // relaxed: asked once `state` has been stored
+    // relaxed: asked once `state` has been stored
+    counting.store(passed == kProbes, std::memory_order_relaxed);
     CLAN_INFO("the filter of system calls lets pass what connections in shared memory need");
     return kPermits;
   }
@@ -306,7 +315,8 @@ bool is_filtered() {
     if (filter < 0) filter = static_cast<int>(sys::call(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0));
     now = filter == 0 ? kNoFilter : kUntried;
     int unknown = kUnknown;
-    state.compare_exchange_strong(unknown, now);
+    // relaxed: a word alone
+    state.compare_exchange_strong(unknown, now, std::memory_order_relaxed);
   }
   return now == kUntried || now == kBeingTried || now == kRefuses;
 }
@@ -317,7 +327,7 @@ bool permits_moving() {
   if (now == kPermits) return true;
   if (now == kUnknown) {
     (void)is_filtered();
-    now = state.load();
+    now = state.load(std::memory_order_relaxed);  // relaxed: likewise
   }
   if (now == kNoFilter) {
     int known = reaches.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
@@ -331,29 +341,34 @@ bool permits_moving() {
   if (now != kUntried) return now == kPermits;
   KeepErrno keep;
   const Undisturbed undisturbed;
-  if (!may_try() || !state.compare_exchange_strong(now, kBeingTried)) return false;
+  // PAIR preload.filter: one thread tries it
+  if (!may_try() || !state.compare_exchange_strong(now, kBeingTried, std::memory_order_acquire,
+                                                   std::memory_order_relaxed)) {
+    return false;
+  }
   const int found = try_filter();
-  state.store(found);
+  // PAIR preload.filter: publishes `counting` and `refused`
+  state.store(found, std::memory_order_release);
   if (found == kPermits) note_process();
   return found == kPermits;
 }
 
 bool permits_counting() {
-  const int now = state.load();
+  const int now = state.load(std::memory_order_acquire);  // PAIR preload.filter
   return now == kNoFilter ||
-         (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: as above
+         (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: behind `state`
 }
 
 Refusal refusal_found() {
-  const int now = state.load();
-  // relaxed: as above
+  const int now = state.load(std::memory_order_acquire);  // PAIR preload.filter
+  // relaxed: behind `state`
   return {refused.load(std::memory_order_relaxed) & ~kMemoryPasses, now == kRefuses};
 }
 
 bool permits_memory() {
   (void)is_filtered();
-  const int now = state.load();
-  // relaxed: as above
+  const int now = state.load(std::memory_order_acquire);  // PAIR preload.filter
+  // relaxed: behind `state`
   return now == kNoFilter || now == kPermits ||
          (now == kRefuses && (refused.load(std::memory_order_relaxed) & kMemoryPasses) != 0);
 }
@@ -361,7 +376,8 @@ bool permits_memory() {
 void note_fork(bool in_child) {
   forked.store(true, std::memory_order_relaxed);  // relaxed: whoever sees it late asks again
   int trying = kBeingTried;                       // by a thread of the parent
-  if (in_child) state.compare_exchange_strong(trying, kUntried);
+  // relaxed: the child has one thread
+  if (in_child) state.compare_exchange_strong(trying, kUntried, std::memory_order_relaxed);
 }
 
 }  // namespace clan::preload

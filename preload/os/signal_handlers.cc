@@ -32,8 +32,10 @@ namespace {
 constexpr std::uint64_t kWantsInfo = std::uint64_t{1} << 63;
 constexpr std::uint64_t kRestarts = std::uint64_t{1} << 62;  ///< SA_RESTART
 constexpr std::uint64_t kAddress = kRestarts - 1;
+// order: seq_cst where it is set, before the kernel is told; the signals that are delivered from
+// then on read it.
 std::atomic<std::uint64_t> handlers[NSIG];
-/// of siginterrupt(), for signal(); bits as the kernel's sets
+/// of siginterrupt(), for signal(); bits as the kernel's sets, each by itself
 std::atomic<std::uint64_t> interrupt{0};
 
 std::uint64_t bit(int number) { return std::uint64_t{1} << (number - 1); }
@@ -181,7 +183,8 @@ void guard_buffers() {
     struct sigaction now {};
     if (real().sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
     const struct sigaction ours_then = for_faults();
-    handlers[number].store(0);
+    // order: before the kernel is told
+    handlers[number].store(0, std::memory_order_seq_cst);
     real().sigaction(number, &ours_then, nullptr);
   }
   Pipe::guard_copies(guard_copy);
@@ -195,20 +198,23 @@ int set_action(int number, const struct sigaction* action, struct sigaction* old
       action != nullptr && action->sa_handler == SIG_DFL && is_guarded(number);
   const bool wrap = (default_of_fault || (action != nullptr && is_handler(action->sa_handler))) &&
                     !in_borrowed_memory();
-  std::uint64_t before = handlers[number].load();
+  std::uint64_t before = handlers[number].load(std::memory_order_relaxed);  // relaxed: a word alone
   struct sigaction with {};
   if (wrap && default_of_fault) {
-    before = handlers[number].exchange(0);
+    // order: before the kernel is told
+    before = handlers[number].exchange(0, std::memory_order_seq_cst);
     with = for_faults();
   } else if (wrap) {
     with = *action;
-    before = handlers[number].exchange(entry_of(with));
+    // order: before the kernel is told
+    before = handlers[number].exchange(entry_of(with), std::memory_order_seq_cst);
     with.sa_sigaction = handle;
     with.sa_flags |= SA_SIGINFO;
   }
   const int rc = real().sigaction(number, wrap ? &with : action, old);
   if (rc != 0) {
-    if (wrap) handlers[number].store(before);
+    // relaxed: the kernel has refused, and delivers as before
+    if (wrap) handlers[number].store(before, std::memory_order_relaxed);
     return rc;
   }
   if (old != nullptr && old->sa_sigaction == handle) {
@@ -227,27 +233,32 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHan
   }
   const FaultsGuard lock(number);
   const bool wrap = in_range(number) && is_handler(handler) && !in_borrowed_memory();
-  std::uint64_t before = in_range(number) ? handlers[number].load() : 0;
+  // relaxed: a word alone
+  std::uint64_t before = in_range(number) ? handlers[number].load(std::memory_order_relaxed) : 0;
   if (wrap) {
-    before = handlers[number].exchange(reinterpret_cast<std::uint64_t>(handler) |
-                                       (restarts ? kRestarts : 0));
+    const auto entry = reinterpret_cast<std::uint64_t>(handler) | (restarts ? kRestarts : 0);
+    // order: before the kernel is told
+    before = handlers[number].exchange(entry, std::memory_order_seq_cst);
   }
   const sighandler_t old = call(number, wrap ? ours : handler);
-  if (old == SIG_ERR && wrap) handlers[number].store(before);
+  // relaxed: the kernel has refused, and delivers as before
+  if (old == SIG_ERR && wrap) handlers[number].store(before, std::memory_order_relaxed);
   return old == ours ? reinterpret_cast<sighandler_t>(before & kAddress) : old;
 }
 
 bool signal_restarts(int number) {
-  return in_range(number) && (interrupt.load() & bit(number)) == 0;
+  // relaxed: a bit by itself
+  return in_range(number) && (interrupt.load(std::memory_order_relaxed) & bit(number)) == 0;
 }
 
 void note_interrupts(int number, bool interrupts) {
+  // relaxed: each is a bit by itself
   if (interrupts) {
-    interrupt.fetch_or(bit(number));
-    handlers[number].fetch_and(~kRestarts);
+    interrupt.fetch_or(bit(number), std::memory_order_relaxed);
+    handlers[number].fetch_and(~kRestarts, std::memory_order_relaxed);
   } else {
-    interrupt.fetch_and(~bit(number));
-    handlers[number].fetch_or(kRestarts);
+    interrupt.fetch_and(~bit(number), std::memory_order_relaxed);
+    handlers[number].fetch_or(kRestarts, std::memory_order_relaxed);
   }
 }
 

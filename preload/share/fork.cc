@@ -46,11 +46,13 @@ std::uint64_t forks = 0;
 // after all, -1.
 void count_child(Socket& s, int by) {
   Slot& slot = s.open_file();
-  slot.held.fetch_add(by);
-  if (s.not_to_follow.load() && s.pipe) {
+  // PAIR preload.held: a user more
+  slot.held.fetch_add(by, std::memory_order_seq_cst);
+  if (s.not_to_follow.load(std::memory_order_seq_cst) && s.pipe) {  // PAIR preload.to_follow
     add_holders(s.mine(), by);
   } else {
-    slot.to_follow.fetch_add(by);
+    // PAIR preload.to_follow: before the child is there
+    slot.to_follow.fetch_add(by, std::memory_order_seq_cst);
   }
 }
 

@@ -52,17 +52,22 @@ bool put_on_its_way(int fd, Socket& s) {
     return false;
   Slot* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // somebody takes them who does not claim
-  if (slot->pinned.load() != 0 || Slot::on_its_way(slot->held.load()) > kMost) return false;
+  // PAIR preload.held: looked at again when it counts
+  if (slot->pinned.load(std::memory_order_seq_cst) != 0 ||
+      Slot::on_its_way(slot->held.load(std::memory_order_seq_cst)) > kMost) {
+    return false;
+  }
   if (slot == &s.own_slot) {
     if (!has_findable_table()) return false;
     SocketIdentity id;
     SlotEntry* e = identify(fd, &id) ? new_entry() : nullptr;
     if (e == nullptr) return false;
-    e->inode = id.inode;
-    e->pids = id.pids;
-    e->client = s.client ? 1 : 0;
+    e->inode.store(id.inode, std::memory_order_relaxed);  // relaxed: published by the cookie
+    e->pids.store(id.pids, std::memory_order_relaxed);
+    e->client.store(s.client ? 1 : 0, std::memory_order_relaxed);
     if (!share_slot(s, &e->slot)) return false;
-    e->cookie = id.cookie;
+    // PAIR preload.slot_name: the entry is this socket's
+    e->cookie.store(id.cookie, std::memory_order_release);
     slot = &e->slot;
   } else if (!is_passable(slot)) {
     return false;
@@ -71,20 +76,30 @@ bool put_on_its_way(int fd, Socket& s) {
     withdraw_offer(s);
     s.state.store(Socket::State::kTcp);
   }
-  slot->held.fetch_add(Slot::kOnItsWay);
+  // PAIR preload.held: Dekker with enter_pipe(), before the looks at its gate and its pipe
+  slot->held.fetch_add(Slot::kOnItsWay, std::memory_order_seq_cst);
   // Who moves it just now, another process, has looked before.
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
-  while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
-  if (slot->pipe_fd.load() < 0) return true;
-  slot->held.fetch_sub(Slot::kOnItsWay);
+  const auto is_closed = [&] {
+    // PAIR preload.gate: sees what was done behind it
+    return (slot->receives.load(std::memory_order_seq_cst) & Slot::kClosed) != 0;
+  };
+  while (is_closed() && monotonic_ns() < end) sched_yield();
+  // PAIR preload.moved: or it has moved
+  if (slot->pipe_fd.load(std::memory_order_seq_cst) < 0) return true;
+  // PAIR preload.held: it is not sent
+  slot->held.fetch_sub(Slot::kOnItsWay, std::memory_order_seq_cst);
   return false;
 }
 
 // It was not sent.
 void take_off_its_way(Socket& s) {
   Slot* slot = &s.open_file();
-  if (slot->pinned.load() == 0 && is_passable(slot)) slot->held.fetch_sub(Slot::kOnItsWay);
+  // PAIR preload.held: nobody is going to claim it
+  if (slot->pinned.load(std::memory_order_seq_cst) == 0 && is_passable(slot)) {
+    slot->held.fetch_sub(Slot::kOnItsWay, std::memory_order_seq_cst);
+  }
 }
 
 // Such a descriptor has been received. False: nobody knows of it.
@@ -92,19 +107,26 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   SocketIdentity id;
   SlotEntry* e = identify(fd, &id) ? find_entry(through, id) : nullptr;
   if (e == nullptr) return false;
-  std::uint64_t held = e->slot.held.load();
+  // PAIR preload.held: which life it is
+  std::uint64_t held = e->slot.held.load(std::memory_order_seq_cst);
   do {
-    if (Slot::on_its_way(held) == 0 || e->cookie.load() != id.cookie) return false;
+    // PAIR preload.slot_name: the cookie of that life, or of a later one
+    if (Slot::on_its_way(held) == 0 || e->cookie.load(std::memory_order_seq_cst) != id.cookie)
+      return false;
     // another copy of it will be received, and nobody knows what is done with this one
     if (peeked) {
-      e->slot.pinned.store(1);
+      // PAIR preload.held: before it is claimed, if ever
+      e->slot.pinned.store(1, std::memory_order_seq_cst);
       return false;
     }
-    e->slot.to_follow.fetch_add(1);  // before nobody is on its way any more
-    if (e->slot.held.compare_exchange_strong(held, held - Slot::kOnItsWay + 1)) break;
-    e->slot.to_follow.fetch_sub(1);
+    // PAIR preload.to_follow: before nobody is on its way any more
+    e->slot.to_follow.fetch_add(1, std::memory_order_seq_cst);
+    const std::uint64_t arrived = held - Slot::kOnItsWay + 1;  // PAIR preload.held: in its life
+    if (e->slot.held.compare_exchange_strong(held, arrived, std::memory_order_seq_cst)) break;
+    // PAIR preload.to_follow: it was not this one
+    e->slot.to_follow.fetch_sub(1, std::memory_order_seq_cst);
   } while (true);
-  s.client = e->client.load() != 0;
+  s.client = e->client.load(std::memory_order_relaxed) != 0;  // relaxed: behind the cookie
   s.inherited = true;
   // PAIR preload.slot: publishes its counters
   s.slot.store(&e->slot, std::memory_order_release);

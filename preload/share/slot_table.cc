@@ -60,7 +60,9 @@ Entry* own_table() {
   // PAIR preload.slots: publishes zeroed entries
   if (made != nullptr &&
       tables[0].entries.compare_exchange_strong(own, made, std::memory_order_acq_rel)) {
-    passing_memfd.store(move_high(memfd));  // stays open, for receivers to find
+    // relaxed: a number alone
+    // stays open, for receivers to find
+    passing_memfd.store(move_high(memfd), std::memory_order_relaxed);
     return made;
   }
   if (made != nullptr) sys::munmap(made, kBytes);
@@ -71,17 +73,27 @@ Entry* own_table() {
 // Nobody has it: users that closed it, and calls of theirs that are still under way, are gone.
 // `also_lost`: one whose descriptors are all on their way, and may never be received.
 bool take(Entry& e, bool also_lost) {
-  std::uint64_t held = e.slot.held.load();
+  // PAIR preload.held: which life it is
+  std::uint64_t held = e.slot.held.load(std::memory_order_seq_cst);
   if (Slot::users(held) != 0 || (Slot::on_its_way(held) != 0 && !also_lost)) return false;
-  if (e.slot.sends.load() != 0 || e.slot.receives.load() != 0) return false;
-  return e.slot.held.compare_exchange_strong(held, Slot::renewed(held));
+  // PAIR preload.gate: sees what calls have done
+  if (e.slot.sends.load(std::memory_order_seq_cst) != 0 ||
+      e.slot.receives.load(std::memory_order_seq_cst) != 0)
+    return false;
+  // PAIR preload.held: nobody has taken it since
+  return e.slot.held.compare_exchange_strong(held, Slot::renewed(held), std::memory_order_seq_cst);
 }
 
 Entry* find_in(Entry* entries, const Identity& id) {
   for (std::size_t i = 0; entries != nullptr && i < kEntries; ++i) {
     Entry& e = entries[i];
-    if (e.cookie.load() == id.cookie && e.inode.load() == id.inode && e.pids.load() == id.pids)
+    // PAIR preload.slot_name: sees the rest of the name
+    if (e.cookie.load(std::memory_order_acquire) != id.cookie) continue;
+    // relaxed: behind the cookie
+    if (e.inode.load(std::memory_order_relaxed) == id.inode &&
+        e.pids.load(std::memory_order_relaxed) == id.pids) {
       return &e;
+    }
   }
   return nullptr;
 }
@@ -103,11 +115,16 @@ Entry* take_table(int memfd) {
     return nullptr;
   }
   for (std::size_t i = 1; i < kTables; ++i) {
-    std::uint64_t inode = tables[i].inode.load();
+    // relaxed: it says whose the place is; the entries are published by themselves
+    std::uint64_t inode = tables[i].inode.load(std::memory_order_relaxed);
     if (inode == about.st_ino) {
       return tables[i].entries.load(std::memory_order_acquire);  // PAIR preload.slots
     }
-    if (inode != 0 || !tables[i].inode.compare_exchange_strong(inode, about.st_ino)) continue;
+    // relaxed: likewise
+    if (inode != 0 ||
+        !tables[i].inode.compare_exchange_strong(inode, about.st_ino, std::memory_order_relaxed)) {
+      continue;
+    }
     Entry* entries = map_table(memfd);
     tables[i].entries.store(entries, std::memory_order_release);  // PAIR preload.slots
     return entries;
@@ -149,7 +166,10 @@ bool identify(int fd, SocketIdentity* id) {
   return true;
 }
 
-bool has_findable_table() { return own_table() != nullptr && passing_memfd.load() >= 0; }
+bool has_findable_table() {
+  // relaxed: a number alone
+  return own_table() != nullptr && passing_memfd.load(std::memory_order_relaxed) >= 0;
+}
 
 bool has_table() {
   return tables[0].entries.load(std::memory_order_acquire) != nullptr;  // PAIR preload.slots
@@ -165,10 +185,12 @@ SlotEntry* new_entry() {
   for (const bool also_lost : {false, true}) {
     for (std::size_t i = 0; table != nullptr && i < kEntries; ++i) {
       if (!take(table[i], also_lost)) continue;
-      table[i].cookie = 0;
-      table[i].slot.pipe_pid = 0;
-      table[i].slot.pipe_fd = -1;
-      table[i].slot.pinned = 0;
+      // PAIR preload.slot_name: it is nobody's
+      table[i].cookie.store(0, std::memory_order_seq_cst);
+      // relaxed: published with the cookie to come
+      table[i].slot.pipe_pid.store(0, std::memory_order_relaxed);
+      table[i].slot.pipe_fd.store(-1, std::memory_order_relaxed);
+      table[i].slot.pinned.store(0, std::memory_order_relaxed);
       return table + i;
     }
   }

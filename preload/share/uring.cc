@@ -21,7 +21,8 @@ namespace {
 // IORING_REGISTER_RING_FDS: a ring that outlives its descriptor
 constexpr unsigned kRegisterRingFds = 20;
 constexpr int kMost = 16;
-std::atomic<int> noted[kMost];  ///< rings by system call: descriptor + 1
+/// rings by system call: descriptor + 1; relaxed: each is a number alone
+std::atomic<int> noted[kMost];
 
 // Duplicates, and rings we were not told of. No answer: yes.
 bool any_open() {
@@ -67,7 +68,8 @@ long ring_setup(unsigned entries, void* parameters) {
   if (fd < 0 || t_in_liburing) return fd;
   for (auto& one : noted) {
     int none = 0;
-    if (one.compare_exchange_strong(none, static_cast<int>(fd) + 1)) break;
+    if (one.compare_exchange_strong(none, static_cast<int>(fd) + 1, std::memory_order_relaxed))
+      break;
   }
   ring_made();
   return fd;
@@ -83,7 +85,7 @@ long ring_register(int fd, unsigned operation, void* argument, unsigned count) {
 void forget_ring(int fd) {
   for (auto& one : noted) {
     int number = fd + 1;
-    if (one.compare_exchange_strong(number, 0)) return ring_closed();
+    if (one.compare_exchange_strong(number, 0, std::memory_order_relaxed)) return ring_closed();
   }
 }
 

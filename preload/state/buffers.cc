@@ -61,8 +61,8 @@ std::atomic<std::uint64_t> share_told{
     ~std::uint64_t{0}};  ///< share_of_pipe() by which pipes here have their limits
 
 std::uint64_t share_now() {
-  return share_of_pipe(
-      pipes_here.load(std::memory_order_relaxed));  // relaxed: one that comes just now shares anew
+  // relaxed: one that comes just now shares anew
+  return share_of_pipe(pipes_here.load(std::memory_order_relaxed));
 }
 
 // All pipes of the process take their share, if that is another by far. While there is enough for
@@ -70,11 +70,15 @@ std::uint64_t share_now() {
 void share_memory(std::uint64_t share) {
   constexpr std::uint64_t kFar = 2;
   const std::uint64_t enough = most().sends * kFar * 2;
-  std::uint64_t told =
-      share_told.load(std::memory_order_relaxed);  // relaxed: either of two says the same
+  // relaxed: either of two says the same
+  std::uint64_t told = share_told.load(std::memory_order_relaxed);
   const bool less = share * kFar <= told && share < enough,
              more = told < enough && share >= told * kFar;
-  if ((!less && !more) || !share_told.compare_exchange_strong(told, share)) return;
+  // relaxed: of several one says it, and what it says is that number
+  if ((!less && !more) ||
+      !share_told.compare_exchange_strong(told, share, std::memory_order_relaxed)) {
+    return;
+  }
   for_each_socket(
       [](int fd, Socket& one, void*) {
         if (one.shared()) limit_as_tcp(fd, one);
@@ -129,8 +133,8 @@ std::uint64_t pipes_within_address_space(std::uint64_t bytes) {
 
 reasons::Why why_no_pipe() {
   using reasons::Why;
-  const std::uint64_t pipes =
-      pipes_here.load(std::memory_order_relaxed);  // relaxed: of a few more nobody dies
+  // relaxed: of a few more nobody dies
+  const std::uint64_t pipes = pipes_here.load(std::memory_order_relaxed);
   static const std::uint64_t most_here =
       pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
   if (pipes >= most_here) return Why::kMappings;
@@ -140,14 +144,14 @@ reasons::Why why_no_pipe() {
 
 void count_pipe(Socket& s, bool charged) {
   if (s.pipe_counted.exchange(true)) return;
-  pipes_here.fetch_add(1);
+  pipes_here.fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
   if (charged) s.charge = charge_pipe();
   share_memory(share_now());
 }
 
 void discount_pipe(Socket& s) {
   if (!s.pipe_counted.exchange(false)) return;
-  pipes_here.fetch_sub(1);
+  pipes_here.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a number alone
   discharge_pipe(std::exchange(s.charge, {}));
 }
 

@@ -10,14 +10,14 @@ namespace clan::preload {
 void count_for_test(Socket& s) {
   auto* const sums = test_settings.sums;
   if (sums == nullptr || !s.pipe) return;
-  auto relaxed = std::memory_order_relaxed;  // sums, for people to read
+  // relaxed: sums, for people to read
   for (int k = 0; k < 2; ++k) {
     auto& end = s.pipe.page().ends[k];
-    const std::uint64_t bytes = end.sender.bytes.load(relaxed);
-    const std::uint64_t before = end.sender.counted.exchange(bytes, relaxed);
+    const std::uint64_t bytes = end.sender.bytes.load(std::memory_order_relaxed);
+    const std::uint64_t before = end.sender.counted.exchange(bytes, std::memory_order_relaxed);
     if (bytes <= before) continue;
-    if (before == 0) sums[0].fetch_add(1, relaxed);
-    sums[1 + k].fetch_add(bytes - before, relaxed);
+    if (before == 0) sums[0].fetch_add(1, std::memory_order_relaxed);
+    sums[1 + k].fetch_add(bytes - before, std::memory_order_relaxed);
   }
 }
 

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
+// Numbers, each alone: what a thread sees late, it does as if it had come before.
 std::atomic<int> lowest{0};      ///< ours are not below this, once the application has come near
 std::atomic<int> least{kNever};  ///< of the numbers that ours may have
 /// a descriptor of the application from here on is near ours; there are some
@@ -66,7 +67,9 @@ int close_ours_below(int end) {
       &range);
   if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
   // What the program has there is known to be its own.
-  if (range.all) least.store(std::max(least.load(), end));
+  // relaxed: see above
+  if (range.all)
+    least.store(std::max(least.load(std::memory_order_relaxed), end), std::memory_order_relaxed);
   return range.closed;
 }
 
@@ -74,11 +77,14 @@ int close_ours_below(int end) {
 int copy_of(int fd) {
   const int most = limit();
   for (const int start : {most / 4 * 3, most / 2}) {
-    const int from = std::max(start, lowest.load());
+    const int from = std::max(start, lowest.load(std::memory_order_relaxed));
     const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
     if (high < 0) continue;
-    near.store(std::min(near.load(), from - distance(most)));
-    for (int before = least.load(); high < before && !least.compare_exchange_weak(before, high);) {
+    // relaxed: see above
+    near.store(std::min(near.load(std::memory_order_relaxed), from - distance(most)),
+               std::memory_order_relaxed);
+    int before = least.load(std::memory_order_relaxed);
+    while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {
     }
     return high;
   }
@@ -90,10 +96,11 @@ int copy_of(int fd) {
 constinit std::atomic<int> passing_memfd{-1};
 
 bool close_slots(unsigned first, unsigned last, bool already_closed) {
-  int memfd = passing_memfd.load();
+  int memfd = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
   if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last)
     return false;
-  if (!passing_memfd.compare_exchange_strong(memfd, -1)) return false;
+  // relaxed: one thread closes it
+  if (!passing_memfd.compare_exchange_strong(memfd, -1, std::memory_order_relaxed)) return false;
   if (!already_closed) sys::close(memfd);
   return true;
 }
@@ -144,8 +151,9 @@ void keep_away_from(int fd) {
   KeepErrno keep;
   const int most = limit();
   const int from = std::min(most, fd + 2 * distance(most));
-  lowest.store(from);
-  near.store(from - distance(most));
+  // relaxed: one that is moved meanwhile is moved again when the application comes near it
+  lowest.store(from, std::memory_order_relaxed);
+  near.store(from - distance(most), std::memory_order_relaxed);
   close_ours_below(from);
 }
 
@@ -166,7 +174,8 @@ void disown(unsigned first, unsigned last) {
         };
         if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
         for (auto* fd : {&s.offer_fd, &s.window_fd}) {
-          if (gone(fd->load())) fd->store(-1);
+          // relaxed: a number alone
+          if (gone(fd->load(std::memory_order_relaxed))) fd->store(-1, std::memory_order_relaxed);
         }
       },
       &range);
@@ -175,7 +184,7 @@ void disown(unsigned first, unsigned last) {
 bool give_up_ours() {
   if (near.load(std::memory_order_relaxed) == kNever) return false;
   KeepErrno keep;
-  lowest.store(limit());
+  lowest.store(limit(), std::memory_order_relaxed);  // relaxed: see above
   return close_ours_below(kNever) > 0;
 }
 

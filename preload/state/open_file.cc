@@ -24,10 +24,13 @@ bool close_for_good(Socket& s) {
       if (Slot::try_close(own.sends, me)) return true;
       Slot::open(own.receives, me);
     }
-    const std::uint64_t counted = own.receives.load() | own.sends.load();
+    // relaxed: a look
+    const std::uint64_t counted =
+        own.receives.load(std::memory_order_relaxed) | own.sends.load(std::memory_order_relaxed);
     // Of a socket that has moved nobody is in the kernel, and a switch is soon over.
     if (!s.shared() && (counted & Slot::kClosed) == 0 && counted != 0) return false;
-    if (s.resending.load()) break;  // that may take long
+    // That may take long. PAIR preload.resending: sees whose it is
+    if (s.resending.load(std::memory_order_acquire)) break;
     sched_yield();
   } while (monotonic_ns() < end);
   return false;
@@ -38,26 +41,44 @@ bool close_for_good(Socket& s) {
 bool share_slot(Socket& s, Slot* shared) {
   // A call that is under way in the kernel is counted there, and not here: no move, then.
   const bool closed = close_for_good(s);
-  if (!closed && !s.shared()) s.own_slot.pinned = 1;
-  if (!closed && s.resending.load()) {  // who does that opens the new counter
+  // PAIR preload.slot: read below
+  if (!closed && !s.shared()) s.own_slot.pinned.store(1, std::memory_order_seq_cst);
+  // PAIR preload.resending: sees whose it is: that process opens the new counter
+  if (!closed && s.resending.load(std::memory_order_acquire)) {
     while (!Slot::try_close(s.own_slot.receives, thread_id())) sched_yield();
-    shared->resender = s.own_slot.resender.load();
-    shared->sends = Slot::closed_by(shared->resender.load());
+    // relaxed: behind `resending`
+    const std::int32_t who = s.own_slot.resender.load(std::memory_order_relaxed);
+    // relaxed: published with `slot`, and by fork
+    shared->resender.store(who, std::memory_order_relaxed);
+    shared->sends.store(Slot::closed_by(who), std::memory_order_relaxed);
   }
-  shared->pipe_pid = s.own_slot.pipe_pid.load();
-  shared->pipe_fd = s.own_slot.pipe_fd.load();
-  shared->pipe_end = s.own_slot.pipe_end.load();
-  shared->pinned = s.own_slot.pinned.load();
-  shared->to_follow = s.own_slot.to_follow.load();
-  s.slot.store(shared);
-  return shared->pinned.load() == 0;
+  // relaxed: nobody changes them behind the closed gates; what is shared has them since before
+  const auto copy = [](auto& to, const auto& from) {
+    to.store(from.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  };
+  copy(shared->pipe_pid, s.own_slot.pipe_pid);
+  copy(shared->pipe_fd, s.own_slot.pipe_fd);
+  copy(shared->pipe_end, s.own_slot.pipe_end);
+  copy(shared->to_follow, s.own_slot.to_follow);
+  // PAIR preload.slot: what pins it from now on looks at `slot` again, see keep_on_tcp()
+  const std::int32_t pinned = s.own_slot.pinned.load(std::memory_order_seq_cst);
+  shared->pinned.store(pinned, std::memory_order_relaxed);  // relaxed: published with `slot`
+  s.slot.store(shared, std::memory_order_seq_cst);  // PAIR preload.slot: publishes its counters
+  return pinned == 0;
 }
 
 bool leave_slot(Socket& s) {
   Slot& slot = s.open_file();
-  if (!s.not_to_follow.exchange(true)) slot.to_follow.fetch_sub(1);
-  const bool others = slot.to_follow.load() > 0 || Slot::on_its_way(slot.held.load()) > 0;
-  if (!s.left_slot.exchange(true)) slot.held.fetch_sub(1);
+  // PAIR preload.to_follow: this process is none of them
+  if (!s.not_to_follow.exchange(true, std::memory_order_seq_cst))
+    slot.to_follow.fetch_sub(1, std::memory_order_seq_cst);
+  // PAIR preload.held: first, as one that arrives counts itself among those to follow before
+  const bool on_its_way = Slot::on_its_way(slot.held.load(std::memory_order_seq_cst)) > 0;
+  // PAIR preload.to_follow
+  const bool others = on_its_way || slot.to_follow.load(std::memory_order_seq_cst) > 0;
+  // PAIR preload.held: a user less
+  if (!s.left_slot.exchange(true, std::memory_order_seq_cst))
+    slot.held.fetch_sub(1, std::memory_order_seq_cst);
   return others;
 }
 

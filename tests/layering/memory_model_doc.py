@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that docs/memory-model.md has every PAIR tag of core/ and preload/, and no other.
+"""Checks that docs/memory-model.md has every PAIR tag of core/, preload/ and libfabric-provider/,
+and no other.
 
     memory_model_doc.py ROOT      prints each difference, exit code 1 if there is one
 
@@ -16,7 +17,7 @@ from layering import PAIR, sources
 ROW = re.compile(r"^\|\s*`([^`]+)`\s*\|")
 
 
-DIRECTORIES = ["core", "preload"]
+DIRECTORIES = ["core", "preload", "libfabric-provider"]
 
 
 def tags_of_sources(root):
