@@ -3,6 +3,7 @@
 // Bandwidth is a stream's; the message rate is a message endpoint's ("clan") and, for comparison, a
 // stream's that is sent as many pieces ("clan, stream").
 #include "benchmarks.h"
+#include "support/bare_bulk.h"
 #include "support/bare_transport.h"
 #include "support/clan_transport.h"
 #include "support/kernel_transport.h"

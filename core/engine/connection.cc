@@ -2,13 +2,17 @@
 
 namespace clan::engine {
 
-Connection::Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link,
-                       nic::Nic& nic)
+ConnectionState::ConnectionState(std::shared_ptr<ContextCore> context,
+                                 std::shared_ptr<nic::Link> link, nic::Nic& nic)
     : context_(std::move(context)),
       link_(std::move(link)),
       nic_(nic),
       read_waiter_(context_->options().wait),
       write_waiter_(context_->options().wait) {}
+
+Connection::Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link,
+                       nic::Nic& nic)
+    : ConnectionState(std::move(context), std::move(link), nic) {}
 
 // --- producer ------------------------------------------------------------------------------------
 

@@ -11,11 +11,6 @@
 // connection is apertures, tripwires and out-of-band messages, nothing else; over a link that does
 // not map memory the same stores travel as packets.
 //
-// Life:   connecting ──accept──> open ──close / reset──> closed
-//   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its
-//   own} or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region
-//   is reused only when both sides have closed or the peer is dead (ClosedConnection).
-//
 // Files: connection_setup.cc is the set-up, connection_close.cc the tear-down, connection_events.cc
 // what event queues hear; connection.cc and connection_inline.h send, receive and wait.
 //
@@ -23,35 +18,18 @@
 // out-of-band messages. The flags they share are atomics.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "clan/wait.h"
-#include "engine/connection_closed.h"
 #include "engine/connection_record.h"
-#include "engine/context_core.h"
-#include "engine/event_queue_core.h"
-#include "shm/ring.h"
+#include "engine/connection_state.h"
 
 namespace clan::engine {
 
-/// Told when something it has asked for is answered. Called by any thread, which holds none of the
-/// engine's locks.
-class AnswerSink {
- public:
-  virtual ~AnswerSink() = default;
-  virtual void on_answer() = 0;
-};
-
-/// Time for a peer's driver thread to answer kConnect.
-constexpr std::uint64_t kAcceptTimeoutNs = 10'000'000'000u;
-
-class Connection final : public OobSink, public std::enable_shared_from_this<Connection> {
+class Connection final : public OobSink,
+                         private ConnectionState,
+                         public std::enable_shared_from_this<Connection> {
  public:
   /// Client: offers a region to `remote_endpoint` behind `link` and waits for its answer.
   static Result<std::shared_ptr<Connection>> connect(std::shared_ptr<ContextCore> context,
@@ -102,8 +80,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// ring.
   std::uint64_t produced() const { return producer_.tail; }
   std::uint64_t known_consumed() const { return producer_.consumed; }
-  /// A hint: commit() would have somebody to wake. Precondition: mapped().
-  // relaxed: a hint
+  // relaxed: a hint that commit() would have somebody to wake. Precondition: mapped().
   bool peer_sleeps() const { return remote_.armed->load(std::memory_order_relaxed) != 0; }
 
   // --- consumer ----------------------------------------------------------------------------------
@@ -154,7 +131,6 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
 
   /// One more persistent tripwire over the whole region, disarmed.
   Result<std::uint32_t> add_event_tripwire(std::uint32_t queue, std::uint32_t event);
-
   /// Posts this event as well when the peer goes.
   void also_notify(std::shared_ptr<EventQueueCore> queue, std::uint32_t event);
 
@@ -172,7 +148,7 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   /// Sets a bit in the peer's offer line. Precondition: the peer's memory is mapped.
   void answer_offer(int word, std::uint32_t bit);
   bool mapped() const { return remote_.mapped != nullptr; }
-  /// Wakes whoever sleeps there until we write, as if we had. Precondition: mapped().
+  /// Wakes what sleeps there until we write, as if we had. Precondition: mapped().
   void nudge();
   nic::Nic& nic() { return nic_; }
   /// Sleeps until the peer writes our control or offer line, unless `ready()`. The peer has been
@@ -217,56 +193,6 @@ class Connection final : public OobSink, public std::enable_shared_from_this<Con
   void fetch() {
     if (!mapped()) link_->progress();
   }
-
-  std::shared_ptr<ContextCore> context_;
-  std::shared_ptr<nic::Link> link_;
-  nic::Nic& nic_;
-
-  // Receiving: our region.
-  std::shared_ptr<RegionArena> arena_;
-  RegionArena::Region region_;
-  RdmaCookie region_cookie_;
-  std::uint32_t ring_tripwire_ = shm::kNoTripwire;
-  std::uint32_t credit_tripwire_ = shm::kNoTripwire;
-  std::uint32_t event_tripwire_ = shm::kNoTripwire;
-  shm::RingGeometry in_geometry_;
-  std::byte* in_ring_ = nullptr;
-  shm::RingConsumer consumer_;
-  std::atomic<std::uint16_t> peer_cpu_{0};
-  Waiter read_waiter_;
-
-  // Sending: the peer's region.
-  alignas(kCacheLine) nic::RemoteHandle remote_;
-  shm::RingGeometry out_geometry_;
-  shm::RingProducer producer_;
-  shm::RingSlot slot_;
-  std::vector<std::byte> staging_;  ///< where a record is built when the ring is not mapped
-  bool fin_sent_ = false;
-  bool remote_imported_ = false;
-  bool peer_can_copy_ = false;
-  Waiter write_waiter_;
-
-  // Shared with the driver thread.
-  std::atomic<bool> peer_gone_{false};
-  std::atomic<int> reset_reason_{0};
-  std::atomic<bool> want_room_{false};  ///< reserve() has failed since the last registration
-  std::uint32_t endpoint_ = 0;
-  std::uint32_t remote_endpoint_ = 0;
-  Address remote_address_;
-  std::mutex mutex_;  ///< set-up, tear-down and event binding
-  std::condition_variable answered_;
-  bool answer_known_ = false;
-  int answer_err_ = 0;
-  std::weak_ptr<AnswerSink> asker_;
-  std::atomic<bool> closed_{false};
-  bool exposed_ = false;    ///< the peer may know our region
-  bool peer_done_ = false;  ///< it does not touch it any more
-  std::shared_ptr<ClosedConnection> remains_;
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = shm::kNoEvent;
-  std::shared_ptr<EventQueueCore> also_queue_;
-  std::uint32_t also_event_ = shm::kNoEvent;
-  bool owns_event_ = false;
 };
 
 }  // namespace clan::engine

@@ -1,11 +1,17 @@
 // What the two ends of a connection tell each other: out-of-band messages of set-up and tear-down,
 // and the types of records.
+//
+// Life:   connecting ──accept──> open ──close / reset──> closed
+//   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its
+//   own} or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region
+//   is reused only when both sides have closed or the peer is dead (ClosedConnection).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "clan/context.h"
 #include "clan/cookie.h"
 #include "clan/oob.h"
 
@@ -31,6 +37,9 @@ constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
 constexpr std::uint32_t kOobClose = kOobInternal | 4;
 constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
 // kOobLookUp and kOobFound are 6 and 7: context_core.h.
+
+/// Time for a peer's driver thread to answer kConnect.
+constexpr std::uint64_t kAcceptTimeoutNs = 10'000'000'000u;
 
 /// Payload of kConnect and kAccept.
 struct ConnectRecord {

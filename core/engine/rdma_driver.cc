@@ -3,16 +3,14 @@
 #include <bit>
 #include <limits>
 
-#include "base/futex.h"
 #include "clan/log.h"
+#include "engine/rdma_queue.h"
 
 namespace clan::engine {
 namespace {
 
-constexpr std::uint64_t kChunk = 512 * 1024;       ///< of a queue that is alone
-constexpr std::uint64_t kSharedChunk = 64 * 1024;  ///< beside others; a slice of the driver
-constexpr std::uint64_t kInlineBytes = 4u << 20;   ///< what post() does by itself before it returns
-constexpr std::uint64_t kNowBytes = 64 * 1024;     ///< the most that may pass the others by
+constexpr std::uint64_t kChunk = 512 * 1024;    ///< of a queue that is alone
+constexpr std::uint64_t kNowBytes = 64 * 1024;  ///< the most that may pass the others by
 constexpr AddressSpaceId kOwnSpace = 0;
 
 // Why a request is not to be served, or 0.
@@ -58,8 +56,8 @@ Result<std::unique_ptr<RdmaDriver>> RdmaDriver::create(ContextCore& context) {
 Status RdmaDriver::start() {
   nic::RdmaScheduler::Options options;
   options.chunk_bytes = kChunk;
-  options.shared_chunk_bytes = kSharedChunk;
-  options.quantum_bytes = kSharedChunk;
+  options.shared_chunk_bytes = kSlice;
+  options.quantum_bytes = kSlice;
   options.max_queues = kMaxQueues;
   options.on_completion = [](const nic::RdmaQueueRef& queue) {
     static_cast<RdmaQueueCore*>(queue.context)->completed();
@@ -184,26 +182,11 @@ void RdmaDriver::answer_doorbells() {
 // One quantum. True while more can be done at once. Under mutex_.
 bool RdmaDriver::slice() {
   answer_doorbells();
-  auto progress = scheduler_->run(kSharedChunk);
+  auto progress = scheduler_->run(kSlice);
   runnable_ = !progress.idle;
   const bool idle = progress.idle && progress.deferred == 0;
   idle_.store(idle, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
   return !progress.idle && progress.bytes + progress.completions > 0;
-}
-
-template <typename Enough>
-bool RdmaDriver::run(std::uint64_t bytes, Enough&& enough) {
-  for (std::uint64_t done = 0; done < bytes; done += kSharedChunk) {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return false;
-    const bool more = slice();
-    lock.unlock();
-    while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();  // relaxed: a courtesy
-    // PAIR rdma.doorbell: whoever rang and found the mutex taken is seen here
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (enough() || (!more && !rung())) return true;
-  }
-  return true;
 }
 
 void RdmaDriver::kick() {
@@ -343,149 +326,6 @@ void RdmaDriver::cancel(const nic::RdmaQueueRef&, std::uint64_t token) {
   pending_.erase(it);
 }
 
-// --- queues --------------------------------------------------------------------------------------
-
-Result<std::shared_ptr<RdmaQueueCore>> RdmaQueueCore::create(std::shared_ptr<ContextCore> context,
-                                                             std::uint32_t depth) {
-  auto driver = context->rdma();
-  if (!driver) return driver.error();
-  std::shared_ptr<RdmaQueueCore> queue(new RdmaQueueCore(context, **driver));
-  if (!nic::RdmaRing::valid_capacities(depth, depth)) {
-    return Error{EINVAL, "depth of an RDMA queue: a power of two up to 65536"};
-  }
-  auto memory = nic::MemoryBlock::create(nic::RdmaRing::bytes_needed(depth));
-  if (!memory) return memory.error();
-  queue->memory_ = std::move(*memory);
-  const std::span<std::byte> ring_memory(queue->memory_->data(), queue->memory_->size());
-  auto driver_end = nic::RdmaRingDriver::create(ring_memory, depth);
-  if (!driver_end) return driver_end.error();
-  auto app_end = nic::RdmaRingApp::open(ring_memory);
-  if (!app_end) return app_end.error();
-  queue->ring_ = std::make_unique<nic::RdmaRingApp>(std::move(*app_end));
-  auto id = (*driver)->attach(std::move(*driver_end), queue.get());
-  if (!id) return id.error();
-  queue->id_ = *id;
-  return queue;
-}
-
-RdmaQueueCore::~RdmaQueueCore() {
-  if (id_.generation != 0 && context_->usable()) driver_.detach(id_);
-  if (queue_) queue_->remove(event_);
-}
-
-Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_t remote_offset,
-                           void* local, std::uint64_t length, const RdmaOptions& options) {
-  if (!context_->usable()) return unusable_error();
-  auto handle = remote.core()->rdma_handle(driver_);
-  if (!handle) return handle.error();
-  RdmaRequest request;
-  request.op = op;
-  request.priority = options.priority;
-  request.more = options.more;
-  request.local = local;
-  request.remote_offset = remote_offset;
-  request.length = length;
-  request.remote = *handle;
-  request.cookie = options.cookie;
-  if (outstanding_.load(std::memory_order_acquire) == 0 &&  // PAIR rdma.outstanding
-      !options.more && !in_group_) {
-    // Nothing of this queue could be overtaken, and a short copy is done sooner than handed over.
-    if (int err = driver_.move_now(request, *remote.core()); err != EAGAIN) {
-      now_ = {request.cookie, err, err == 0 ? length : 0};
-      outstanding_.store(1, std::memory_order_relaxed);  // relaxed: published by moved_now_
-      // PAIR rdma.moved_now: publishes now_ to the reaper
-      moved_now_.store(true, std::memory_order_release);
-      completed();
-      return {};
-    }
-  }
-  auto ring_driver = ring_->post(request);
-  if (!ring_driver) return ring_driver.error();
-  in_group_ = options.more;
-  outstanding_.fetch_add(1, std::memory_order_relaxed);  // relaxed: read by this thread only
-  if (*ring_driver) driver_.activate(id_);
-  if (options.more) return {};  // the group is not complete
-  const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
-  // relaxed: a hint
-  auto served = [&] { return completions_.load(std::memory_order_relaxed) != seen; };
-  if (driver_.run(kInlineBytes, served) && !driver_.idle()) driver_.kick();
-  return {};
-}
-
-void RdmaQueueCore::completed() {
-  // order: after the completion is in the ring; wait() loads it before it reaps, and the futex
-  // compares
-  completions_.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(completions_);
-  std::lock_guard lock(mutex_);
-  if (queue_) queue_->post(event_);
-}
-
-std::size_t RdmaQueueCore::poll(std::span<RdmaCompletion> completions) {
-  if (std::size_t n = reap(completions); n > 0) return n;
-  context_->help();
-  if (driver_.idle()) return 0;
-  const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
-  driver_.run(kInlineBytes, [&] {
-    return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
-  });
-  return reap(completions);
-}
-
-// The one that was moved at once is older than what the ring may hold.
-std::size_t RdmaQueueCore::reap(std::span<RdmaCompletion> completions) {
-  if (completions.empty()) return 0;
-  std::size_t n = 0;
-  // PAIR rdma.moved_now: sees now_
-  if (moved_now_.load(std::memory_order_acquire)) {
-    completions[n++] = now_;
-    moved_now_.store(false, std::memory_order_relaxed);  // relaxed: published by outstanding_
-  }
-  auto more = ring_->reap(completions.subspan(n));
-  if (more.ok()) n += *more;
-  // PAIR rdma.outstanding: the poster may use now_ again
-  if (n > 0) outstanding_.fetch_sub(n, std::memory_order_release);
-  return n;
-}
-
-Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
-                                        std::uint64_t deadline_ns) {
-  if (completions.empty()) return Error{EINVAL, "wait for no completions"};
-  for (;;) {
-    if (!context_->usable()) return unusable_error();
-    // order: before the look at the ring; the futex compares with it
-    const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
-    if (std::size_t n = poll(completions); n > 0) return n;
-    int rc = 0;
-    const auto ready = [&] {
-      context_->fetch();
-      return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
-    };
-    const auto sleep = [&] {
-      context_->before_sleep();
-      driver_.kick();  // whatever is left is the driver thread's while we sleep
-      rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-      context_->after_sleep();
-      return true;
-    };
-    if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
-      return Error{ETIMEDOUT, "no RDMA request completed in time"};
-    }
-    if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for RDMA"};
-  }
-}
-
-Status RdmaQueueCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-  auto event = queue->add(EventKind::kRdma, tag);
-  if (!event) return event.error();
-  std::lock_guard lock(mutex_);
-  if (queue_) queue_->remove(event_);
-  queue_ = std::move(queue);
-  event_ = *event;
-  queue_->post(event_);  // what completed before
-  return {};
-}
-
 // --- RemoteApertureCore --------------------------------------------------------------------------
 
 RemoteApertureCore::~RemoteApertureCore() {
@@ -507,47 +347,3 @@ Result<std::uint32_t> RemoteApertureCore::rdma_handle(RdmaDriver& driver) {
 }
 
 }  // namespace clan::engine
-
-namespace clan {
-
-RdmaQueue::RdmaQueue(std::shared_ptr<engine::RdmaQueueCore> core) : core_(std::move(core)) {}
-RdmaQueue::RdmaQueue(RdmaQueue&&) noexcept = default;
-RdmaQueue& RdmaQueue::operator=(RdmaQueue&&) noexcept = default;
-RdmaQueue::~RdmaQueue() = default;
-
-Result<RdmaQueue> RdmaQueue::create(Context& context, std::uint32_t depth) {
-  auto core = engine::RdmaQueueCore::create(context.core(), depth);
-  if (!core) return core.error();
-  return RdmaQueue(std::move(*core));
-}
-
-Status RdmaQueue::write(const RemoteAperture& remote, std::uint64_t remote_offset,
-                        const void* local, std::uint64_t length, const RdmaOptions& options) {
-  return core_->post(RdmaOp::kWrite, remote, remote_offset, const_cast<void*>(local), length,
-                     options);
-}
-
-Status RdmaQueue::read(const RemoteAperture& remote, std::uint64_t remote_offset, void* local,
-                       std::uint64_t length, const RdmaOptions& options) {
-  return core_->post(RdmaOp::kRead, remote, remote_offset, local, length, options);
-}
-
-std::size_t RdmaQueue::poll(std::span<RdmaCompletion> completions) {
-  return core_->poll(completions);
-}
-
-Result<std::size_t> RdmaQueue::wait(std::span<RdmaCompletion> completions,
-                                    std::int64_t timeout_ms) {
-  return core_->wait(completions, deadline_after_ms(timeout_ms));
-}
-
-Status RdmaQueue::register_with(EventQueue& queue, std::uint64_t tag) {
-  return core_->bind(queue.core(), tag);
-}
-
-RdmaCounters RdmaQueue::counters(Context& context) {
-  auto driver = context.core()->rdma();
-  return driver ? (*driver)->counters() : RdmaCounters{};
-}
-
-}  // namespace clan

@@ -11,6 +11,8 @@
 // kernel.
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <atomic>
 #include <memory>
@@ -29,6 +31,9 @@ class RdmaQueueCore;
 
 class RdmaDriver final : public nic::RdmaMover {
  public:
+  /// what post() does by itself before it returns
+  static constexpr std::uint64_t kInlineBytes = 4u << 20;
+
   static Result<std::unique_ptr<RdmaDriver>> create(ContextCore& context);
   ~RdmaDriver() override;
 
@@ -76,6 +81,8 @@ class RdmaDriver final : public nic::RdmaMover {
   std::mutex mutex_;
   std::atomic<int> waiting_{0};  ///< threads that want the mutex: the runner lets them in
   static constexpr std::uint32_t kMaxQueues = 256;
+  /// one quantum, and the longest chunk beside other queues
+  static constexpr std::uint64_t kSlice = 64 * 1024;
   std::array<std::atomic<std::uint64_t>, kMaxQueues / 64> doorbells_{};  ///< a bit for each queue
   std::array<nic::RdmaQueueId, kMaxQueues> ids_{};                       ///< under mutex_
   std::atomic<bool> kicked_{false};  ///< the driver thread has been told and has not come yet
@@ -105,41 +112,19 @@ class RdmaDriver final : public nic::RdmaMover {
   std::shared_ptr<Background> background_;
 };
 
-class RdmaQueueCore {
- public:
-  static Result<std::shared_ptr<RdmaQueueCore>> create(std::shared_ptr<ContextCore> context,
-                                                       std::uint32_t depth);
-  ~RdmaQueueCore();
-
-  Status post(RdmaOp op, const RemoteAperture& remote, std::uint64_t remote_offset, void* local,
-              std::uint64_t length, const RdmaOptions& options);
-  std::size_t poll(std::span<RdmaCompletion> completions);
-  Result<std::size_t> wait(std::span<RdmaCompletion> completions, std::uint64_t deadline_ns);
-  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
-
-  /// From the scheduler, under the driver's mutex.
-  void completed();
-
- private:
-  std::size_t reap(std::span<RdmaCompletion> completions);
-  RdmaQueueCore(std::shared_ptr<ContextCore> context, RdmaDriver& driver)
-      : context_(std::move(context)), driver_(driver), waiter_(context_->options().wait) {}
-  std::shared_ptr<ContextCore> context_;
-  RdmaDriver& driver_;
-  std::shared_ptr<nic::MemoryBlock> memory_;
-  std::unique_ptr<nic::RdmaRingApp> ring_;
-  nic::RdmaQueueId id_;
-  /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's
-  /// thread; its completion is then kept here, and is older than any in the ring.
-  std::atomic<std::uint64_t> outstanding_{0};
-  std::atomic<bool> moved_now_{false};
-  RdmaCompletion now_;
-  bool in_group_ = false;                      ///< the last one posted has `more`; the poster's
-  std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
-  std::mutex mutex_;
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = 0;
-  Waiter waiter_;
-};
+template <typename Enough>
+bool RdmaDriver::run(std::uint64_t bytes, Enough&& enough) {
+  for (std::uint64_t done = 0; done < bytes; done += kSlice) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    const bool more = slice();
+    lock.unlock();
+    while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();  // relaxed: a courtesy
+    // PAIR rdma.doorbell: whoever rang and found the mutex taken is seen here
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (enough() || (!more && !rung())) return true;
+  }
+  return true;
+}
 
 }  // namespace clan::engine

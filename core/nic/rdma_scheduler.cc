@@ -28,7 +28,8 @@ class Busy {
 
 // ---- set-up ----
 
-RdmaScheduler::Queue::Queue(RdmaRingDriver r, RdmaQueueRef self, const Options& options)
+RdmaQueueService::RdmaQueueService(RdmaRingDriver r, RdmaQueueRef self,
+                                   const RdmaSchedulerOptions& options)
     : ring(std::move(r)),
       ref(self),
       inflight(options.max_inflight_requests),
@@ -147,7 +148,7 @@ Status RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint6
     return Error{ESTALE, "RDMA chunk is not outstanding"};
   }
   Busy busy(busy_);
-  const ChunkSlot slot = q->slots[slot_index];
+  const RdmaChunkSlot slot = q->slots[slot_index];
   InFlight& r = q->inflight[slot.inflight];
   const std::uint64_t arrived = std::min(bytes, slot.length);
   if (status != 0 || arrived < slot.length) status = rdma_errno(status);

@@ -27,6 +27,7 @@
 
 #include "base/mapping.h"
 #include "clan/cpu.h"
+#include "shm/nic_memory_events.h"
 
 namespace clan::shm {
 
@@ -37,7 +38,6 @@ constexpr std::uint32_t kLayoutVersion = 5;
 constexpr std::uint32_t kMaxApertures = 65536;
 constexpr std::uint32_t kMaxTripwires = 65536;
 constexpr std::uint32_t kMaxEventQueues = 4096;
-constexpr std::uint32_t kEventsPerQueue = 65536;
 constexpr std::uint32_t kNoTripwire = 0xffffffff;
 constexpr std::uint32_t kNoEvent = 0xffffffff;
 
@@ -101,30 +101,6 @@ struct TripwireSignal {
   std::uint32_t pad[13];
 };
 static_assert(sizeof(TripwireSignal) == kCacheLine);
-
-/// An event queue: a tree of bitmaps, one bit per registered event. 64 words of leaf make a word of
-/// mid, 64 bits of mid make a bit of root; so a set bit is found with three loads however many
-/// events are registered. A bitmap cannot overflow, has no holes when a producer dies half-way, and
-/// has no invalid contents.
-struct EventQueueMemory {
-  // line 0: set by producers, cleared by the consumer
-  std::atomic<std::uint64_t> root;
-  std::uint64_t pad0[7];
-  // line 1: written by the consumer before it sleeps, cleared by the producer that wakes it
-  std::atomic<std::uint32_t> sleeping;  ///< kAwake, kSleepsOnFutex (the futex word), kSleepsOnFd
-  std::uint32_t pad1[15];
-  // lines 2..: set by producers, cleared by the consumer
-  std::atomic<std::uint64_t> mid[kEventsPerQueue / 64 / 64];
-  std::atomic<std::uint64_t> leaf[kEventsPerQueue / 64];
-};
-static_assert(offsetof(EventQueueMemory, sleeping) == kCacheLine);
-static_assert(offsetof(EventQueueMemory, mid) == 2 * kCacheLine);
-static_assert(sizeof(EventQueueMemory) % kCacheLine == 0);
-static_assert(kEventsPerQueue / 64 / 64 <= 64, "root is one word");
-
-constexpr std::uint32_t kAwake = 0;
-constexpr std::uint32_t kSleepsOnFutex = 1;
-constexpr std::uint32_t kSleepsOnFd = 2;
 
 /// What a peer that copies to or from the owner's memory by itself (DMA) says about it. One line,
 /// written by that peer; a word for each of its threads that copies at the moment. Odd = a copy is

@@ -724,50 +724,5 @@ TEST_F(NicEvents, SurviveGarbageInTheQueue) {
   }
 }
 
-// ---- chunk_mask ---------------------------------------------------------------------------------
-
-TEST(ChunkMask, OfEmptyOrOutsideRangesIsZero) {
-  EXPECT_EQ(shm::chunk_mask(0, 0, 1), 0u);
-  EXPECT_EQ(shm::chunk_mask(100, 0, 0), 0u);
-  EXPECT_EQ(shm::chunk_mask(100, 100, 1), 0u);
-  EXPECT_EQ(shm::chunk_mask(100, ~std::uint64_t{0}, 1), 0u);
-}
-
-TEST(ChunkMask, OfTheWholeApertureCoversEveryRangeInIt) {
-  for (std::uint64_t length : {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{64},
-                               std::uint64_t{65}, std::uint64_t{4097}, ~std::uint64_t{0}}) {
-    const std::uint64_t all = shm::chunk_mask(length, 0, length);
-    EXPECT_EQ(shm::chunk_mask(length, 0, ~std::uint64_t{0}), all);
-    EXPECT_EQ(shm::chunk_mask(length, length - 1, 1) & ~all, 0u);
-    EXPECT_EQ(all & 1, 1u);
-  }
-}
-
-TEST(ChunkMask, OfOverlappingRangesOverlaps) {
-  std::mt19937_64 random(3);
-  std::uint64_t told_apart = 0;
-  for (int i = 0; i < 200000; ++i) {
-    const std::uint64_t length = (random() >> random() % 64) | 1;
-    auto range = [&] {
-      const std::uint64_t start = random() % length;
-      const std::uint64_t n = (random() >> random() % 64) % (length - start) + 1;
-      return std::pair(start, n);
-    };
-    auto [a, an] = range();
-    auto [b, bn] = range();
-    const std::uint64_t ma = shm::chunk_mask(length, a, an);
-    const std::uint64_t mb = shm::chunk_mask(length, b, bn);
-    ASSERT_NE(ma, 0u);
-    ASSERT_NE(mb, 0u);
-    const bool overlap = a <= b ? b - a < an : a - b < bn;
-    if (overlap) {
-      ASSERT_NE(ma & mb, 0u) << length << ": " << a << "+" << an << ", " << b << "+" << bn;
-    } else {
-      told_apart += (ma & mb) == 0;
-    }
-  }
-  EXPECT_GT(told_apart, 1000u);
-}
-
 }  // namespace
 }  // namespace clan::nic

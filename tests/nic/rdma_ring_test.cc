@@ -9,6 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "nic/rdma_ring_app.h"
+#include "nic/rdma_ring_driver.h"
+
 namespace clan::nic {
 namespace {
 

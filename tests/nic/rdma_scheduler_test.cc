@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "nic/rdma_ring_app.h"
+
 namespace clan::nic {
 namespace {
 

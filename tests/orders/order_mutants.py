@@ -67,14 +67,14 @@ class Target:
 
 MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
           "EventQueueWakeup.IsNeverLostWithTwo*:EventQueueWakeup.IsNeverLostWithEvents*")
+RDMA_RING = [Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests")]
 TARGETS = {
     "core/nic/wakeup.h": Target("core", [
         Program("nic/wakeup_model_test.cc", MODELS, threads=False),
-        Program("nic/wakeup_race_test.cc", "*"),
+        Program("nic/wakeup_test.cc", "*"),
     ]),
-    "core/nic/rdma_ring.h": Target("core", [
-        Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests"),
-    ]),
+    "core/nic/rdma_ring_driver.h": Target("core", RDMA_RING),
+    "core/nic/rdma_ring_app.h": Target("core", RDMA_RING),
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
     "plugins/mpi/channel.h": Target(".", [
         Program("mpi/channel_test.cc", "Channel.CarriesAStreamBetweenTwoThreads"),

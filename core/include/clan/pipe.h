@@ -5,14 +5,6 @@
 // Every cursor and counter lies in the memfd, so any process that maps it continues where another
 // stopped.
 //
-//      page 0     head | end 0: sender, receiver, face | end 1: sender, receiver, face
-//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each, which
-//                 begin with a PipeStamp)
-//      ring 1     written by end 1, read by end 0
-//
-// A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up,
-// its first page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
-//
 // Pipes neither sleep nor wake other processes: the owner of the sockets does, with `must_ring`
 // below.
 //
@@ -20,25 +12,19 @@
 // want_room()) and sleeps. The thread that publishes bytes or room afterwards is told to ring,
 // once.
 //
-// Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked
-// and masked before use; a Pipe with impossible contents is `broken` for good.
-//
 // Thread-safety: every call may come from any thread of any process. Those that move bytes or count
 // them take the lock of their side (a word in the memfd with the owner's thread id); those that
 // look do not. No call allocates, and all but create() and open() are safe in a signal handler. One
 // that interrupted the same side of the same pipe is told so at once (EDEADLK): nothing has been
 // done, nor can it be before the handler returns.
 //
-// A call waits 80 ms for a lock, or less (clan/wait_budget.h), and then answers EBUSY: nothing has
-// been done, and the caller tries again. From then on a call only looks, until one has had the
-// lock. An owner that /proc shows as stopped may keep it for as long as it is stopped. Of another
-// one the pipe breaks after ten seconds in which calls were made, without the time in which the
-// caller was stopped; after half a second if the owner cannot be seen; and at once if the word is
-// no thread's.
+// How long a call waits for a lock, and what becomes of one that is not let go, is in
+// clan/wait_budget.h.
 #pragma once
 
 #include <clan/export.h>
 #include <clan/pipe_page.h>
+#include <clan/pipe_types.h>
 #include <clan/result.h>
 #include <clan/wait_budget.h>
 #include <sys/types.h>
@@ -49,26 +35,6 @@
 #include <cstdint>
 
 namespace clan {
-
-/// What is next in a pipe for the reader.
-enum class PipeFront {
-  kNothing,  ///< no record; more may come
-  kBytes,
-  kEnd,     ///< the writer has half-closed
-  kLeave,   ///< the writer goes on elsewhere: see Pipe::leave()
-  kBroken,  ///< impossible contents, or a lock that is not let go
-};
-
-struct PipeRing;
-struct PipeProducer;
-struct PipeSlot;
-
-/// How much of its room a send takes before it says that there is none.
-enum class PipeRoom {
-  kWindow,  ///< what serves a reader that keeps reading: at most kPipeWindow bytes
-  kWhole,   ///< all that TCP would take, see Pipe::set_limits()
-};
-constexpr std::uint64_t kPipeWindow = 512 * 1024;
 
 class CLAN_EXPORT Pipe {
  public:
@@ -112,15 +78,7 @@ class CLAN_EXPORT Pipe {
   PipePage::Face& my_face() const { return page_->ends[end_].face; }
   PipePage::Face& peer_face() const { return page_->ends[1 - end_].face; }
 
-  /// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side,
-  /// see above), EBUSY (another one has the lock, see above), EPROTO (broken), EPIPE (this end has
-  /// ended its sending already), or behind `bytes` EFAULT (see guard_copies()).
-  struct Done {
-    std::size_t bytes = 0;
-    bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
-    int err = 0;
-  };
-
+  using Done = PipeDone;
   /// What this end's socket would buffer, in bytes, of what it sends and of what it receives.
   /// `grows`: as TCP does when nobody has set SO_RCVBUF, the latter is a part of what the other end
   /// buffers. A send stops at the sum of what its end and the other one say; without limits, when
@@ -138,7 +96,6 @@ class CLAN_EXPORT Pipe {
   /// True when there is room worth waking up for: as for TCP, a third of what there may be.
   bool writable(PipeRoom room = PipeRoom::kWhole) const;
   /// A call that sends has given up on its lock, which is still taken: the next one would too.
-  /// Costs a load otherwise.
   bool send_is_held_up() const { return sending_.gave_up() && is_held_up(true); }
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
@@ -177,7 +134,6 @@ class CLAN_EXPORT Pipe {
   /// For a thread that comes back from the kernel: what the other end has written, and what our
   /// next send() touches, comes into the cache together and not one after the other.
   void fetch_ahead() const;
-  // --- memory ------------------------------------------------------------------------------------
   /// More of the rings has been touched, since the last release(), than a page of each. A glance.
   bool is_large() const { return large_.load(std::memory_order_relaxed); }
   /// Gives memory of both rings back to the kernel, but for a page of each, where all has been

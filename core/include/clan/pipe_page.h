@@ -1,5 +1,16 @@
 // PipePage: the first page of a pipe's memfd, which tools read as well (clan/pipe.h says what a
 // pipe is).
+//
+//      page 0     head | end 0: sender, receiver, face | end 1: sender, receiver, face
+//      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each, which
+//                 begin with a PipeStamp)
+//      ring 1     written by end 1, read by end 0
+//
+// A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up,
+// its first page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
+//
+// Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked
+// and masked before use; a Pipe with impossible contents is `broken` for good.
 #pragma once
 
 #include <atomic>

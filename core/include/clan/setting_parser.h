@@ -1,0 +1,102 @@
+// How a setting is written: the one place that knows, for the interposer, which obeys it, for
+// `clan run`, which says what is wrong before a thousand processes do, and for `clan stat`, which
+// tells what keeps a connection on TCP.
+//
+// Takes no memory; any thread.
+#pragma once
+
+#include <clan/key_file.h>
+#include <clan/setting_types.h>
+#include <clan/setting_values.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+namespace clan {
+
+/// "/etc/clan/key". False: `fault` says why.
+inline bool parse_key_file(const char* text, Settings* settings, SettingFault* fault) {
+  const std::size_t size = std::strlen(text);
+  settings->key_file[0] = 0;
+  settings->key_is_wrong = true;
+  if (*text != '/' || size > Settings::kMostKeyPath) {
+    std::snprintf(fault->text, sizeof fault->text,
+                  "is not the absolute path of a file, of at most %zu bytes",
+                  Settings::kMostKeyPath);
+    return false;
+  }
+  if (settings->looks_at_key) {
+    KeyFile file;
+    if (auto s = file.read(text); !s) {
+      std::snprintf(fault->text, sizeof fault->text, "cannot be used: %s", s.error().what);
+      return false;
+    }
+  }
+  std::memcpy(settings->key_file, text, size + 1);
+  settings->key_is_wrong = false;
+  return true;
+}
+
+/// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is
+/// set): what cannot be understood must not accelerate what it meant to leave alone. But without a
+/// directory that can be used, only connections between network namespaces stay; without a key,
+/// only calls to other hosts.
+inline bool take_setting(const char* name, const char* value, Settings* settings,
+                         SettingFault* fault) {
+  const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };
+  bool good = true;
+  if (is("CLAN_DISABLE")) {
+    const int yes = settings_detail::yes_or_no(value);
+    settings->disable = yes != 0;
+    good = yes >= 0;
+    if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
+  } else if (is("CLAN_NET")) {
+    const int yes = settings_detail::yes_or_no(value);
+    settings->net = yes > 0;
+    good = yes >= 0;
+    if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
+  } else if (is("CLAN_ONLY")) {
+    good = parse_ports(value, &settings->only, fault);
+  } else if (is("CLAN_EXCEPT")) {
+    good = parse_ports(value, &settings->except, fault);
+  } else if (is("CLAN_UIDS")) {
+    good = parse_uids(value, settings, fault);
+  } else if (is("CLAN_DIR")) {
+    settings->directory[0] = 0;
+    if (const char* why = why_not_shared_directory(value); why != nullptr) {
+      std::snprintf(fault->text, sizeof fault->text, "%s", why);
+      return false;
+    }
+    std::size_t size = std::strlen(value);
+    while (size > 1 && value[size - 1] == '/') --size;
+    std::memcpy(settings->directory, value, size);
+    settings->directory[size] = 0;
+  } else if (is("CLAN_MEMORY")) {
+    good = parse_memory(value, &settings->memory, fault);
+  } else if (is("CLAN_KEY")) {
+    return parse_key_file(value, settings, fault);
+  } else if (is("CLAN_NETWORK_MODE")) {
+    good = parse_name(value, kNetworkModes, &NetworkModeName::mode, &settings->network_mode, fault);
+    settings->names_network_mode = good;
+  } else if (is("CLAN_NETWORK_PACKETS")) {
+    good = parse_name(value, kNetworkPackets, &NetworkPacketsName::packets,
+                      &settings->network_packets, fault);
+  } else {
+    good = false;
+    if (is("CLAN_LOG") || is("CLAN_CONFIG")) {
+      std::snprintf(fault->text, sizeof fault->text, "can be set in the environment only");
+    } else if (*name != 0 && name[std::strlen(name) - 1] == ' ') {
+      std::snprintf(fault->text, sizeof fault->text, "has a space before the equals sign");
+    } else {
+      std::snprintf(fault->text, sizeof fault->text,
+                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, "
+                    "CLAN_MEMORY, CLAN_KEY, "
+                    "CLAN_NETWORK_MODE, CLAN_NETWORK_PACKETS, CLAN_NET and CLAN_DISABLE");
+    }
+  }
+  if (!good) settings->disable = true;
+  return good;
+}
+
+}  // namespace clan

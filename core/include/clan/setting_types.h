@@ -1,0 +1,120 @@
+// The settings of the interposer, CLAN_* in the environment or in a file: what they are, and what
+// they mean for a connection or a context. clan/setting_parser.h knows how one is written,
+// clan/settings.h where they stand.
+//
+// Nothing here takes memory but what makes options of settings; any thread.
+#pragma once
+
+#include <clan/context.h>
+#include <clan/shared_directory.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace clan {
+
+struct Ports {
+  static constexpr int kMost = 64;
+  struct Range {
+    std::uint16_t first, last;
+  };
+  Range ranges[kMost] = {};
+  int count = 0;
+  bool contains(std::uint16_t port) const {
+    for (int i = 0; i < count; ++i) {
+      if (port >= ranges[i].first && port <= ranges[i].last) return true;
+    }
+    return false;
+  }
+};
+
+struct Settings {
+  bool disable = false;  ///< asked for, or something could not be understood
+  Ports only;            ///< empty: all
+  Ports except;
+  static constexpr int kMostUids = 16;
+  uid_t uids[kMostUids] = {};  ///< besides our own
+  int uid_count = 0;
+  /// CLAN_DIR.
+  static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
+  char directory[kMostDirectory + 1] = {};
+  /// CLAN_MEMORY: bytes that the pipes of a user may take, 0: see pipe_memory.h
+  std::uint64_t memory = 0;
+  /// CLAN_KEY: a KeyFile, empty if it cannot be used. It is read again when a Context is made with
+  /// network_options().
+  static constexpr std::size_t kMostKeyPath = 1023;
+  char key_file[kMostKeyPath + 1] = {};
+  bool key_is_wrong = false;
+  bool looks_at_key = true;  ///< false: settings of another process, or that are obeyed much later
+  NetworkOptions::Mode network_mode = NetworkOptions::Mode::kEncrypt;  ///< CLAN_NETWORK_MODE
+  bool names_network_mode = false;
+  bool net = false;  ///< CLAN_NET: connections to other hosts move, too
+  NetworkOptions::Packets network_packets =
+      NetworkOptions::Packets::kSockets;  ///< CLAN_NETWORK_PACKETS
+
+  /// Other hosts, for the faces that call them: enabled by either of the two settings, unless the
+  /// key is wrong. Without a key, a mode that needs one makes Context::create() fail and say so.
+  NetworkOptions network_options() const {
+    NetworkOptions network;
+    network.enabled = !key_is_wrong && (key_file[0] != 0 || names_network_mode);
+    network.mode = network_mode;
+    network.packets = network_packets;
+    network.key_file = key_file;
+    return network;
+  }
+  /// Of a Context of a face: the users and the network.
+  ContextOptions context_options() const {
+    ContextOptions options;
+    options.allow_uids.assign(uids, uids + uid_count);
+    options.network = network_options();
+    return options;
+  }
+  bool has_directory() const { return directory[0] != 0; }
+  bool names_uid(uid_t uid) const {
+    for (int i = 0; i < uid_count; ++i) {
+      if (uids[i] == uid) return true;
+    }
+    return false;
+  }
+  bool leaves_out(std::uint16_t local, std::uint16_t remote) const {
+    return only.count != 0 && !only.contains(local) && !only.contains(remote);
+  }
+  bool excepts(std::uint16_t local, std::uint16_t remote) const {
+    return except.contains(local) || except.contains(remote);
+  }
+};
+
+/// What may stand in the environment and in a file.
+inline constexpr const char* kSettingNames[] = {
+    "CLAN_ONLY",   "CLAN_EXCEPT", "CLAN_UIDS",         "CLAN_DIR",
+    "CLAN_MEMORY", "CLAN_KEY",    "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS",
+    "CLAN_NET",    "CLAN_DISABLE"};
+
+/// What CLAN_NETWORK_MODE may be.
+struct NetworkModeName {
+  const char* name;
+  NetworkOptions::Mode mode;
+};
+inline constexpr NetworkModeName kNetworkModes[] = {{"off", NetworkOptions::Mode::kOff},
+                                                    {"integrity", NetworkOptions::Mode::kIntegrity},
+                                                    {"encrypt", NetworkOptions::Mode::kEncrypt}};
+
+/// What CLAN_NETWORK_PACKETS may be.
+struct NetworkPacketsName {
+  const char* name;
+  NetworkOptions::Packets packets;
+};
+inline constexpr NetworkPacketsName kNetworkPackets[] = {
+    {"sockets", NetworkOptions::Packets::kSockets},
+    {"xdp", NetworkOptions::Packets::kXdp},
+    {"auto", NetworkOptions::Packets::kAuto}};
+
+/// What a program must be allowed to write into files (RLIMIT_FSIZE), to have pipes.
+constexpr std::uint64_t kFileBytes = 64u << 20;
+
+/// A settings file has fewer bytes.
+constexpr std::size_t kSettingsFile = 8192;
+constexpr char kSettingsFileTooLong[] = "it has more than 8191 bytes";
+
+}  // namespace clan
