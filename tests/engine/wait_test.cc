@@ -8,8 +8,6 @@
 #include <atomic>
 #include <thread>
 
-#include "clan/preemption.h"
-
 namespace clan {
 namespace {
 
@@ -217,25 +215,6 @@ TEST(Waiter, NeverSpinsWhenItIsToSleep) {
   int looks = 0;
   EXPECT_FALSE(waiter.spin([&] { return ++looks > 1; }, Awaited{}));
   EXPECT_EQ(looks, 1);
-}
-
-TEST(PreemptionWatch, SeesThatTheThreadHasBeenOffItsProcessor) {
-  PreemptionWatch watch;
-  ::usleep(1000);
-  EXPECT_TRUE(watch.happened());
-}
-
-TEST(PreemptionWatch, SeesNothingWhereNothingHappened) {
-  int calm = 0;
-  for (int k = 0; k < 100; ++k) {
-    PreemptionWatch watch;
-    calm += !watch.happened();
-  }
-#if defined(CLAN_HAS_RSEQ)
-  EXPECT_GT(calm, __rseq_size != 0 ? 50 : -1);
-#else
-  EXPECT_EQ(calm, 0);
-#endif
 }
 
 }  // namespace
