@@ -90,5 +90,55 @@ TEST_F(FabricAv, InsertsByNodeAndService) {
   }
 }
 
+TEST(FabricAddressVectors, KeepAddressesAndGiveThemBack) {
+  Node node;
+  sockaddr_in addresses[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    addresses[i].sin_family = AF_INET;
+    addresses[i].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    addresses[i].sin_port = htons(static_cast<std::uint16_t>(5000 + i));
+  }
+  fi_addr_t found[3] = {};
+  ASSERT_EQ(fi_av_insert(node.av.get(), addresses, 3, found, 0, nullptr), 3);
+  sockaddr_in back{};
+  std::size_t length = sizeof back;
+  ASSERT_EQ(fi_av_lookup(node.av.get(), found[2], &back, &length), 0);
+  EXPECT_EQ(length, sizeof back);
+  EXPECT_EQ(std::memcmp(&back, &addresses[2], sizeof back), 0);
+  char text[64];
+  length = sizeof text;
+  EXPECT_STREQ(fi_av_straddr(node.av.get(), &addresses[2], text, &length),
+               "fi_sockaddr_in://127.0.0.1:5002");
+  ASSERT_EQ(fi_av_remove(node.av.get(), &found[1], 1, 0), 0);
+  EXPECT_EQ(fi_av_lookup(node.av.get(), found[1], &back, &length), -FI_EINVAL);
+  EXPECT_EQ(fi_av_remove(node.av.get(), &found[1], 1, 0), -FI_EINVAL);
+}
+
+TEST(FabricAddressVectors, SayWhichAddressesAreNone) {
+  Node node;
+  sockaddr_in addresses[2] = {};
+  addresses[1].sin_family = AF_INET;
+  fi_addr_t found[2] = {1, 1};
+  int errors[2] = {-1, -1};
+  EXPECT_EQ(fi_av_insert(node.av.get(), addresses, 2, found, FI_SYNC_ERR, errors), 1);
+  EXPECT_EQ(found[0], FI_ADDR_NOTAVAIL);
+  EXPECT_NE(errors[0], 0);
+  EXPECT_EQ(errors[1], 0);
+}
+
+TEST(FabricAddressVectors, CountUpServices) {
+  Node node;
+  fi_addr_t found[4] = {};
+  ASSERT_EQ(fi_av_insertsym(node.av.get(), "127.0.0.1", 2, "7000", 2, found, 0, nullptr), 4);
+  const std::uint16_t ports[] = {7000, 7001, 7000, 7001};
+  for (int i = 0; i < 4; ++i) {
+    sockaddr_in back{};
+    std::size_t length = sizeof back;
+    ASSERT_EQ(fi_av_lookup(node.av.get(), found[i], &back, &length), 0);
+    EXPECT_EQ(ntohs(back.sin_port), ports[i]);
+    EXPECT_EQ(ntohl(back.sin_addr.s_addr), INADDR_LOOPBACK + (i / 2));
+  }
+}
+
 }  // namespace
 }  // namespace clan::test

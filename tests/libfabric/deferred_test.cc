@@ -80,5 +80,117 @@ TEST(FabricTriggers, WithoutACounterAreRefused) {
   EXPECT_EQ(fi_sendmsg(two.a.ep.get(), &msg, FI_TRIGGER), -FI_EINVAL);
 }
 
+// Work that cannot be started is an error of its counter, and of its queue; a thread that waits for
+// either goes on.
+TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
+  Two two;
+  const auto open = [&] {
+    fid_cntr* c = nullptr;
+    MUST(fi_cntr_open(two.a.domain.get(), nullptr, &c, nullptr));
+    return Object<fid_cntr>(c);
+  };
+  auto trigger = open(), done = open(), after = open(), never = open();
+  sockaddr_in nobody{};
+  nobody.sin_family = AF_INET;
+  nobody.sin_port = htons(1);
+  nobody.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* raw = reinterpret_cast<const char*>(&nobody);
+  int context = 0;
+  char byte = 0;
+  iovec iov{&byte, 1};
+  fi_op_msg send{};
+  send.ep = two.a.ep.get();
+  send.msg.msg_iov = &iov;
+  send.msg.iov_count = 1;
+  send.msg.addr = two.a.insert({raw, raw + sizeof nobody});
+  send.msg.context = &context;
+  fi_deferred_work first{};
+  first.threshold = 1;
+  first.triggering_cntr = trigger.get();
+  first.completion_cntr = done.get();
+  first.op_type = FI_OP_SEND;
+  first.op.msg = &send;
+  fi_op_cntr add{after.get(), 5};
+  fi_deferred_work second{};
+  second.threshold = 1;
+  second.triggering_cntr = done.get();
+  second.op_type = FI_OP_CNTR_ADD;
+  second.op.cntr = &add;
+  fi_deferred_work third = second;  // it never comes to that
+  third.triggering_cntr = never.get();
+  for (fi_deferred_work* work : {&first, &second, &third})
+    MUST(fi_control(&two.a.domain->fid, FI_QUEUE_WORK, work));
+  for (auto* used : {&trigger, &done, &after, &never})
+    EXPECT_EQ(fi_close(&(*used)->fid), -FI_EBUSY);
+  ASSERT_EQ(fi_control(&two.a.domain->fid, FI_CANCEL_WORK, &third), 0);
+  never.reset();
+  ASSERT_EQ(fi_cntr_add(trigger.get(), 1), 0);
+  EXPECT_TRUE(eventually([&] { return fi_cntr_readerr(done.get()) == 1; }));
+  EXPECT_EQ(fi_cntr_read(done.get()), 0u);
+  EXPECT_EQ(fi_cntr_read(after.get()), 5u);
+  fi_cq_err_entry error{};
+  ASSERT_EQ(fi_cq_readerr(two.a.cq.get(), &error, 0), 1);
+  EXPECT_EQ(error.err, FI_ECONNREFUSED);
+  EXPECT_EQ(error.op_context, &context);
+}
+
+// Started work keeps its counter, which is bound to nothing, until it is done.
+TEST(FabricDeferredWork, ThatIsUnderWayKeepsItsCounter) {
+  Two two;
+  fid_cntr* c = nullptr;
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  Object<fid_cntr> received(c);
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  Object<fid_cntr> sent_well(c);
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  Object<fid_cntr> trigger(c);
+  char in[8] = {};
+  iovec iov{in, sizeof in};
+  fi_op_msg operation{};
+  operation.ep = two.b.ep.get();
+  operation.msg.msg_iov = &iov;
+  operation.msg.iov_count = 1;
+  operation.msg.addr = FI_ADDR_UNSPEC;
+  fi_deferred_work work{};
+  work.triggering_cntr = trigger.get();
+  work.completion_cntr = received.get();
+  work.op_type = FI_OP_RECV;
+  work.op.msg = &operation;
+  fi_op_msg other = operation;
+  other.msg.addr = two.to_a;
+  other.flags = FI_DELIVERY_COMPLETE;
+  fi_deferred_work answer = work;
+  answer.completion_cntr = sent_well.get();
+  answer.op_type = FI_OP_SEND;
+  answer.op.msg = &other;
+  MUST(fi_control(&two.b.domain->fid, FI_QUEUE_WORK, &work));
+  MUST(fi_control(&two.b.domain->fid, FI_QUEUE_WORK, &answer));
+  EXPECT_TRUE(eventually([&] {  // it has been sent: its trigger is free again
+    two.idle(1);
+    return fi_close(&trigger->fid) == 0;
+  }));
+  (void)trigger.release();
+  EXPECT_EQ(fi_close(&received->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_close(&sent_well->fid), -FI_EBUSY);
+  char taken[8];
+  ASSERT_EQ(fi_recv(two.a.ep.get(), taken, sizeof taken, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+  ASSERT_EQ(sent([&] { return fi_inject(two.a.ep.get(), "x", 1, two.to_b); }, two.a), 0);
+  EXPECT_TRUE(eventually([&] {
+    two.idle(1);
+    return fi_cntr_read(received.get()) == 1 && fi_cntr_read(sent_well.get()) == 1;
+  }));
+  received.reset();
+  // Nor does a cancelled one, whose counter hears of that.
+  MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
+  trigger.reset(c);
+  work.triggering_cntr = trigger.get();
+  work.completion_cntr = sent_well.get();
+  operation.msg.context = &work;
+  MUST(fi_control(&two.b.domain->fid, FI_QUEUE_WORK, &work));
+  EXPECT_EQ(fi_close(&sent_well->fid), -FI_EBUSY);
+  EXPECT_EQ(fi_cancel(&two.b.ep->fid, &work), 0);
+  EXPECT_EQ(fi_cntr_readerr(sent_well.get()), 1u);
+}
+
 }  // namespace
 }  // namespace clan::test
