@@ -7,6 +7,7 @@
 #include "cq.h"
 #include "domain.h"
 #include "eq.h"
+#include "passive_endpoint.h"
 #include "shared_context.h"
 
 namespace clan::ofi {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "cm.h"
+#include "passive_endpoint.h"
 #include "counter.h"
 #include "cq.h"
 #include "domain.h"

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <system_error>
 
 #include "fabric.h"
 
@@ -43,61 +41,6 @@ std::int64_t sleep_ms(std::uint64_t deadline_ns) {
   const std::uint64_t now = monotonic_ns();
   return now >= deadline_ns ? 0
                             : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
-}
-
-// --- Bell ----------------------------------------------------------------------------------------
-
-Result<std::unique_ptr<Bell>> Bell::create(int fd) {
-  std::unique_ptr<Bell> bell(new Bell);
-  bell->epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
-  if (bell->epoll_ < 0) return errno_error("epoll_create1");
-  bell->stop_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (bell->stop_ < 0) return errno_error("eventfd");
-  for (const int watched : {fd, bell->stop_}) {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLET;
-    event.data.fd = watched;
-    if (::epoll_ctl(bell->epoll_, EPOLL_CTL_ADD, watched, &event) != 0)
-      return errno_error("epoll_ctl");
-  }
-  bell->owner_ = ::getpid();
-  // Signals are the program's own threads' business.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    bell->thread_.emplace([b = bell.get()] { b->run(); });
-  } catch (const std::system_error&) {
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!bell->thread_) return Error{EAGAIN, "no thread for a condition"};
-  return bell;
-}
-
-Bell::~Bell() {
-  if (thread_ && ::getpid() != owner_) {
-    thread_->detach();  // a forked child has no such thread
-  } else if (thread_) {
-    fill(stop_);
-    thread_->join();
-  }
-  if (stop_ >= 0) ::close(stop_);
-  if (epoll_ >= 0) ::close(epoll_);
-}
-
-void Bell::run() {
-  for (;;) {
-    epoll_event events[2];
-    const int n = ::epoll_wait(epoll_, events, 2, -1);
-    for (int i = 0; i < n; ++i) {
-      if (events[i].data.fd == stop_) return;
-    }
-    if (n <= 0) continue;  // EINTR
-    // Who has held the mutex from before its last look until now sleeps on the condition by now.
-    ::pthread_mutex_lock(&mutex_);
-    ::pthread_cond_broadcast(&condition_);
-    ::pthread_mutex_unlock(&mutex_);
-  }
 }
 
 // --- WaitObject ----------------------------------------------------------------------------------

@@ -23,15 +23,12 @@
 // FI_WAIT_MUTEX_COND: a Bell, a thread that sleeps on that descriptor and signals the condition.
 #pragma once
 
-#include <pthread.h>
-#include <sys/types.h>
-
 #include <atomic>
+#include <cstdint>
 #include <memory>
-#include <optional>
-#include <thread>
 #include <vector>
 
+#include "bell.h"
 #include "provider.h"
 
 namespace clan::ofi {
@@ -55,26 +52,6 @@ class Waitable {
   virtual ~Waitable() = default;
   /// Whether a reader would find something. Makes no progress.
   virtual bool pending() = 0;
-};
-
-/// Signals a condition whenever a descriptor that can be polled has something new.
-class Bell {
- public:
-  /// `fd` must live as long.
-  static Result<std::unique_ptr<Bell>> create(int fd);
-  ~Bell();
-  fi_mutex_cond face() { return {&mutex_, &condition_}; }
-
- private:
-  Bell() = default;
-  void run();
-
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
-  int epoll_ = -1;  ///< edge-triggered: each event rings once
-  int stop_ = -1;
-  std::optional<std::thread> thread_;
-  pid_t owner_ = 0;
 };
 
 class WaitObject {
