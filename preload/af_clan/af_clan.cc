@@ -23,117 +23,6 @@
 namespace clan::preload {
 namespace {
 
-// --- the table of descriptors --------------------------------------------------------------------
-
-// One for all descriptors of an open file. From a pool that is never returned: a stale pointer
-// finds another, not a hole.
-struct Named {
-  int refs = 0;
-  std::atomic<int> socket_type{0};
-  ClanName local, peer;  ///< of streams: the kernel knows the others'
-  Named* next_free = nullptr;
-};
-
-using Entry = std::atomic<Named*>;
-constexpr unsigned kMost = 1u << 20;
-std::atomic<Entry*> table{nullptr};  // touched where it is used
-std::atomic<int> highest{-1};        // descriptor ever entered
-Named* pool = nullptr;
-SpinLock table_lock;
-
-struct Locked {
-  Locked() { lock_af_clan(); }
-  ~Locked() { unlock_af_clan(); }
-
- private:
-  Undisturbed undisturbed_;
-};
-
-Entry* entry(int fd) {
-  Entry* all = table.load(std::memory_order_acquire);  // PAIR preload.af_clan: sees zeroed entries
-  return all != nullptr && fd >= 0 && static_cast<unsigned>(fd) < kMost ? all + fd : nullptr;
-}
-
-// All below: under the lock.
-void leave(Named* n) {
-  if (n == nullptr || --n->refs > 0) return;
-  // relaxed: one that is looked at meanwhile is being closed
-  n->socket_type.store(0, std::memory_order_relaxed);
-  n->next_free = pool;
-  pool = n;
-}
-
-void enter(int fd, Named* n) {
-  Entry* e = entry(fd);
-  if (n != nullptr) {
-    ++n->refs;
-    // relaxed: under the lock, and before `fd` is anybody's to ask about
-    if (fd > highest.load(std::memory_order_relaxed)) highest.store(fd, std::memory_order_relaxed);
-  }
-  // PAIR preload.named: publishes the names
-  leave(e->exchange(n, std::memory_order_acq_rel));
-}
-
-Named* make(int type) {
-  if (pool == nullptr) {
-    constexpr std::size_t kBatch = 64;
-    void* memory = sys::mmap(nullptr, kBatch * sizeof(Named), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    for (std::size_t i = 0; i < kBatch; ++i) {
-      auto* n = new (static_cast<Named*>(memory) + i) Named;
-      n->next_free = pool;
-      pool = n;
-    }
-  }
-  Named* n = pool;
-  pool = n->next_free;
-  n->local.size = n->peer.size = 0;
-  n->socket_type.store(type, std::memory_order_relaxed);  // relaxed: published by enter()
-  return n;
-}
-
-// What is remembered of a stream's names; copies, as another thread may close it.
-struct Names {
-  ClanName local, peer;
-};
-Names names_of(int fd) {
-  Locked locked;
-  Entry* e = entry(fd);
-  // relaxed: under the lock
-  const Named* n = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
-  return n != nullptr ? Names{n->local, n->peer} : Names{};
-}
-void remember(int fd, const ClanName* local, const ClanName* peer) {
-  Locked locked;
-  Entry* e = entry(fd);
-  // relaxed: under the lock
-  Named* n = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
-  if (n == nullptr) return;
-  if (local != nullptr) n->local = *local;
-  if (peer != nullptr) n->peer = *peer;
-}
-
-bool appear(int fd, int type, const Names& names) {
-  KeepErrno keep;
-  Locked locked;
-  if (table.load(std::memory_order_relaxed) == nullptr) {  // relaxed: under the lock
-    void* memory = sys::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return false;
-    // PAIR preload.af_clan: publishes zeroed entries
-    table.store(static_cast<Entry*>(memory), std::memory_order_release);
-  }
-  Named* n = entry(fd) != nullptr ? make(type) : nullptr;
-  if (n == nullptr) return false;
-  n->local = names.local;
-  n->peer = names.peer;
-  enter(fd, n);
-  // relaxed: before `fd` is anybody's to ask about
-  af_clan_used.store(true, std::memory_order_relaxed);
-  return true;
-}
-
 // --- places of streams ---------------------------------------------------------------------------
 
 using Answer = SockDiag::Answer;
@@ -264,7 +153,7 @@ int connect_stream(int fd, const ClanName& name) {
     errno = EACCES;
     return -1;
   }
-  remember(fd, nullptr, &name);
+  remember_af_clan(fd, nullptr, &name);
   if (Held s = hold(fd); s && !s->shared()) s->client = true;
   errno = error;
   return rc;
@@ -296,38 +185,7 @@ int packet_name(int fd, long call, sockaddr* address, socklen_t* size) {
   return name.write(address, size);
 }
 
-// --- exec ----------------------------------------------------------------------------------------
-
-constexpr char kInheritedNames[] = "CLAN_INHERITED_NAMES";
-
-char* put_hex(char* to, char begin, const ClanName& name) {
-  *to++ = begin;
-  for (std::size_t i = 0; i < name.size; ++i) {
-    to += std::snprintf(to, 3, "%02x", static_cast<unsigned char>(name.text[i]));
-  }
-  return to;
-}
-
-ClanName get_hex(const char* from) {
-  ClanName name;
-  unsigned byte;
-  for (++from; name.size < sizeof name.text && std::sscanf(from, "%2x", &byte) == 1; from += 2) {
-    name.text[name.size++] = static_cast<char>(byte);
-  }
-  return name;
-}
-
 }  // namespace
-
-int af_clan_type(int fd) {
-  const Entry* e = entry(fd);
-  // PAIR preload.named: sees the names
-  const Named* n = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
-  return n != nullptr ? n->socket_type.load(std::memory_order_relaxed) : 0;
-}
-
-void lock_af_clan() { table_lock.lock(); }
-void unlock_af_clan() { table_lock.unlock(); }
 
 int af_clan_kernel_domain(int type, int protocol) {
   constexpr int kType = 0xf;
@@ -348,14 +206,14 @@ bool af_clan_appeared(int fd, int type) {
   type &= kType;
   const int yes = 1;
   if (type == SOCK_STREAM) sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  return appear(fd, type, Names{});
+  return af_clan_appear(fd, type, AfClanNames{});
 }
 
 int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
   ClanName name;
   if (!name.read(address, size, EINVAL)) return -1;
   const int type = af_clan_type(fd);
-  if (type == SOCK_STREAM && !names_of(fd).local.empty()) {
+  if (type == SOCK_STREAM && !af_clan_names(fd).local.empty()) {
     errno = EINVAL;
     return -1;
   }
@@ -365,7 +223,7 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
     int rc;
     if (type == SOCK_STREAM) {
       rc = bind_stream(fd, name);
-      if (rc == 0) remember(fd, &name, nullptr);
+      if (rc == 0) remember_af_clan(fd, &name, nullptr);
     } else {
       sockaddr_un kernel_address;
       const socklen_t kernel_size = name.to_unix(type, &kernel_address);
@@ -377,7 +235,7 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
 
 int af_clan_listen(int fd, int backlog) {
   if (af_clan_type(fd) == SOCK_STREAM) {
-    if (names_of(fd).local.empty()) {  // TCP would take a port at all addresses
+    if (af_clan_names(fd).local.empty()) {  // TCP would take a port at all addresses
       errno = EINVAL;
       return -1;
     }
@@ -402,7 +260,7 @@ int af_clan_connect(int fd, const sockaddr* address, socklen_t size) {
 
 int af_clan_getsockname(int fd, sockaddr* address, socklen_t* size) {
   if (af_clan_type(fd) != SOCK_STREAM) return packet_name(fd, SYS_getsockname, address, size);
-  return names_of(fd).local.write(address, size);
+  return af_clan_names(fd).local.write(address, size);
 }
 
 int af_clan_getpeername(int fd, sockaddr* address, socklen_t* size) {
@@ -410,12 +268,12 @@ int af_clan_getpeername(int fd, sockaddr* address, socklen_t* size) {
   sockaddr_in peer;
   socklen_t peer_size = sizeof peer;
   if (sys::call(SYS_getpeername, fd, &peer, &peer_size) != 0) return -1;
-  return names_of(fd).peer.write(address, size);
+  return af_clan_names(fd).peer.write(address, size);
 }
 
 int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size) {
   const int type = af_clan_type(listener);
-  appear(fd, type, Names{names_of(listener).local, {}});
+  af_clan_appear(fd, type, AfClanNames{af_clan_names(listener).local, {}});
   if (address == nullptr) return fd;
   // A client that has gone again has no name either.
   int rc;
@@ -430,71 +288,6 @@ int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size) {
   forget(fd);
   sys::close(fd);
   return -1;
-}
-
-void duplicate_af_clan(int from, int to) {
-  Entry* e = entry(from);
-  if (e == nullptr || entry(to) == nullptr) return forget_af_clan(to);
-  // relaxed: a look; what counts is read under the lock
-  const auto has = [](const Entry* one) { return one->load(std::memory_order_relaxed) != nullptr; };
-  if (!has(e) && !has(entry(to))) return;
-  Locked locked;
-  enter(to, e->load(std::memory_order_relaxed));  // relaxed: under the lock
-}
-
-void forget_af_clan(int fd) {
-  Entry* e = entry(fd);
-  if (e == nullptr || e->load(std::memory_order_relaxed) == nullptr) return;
-  Locked locked;
-  enter(fd, nullptr);
-}
-
-void forget_af_clan_range(unsigned first, unsigned last) {
-  // relaxed: it is as high as what this thread knows of
-  const int most = highest.load(std::memory_order_relaxed);
-  if (most < 0) return;
-  for (unsigned fd = first; fd <= std::min(last, static_cast<unsigned>(most)); ++fd) {
-    forget_af_clan(static_cast<int>(fd));
-  }
-}
-
-char* af_clan_inheritance() {
-  static char text[16384];
-  constexpr std::size_t kLongest = 32 + 2 * (1 + 2 * CLAN_NAME_MAX);
-  const int begin = std::snprintf(text, sizeof text, "%s=", kInheritedNames);
-  char* to = text + begin;
-  const int most = highest.load(std::memory_order_relaxed);  // relaxed: as above
-  for (int fd = 0; fd <= most && to + kLongest < text + sizeof text; ++fd) {
-    if (af_clan_type(fd) == 0) continue;
-    const int flags = sys::fcntl(fd, F_GETFD);
-    if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
-    const Names names = names_of(fd);
-    to += std::snprintf(to, 32, "%d:%d:", fd, af_clan_type(fd));
-    to = put_hex(to, 'l', names.local);
-    to = put_hex(to, 'p', names.peer);
-    *to++ = ',';
-  }
-  *to = 0;
-  return to > text + begin ? text : nullptr;
-}
-
-void af_clan_take_over() {
-  const char* text = std::getenv(kInheritedNames);
-  if (text == nullptr) return;
-  int fd, type, used;
-  char local[2 + 2 * CLAN_NAME_MAX], peer[2 + 2 * CLAN_NAME_MAX];
-  while (std::sscanf(text, "%d:%d:%193[l0-9a-f]%193[p0-9a-f],%n", &fd, &type, local, peer, &used) ==
-         4) {
-    int domain = 0, kernel_type = 0;
-    socklen_t size = sizeof domain;
-    const bool there = sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
-                       sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &kernel_type, &size) == 0;
-    if (there && kernel_type == type && domain == (type == SOCK_STREAM ? AF_INET : AF_UNIX)) {
-      appear(fd, type, Names{get_hex(local), get_hex(peer)});
-    }
-    text += used;
-  }
-  ::unsetenv(kInheritedNames);
 }
 
 }  // namespace clan::preload

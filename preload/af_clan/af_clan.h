@@ -16,27 +16,14 @@
 // the kernel (sock_diag) which socket listens at a place, and passes by those bound to another
 // address.
 //
-// A table of descriptors says which are AF_CLAN, and the names of streams, which the kernel does
-// not know. A process that has none pays for one load per call.
+// Which descriptors are AF_CLAN is in a table: af_clan_table.h.
 #pragma once
 
 #include <sys/socket.h>
 
-#include <atomic>
+#include "af_clan/af_clan_table.h"
 
 namespace clan::preload {
-
-inline std::atomic<bool> af_clan_used{false};
-
-/// SOCK_STREAM, …; 0: not one of ours.
-int af_clan_type(int fd);
-inline bool is_af_clan(int fd) {
-  return af_clan_used.load(std::memory_order_relaxed) && af_clan_type(fd) != 0;
-}
-/// Its messages may carry names.
-inline bool is_af_clan_packet(int fd) {
-  return af_clan_used.load(std::memory_order_relaxed) && af_clan_type(fd) > SOCK_STREAM;
-}
 
 /// The domain socket() is to be called with instead, or -1 with errno; then af_clan_appeared(),
 /// which is false when there is no memory.
@@ -60,18 +47,5 @@ ssize_t af_clan_sendmsg(int fd, const msghdr* message, int flags);
 ssize_t af_clan_recvmsg(int fd, msghdr* message, int flags);
 int af_clan_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags);
 int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout);
-
-/// As those of descriptors.
-void duplicate_af_clan(int from, int to);
-void forget_af_clan(int fd);
-void forget_af_clan_range(unsigned first, unsigned last);
-
-/// Around fork.
-void lock_af_clan();
-void unlock_af_clan();
-/// For exec: "CLAN_INHERITED_NAMES=…", or nullptr when there is nothing to say. Not for two threads
-/// at once.
-char* af_clan_inheritance();
-void af_clan_take_over();
 
 }  // namespace clan::preload

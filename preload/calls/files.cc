@@ -76,6 +76,69 @@ CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
   return sendfile(to, from, offset, n);
 }
 
+namespace {
+
+// From a connection into a pipe of the kernel's, through `buffer`.
+ssize_t splice_out(int from, Socket& source, int to, char* buffer, std::size_t n, unsigned flags) {
+  // The other one is a kernel pipe: never take out more than it has room for.
+  pollfd room{to, POLLOUT, 0};
+  const bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
+  if (const int rc = sys::poll(&room, 1, wait ? -1 : 0); rc <= 0) {
+    if (rc == 0) errno = EAGAIN;
+    return -1;
+  }
+  int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
+  sys::ioctl(to, FIONREAD, &used);
+  const std::size_t most =
+      std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
+  const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
+  // SPLICE_F_NONBLOCK is not for sockets
+  const ssize_t got = shared_receive(from, source, &io, 1, 0);
+  if (got <= 0) return got;
+  for (ssize_t put = 0; put < got;) {
+    const long k = sys::call(SYS_write, to, buffer + put, got - put);
+    if (k < 0 && errno != EINTR && errno != EAGAIN) return put > 0 ? put : -1;
+    if (k > 0) put += k;
+    if (k < 0) {
+      pollfd p{to, POLLOUT, 0};
+      sys::poll(&p, 1, -1);
+    }
+  }
+  return got;
+}
+
+// And the other way.
+ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n, unsigned flags) {
+  if (is_nonblocking(to, target)) {
+    if ((readiness(to, target, false) & POLLOUT) == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+  }
+  pollfd there{from, POLLIN, 0};
+  if (const int rc = sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1); rc <= 0) {
+    if (rc == 0) errno = EAGAIN;
+    return -1;
+  }
+  const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, kPiece));
+  if (got <= 0) return got;
+  for (ssize_t put = 0; put < got;) {
+    const iovec io{buffer + put, static_cast<std::size_t>(got - put)};
+    const ssize_t k = shared_send(to, target, &io, 1, 0);
+    if (k > 0) {
+      put += k;
+    } else if (k < 0 && errno == EAGAIN) {
+      pollfd p{to, 0, 0};
+      sys::poll(&p, 1, 1);  // what has left the kernel's pipe cannot go back
+    } else if (k < 0 && errno != EINTR) {
+      return put > 0 ? put : -1;
+    }
+  }
+  return got;
+}
+
+}  // namespace
+
 CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,
                               unsigned flags) {
   Held source = hold(from), target = hold(to);
@@ -97,61 +160,7 @@ CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* t
     return -1;
   }
   char* buffer = scratch.as<char>();
-  if (source && source->shared()) {
-    // The other one is a kernel pipe: never take out more than it has room for.
-    pollfd room{to, POLLOUT, 0};
-    const bool wait =
-        (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
-    if (const int rc = sys::poll(&room, 1, wait ? -1 : 0); rc <= 0) {
-      if (rc == 0) errno = EAGAIN;
-      return -1;
-    }
-    int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
-    sys::ioctl(to, FIONREAD, &used);
-    const std::size_t most =
-        std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
-    const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
-    // SPLICE_F_NONBLOCK is not for sockets
-    const ssize_t got = shared_receive(from, *source, &io, 1, 0);
-    if (got <= 0) return got;
-    for (ssize_t put = 0; put < got;) {
-      const long k = sys::call(SYS_write, to, buffer + put, got - put);
-      if (k < 0 && errno != EINTR && errno != EAGAIN) return put > 0 ? put : -1;
-      if (k > 0) put += k;
-      if (k < 0) {
-        pollfd p{to, POLLOUT, 0};
-        sys::poll(&p, 1, -1);
-      }
-    }
-    return got;
-  }
-  if (target && target->shared()) {
-    if (is_nonblocking(to, *target)) {
-      if ((readiness(to, *target, false) & POLLOUT) == 0) {
-        errno = EAGAIN;
-        return -1;
-      }
-    }
-    pollfd there{from, POLLIN, 0};
-    if (const int rc = sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1); rc <= 0) {
-      if (rc == 0) errno = EAGAIN;
-      return -1;
-    }
-    const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, kPiece));
-    if (got <= 0) return got;
-    for (ssize_t put = 0; put < got;) {
-      const iovec io{buffer + put, static_cast<std::size_t>(got - put)};
-      const ssize_t k = shared_send(to, *target, &io, 1, 0);
-      if (k > 0) {
-        put += k;
-      } else if (k < 0 && errno == EAGAIN) {
-        pollfd p{to, 0, 0};
-        sys::poll(&p, 1, 1);  // what has left the kernel's pipe cannot go back
-      } else if (k < 0 && errno != EINTR) {
-        return put > 0 ? put : -1;
-      }
-    }
-    return got;
-  }
-  return real().splice(from, from_offset, to, to_offset, n, flags);
+  if (source && source->shared()) return splice_out(from, *source, to, buffer, n, flags);
+  if (target && target->shared()) return splice_in(from, to, *target, buffer, n, flags);
+  return real().splice(from, from_offset, to, to_offset, n, flags);  // it has gone back since
 }

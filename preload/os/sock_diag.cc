@@ -54,6 +54,63 @@ void read_counters(const nlmsghdr* header, SockDiag::Found* found) {
   }
 }
 
+// What the kernel is asked: the socket at these ends.
+struct Question {
+  nlmsghdr header;
+  inet_diag_req_v2 request;
+};
+Question question_of(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
+  Question question{};
+  question.header.nlmsg_len = sizeof question;
+  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  question.header.nlmsg_flags = NLM_F_REQUEST;
+  // relaxed: a number, whoever draws it
+  question.header.nlmsg_seq = static_cast<std::uint32_t>(monotonic_ns()) ^
+                              questions.fetch_add(0x10001, std::memory_order_relaxed);
+  auto& q = question.request;
+  q.sdiag_protocol = IPPROTO_TCP;
+  q.idiag_ext = 1u << (INET_DIAG_INFO - 1);
+  q.idiag_states = ~0u;
+  q.id.idiag_sport = htons(local.port);
+  q.id.idiag_dport = htons(remote.port);
+  q.id.idiag_if = interface;
+  q.id.idiag_cookie[0] = q.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  if (IN6_IS_ADDR_V4MAPPED(&local.address)) {
+    q.sdiag_family = AF_INET;
+    std::memcpy(q.id.idiag_src, local.address.s6_addr + 12, 4);
+    std::memcpy(q.id.idiag_dst, remote.address.s6_addr + 12, 4);
+  } else {
+    q.sdiag_family = AF_INET6;
+    std::memcpy(q.id.idiag_src, &local.address, 16);
+    std::memcpy(q.id.idiag_dst, &remote.address, 16);
+  }
+  return question;
+}
+
+// What the kernel says to it.
+SockDiag::Answer read_answer(const nlmsghdr* header, SockDiag::Found* found) {
+  using Answer = SockDiag::Answer;
+  if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
+    return static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT ? Answer::kNone
+                                                                              : Answer::kUnknown;
+  }
+  if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+      header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
+    return Answer::kUnknown;
+  }
+  const auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
+  *found = SockDiag::Found();
+  found->family = message->idiag_family;
+  found->state = message->idiag_state;
+  found->uid = message->idiag_uid;
+  found->inode = message->idiag_inode;
+  found->local = endpoint_of(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
+  found->remote =
+      endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
+  read_counters(header, found);
+  return Answer::kFound;
+}
+
 }  // namespace
 
 bool operator==(const Endpoint& a, const Endpoint& b) {
@@ -129,33 +186,7 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
   if (netlink_ < 0) {
     return is_ours_ && find_in_tcp_tables(local, remote, found) ? Answer::kFound : Answer::kUnknown;
   }
-  struct {
-    nlmsghdr header;
-    inet_diag_req_v2 request;
-  } question{};
-  question.header.nlmsg_len = sizeof question;
-  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  question.header.nlmsg_flags = NLM_F_REQUEST;
-  // relaxed: a number, whoever draws it
-  question.header.nlmsg_seq = static_cast<std::uint32_t>(monotonic_ns()) ^
-                              questions.fetch_add(0x10001, std::memory_order_relaxed);
-  auto& q = question.request;
-  q.sdiag_protocol = IPPROTO_TCP;
-  q.idiag_ext = 1u << (INET_DIAG_INFO - 1);
-  q.idiag_states = ~0u;
-  q.id.idiag_sport = htons(local.port);
-  q.id.idiag_dport = htons(remote.port);
-  q.id.idiag_if = interface;
-  q.id.idiag_cookie[0] = q.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (IN6_IS_ADDR_V4MAPPED(&local.address)) {
-    q.sdiag_family = AF_INET;
-    std::memcpy(q.id.idiag_src, local.address.s6_addr + 12, 4);
-    std::memcpy(q.id.idiag_dst, remote.address.s6_addr + 12, 4);
-  } else {
-    q.sdiag_family = AF_INET6;
-    std::memcpy(q.id.idiag_src, &local.address, 16);
-    std::memcpy(q.id.idiag_dst, &remote.address, 16);
-  }
+  const Question question = question_of(local, remote, interface);
   // Waits for nothing: the kernel has answered when this returns.
   if (sys::send(netlink_, &question, sizeof question, MSG_DONTWAIT) !=
       static_cast<ssize_t>(sizeof question)) {
@@ -174,32 +205,12 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
         header->nlmsg_seq != question.header.nlmsg_seq) {
       continue;  // not the kernel's, or not to us
     }
-    if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
-      return static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT ? Answer::kNone
-                                                                                : Answer::kUnknown;
-    }
-    if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
-        header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
-      return Answer::kUnknown;
-    }
-    const auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
-    *found = Found();
-    found->family = message->idiag_family;
-    found->state = message->idiag_state;
-    found->uid = message->idiag_uid;
-    found->inode = message->idiag_inode;
-    found->local =
-        endpoint_of(message->idiag_family, message->id.idiag_src, message->id.idiag_sport);
-    found->remote =
-        endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
-    read_counters(header, found);
-    return Answer::kFound;
+    return read_answer(header, found);
   }
   return Answer::kUnknown;
 }
 
-// --- who is not here
-// ---------------------------------------------------------------------------------
+// --- what is not here --------------------------------------------------------------------------
 
 namespace {
 
