@@ -15,9 +15,9 @@
 #include "os/config.h"
 #include "os/proc.h"
 #include "os/sys.h"
-#include "state/identity.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
+#include "state/socket_identity.h"
 
 namespace clan::preload {
 namespace {

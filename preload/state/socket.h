@@ -24,11 +24,11 @@
 #include <atomic>
 
 #include "clan/pipe.h"
-#include "state/demotion.h"
-#include "state/identity.h"
-#include "state/migration.h"
-#include "state/transfer.h"
-#include "state/watch.h"
+#include "state/socket_demotion.h"
+#include "state/socket_identity.h"
+#include "state/socket_migration.h"
+#include "state/socket_transfer.h"
+#include "state/socket_watch.h"
 
 namespace clan::preload {
 

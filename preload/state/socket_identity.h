@@ -15,8 +15,8 @@ struct Identity {
     kOffered,  ///< we have connected, and listen for the other end to take up the offer; in
                ///< CLAN_DIR also: an offer has been taken up, by us or by the other end, and not
                ///< all has been checked
-    kShared,  ///< there is a pipe
-    kKernel,  ///< stays with the kernel for good
+    kShared,   ///< there is a pipe
+    kKernel,   ///< stays with the kernel for good
   };
 
   std::atomic<int> refs{0};  ///< descriptors, and calls under way
