@@ -159,6 +159,17 @@ int c(void)
         self.assert_one("mirrors", {"libfabric-provider/transport/a.cc": ""},
                         "tests/libfabric/transport/a_test.cc")
 
+    def test_a_source_of_interposed_calls_needs_them_in_the_list(self):
+        tree = {"preload/calls.def": CALLS_DEF}
+        source = "CLAN_INTERPOSE ssize_t read(int fd) { return recv(fd); }\n"
+        self.assertEqual(self.check("mirrors", {**tree, "preload/calls/bytes.cc": source}), [])
+        for text in ("CLAN_INTERPOSE ssize_t write(int fd) {}\n" + source, "int read(int) {}\n",
+                     ""):
+            self.assert_one("mirrors", {**tree, "preload/calls/bytes.cc": text},
+                            "preload/calls/bytes has no test")
+        self.assert_one("mirrors", {**tree, "preload/os/bytes.cc": source},
+                        "preload/os/bytes has no test")
+
     def test_tests_that_are_named_exist(self):
         tests = {"tests/a_test.cc": "TEST_F(Poll, WakesAtTheEnd) {}\n",
                  "tests/CMakeLists.txt": "foreach(program IN ITEMS redis nginx)"}
