@@ -64,22 +64,5 @@ TEST_F(Signals, AreSeenByACallThatBeganBefore) {
   EXPECT_TRUE(since.interrupted());  // without SA_RESTART
 }
 
-TEST_F(Signals, TheApplicationSeesItsOwnHandler) {
-  struct sigaction now {};
-  ASSERT_EQ(set_action(SIGUSR1, nullptr, &now), 0);
-  EXPECT_EQ(now.sa_flags & SA_SIGINFO, 0);
-  now.sa_handler(SIGUSR1);
-  EXPECT_EQ(handled, 1);
-}
-
-TEST_F(Signals, RestartWhatSiginterruptSays) {
-  EXPECT_TRUE(signal_restarts(SIGUSR1));
-  note_interrupts(SIGUSR1, true);
-  EXPECT_FALSE(signal_restarts(SIGUSR1));
-  note_interrupts(SIGUSR1, false);
-  EXPECT_TRUE(signal_restarts(SIGUSR1));
-  EXPECT_FALSE(signal_restarts(0));
-}
-
 }  // namespace
 }  // namespace clan::preload

@@ -1,0 +1,98 @@
+// Descriptors that are passed on before and after their connection has moved.
+#include "share/passing.h"
+
+#include "os/sys.h"
+#include "preload/tcp_pair.h"
+#include "share/slot_table.h"
+#include "state/face.h"
+
+namespace clan::preload {
+namespace {
+
+struct PassingOn : testing::Test {
+  PassingOn() { EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, through), 0); }
+  ~PassingOn() override {
+    for (const int fd : through) ::close(fd);
+  }
+  std::uint64_t on_its_way(int end) {
+    return Slot::on_its_way(pair.socket(end).open_file().held.load());
+  }
+  int through[2];
+  TcpPair pair;
+};
+
+TEST_F(PassingOn, CountsADescriptorWhereItsReceiverFindsTheCount) {
+  pass_on(pair.fd(0), through[0]);
+  EXPECT_EQ(on_its_way(0), 1u);
+  EXPECT_TRUE(is_passable(&pair.socket(0).open_file()));
+  SocketIdentity id;
+  ASSERT_TRUE(identify(pair.fd(0), &id));
+  const SlotEntry* entry = find_entry(-1, id);
+  ASSERT_NE(entry, nullptr);
+  EXPECT_EQ(&entry->slot, &pair.socket(0).open_file());
+}
+
+TEST_F(PassingOn, KeepsTheConnectionOnTcpWhileItIsOnItsWay) {
+  pass_on(pair.fd(1), through[0]);
+  pair.open_pipe();
+  Route route;
+  ASSERT_TRUE(route_of(pair.fd(1), &route));
+  EXPECT_FALSE(enter_pipe(pair.fd(1), pair.socket(1), route));
+  not_sent(pair.fd(1));
+  EXPECT_EQ(on_its_way(1), 0u);
+  EXPECT_TRUE(enter_pipe(pair.fd(1), pair.socket(1), route));
+}
+
+TEST_F(PassingOn, IsClaimedByTheReceiverWhichThenHasTheOpenFileToo) {
+  pass_on(pair.fd(0), through[0]);
+  const Slot* const slot = &pair.socket(0).open_file();
+  // The receiver's descriptor: another number for the same open file.
+  const int received = ::dup(pair.fd(0));
+  ASSERT_GE(received, 0);
+  adopt_passed(received, through[1], false);
+  {
+    const Held s = hold(received);
+    ASSERT_TRUE(s);
+    EXPECT_EQ(&s->open_file(), slot);
+    EXPECT_TRUE(s->inherited.load());
+    EXPECT_EQ(s->client, pair.socket(0).client);
+  }
+  EXPECT_EQ(on_its_way(0), 0u);
+  EXPECT_EQ(Slot::users(slot->held.load()), 2u);
+  EXPECT_EQ(slot->to_follow.load(), 2);
+  forget(received);
+  ::close(received);
+  EXPECT_EQ(Slot::users(slot->held.load()), 1u);
+}
+
+TEST_F(PassingOn, ThatWasOnlyPeekedAtNeverMoves) {
+  pass_on(pair.fd(0), through[0]);
+  const int received = ::dup(pair.fd(0));
+  adopt_passed(received, through[1], true);
+  EXPECT_NE(pair.socket(0).open_file().pinned.load(), 0);
+  {
+    const Held s = hold(received);
+    ASSERT_TRUE(s);
+    EXPECT_EQ(s->state.load(), Socket::State::kKernel);
+  }
+  forget(received);
+  ::close(received);
+}
+
+// The kernel does not say whose the other end of a pair is.
+TEST_F(PassingOn, OfAMovedConnectionGoesBackWhereTheReceiverIsNotKnown) {
+  pair.migrate();
+  ASSERT_EQ(pair.send(0, "there"), 5);
+  pass_on(pair.fd(0), through[0]);
+  EXPECT_NE(state_of(pair.socket(0).mine()) & socket_face::kLeaving, 0u);
+  EXPECT_EQ(pair.receive(1), "there");
+}
+
+TEST_F(PassingOn, OfADescriptorThatIsNoSocketIsNothing) {
+  pass_on(through[0], through[1]);
+  not_sent(through[0]);
+  EXPECT_FALSE(hold(through[0]));
+}
+
+}  // namespace
+}  // namespace clan::preload

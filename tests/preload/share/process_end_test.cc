@@ -1,0 +1,44 @@
+// The end of a process, and of its part in shared memory.
+#include "share/process_end.h"
+
+#include "preload/tcp_pair.h"
+#include "state/face.h"
+
+namespace clan::preload {
+namespace {
+
+std::uint64_t holders_of(const Socket& s) { return s.mine().words[socket_face::kHolders].load(); }
+
+TEST(ProcessEnd, CountsTheProcessOutOnce) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  s.inherited = true;
+  add_holders(s.mine(), 2);  // children
+  ASSERT_EQ(holders_of(s), 3u);
+  at_exit();
+  EXPECT_EQ(holders_of(s), 2u);
+  EXPECT_EQ(Slot::users(s.open_file().held.load()), 0u);
+  at_exit();
+  EXPECT_EQ(holders_of(s), 2u);
+}
+
+TEST(ProcessEnd, LeavesAConnectionThatNobodyElseHasToItsClose) {
+  TcpPair pair;
+  pair.migrate();
+  ASSERT_EQ(pair.send(0, "last words"), 10);
+  at_exit();
+  EXPECT_EQ(holders_of(pair.socket(0)), 1u);
+  EXPECT_EQ(pair.receive(1), "last words");
+}
+
+TEST(ProcessEnd, TakesBackAnOfferThatNobodyHasTakenUp) {
+  TcpPair pair;
+  Socket& s = pair.socket(0);
+  s.offer_name = 1;
+  at_exit();
+  EXPECT_EQ(s.offer_name.load(), 0u);
+}
+
+}  // namespace
+}  // namespace clan::preload
