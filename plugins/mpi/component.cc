@@ -153,8 +153,11 @@ int component_register() {
       "Messages at least that long are copied once, by their receiver out of the sender's memory; "
       "shorter ones pass through the channel",
       MCA_BASE_VAR_TYPE_SIZE_T, OPAL_INFO_LVL_4, &p.get_bytes);
-  parameter("looks", "How often one call of progress looks at the channels before it gives up",
-            MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.looks);
+  parameter(
+      "looks",
+      "How often one call of progress looks at the channels before it gives up, 0: once where this "
+      "host has more ranks of the job than processors, else 4 times",
+      MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.looks);
   parameter(
       "direct_copy",
       "False: never use process_vm_readv and process_vm_writev, as where a sandbox forbids them",
@@ -182,7 +185,11 @@ void make_sane(Parameters& p) {
   p.bulk_bytes = std::bit_ceil(std::clamp(p.bulk_bytes, 64u << 10, 16u << 20));
   if (p.channels == 0) p.channels = opal_process_info.num_local_peers + kSpareChannels;
   p.channels = std::clamp(p.channels, 1u, kMaxChannels);
-  p.looks = std::clamp(p.looks, 1u, 1000u);
+  // Where ranks take turns on a processor, further looks keep the one from it that has something to
+  // say.
+  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  const bool crowded = processors > 0 && opal_process_info.num_local_peers >= processors;
+  p.looks = std::clamp(p.looks == 0 ? (crowded ? 1u : 4u) : p.looks, 1u, 1000u);
   mca_btl_base_module_t& m = g_module;
   // A record must fit twice: one is read while the next is written.
   const std::size_t most = p.bulk_bytes / 2;

@@ -35,7 +35,7 @@ struct Parameters {
   unsigned bulk_bytes = 256 * 1024;
   unsigned channels = 0;
   std::size_t get_bytes = 256 * 1024;
-  unsigned looks = 4;
+  unsigned looks = 0;
   bool direct_copy = true;
   bool share_allocated = true;
   char* key = nullptr;           ///< Open MPI's; null or empty: CLAN_KEY
