@@ -132,6 +132,14 @@ def spawn(test):
     require(len(jobs) == 3, f"ranks of {len(jobs)} jobs have been met: {said[-1500:]}")
 
 
+def procs(test):
+    """Ranks that are named twice, one by one, let go of twice, and named again."""
+    for ranks in (2, 4):
+        said = test.own("procs", ranks)
+        met = len(re.findall(r"rank [0-9]+ \(job [0-9a-f]+\) by shared memory", said))
+        require(met == 2 * ranks * (ranks - 1), f"ranks have met {met} times: {said[-1500:]}")
+
+
 def crowd(test):
     """Eight ranks on whatever processors there are, with small channels: much waits for room."""
     options = [*CLAN, "--mca", "btl_clan_channel_bytes", 65536, "--mca", "mpi_yield_when_idle", 1]
@@ -493,9 +501,9 @@ def mpi4py(test):
 
 PROGRAMS = {
     f.__name__: f
-    for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn, crowd,
-              beside, restricted, namespaces, sandbox, mixed, two_hosts, kill, nonsense, unchanged,
-              refusal, visible, netpipe, hpcc, mpi4py)
+    for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn, procs,
+              crowd, beside, restricted, namespaces, sandbox, mixed, two_hosts, kill, nonsense,
+              unchanged, refusal, visible, netpipe, hpcc, mpi4py)
 }
 
 
