@@ -46,9 +46,8 @@ bool Connection::writable(std::uint64_t payload) {
   return rc != 0;  // a broken ring is "writable": the attempt finds out
 }
 
-void Connection::put_ordered(std::uint64_t offset, std::uint64_t word) {
-  (void)link_->put(remote_, offset, std::as_bytes(std::span(&word, 1)),
-                   nic::PutOrder::kAfterEarlier);
+void Connection::put_ordered(std::uint64_t offset, std::uint64_t word, nic::PutOrder order) {
+  (void)link_->put(remote_, offset, std::as_bytes(std::span(&word, 1)), order);
 }
 
 void Connection::notify_armed(std::uint64_t offset, std::uint64_t length) {
@@ -118,7 +117,7 @@ void Connection::publish_credit() {
   if (!may_write()) return;
   consumer_.published = consumer_.head;
   if (remote_.mapped == nullptr) {
-    put_ordered(0, consumer_.head);
+    put_ordered(0, consumer_.head, nic::PutOrder::kNoHurry);
     return;
   }
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);

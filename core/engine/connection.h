@@ -178,7 +178,8 @@ class Connection final : public OobSink,
   int nothing_there();
   int broken();
   std::uint64_t load_credit();
-  void put_ordered(std::uint64_t offset, std::uint64_t word);
+  void put_ordered(std::uint64_t offset, std::uint64_t word,
+                   nic::PutOrder order = nic::PutOrder::kAfterEarlier);
   void notify(std::uint64_t offset, std::uint64_t length);
   void notify_armed(std::uint64_t offset, std::uint64_t length);
   void publish(const shm::RingSlot& slot, shm::RingHead head);

@@ -57,8 +57,9 @@ struct RemoteHandle {
 /// Whether a packet may be placed before those sent earlier. Either way the outcome for any one
 /// byte is that of the order sent (a packet that comes late leaves alone what later ones have
 /// placed), tripwires fire in the order sent, and a read or out-of-band message sees all that was
-/// sent before it.
-enum class PutOrder { kAny, kAfterEarlier };
+/// sent before it. kNoHurry: as kAfterEarlier, and it may wait for what this thread sends next, or
+/// for its next look.
+enum class PutOrder { kAny, kAfterEarlier, kNoHurry };
 
 /// One piece of an RDMA request on its way.
 struct Transfer {

@@ -106,6 +106,46 @@ class SocketIoTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Offload, SocketIoTest, testing::Bool(),
                          [](const auto& which) { return which.param ? "WithGso" : "WithoutGso"; });
 
+// A dozen full packets ask for an acknowledgement at once, by a PING.
+TEST_P(SocketIoTest, ALookThatFindsSomethingLeavesTheAcknowledgementToTheAnswer) {
+  constexpr std::uint64_t kMessages = 12;
+  ASSERT_TRUE(run([&] { return a_.connection->under_way() == 0; }));
+  const auto send = [](End& from, std::uint64_t first, std::uint64_t count) {
+    for (std::uint64_t i = first; i < first + count; ++i) {
+      const auto bytes = pattern(1100, i);
+      if (from.endpoint->send(*from.connection, 0, {{}, bytes}) != 0) return false;
+    }
+    return from.pump->flush(monotonic_ns());
+  };
+  const auto hear = [](End& end, std::uint64_t messages) {
+    const std::uint64_t until = monotonic_ns() + 20 * kSecond;
+    while (end.messages < messages && monotonic_ns() < until) (void)end.pump->look(monotonic_ns());
+    return end.messages == messages;
+  };
+  unsigned silent = 0, acknowledged = 0;
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    ASSERT_TRUE(send(a_, round * kMessages, kMessages));
+    const std::uint64_t packets = b_.connection->counters().packets_sent;
+    ASSERT_TRUE(hear(b_, (round + 1) * kMessages));
+    silent += b_.connection->counters().packets_sent == packets ? 1 : 0;
+    ASSERT_TRUE(send(b_, round, 1));
+    ASSERT_TRUE(hear(a_, round + 1));
+    acknowledged += a_.connection->under_way() == 0 ? 1 : 0;
+  }
+  EXPECT_GE(silent, 15u) << "of 20; a packet may have come late";
+  EXPECT_GE(acknowledged, 15u);
+  EXPECT_EQ(a_.wrong + b_.wrong, 0u);
+  // Nothing more comes: now what is owed leaves.
+  ASSERT_TRUE(send(a_, 20 * kMessages, kMessages));
+  ASSERT_TRUE(hear(b_, 21 * kMessages));
+  const std::uint64_t until = monotonic_ns() + 20 * kSecond;
+  while (a_.connection->under_way() > 0 && monotonic_ns() < until) {
+    (void)b_.pump->look(monotonic_ns());
+    (void)a_.pump->look(monotonic_ns());
+  }
+  EXPECT_EQ(a_.connection->under_way(), 0u);
+}
+
 TEST_P(SocketIoTest, SmallMessagesComeWholeAndInOrder) {
   for (std::uint64_t i = 0; i < 2000; ++i) {
     auto bytes = pattern(i % 700, i);

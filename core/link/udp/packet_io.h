@@ -61,12 +61,16 @@ class PacketPump {
   /// Takes what has come, runs timers that are due, sends what may be sent. True when there was
   /// anything.
   bool run(std::uint64_t now) {
-    const bool some = receive(now);
-    if (now >= endpoint_.next_timeout()) {
-      endpoint_.on_timeout(now);
-      SocketAddress silent;
-      while (endpoint_.next_silent(&silent)) io_.doubt(silent);
-    }
+    const bool some = take(now);
+    return send(now) || some;
+  }
+  /// The same for a thread that looks again in a moment. What has come is its first, and takes it
+  /// to an answer, most often: so what is owed for it (acknowledgements, credit) leaves with what
+  /// the thread sends, or when a look finds nothing more.
+  bool look(std::uint64_t now) {
+    const bool some = take(now);
+    if (some && ++held_ < kMostHeld) return true;
+    held_ = 0;
     return send(now) || some;
   }
   /// Sends what may be sent.
@@ -77,6 +81,17 @@ class PacketPump {
  private:
   static constexpr int kMostRefusals = 16;
   static constexpr int kMostTrains = 16;  ///< in one go: arrivals wait meanwhile
+  static constexpr int kMostHeld = 4;     ///< looks in a row that find something and send nothing
+
+  bool take(std::uint64_t now) {
+    const bool some = receive(now);
+    if (now >= endpoint_.next_timeout()) {
+      endpoint_.on_timeout(now);
+      SocketAddress silent;
+      while (endpoint_.next_silent(&silent)) io_.doubt(silent);
+    }
+    return some;
+  }
 
   bool receive(std::uint64_t now) {
     const std::size_t n = io_.receive(arrivals_);
@@ -111,6 +126,7 @@ class PacketPump {
   Endpoint& endpoint_;
   PacketIo& io_;
   Train train_;
+  int held_ = 0;
   std::array<Arrival, 8> arrivals_;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(Endpoint::kTrainBytes);
 };

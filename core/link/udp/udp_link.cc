@@ -105,7 +105,7 @@ bool UdpLink::wait_for_room() {
 
 // In pieces that fill a packet, so that each is placed straight from the packet it comes in.
 Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
-                    std::span<const std::byte> bytes, nic::PutOrder) {
+                    std::span<const std::byte> bytes, nic::PutOrder order) {
   do {
     if (!wait_for_room()) return Error{ECONNRESET, "the peer is gone"};
     std::lock_guard lock(node_->mutex_);
@@ -122,6 +122,7 @@ Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
       offset += n;
       sent += n;
     }
+    if (order == nic::PutOrder::kNoHurry && node_->may_hold()) return {};
     node_->after_call();
   } while (!bytes.empty());
   return {};

@@ -90,6 +90,13 @@ Status UdpNode::start() {
 
 // --- progress ------------------------------------------------------------------------------------
 
+// Whether what is sent may wait for a moment: a thread looks in short turns. If it ends that, the
+// next tick sees to what waits.
+bool UdpNode::may_hold() const {
+  // relaxed: written under the mutex
+  return ticking_.load(std::memory_order_relaxed) && !in_charge_ && others_asleep_ == 0;
+}
+
 bool UdpNode::pump(std::uint64_t now) {
   send_revocations();
   return pump_.run(now);

@@ -135,7 +135,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
                         std::uint32_t generation);
 
   // Under the mutex.
-  bool pump(std::uint64_t now), poll();
+  bool pump(std::uint64_t now), poll(), may_hold() const;
   void send_revocations();
   void set_timer(), note_timer();
   void announce();

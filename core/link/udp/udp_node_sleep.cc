@@ -59,7 +59,12 @@ bool UdpNode::poll() {
   const std::uint64_t now = monotonic_ns();
   polled_at_ = now;
   ++polls_;
-  (void)pump(now);
+  if (may_hold()) {
+    send_revocations();
+    (void)pump_.look(now);
+  } else {
+    (void)pump(now);
+  }
   note_timer();
   rouse_sleeper();
   return told_;
@@ -95,6 +100,7 @@ int UdpNode::sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, i
     after_sleep(link);
     return rc;
   }
+  (void)pump_.flush(monotonic_ns());  // what it has left for its next look
   in_charge_ = true;
   word_ = word;
   word_seen_ = seen;
@@ -165,6 +171,7 @@ void UdpNode::before_sleep(UdpLink* link) {
   ++others_asleep_;
   polled_at_ = 0;
   if (shut_down_) return;
+  (void)pump_.flush(monotonic_ns());
   if (in_charge_ || watching_) {
     if (link != nullptr) note_timer();
     return;
@@ -185,6 +192,7 @@ void UdpNode::keep_watching() {
   std::lock_guard lock(mutex_);
   if (std::exchange(keep_watching_, true)) return;
   if (in_charge_ || shut_down_) return;
+  (void)pump_.flush(monotonic_ns());
   watch_socket(true);
   set_timer();
 }
