@@ -182,10 +182,13 @@ struct QuietSink final : udp::EndpointSink {
 
 // Two endpoints and nothing between them.
 struct Two {
+  explicit Two(std::uint32_t largest_packet = udp::kLargestPacket)
+      : options{.largest_packet = largest_packet} {}
+  const udp::Options options;
   QuietSink at_a, at_b;
   Random r{5};
   std::function<std::uint64_t()> random = [this] { return r.next() | 1; };
-  udp::Endpoint a{{}, at_a, random, nullptr}, b{{}, at_b, random, nullptr};
+  udp::Endpoint a{options, at_a, random, nullptr}, b{options, at_b, random, nullptr};
   const udp::SocketAddress to_a = Network::address_of(0), to_b = Network::address_of(1);
   std::vector<std::byte> out = std::vector<std::byte>(udp::Endpoint::kTrainBytes);
   std::uint64_t now = 1, packets = 0;
@@ -238,6 +241,26 @@ TEST_F(ConnectionTest, APingPongTakesOnePacketEachWay) {
   // header.
   const std::uint64_t credit = 2 * (20'000 * (64 + 64) / (64 * 1024));
   EXPECT_LE(two.packets - before, 40'000u + credit) << "no packet that only acknowledges";
+}
+
+// The first packet has an acknowledgement beside its piece, and so is longer than the others would
+// be.
+TEST_F(ConnectionTest, PacketsOfATrainAreMadeEquallyLong) {
+  Two two(1472);
+  two.connect();
+  const std::size_t piece = two.at_a.established->mtu().current() - 100;
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_EQ(two.b.send(*two.at_b.established, 0, {{}, std::vector<std::byte>(8)}), 0);
+    two.carry(two.b, two.a, two.to_b);
+    const std::vector<std::byte> bytes(piece);
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(two.a.send(*two.at_a.established, 0, {{}, bytes}), 0);
+    const std::uint64_t before = two.packets;
+    two.carry(two.a, two.b, two.to_a);
+    ASSERT_EQ(two.packets - before, 1u) << "trains, in round " << round;
+    two.carry(two.b, two.a, two.to_b);
+  }
+  EXPECT_EQ(two.at_b.messages, 250u);
+  EXPECT_EQ(two.at_b.established->counters().duplicates, 0u);
 }
 
 TEST_F(ConnectionTest, APeerThatLeavesTwoProbesUnansweredIsNamedOnce) {

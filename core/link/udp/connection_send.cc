@@ -8,6 +8,7 @@
 namespace clan::udp {
 namespace {
 constexpr std::size_t kLeastPacketRoom = 64;  ///< less is not worth a packet in a train
+constexpr std::size_t kMostPadding = 40;      ///< to the length of the train's other packets
 }  // namespace
 
 bool Connection::close_due() const {
@@ -197,6 +198,10 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
     if (g != Gate::kShut) asks |= write_data(w, g);
     asks |= write_ping(w, asks, acked);
   }
+  // A packet that is shorter by a few bytes would end the train.
+  const bool follows = limit == most && limit < kLargestPacket;
+  if (follows && w.size() > kDataHeader && w.left() <= kMostPadding && any_ready())
+    w.zeros(w.left());
   if (w.size() == kDataHeader) {
     log_.drop_last();
     return 0;

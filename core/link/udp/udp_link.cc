@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include "clan/clock.h"
 #include "clan/cpu.h"
@@ -103,7 +104,8 @@ bool UdpLink::wait_for_room() {
   }
 }
 
-// In pieces that fill a packet, so that each is placed straight from the packet it comes in.
+// In pieces that fill a packet, so that each is placed straight from the packet it comes in. What
+// is queued already has its place in the first: a piece that was cut would have all others cut.
 Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
                     std::span<const std::byte> bytes, nic::PutOrder order) {
   do {
@@ -115,8 +117,10 @@ Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
     if (bytes.empty() || connection_ == nullptr) return {};
     node_->send_revocations();
     const std::size_t piece = connection_->mtu().current() - kPutOverhead;
+    const std::uint64_t before = connection_->queued_bytes(kUrgent);
+    std::size_t room = before < piece / 2 ? piece - before : piece;
     for (std::uint64_t sent = 0; sent < kMostQueued / 4 && !bytes.empty();) {
-      const std::size_t n = std::min(piece, bytes.size());
+      const std::size_t n = std::min(std::exchange(room, piece), bytes.size());
       send(kUrgent, access(LinkMessageType::kPut, handle, offset), bytes.first(n));
       bytes = bytes.subspan(n);
       offset += n;
