@@ -99,7 +99,7 @@ std::unique_ptr<FarPeer> Far::meet(Node& node, opal_proc_t* proc, const Modex& m
     say(1, "rank %u (job %x) by UDP, %s port %u, process %u", rank, proc->proc_name.jobid,
         host.c_str(), modex.far.port, modex.pid);
     auto* counters = peer_counters(node, name_word(proc->proc_name));
-    return std::make_unique<FarPeer>(FarPeer{*index, proc, proc->proc_name, counters, {}});
+    return std::make_unique<FarPeer>(FarPeer{*index, *index, proc, proc->proc_name, counters, {}});
   }
   say(0, "rank %u (job %x) is not reached by UDP (%s): another transport has it", rank,
       proc->proc_name.jobid, why.c_str());
@@ -124,9 +124,24 @@ FarPeer* Far::add(Node& node, opal_proc_t* proc) {
   const Lock lock(mutex_);
   auto& peer = peers_[name_word(proc->proc_name)];
   if (!peer) peer = meet(node, proc, modex);
-  if (peer) return peer.get();
-  peers_.erase(name_word(proc->proc_name));
-  return nullptr;
+  if (!peer) {
+    peers_.erase(name_word(proc->proc_name));
+    return nullptr;
+  }
+  for (const auto& [from, name] : senders_) {
+    if (name_word(name) == name_word(peer->name)) share_connection(*peer, from);
+  }
+  return peer.get();
+}
+
+// By the connection that the peer has made, if its name is the lower one. What it has said of its
+// name is input: both connections have to end at the same endpoint.
+void Far::share_connection(FarPeer& peer, PeerIndex from) {
+  if (name_word(peer.name) > name_word(OPAL_PROC_MY_NAME) || peer.lost) return;
+  const auto there = messages_.peer_address(from), known = messages_.peer_address(peer.own);
+  if (!there || !known || there->node != known->node || there->endpoint != known->endpoint) return;
+  if (messages_.max_eager(from) >= sizeof(FarHead) + g_far_module.btl_max_send_size)
+    peer.index = from;
 }
 
 // Open MPI may name an endpoint twice: what has ended stays until the end.
@@ -137,7 +152,7 @@ void Far::remove(Node&, FarPeer& peer) {
   ended_.push_back(std::move(found->second));
   peers_.erase(found);
   flush_last(peer, monotonic_ns() + kLastNs, lock);
-  messages_.disconnect(peer.index);
+  messages_.disconnect(peer.own);
 }
 
 void Far::end(Node&) {
@@ -256,6 +271,8 @@ bool Far::take(Node& node, std::vector<std::byte>& bytes) {
   if (whole && head.hello == 1 && rest.size() == sizeof name) {
     std::memcpy(&name, rest.data(), sizeof name);
     senders_.emplace(message->from, name);
+    const auto peer = peers_.find(name_word(name));
+    if (peer != peers_.end()) share_connection(*peer->second, message->from);
   } else if (!whole || head.hello != 0) {
     node.page->nonsense.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
   } else {
@@ -312,7 +329,7 @@ void Far::tell_of_departed(Node& node, Lock& lock) {
       senders_.erase(sender);
     }
     for (auto& [word, peer] : peers_) {
-      if (peer->index != index && (!known || word != name_word(name))) continue;
+      if (peer->own != index && (!known || word != name_word(name))) continue;
       known = true;
       name = peer->name;
       proc = peer->proc;

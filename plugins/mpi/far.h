@@ -3,8 +3,10 @@
 //
 //   rank ── FarHead, ob1's header, bytes ──> MessageEndpoint ══ UDP ══> MessageEndpoint of the peer
 //
-// Each direction of a pair is a connection of its own, made by its sender when Open MPI names the
-// peer; who cannot be reached in time is left to btl tcp. Windows go by Open MPI's own messages.
+// Each rank makes a connection of its own when Open MPI names the peer; one that cannot be reached
+// in time is left to btl tcp. Once both connections are there, both ranks send by that of the rank
+// whose name is the lower: so what one sends acknowledges what the other has sent, and the other's
+// packets are not followed by one for that alone. Windows go by Open MPI's own messages.
 #pragma once
 
 #include <clan/message.h>
@@ -43,7 +45,8 @@ static_assert(sizeof(FarHead) == 8);
 /// A rank of another host. Open MPI has it as an endpoint, of the other module's type; what is not
 /// constant is under Far's mutex.
 struct FarPeer {
-  PeerIndex index;
+  PeerIndex own;    ///< the connection that this rank has made
+  PeerIndex index;  ///< the one that it sends by
   opal_proc_t* proc;
   opal_process_name_t name;
   MpiPeer* counters;
@@ -80,6 +83,7 @@ class Far {
   Far(MessageEndpoint messages, std::vector<Interface> own, FarAddress address);
   std::unique_ptr<FarPeer> meet(Node& node, opal_proc_t* proc, const Modex& modex);
   bool greet(PeerIndex index);
+  void share_connection(FarPeer& peer, PeerIndex from);
   std::span<std::byte> room_for(FarPeer& peer, std::uint8_t tag, std::size_t bytes);
   bool write(FarPeer& peer, Fragment& fragment);
   bool take(Node& node, std::vector<std::byte>& bytes);
