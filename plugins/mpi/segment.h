@@ -2,8 +2,8 @@
 // channel for each of them. Its cookie is what ranks tell each other when they meet (Modex).
 // Nothing of Open MPI here.
 //
-//   | SegmentHeader | channel 0 | channel 1 | …      a channel: | control | slot ring 16 KiB | bulk
-//   area |
+//   | SegmentHeader | channel 0 | channel 1 | …
+//   a channel: | control | slot ring 32 KiB | bulk area |
 //
 // A rank that is to send takes a free channel of the receiver by itself; the receiver polls as many
 // as have ever been taken. Memory that is not used is not there: a segment costs what has gone
