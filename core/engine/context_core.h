@@ -17,6 +17,7 @@
 #include "clan/context.h"
 #include "engine/context_counters.h"
 #include "engine/endpoint_table.h"
+#include "engine/far_nodes.h"
 #include "engine/fork_registry.h"
 #include "engine/named_apertures.h"
 #include "engine/queue_table.h"
@@ -105,8 +106,10 @@ class ContextCore final : public nic::LinkSink,
   Status revoke(nic::Nic& nic, std::uint32_t aperture);
   /// The same without waiting for anyone.
   void retire(nic::Nic& nic, std::uint32_t aperture);
-  /// A link made elsewhere (tests).
+  /// A link made elsewhere (tests), whose peer is believed to be the node that it says it is.
   void add_link(std::shared_ptr<nic::Link> link);
+  /// A link with a peer of another host, which is believed if far_nodes.h says so.
+  void add_far_link(std::shared_ptr<nic::Link> link);
   std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
   /// Lends this thread to peers that have announced large copies. One load when there are none.
@@ -198,15 +201,16 @@ class ContextCore final : public nic::LinkSink,
   void announce_queue_fds(nic::Link& link);
   bool help_slowly();
   void fetch_slowly();
-  Result<std::shared_ptr<nic::Link>> link_to_host(const std::string& service, uid_t uid,
+  Result<std::shared_ptr<nic::Link>> link_to_host(const std::string& service,
                                                   std::uint64_t deadline_ns,
                                                   std::uint32_t* endpoint);
-  std::shared_ptr<nic::Link> keep_link(std::shared_ptr<nic::Link> link, uid_t uid);
+  std::shared_ptr<nic::Link> keep_link(std::shared_ptr<nic::Link> link);
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner,
                                           std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
   std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
-  std::shared_ptr<nic::Link> chosen_link(NodeId node, uid_t uid);
+  std::shared_ptr<nic::Link> chosen_link(const nic::Link& made);
+  bool answers_here(NodeId node);
   Status begin(const std::shared_ptr<link::ShmLink>& link);
 
   const ContextOptions options_;
@@ -225,6 +229,7 @@ class ContextCore final : public nic::LinkSink,
   std::mutex mutex_;  ///< before those of the tables above
   std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
   std::vector<std::shared_ptr<nic::Link>> links_;
+  FarNodes far_nodes_;
   /// there is or was one whose peer does not map our tables
   std::atomic<bool> packet_links_{false};
   std::map<const nic::Link*, std::shared_ptr<RegionArena>> arenas_;

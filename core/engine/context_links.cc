@@ -31,13 +31,14 @@ class Doorbell final : public Pollable {
 // A peer says itself which node it is, the kernel says whose it is: no user can pass for another
 // one's node. On other hosts, a process that holds the pre-shared key is taken for our own user,
 // whatever number it has there, and nobody says which node it is but itself: so a link of this host
-// goes first, and no other host has our own node.
+// goes first, no other host has our own node, and the rest is up to FarNodes.
 std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
   const auto find = [&](bool mapped) -> std::shared_ptr<nic::Link> {
     for (const auto& link : links_) {
       if (link->remote_node() == node && link->alive() && link->settled() &&
-          link->capabilities().mapped == mapped && (link->remote_uid() == uid || !mapped)) {
+          link->capabilities().mapped == mapped &&
+          (mapped ? link->remote_uid() == uid : far_nodes_.believed(link.get()))) {
         return link;
       }
     }
@@ -49,10 +50,49 @@ std::shared_ptr<nic::Link> ContextCore::find_link(NodeId node, uid_t uid) {
 
 void ContextCore::add_link(std::shared_ptr<nic::Link> link) {
   std::lock_guard lock(mutex_);
-  if (!link->capabilities().mapped) packet_links_.store(true, std::memory_order_relaxed);
+  if (link->capabilities().mapped) {
+    far_nodes_.is_here(link->remote_node());
+  } else {
+    packet_links_.store(true, std::memory_order_relaxed);
+  }
   CLAN_INFO("linked with process %d of user %u over %s", static_cast<int>(link->remote_pid()),
             static_cast<unsigned>(link->remote_uid()), link->capabilities().name);
   links_.push_back(std::move(link));
+}
+
+// Whether a process of this host listens as that node. Whatever stands in the way of asking it,
+// somebody is there.
+bool ContextCore::answers_here(NodeId node) {
+  const auto answers = [&](uid_t uid) {
+    const auto socket = connect_abstract(node_name(uid, node), 0);
+    return socket.ok() || socket.error().err != ECONNREFUSED;
+  };
+  return node == node_ || answers(uid_) ||
+         std::any_of(options_.allow_uids.begin(), options_.allow_uids.end(), answers);
+}
+
+// A process of this host that comes by the loopback address is taken at its word, as it is by
+// shared memory: it counts as our own user. A context listens as a node before others hear of its
+// number, so a number that nobody answers to now is none of this host's.
+void ContextCore::add_far_link(std::shared_ptr<nic::Link> link) {
+  const std::string address = link->remote_address();
+  const NodeId node = link->remote_node();
+  if (address.empty()) return add_link(std::move(link));  // it has gone already
+  const bool by_loopback = address.starts_with("127.0.0.1:") || address.starts_with("[::1]:");
+  const bool here = !by_loopback && answers_here(node);
+  bool believed;
+  {
+    std::lock_guard lock(mutex_);
+    if (here) far_nodes_.is_here(node);
+    believed = far_nodes_.add(link.get(), node, address);
+  }
+  if (!believed) {
+    CLAN_INFO(
+        "the peer at %s says that it is a node that is known elsewhere: it is reached by the names "
+        "of its services only",
+        address.c_str());
+  }
+  add_link(std::move(link));
 }
 
 namespace {
@@ -198,6 +238,7 @@ void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   if (std::erase(links_, link) > 0) {  // said once, by whoever finds it
     CLAN_INFO("the link with process %d is down", static_cast<int>(link->remote_pid()));
   }
+  far_nodes_.remove(link.get());
   arenas_.erase(link.get());  // what the dead peer has mapped is never given to another one
   lock.unlock();
   queues_.rescan_all();

@@ -123,15 +123,16 @@ void ContextCore::end_dial(const link::ShmPeer& peer) {
   lane(peer.credentials.uid)->remove_peer_slot(peer.peer_slot);
 }
 
-// A link of packets to that node that takes the place of one just made, if there is any: another
-// service of the node may have been asked for before. Where both nodes have dialled at once there
+// A link of packets to the same process that takes the place of one just made, if there is any:
+// another service of it may have been asked for before. Where both nodes have dialled at once there
 // are two, and if each gave up its own there would be none: the node of the lesser number keeps its
-// own, the other takes that.
-std::shared_ptr<nic::Link> ContextCore::chosen_link(NodeId node, uid_t) {
+// own, the other takes that. A peer of the same number at another address is another one.
+std::shared_ptr<nic::Link> ContextCore::chosen_link(const nic::Link& made) {
+  const NodeId node = made.remote_node();
+  const std::string address = made.remote_address();  // before the lock
   std::lock_guard lock(mutex_);
   const auto fits = [&](const std::shared_ptr<nic::Link>& link) {
-    return link && link->remote_node() == node && link->alive() && link->settled() &&
-           !link->capabilities().mapped;
+    return link && far_nodes_.is(link.get(), node, address) && link->alive() && link->settled();
   };
   for (const auto& [service, known] : known_services_) {
     if (auto link = known.link.lock(); fits(link)) return link;
@@ -180,7 +181,7 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::strin
     return link;
   }
   const std::string name = service_name(uid, service);
-  auto link = Network::is_remote(service) ? link_to_host(service, uid, deadline_ns, endpoint)
+  auto link = Network::is_remote(service) ? link_to_host(service, deadline_ns, endpoint)
                                           : dial(name, uid, deadline_ns, endpoint);
   if (!link) {
     CLAN_INFO("no link to service \"%s\" of user %u: %s", service.c_str(),
@@ -193,23 +194,23 @@ Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::strin
   return link;
 }
 
-Result<std::shared_ptr<nic::Link>> ContextCore::link_to_host(const std::string& service, uid_t uid,
+Result<std::shared_ptr<nic::Link>> ContextCore::link_to_host(const std::string& service,
                                                              std::uint64_t deadline_ns,
                                                              std::uint32_t* endpoint) {
   if (!usable()) return unusable_error();
   if (!network_) return no_network();
   auto link = network_->link_to(service, deadline_ns, endpoint);
   if (!link) return link;
-  return keep_link(std::move(*link), uid);
+  return keep_link(std::move(*link));
 }
 
 // A link of packets that was just made, or the one that takes its place.
-std::shared_ptr<nic::Link> ContextCore::keep_link(std::shared_ptr<nic::Link> link, uid_t uid) {
-  if (auto known = chosen_link(link->remote_node(), uid)) {
+std::shared_ptr<nic::Link> ContextCore::keep_link(std::shared_ptr<nic::Link> link) {
+  if (auto known = chosen_link(*link)) {
     link->shut_down();
     return known;
   }
-  add_link(link);
+  add_far_link(link);
   return link;
 }
 
@@ -221,7 +222,7 @@ Result<std::shared_ptr<udp::Dialling>> ContextCore::begin_far_dial(const std::st
       service, [this, service, uid, ended = std::move(ended)](
                    Result<std::shared_ptr<nic::Link>> made, std::uint32_t endpoint) {
         if (!made) return ended(made, endpoint);
-        auto link = keep_link(std::move(*made), uid);
+        auto link = keep_link(std::move(*made));
         {
           std::lock_guard lock(mutex_);
           known_services_[service_name(uid, service)] = {link, endpoint};

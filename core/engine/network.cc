@@ -179,7 +179,8 @@ Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddres
     return find_service(service, directory, answer);
   };
   owner.on_link = [this, directory](std::shared_ptr<nic::Link> link) {
-    if (!directory) context_.add_link(std::move(link));  // the directory's clients go on to a port
+    // The directory's clients go on to a port.
+    if (!directory) context_.add_far_link(std::move(link));
   };
   return udp::UdpNode::create(std::move(owner), std::move(*io), std::move(*security), options);
 }
