@@ -52,6 +52,12 @@ udp::Packets packets_of(NetworkOptions::Packets packets) {
                                                      : udp::Packets::kSockets;
 }
 
+udp::Mode udp_mode(NetworkOptions::Mode mode) {
+  return mode == NetworkOptions::Mode::kEncrypt     ? udp::Mode::kEncrypt
+         : mode == NetworkOptions::Mode::kIntegrity ? udp::Mode::kIntegrity
+                                                    : udp::Mode::kOff;
+}
+
 struct RemoteName {
   std::string host, service;  ///< host: with a port, or not
 };
@@ -144,9 +150,15 @@ Status Network::start() {
     if (!address) return address.error();
     local = *address;
   }
+  if (auto board = udp::PathBoard::create(udp_mode(options_.mode)); board.ok()) {
+    board_ = std::move(*board);
+  } else {
+    CLAN_INFO("`clan stat` shows no paths of this process: %s", board.error().message().c_str());
+  }
   auto node = make_node(local, false);
   if (!node) return node.error();
   node_ = std::move(*node);
+  if (board_) board_->set_port(port());
   CLAN_INFO("reachable from other hosts at UDP port %u, %s", port(),
             options_.mode == NetworkOptions::Mode::kOff         ? "neither checked nor encrypted"
             : options_.mode == NetworkOptions::Mode::kIntegrity ? "checked, not encrypted"
@@ -157,10 +169,7 @@ Status Network::start() {
 
 Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddress& local,
                                                          bool directory) {
-  const auto mode = options_.mode == NetworkOptions::Mode::kEncrypt     ? udp::Mode::kEncrypt
-                    : options_.mode == NetworkOptions::Mode::kIntegrity ? udp::Mode::kIntegrity
-                                                                        : udp::Mode::kOff;
-  auto security = udp::load_security(mode, options_.key_file);
+  auto security = udp::load_security(udp_mode(options_.mode), options_.key_file);
   if (!security) return security.error();
   // The directory's packets are few.
   const auto packets = directory ? udp::Packets::kSockets : packets_of(options_.packets);
@@ -178,6 +187,7 @@ Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddres
   owner.find_service = [this, directory](const std::string& service, udp::Greeting* answer) {
     return find_service(service, directory, answer);
   };
+  if (!directory) owner.board = board_.get();
   owner.on_link = [this, directory](std::shared_ptr<nic::Link> link) {
     // The directory's clients go on to a port.
     if (!directory) context_.add_far_link(std::move(link));
@@ -193,6 +203,7 @@ void Network::shut_down() {
 
 void Network::abandon_after_fork() {
   node_->abandon_after_fork();
+  if (board_) board_->abandon_after_fork();
   if (directory_) directory_->abandon_after_fork();
 }
 
@@ -342,6 +353,12 @@ Result<PathReport> ping(Context& context, const std::string& host,
     return Error{EHOSTUNREACH, "the path to another host needs ContextOptions::network enabled"};
   }
   return network->ping(host, round_trips_ns, interval_ms, deadline_after_ms(timeout_ms));
+}
+
+Status xdp_possible(const std::string& host) {
+  if (host.empty()) return udp::xdp_possible(nullptr);
+  const auto to = udp::parse_address((engine::has_port(host) ? host : host + ":1").c_str());
+  return to ? udp::xdp_possible(&*to) : to.error();
 }
 
 }  // namespace clan

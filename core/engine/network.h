@@ -22,6 +22,7 @@
 #include "base/reactor.h"
 #include "clan/context.h"
 #include "clan/network.h"
+#include "link/udp/path_board.h"
 #include "link/udp/udp_node.h"
 
 namespace clan::engine {
@@ -81,6 +82,7 @@ class Network {
 
   ContextCore& context_;
   const NetworkOptions options_;
+  std::unique_ptr<udp::PathBoard> board_;  ///< before the node that writes it
   std::shared_ptr<udp::UdpNode> node_;
   std::mutex mutex_;  ///< guards directory_; taken before a node's
   std::shared_ptr<udp::UdpNode> directory_;

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 EXPECTED = {"membarrier", "process_vm", "memfd", "huge_pages", "memlock", "userfaultfd", "cpus",
-            "max_map_count", "ptrace_scope", "unix_sockets"}
+            "max_map_count", "ptrace_scope", "unix_sockets", "af_xdp"}
 
 
 def run(*command):
@@ -34,6 +34,12 @@ def main():
     assert as_text.stderr == "", as_text.stderr
     for name in names:
         assert name in as_text.stdout, name
+
+    # What is on this host goes by no wire, whatever this process may do.
+    of_host = json.loads(run(clan, "doctor", "--json", "127.0.0.1").stdout)
+    (xdp,) = [finding for finding in of_host["findings"] if finding["name"] == "af_xdp"]
+    assert xdp["state"] == "absent" and "\n" not in xdp["seen"], xdp
+    assert "127.0.0.1" in xdp["effect"], xdp
 
     env = run(clan, "env")
     assert env.returncode == 0 and "CLAN_" in env.stdout, env

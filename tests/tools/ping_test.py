@@ -42,7 +42,8 @@ def answers(clan, peer, words, key):
         assert child.stdout.readline() == "ready\n"
         done = ping(clan, f"127.0.0.1:{port}", "--count", "3", "--interval", "1", *words)
         assert done.returncode == 0 and done.stderr == "", done
-        for word in ("3 round trips", "packets of up to", "lost", "window", f"127.0.0.1:{port}"):
+        for word in ("3 round trips", "packets by sockets", "packets of up to", "lost", "window",
+                     f"127.0.0.1:{port}"):
             assert word in done.stdout, (word, done.stdout)
         if key:
             other = key_file(os.path.dirname(key[0]), "other", "b", 0o600)

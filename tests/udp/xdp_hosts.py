@@ -2,16 +2,17 @@
 """Two hosts whose packets go by AF_XDP at both ends, or at one of them, which the other end must
 not notice.
 
-    xdp_hosts.py PROGRAM
+    xdp_hosts.py PROGRAM [CLAN]
 
 The cases of hosts.py and cut_wires.py, with CLAN_NETWORK_PACKETS=xdp: every byte right; a wire that
 is cut and comes back; a device that goes; a process that is killed, after which nothing is left at
 the device and the next one begins; two processes at one device, with a queue each and with one for
-both; frames that are no datagrams, injected at the other end of the wire. Exit code 77: no root, no
-`ip`, or no AF_XDP here.
+both; frames that are no datagrams, injected at the other end of the wire; what `clan stat` and
+`clan doctor` say. Exit code 77: no root, no `ip`, or no AF_XDP here.
 """
 import ctypes
 import errno
+import json
 import os
 import random
 import socket
@@ -154,6 +155,27 @@ def killed(program):
     print("killed with kill -9 while they talked: nothing left, and the next ones begin")
 
 
+def told(program, clan):
+    """`clan stat` shows which way packets leave, `clan doctor` which they could."""
+    with hosts.hosts(1500) as names, server(names[0], False, program) as peer:
+        with push(names[1], True, program) as client:
+            require(client.took_device(), client.logged())
+            for name, packets in (names[0], "sockets"), (names[1], "xdp-stack"):
+                said = subprocess.run(hosts.inside(name, clan, "stat", "--json"), check=True,
+                                      stdout=subprocess.PIPE, text=True).stdout
+                here = [path for path in json.loads(said) if path["path"] == "host" and
+                        path["pid"] == (peer if name == names[0] else client).child.pid]
+                require([path["packets"] for path in here] == [packets], f"{name}: {said}")
+        for host, state, word in (("10.78.0.1", "ok", "Ethernet"), ("10.78.0.2", "absent", ""),
+                                  ("[::1]", "absent", "IPv6")):
+            said = subprocess.run(hosts.inside(names[1], clan, "doctor", "--json", host),
+                                  check=True, stdout=subprocess.PIPE, text=True).stdout
+            found = [f for f in json.loads(said)["findings"] if f["name"] == "af_xdp"]
+            require(len(found) == 1 and found[0]["state"] == state and word in found[0]["seen"],
+                    f"{host}: {found}")
+    print("clan stat and clan doctor: right")
+
+
 def two_at_one_device(program):
     """Two clients on one host. A queue takes packets for one process: with one queue the second has
     the UDP sockets."""
@@ -238,12 +260,14 @@ def possible(program):
 
 
 def main():
-    program = sys.argv[1]
+    program, clan = sys.argv[1], sys.argv[2:]
     if not hosts.possible() or not possible(program):
         return 77
     for case in either_end, cut, device_goes, killed, two_at_one_device, hostile:
         case(program)
         sys.stdout.flush()
+    if clan:
+        told(program, clan[0])
     return 0
 
 

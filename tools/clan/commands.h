@@ -9,8 +9,9 @@
 
 namespace clan::tool {
 
-/// `clan doctor`: prints what this machine allows and what CLAN makes of it. The exit code.
-int doctor(bool json);
+/// `clan doctor [HOST]`: prints what this machine allows and what CLAN makes of it, and of the path
+/// to HOST. The exit code.
+int doctor(bool json, const std::string& host);
 
 /// `clan ping HOST`: is there CLAN on that host, and how is the path? The exit code.
 struct PingOptions {

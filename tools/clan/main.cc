@@ -220,12 +220,14 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 }
 #endif
 
-void add_doctor(CLI::App& app, int& exit_code) {
+void add_doctor(CLI::App& app, std::string& host, int& exit_code) {
   auto* doctor =
       app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
   doctor->add_flag("--json")->description("The same as JSON");
-  doctor->callback(
-      [=, &exit_code] { exit_code = clan::tool::doctor(doctor->count("--json") > 0); });
+  doctor->add_option("HOST", host, "Another host: also whether packets to it could go by AF_XDP");
+  doctor->callback([=, &host, &exit_code] {
+    exit_code = clan::tool::doctor(doctor->count("--json") > 0, host);
+  });
 }
 
 /// The faces of this build that programs have to be told of.
@@ -343,8 +345,8 @@ int main(int argc, char** argv) {
   add_stat(app, stat_options, exit_code);
 #endif
 
-  std::string face;
-  add_doctor(app, exit_code);
+  std::string face, other_host;
+  add_doctor(app, other_host, exit_code);
   add_env(app, face, exit_code);
   clan::tool::PingOptions ping_options;
   add_ping(app, ping_options, exit_code);

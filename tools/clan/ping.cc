@@ -46,7 +46,8 @@ int ping(const PingOptions& options) {
   if (!path) return complain(options, path.error());
   std::sort(trips.begin(), trips.end());
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
-  fmt::print("{} ({}), mode {}\n", options.host, path->address, options.mode);
+  fmt::print("{} ({}), mode {}, packets by {}\n", options.host, path->address, options.mode,
+             path->packets);
   fmt::print("{} round trips, a thread woken at both ends: min {:.1f} p50 {:.1f} max {:.1f} us\n",
              trips.size(), us(trips.front()), us(trips[trips.size() / 2]), us(trips.back()));
   fmt::print("packets of up to {} bytes, {} sent, {} lost, {} time-outs, window {:.0f} KB\n",

@@ -12,7 +12,8 @@ namespace clan {
 
 /// The path to a peer on another host, as this end sees it.
 struct PathReport {
-  std::string address;  ///< the peer's
+  std::string address;              ///< the peer's
+  const char* packets = "sockets";  ///< how this end's leave: or "xdp-stack", "xdp-driver"
   /// of packets, the peer's delay taken off
   std::uint64_t round_trip_ns = 0, least_round_trip_ns = 0;
   std::uint32_t packet_bytes = 0;  ///< the largest packet that is known to arrive
@@ -28,5 +29,8 @@ struct PathReport {
 CLAN_EXPORT Result<PathReport> ping(Context& context, const std::string& host,
                                     std::span<std::uint64_t> round_trips_ns,
                                     std::uint32_t interval_ms, std::int64_t timeout_ms);
+
+/// Whether packets of this process to HOST (empty: anywhere) could go by AF_XDP, and if not why.
+CLAN_EXPORT Status xdp_possible(const std::string& host);
 
 }  // namespace clan

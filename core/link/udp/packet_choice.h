@@ -14,4 +14,8 @@ enum class Packets { kSockets, kXdp, kAuto };
 /// cannot; kAuto then has the sockets alone, and says why in the log.
 Result<std::unique_ptr<PacketIo>> open_packets(const SocketAddress& local, Packets packets);
 
+/// Whether this process could send packets to that host by AF_XDP (null: to any), and if not why.
+/// Asks the kernel; attaches nothing, and sends nothing.
+Status xdp_possible(const SocketAddress* to);
+
 }  // namespace clan::udp

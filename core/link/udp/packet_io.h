@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "clan/path_page.h"
 #include "clan/result.h"
 #include "link/udp/endpoint.h"
 #include "link/udp/socket_address.h"
@@ -47,6 +48,8 @@ class PacketIo {
   /// A thread that slept on the descriptor has woken: the next receive() looks everywhere.
   virtual void woken() {}
   virtual SocketAddress local_address() const = 0;
+  /// Which way packets to that peer leave now, of those that may.
+  virtual PacketPath path_to(const SocketAddress&) const { return PacketPath::kSockets; }
   virtual std::size_t largest_packet() const = 0;
   /// Packets of the least size that may have come and not been received: what peers may have under
   /// way.

@@ -340,23 +340,6 @@ void UdpLink::cancel(std::uint64_t token) {
   }
 }
 
-PathReport UdpLink::report() const {
-  PathReport r;
-  std::lock_guard lock(node_->mutex_);
-  if (connection_ == nullptr) return r;
-  const ConnectionCounters& c = connection_->counters();
-  r.address = to_string(connection_->address());
-  r.round_trip_ns = connection_->rtt().smoothed();
-  r.least_round_trip_ns = connection_->rtt().least();
-  r.packet_bytes = static_cast<std::uint32_t>(connection_->mtu().current());
-  r.window_bytes = connection_->congestion().window();
-  r.packets_sent = c.packets_sent;
-  r.packets_received = c.packets_received;
-  r.packets_lost = c.lost - c.spurious;
-  r.timeouts = c.timeouts;
-  return r;
-}
-
 // --- progress, the end ---------------------------------------------------------------------------
 
 void UdpLink::progress() { node_->progress(); }

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "clan/network.h"
+#include "clan/path_page.h"
 #include "link/udp/connection.h"
 #include "link/udp/link_wire.h"
 #include "nic/link.h"
@@ -90,6 +91,9 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void on_sent(std::uint64_t token);
   void on_down(int err);
   void send_revoked(std::uint32_t aperture, std::uint32_t generation);
+  /// How the path does, for PathBoard; and a number that is another one when it has changed.
+  PathValues path() const;
+  std::uint64_t packets() const;
   /// While a thread sleeps for the peer it is asked more often whether it is there.
   void watch(bool on);
   Connection* connection() { return connection_; }

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "clan/clock.h"
 #include "clan/log.h"
+#include "link/udp/path_board.h"
 #include "link/udp/udp_link.h"
 
 namespace clan::udp {
@@ -99,7 +100,13 @@ bool UdpNode::may_hold() const {
 
 bool UdpNode::pump(std::uint64_t now) {
   send_revocations();
+  if (owner_.board != nullptr) owner_.board->show_now_and_then(now);
   return pump_.run(now);
+}
+
+// Before whoever sees to the socket sleeps.
+void UdpNode::show_paths() {
+  if (owner_.board != nullptr) owner_.board->show();
 }
 
 // After a call that may have something to send.
@@ -129,6 +136,7 @@ void UdpNode::wake_driver() {
 }
 
 void UdpNode::watch_socket(bool on) {
+  if (on) show_paths();
   if (on == watching_) return;
   const int fd = io_->descriptor();
   if (!on) {
@@ -307,6 +315,7 @@ void UdpNode::on_down(Connection& c, int err) {
   if (it == links_.end()) return;
   auto link = std::move(it->second);
   links_.erase(it);
+  if (owner_.board != nullptr) owner_.board->remove(link.get());
   c.user = nullptr;
   link->on_down(err);
 }
@@ -339,6 +348,7 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
     (void)::poll(&fd, 1, 1);
     io_->woken();
   }
+  if (owner_.board != nullptr) owner_.board->clear();
   for (auto& [connection, link] : links_) link->forget_connection();
   links_.clear();
   // What has been told, until just now, nobody will hear; it holds links, and they this node.

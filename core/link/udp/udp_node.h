@@ -34,6 +34,8 @@
 
 namespace clan::udp {
 
+class PathBoard;
+
 /// What a node needs of its context. All of it outlives shut_down().
 struct NodeOwner {
   NodeId node;
@@ -45,6 +47,7 @@ struct NodeOwner {
   std::function<int(const std::string& service, Greeting* answer)> find_service;
   /// A link that a peer has made. Under the node's mutex.
   std::function<void(std::shared_ptr<nic::Link>)> on_link;
+  PathBoard* board = nullptr;  ///< where paths are shown, if they are
 };
 
 class UdpNode final : public EndpointSink, public std::enable_shared_from_this<UdpNode> {
@@ -85,9 +88,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void shut_down(std::uint64_t patience_ns);
   void abandon_after_fork();
 
-  /// For tests: ends all links as if the peers were dead; nothing waits to be sent or acknowledged.
-  void break_links(int err);
-  bool all_acknowledged();
+  void break_links(int err);  ///< for tests: as if the peers were dead
+  bool all_acknowledged();    ///< nothing waits to be sent or acknowledged
   // relaxed: a child has one thread
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
@@ -138,11 +140,9 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   bool pump(std::uint64_t now), poll(), may_hold() const;
   void send_revocations();
   void set_timer(), note_timer();
-  void announce();
+  void announce(), show_paths();
   void watch_socket(bool on);
-  void kick(), wake_driver();
-  void after_call();
-  void keep_out();
+  void kick(), wake_driver(), after_call(), keep_out();
   int sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int fd,
                       std::uint64_t deadline_ns);
   bool word_has_changed() const;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "clan/clock.h"
+#include "link/udp/path_board.h"
 #include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
 
@@ -159,6 +160,7 @@ std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer)
   auto link = std::make_shared<UdpLink>(shared_from_this(), c, peer);
   c.user = link.get();
   links_[&c] = link;
+  if (owner_.board != nullptr) owner_.board->add(link.get());
   return link;
 }
 

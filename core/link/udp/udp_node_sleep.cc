@@ -131,6 +131,7 @@ int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int f
     asleep_.store(true, std::memory_order_seq_cst);
     int rc = 0;
     if (!word_has_changed()) {
+      show_paths();
       lock.unlock();
       rc = poll_until(std::span(fds, fd < 0 ? 2 : 3), charge_until_);
       lock.lock();

@@ -201,9 +201,11 @@ std::size_t XdpIo::Hash::operator()(const SocketAddress& a) const {
   return mixed >> 32;
 }
 
-bool XdpIo::has_way(const SocketAddress& peer) const {
+PacketPath XdpIo::path_to(const SocketAddress& peer) const {
   const auto it = ways_.find(peer);
-  return it != ways_.end() && it->second.lane != nullptr && !it->second.lane->broken;
+  if (it == ways_.end() || it->second.lane == nullptr || it->second.lane->broken)
+    return PacketPath::kSockets;
+  return it->second.lane->native ? PacketPath::kXdpDriver : PacketPath::kXdpStack;
 }
 
 XdpIo::Candidate& XdpIo::candidate(const SocketAddress& peer) {

@@ -57,9 +57,10 @@ class XdpIo final : public PacketIo {
   SocketAddress local_address() const override { return sockets_->local_address(); }
   std::size_t largest_packet() const override { return sockets_->largest_packet(); }
   std::uint32_t packets_of_room() const override;
+  PacketPath path_to(const SocketAddress& peer) const override;
   const Counters& counters() const { return counters_; }
   /// Whether packets to that peer go by AF_XDP now.
-  bool has_way(const SocketAddress& peer) const;
+  bool has_way(const SocketAddress& peer) const { return path_to(peer) != PacketPath::kSockets; }
 
  private:
   static constexpr std::size_t kCandidates = 64;

@@ -257,6 +257,12 @@ Result<XdpProgram> XdpProgram::join_once(Rtnetlink& kernel, int device, Where wh
   return made;
 }
 
+Status XdpProgram::usable(const NetDevice& device) {
+  if (device.xdp_program == 0) return {};
+  auto found = find(device.xdp_program);
+  return found ? Status() : found.error();
+}
+
 // Another process may attach its own first, and the last of others may just have left: then the
 // answer is another one a moment later.
 Result<XdpProgram> XdpProgram::join(Rtnetlink& kernel, int device, Where where) {

@@ -38,6 +38,8 @@ class XdpProgram {
   /// Whether this process may do it on this kernel: EPERM, ENOSYS and the like, and what is
   /// missing.
   static Status possible();
+  /// Whether the device has no program, or ours. EBUSY: it has another one.
+  static Status usable(const NetDevice& device);
   /// The program of that device, attached if it was not. EBUSY: it has another one.
   static Result<XdpProgram> join(Rtnetlink& kernel, int device, Where where);
 

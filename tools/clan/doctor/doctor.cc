@@ -42,11 +42,11 @@ void print_text(const std::vector<Finding>& findings, bool usable) {
 
 }  // namespace
 
-int doctor(bool json) {
-  std::vector<Finding> findings{check_memfd(),      check_unix_sockets(),  check_membarrier(),
-                                check_process_vm(), check_cpus(),          check_ptrace_scope(),
-                                check_memlock(),    check_max_map_count(), check_huge_pages(),
-                                check_userfaultfd()};
+int doctor(bool json, const std::string& host) {
+  std::vector<Finding> findings{check_memfd(),       check_unix_sockets(),  check_membarrier(),
+                                check_process_vm(),  check_cpus(),          check_ptrace_scope(),
+                                check_memlock(),     check_max_map_count(), check_huge_pages(),
+                                check_userfaultfd(), check_af_xdp(host)};
   for (Finding& face : check_faces()) findings.push_back(std::move(face));
   const bool usable =
       std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal; });

@@ -52,6 +52,9 @@ Finding check_ptrace_scope();
 Finding check_cpus();
 // sockets.cc
 Finding check_unix_sockets();
+// network.cc
+/// Packets to other hosts, or to that one.
+Finding check_af_xdp(const std::string& host);
 // faces.cc: one for each face of this build
 std::vector<Finding> check_faces();
 

@@ -78,6 +78,25 @@ Json object_of(const MpiPair& pair) {
           {"nonsense", pair.nonsense}};
 }
 
+Json object_of(const HostPath& path) {
+  const PathValues& v = path.values;
+  return {{"path", "host"},
+          {"pid", path.pid},
+          {"port", path.port},
+          {"peer_address", with_port(path.peer)},
+          {"peer_pid", v.pid},
+          {"mode", path.mode},
+          {"packets", path.packets},
+          {"round_trip_ns", v.round_trip_ns},
+          {"least_round_trip_ns", v.least_round_trip_ns},
+          {"packet_bytes", v.packet_bytes},
+          {"window_bytes", v.window_bytes},
+          {"packets_sent", v.packets_sent},
+          {"packets_received", v.packets_received},
+          {"packets_lost", v.packets_lost},
+          {"timeouts", v.timeouts}};
+}
+
 void add(std::string& text, const Json& object, bool one_line) {
   if (!text.empty()) text += one_line ? ", " : ",\n";
   text += object.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -96,6 +115,7 @@ void print_json(const Report& report, bool one_line) {
                       {"reason", printable(connection.why)}};
     add(text, object, one_line);
   }
+  for (const HostPath& path : report.hosts.paths) add(text, object_of(path), one_line);
   for (const RpcCounters& calls : report.remote_calls) add(text, object_of(calls), one_line);
   for (const MpiPair& pair : report.mpi_pairs) add(text, object_of(pair), one_line);
   fmt::print("[{}]\n", text);

@@ -36,15 +36,18 @@ std::string reason_label(std::string_view why) {
   return label;
 }
 
-/// As a label's value: backslash and quote are escaped.
-std::string first_command(const EndView& end) {
+/// A command as a label's value: backslash and quote are escaped.
+std::string label_of(pid_t pid) {
   std::string label;
-  if (end.processes.empty()) return label;
-  for (const char c : command_name(*end.processes.begin())) {
+  for (const char c : command_name(pid)) {
     if (c == '"' || c == '\\') label += '\\';
     label += c;
   }
   return label;
+}
+
+std::string first_command(const EndView& end) {
+  return end.processes.empty() ? std::string() : label_of(*end.processes.begin());
 }
 
 void print_counter(const Look& seen, const char* name, const char* help,
@@ -61,9 +64,21 @@ void print_counter(const Look& seen, const char* name, const char* help,
   }
 }
 
+void print_paths(const HostPaths& hosts, const char* name, const char* type, const char* help,
+                 std::uint64_t PathValues::*value, double unit = 1) {
+  fmt::print("# HELP clan_host_{} {}\n# TYPE clan_host_{} {}\n", name, help, name, type);
+  for (const HostPath& path : hosts.paths) {
+    fmt::print(
+        "clan_host_{}{{pid=\"{}\",command=\"{}\",port=\"{}\",peer=\"{}\",mode=\"{}\","
+        "packets=\"{}\"}} {}\n",
+        name, path.pid, label_of(path.pid), path.port, with_port(path.peer), path.mode,
+        path.packets, static_cast<double>(path.values.*value) * unit);
+  }
+}
+
 }  // namespace
 
-void print_prometheus(const Look& seen) {
+void print_prometheus(const Look& seen, const HostPaths& hosts) {
   std::map<std::pair<std::string, std::string>, std::size_t> counts;
   for (const char* path : {"shm", "tcp"}) counts[{path, ""}] = 0;
   for (const Connection& connection : seen.connections) {
@@ -84,6 +99,17 @@ void print_prometheus(const Look& seen) {
   print_counter(seen, "messages_total", "Calls that sent them.", &EndView::messages);
   print_counter(seen, "sleeps_total", "Sleeps of readers and writers.", &EndView::sleeps);
   print_counter(seen, "wakeups_total", "Wake-ups that this end was sent.", &EndView::wakeups);
+  print_paths(hosts, "round_trip_seconds", "gauge",
+              "Smoothed round trip to a peer on another host.", &PathValues::round_trip_ns, 1e-9);
+  print_paths(hosts, "window_bytes", "gauge", "What may be under way to it.",
+              &PathValues::window_bytes);
+  print_paths(hosts, "packets_sent_total", "counter", "Packets sent to it.",
+              &PathValues::packets_sent);
+  print_paths(hosts, "packets_received_total", "counter", "Packets received from it.",
+              &PathValues::packets_received);
+  print_paths(hosts, "packets_lost_total", "counter", "Of those sent, lost and sent again.",
+              &PathValues::packets_lost);
+  print_paths(hosts, "timeouts_total", "counter", "Probe time-outs.", &PathValues::timeouts);
 }
 
 }  // namespace clan::tool

@@ -50,6 +50,7 @@ Report report_of(const Look& seen, const StatOptions& options, Rates& rates, dou
     report.rates.push_back(rated ? rates.next(connection, elapsed_s) : std::nullopt);
   }
   rates.turn();
+  report.hosts = read_path_pages(options.pids);
 #ifdef CLAN_SUNRPC
   report.remote_calls = read_rpc_pages(options.pids);
 #endif
@@ -72,7 +73,7 @@ int print_connections(const StatOptions& options) {
     const double elapsed_s = before ? std::chrono::duration<double>(now - *before).count() : 0;
     before = now;
     if (options.prometheus) {
-      print_prometheus(seen);
+      print_prometheus(seen, read_path_pages(options.pids));
       const bool written = std::fflush(stdout) == 0;
       mention(seen);
       return written && seen.absent.empty() ? 0 : 1;

@@ -131,10 +131,27 @@ std::string line_of(const MpiPair& pair) {
   return line;
 }
 
+std::string line_of(const HostPath& path) {
+  const PathValues& v = path.values;
+  const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
+  const std::string name = command_name(path.pid);
+  return fmt::format(
+      "{}/{}, port {}, to {} (process {}): {}, packets by {} of up to {} bytes; round trip {:.1f} "
+      "us, least {:.1f}; window {:.0f} KB; {} sent, {} received, {} lost, {} time-outs",
+      path.pid, name.empty() ? "?" : printable(name), path.port, with_port(path.peer), v.pid,
+      path.mode, path.packets, v.packet_bytes, us(v.round_trip_ns), us(v.least_round_trip_ns),
+      static_cast<double>(v.window_bytes) / 1024, v.packets_sent, v.packets_received,
+      v.packets_lost, v.timeouts);
+}
+
 }  // namespace
 
 void print_text(const Report& report, bool watch) {
   print_table(table(report, watch));
+  if (!report.hosts.paths.empty()) fmt::print("\nOTHER HOSTS\n");
+  for (const HostPath& path : report.hosts.paths) fmt::print("{}\n", line_of(path));
+  if (report.hosts.not_shown > 0)
+    fmt::print("and {} peers that are not shown\n", report.hosts.not_shown);
   if (!report.remote_calls.empty()) fmt::print("\nREMOTE CALLS\n");
   for (const RpcCounters& calls : report.remote_calls) fmt::print("{}\n", line_of(calls));
   if (!report.mpi_pairs.empty()) fmt::print("\nMPI\n");

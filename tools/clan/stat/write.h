@@ -10,6 +10,7 @@
 #include "connection.h"
 #include "look.h"
 #include "mpi_pages.h"
+#include "path_pages.h"
 #include "rpc_pages.h"
 
 namespace clan::tool {
@@ -20,13 +21,14 @@ struct Report {
   std::vector<std::optional<Rate>> rates;
   std::vector<RpcCounters> remote_calls;
   std::vector<MpiPair> mpi_pairs;
+  HostPaths hosts;
 };
 
-/// A table, and lines for remote calls and for MPI. `watch`: with rates.
+/// A table, and lines for paths to other hosts, remote calls and MPI. `watch`: with rates.
 void print_text(const Report& report, bool watch);
 /// An array with an object for each, a line each, or all in one line.
 void print_json(const Report& report, bool one_line);
 /// Prometheus' text format: for a file of node_exporter's textfile collector.
-void print_prometheus(const Look& seen);
+void print_prometheus(const Look& seen, const HostPaths& hosts);
 
 }  // namespace clan::tool
