@@ -2,12 +2,14 @@
 """The UDP link beside kernel TCP and a bare UDP socket, between two network namespaces.
 
     clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS]
-                   [--no-loss] [--no-share]
+                   [--no-loss] [--only-loss] [--no-share]
 
 Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
 on two processors and take turns: each row is measured once a round, and medians are printed, with
 the processor time of both ends for a gigabyte or a round trip. Then the bars: ratios of rows of the
-same run. Loss: nft drops 1 % of the packets of either direction at random. Share: ten streams
+same run. Loss: the namespaces are joined by clan-net-relay instead, which delays each packet by 1 ms
+and loses 1 % or 10 % of either direction; TCP is the machine's own, with its congestion control; at
+10 % the server checks each byte. Share: ten streams
 through one token bucket of 400 Mbit/s, as many processes; Jain's index. Rows with xdp go by
 AF_XDP. Run it on a quiet machine.
 """
@@ -16,7 +18,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,11 @@ CLAN = ("clan", "clan-integrity", "clan-encrypt", "clan-xdp", *STREAMS)
 ROWS = [*(("ping", path, 64) for path in ("udp", "xdp", "tcp", "tcp-block", *CLAN)),
         *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN)),
         *(("rdma", path, 1 << 20) for path in ("stream", "stream-encrypt", "stream-xdp"))]
-LOSSY = [("bulk", path, 1 << 18) for path in ("tcp-block", "stream", "stream-sleep")]
+# Beside the relay there is no processor for ends that poll.
+LOSSY = {100: [("bulk", path) for path in ("tcp-block", "stream-adaptive", "stream-sleep")],
+         1000: [("bulk", "tcp-block"), ("checked", "stream-sleep")]}
+LOSSY_GB = {100: 0.06, 1000: 0.006}  # of a second asked for
+DELAY_US = 1000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 # What the rows are judged by: name, the row that is better if larger than 1, and the least ratio.
@@ -45,7 +50,7 @@ BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
         ("bulk: stream / TCP", "bulk stream", "bulk tcp", 1),
         ("RDMA write: / TCP", "rdma stream", "bulk tcp", 1),
         ("bulk: encrypted / off", "bulk stream-encrypt", "bulk stream", 0.5),
-        ("bulk, 1 % lost: stream / TCP", "lossy stream", "lossy tcp-block", 1)]
+        ("1 % lost at 1 ms: stream / TCP", "1% bulk stream-sleep", "1% bulk tcp-block", 1)]
 
 
 def ip(*words):
@@ -98,6 +103,30 @@ def program_of(path):
                         "clan-net-stream" if path.startswith("stream") else "clan-net-transport")
 
 
+@contextlib.contextmanager
+def relayed(loss, seed):
+    """As network(), joined by a path with that loss of 10,000 packets."""
+    names = [f"clannet{os.getpid()}{end}" for end in "cd"]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        relay = subprocess.Popen([
+            os.path.join(HERE, "clan-net-relay"), names[0], "10.79.0.1", names[1], "10.79.0.2",
+            "--delay-us", str(DELAY_US), "--loss", str(loss), "--seed", str(seed)
+        ], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            if relay.stdout.readline() != "ready\n":
+                raise SystemExit("the relay has not begun")
+            yield (*[["ip", "netns", "exec", name] for name in names], "10.79.0.1", names)
+        finally:
+            relay.kill()
+            relay.wait()
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
 class Runner:
     def __init__(self, net, seconds):
         (self.serving, self.asking, self.address,
@@ -120,7 +149,7 @@ class Runner:
                 str(self.seconds)
             ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
-                                  timeout=self.seconds * 20 + 30)
+                                  timeout=self.seconds * 20 + 60)
             server_time = processor_seconds(server.pid) - before
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)} failed: {done.stdout}")
@@ -131,21 +160,6 @@ class Runner:
         # Microseconds of a round trip, or seconds of a gigabyte; bulk sends as many GB as SECONDS.
         work = int(count[1]) / 1e6 if count else self.seconds * (figure if kind == "rdma" else 1)
         return figure, (client_time + server_time) / work
-
-    @contextlib.contextmanager
-    def loss(self):
-        rules = ("table inet loss { chain in { type filter hook input priority 0; "
-                 "numgen random mod 100 == 0 drop; }; }")
-        for name in self.names:
-            subprocess.run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=rules, text=True,
-                           check=True)
-        try:
-            yield
-        finally:
-            for name in self.names:
-                subprocess.run(
-                    ["ip", "netns", "exec", name, "nft", "delete", "table", "inet", "loss"],
-                    check=True)
 
     def share(self, connections=10, seconds=4):
         """Jain's index of streams that share a token bucket, and what they carried together,
@@ -191,28 +205,36 @@ def print_bars(medians):
         )
 
 
+def measure_loss(options, found):
+    for round_number in range(options.rounds):
+        for loss, rows in LOSSY.items():
+            with relayed(loss, round_number + 1) as net:
+                runner = Runner(net, options.seconds * LOSSY_GB[loss])
+                for kind, path in rows:
+                    name = f"{loss // 100}% {kind} {path}"
+                    if all(word in name for word in options.only):
+                        found.setdefault(name, []).append(runner.once(kind, path, 1 << 16))
+
+
 def measure(over, options):
     found = {}
     with network(over) as net:
         runner = Runner(net, options.seconds)
-        for _ in range(options.rounds):
+        for _ in range(0 if options.only_loss else options.rounds):
             for kind, path, size in ROWS:
                 name = f"{kind} {path}"
                 if "xdp" in path and over == "loopback":
                     continue  # has no frames
                 if all(word in name for word in options.only):
                     found.setdefault(name, []).append(runner.once(kind, path, size))
-        if net[3] and shutil.which("nft") and not options.no_loss:
-            with runner.loss():
-                for _ in range(options.rounds):
-                    for kind, path, size in LOSSY:
-                        found.setdefault(f"lossy {path}", []).append(runner.once(kind, path, size))
+        if net[3] and not options.no_loss:
+            measure_loss(options, found)
         for name, values in found.items():
             print_row(over, name, values)
         print_bars(
             {name: statistics.median(v for v, _ in values)
              for name, values in found.items()})
-        if net[3] and not options.no_share:
+        if net[3] and not options.no_share and not options.only_loss:
             jain, total = runner.share()
             print(
                 f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90), "
@@ -231,6 +253,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=[],
                         help="words of the rows' names, as in `bulk clan`")
     parser.add_argument("--no-loss", action="store_true")
+    parser.add_argument("--only-loss", action="store_true")
     parser.add_argument("--no-share", action="store_true")
     options = parser.parse_args()
     if os.geteuid() != 0:

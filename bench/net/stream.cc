@@ -1,12 +1,13 @@
 // Two contexts of the engine over the UDP link, beside the rows of clan-net-transport.
 //
 //   clan-net-stream serve PATH HOST:PORT
-//   clan-net-stream ping|bulk|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-net-stream ping|bulk|checked|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]
 //
-// ping: round trips through a stream; bulk: a stream until the last byte is answered; flood: a
-// stream for SECONDS, one of many; rdma: writes of BYTES, four under way. PATH: stream (both ends
-// poll), stream-sleep (both sleep), stream-adaptive, stream-encrypt (poll; the key from
-// CLAN_KEY_FILE), stream-xdp (poll, by AF_XDP), stream-xdp-sleep. net.py runs it.
+// ping: round trips through a stream; bulk: a stream until the last byte is answered; checked: the
+// same, and the server looks at each byte; flood: a stream for SECONDS, one of many; rdma: writes
+// of BYTES, four under way. PATH: stream (both ends poll), stream-sleep (both sleep),
+// stream-adaptive, stream-encrypt (poll; the key from CLAN_KEY_FILE), stream-xdp (poll, by AF_XDP),
+// stream-xdp-sleep. net.py runs it.
 #include <clan/aperture.h>
 #include <clan/clock.h>
 #include <clan/context.h>
@@ -63,6 +64,15 @@ bool read_all(clan::Stream& stream, std::span<std::byte> bytes) {
 // A request's first 16 bytes: the length of each message, and 0 for ping, kRdma, or the bytes that
 // a bulk or a flood sends.
 constexpr std::uint64_t kRdma = ~std::uint64_t{0}, kFlood = kRdma - 1;
+constexpr std::uint64_t kChecked = std::uint64_t{1} << 62;  ///< in the bytes of a bulk
+
+// Bytes that tell where in the stream they belong; whole words.
+void fill(std::span<std::byte> bytes, std::uint64_t at) {
+  for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+    const std::uint64_t word = (at + i) * 0x9e37'79b9'7f4a'7c15u;
+    std::memcpy(bytes.data() + i, &word, sizeof word);
+  }
+}
 
 void serve_rdma(clan::Context& context, clan::Stream& stream, std::size_t bytes) {
   std::vector<std::byte> region(bytes);
@@ -88,13 +98,21 @@ void serve(const std::string& path, const std::string& address) {
       serve_rdma(context, stream, request[0]);
       continue;
     }
-    std::vector<std::byte> buffer(std::max<std::size_t>(request[0], 1));
+    std::vector<std::byte> buffer(std::max<std::size_t>(request[0], 1)), right(buffer.size());
+    const bool checked = request[1] < kFlood && (request[1] & kChecked) != 0;
+    if (checked) request[1] &= ~kChecked;
+    bool all_right = true;
     for (std::uint64_t got = 0; read_all(stream, buffer);) {
+      if (checked) {
+        fill(right, got);
+        all_right = all_right && buffer == right;
+      }
       got += buffer.size();
       if (request[1] == 0) {
         (void)stream.send(buffer);
       } else if (got >= request[1]) {
-        (void)stream.send(std::span(buffer).first(1));
+        const std::byte answer{all_right};
+        (void)stream.send({&answer, 1});
       }
     }
   }
@@ -136,20 +154,24 @@ void run(const std::string& role, const std::string& path, const std::string& ad
       must(clan::Stream::connect(context, "udp:" + address + "/" + service_at(address), 10'000));
   std::vector<std::byte> buffer(bytes);
   const auto total = static_cast<std::uint64_t>(seconds * 1e9) / bytes * bytes;
-  const std::uint64_t request[2] = {bytes, role == "ping"    ? 0
-                                           : role == "rdma"  ? kRdma
-                                           : role == "flood" ? kFlood
-                                                             : total};
+  const std::uint64_t request[2] = {bytes, role == "ping"      ? 0
+                                           : role == "rdma"    ? kRdma
+                                           : role == "flood"   ? kFlood
+                                           : role == "checked" ? total | kChecked
+                                                               : total};
   (void)must(stream.send(std::as_bytes(std::span(request))));
   const std::uint64_t begin = clan::monotonic_ns();
   const std::uint64_t end = begin + static_cast<std::uint64_t>(seconds * 1e9);
   if (role == "rdma") return run_rdma(context, stream, bytes, end);
   if (role != "ping") {
     std::uint64_t sent = 0;
-    while (role == "flood" ? clan::monotonic_ns() < end : sent < total)
+    while (role == "flood" ? clan::monotonic_ns() < end : sent < total) {
+      if (role == "checked") fill(buffer, sent);
       sent += must(stream.send(buffer));
-    if (role == "bulk" && !read_all(stream, std::span(buffer).first(1)))
+    }
+    if (role != "flood" && !read_all(stream, std::span(buffer).first(1)))
       fail({EPROTO, "no answer"});
+    if (role != "flood" && buffer[0] != std::byte{1}) fail({EBADMSG, "bytes were wrong"});
     return print_rate(sent, begin);
   }
   std::vector<std::uint64_t> trips;

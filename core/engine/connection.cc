@@ -30,7 +30,7 @@ std::byte* Connection::reserve(std::uint64_t payload) {
     return nullptr;
   }
   return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
-                  : staging_.data();
+                  : staging_.get();
 }
 
 void Connection::no_room(int rc) {
@@ -73,9 +73,9 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
     // there is something in front of it.
     ended = end != 0;
     const std::uint64_t whole = slot_.lines * kCacheLine;
-    if (ended) std::fill(staging_.begin() + payload, staging_.begin() + whole, std::byte{0});
+    if (ended) std::fill(staging_.get() + payload, staging_.get() + whole, std::byte{0});
     (void)link_->put(remote_, at + shm::kRingHeadBytes,
-                     std::span(staging_).first(ended ? whole : payload), nic::PutOrder::kAny);
+                     std::span(staging_.get(), ended ? whole : payload), nic::PutOrder::kAny);
   }
   shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
     if (!ended || index != end) put_ordered(kRegionRing + index * kCacheLine, word);

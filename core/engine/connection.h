@@ -165,6 +165,7 @@ class Connection final : public OobSink,
  private:
   Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link, nic::Nic& nic);
   ConnectRecord describe(ConnectionKind kind, const Address& from);
+  std::uint64_t ring_bytes() const;
   Status prepare();                          // our region, aperture, tripwires, endpoint
   Status open_remote(const ConnectRecord&);  // the peer's region
   /// No record will follow. `done`: and the peer will not touch our region again.

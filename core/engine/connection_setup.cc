@@ -31,8 +31,17 @@ Error refusal(int err) {
 
 }  // namespace
 
+// A lost packet holds what is behind it back for a round trip, and room takes another to be known:
+// between hosts a ring has to hold what is sent in several.
+std::uint64_t Connection::ring_bytes() const {
+  constexpr std::uint64_t kFarTimes = 4, kMost = 64u << 20;
+  const std::uint64_t bytes = context_->options().ring_bytes;
+  const bool far = !link_->capabilities().mapped && context_->network() != nullptr;
+  return far ? std::min(bytes * kFarTimes, kMost) : bytes;
+}
+
 Status Connection::prepare() {
-  const std::uint64_t ring_bytes = context_->options().ring_bytes;
+  const std::uint64_t ring_bytes = this->ring_bytes();
   arena_ = context_->arena(link_.get());
   auto region = arena_->allocate(kRegionRing + ring_bytes);
   if (!region) return region.error();
@@ -82,7 +91,9 @@ Status Connection::open_remote(const ConnectRecord& record) {
   remote_imported_ = true;
   out_geometry_.lines = record.ring_lines;
   peer_can_copy_ = record.can_copy == 1;
-  if (remote_.mapped == nullptr) staging_.resize(out_geometry_.max_payload() + 2 * kCacheLine);
+  // Not touched before it is used, nor further than that.
+  if (remote_.mapped == nullptr)
+    staging_.reset(new std::byte[out_geometry_.max_payload() + 2 * kCacheLine]);
   return {};
 }
 

@@ -45,7 +45,7 @@ class ConnectionState {
   shm::RingGeometry out_geometry_;
   shm::RingProducer producer_;
   shm::RingSlot slot_;
-  std::vector<std::byte> staging_;  ///< where a record is built when the ring is not mapped
+  std::unique_ptr<std::byte[]> staging_;  ///< where a record is built when the ring is not mapped
   bool fin_sent_ = false;
   bool remote_imported_ = false;
   bool peer_can_copy_ = false;
