@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/wait_call.h"
 #include "clan/clock.h"
 #include "clan/system_call.h"
 
@@ -86,7 +87,8 @@ namespace {
 // O_NONBLOCK belongs to the open file, which a peer may share and change: ask first.
 bool ready_now(int fd, short events) {
   pollfd p{fd, events, 0};
-  return ::poll(&p, 1, 0) > 0 && (p.revents & events) != 0;
+  timespec none{};
+  return sys::ppoll(&p, 1, &none) > 0 && (p.revents & events) != 0;
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <new>
 
+#include "base/wait_call.h"
+
 namespace clan {
 
 Reactor::~Reactor() {
@@ -28,7 +30,7 @@ Status Reactor::start_locked() {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = wake->get();
-  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake->get(), &event) != 0) {
+  if (sys::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake->get(), &event) != 0) {
     return errno_error("epoll_ctl(wake)");
   }
   epoll_ = std::move(epoll);
@@ -55,7 +57,7 @@ Status Reactor::add(int fd, std::shared_ptr<Pollable> pollable) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (sys::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     pollables_.erase(fd);
     return errno_error("epoll_ctl(add)");
   }
@@ -69,7 +71,7 @@ void Reactor::remove(int fd) {
   if (it == pollables_.end()) return;
   keep = std::move(it->second);
   pollables_.erase(it);
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  sys::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 void Reactor::watch_output(int fd, bool on) {
@@ -78,7 +80,7 @@ void Reactor::watch_output(int fd, bool on) {
   epoll_event event{};
   event.events = on ? EPOLLIN | EPOLLRDHUP | EPOLLOUT : EPOLLIN | EPOLLRDHUP;
   event.data.fd = fd;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  sys::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
 void Reactor::stop() {
@@ -117,7 +119,7 @@ void Reactor::run() {
   thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   epoll_event events[16];
   while (!stopping_.load(std::memory_order_relaxed)) {
-    int n = ::epoll_wait(epoll_.get(), events, 16, -1);
+    int n = sys::epoll_wait(epoll_.get(), events, 16, -1);
     for (int i = 0; i < n; ++i) {
       std::shared_ptr<Pollable> pollable;
       {

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/wait_call.h"
+
 namespace clan::udp {
 namespace {
 
@@ -60,7 +62,7 @@ Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
 Status SocketIo::watch(const DatagramSocket& socket, int how) const {
   epoll_event event{};
   event.events = want_room_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  return ::epoll_ctl(ready_.get(), how, socket.fd(), &event) == 0 ? Status()
+  return sys::epoll_ctl(ready_.get(), how, socket.fd(), &event) == 0 ? Status()
                                                                   : errno_error("epoll_ctl");
 }
 
@@ -130,7 +132,7 @@ void SocketIo::leave() {
 }
 
 void SocketIo::close_second() {
-  (void)::epoll_ctl(ready_.get(), EPOLL_CTL_DEL, second_.fd(), nullptr);
+  (void)sys::epoll_ctl(ready_.get(), EPOLL_CTL_DEL, second_.fd(), nullptr);
   second_.close();
   stage_ = Stage::kNone;
   second_first_ = false;

@@ -16,6 +16,7 @@
 #include <ctime>
 
 #include "base/futex.h"
+#include "base/wait_call.h"
 #include "clan/clock.h"
 #include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
@@ -31,7 +32,7 @@ int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
     const std::uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
     left = {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
   }
-  const int n = ::ppoll(fds.data(), fds.size(), deadline_ns == kNever ? nullptr : &left, nullptr);
+  const int n = sys::ppoll(fds.data(), fds.size(), deadline_ns == kNever ? nullptr : &left);
   return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
 }
 

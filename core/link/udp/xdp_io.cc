@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/wait_call.h"
 #include "clan/clock.h"
 #include "clan/log.h"
 
@@ -71,7 +72,7 @@ XdpIo::~XdpIo() {
 Status XdpIo::watch(int fd, int how) const {
   epoll_event event{};
   event.events = want_room_ && fd != changes_->fd() ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  return ::epoll_ctl(descriptor(), how, fd, &event) == 0 ? Status() : errno_error("epoll_ctl");
+  return sys::epoll_ctl(descriptor(), how, fd, &event) == 0 ? Status() : errno_error("epoll_ctl");
 }
 
 void XdpIo::want_room(bool on) {

@@ -1,0 +1,39 @@
+// poll and epoll past the C library (clan/system_call.h): where the engine lives in a program under
+// the interposer, its own waits are none of the program's. Sanitizer builds go by the C library,
+// whose calls tell them what a thread that waits sees.
+#pragma once
+
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <cstddef>
+#include <ctime>
+
+#include "clan/system_call.h"
+
+namespace clan::sys {
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Changes `left`, as the kernel does.
+inline int ppoll(pollfd* fds, nfds_t count, timespec* left) {
+  return static_cast<int>(call(SYS_ppoll, fds, count, left, nullptr, std::size_t{0}));
+}
+inline int epoll_ctl(int epoll, int how, int fd, epoll_event* event) {
+  return static_cast<int>(call(SYS_epoll_ctl, epoll, how, fd, event));
+}
+inline int epoll_wait(int epoll, epoll_event* events, int most, int timeout_ms) {
+  return static_cast<int>(call(SYS_epoll_wait, epoll, events, most, timeout_ms));
+}
+#else
+inline int ppoll(pollfd* fds, nfds_t count, timespec* left) {
+  return ::ppoll(fds, count, left, nullptr);
+}
+inline int epoll_ctl(int epoll, int how, int fd, epoll_event* event) {
+  return ::epoll_ctl(epoll, how, fd, event);
+}
+inline int epoll_wait(int epoll, epoll_event* events, int most, int timeout_ms) {
+  return ::epoll_wait(epoll, events, most, timeout_ms);
+}
+#endif
+
+}  // namespace clan::sys
