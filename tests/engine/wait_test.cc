@@ -178,6 +178,20 @@ TEST(Waiter, SpinsAgainWhenItsWaitsAreShort) {
   EXPECT_GE(waiter.budget_ns(), 50'000u);
 }
 
+TEST(Waiter, LearnsFromATryWhatWaitsTakeThatDoNotSleep) {
+  Waiter waiter{WaitOptions{}};
+  sleep_long(waiter, 2);  // some are longer than it spins, none so long that it tries no more
+  ASSERT_LT(waiter.budget_ns(), 50'000u);
+  // One wait in 64 is a try, and finds out; one alone may be held up by others.
+  bool has_learned = false;
+  for (int k = 0; k < 3 * 64 && !has_learned; ++k) {
+    int looks = 0;
+    const bool there = waiter.spin([&] { return ++looks > 256 + 500; }, Awaited{});
+    has_learned = there && waiter.budget_ns() >= 50'000u;
+  }
+  EXPECT_TRUE(has_learned || t_contention.known()) << waiter.budget_ns();
+}
+
 TEST(Waiter, WaitsForAPeerThatWorksHoweverLongWaitsWere) {
   Waiter waiter{WaitOptions{}};
   sleep_long(waiter, 8);

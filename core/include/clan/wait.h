@@ -10,8 +10,9 @@
 //   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair
 //      always, for those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to
 //      be woken for our last message takes a wake-up longer; then only one wait in 64 finds out
-//      whether it spins by now. Where waits took several times as long as all that (a request each
-//      millisecond), a thread sleeps after a few looks: two short waits are enough to change that.
+//      whether it spins by now, and what waits take that do not sleep. Where waits took several
+//      times as long as all that (a request each millisecond), a thread sleeps after a few looks:
+//      two short waits are enough to change that.
 //   4. a thread that spins yields every few microseconds, which costs little while no other thread
 //      wants its processor. Where others ran in its yields, more threads wait than there are
 //      processors, and one of them may be its peer: it yields between any two looks, until its
@@ -151,8 +152,10 @@ class Waiter {
         !is_long(expected_ns())) {
       return yield_to_peer(ready, look, start);
     }
-    const std::uint64_t end = std::max(start + next_budget(peer.slept), peer.works_until_ns);
-    return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end));
+    bool tries = false;
+    const std::uint64_t end =
+        std::max(start + next_budget(peer.slept, &tries), peer.works_until_ns);
+    return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end), tries);
   }
   template <typename Ready>
   bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns = kNoDeadline) {
@@ -198,19 +201,25 @@ class Waiter {
     expected_ns_.store(next, std::memory_order_relaxed);  // relaxed: a guess
   }
 
+  // What waits without a sleep take, and those before were with one.
+  void expect_only(std::uint64_t ns) {
+    expected_ns_.store(ns, std::memory_order_relaxed);  // relaxed: a guess
+  }
+
   std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
     if (expected <= kShortNs) return 2 * max_ns();  // one that takes longer is an exception
     if (peer_slept || is_long(expected)) return 0;
     return expected <= max_ns() ? max_ns() : std::min(max_ns(), kAwakeNs);
   }
 
-  std::uint64_t next_budget(bool peer_slept) {
+  std::uint64_t next_budget(bool peer_slept, bool* tries) {
     const std::uint64_t expected = expected_ns();
     const std::uint64_t budget = budget_for(expected, peer_slept);
     if (budget >= max_ns() || is_long(expected)) return budget;
     const std::uint32_t turn = turns_.load(std::memory_order_relaxed) + 1;  // relaxed: a guess
     turns_.store(turn, std::memory_order_relaxed);                          // relaxed: as above
-    return turn % kTryEvery == 0 ? 2 * max_ns() : budget;
+    *tries = turn % kTryEvery == 0;
+    return *tries ? 2 * max_ns() : budget;
   }
 
   template <typename Ready, typename Look>
@@ -257,7 +266,7 @@ class Waiter {
   }
 
   template <typename Ready, typename Look>
-  bool spin_for(Ready&& ready, Look&& look, std::uint64_t start, std::uint64_t end) {
+  bool spin_for(Ready&& ready, Look&& look, std::uint64_t start, std::uint64_t end, bool tries) {
     Contention& contention = t_contention;
     PreemptionWatch preemption;
     std::uint64_t yield_at = start + (contention.crowded() ? 0 : kYieldEveryNs);
@@ -279,7 +288,7 @@ class Waiter {
         if (!on) contention.note_gap(now, now - before);
       }
       if (there) {
-        expect(now - start);
+        tries ? expect_only(now - start) : expect(now - start);
         return true;
       }
       if (!on) return ready();
