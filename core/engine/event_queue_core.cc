@@ -312,6 +312,7 @@ Result<EventQueue> EventQueue::create(Context& context) {
 }
 
 std::size_t EventQueue::poll(std::span<Event> events) { return core_->poll(events); }
+void EventQueue::fetch() { core_->fetch(); }
 
 Result<std::size_t> EventQueue::wait(std::span<Event> events, std::int64_t timeout_ms) {
   return core_->wait(events, deadline_after_ms(timeout_ms));

@@ -123,8 +123,17 @@ void Carried::lose(const char* why) {
 void Carried::pump() {
   if (!mutex_.try_lock()) return post();
   move(false);
-  const bool more = std::exchange(for_carrier_, false);
+  // PAIR carrier.released
+  const bool released = released_.load(std::memory_order_acquire);
+  const bool rings = must_ring_ && callbacks_.try_lock();
+  if (rings) must_ring_ = false;
+  const bool comes = listener_ && !stream_;
+  const bool more = std::exchange(for_carrier_, false) || must_ring_ || again_ || released || comes;
   mutex_.unlock();
+  if (rings) {
+    if (socket_ != nullptr) calls_.ring(socket_);
+    callbacks_.unlock();
+  }
   if (more) post();
 }
 

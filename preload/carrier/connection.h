@@ -7,8 +7,8 @@
 // takes; so memory is bounded, and a program that does not read stops the one that sends.
 //
 // Bytes are taken by whoever has them: a thread of the program that has sent, or polls, as far as
-// nobody else is at it (pump()), else the carrier's thread. The callbacks that may wait for the
-// program are made by the carrier's thread only (serve()).
+// nobody else is at it (pump()), else the carrier's thread. Both ring for a thread that sleeps; the
+// callbacks that may wait for the program are made by the carrier's thread only (serve()).
 //
 // The words of the pipe that say what the end of this host's program does are read here and told
 // the other host; what its like tells is written into the words of the other end.

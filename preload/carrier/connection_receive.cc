@@ -59,7 +59,7 @@ std::size_t Carried::take_data(std::span<const std::byte> bytes) {
   const PipeRoom room = (state & kLeaving) != 0 ? PipeRoom::kWhole : PipeRoom::kWindow;
   const iovec io{const_cast<std::byte*>(bytes.data()), n};
   const Pipe::Done done = pipe_.send(&io, 1, room);
-  if (done.must_ring) must_ring_ = for_carrier_ = true;
+  if (done.must_ring) must_ring_ = true;
   if (done.err != 0 && done.err != EBUSY) lose("its pipe holds what cannot be");
   if (done.err == EBUSY) again_ = true;
   if (done.bytes < n) full_ = true;

@@ -61,7 +61,7 @@ bool Carried::send_bytes() {
     std::memcpy(room->data(), head.data(), head.size());
     stream_->commit(kFrameHead + done.bytes);
   }
-  if (done.must_ring) must_ring_ = for_carrier_ = true;
+  if (done.must_ring) must_ring_ = true;
   if (done.err == EPROTO) lose("its pipe holds what cannot be");
   if (done.bytes == 0) again_ = true;
   return done.bytes > 0;

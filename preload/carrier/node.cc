@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,13 @@ namespace clan::preload {
 namespace {
 
 constexpr std::uint64_t kFirstDialNs = 5'000'000, kMostDialNs = 2'000'000'000;
-constexpr std::int64_t kDialMs = 3000;  ///< an answer of the other host
+constexpr std::int64_t kDialMs = 3000;   ///< an answer of the other host
+constexpr std::uint64_t kCalledTag = 0;  ///< no connection's
+
+// A thread of the program looks at the network when one has so short ago, or so often in a nap.
+constexpr std::uint64_t kJustNowNs = 100'000;
+constexpr std::uint32_t kLooks = 4;
+constexpr std::int64_t kNapMs = 1;
 
 // Signals are the program's threads'.
 template <typename Run>
@@ -62,6 +69,9 @@ Result<Node*> Node::start(const ContextOptions& options, const CarrierCalls& cal
 }
 
 Status Node::run() {
+  auto event = queue_.add_user(kCalledTag);
+  if (!event) return event.error();
+  called_event_ = *event;
   const auto serves = [](void* node) -> void* {
     static_cast<Node*>(node)->serve_all();
     return nullptr;
@@ -129,11 +139,83 @@ std::shared_ptr<Carried> Node::find(std::uint64_t tag) {
 void Node::serve_all() {
   std::array<Event, 64> events;
   while (!ends_.load(std::memory_order_relaxed)) {
-    auto n = queue_.wait(events, time_left_ms());
+    Result<std::size_t> n = std::size_t{0};
+    if (keeps_out()) {
+      nap();
+      n = queue_.poll(events);
+    } else {
+      n = queue_.wait(events, time_left_ms());
+    }
     if (!n && n.error().err != ETIMEDOUT && n.error().err != EINTR) return;
     for (std::size_t i = 0; n && i < *n; ++i) serve(events[i].tag);
+    serve_called();
     serve_due();
   }
+}
+
+// --- the network, and who looks at it ------------------------------------------------------------
+
+bool Node::look() {
+  // relaxed: hints, of which the thread that serves makes the best
+  looked_ns_.store(monotonic_ns(), std::memory_order_relaxed);
+  looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  queue_.fetch();
+  std::array<Event, 16> events;
+  const std::size_t n = queue_.poll(events);
+  for (std::size_t i = 0; i < n; ++i) {
+    // What is posted by hand is for that thread.
+    if (events[i].kind == EventKind::kUser) {
+      call(events[i].tag);
+    } else if (const auto carried = find(events[i].tag)) {
+      carried->pump();
+    }
+  }
+  return n > 0;
+}
+
+void Node::leave() {
+  const std::lock_guard lock(mutex_);
+  looked_ns_.store(0, std::memory_order_relaxed);  // relaxed: under the mutex, or a hint
+  is_left_ = true;
+  if (naps_) wakes_.notify_one();
+}
+
+// Of the thread that serves.
+bool Node::keeps_out() {
+  // relaxed: hints
+  const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
+  const bool often = has_napped_ && looks - looks_seen_ >= kLooks;
+  const std::uint64_t looked = looked_ns_.load(std::memory_order_relaxed);
+  looks_seen_ = looks;
+  return has_napped_ = looked != 0 && (often || monotonic_ns() - looked < kJustNowNs);
+}
+
+void Node::nap() {
+  std::unique_lock lock(mutex_);
+  // relaxed: under the mutex
+  if (looked_ns_.load(std::memory_order_relaxed) == 0) return;
+  is_left_ = false;
+  naps_ = true;
+  wakes_.wait_for(lock, std::chrono::milliseconds(kNapMs),
+                  [this] { return is_left_ || !called_.empty(); });
+  naps_ = false;
+}
+
+// The thread that serves is to see to it: another one has taken its event.
+void Node::call(std::uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  if (tag != kCalledTag) called_.insert(tag);
+  if (called_.empty()) return;
+  naps_ ? wakes_.notify_one() : queue_.post_user(called_event_);
+}
+
+void Node::serve_called() {
+  std::unordered_set<std::uint64_t> called;
+  {
+    const std::lock_guard lock(mutex_);
+    called.swap(called_);
+  }
+  for (const std::uint64_t tag : called) serve(tag);
 }
 
 void Node::serve(std::uint64_t tag) {

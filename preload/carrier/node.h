@@ -1,6 +1,11 @@
 // Node: the carrier of this process. It has one Context, with its driver thread, and two threads:
-// one that serves all connections, asleep while their programs take the bytes themselves, and one
-// that looks for the other ends of those that have just connected.
+// one that serves all connections, and one that looks for the other ends of those that have just
+// connected.
+//
+// Packets are fetched by the program's threads as long as one waits and looks (look()), as the wait
+// policy has it (clan/wait.h): so a packet is with the program without a switch of threads. The
+// thread that serves keeps out meanwhile, and looks each millisecond whether one still does. When a
+// thread goes to sleep instead (leave()) it goes on at once, asleep on the network itself.
 //
 // Nothing of it is used in a child of fork(), which makes a Node of its own.
 #pragma once
@@ -16,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "carrier/connection.h"
 #include "far/carrier_table.h"
@@ -31,6 +37,10 @@ class Node {
   Carried* await(const CarrierNames& names, void* socket);
   CarrierStage stage(Carried& carried);
   void release(Carried& carried);
+  /// A thread of the program waits: takes what has come, for all. True: something has.
+  bool look();
+  /// It goes to sleep.
+  void leave();
   void finish(std::uint32_t ms);
   /// The child of fork() has its own copy of this memory, and no lock in it may be held.
   void lock() { mutex_.lock(); }
@@ -42,6 +52,10 @@ class Node {
   Carried* add(const CarrierNames& names, bool client, void* socket);
   std::shared_ptr<Carried> find(std::uint64_t tag);
   void serve_all();
+  bool keeps_out();
+  void nap();
+  void serve_called();
+  void call(std::uint64_t tag);
   void serve(std::uint64_t tag);
   void serve_due();
   std::int64_t time_left_ms() const;
@@ -60,6 +74,17 @@ class Node {
   /// Of the thread that serves: when connections are to be looked at without an event.
   std::unordered_map<std::uint64_t, std::uint64_t> due_;
   std::atomic<bool> ends_{false};
+  /// Of threads of the program that look: when one did last, 0 when one has gone to sleep since;
+  /// how often.
+  std::atomic<std::uint64_t> looked_ns_{0};
+  std::atomic<std::uint32_t> looks_{0};
+  std::uint32_t looks_seen_ = 0;  ///< of the thread that serves, at the begin of its last nap
+  bool has_napped_ = false;       ///< likewise
+  // Under the mutex.
+  bool naps_ = false, is_left_ = false;
+  std::condition_variable wakes_;
+  std::unordered_set<std::uint64_t> called_;  ///< to be served by that thread, others found them
+  std::uint32_t called_event_ = 0;            ///< of the queue, by which it is told
 };
 
 }  // namespace clan::preload

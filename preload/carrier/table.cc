@@ -26,6 +26,8 @@ const char* start(const Settings& settings, const CarrierCalls& calls) {
   if (!holder->why.empty()) return holder->why.c_str();
   ContextOptions options = settings.context_options();
   options.network.enabled = true;
+  // The program's threads spin, as far as that is worth while.
+  options.wait.mode = WaitOptions::Mode::kSleep;
   auto node = Node::start(options, calls);
   if (node) {
     holder->node = *node;
@@ -73,6 +75,16 @@ void pump(Carried* carried) {
   carried->pump();
 }
 
+bool look() {
+  const NotCancelled here;
+  return holder->node->look();
+}
+
+void leave() {
+  const NotCancelled here;
+  holder->node->leave();
+}
+
 void tcp_ended(Carried* carried) {
   const NotCancelled here;
   carried->tcp_ended();
@@ -109,6 +121,8 @@ constexpr CarrierTable kTable{.version = kCarrierVersion,
                               .stage = stage,
                               .attach = attach,
                               .wake = pump,
+                              .look = look,
+                              .leave = leave,
                               .tcp_ended = tcp_ended,
                               .release = release,
                               .finish = finish,

@@ -138,6 +138,18 @@ void wake_carrier(Socket& s) {
   table().wake(of(s));
 }
 
+bool look_at_network() {
+  if (!carrier_is_loaded()) return false;
+  const InCarrier here;
+  return table().look();
+}
+
+void leave_network() {
+  if (!carrier_is_loaded()) return;
+  const InCarrier here;
+  table().leave();
+}
+
 bool is_all_there(Socket& s) {
   if (!is_far(s)) return true;
   const InCarrier here;

@@ -25,6 +25,11 @@ bool carry(Socket& s);
 
 /// Something has been done to the pipe of a connection that is carried.
 void wake_carrier(Socket& s);
+/// By a thread that waits for what is carried: it looks at the network itself. True: something has
+/// come.
+bool look_at_network();
+/// It goes to sleep.
+void leave_network();
 /// TCP says that the other end is gone. True: all that came from it is in the pipe.
 bool is_all_there(Socket& s);
 /// It is no matter of the carrier's any more.

@@ -65,6 +65,11 @@ struct CarrierTable {
   bool (*attach)(Carried* carried, Pipe* end);
   /// The program has done something to its pipe.
   void (*wake)(Carried* carried);
+  /// A thread of the program waits, for whatever connection: it takes what has come of all of them.
+  /// True: something has.
+  bool (*look)();
+  /// It goes to sleep: the carrier's thread is to look again.
+  void (*leave)();
   /// The kernel says that the other end is gone: bytes may yet come, for a moment.
   void (*tcp_ended)(Carried* carried);
   /// The socket is gone, or is TCP's again. What is in its pipe is still sent.
@@ -74,7 +79,7 @@ struct CarrierTable {
   void (*before_fork)();
   void (*after_fork)(bool in_child);
 };
-constexpr std::uint32_t kCarrierVersion = 1;
+constexpr std::uint32_t kCarrierVersion = 2;
 constexpr char kCarrierSymbol[] = "clan_carrier_table";
 constexpr char kCarrierLibrary[] = "libclan-carrier.so";
 using CarrierTableOf = const CarrierTable*();

@@ -62,8 +62,9 @@ std::atomic<bool> fork_under_way{false};
 
 void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   guard_buffers();
-  s.receive_wait.emplace(WaitOptions{});
-  s.send_wait.emplace(WaitOptions{});
+  const WaitOptions wait = is_far(s) ? kCarriedWait : WaitOptions{};
+  s.receive_wait.emplace(wait);
+  s.send_wait.emplace(wait);
   int low_water = 1;
   socklen_t size = sizeof low_water;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0 && low_water > 1) {

@@ -10,6 +10,9 @@
 
 namespace clan::preload {
 
+/// Waits for another host (far/): a round trip takes longer, and one that sleeps two wake-ups.
+constexpr WaitOptions kCarriedWait{.max_spin_us = 100};
+
 struct Transfer {
   std::optional<Waiter> receive_wait, send_wait;
   std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read

@@ -73,6 +73,7 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   const std::int64_t release_ns = release_memory();
   const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : nap_beside_ringer(s);
   if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
+  leave_packets_of(s);
   // A blocking recv() would see a parked byte.
   if (has_far_bells(s) || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
     pollfd p{fd, POLLIN | POLLRDHUP, 0};

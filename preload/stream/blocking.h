@@ -11,6 +11,7 @@
 #include "clan/wait.h"
 #include "os/signals.h"
 #include "state/socket.h"
+#include "stream/far_wait.h"
 
 namespace clan::preload {
 
@@ -68,12 +69,13 @@ inline bool is_nonblocking(int fd, Socket& s) {
 /// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing
 /// to spin for. `sleep()` sees to signal handlers that have run.
 template <typename Ready, typename Sleep>
-void wait_for(std::optional<Waiter>* at, const SinceEntry& since, Awaited peer, Ready&& ready,
-              Sleep&& sleep) {
+void wait_for(std::optional<Waiter>* at, const Socket& s, const SinceEntry& since, Awaited peer,
+              Ready&& ready, Sleep&& sleep) {
   Waited waited = Waited::kTimedOut;
   if (at != nullptr && *at) {
     const Disturbed here;
-    waited = (*at)->wait([&] { return ready() || since.handled(); }, peer, kNoDeadline, sleep);
+    waited = (*at)->wait([&] { return ready() || since.handled(); }, peer, kNoDeadline, sleep,
+                         [&] { return fetch_for(s) && ready(); });
   }
   if (waited == Waited::kTimedOut || (waited == Waited::kReady && since.handled())) (void)sleep();
 }

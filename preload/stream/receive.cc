@@ -244,8 +244,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       return true;
     };
     wait_for(
-        leaves || reads_tcp(s) ? nullptr : &s.receive_wait, since,
-        Awaited{s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)},
+        leaves || reads_tcp(s) ? nullptr : &s.receive_wait, s, since, awaited_of(s),
         [&] { return !s.pipe.seems_empty(); }, sleep);
     if (woken < 0) {
       if (got > 0 || errno != EBADF || reads_tcp(s)) {

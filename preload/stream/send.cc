@@ -252,6 +252,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         over = true;
         return false;
       }
+      leave_packets_of(s);
       const int woken = sleep_in_send(&p, timeout, since);
       if (woken == 0) room = PipeRoom::kWhole;  // it does not read
       sleeper.reset();
@@ -260,8 +261,8 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       return true;
     };
     wait_for(
-        &s.send_wait, since, Awaited{s.pipe.peer_cpu()}, [&] { return s.pipe.writable(room); },
-        sleep);
+        &s.send_wait, s, since, is_carried(s) ? Awaited{} : Awaited{s.pipe.peer_cpu()},
+        [&] { return s.pipe.writable(room); }, sleep);
     if (over) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
   }
 }

@@ -53,6 +53,7 @@ Set* make(int epfd) {
   set->names = set->refs = 1;
   set->epfd = epfd;
   set->waiter.emplace(WaitOptions{});
+  set->carried_waiter.emplace(kCarriedWait);
   set->plain = !is_empty(epfd);
   set->seen_moves = moves_of_shared() - 1;
   // PAIR preload.sets: publishes the set

@@ -17,6 +17,7 @@
 #include "state/fd_table.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
+#include "stream/far_wait.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
@@ -170,8 +171,8 @@ class MovedPoll {
   nfds_t plain_ = 0, moved_ = 0;
   // of what look() has found, and the kernel need not have known of what happened before
   int moved_ready_ = 0;
-  bool bells_are_new_ = false;
-  bool kernel_failed_ = false, kernel_told_ = false;
+  bool bells_are_new_ = false, kernel_failed_ = false, kernel_told_ = false;
+  bool carried_ = false;           // one of them is, or was, to another host
   bool drains_ = false;            // bytes lie in TCP that nobody asks for
   std::int64_t longest_ = kNoCap;  // in the kernel
   std::optional<int> answered_;
@@ -186,9 +187,10 @@ Awaited MovedPoll::prepare_copy() {
     copy_[i] = fds_[i];
     copy_[i].revents = 0;
     if (s && s->shared()) {
-      const std::uint16_t cpu = s->pipe.peer_cpu();
-      peers.cpu = moved_++ == 0 || cpu == peers.cpu ? cpu : 0;
-      peers.slept &= s->rang.load(std::memory_order_relaxed);
+      const Awaited peer = awaited_of(*s);
+      peers.cpu = moved_++ == 0 || peer.cpu == peers.cpu ? peer.cpu : 0;
+      peers.slept &= peer.slept;
+      carried_ |= is_carried(*s);
       // Urgent data is the kernel's to tell, and as long as the peer sends by TCP all that it does.
       constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
       const bool by_tcp = reads_tcp(*s) && (fds_[i].events & kNews) != 0;
@@ -290,6 +292,7 @@ bool MovedPoll::there() {
 }
 
 bool MovedPoll::beyond() {
+  if (carried_ && fetch_packets() && there()) return true;
   if (plain_ == 0 || kernel_failed_) return false;
   const int rc = sys::poll(copy_, count_, 0);
   kernel_failed_ = rc < 0;
@@ -354,6 +357,7 @@ bool MovedPoll::sleep_in_kernel() {
   const std::int64_t left = deadline_ == kNoDeadline ? -1 : before_deadline;
   const std::int64_t most = drains_ ? 1'000'000 : longest_;
   const std::int64_t nap = most != kNoCap && (left < 0 || left > most) ? most : left;
+  if (carried_) leave_packets();
   const int rc = sleep_(copy_, count_, nap);
   if (rc < 0) {
     answered_ = rc;
@@ -369,13 +373,12 @@ bool MovedPoll::sleep_in_kernel() {
 std::optional<int> MovedPoll::wait(const Awaited& peers) {
   kernel_failed_ = kernel_told_ = false;
   answered_.reset();
+  const auto asleep = [this] { return sleep_in_kernel(); };
   const Waited waited =
-      waiter_of_poll().wait([this] { return there(); }, peers, deadline_,
-                            [this] { return sleep_in_kernel(); }, [this] { return beyond(); });
+      (carried_ ? waiter_of_carried_poll() : waiter_of_poll())
+          .wait([this] { return there(); }, peers, deadline_, asleep, [this] { return beyond(); });
   if (waited == Waited::kReady) {
-    if (kernel_told_) {
-      if (const int n = snapshot(0); n > 0) return n;
-    }
+    if (const int n = kernel_told_ ? snapshot(0) : 0; n > 0) return n;
     if (since_.handled()) return interrupted();
   } else if (waited == Waited::kTimedOut) {
     (void)sleep_in_kernel();

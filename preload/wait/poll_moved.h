@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "clan/wait.h"
+#include "state/transfer.h"
 #include "wait/kernel_wait.h"
 
 namespace clan::preload {
@@ -14,6 +15,12 @@ namespace clan::preload {
 /// Of the calling thread, for all its calls.
 inline Waiter& waiter_of_poll() {
   static thread_local Waiter w{WaitOptions{}};
+  return w;
+}
+
+/// When one of what is polled is carried to another host.
+inline Waiter& waiter_of_carried_poll() {
+  static thread_local Waiter w{kCarriedWait};
   return w;
 }
 

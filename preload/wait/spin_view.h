@@ -9,6 +9,7 @@
 #include "os/sock_diag.h"
 #include "state/fd_table.h"
 #include "state/socket.h"
+#include "stream/far_wait.h"
 #include "stream/glance.h"
 #include "wait/epoll_set.h"
 #include "wait/look.h"
@@ -30,8 +31,10 @@ class SpinView {
     clear();
     changes_ = set.changes.load(std::memory_order_relaxed);
     rest_ = set.watched.count > kMost;
+    carried_ = false;
     for (std::uint32_t k = 0; k < set.watched.count; ++k) {
       const Interest& i = *set.watched.at[k];
+      carried_ |= !i.nested && is_carried(*i.socket);
       const bool simple = !i.nested && count_ < kMost && quiet(i);
       rest_ |= !simple;
       if (!simple) continue;
@@ -52,13 +55,15 @@ class SpinView {
   bool rest(const Set& set) const {
     return rest_ || changes_ != set.changes.load(std::memory_order_relaxed);
   }
+  /// One of all of them is carried to another host.
+  bool carried() const { return carried_; }
   /// What is known of all their peers.
   Awaited peers() const {
     Awaited peers{0, count_ > 0};
     for (std::uint32_t k = 0; k < count_; ++k) {
-      const std::uint16_t cpu = sockets_[k]->pipe.peer_cpu();
-      peers.cpu = k == 0 || cpu == peers.cpu ? cpu : 0;
-      peers.slept &= sockets_[k]->rang.load(std::memory_order_relaxed);
+      const Awaited peer = awaited_of(*sockets_[k]);
+      peers.cpu = k == 0 || peer.cpu == peers.cpu ? peer.cpu : 0;
+      peers.slept &= peer.slept;
     }
     return peers;
   }
@@ -71,7 +76,7 @@ class SpinView {
   Socket* sockets_[kMost];
   std::uint32_t count_ = 0, next_ = 0;
   std::uint32_t changes_ = 0;
-  bool rest_ = false;
+  bool rest_ = false, carried_ = false;
 };
 
 }  // namespace clan::preload

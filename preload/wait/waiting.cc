@@ -13,6 +13,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "stream/ending.h"
+#include "stream/far_wait.h"
 #include "wait/epoll_set.h"
 #include "wait/gather.h"
 #include "wait/kernel_wait.h"
@@ -165,6 +166,7 @@ class Wait {
     bool failed = false;
     auto ready = [&] { return view_.any() || since_.handled(); };
     auto beyond = [&] {
+      if (view_.carried() && fetch_packets() && view_.any()) return true;
       if (plain && !failed) {
         *before = order_stamp() & PipeStamp::kTimeMask;
         KeepErrno keep;
@@ -182,7 +184,8 @@ class Wait {
       n = doze(told, before);
       return slept_;
     };
-    const Waited waited = set.waiter->wait(ready, view_.peers(), deadline_, sleep, beyond);
+    Waiter& waiter = view_.carried() ? *set.carried_waiter : *set.waiter;
+    const Waited waited = waiter.wait(ready, view_.peers(), deadline_, sleep, beyond);
     const bool handled = waited == Waited::kReady && *told <= 0 && since_.handled();
     return handled || waited == Waited::kTimedOut ? doze(told, before) : n;
   }
@@ -208,6 +211,7 @@ class Wait {
     if (several_ && moved_) longest = std::min(longest, kOthersNs);
     const std::int64_t left = left_ns();
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
+    if (view_.carried()) leave_packets();
     *before = order_stamp() & PipeStamp::kTimeMask;
     int n = sleep_prepared(prepared, [&] { return sleep_(events_, most_, nap); });
     if (n < 0) return n;

@@ -54,6 +54,10 @@ class CLAN_EXPORT EventQueue {
   /// the kernel.
   std::size_t poll(std::span<Event> events);
 
+  /// For a thread that polls: takes packets of other hosts that have come, which may be events.
+  /// Does nothing without such hosts, and costs system calls with them.
+  void fetch();
+
   /// As poll(), but waits for at least one: spins or sleeps as the context's WaitOptions say.
   /// ETIMEDOUT; EINTR when a signal arrived while asleep.
   Result<std::size_t> wait(std::span<Event> events, std::int64_t timeout_ms = -1);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -151,6 +152,36 @@ TEST_F(CarrierConnection, CarriesBytesBothWaysAndAnEndBehindThem) {
   EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kEnd);
   EXPECT_EQ(receive(ends_[0]), "answer");
   EXPECT_EQ(ends_[0].pipe.front(), PipeFront::kNothing);
+}
+
+TEST_F(CarrierConnection, IsMovedAndRungByAThreadOfTheProgram) {
+  join();
+  switch_both();
+  ASSERT_TRUE(ends_[1].pipe.want_data());
+  const int rings = ends_[1].calls.rings;
+  send(ends_[0], "question");
+  ends_[0].carried->pump();
+  ends_[1].carried->pump();
+  EXPECT_EQ(ends_[1].calls.rings, rings + 1);
+  EXPECT_EQ(receive(ends_[1]), "question");
+}
+
+TEST_F(CarrierConnection, LeavesToTheCarriersThreadWhatIsNoBytes) {
+  join();
+  switch_both();
+  std::array<Event, 8> events;
+  while (queue_.poll(events) > 0) {
+  }
+  (void)ends_[0].pipe.end_sending();
+  ends_[0].carried->pump();
+  ends_[1].carried->pump();
+  EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kNothing);
+  const std::size_t n = queue_.poll(events);
+  EXPECT_TRUE(std::any_of(events.begin(), events.begin() + n, [](const Event& one) {
+    return one.kind == EventKind::kUser && one.tag == 2;
+  }));
+  turn();
+  EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kEnd);
 }
 
 TEST_F(CarrierConnection, StopsTheSenderWhenNobodyReads) {

@@ -15,6 +15,8 @@ TEST(CarrierTable, HasEveryCallAndItsVersion) {
   EXPECT_NE(table->start, nullptr);
   EXPECT_NE(table->dial, nullptr);
   EXPECT_NE(table->await, nullptr);
+  EXPECT_NE(table->look, nullptr);
+  EXPECT_NE(table->leave, nullptr);
   EXPECT_NE(table->after_fork, nullptr);
 }
 
