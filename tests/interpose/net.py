@@ -126,6 +126,29 @@ def one_end(names):
     right(names, "streams", 6, moves=False, others={**OFF, "CLAN_EXCEPT": PORT})
 
 
+@contextlib.contextmanager
+def losing(names, per_mille):
+    """So many of a thousand packets are dropped that arrive at either host. Yields whether that is
+    possible here."""
+    drop = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drop.py")
+    droppers = [subprocess.Popen(made.inside(name, sys.executable, "-B", drop, "v0",
+                                             str(per_mille)), text=True, stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE) for name in names]
+    try:
+        yield all(one.stdout.readline() == "drops\n" for one in droppers)
+    finally:
+        for one in droppers:
+            one.communicate(timeout=20)
+
+
+def lossy(names):
+    for per_mille in (10, 100):
+        with losing(names, per_mille) as loses:
+            if not loses:
+                return print("no XDP program here: left out")
+            right(names, "lossy", 9 + per_mille)
+
+
 def flowing(names, begin, deadline):
     """Both ends send without end until `begin(server, client)` has done its work. Answers what the
     others said that are left."""
@@ -275,8 +298,8 @@ def settings(_):
         raise Failed(f"CLAN_NET=perhaps: {done.returncode} {done.stderr}")
 
 
-CASES = (settings, streams, going_back, encrypted, one_end, killed, shown, redis_server, iperf3,
-         cut)
+CASES = (settings, streams, going_back, encrypted, one_end, lossy, killed, shown, redis_server,
+         iperf3, cut)
 
 
 def main():

@@ -201,6 +201,9 @@ def run(connection, first, case, seed):
     if case == "streams":
         warm_up(connection, first)
         Exchange(connection, seed + first, seed + 1 - first, TOTAL).run()
+    elif case == "lossy":
+        warm_up(connection, first)
+        Exchange(connection, seed + first, seed + 1 - first, TOTAL // 8).run()
     elif case == "at_once":
         Exchange(connection, seed + first, seed + 1 - first, TOTAL).run()
     elif case == "polled":
