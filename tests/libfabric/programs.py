@@ -405,10 +405,17 @@ def two_hosts(test):
     far.run(test, require, find, find_mpirun, Path(test.mpi, "ofi-far-peer"))
 
 
+def three_hosts(test):
+    """MPI ranks on three hosts: network namespaces joined by a bridge."""
+    if not far.three.possible():
+        raise Skip("no network namespaces can be joined by a bridge here")
+    far.run_three(test, require, find_mpirun)
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (info, unchanged, pingpong, quick, absent, comparison, collectives, point_to_point,
-              one_sided, btl, netpipe, hpcc, mpi4py, both_faces, two_hosts)
+              one_sided, btl, netpipe, hpcc, mpi4py, both_faces, two_hosts, three_hosts)
 }
 
 

@@ -1,6 +1,7 @@
-"""The libfabric provider between two hosts: network namespaces joined by a veth pair.
+"""The libfabric provider between two hosts, network namespaces joined by a veth pair, and between
+three, joined by a bridge.
 
-A part of programs.py (`two_hosts`); skipped where no namespaces can be made.
+A part of programs.py (`two_hosts`, `three_hosts`); skipped where no namespaces can be made.
 """
 
 import contextlib
@@ -14,14 +15,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "udp"))
 import hosts  # noqa: E402
+import three_hosts as three  # noqa: E402
 
 FAR, NEAR = "10.78.0.1", "10.78.0.2"
 PORT = "7471"  # of the namespaces' own
 NO_WAY = "No route to host"
 AGENT = """#!/bin/sh
-# Open MPI's way to the other host: HOST COMMAND...
+# Open MPI's way to another host: HOST COMMAND...
+case $1 in
+{cases}
+esac
 shift
-exec ip netns exec {name} unshare --uts sh -c 'hostname other-host; exec sh -c "$0"' "$*"
+exec ip netns exec $name unshare --uts sh -c "hostname $host;"' exec sh -c "$0"' "$*"
 """
 
 
@@ -135,30 +140,56 @@ def pingpong(case, find):
         print(f"fi_pingpong -e {kind}: {len(sizes)} sizes")
 
 
+def agent_for(case, others):
+    """How mpirun begins its daemons in these namespaces, by their addresses."""
+    agent = case.test.directory / "agent"
+    agent.write_text(AGENT.format(cases="\n".join(
+        f"  {address}) name={name} host=other-host-{i} ;;"
+        for i, (address, name) in enumerate(others.items()))))
+    agent.chmod(0o755)
+    return agent
+
+
+def job(case, agent, count, how, name, words, hosts_of_job):
+    """The program `name` on `count` ranks of those hosts passes, by our provider."""
+    said = case.test.text(
+        *case.words(0, case.test.clan, "run", "--with", "ofi", case.find_mpirun()), "--host",
+        ",".join(f"{host}:4" for host in hosts_of_job), "--map-by", "node", "--oversubscribe", "-n",
+        count, "--mca", "plm_rsh_agent", agent, "--mca", "opal_common_ofi_verbose", 100, *how, "-x",
+        "CLAN_KEY", Path(case.test.mpi, f"mpi-{name}"), *words,
+        env={"CLAN_KEY": str(case.keys[0])}, seconds=400)
+    case.require(f"{name}: PASS" in said, said[-1500:])
+    chosen = re.findall(r"mtl:ofi:prov: (\S+)", said)
+    # By btl ofi there is no other way to take: FI_PROVIDER names clan alone.
+    by_btl = "btl_ofi_mode" in how
+    case.require(chosen == ["clan"] * (0 if by_btl else count), f"Open MPI has chosen {chosen}")
+
+
 def ranks(case):
     """Two MPI ranks on each of two hosts: messages, and windows by osc rdma over btl ofi, as `clan
     run --with ofi` has them; windows of every kind by messages (osc rdma stands still at dynamic ones:
     docs/libfabric.md); then everything by btl ofi."""
-    agent = case.test.directory / "agent"
-    agent.write_text(AGENT.format(name=case.names[1]))
-    agent.chmod(0o755)
+    agent = agent_for(case, {NEAR: case.names[1]})
     by_btl = ["--mca", "pml", "ob1", "--mca", "btl", "self,ofi", "--mca", "btl_ofi_mode", 2]
     by_messages = ["--mca", "osc", "pt2pt"]
     for how, name, *words in (([], "collectives", 100_000), ([], "point_to_point"),
                               ([], "accumulate"), (by_messages, "one_sided"),
                               (by_btl, "collectives", 16_384)):
-        program = Path(case.test.mpi, f"mpi-{name}")
-        if not program.exists():
+        if not Path(case.test.mpi, f"mpi-{name}").exists():
             print("the MPI programs were not built (Debian: libopenmpi-dev)")
             return
-        said = case.test.text(
-            *case.words(0, case.test.clan, "run", "--with", "ofi", case.find_mpirun()), "--host",
-            f"{FAR}:4,{NEAR}:4", "--map-by", "node", "--oversubscribe", "-n", 4, "--mca",
-            "plm_rsh_agent", agent, "--mca", "opal_common_ofi_verbose", 100, *how, "-x", "CLAN_KEY",
-            program, *words, env={"CLAN_KEY": str(case.keys[0])}, seconds=400)
-        case.require(f"{name}: PASS" in said, said[-1500:])
-        chosen = re.findall(r"mtl:ofi:prov: (\S+)", said)
-        # By btl ofi there is no other way to take: FI_PROVIDER names clan alone.
-        others = how is by_btl
-        case.require(chosen == ["clan"] * (0 if others else 4), f"Open MPI has chosen {chosen}")
-        print(f"{name}: right on 4 ranks of two hosts{', by btl ofi' if others else ''}")
+        job(case, agent, 4, how, name, words, (FAR, NEAR))
+        print(f"{name}: right on 4 ranks of two hosts{', by btl ofi' if how is by_btl else ''}")
+
+
+def run_three(test, require, find_mpirun):
+    """Two MPI ranks on each of three hosts: each has peers on its own host and on two others."""
+    with three.bridged(1500, "ofi") as (names, _):
+        case = Case(test, names, require, find_mpirun)
+        agent = agent_for(case, dict(zip(three.ADDRESSES[1:], names[1:])))
+        for name, *words in (("collectives", 16_384), ("point_to_point",), ("accumulate",)):
+            if not Path(test.mpi, f"mpi-{name}").exists():
+                print("the MPI programs were not built (Debian: libopenmpi-dev)")
+                return
+            job(case, agent, 6, [], name, words, three.ADDRESSES)
+            print(f"{name}: right on 6 ranks of three hosts", flush=True)
