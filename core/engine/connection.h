@@ -7,9 +7,8 @@
 //     offset 64    offer line, written by the peer: which of our offered messages it has copied
 //     offset 128   ring lines, written by the peer: what it sends us
 //
-// and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. So a
-// connection is apertures, tripwires and out-of-band messages, nothing else; over a link that does
-// not map memory the same stores travel as packets.
+// and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. All is
+// apertures, tripwires and out-of-band messages; over a link of packets the same stores travel so.
 //
 // Files: connection_setup.cc is the set-up, connection_close.cc the tear-down, connection_events.cc
 // what event queues hear; connection.cc and connection_inline.h send, receive and wait.
@@ -165,7 +164,6 @@ class Connection final : public OobSink,
  private:
   Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link, nic::Nic& nic);
   ConnectRecord describe(ConnectionKind kind, const Address& from);
-  std::uint64_t ring_bytes() const;
   Status prepare();                          // our region, aperture, tripwires, endpoint
   Status open_remote(const ConnectRecord&);  // the peer's region
   /// No record will follow. `done`: and the peer will not touch our region again.

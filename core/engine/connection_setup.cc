@@ -29,19 +29,19 @@ Error refusal(int err) {
   }
 }
 
-}  // namespace
-
 // A lost packet holds what is behind it back for a round trip, and room takes another to be known:
 // between hosts a ring has to hold what is sent in several.
-std::uint64_t Connection::ring_bytes() const {
+std::uint64_t ring_bytes_for(ContextCore& context, const nic::Link& link) {
   constexpr std::uint64_t kFarTimes = 4, kMost = 64u << 20;
-  const std::uint64_t bytes = context_->options().ring_bytes;
-  const bool far = !link_->capabilities().mapped && context_->network() != nullptr;
+  const std::uint64_t bytes = context.options().ring_bytes;
+  const bool far = !link.capabilities().mapped && context.network() != nullptr;
   return far ? std::min(bytes * kFarTimes, kMost) : bytes;
 }
 
+}  // namespace
+
 Status Connection::prepare() {
-  const std::uint64_t ring_bytes = this->ring_bytes();
+  const std::uint64_t ring_bytes = ring_bytes_for(*context_, *link_);
   arena_ = context_->arena(link_.get());
   auto region = arena_->allocate(kRegionRing + ring_bytes);
   if (!region) return region.error();

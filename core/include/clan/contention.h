@@ -1,0 +1,74 @@
+// What a thread notices of others that want its processor, for the wait policy (wait.h).
+//
+// A thread that was off the processor for a millisecond has run beside a computation. A thread that
+// spins beside one loses the preference that the scheduler gives to threads that sleep, and yields
+// for a whole slice of time. So it neither spins nor yields for a while, wherever it waits: four
+// times as long as it was away, and four times longer each time it is so again. Many threads that
+// all yield take as long now and then, too: of yields, only the second long one within 16 counts.
+#pragma once
+
+#include <clan/clock.h>
+#include <clan/preemption.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace clan {
+
+/// What a thread knows of others that want its processor. Written and read by that thread only.
+class Contention {
+ public:
+  /// interrupts and short work of others take less
+  static constexpr std::uint64_t kGapNs = 1'000'000;
+  static constexpr unsigned kFewYields = 16;
+
+  /// The thread should not spin now.
+  bool lasts(std::uint64_t now_ns) { return until_ns_ != 0 && now_ns < until_ns_; }
+  bool known() const { return until_ns_ != 0; }
+  /// Between two looks `gap_ns` have gone by.
+  void note_gap(std::uint64_t now_ns, std::uint64_t gap_ns) {
+    if (gap_ns < kGapNs) return;
+    const bool again = until_ns_ != 0 && now_ns - until_ns_ < 2 * pause_ns_;
+    const std::uint64_t pause_ns =
+        std::max(kGapsOfPause * gap_ns, again ? kGapsOfPause * pause_ns_ : 0);
+    pause_ns_ = std::min(pause_ns, kMaxPauseNs);
+    until_ns_ = now_ns + pause_ns_;
+  }
+  /// A yield has taken `gap_ns`; in it other threads ran, or none.
+  void note_yield(std::uint64_t now_ns, std::uint64_t gap_ns, bool others_ran) {
+    crowd_ = others_ran ? std::min(crowd_ + 1, kMostCrowd) : crowd_ - (crowd_ > 0);
+    ++yields_;
+    if (gap_ns < kGapNs) return;
+    if (yields_ <= kFewYields) note_gap(now_ns, gap_ns);
+    yields_ = 0;
+  }
+  /// Lets other threads run, and notes it. `now`: the time before, and afterwards that after the
+  /// yield. True: others ran. A watch tells it exactly, and costs 0.1 us in each switch; without
+  /// one what a yield takes has to do.
+  bool yield(std::uint64_t& now, PreemptionWatch* watch) {
+    if (watch != nullptr) watch->begin();
+    sched_yield();
+    const std::uint64_t before = std::exchange(now, monotonic_ns());
+    const bool others_ran = now - before >= kSwitchNs && (watch == nullptr || watch->happened());
+    if (watch != nullptr) watch->begin();
+    note_yield(now, now - before, others_ran);
+    return others_ran;
+  }
+  /// Others ran in the last yields: the next look is worth one, too.
+  bool crowded() const { return crowd_ >= kCrowd; }
+
+ private:
+  static constexpr std::uint64_t kSwitchNs = 700;  ///< a yield to another thread takes longer
+  static constexpr std::uint64_t kGapsOfPause = 4;
+  static constexpr std::uint64_t kMaxPauseNs = 2'000'000'000;
+  static constexpr int kCrowd = 2;
+  static constexpr int kMostCrowd = 8;
+  std::uint64_t until_ns_ = 0, pause_ns_ = 0;
+  int crowd_ = 0;                 ///< yields in which others ran, less those in which none did
+  unsigned yields_ = kFewYields;  ///< since the last long one
+};
+inline constinit thread_local Contention t_contention;
+
+}  // namespace clan
