@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "clan/wait.h"
-#include "state/transfer.h"
+#include "state/socket_transfer.h"
 #include "wait/kernel_wait.h"
 
 namespace clan::preload {
