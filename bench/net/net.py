@@ -2,16 +2,16 @@
 """The UDP link beside kernel TCP and a bare UDP socket, between two network namespaces.
 
     clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS]
-                   [--no-loss] [--only-loss] [--no-share]
+                   [--no-loss] [--only-loss] [--no-share] [--no-programs]
 
 Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
 on two processors and take turns: each row is measured once a round, and medians are printed, with
 the processor time of both ends for a gigabyte or a round trip. Then the bars: ratios of rows of the
-same run. Loss: the namespaces are joined by clan-net-relay instead, which delays each packet by 1 ms
-and loses 1 % or 10 % of either direction; TCP is the machine's own, with its congestion control; at
-10 % the server checks each byte. Share: ten streams
-through one token bucket of 400 Mbit/s, as many processes; Jain's index. Rows with xdp go by
-AF_XDP. Run it on a quiet machine.
+same run. Loss: the namespaces are joined by clan-net-relay instead, which delays each packet by
+1 ms and loses 1 % or 10 % of either direction; TCP is the machine's own, with its congestion
+control; at 10 % the server checks each byte. Share: ten streams through one token bucket of 400
+Mbit/s, as many processes; Jain's index. Rows with xdp go by AF_XDP. Programs: redis and iperf3 as
+they are, over kernel TCP and under `clan run --net` in turns. Run it on a quiet machine.
 """
 import argparse
 import contextlib
@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import programs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MTU = {"veth": 1500, "veth9000": 9000}
@@ -216,6 +218,19 @@ def measure_loss(options, found):
                         found.setdefault(name, []).append(runner.once(kind, path, 1 << 16))
 
 
+def print_programs(over, found):
+    """Each row as a part of kernel TCP's in the same run."""
+    for (row, path), values in found.items():
+        figures = [v for v, _ in values]
+        unit = "Gbit/s" if row == "iperf3" else "requests/s"
+        of_tcp = [v for v, _ in found.get((row, "tcp"), [])]
+        part = statistics.median(figures) / statistics.median(of_tcp) if of_tcp else float("nan")
+        print(f"{over:9} program {row:11} {path:8} {statistics.median(figures):10.1f} {unit:10} "
+              f"{part:5.2f} of TCP  {statistics.median(c for _, c in values):6.2f} s of processor "
+              f"for {'a GB' if row == 'iperf3' else '1M'}  "
+              f"({' '.join(f'{v:.1f}' for v in figures)})")
+
+
 def measure(over, options):
     found = {}
     with network(over) as net:
@@ -234,6 +249,8 @@ def measure(over, options):
         print_bars(
             {name: statistics.median(v for v, _ in values)
              for name, values in found.items()})
+        if net[3] and not options.no_programs and not options.only_loss and options.clan:
+            print_programs(over, programs.measure(options.clan, net, options))
         if net[3] and not options.no_share and not options.only_loss:
             jain, total = runner.share()
             print(
@@ -255,6 +272,7 @@ def main():
     parser.add_argument("--no-loss", action="store_true")
     parser.add_argument("--only-loss", action="store_true")
     parser.add_argument("--no-share", action="store_true")
+    parser.add_argument("--no-programs", action="store_true")
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("clan bench net makes network namespaces, which takes root")
