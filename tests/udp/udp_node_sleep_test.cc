@@ -2,17 +2,23 @@
 // to.
 #include <clan/aperture.h>
 #include <clan/context.h>
+#include <clan/memory.h>
 #include <clan/message.h>
 #include <clan/rdma.h>
 #include <clan/stream.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <thread>
+#include <vector>
 
 #include "support/pattern.h"
 #include "support/streams.h"
+#include "support/udp_pair.h"
 
 namespace clan::test {
 namespace {
@@ -167,6 +173,40 @@ TEST_F(SleepTest, AnAbortByAnotherThreadWakesTheOneInCharge) {
   client.abort();
   sleeper.join();
   EXPECT_LT(steady_clock::now() - begin, milliseconds(5'000));
+}
+
+// Nothing leaves any more, and more has been queued than may be: the thread waits for room, most of
+// the time asleep. A machine that is busy only gives it less.
+TEST(SleepForRoom, ASenderThatHasQueuedEnoughSleepsUntilItsLinkGoes) {
+  auto a = must(Context::create()), b = must(Context::create());
+  UdpPair pair(*a.core(), *b.core(), {});
+  constexpr std::size_t kBytes = 4 << 20;
+  auto memory = must(Memory::allocate(kBytes));
+  auto aperture = must(Aperture::export_memory(a, memory, 0, kBytes, Rights::kReadWrite));
+  auto remote = must(RemoteAperture::import(b, aperture.cookie(), 10'000));
+  pair.pause();
+  std::atomic<int> err{0};
+  std::thread sender([&] {
+    const std::vector<std::byte> bytes(kBytes);
+    auto written = remote.write(0, bytes.data(), bytes.size());
+    err.store(written ? -1 : written.error().err);
+  });
+  clockid_t clock{};
+  ASSERT_EQ(::pthread_getcpuclockid(sender.native_handle(), &clock), 0);
+  const auto used = [&] {
+    timespec t{};
+    EXPECT_EQ(::clock_gettime(clock, &t), 0);
+    return std::chrono::nanoseconds(t.tv_sec * 1'000'000'000L + t.tv_nsec);
+  };
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto begin = steady_clock::now();
+  const auto before = used();
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_LT(used() - before, (steady_clock::now() - begin) / 4);
+  EXPECT_EQ(err.load(), 0) << "it has not waited";
+  pair.cut();
+  sender.join();
+  EXPECT_EQ(err.load(), ECONNRESET);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kAnswerTimeout = 10 * kSecond;
 constexpr std::uint64_t kSpin = 50'000;         ///< a wait polls for so long
+constexpr std::uint64_t kNap = 200'000;         ///< and then sleeps, between looks for room
 constexpr std::uint64_t kMostQueued = 1 << 20;  ///< of channel 0, before a put waits
 constexpr std::size_t kPutOverhead = kDataHeader + kWholeFrame + 32 + kTagBytes;
 
@@ -86,8 +87,9 @@ Status UdpLink::check(const nic::RemoteHandle& handle) {
   return err == 0 ? Status() : Error{err, "the aperture has been revoked"};
 }
 
-// Without the mutex. False: the link has gone meanwhile.
+// Without the mutex. False: the link has gone meanwhile. What is queued lasts longer than a nap.
 bool UdpLink::wait_for_room() {
+  std::uint64_t begin = 0;
   for (;;) {
     if (node_->abandoned()) return false;
     {
@@ -100,7 +102,16 @@ bool UdpLink::wait_for_room() {
       }
     }
     node_->progress();
-    cpu_pause();
+    const std::uint64_t now = monotonic_ns();
+    if (begin == 0) begin = now;
+    if (now - begin < kSpin) {
+      cpu_pause();
+      continue;
+    }
+    // PAIR udp_node.answers: a link that goes ends the nap, if it does so from here on
+    const std::uint32_t seen = node_->answers_.load(std::memory_order_seq_cst);
+    if (!alive()) return false;
+    (void)node_->sleep(&node_->answers_, seen, -1, now + kNap, this);
   }
 }
 
