@@ -25,7 +25,7 @@
 namespace clan::test {
 namespace {
 
-ContextOptions with_network() {
+ContextOptions with_paths() {
   ContextOptions options;
   options.network.enabled = true;
   options.network.mode = NetworkOptions::Mode::kOff;
@@ -78,8 +78,8 @@ bool eventually(Condition&& condition) {
 }
 
 TEST(PathBoard, APeerIsShownWhileThereIsALinkWithIt) {
-  auto a = must(Context::create(with_network()));
-  std::optional<Context> b(must(Context::create(with_network())));
+  auto a = must(Context::create(with_paths()));
+  std::optional<Context> b(must(Context::create(with_paths())));
   EXPECT_TRUE(rows_of(a.network_port()).empty());
   auto listener = must(Listener::create(a, "paths"));
   const std::string name = "udp:127.0.0.1:" + std::to_string(a.network_port()) + "/paths";
@@ -112,8 +112,8 @@ TEST(PathBoard, APeerIsShownWhileThereIsALinkWithIt) {
 TEST(PathBoard, APeerThatFindsNoRowIsCounted) {
   auto board = must(udp::PathBoard::create(udp::Mode::kIntegrity));
   board->set_port(4791);
-  auto a = must(Context::create(with_network()));
-  auto b = must(Context::create(with_network()));
+  auto a = must(Context::create(with_paths()));
+  auto b = must(Context::create(with_paths()));
   auto listener = must(Listener::create(a, "paths-many"));
   const std::string name = "udp:127.0.0.1:" + std::to_string(a.network_port()) + "/paths-many";
   auto stream = must(Stream::connect(b, name, 10'000));
