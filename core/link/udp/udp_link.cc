@@ -137,7 +137,7 @@ Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
       offset += n;
       sent += n;
     }
-    if (order == nic::PutOrder::kNoHurry && node_->may_hold()) return {};
+    if (order == nic::PutOrder::kNoHurry && bytes.empty() && node_->may_hold()) return {};
     node_->after_call();
   } while (!bytes.empty());
   return {};
