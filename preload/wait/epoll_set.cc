@@ -22,11 +22,22 @@ SpinLock lock_word;
 Recycled<Interest> interest_pool;
 Recycled<Set> set_pool;
 
+constinit std::atomic<int> sets_end{0};
+
+// Under the lock: there is a set of that number.
+void reach(int epfd) {
+  // relaxed: no thread is told of the descriptor before
+  sets_end.store(std::max(sets_end.load(std::memory_order_relaxed), epfd + 1),
+                 std::memory_order_relaxed);
+}
+
 }  // namespace
 
 constinit std::atomic<Set*> sets[kMostSets]{};
 constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets]{};
-constinit std::atomic<int> sets_end{0};
+
+// relaxed: see reach()
+int sets_below() { return sets_end.load(std::memory_order_relaxed); }
 
 Guard::Guard() {
   lock_epoll();
@@ -58,7 +69,7 @@ Set* make(int epfd) {
   set->seen_moves = moves_of_shared() - 1;
   // PAIR preload.sets: publishes the set
   sets[epfd].store(set, std::memory_order_release);
-  sets_end = std::max(sets_end.load(), epfd + 1);
+  reach(epfd);
   return set;
 }
 
@@ -137,7 +148,8 @@ bool known_epoll(int fd) { return find(fd) != nullptr; }
 void forget_epoll(int fd) {
   if (!known_epoll(fd)) return;
   Guard guard;
-  Set* set = sets[fd].exchange(nullptr);
+  // PAIR preload.sets: what looks without the lock does not find it any more
+  Set* set = sets[fd].exchange(nullptr, std::memory_order_acq_rel);
   if (set == nullptr) return;
   if (--set->names > 0) {
     for (int other = 0; set->epfd == fd && other < kMostSets; ++other) {
@@ -150,7 +162,7 @@ void forget_epoll(int fd) {
 }
 
 void forget_epoll_range(unsigned first, unsigned last) {
-  const auto end = static_cast<unsigned>(sets_end.load());
+  const auto end = static_cast<unsigned>(sets_below());
   for (unsigned fd = first; fd <= last && fd < end; ++fd) forget_epoll(static_cast<int>(fd));
 }
 
@@ -158,12 +170,12 @@ void duplicate_epoll(int from, int to) {
   forget_epoll(to);
   if (find(from) == nullptr || to < 0 || to >= kMostSets) return;
   Guard guard;
-  Set* set = sets[from].load();
+  Set* set = sets[from].load(std::memory_order_relaxed);  // relaxed: under the lock
   if (set == nullptr) return;
   ++set->names;
   // PAIR preload.sets: publishes the set
   sets[to].store(set, std::memory_order_release);
-  sets_end = std::max(sets_end.load(), to + 1);
+  reach(to);
 }
 
 }  // namespace clan::preload

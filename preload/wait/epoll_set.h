@@ -149,7 +149,8 @@ extern constinit std::atomic<Set*> sets[kMostSets];
 /// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd. They do not
 /// take the lock, and find this when another set has the number.
 extern constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets];
-extern constinit std::atomic<int> sets_end;  ///< none has this number or a higher one
+/// None has this number or a higher one. A thread that knows of a set's descriptor sees it.
+int sets_below();
 
 inline Set* find(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;

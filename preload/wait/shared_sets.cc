@@ -59,6 +59,9 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
   return any;
 }
 
+// relaxed: a word alone
+bool is_noticed(const SetUse& use) { return use.noticed.load(std::memory_order_relaxed); }
+
 // The first user may be asleep in the kernel, where it waits for doorbells that any of us may take.
 void wake_first_user(const Set& set) {
   KeepErrno keep;
@@ -70,7 +73,7 @@ void wake_first_user(const Set& set) {
   constexpr int kMostMs = 200;           // it may be busy, and looks before it sleeps
   if (change(set, EPOLL_CTL_ADD, bell, &event) == 0) {
     const timespec nap{0, 1'000'000};
-    for (int ms = 0; ms < kMostMs && !set.use->noticed.load(); ++ms)
+    for (int ms = 0; ms < kMostMs && !is_noticed(*set.use); ++ms)
       sys::call(SYS_nanosleep, &nap, nullptr);
     change(set, EPOLL_CTL_DEL, bell, nullptr);
   }
@@ -85,14 +88,16 @@ bool used_by_several(Set& set) {
   if (set.use == nullptr) return false;
   SetUse& use = *set.use;
   const pid_t me = our_pid;
-  pid_t user = use.user.load();
-  if (!use.several.load() && user != me) {
+  // relaxed, all of it: each is a word alone, and wake_first_user() wakes one that has not seen it
+  constexpr auto order = std::memory_order_relaxed;
+  pid_t user = use.user.load(order);
+  if (!use.several.load(order) && user != me) {
     KeepErrno keep;
     const bool free = user == 0 || !sys::exists(user);
-    if (!free || !use.user.compare_exchange_strong(user, me)) use.several.store(true);
+    if (!free || !use.user.compare_exchange_strong(user, me, order)) use.several.store(true, order);
   }
-  if (!use.several.load()) return false;
-  if (use.user.load() == me) use.noticed.store(true);
+  if (!use.several.load(order)) return false;
+  if (use.user.load(order) == me) use.noticed.store(true, order);
   return true;
 }
 
@@ -106,12 +111,14 @@ bool follow_others(Set& set) {
 }
 
 void take_back(Set& set) {
-  if (set.taken_back.exchange(true)) return;
+  // relaxed: one of those that come does it
+  if (set.taken_back.exchange(true, std::memory_order_relaxed)) return;
   for_sockets(
       set,
       [](const Interest& i) {
         const Socket& s = *i.socket;
-        if (s.open_file().pinned.load() == 0) return true;
+        // relaxed: leave_pipe() looks again
+        if (s.open_file().pinned.load(std::memory_order_relaxed) == 0) return true;
         return s.shared() ? (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0
                           : moved_elsewhere(s);
       },
@@ -123,7 +130,7 @@ void take_back(Set& set) {
         return reasons::is_weak(i.socket->said.load(std::memory_order_relaxed));
       },
       [](int fd, Socket& s) { say_why(fd, s, reasons::Why::kSharedSet); });
-  if (!set.use->noticed.load()) wake_first_user(set);
+  if (!is_noticed(*set.use)) wake_first_user(set);
 }
 
 int without_moved(Set& set, epoll_event* events, int n) {
@@ -153,7 +160,7 @@ bool changes_shared(int epfd) {
 }
 
 void share_sets() {
-  for (int fd = 0; fd < sets_end; ++fd) {
+  for (int fd = 0; fd < sets_below(); ++fd) {
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;
     for (std::uint32_t k = set->interests.count; k-- > 0;) {
@@ -173,12 +180,12 @@ void share_sets() {
 void sets_forked() {
   uses.forked();
   our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
-  for (int fd = 0; fd < sets_end; ++fd) {
+  for (int fd = 0; fd < sets_below(); ++fd) {
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;
     set->refs = 1;  // other threads are the parent's
     set->sleepers = 0;
-    plain_sleepers[fd].store(0);
+    plain_sleepers[fd].store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
   }
 }
 

@@ -43,8 +43,12 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
                     const KernelEpoll& sleep, int* n) {
   struct Counted {
     std::atomic<std::uint32_t>& sleepers;
-    explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) { sleepers.fetch_add(1); }
-    ~Counted() { sleepers.fetch_sub(1); }  // also when cancelled
+    explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) {
+      // order: before the look at what the set remembers, see epoll_set.cc
+      sleepers.fetch_add(1, std::memory_order_seq_cst);
+    }
+    // Also when cancelled. order: behind the sleep
+    ~Counted() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   };
   if (!remembers_nothing(epfd)) return false;
   const std::uint64_t before = order_stamp() & PipeStamp::kTimeMask;
