@@ -368,15 +368,19 @@ def check_reasons(clan):
                 shared.describe(1, ("127.0.0.1", port), ("127.0.0.1", int(two.said)),
                                 socket.AF_INET, one.pid, ATTACHED)
             deadline = time.monotonic() + 20
-            while not (listed := clan.connections(port, "--all")):
-                assert time.monotonic() < deadline, "never listed"
+            while True:
+                listed = clan.connections(port, "--all")
+                lines = [
+                    line for line in clan.stat("--all", one.pid).stdout.splitlines()
+                    if f":{port} " in line
+                ]
+                # On a busy machine /proc/net/tcp may leave an end out of one of the two looks.
+                if (len(listed) == len(lines) == 1 and listed[0]["peer"]["network"] is not None
+                        and f"tcp ({listed[0].get('reason')})" in lines[0]):
+                    break
+                assert time.monotonic() < deadline, (lines, listed)
             found, = listed
             assert found["path"] == "tcp", found
-            lines = [
-                line for line in clan.stat("--all", one.pid).stdout.splitlines()
-                if f":{port} " in line
-            ]
-            assert len(lines) == 1 and f"tcp ({found['reason']})" in lines[0], (lines, found)
             if page:
                 os.close(shared.fd)
             one.end()
