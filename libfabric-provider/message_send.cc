@@ -11,8 +11,6 @@
 namespace clan::ofi {
 namespace {
 
-constexpr auto kTagged = ReceiveQueue::kTagged;
-
 Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
 
 std::size_t total_length(const iovec* iov, std::size_t count) {
@@ -51,7 +49,7 @@ ssize_t send_now(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_add
   request.length = total_length(iov, count);
   if (request.length > endpoint.longest_message()) return -FI_EMSGSIZE;
   request.context = context;
-  request.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
+  request.flags = FI_SEND | (label.kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
   request.completion = ending.completion;
   request.inject = (flags & FI_INJECT) != 0;
   if (request.inject && request.length > kInjectBytes) return -FI_EMSGSIZE;
@@ -80,7 +78,7 @@ ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_a
   deferred.endpoint = &endpoint;
   deferred.counter = endpoint.counter(Endpoint::kSends);
   deferred.context = context;
-  deferred.flags = FI_SEND | (label.kind == kTagged ? FI_TAGGED : FI_MSG);
+  deferred.flags = FI_SEND | (label.kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
   deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label,
                     context, flags, data = label.data != nullptr ? *label.data : 0]() {
     MessageLabel again = kept;

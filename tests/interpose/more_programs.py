@@ -250,7 +250,7 @@ end
 
 RUBY_CLIENT = """
 require 'socket'
-require 'digest'
+require 'digest/sha2'  # at once: loaded by several threads it may be half there
 digests = (0...6).map do |n|
   Thread.new do
     digest = Digest::SHA256.new
