@@ -16,8 +16,8 @@ std::string text_of(std::span<const std::byte> bytes) {
 }
 
 struct Pieces {
-  explicit Pieces(std::vector<std::string> texts) : texts(std::move(texts)) {
-    for (auto& text : this->texts) iov.push_back({text.data(), text.size()});
+  explicit Pieces(std::vector<std::string> all) : texts(std::move(all)) {
+    for (auto& text : texts) iov.push_back({text.data(), text.size()});
   }
   /// The parts of [skip, skip + length), each with its offset before it.
   std::string parts(std::size_t skip, std::size_t length) const {

@@ -15,7 +15,8 @@ volatile sig_atomic_t value_seen = 0;
 
 struct SignalHandlers : testing::Test {
   SignalHandlers() {
-    handler_runs = value_seen = 0;
+    handler_runs = 0;
+    value_seen = 0;
     struct sigaction action {};
     action.sa_handler = [](int) { handler_runs = handler_runs + 1; };
     EXPECT_EQ(set_action(SIGUSR2, &action, &before), 0);
