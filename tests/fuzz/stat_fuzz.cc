@@ -109,7 +109,7 @@ void read_pipe(Input& in, std::uint8_t right) {
   print(report, right / 4);
   Look look;
   look.connections = report.connections;
-  print_prometheus(look);
+  print_prometheus(look, {});
 }
 
 void read_reasons(Input& in, std::uint8_t right) {

@@ -43,6 +43,7 @@ def wait_for_none(names):
         if time.monotonic() > end:
             raise SystemExit(f"left behind: {[devices_with_xdp(name) for name in names]}")
         time.sleep(0.05)
+    time.sleep(0.3)  # the kernel gives the queues back behind that
 
 
 def require(right, what):
@@ -260,7 +261,7 @@ def possible(program):
 
 
 def main():
-    program, clan = sys.argv[1], sys.argv[2:]
+    program, clan = sys.argv[1], list(filter(None, sys.argv[2:]))
     if not hosts.possible() or not possible(program):
         return 77
     for case in either_end, cut, device_goes, killed, two_at_one_device, hostile:

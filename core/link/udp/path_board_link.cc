@@ -27,6 +27,7 @@ PathValues UdpLink::path() const {
 }
 
 std::uint64_t UdpLink::packets() const {
+  std::lock_guard lock(node_->mutex_);
   if (connection_ == nullptr) return 0;
   return connection_->counters().packets_sent + connection_->counters().packets_received;
 }
