@@ -7,6 +7,7 @@
 namespace clan::udp {
 
 PathValues UdpLink::path() const {
+  std::lock_guard lock(node_->mutex_);
   PathValues v;
   if (connection_ == nullptr) return v;
   const ConnectionCounters& c = connection_->counters();
