@@ -522,7 +522,7 @@ def check_prometheus(clan):
     page.put(0, SENDER_BYTES, 12345)
     page.put(1, SENDER_MESSAGES, 7)
     text = clan.stat("--prometheus").stdout
-    sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? \d+')
+    sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? \d+(\.\d+)?(e-\d+)?')
     for line in text.splitlines():
         assert re.match(r"# (HELP|TYPE) clan_[a-z_]+ ", line) or sample.fullmatch(line), line
     network = os.stat("/proc/self/ns/net").st_ino
