@@ -81,8 +81,6 @@ std::function<ssize_t()> atomic_work(Endpoint& endpoint, AtomicKind kind, const 
   };
 }
 
-Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
-
 /// Which endpoint it is for, what its completion says, and how it starts. False: it is none of
 /// these.
 bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) {

@@ -159,6 +159,9 @@ class Endpoint final : public fid_ep {
   bool shut_down_ = false;
 };
 
+/// The endpoint that a program has as a structure of libfabric's.
+inline Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
+
 extern fi_ops_msg g_message_ops;
 extern fi_ops_tagged g_tagged_ops;
 extern fi_ops_rma g_rma_ops;

@@ -9,8 +9,6 @@ namespace {
 constexpr auto kUntagged = ReceiveQueue::kUntagged;
 constexpr auto kTagged = ReceiveQueue::kTagged;
 
-Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
-
 template <typename Receiver>
 ssize_t msg_recv(fid_ep* ep, void* buffer, std::size_t length, void*, fi_addr_t from,
                  void* context) {

@@ -11,8 +11,6 @@
 namespace clan::ofi {
 namespace {
 
-Endpoint& endpoint_of(fid_ep* ep) { return *static_cast<Endpoint*>(ep); }
-
 std::size_t total_length(const iovec* iov, std::size_t count) {
   std::size_t length = 0;
   for (std::size_t i = 0; i < count; ++i) length += iov[i].iov_len;
