@@ -71,7 +71,7 @@ void Connection::close() {
   if (!context_->usable()) return;  // the parent's, or ended with its context
   {
     std::lock_guard lock(mutex_);
-    if (closed_.exchange(true)) return;
+    if (closed_.exchange(true, std::memory_order_relaxed)) return;
   }
   unbind();
   if (region_.bytes == 0) return;

@@ -176,7 +176,8 @@ bool ContextCore::help_slowly() {
 }
 
 void ContextCore::watch_doorbell() {
-  if (doorbell_watched_.exchange(true)) return;
+  // relaxed: the first adds it
+  if (doorbell_watched_.exchange(true, std::memory_order_relaxed)) return;
   auto s = reactor_.add(doorbell_.get(), std::make_shared<Doorbell>(queues_, doorbell_.get()));
   if (!s) CLAN_WARN("%s", s.error().message().c_str());
 }

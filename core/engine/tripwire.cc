@@ -73,13 +73,15 @@ Status TripwireCore::watch(nic::Link& link) {
     if (!endpoint) return endpoint.error();
     endpoint_ = *endpoint;
   }
-  watched_.store(&link);
+  // PAIR tripwire.watched: before the look whether the link lives, which ends before that is told
+  watched_.store(&link, std::memory_order_seq_cst);
   if (!link.alive()) fire();
   return {};
 }
 
 void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
-  if (watched_.load() == link.get() && aperture_->live()) fire();
+  // PAIR tripwire.watched
+  if (watched_.load(std::memory_order_seq_cst) == link.get() && aperture_->live()) fire();
 }
 
 }  // namespace clan::engine
@@ -121,7 +123,9 @@ void Tripwire::arm_all(std::span<Tripwire* const> tripwires) {
     for (; i < tripwires.size() && &tripwires[i]->core_->nic() == &nic; ++i) {
       tripwires[i]->core_->note_armed();
       if (!tripwires[i]->core_->valid()) continue;
-      nic.image().signals->tripwires[tripwires[i]->core_->index()].sleepers.store(1);
+      // PAIR tripwire.sleepers
+      nic.image().signals->tripwires[tripwires[i]->core_->index()].sleepers.store(
+          1, std::memory_order_seq_cst);
       indices.push_back(tripwires[i]->core_->index());
     }
     nic.arm_all(indices);

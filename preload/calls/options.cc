@@ -67,7 +67,7 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
     if (Held s = hold_current(fd); s && keeps_low_water(*s))
-      *static_cast<int*>(value) = s->low_water.load();
+      *static_cast<int*>(value) = s->low_water.load(std::memory_order_relaxed);
   }
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
     if (Held s = hold_current(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
@@ -104,7 +104,7 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
   if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {
     if (Held s = hold_current(fd)) {
       const int asked = *static_cast<const int*>(value);
-      s->low_water = asked < 0 ? INT_MAX : std::max(1, asked);
+      s->low_water.store(asked < 0 ? INT_MAX : std::max(1, asked), std::memory_order_relaxed);
       if (keeps_low_water(*s)) return 0;
     }
   }

@@ -72,7 +72,8 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   Held s = hold(fd);
   if (!s || address == nullptr || size < sizeof address->sa_family)
     return real().connect(fd, address, size);
-  const bool used = s->sends.load() > 0 || s->receives.load() > 0;
+  const bool used = s->sends.load(std::memory_order_relaxed) > 0 ||
+                    s->receives.load(std::memory_order_relaxed) > 0;
   const bool takes_off = address->sa_family == AF_UNSPEC;
   // What is known of the other end, and was offered to it, does not hold for the next.
   if (takes_off && (used || s->inherited) &&
@@ -283,6 +284,6 @@ CLAN_INTERPOSE int shutdown(int fd, int how) {
   }
   clan::Pipe::wrote_past_pipes();
   const int rc = real().shutdown(fd, how);
-  if (rc == 0 && s) s->slot.load()->pinned = 1;
+  if (rc == 0 && s) s->open_file().pin();
   return rc;
 }

@@ -81,7 +81,7 @@ void lose(int fd, Socket& s) {
            "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
            fd);
   add_state(s.theirs(), socket_face::kReset);
-  s.kernel_error.store(true);
+  s.kernel_error.set();
   set_gone(s.mine());
 }
 
@@ -120,7 +120,7 @@ bool go(int fd, Socket& s) {
     Slot::open(sends(), us);
     return true;
   }
-  s.open_file().resender.store(us);
+  s.open_file().resender.store(us, std::memory_order_relaxed);  // relaxed: as below
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   const Given given = given_back(s);
@@ -178,14 +178,14 @@ bool came_back(int fd, Socket& s) {
   const std::uint64_t theirs = state_of(s.theirs());
   // An error that the kernel has told us it will not tell the application, and behind it nothing
   // comes by TCP.
-  if ((theirs & kGone) == 0 || s.error_taken.load()) return false;
+  if ((theirs & kGone) == 0 || s.error_taken) return false;
   KeepErrno keep;
   // Below, the doorbell is read that would remind us of it.
   if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0 && !answer_leaving(fd, s))
     return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
-    if (!swallow_doorbells(fd, s) || s.error_taken.load()) return false;
+    if (!swallow_doorbells(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);
   settle(s);

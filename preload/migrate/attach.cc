@@ -70,7 +70,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0 && low_water > 1) {
     // A doorbell is one byte, and has to wake.
     const int one = 1;
-    s.low_water = low_water;
+    s.low_water.store(low_water, std::memory_order_relaxed);
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
   count_pipe(s, moves && (s.pipe.end() == 1 || is_far(s)));
@@ -173,8 +173,8 @@ void catch_up(int fd, Socket& s) {
         "a connection was moved to shared memory by process %d, which shared it with this one, and "
         "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
         slot.pipe_pid.load(std::memory_order_relaxed), pipe.error().what);
-    s.state.store(Socket::State::kKernel);
-    s.inherited.store(false);  // there is nobody to follow any more
+    s.become(Socket::State::kKernel);
+    s.inherited.store(false, std::memory_order_relaxed);  // there is nobody to follow any more
     return reset_connection(fd);
   }
   withdraw_offer(s);
@@ -189,14 +189,14 @@ bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   Slot* slot = nullptr;
   while (slot != &s.open_file()) {  // fork moves it
     slot = &s.open_file();
-    slot->pinned.store(1);
+    slot->pin();
     // Who moves it just now, perhaps another process, has looked before.
     const std::uint64_t end = monotonic_ns() + kPatienceNs;
     while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
   }
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.moving.lock();
-  const auto state = s.state.load();
+  const auto state = s.state_now();
   if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(fd, s, why);
   s.moving.unlock();
   return !s.shared();

@@ -150,7 +150,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
 // it has seen that, or we see here that it has moved it.
 void pin(int fd, Socket& s) {
   Slot& slot = s.open_file();
-  slot.pinned.store(1);
+  slot.pin();
   if (!s.inherited.load(std::memory_order_relaxed) || s.shared()) return;
   constexpr std::uint64_t kMoveNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kMoveNs;
@@ -158,7 +158,7 @@ void pin(int fd, Socket& s) {
     // order: a read-modify-write sees the last word; whoever closes the gate after it sees `pinned`
     return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0;
   };
-  while (!s.resending.load() && being_moved() && monotonic_ns() < end) sched_yield();
+  while (!s.is_resending() && being_moved() && monotonic_ns() < end) sched_yield();
   catch_up(fd, s);
 }
 
@@ -199,7 +199,7 @@ bool leave_alone(int fd, Socket& s) {
     return false;
   }
   KeepErrno keep;
-  s.open_file().pinned.store(1);
+  s.open_file().pin();
   say_why(fd, s, reasons::Why::kNoPeer);
   (void)say_leaving(fd, s, true);
   const bool alone = !s.inherited.load(std::memory_order_relaxed);
@@ -227,7 +227,7 @@ void leave_all_pipes(reasons::Why why) {
       [](int fd, Socket& s, void* because) {
         leave_pipe(fd, true, *static_cast<const reasons::Why*>(because));
         if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
-        s.state.store(Socket::State::kKernel);
+        s.become(Socket::State::kKernel);
         withdraw_offer(s);
       },
       &why);
@@ -240,8 +240,9 @@ void leave_to_others(int fd, Socket& s) {
 }
 
 void before_disconnect(Socket& s) {
-  const bool both_ended = s.pipe.page().ends[s.pipe.end()].sender.ended.load() == 1 &&
-                          s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1;
+  const bool both_ended =
+      s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 &&
+      s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
   if (!both_ended) add_state(s.mine(), socket_face::kReset);
   (void)silence(s.mine());  // a doorbell now would be a byte of the next connection
 }
@@ -255,7 +256,7 @@ void disconnected(int fd, Socket& s) {
   wake_carrier(s);
   set_gone(s.mine());
   read_kernel(fd, s);
-  s.anew.store(true);
+  s.anew.set();
   settle(s);
   s.moving.unlock();
   tell_sets(s);

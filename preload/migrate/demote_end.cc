@@ -48,7 +48,9 @@ bool count_doorbells(int fd, PipePage::Face& face) {
   if ((state_of(face) & (kSending | kGone)) != kSending || closed(fd) || !sent_by_tcp(fd, &sent))
     return true;
   sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
-  if (sent < face.words[kDoorbells].load()) face.words[kDoorbells].store(sent);
+  // order: as it is counted; nobody rings any more
+  if (sent < face.words[kDoorbells].load(std::memory_order_seq_cst))
+    face.words[kDoorbells].store(sent, std::memory_order_seq_cst);  // order: as above
   return true;
 }
 
@@ -70,7 +72,7 @@ void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
              "back to TCP; "
              "the connection is reset",
              fd);
-    s.kernel_error.store(true);
+    s.kernel_error.set();
     set_gone(face);
     return reset_connection(fd);
   }
@@ -99,21 +101,25 @@ void end_by_tcp(int fd, Socket& s) {
 }
 
 void settle(Socket& s) {
-  if (!s.back_in.load() || (state_of(s.mine()) & kGone) == 0 || s.resending.load()) return;
+  // PAIR preload.resending: Dekker of who reads from the kernel again and who has sent all again;
+  // each has said so before it looks here
+  const bool back =
+      s.back_in.load(std::memory_order_seq_cst) && !s.resending.load(std::memory_order_seq_cst);
+  if (!back || (state_of(s.mine()) & kGone) == 0) return;
   Slot& slot = s.open_file();
-  slot.pinned.store(1);
-  slot.pipe_fd.store(-1);
-  // order: before the look whether a set holds it; see control_add()
-  // see control_add() in epoll.cc
-  s.state.store(Socket::State::kKernel, std::memory_order_seq_cst);
+  slot.pin();
+  slot.pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: it is pinned
+  s.become(Socket::State::kKernel);
 }
 
 void read_kernel(int fd, Socket& s) {
-  if (const int low_water = s.low_water.load(); low_water > 1 && !has_far_bells(s)) {
+  if (const int low_water = s.low_water.load(std::memory_order_relaxed);
+      low_water > 1 && !has_far_bells(s)) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
   }
-  // PAIR preload.back_in: SO_RCVLOWAT is the application's again
-  s.back_in.store(true, std::memory_order_release);
+  // PAIR preload.back_in: SO_RCVLOWAT is the application's again. seq_cst: settle() looks at
+  // `resending` next
+  s.back_in.store(true, std::memory_order_seq_cst);
 }
 
 void tell_sets(Socket& s) {

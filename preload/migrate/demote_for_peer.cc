@@ -184,7 +184,7 @@ bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
     }
     well = well && send_file(socket, later, 0, memory);
     if (later >= 0) sys::close(later);
-    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load() == 1)
+    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);
     set_gone(s.theirs());
     s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given

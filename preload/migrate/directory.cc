@@ -71,8 +71,8 @@ using reasons::Why;
 Why why_not(uid_t uid) { return config().is_anybody(uid) ? Why::kUnmappedUser : Why::kOtherUser; }
 
 void close_offer(Socket& s) {
-  if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
-  if (const int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+  if (const std::uint64_t name = s.offer_name.take(); name != 0) unlink_offer(name);
+  if (const int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
 }
 
 // Somebody has connected to our offer. True: it is the end of somebody we may talk to, and has
@@ -92,16 +92,16 @@ bool meet_taker(Socket& s, int taker) {
     return false;
   }
   s.window_interface = hello.interface;
-  s.window_fd.store(move_high(window));
-  return s.window_fd.load() >= 0;
+  s.window_fd.keep(move_high(window));
+  return s.window_fd.get() >= 0;
 }
 
 // Both: whose connection does the window show? kOther: it stays on TCP.
 Verdict look_through_window(int fd, Socket& s, const Route& route) {
-  const int window_fd = s.window_fd.exchange(-1);
+  const int window_fd = s.window_fd.take();
   SockDiag window(window_fd);
   uid_t peer = 0;
-  const bool may_talk = allowed_peer(s.offer_fd.load(), &peer);
+  const bool may_talk = allowed_peer(s.offer_fd.get(), &peer);
   Verdict verdict =
       may_talk ? compare(fd, route, window, s.window_interface, peer) : Verdict::kOther;
   if (verdict == Verdict::kUnderWay && ++s.window_looks > kMostChecks) {
@@ -111,15 +111,15 @@ Verdict look_through_window(int fd, Socket& s, const Route& route) {
   if (verdict == Verdict::kOther) {
     stay(fd, s, may_talk ? Why::kNotOwner : why_not(peer));
   } else {
-    s.window_fd.store(window.release());
+    s.window_fd.keep(window.release());
   }
   return verdict;
 }
 
 void go_on_as_client(int fd, Socket& s) {
-  if (s.window_fd.load() < 0) {
+  if (s.window_fd.get() < 0) {
     const int taker = static_cast<int>(
-        sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        sys::call(SYS_accept4, s.offer_fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (taker < 0) return;
     if (!meet_taker(s, taker)) {
       // The one we wait for may still come.
@@ -130,8 +130,8 @@ void go_on_as_client(int fd, Socket& s) {
     }
     close_offer(s);
     s.window_looks = 0;
-    s.offer_fd.store(move_high(taker));
-    if (s.offer_fd.load() < 0) return stay(fd, s, Why::kNoDescriptors);
+    s.offer_fd.keep(move_high(taker));
+    if (s.offer_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);
   }
   Route route;
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
@@ -148,17 +148,17 @@ void go_on_as_client(int fd, Socket& s) {
   Hello hello;
   hello.interface = route.interface;
   const int given[] = {ours.fd(), s.pipe.memfd()};
-  if (ours.fd() < 0 || !send_descriptors(s.offer_fd.load(), &hello, sizeof hello, given, 2)) {
+  if (ours.fd() < 0 || !send_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2)) {
     say_why(fd, s, Why::kOfferLost);
   }
   withdraw_offer(s);
 }
 
 void go_on_as_server(int fd, Socket& s) {
-  if (s.window_fd.load() < 0) {
+  if (s.window_fd.get() < 0) {
     Hello hello;
     int given[2] = {-1, -1};
-    const int rc = receive_descriptors(s.offer_fd.load(), &hello, sizeof hello, given, 2);
+    const int rc = receive_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2);
     if (rc == 0) return;
     if (rc < 0) return stay(fd, s, Why::kOfferLost);
     if (!hello.good() || !SockDiag::genuine(given[0])) {
@@ -166,9 +166,9 @@ void go_on_as_server(int fd, Socket& s) {
       return stay(fd, s, Why::kNotOwner);
     }
     s.window_interface = hello.interface;
-    s.window_fd.store(move_high(given[0]));
+    s.window_fd.keep(move_high(given[0]));
     auto pipe = open_high(given[1], 1);
-    if (s.window_fd.load() < 0) return stay(fd, s, Why::kNoDescriptors);
+    if (s.window_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);
     if (!pipe) {
       CLAN_WARN("fd %d: %s; the connection stays on TCP", fd, pipe.error().what);
       return stay(fd, s, why_not_opened(pipe.error()));
@@ -209,9 +209,9 @@ void offer_in_directory(int fd, Socket& s, const Route& route) {
     sys::close(listener);
     return stay(fd, s, Why::kDirectory);
   }
-  s.offer_name.store(name);
-  s.offer_fd.store(listener);
-  s.state.store(Socket::State::kOffered);
+  s.offer_name.keep(name);
+  s.offer_fd.keep(listener);
+  s.become(Socket::State::kOffered);
 }
 
 void claim_in_directory(int fd, Socket& s, const Route& route) {
@@ -235,16 +235,16 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
     sys::close(rendezvous);
     return stay(fd, s, !may_talk ? why_not(uid) : window < 0 ? Why::kNoNetlink : Why::kOfferLost);
   }
-  s.offer_fd.store(move_high(rendezvous));
-  if (s.offer_fd.load() < 0) return stay(fd, s, Why::kNoDescriptors);
-  s.state.store(Socket::State::kOffered);
+  s.offer_fd.keep(move_high(rendezvous));
+  if (s.offer_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);
+  s.become(Socket::State::kOffered);
 }
 
 void go_on_in_directory(int fd, Socket& s) {
   // The other end does its part at its own calls: often at first, and now and then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
   if (gives_up(s, call)) return stay(fd, s, Why::kNotInDirectory);
-  if (!looks_at(call) && s.window_fd.load() < 0) return;
+  if (!looks_at(call) && s.window_fd.get() < 0) return;
   s.client ? go_on_as_client(fd, s) : go_on_as_server(fd, s);
 }
 

@@ -43,7 +43,7 @@ void park(void* socket) {
   (void)with(socket, [](int fd, Socket& s) {
     if (!park_byte(fd)) {
       reset_connection(fd);
-      s.kernel_error.store(true);
+      s.kernel_error.set();
     }
     // PAIR preload.parked: what is sent by TCP after this lies behind that byte
     s.far_parked.store(true, std::memory_order_release);
@@ -66,7 +66,7 @@ void lost(void* socket) {
              "fd %d: the way to the other host is gone, and bytes with it; the connection is reset",
              fd);
     reset_connection(fd);
-    s.kernel_error.store(true);
+    s.kernel_error.set();
     return true;
   });
 }

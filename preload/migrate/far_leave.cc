@@ -32,7 +32,7 @@ void lose(int fd, Socket& s) {
            "reset (set CLAN_EXCEPT for this port)",
            fd);
   reset_connection(fd);
-  s.kernel_error.store(true);
+  s.kernel_error.set();
 }
 
 void wait_alone(int fd, Socket& s, std::uint64_t until_ns) {
@@ -65,7 +65,7 @@ void leave_far(int fd, Socket& s, Why why) {
     return wait_alone(fd, s, 0);
   }
   s.moving.lock();
-  if (s.state.load() == Socket::State::kOffered) stay(fd, s, why);  // which lets go of it
+  if (s.state_now() == Socket::State::kOffered) stay(fd, s, why);  // which lets go of it
   s.moving.unlock();
 }
 
@@ -94,7 +94,7 @@ void end_far() {
       [](int fd, Socket& s, void*) {
         if (!is_far(s)) return;
         if (!s.shared()) return leave_far(fd, s, Why::kOfferLost);
-        if (!s.left_at_exit.exchange(true)) {
+        if (s.left_at_exit.set_first()) {
           add_state(s.mine(), socket_face::kClosed);
           (void)s.pipe.end_sending();
           take_parked_byte(fd, s);

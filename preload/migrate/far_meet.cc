@@ -54,7 +54,7 @@ void meet_on_other_host(int fd, Socket& s, const Route& route) {
   if (!meet_far(s, route)) return stay(fd, s, Why::kNoNetwork);
   s.offered_ns = monotonic_ns();
   s.offer_calls.store(0, std::memory_order_relaxed);
-  s.state.store(Socket::State::kOffered);
+  s.become(Socket::State::kOffered);
 }
 
 void go_on_far(int fd, Socket& s) {

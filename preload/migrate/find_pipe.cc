@@ -83,7 +83,8 @@ int find_pipe(std::uint64_t cookie, int* end) {
 Result<Pipe> open_pipe_of(int memfd, int end, std::uint64_t cookie) {
   if (memfd < 0) return Error{errno, "opening a pipe of another process"};
   auto pipe = open_high(memfd, end);
-  if (pipe && pipe->my_face().words[socket_face::kCookie].load() != cookie) {
+  if (pipe &&
+      pipe->my_face().words[socket_face::kCookie].load(std::memory_order_relaxed) != cookie) {
     return Error{ENOENT, "the pipe of another connection"};
   }
   return pipe;

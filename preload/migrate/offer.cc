@@ -64,14 +64,14 @@ int receive_memfd(int from) {
 
 // In tests, where it may well come just now.
 void wait_for_taker(Socket& s) {
-  pollfd p{s.offer_fd.load(), POLLIN, 0};
+  pollfd p{s.offer_fd.get(), POLLIN, 0};
   (void)sys::poll(&p, 1, 2);
 }
 
 // The other end is another host: no matter of this library, and nothing is said.
 void leave_to_kernel(Socket& s) {
   withdraw_offer(s);
-  s.state.store(Socket::State::kKernel);
+  s.become(Socket::State::kKernel);
   if (s.is_watched()) hooks.pinned(s);
 }
 
@@ -126,9 +126,9 @@ void offer(int fd, Socket& s) {
     sys::close(listener);
     return stay(fd, s, Why::kNoUnix);
   }
-  s.offer_fd.store(listener);
+  s.offer_fd.keep(listener);
   s.offered_ns = monotonic_ns();
-  s.state.store(Socket::State::kOffered);
+  s.become(Socket::State::kOffered);
 }
 
 void look_for_taker(int fd, Socket& s) {
@@ -145,14 +145,14 @@ void look_for_taker(int fd, Socket& s) {
     return;
   }
   const int taker = static_cast<int>(
-      sys::call(SYS_accept4, s.offer_fd.load(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      sys::call(SYS_accept4, s.offer_fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (taker < 0) return say_unused(fd, s, call);
-  if (int listener = s.offer_fd.exchange(-1); listener >= 0) sys::close(listener);
+  if (int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
   Route route;
   const Why why = route_of(fd, &route) ? distrust(taker, route) : Why::kNoNetlink;
   const int memfd = why == Why::kNone ? receive_memfd(taker) : -1;
   sys::close(taker);
-  if (memfd == kNotNow) return s.state.store(Socket::State::kTcp);  // offers again
+  if (memfd == kNotNow) return s.become(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
   auto pipe = Pipe::open(memfd, 0);
   if (!pipe) {

@@ -40,20 +40,20 @@ void consider(int fd, Socket& s) {
   if (state == Socket::State::kKernel || state == Socket::State::kShared) return;
   KeepErrno keep;
   Once once(s);
-  if (!once || s.state.load() != state) return;
+  if (!once || s.state_now() != state) return;
   if (rings_alive()) return stay(fd, s, reasons::Why::kUring);
-  if (s.slot.load()->pinned.load(std::memory_order_relaxed) != 0) {
+  if (s.open_file().pinned.load(std::memory_order_relaxed) != 0) {
     return stay(fd, s, reasons::Why::kPinned);
   }
   // not yet
-  if (Slot::on_its_way(s.slot.load()->held.load(std::memory_order_relaxed)) != 0) return;
+  if (Slot::on_its_way(s.open_file().held.load(std::memory_order_relaxed)) != 0) return;
   if (state == Socket::State::kOffered) {
     if (is_far(s)) return go_on_far(fd, s);
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
   }
   if (s.client) {
-    const bool used =
-        s.sends.load() >= kFirstOfferSends || s.receives.load() >= kFirstOfferReceives;
+    const bool used = s.sends.load(std::memory_order_relaxed) >= kFirstOfferSends ||
+                      s.receives.load(std::memory_order_relaxed) >= kFirstOfferReceives;
     if (used || moves_at_once()) offer(fd, s);
     return;
   }
@@ -62,7 +62,7 @@ void consider(int fd, Socket& s) {
   const bool looks = n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook);
   if (!looks && !(moves_at_once() && looks_at(n))) return;
   look_for_offer(fd, s);
-  if (looks && s.state.load() == Socket::State::kTcp) say_why(fd, s, reasons::Why::kUnused, n);
+  if (looks && s.state_now() == Socket::State::kTcp) say_why(fd, s, reasons::Why::kUnused, n);
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ void before_receive(int fd, Socket& s) {
 }
 
 void was_connected(int fd, Socket& s) {
-  if (moves_at_once() && s.state.load() == Socket::State::kTcp) consider(fd, s);
+  if (moves_at_once() && s.state_now() == Socket::State::kTcp) consider(fd, s);
 }
 
 void was_accepted(int fd) {
@@ -87,7 +87,7 @@ void was_accepted(int fd) {
   if (!moves_at_once()) return;
   KeepErrno keep;
   const Held s = hold(fd);
-  for (int turn = 0; s && turn < kTurns && s->state.load() == Socket::State::kTcp; ++turn) {
+  for (int turn = 0; s && turn < kTurns && s->state_now() == Socket::State::kTcp; ++turn) {
     if (turn > 0) sys::call(SYS_nanosleep, &nap, nullptr);
     consider(fd, *s);
   }

@@ -122,7 +122,7 @@ class Resend {
         return true;  // nobody is there to read it
       }
     }
-    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load() == 1)
+    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
       sys::call(SYS_shutdown, fd_, SHUT_WR);
     return true;
   }

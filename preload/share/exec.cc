@@ -44,8 +44,8 @@ constinit Inheritance list;  ///< after exec nobody else needs it; after vfork t
 // in this memory. `by`: 1 or, if there is no such program after all, -1.
 void count_program(Socket& s, int by) {
   if (!in_borrowed_memory()) return;  // it takes the place of this process
-  s.inherited = true;
-  s.followed = true;
+  s.share();
+  s.followed.store(true, std::memory_order_relaxed);
   add_holders(s.mine(), by);
 }
 
@@ -66,7 +66,7 @@ void hand_on(int fd, Socket& s, void*) {
   const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1,
                               s.pipe.end());
   // A standard stream of the new program would read and write past us.
-  if (fd <= STDERR_FILENO || !s.shared() || s.resending.load() || s.pipe.memfd() < 0 ||
+  if (fd <= STDERR_FILENO || !s.shared() || s.is_resending() || s.pipe.memfd() < 0 ||
       list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
     leave_pipe(fd, true, reasons::Why::kExecuted);
     return;
@@ -84,7 +84,7 @@ void take_back(int fd, Socket&, void*) {
 
 // The file would stay behind. After vfork it is the parent's.
 void take_offer_back(int, Socket& s, void*) {
-  if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
+  if (s.offer_name.get() != 0) withdraw_offer(s);
 }
 
 // The list of what has not been handed on after all: each connection once.
@@ -116,7 +116,7 @@ void adopt_pipe(int fd, int memfd, int end) {
         s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
     return reset_connection(fd);
   }
-  s->inherited = true;
+  s->share();
   s->pipe = std::move(*pipe);
   enter_pipe(fd, *s, route, true);
 }

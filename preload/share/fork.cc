@@ -77,11 +77,11 @@ void share_slots() {
         bool mine = false;
         while (!(mine = s.moving.try_lock()) && monotonic_ns() - start < patience_ns())
           sched_yield();
-        s.inherited = true;
-        if (s.slot.load() == &s.own_slot) {
+        s.share();
+        if (s.slot.load(std::memory_order_relaxed) == &s.own_slot) {
           Slot* slot = slots.take();
           lock_resends();
-          slot != nullptr ? (void)share_slot(s, slot) : s.own_slot.pinned.store(1);
+          slot != nullptr ? (void)share_slot(s, slot) : s.own_slot.pin();
           unlock_resends();
         }
         count_child(s, 1);
@@ -96,7 +96,8 @@ void fork_is_over() {
   // Parent and child count by themselves what goes by one connection: by TCP alone can that be.
   for_each_socket(
       [](int fd, Socket& s, void*) {
-        if (s.inherited.load() && s.shared() && s.slot.load() == &s.own_slot)
+        if (s.inherited.load(std::memory_order_relaxed) && s.shared() &&
+            s.slot.load(std::memory_order_relaxed) == &s.own_slot)
           never_move(fd, s, reasons::Why::kForked);
       },
       nullptr);
@@ -114,10 +115,10 @@ void forked() {
         s.far.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
         // The parent's offer is the parent's: who takes it up must find one process there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
-        if (s.state.load() == Socket::State::kOffered && (!s.pipe || half_way)) {
+        if (s.state_now() == Socket::State::kOffered && (!s.pipe || half_way)) {
           drop_offer(s);
           s.pipe = Pipe();
-          s.state.store(Socket::State::kKernel);
+          s.become(Socket::State::kKernel);
         }
       },
       nullptr);

@@ -45,7 +45,7 @@ bool put_on_its_way(int fd, Socket& s) {
     Socket& s;
     ~Unlock() { s.moving.unlock(); }
   } unlock{s};
-  const auto state = s.state.load();
+  const auto state = s.state_now();
   if (state == Socket::State::kKernel || state == Socket::State::kShared) return false;
   // What has been taken up already would be another process's to go on with.
   if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere))
@@ -74,7 +74,7 @@ bool put_on_its_way(int fd, Socket& s) {
   }
   if (state == Socket::State::kOffered) {  // whoever goes on with it offers again
     withdraw_offer(s);
-    s.state.store(Socket::State::kTcp);
+    s.become(Socket::State::kTcp);
   }
   // PAIR preload.held: Dekker with enter_pipe(), before the looks at its gate and its pipe
   slot->held.fetch_add(Slot::kOnItsWay, std::memory_order_seq_cst);
@@ -127,7 +127,7 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
     e->slot.to_follow.fetch_sub(1, std::memory_order_seq_cst);
   } while (true);
   s.client = e->client.load(std::memory_order_relaxed) != 0;  // relaxed: behind the cookie
-  s.inherited = true;
+  s.share();
   // PAIR preload.slot: publishes its counters
   s.slot.store(&e->slot, std::memory_order_release);
   return true;
@@ -175,7 +175,7 @@ void pass_on(int fd, int through) {
   Held s = hold_current(fd);
   if (!s) return;
   leave_far(fd, *s, reasons::Why::kPassed);
-  s->inherited = true;
+  s->share();
   if (!s->shared()) {
     if (put_on_its_way(fd, *s)) return;
     catch_up(fd, *s);
@@ -183,7 +183,7 @@ void pass_on(int fd, int through) {
   if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) {
     leave_pipe(fd, true, reasons::Why::kPassed);
   }
-  s->followed = true;
+  s->followed.store(true, std::memory_order_relaxed);
   leave_to_others(fd, *s);
   if (s->shared()) {
     add_holders(s->mine(), 1);  // the receiver, before we may close ours

@@ -28,7 +28,7 @@ void at_exit() {
   withdraw_of_process();
   for_each_socket(
       [](int fd, Socket& s, void*) {
-        if (s.offer_name.load(std::memory_order_relaxed) != 0) withdraw_offer(s);
+        if (s.offer_name.get() != 0) withdraw_offer(s);
         (void)leave_slot(s);
         count_for_test(s);
         // Unread ones would make our end a reset.
@@ -36,10 +36,11 @@ void at_exit() {
           (void)swallow_doorbells(fd, s);
         }
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) ||
-            s.left_at_exit.exchange(true))
+            !s.left_at_exit.set_first())
           return;
         leave_to_others(fd, s);
-        if (s.mine().words[clan::socket_face::kHolders].load() > 1) add_holders(s.mine(), -1);
+        if (s.mine().words[clan::socket_face::kHolders].load(std::memory_order_relaxed) > 1)
+          add_holders(s.mine(), -1);
       },
       nullptr);
 }

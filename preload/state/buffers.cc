@@ -143,14 +143,14 @@ reasons::Why why_no_pipe() {
 }
 
 void count_pipe(Socket& s, bool charged) {
-  if (s.pipe_counted.exchange(true)) return;
+  if (!s.pipe_counted.set_first()) return;
   pipes_here.fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
   if (charged) s.charge = charge_pipe();
   share_memory(share_now());
 }
 
 void discount_pipe(Socket& s) {
-  if (!s.pipe_counted.exchange(false)) return;
+  if (!s.pipe_counted.clear()) return;
   pipes_here.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a number alone
   discharge_pipe(std::exchange(s.charge, {}));
 }

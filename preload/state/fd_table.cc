@@ -62,9 +62,7 @@ void release(Socket* s) {
   // PAIR preload.refs: sees what all who had it have done
   if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   KeepErrno keep;
-  if (s->offer_fd.load(std::memory_order_relaxed) >= 0 ||
-      s->window_fd.load(std::memory_order_relaxed) >= 0 ||
-      s->offer_name.load(std::memory_order_relaxed) != 0) {
+  if (s->offer_fd.get() >= 0 || s->window_fd.get() >= 0 || s->offer_name.get() != 0) {
     withdraw_offer(*s);
   }
   // relaxed: of the last thread that has it
@@ -168,7 +166,7 @@ void probe(int fd, bool always) {
   if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
   if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
   adopt(fd, false, -1, always);
-  if (Held s = hold(fd)) s->inherited = true;
+  if (Held s = hold(fd)) s->share();
 }
 
 bool duplicate_entry(int from, int to) {

@@ -49,15 +49,15 @@ int close_ours_below(int end) {
         }
         auto ours = [&](int number) { return number >= 0 && number < r.end; };
         // One that has gone back to TCP keeps its pipe: a thread may be looking at it.
-        if (s.shared() || s.state.load() == Socket::State::kKernel) {
+        if (s.shared() || s.state_now() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
-          if (ours(memfd) && s.shared() && s.followed.load()) {
+          if (ours(memfd) && s.shared() && s.followed.load(std::memory_order_relaxed)) {
             r.all = false;
           } else if (ours(memfd)) {
             close_descriptor(s);
             ++r.closed;
           }
-        } else if (ours(s.offer_fd.load()) || ours(s.window_fd.load()) ||
+        } else if (ours(s.offer_fd.get()) || ours(s.window_fd.get()) ||
                    (s.pipe && ours(s.pipe.memfd()))) {
           stay(fd, s, reasons::Why::kNoDescriptors);
           ++r.closed;
@@ -134,7 +134,7 @@ namespace {
 
 // Its descriptor is another's now, or is about to go.
 void forget_descriptor(Socket& s) {
-  s.open_file().pipe_fd.store(-1);
+  s.open_file().pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: nothing is published
   s.pipe.set_memfd(-1);
 }
 
@@ -174,8 +174,7 @@ void disown(unsigned first, unsigned last) {
         };
         if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
         for (auto* fd : {&s.offer_fd, &s.window_fd}) {
-          // relaxed: a number alone
-          if (gone(fd->load(std::memory_order_relaxed))) fd->store(-1, std::memory_order_relaxed);
+          if (gone(fd->get())) fd->keep(-1);
         }
       },
       &range);

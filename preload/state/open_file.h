@@ -59,6 +59,10 @@ struct Slot {
     Counter& counter_;
     bool allowed_;
   };
+  /// Nobody moves it any more; who does just now has looked before.
+  // PAIR preload.held: looked at again when it counts
+  void pin() { pinned.store(1, std::memory_order_seq_cst); }
+
   Counter sends{0};
   Counter receives{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it

@@ -21,7 +21,8 @@ void Identity::reset() {
   set(followed, false);
   set(nonblocking, -1);
   pipe = Pipe();
-  for (auto* flag : {&left_at_exit, &left_slot, &not_to_follow}) set(*flag, false);
+  left_at_exit.reset();
+  for (auto* flag : {&left_slot, &not_to_follow}) set(*flag, false);
   last_fork = 0;
   set(own_slot.sends, 0);
   set(own_slot.receives, 0);
@@ -37,10 +38,11 @@ void Identity::reset() {
 void Transfer::reset() {
   receive_wait.reset();
   send_wait.reset();
-  for (auto* flag : {&drained, &kernel_end, &fin_counted, &kernel_error, &error_taken, &kernel_says,
-                     &reset_told, &shut_read, &rang, &owes_memory}) {
-    set(*flag, false);
+  for (auto* flag :
+       {&kernel_end, &fin_counted, &kernel_error, &error_taken, &kernel_says, &reset_told}) {
+    flag->reset();
   }
+  for (auto* flag : {&drained, &shut_read, &rang, &owes_memory}) set(*flag, false);
   for (OwnerWait* wait : {&sends_wait, &receives_wait}) wait->reset();
   set(low_water, 1);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
@@ -67,7 +69,8 @@ void Migration::reset() {
 }
 
 void Demotion::reset() {
-  for (auto* flag : {&back_in, &anew, &resending}) set(*flag, false);
+  anew.reset();
+  for (auto* flag : {&back_in, &resending}) set(*flag, false);
   set(answer_wanted_ns, 0);
 }
 

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstdint>
 
+#include "state/flag.h"
+
 namespace clan::preload {
 
 struct Demotion {
   std::atomic<bool> back_in{false};  ///< what we read is TCP's again
   /// out of its pipe, and the application may connect it to another end
-  std::atomic<bool> anew{false};
+  Flag anew;
   /// what the other end gave back is on its way; nothing may overtake it
   std::atomic<bool> resending{false};
   /// When this end first looked whether it can answer the other one, which goes back to TCP; 0: it

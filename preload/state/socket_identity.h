@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "clan/pipe.h"
+#include "state/flag.h"
 #include "state/open_file.h"
 
 namespace clan::preload {
@@ -29,12 +30,24 @@ struct Identity {
   std::atomic<Slot*> slot{nullptr};
   Slot own_slot;
   Pipe pipe;
-  std::atomic<bool> left_at_exit{false};   ///< counted out when the process ended
+  Flag left_at_exit;                       ///< counted out when the process ended
   std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
   std::atomic<bool> not_to_follow{false};  ///< nor among those who are to follow
   /// which it has been counted for; under the lock of fork
   std::uint64_t last_fork = 0;
 
+  /// Under Migration::moving, or with nobody else there. Not into kShared: that publishes the pipe.
+  void become(State next) {
+    // order: before the look whether a set holds it; see control_add()
+    state.store(next, std::memory_order_seq_cst);
+  }
+  /// Under Migration::moving; elsewhere it may be old.
+  State state_now() const { return state.load(std::memory_order_relaxed); }
+  /// Other processes may have the same open file from now on.
+  void share() {
+    // order: before the looks at its gate and its pipe that follow
+    inherited.store(true, std::memory_order_seq_cst);
+  }
   /// For the next connection. Not the counts of references: there are none. Relaxed stores: whoever
   /// gets the Socket next gets it by the pool's lock.
   void reset();

@@ -6,6 +6,8 @@
 
 #include "clan/reasons.h"
 #include "os/spin_lock.h"
+#include "state/flag.h"
+#include "state/kept.h"
 #include "state/pipe_count.h"
 
 namespace clan::preload {
@@ -19,16 +21,16 @@ struct Migration {
   /// calls so far, for when to offer and to look
   std::atomic<std::uint32_t> sends{0}, receives{0};
   /// The listener; in CLAN_DIR, once taken up: what connects with the other end.
-  std::atomic<int> offer_fd{-1};
+  KeptFd offer_fd;
   std::atomic<std::uint32_t> offer_calls{0};
   std::uint64_t offered_ns = 0;    ///< under `moving`
   Place place = Place::kNotAsked;  ///< under `moving`
   // Of an offer in CLAN_DIR, see migrate/directory.cc.
-  std::atomic<std::uint64_t> offer_name{0};              ///< of the file; 0: there is none of ours
-  std::atomic<int> window_fd{-1};                        ///< into the other end's network namespace
+  KeptName offer_name;                                   ///< of the file; 0: there is none of ours
+  KeptFd window_fd;                                      ///< into the other end's network namespace
   std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
   SpinLock moving;
-  std::atomic<bool> pipe_counted{false};
+  Flag pipe_counted;
   // Why it stays on TCP, as it has been said last, see share/reasons.h.
   std::atomic<reasons::Why> said{reasons::Why::kNone};
   std::atomic<std::uint32_t> said_inode{0};  ///< 0: others cannot find it

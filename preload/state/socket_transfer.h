@@ -7,6 +7,7 @@
 
 #include "clan/wait.h"
 #include "clan/wait_budget.h"
+#include "state/flag.h"
 
 namespace clan::preload {
 
@@ -15,15 +16,15 @@ constexpr WaitOptions kCarriedWait{.max_spin_us = 100};
 
 struct Transfer {
   std::optional<Waiter> receive_wait, send_wait;
-  std::atomic<bool> drained{false};     ///< all TCP bytes from before the switch have been read
-  std::atomic<bool> kernel_end{false};  ///< the peer's side of TCP is closed
+  std::atomic<bool> drained{false};  ///< all TCP bytes from before the switch have been read
+  Flag kernel_end;                   ///< the peer's side of TCP is closed
   /// TCP_INFO counts the peer's FIN among the bytes received
-  std::atomic<bool> fin_counted{false};
-  std::atomic<bool> kernel_error{false};
+  Flag fin_counted;
+  Flag kernel_error;
   /// the kernel has told it to us, and so not to the application
-  std::atomic<bool> error_taken{false};
-  std::atomic<bool> kernel_says{false};  ///< the application has written to a peer that is gone
-  std::atomic<bool> reset_told{false};
+  Flag error_taken;
+  Flag kernel_says;  ///< the application has written to a peer that is gone
+  Flag reset_told;
   std::atomic<bool> shut_read{false};
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
   /// Threads of this process in the kernel, or nearly; not those in epoll's wait.

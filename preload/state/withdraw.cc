@@ -37,16 +37,16 @@ void unlink_offer(std::uint64_t name) {
 }
 
 void drop_offer(Socket& s) {
-  s.offer_name = 0;
+  s.offer_name.keep(0);
   // relaxed: under Socket::moving, or of the last thread that has it
   if (s.far.load(std::memory_order_relaxed) != nullptr) hooks.let_go(s);
   for (auto* fd : {&s.offer_fd, &s.window_fd}) {
-    if (const int number = fd->exchange(-1); number >= 0) sys::close(number);
+    if (const int number = fd->take(); number >= 0) sys::close(number);
   }
 }
 
 void withdraw_offer(Socket& s) {
-  if (const std::uint64_t name = s.offer_name.exchange(0); name != 0) unlink_offer(name);
+  if (const std::uint64_t name = s.offer_name.take(); name != 0) unlink_offer(name);
   drop_offer(s);
 }
 
@@ -54,7 +54,7 @@ void stay(int fd, Socket& s, reasons::Why why, std::uint32_t number) {
   say_why(fd, s, why, number);
   withdraw_offer(s);
   s.pipe = Pipe();
-  s.state.store(Socket::State::kKernel);
+  s.become(Socket::State::kKernel);
   if (s.is_watched()) hooks.pinned(s);
 }
 

@@ -66,13 +66,14 @@ void shared_close(int fd, Socket& s, bool others) {
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
   const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
   if (at_once) add_state(s.mine(), kReset);
-  if (s.left_at_exit.load()) return;
-  if (s.mine().words[socket_face::kHolders].load() > 1) leave_to_others(fd, s);
+  if (s.left_at_exit) return;
+  if (s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1)
+    leave_to_others(fd, s);
   // Others go on, or will when they follow.
   if (add_holders(s.mine(), -1) != 1 || others) return;
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such
   // bytes.
-  const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end.load();
+  const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end;
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
   add_state(s.mine(), socket_face::kClosed | reset);
   look_at_kernel(fd, s);
@@ -80,7 +81,7 @@ void shared_close(int fd, Socket& s, bool others) {
   swallow_doorbells(fd, s);
   // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once,
   // behind all bytes. Not while a call is under way, which goes on until it returns.
-  if (!unread && !at_once && s.refs.load() == 1 &&
+  if (!unread && !at_once && s.refs.load(std::memory_order_relaxed) == 1 &&
       (state_of(s.mine()) & (kSending | kGone)) == kSending &&
       (state_of(s.theirs()) & kLeaving) == 0) {
     (void)s.pipe.end_sending();
@@ -95,7 +96,7 @@ void shared_close(int fd, Socket& s, bool others) {
 
 int shared_shutdown(int fd, Socket& s, int how) {
   const Undisturbed undisturbed;
-  if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true);
+  if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true, std::memory_order_relaxed);
   if (how == SHUT_WR || how == SHUT_RDWR) {
     if (!end_by_pipe(fd, s)) {
       // Our bytes go by TCP, and so does their end.

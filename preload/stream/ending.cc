@@ -48,25 +48,25 @@ void look_for_end(int fd, Socket& s) {
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   note_end(s, n);
   if (n <= 0) return;
-  if ((p.revents & POLLERR) != 0) s.kernel_error.store(true);
+  if ((p.revents & POLLERR) != 0) s.kernel_error.set();
   if ((p.revents & POLLRDHUP) != 0) note_end(s, 0);
 }
 
 bool was_reset(const Socket& s) {
-  if (!s.kernel_end.load() && !s.kernel_error.load()) return false;
+  if (!s.kernel_end && !s.kernel_error) return false;
   const std::uint64_t theirs = state_of(s.theirs());
   // Who sends by TCP may have half-closed, and read on.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
   // Who has gone, or never came, and read all doorbells, left other bytes unread.
   const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) &&
-                      s.kernel_error.load() &&
+                      s.kernel_error &&
                       s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
                           s.mine().words[kDoorbells].load(std::memory_order_relaxed);
   return died || by_tcp || (theirs & kReset) != 0;
 }
 
 ssize_t ended(Socket& s) {
-  if (was_reset(s) && !s.reset_told.exchange(true)) {
+  if (was_reset(s) && s.reset_told.set_first()) {
     errno = ECONNRESET;
     return -1;
   }
@@ -87,8 +87,8 @@ int take_error(int fd, Socket& s) {
   int error = 0;
   socklen_t size = sizeof error;
   sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-  if (s.reads_kernel() || s.kernel_says.load()) return error;
-  return was_reset(s) && !s.reset_told.exchange(true) ? ECONNRESET : 0;
+  if (s.reads_kernel() || s.kernel_says) return error;
+  return was_reset(s) && s.reset_told.set_first() ? ECONNRESET : 0;
 }
 
 }  // namespace clan::preload

@@ -18,7 +18,8 @@ namespace clan::preload {
 
 bool UntilOpen::resends(const Slot::Counter& counter, std::uint64_t closer) const {
   const Slot& slot = s_.open_file();
-  return &counter == &slot.sends && slot.resender.load() == static_cast<pid_t>(closer);
+  return &counter == &slot.sends &&
+         slot.resender.load(std::memory_order_relaxed) == static_cast<pid_t>(closer);
 }
 
 // In the place of who has closed it.
@@ -30,7 +31,7 @@ void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed)
              "connection is reset",
              fd_, static_cast<pid_t>(closer), killed ? "was killed" : "is stopped");
     reset_connection(fd_);
-    s_.kernel_error.store(true);
+    s_.kernel_error.set();
   }
   // PAIR preload.gate: opened in the place of its owner
   took_over_ |=

@@ -34,14 +34,18 @@ using socket_face::kLeaving;
 }  // namespace
 
 bool others_sleep(const Socket& s) {
-  return s.inherited.load(std::memory_order_relaxed) || s.data_sleepers.load() > 0 ||
-         s.room_sleepers.load() > 0 || watcher_sleeps(s, 0);
+  // order: as Sleeper counts them, before its look
+  return s.inherited.load(std::memory_order_relaxed) ||
+         s.data_sleepers.load(std::memory_order_seq_cst) > 0 ||
+         s.room_sleepers.load(std::memory_order_seq_cst) > 0 || watcher_sleeps(s, 0);
 }
 
 namespace {
 
 bool others_want_room(const Socket& s) {
-  return s.room_sleepers.load() > 0 || watcher_sleeps(s, POLLOUT | POLLWRNORM);
+  // order: as above
+  return s.room_sleepers.load(std::memory_order_seq_cst) > 0 ||
+         watcher_sleeps(s, POLLOUT | POLLWRNORM);
 }
 
 }  // namespace
@@ -90,7 +94,7 @@ namespace {
 
 // What the kernel has woken a thread for is a doorbell.
 bool only_doorbells(const Socket& s) {
-  return s.has_drained() && !s.kernel_end.load() && !s.kernel_error.load() && !s.reads_kernel() &&
+  return s.has_drained() && !s.kernel_end && !s.kernel_error && !s.reads_kernel() &&
          (state_of(s.theirs()) & kLeaving) == 0;
 }
 

@@ -54,7 +54,7 @@ short readiness(int fd, Socket& s, bool look) {
     hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;
   }
-  const bool gone = s.kernel_end.load() || s.kernel_error.load();
+  const bool gone = s.kernel_end || s.kernel_error;
   if (!s.has_drained()) {
     std::size_t certain = 0;
     const Draining draining(fd, s);
@@ -76,7 +76,7 @@ short readiness(int fd, Socket& s, bool look) {
     pollfd p{fd, 0, 0};
     if (was_reset(s)) {
       ready |= POLLERR | POLLHUP;
-    } else if (s.kernel_says.load() && sys::poll(&p, 1, 0) > 0) {
+    } else if (s.kernel_says && sys::poll(&p, 1, 0) > 0) {
       ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
     }
   }

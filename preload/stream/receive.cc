@@ -62,7 +62,7 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   if (certain == 0) {
     look_for_end(fd, s);
     // Closed before it ever switched, or after: look in the pipe as well.
-    if (s.kernel_end.load() || s.kernel_error.load()) return 0;
+    if (s.kernel_end || s.kernel_error) return 0;
     errno = EAGAIN;
     return -1;
   }
@@ -185,8 +185,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
     if (peek && got > 0) {
       // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
       // already.
-      const bool over =
-          s.kernel_end.load() || s.kernel_error.load() || s.pipe.front() == PipeFront::kBroken;
+      const bool over = s.kernel_end || s.kernel_error || s.pipe.front() == PipeFront::kBroken;
       const Disturbed here;
       if (over || since.handled() || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) ||
           time_left_ms(until(), -1) == 0 || real().poll(nullptr, 0, 1) < 0) {
@@ -214,7 +213,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         return -1;
       default: break;
     }
-    if (s.kernel_end.load() || s.kernel_error.load()) {
+    if (s.kernel_end || s.kernel_error) {
       if (s.pipe.front() == PipeFront::kBytes) continue;  // written before it went
       return got > 0 ? static_cast<ssize_t>(got) : ended(s);
     }
@@ -222,7 +221,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (got > 0) return static_cast<ssize_t>(got);
       if (check_due(s)) {
         look_at_kernel(fd, s);
-        if (s.kernel_end.load() || s.kernel_error.load()) continue;
+        if (s.kernel_end || s.kernel_error) continue;
         if (!leaves && s.pipe.front() != PipeFront::kNothing) continue;
       }
       errno = EAGAIN;

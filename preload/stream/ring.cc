@@ -52,7 +52,7 @@ void send_bell(int fd, Socket& s) {
     // order: as it was counted
     face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
     // EAGAIN: its queue is full of doorbells already. Else it is gone.
-    if (errno != EAGAIN && !closed_under_us()) s.kernel_error.store(true);
+    if (errno != EAGAIN && !closed_under_us()) s.kernel_error.set();
     return;
   }
 }

@@ -55,7 +55,7 @@ bool is_left_rightly(int fd, Socket& s) {
     return true;
   CLAN_WARN("fd %d: its pipe says what cannot be; the connection is reset", fd);
   reset_connection(fd);
-  s.kernel_error.store(true);
+  s.kernel_error.set();
   return false;
 }
 
@@ -167,15 +167,15 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       pollfd p{fd, POLLRDHUP, 0};
       if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd, s);
     }
-    if (s.kernel_end.load() || s.kernel_error.load()) {
+    if (s.kernel_end || s.kernel_error) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       if (was_reset(s)) {
-        if (s.reset_told.exchange(true)) return broken_pipe(flags);
+        if (!s.reset_told.set_first()) return broken_pipe(flags);
         errno = ECONNRESET;
         return -1;
       }
       // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
-      s.kernel_says.store(true);
+      s.kernel_says.set();
       const msghdr message = message_of(buffers, count);
       const Disturbed here;
       return real().sendmsg(fd, &message, flags);
@@ -203,7 +203,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     const bool rings = must_ring(s, done);
     if (rings) {
       ring_doorbell(fd, s);
-      if (s.kernel_error.load() && sent == 0) continue;  // nobody is there who could read it
+      if (s.kernel_error && sent == 0) continue;  // nobody is there who could read it
     }
     if (s.rang.load(std::memory_order_relaxed) != rings)
       s.rang.store(rings, std::memory_order_relaxed);
@@ -222,7 +222,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
     if (!waits) {
       if (sent > 0) return static_cast<ssize_t>(sent);
       look_at_kernel(fd, s);
-      if (s.kernel_end.load() || s.kernel_error.load()) continue;
+      if (s.kernel_end || s.kernel_error) continue;
       errno = EAGAIN;
       return -1;
     }
@@ -240,7 +240,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
       pollfd p{fd, POLLIN | POLLRDHUP, 0};
       int most = -1;
-      if (reads_tcp(s) || s.kernel_end.load() || naps || left_to_others || is_held_up(s)) {
+      if (reads_tcp(s) || s.kernel_end || naps || left_to_others || is_held_up(s)) {
         p.events = 0;
         most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
       }

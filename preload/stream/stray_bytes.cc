@@ -38,7 +38,7 @@ bool reset_for_strays(int fd, Socket& s) {
   // relaxed: a flag by itself
   s.pipe.page().head.broken.store(1, std::memory_order_relaxed);
   reset_connection(fd);
-  s.kernel_error.store(true);
+  s.kernel_error.set();
   return true;
 }
 

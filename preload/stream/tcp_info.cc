@@ -62,7 +62,7 @@ Told tell(Socket::Counter& counter, std::uint64_t value, std::uint64_t now) {
 
 void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
   const auto state = s.state.load(std::memory_order_acquire);  // PAIR preload.shared
-  if (s.anew.load()) return;
+  if (s.anew) return;
   if ((state != Socket::State::kShared && state != Socket::State::kKernel) || !s.pipe) return;
   KeepErrno keep;
   // The application's may be cut short, of an older <netinet/tcp.h>.

@@ -41,21 +41,22 @@ bool fin_counted(Socket& s, const tcp_info& info) {
     case BPF_TCP_CLOSE_WAIT:
     case BPF_TCP_LAST_ACK:
     case BPF_TCP_CLOSING:
-    case BPF_TCP_TIME_WAIT: s.fin_counted.store(true); break;
+    case BPF_TCP_TIME_WAIT: s.fin_counted.set(); break;
     case BPF_TCP_CLOSE: {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
-      const std::uint64_t bells = has_far_bells(s) ? 1 : theirs[kDoorbells].load();
-      const std::uint64_t most = theirs[kSwitchAt].load() + bells;
+      const std::uint64_t bells =
+          has_far_bells(s) ? 1 : theirs[kDoorbells].load(std::memory_order_relaxed);
+      const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + bells;
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
           info.tcpi_bytes_received == most + 1) {
-        s.fin_counted.store(true);
+        s.fin_counted.set();
       }
       break;
     }
     default: break;
   }
-  return s.fin_counted.load();
+  return s.fin_counted;
 }
 
 // Bytes that have been read from the kernel, ever.
@@ -90,7 +91,8 @@ void recount_doorbells(int fd, Socket& s) {
   const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
   if (read <= before) return;
   auto& swallowed = s.mine().words[kSwallowed];
-  const std::uint64_t bells = std::min(read - before, s.theirs().words[kDoorbells].load());
+  const std::uint64_t bells =
+      std::min(read - before, s.theirs().words[kDoorbells].load(std::memory_order_relaxed));
   if (bells > swallowed.load(std::memory_order_relaxed))
     swallowed.store(bells, std::memory_order_relaxed);
 }
@@ -160,7 +162,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   if (until > read + kMostUnderWay) {
     CLAN_WARN("fd %d: its pipe begins where it cannot; the connection is reset", fd);
     reset_connection(fd);
-    s.kernel_error.store(true);
+    s.kernel_error.set();
     errno = ECONNRESET;
     return -1;
   }
@@ -177,10 +179,11 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
 }
 
 void note_end(Socket& s, ssize_t n) {
-  if (n == 0 && !s.shut_read.load()) s.kernel_end.store(true);  // else it is our own word
+  if (n == 0 && !s.shut_read.load(std::memory_order_relaxed))
+    s.kernel_end.set();  // else it is our own word
   if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
-    s.error_taken.store(true);
-    s.kernel_error.store(true);
+    s.error_taken.set();
+    s.kernel_error.set();
   }
 }
 

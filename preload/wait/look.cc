@@ -30,8 +30,8 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
   // order: what is looked at later is no older than this tail
   return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 8 +
-         (reads_tcp(s) ? 0u : 4u) + (s.kernel_end.load() && !told_in_pipe ? 2u : 0u) +
-         (s.kernel_error.load() ? 1u : 0u);
+         (reads_tcp(s) ? 0u : 4u) + (s.kernel_end && !told_in_pipe ? 2u : 0u) +
+         (s.kernel_error ? 1u : 0u);
 }
 
 bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready) {

@@ -315,7 +315,7 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
   // Nor those that nobody can read for now.
   if (tcp_is_held_up(*s) || s->pipe.receive_is_held_up())
     copy_[i].events &= static_cast<short>(~POLLIN);
-  if (s->kernel_end.load() || s->kernel_error.load()) {
+  if (s->kernel_end || s->kernel_error) {
     // The kernel would go on saying so. It may be known only since the look at the doorbells just
     // now.
     copy_[i].fd = -1;

@@ -657,7 +657,7 @@ pid file = {run.directory}/rsyncd.pid
         "listing": sha(b"".join(line.split()[-1]
                                 for line in run.run("rsync", "-r", f"{base}/source/").splitlines()))
     }
-    # In a second, to be seen: it ends its children by signals, and those count nothing at their end.
+    # In a second, to be seen: it ends its children by signals, which count nothing at their end.
     slowly = "--bwlimit=20M"
     run.run("rsync", "-a", slowly, f"{base}/source/", f"{pulled}/")
     said["pull"] = tree_hash(pulled) == tree_hash(source)

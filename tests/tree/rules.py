@@ -44,6 +44,8 @@ ATOMIC_CALL = re.compile(r"(?:\.|->)\s*(load|store|exchange|fetch_(?:add|sub|or|
                          r"compare_exchange_(?:weak|strong)|test_and_set|clear|test)\s*\(")
 # Calls of these names that belong to many other types as well: only on something declared atomic.
 COMMON = {"load", "store", "exchange", "clear", "test"}
+OF_CONTAINERS = {"clear", "test"}  # and this file or its header declares it
+ORDER = re.compile(r"order|\brelaxed\b")
 DECLARED = re.compile(r"\batomic(?:_flag|_ref)?\b(?:\s*<[^;{}]*?>)?[&*\s]+(\w+)\s*(?:[\[{;=,)]|$)",
                       re.M)
 
@@ -195,23 +197,22 @@ def arguments_of_call(code, opening):
     return ""
 
 
-def declared_atomics(path):
-    names = set()
-    for candidate in {path, path.with_suffix(".h")}:
-        if candidate.is_file():
-            names.update(DECLARED.findall(cxx.code_of(candidate.read_text(errors="replace"))))
-    return names
+def declared_atomics(*paths):
+    return {name for path in paths if path.is_file()
+            for name in DECLARED.findall(cxx.code_of(path.read_text(errors="replace")))}
 
 
 def atomics(root):
+    everywhere = declared_atomics(*all_sources(root, ORDERED))
     for path in all_sources(root, ORDERED):
         code, name = cxx.code_of(path.read_text(errors="replace")), str(path.relative_to(root))
-        declared = declared_atomics(path)
+        declared = declared_atomics(path, path.with_suffix(".h"))
         for match in ATOMIC_CALL.finditer(code):
-            if "order" in arguments_of_call(code, match.end() - 1):
+            if ORDER.search(arguments_of_call(code, match.end() - 1)):
                 continue
             subject = re.search(r"(\w+)(?:\[[^\]]*\])?\s*$", code[:match.start()])
-            if match.group(1) in COMMON and (not subject or subject.group(1) not in declared):
+            known = declared if match.group(1) in OF_CONTAINERS else everywhere
+            if match.group(1) in COMMON and (not subject or subject.group(1) not in known):
                 continue
             number = code.count("\n", 0, match.start()) + 1
             yield name, f"{name}:{number}: {match.group(1)}() without a memory order"

@@ -94,7 +94,7 @@ TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
     }
     (void)look_at_kernel(one.fd(1), s);
     EXPECT_FALSE(answers_later(s));
-    EXPECT_EQ(s.kernel_error.load(), !lets_go);
+    EXPECT_EQ(s.kernel_error, !lets_go);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
     if (lets_go) {
       EXPECT_EQ(one.receive(0), "pipe");
@@ -118,7 +118,7 @@ TEST_F(Demote, IsDoneLaterWhileAnotherHasTheLock) {
   lock.store(0);
   (void)look_at_kernel(pair.fd(0), s);
   EXPECT_TRUE(sends_tcp(s));
-  EXPECT_FALSE(s.kernel_error.load());
+  EXPECT_FALSE(s.kernel_error);
   ASSERT_EQ(pair.send(0, "tcp"), 3);
   EXPECT_EQ(pair.receive(1), "tcp");
 }
@@ -135,7 +135,7 @@ TEST(DemoteUnswitched, DoesNotWaitForASwitchThatIsUnderWay) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_EQ(state_of(s.mine()) & (clan::socket_face::kGone | clan::socket_face::kSending),
             clan::socket_face::kGone);
-  EXPECT_FALSE(s.kernel_error.load());
+  EXPECT_FALSE(s.kernel_error);
   Slot::open(s.open_file().sends, ::getppid());
   EXPECT_FALSE(switch_sending(pair.fd(0), s)) << "it would send where nobody reads";
   ASSERT_EQ(pair.send(0, "tcp"), 3);
@@ -148,7 +148,7 @@ TEST_F(Demote, DoesNotWaitForCallsThatAreCountedBesideThePipe) {
   s.open_file().sends.fetch_add(1);
   leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   EXPECT_TRUE(sends_tcp(s));
-  EXPECT_FALSE(s.kernel_error.load());
+  EXPECT_FALSE(s.kernel_error);
   EXPECT_EQ(s.open_file().sends.load(), 1u);
 }
 

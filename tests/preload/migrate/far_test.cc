@@ -52,7 +52,7 @@ TEST(Far, AConnectionThatIsLostIsReset) {
   pair.migrate();
   Socket& s = pair.socket(0);
   carrier_calls.lost(&s);
-  EXPECT_TRUE(s.kernel_error.load());
+  EXPECT_TRUE(s.kernel_error);
   char byte;
   EXPECT_LT(sys::recv(pair.fd(1), &byte, 1, 0), 0);
   EXPECT_EQ(errno, ECONNRESET);

@@ -11,7 +11,7 @@ TEST(Offer, IsTakenUpByTheOtherEndAndBothAreInOnePipe) {
   TcpPair pair;
   offer(pair.fd(0), pair.socket(0));
   ASSERT_EQ(pair.socket(0).state.load(), Socket::State::kOffered);
-  EXPECT_GE(pair.socket(0).offer_fd.load(), 0);
+  EXPECT_GE(pair.socket(0).offer_fd.get(), 0);
   look_for_offer(pair.fd(1), pair.socket(1));
   ASSERT_TRUE(pair.socket(1).shared());
   look_for_taker(pair.fd(0), pair.socket(0));
@@ -51,8 +51,8 @@ TEST(Offer, ThatIsAnsweredByNonsenseStaysOnTcp) {
   offer(pair.fd(0), pair.socket(0));
   sockaddr_storage name{};
   socklen_t size = sizeof name;
-  ASSERT_EQ(
-      ::getsockname(pair.socket(0).offer_fd.load(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+  ASSERT_EQ(::getsockname(pair.socket(0).offer_fd.get(), reinterpret_cast<sockaddr*>(&name), &size),
+            0);
   const int taker = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   ASSERT_EQ(::connect(taker, reinterpret_cast<sockaddr*>(&name), size), 0);
   ASSERT_EQ(::send(taker, "nonsense", 8, 0), 8);

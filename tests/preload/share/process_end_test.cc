@@ -35,9 +35,9 @@ TEST(ProcessEnd, LeavesAConnectionThatNobodyElseHasToItsClose) {
 TEST(ProcessEnd, TakesBackAnOfferThatNobodyHasTakenUp) {
   TcpPair pair;
   Socket& s = pair.socket(0);
-  s.offer_name = 1;
+  s.offer_name.keep(1);
   at_exit();
-  EXPECT_EQ(s.offer_name.load(), 0u);
+  EXPECT_EQ(s.offer_name.get(), 0u);
 }
 
 }  // namespace

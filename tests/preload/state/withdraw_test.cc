@@ -14,11 +14,11 @@ TEST(Withdraw, ClosesWhatBelongsToAnOffer) {
   Socket s;
   const int listener = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   const int window = ::dup(listener);
-  s.offer_fd = listener;
-  s.window_fd = window;
+  s.offer_fd.keep(listener);
+  s.window_fd.keep(window);
   withdraw_offer(s);
-  EXPECT_EQ(s.offer_fd, -1);
-  EXPECT_EQ(s.window_fd, -1);
+  EXPECT_EQ(s.offer_fd.get(), -1);
+  EXPECT_EQ(s.window_fd.get(), -1);
   EXPECT_FALSE(is_open(listener));
   EXPECT_FALSE(is_open(window));
 }
@@ -26,11 +26,11 @@ TEST(Withdraw, ClosesWhatBelongsToAnOffer) {
 TEST(Withdraw, LeavesASocketOnTcpForGood) {
   TcpPair pair;
   Socket& s = pair.socket(0);
-  s.offer_fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  s.offer_fd.keep(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   stay(pair.fd(0), s, reasons::Why::kOnly);
   EXPECT_TRUE(s.stays_on_tcp());
   EXPECT_TRUE(is_the_kernels(pair.fd(0)));
-  EXPECT_EQ(s.offer_fd, -1);
+  EXPECT_EQ(s.offer_fd.get(), -1);
 }
 
 TEST(Withdraw, NamesOfOffersFitTheAddressAndDiffer) {

@@ -26,7 +26,7 @@ TEST(Ending, IsToldAsAResetOnce) {
   pair.migrate();
   Socket& s = pair.socket(0);
   EXPECT_FALSE(was_reset(s));
-  s.kernel_error = true;
+  s.kernel_error.set();
   s.theirs().words[socket_face::kState].fetch_or(socket_face::kReset);
   EXPECT_TRUE(was_reset(s));
   EXPECT_EQ(ended(s), -1);

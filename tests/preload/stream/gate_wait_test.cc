@@ -85,16 +85,15 @@ TEST_F(ShutGate, IsOpenedInThePlaceOfTheDead) {
     sent = (of(0) & POLLOUT) != 0 ? pair.send(0, "x") : -1;
   }
   EXPECT_EQ(sent, 1);
-  EXPECT_FALSE(pair.socket(0).kernel_error.load());
+  EXPECT_FALSE(pair.socket(0).kernel_error);
 }
 
 TEST_F(ShutGate, OfAProcessThatLivesEndsTheConnectionWhenItsBudgetIsUsed) {
   Socket& s = pair.socket(1);
   s.pipe.owner_waits().spend(monotonic_ns(), WaitBudget::kMostNs - 100'000'000);  // as above
   shut(s.open_file().receives, other);
-  for (int k = 0; k < 10'000 && !s.kernel_error.load(); ++k, ::usleep(10'000))
-    (void)pair.receive(1);
-  EXPECT_TRUE(s.kernel_error.load());
+  for (int k = 0; k < 10'000 && !s.kernel_error; ++k, ::usleep(10'000)) (void)pair.receive(1);
+  EXPECT_TRUE(s.kernel_error);
 }
 
 // As a program does that is stopped; and it is not taken for hung.
@@ -107,7 +106,7 @@ TEST_F(ShutGate, OfAStoppedProcessEndsNothing) {
   Slot::Counter& gate = s.open_file().receives;
   shut(gate, stopped.pid());
   for (int k = 0; k < 50; ++k, ::usleep(10'000)) EXPECT_EQ(pair.receive(1), "");
-  EXPECT_FALSE(s.kernel_error.load());
+  EXPECT_FALSE(s.kernel_error);
   Slot::open(gate, stopped.pid());
   EXPECT_EQ(pair.receive(1), "tcp");
 }

@@ -67,7 +67,7 @@ TEST_F(StrayBytes, EndAWaitInASet) {
 TEST_F(StrayBytes, AreSeenByALookAtTheKernel) {
   send_by_tcp();
   (void)look_at_kernel(pair.fd(1), pair.socket(1));
-  EXPECT_TRUE(pair.socket(1).kernel_error.load());
+  EXPECT_TRUE(pair.socket(1).kernel_error);
 }
 
 TEST_F(StrayBytes, AreNotAskedForWhileBytesOfBeforeTheSwitchLieThere) {

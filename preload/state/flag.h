@@ -1,0 +1,34 @@
+// Flag: something that has happened to a connection, and stays so as long as it lives.
+#pragma once
+
+#include <atomic>
+
+namespace clan::preload {
+
+/// Any thread sets it, any looks. Sequentially consistent: whoever has set it then looks whether
+/// anybody sleeps, and whoever is about to sleep looks at it. It is set once in a connection's
+/// life.
+class Flag {
+ public:
+  // PAIR preload.flag
+  operator bool() const { return set_.load(std::memory_order_seq_cst); }
+  // PAIR preload.flag
+  void set() { set_.store(true, std::memory_order_seq_cst); }
+  /// Whether nobody had. One thread alone hears so.
+  bool set_first() {
+    return !set_.exchange(true, std::memory_order_seq_cst);  // PAIR preload.flag
+  }
+  /// Whether it was set. One thread alone hears so.
+  bool clear() {
+    return set_.exchange(false, std::memory_order_seq_cst);  // PAIR preload.flag
+  }
+  /// For the next connection: nobody has this one any more.
+  void reset() {
+    set_.store(false, std::memory_order_relaxed);  // relaxed: the pool's lock hands it on
+  }
+
+ private:
+  std::atomic<bool> set_{false};
+};
+
+}  // namespace clan::preload
