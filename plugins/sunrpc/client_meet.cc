@@ -15,9 +15,8 @@ namespace clan::rpc {
 namespace {
 
 constexpr int kMostAttempts = 3;
-constexpr unsigned kMostPauseS = 64;   ///< between attempts after those
-constexpr std::uint64_t kAskMs = 200;  ///< for a server's answer by the socket
-constexpr std::uint64_t kAskFarMs = 1000;
+constexpr unsigned kMostPauseS = 64;      ///< between attempts after those
+constexpr std::uint64_t kAskMs = 1000;    ///< for a server's answer by the socket
 constexpr std::uint64_t kDialMs = 500;    ///< for its UDP link
 constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to look at CLAN
 
@@ -114,7 +113,7 @@ void Client::meet_far(std::uint64_t deadline) {
   FarResults results;
   if (!ask(kMeetFar, as_xdrproc(clan_rpc_xdr_meet_arguments), &arguments,
            as_xdrproc(clan_rpc_xdr_far_results), &results,
-           std::min(deadline, monotonic_ns() + kAskFarMs * kMs)) ||
+           std::min(deadline, monotonic_ns() + kAskMs * kMs)) ||
       results.status != 0) {
     return refused(results.status);
   }
@@ -234,7 +233,7 @@ bool Client::was_not_taken(std::uint64_t deadline) {
   LeaveResults results;
   const bool answered = ask(kLeave, as_xdrproc(clan_rpc_xdr_leave_arguments), &arguments,
                             as_xdrproc(clan_rpc_xdr_leave_results), &results,
-                            std::min(deadline, monotonic_ns() + kAskFarMs * kMs));
+                            std::min(deadline, monotonic_ns() + kAskMs * kMs));
   return answered && results.status == 0 && results.taken == 0;
 }
 

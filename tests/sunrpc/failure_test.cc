@@ -115,6 +115,32 @@ TEST(Failure, AStoppedServerDoesNotKeepANewClientLonger) {
   EXPECT_EQ(result, -2);
 }
 
+std::uint64_t servers_met() {
+  const auto page = page_of(getpid());
+  return page ? page->met.load() : 0;
+}
+
+// As on a busy machine: its answer to the program's own call would not come sooner.
+TEST(Failure, AServerThatAnswersLateIsMetAllTheSame) {
+  if (!preloaded()) GTEST_SKIP() << "the client has not the library";
+  Server server({"tcp"});
+  Handle client = by_tcp(server.tcp());
+  ASSERT_TRUE(client);
+  const std::uint64_t before = servers_met();
+  int result = 0;
+  for (int i = 0; i < 3; ++i) {
+    kill(server.pid(), SIGSTOP);
+    std::thread later([&] {
+      usleep(400'000);
+      kill(server.pid(), SIGCONT);
+    });
+    EXPECT_EQ(negate(client.get(), i, &result), RPC_SUCCESS) << clnt_sperror(client.get(), "");
+    later.join();
+  }
+  EXPECT_EQ(negate(client.get(), 4, &result), RPC_SUCCESS) << clnt_sperror(client.get(), "");
+  EXPECT_GT(servers_met(), before);
+}
+
 TEST(Fork, AChildOfTheServerAnswersItsClient) {
   Server server({"tcp", "udp"});
   Handle tcp = by_tcp(server.tcp()), udp = by_udp(server.udp());
