@@ -102,6 +102,7 @@ class Transport::AccessHost {
     return transport_.channel_.messages->has_left(peer_.index, a.mark);
   }
   void finish_write(SmallAccess& a) { transport_.operations_.finish(*a.operation, 0); }
+  static std::uint64_t now_ns() { return monotonic_ns(); }
   std::uint64_t atomics_answered() const { return peer_.atomics_sent - peer_.atomics; }
   bool reap(SmallAccesses&) { return transport_.reap(peer_); }
   bool make(SmallAccess& access);
@@ -257,6 +258,7 @@ int Transport::start_small_access(Endpoint& from, Peer& to, const SmallTransfer&
   if (!t.write && !may_ask(to, t.length + kAnswerCost)) return -FI_EAGAIN;
   std::span<std::byte> room;
   if (int rc = reserve_access(to, accesses, total, &room); rc != 0) return rc;
+  accesses.timed = !memory_.copied_by_peers();
   if (!accesses.listed) accessing_.push_back(&to);
   accesses.listed = true;
 

@@ -107,6 +107,7 @@ Status RemoteMemory::copy(RemoteAperture& aperture, bool write, std::uint64_t of
     return status;
   // The kernel does not let us copy: the peer's driver thread does.
   if (auto s = aperture.check(); !s) return s;
+  copied_by_peers_ = true;
   if (!rdma_) {
     auto queue = RdmaQueue::create(domain_.context(), kMostCopies);
     if (!queue) return queue.error();

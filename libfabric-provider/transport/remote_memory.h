@@ -50,6 +50,8 @@ class RemoteMemory {
     }
   }
   bool has_begun() const { return copying_ > 0; }
+  /// Whether the kernel has forbidden a copy of ours.
+  bool copied_by_peers() const { return copied_by_peers_; }
   /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS:
   /// keep_slow().
   int end();
@@ -107,6 +109,7 @@ class RemoteMemory {
   Domain& domain_;
   std::optional<RdmaQueue> rdma_;
   std::size_t copying_ = 0;  ///< requests in it
+  bool copied_by_peers_ = false;
   int copies_err_ = 0;       ///< of those that ended before -FI_EINPROGRESS
   std::vector<Peer*> slow_;  ///< peers with SlowCopies, and those that had some until just now
 };

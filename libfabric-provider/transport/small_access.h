@@ -2,12 +2,15 @@
 //
 // The target makes them in order as it takes its messages (access_word.h). When it does not come to
 // them within 10 us the initiator takes the oldest back and makes it by a system call, so nothing
-// depends on a peer that does not poll. All here works on the list of one peer; a Host says what
-// the rest of the transport does:
+// depends on a peer that does not poll. Where a target answers later than the system call would
+// have ended, as one does that waits for its turn on a processor or is far from this one, the next
+// ones go by system calls likewise. All here works on the list of one peer; a Host says what the
+// rest of the transport does:
 //
 //   bool has_left(const SmallAccess&)   the target has dropped the message: the access is made
 //   bool make(SmallAccess&)             makes an access that is the initiator's; false: only later
 //   void finish_write(SmallAccess&)     the target has made a write
+//   std::uint64_t now_ns()              reads the clock
 //   std::uint64_t atomics_answered()    of all atomic operations sent to the peer
 #pragma once
 
@@ -27,7 +30,12 @@ inline constexpr std::uint32_t kLooksPerClock = 16;
 inline constexpr std::uint32_t kTurnsPerProgress = 8;
 /// A few of the system calls that the access would be otherwise.
 inline constexpr std::uint64_t kAccessPatienceNs = 10'000;
-/// Accesses made by system calls after a peer did not poll; doubled as long as it does not.
+/// What the system call takes, about: without its bytes, and how many of these a nanosecond moves.
+inline constexpr std::uint64_t kSystemCallNs = 1'800, kBytesPerNs = 8;
+/// One access of so many is timed, and each one after a peer was slow.
+inline constexpr std::uint32_t kTurnsPerTiming = 8;
+/// Accesses made by system calls after a peer did not poll or was slow; doubled as long as it does
+/// not.
 inline constexpr std::uint32_t kFirstDirect = 8, kMostDirect = 256;
 /// The same where a thread of the peer sleeps until a message comes.
 inline constexpr std::uint32_t kUnshared = 64;
@@ -55,10 +63,14 @@ struct SmallAccesses {
   std::uint32_t looks = 0;  ///< without success, since one was seen to be made
   /// monotonic ns at the first of them that looked at the clock, 0: none
   std::uint64_t since = 0;
+  /// monotonic ns at the first look without success, 0: this one is not timed
+  std::uint64_t asked = 0;
   /// accesses still to be made by system calls, as the peer did not poll
   std::uint32_t direct = 0;
   std::uint32_t next_direct = 0;
   std::uint32_t turn = 0;
+  /// false: the kernel forbids the system call, and what a thread of the peer's does is slower
+  bool timed = true;
   bool listed = false;  ///< in the transport's list of peers with small accesses
 
   bool empty() const { return first == end; }
@@ -69,10 +81,19 @@ struct SmallAccesses {
   void pop() {
     ++first;
     looks = 0;
-    since = 0;
+    since = asked = 0;
   }
-  void clear() { first = end; }
-  /// The peer did not poll: the next accesses go by system calls.
+  void clear() {
+    first = end;
+    looks = 0;
+    since = asked = 0;
+  }
+  bool times_this() const { return timed && (next_direct != 0 || turn % kTurnsPerTiming == 0); }
+  /// Whether the oldest, which the peer has made, took longer than the system call.
+  bool slow(std::uint64_t now_ns) {
+    return now_ns - asked > kSystemCallNs + front().length / kBytesPerNs;
+  }
+  /// The peer did not poll, or was slow: the next accesses go by system calls.
   void avoid_messages() {
     if (next_direct < kMostDirect) next_direct = std::max(kFirstDirect, next_direct * 2);
     direct = next_direct;
@@ -92,7 +113,7 @@ bool reap_accesses(SmallAccesses& accesses, Host&& host) {
   const auto state = [&](const SmallAccess& a) {
     return host.has_left(a) ? kAccessDone : look_at_access(*a.word);
   };
-  bool moved = false;
+  bool moved = false, slow = false;
   // The peer makes them in order, so the last one says it of all. It is asked first, as its line is
   // the least likely to be in use at the other end.
   const bool all = !accesses.empty() && state(accesses.back()) == kAccessDone;
@@ -103,7 +124,11 @@ bool reap_accesses(SmallAccesses& accesses, Host&& host) {
     if (now == kAccessDone) {
       // A read is complete when its bytes have come.
       if (a.bytes != nullptr) host.finish_write(a);
-      accesses.next_direct = 0;
+      if (accesses.asked != 0 && accesses.slow(host.now_ns())) {
+        slow = true;
+      } else if (!slow) {
+        accesses.next_direct = 0;
+      }
     } else {
       // Refused, or a value that no target writes.
       take_refused_access(*a.word);
@@ -112,6 +137,7 @@ bool reap_accesses(SmallAccesses& accesses, Host&& host) {
     accesses.pop();
     moved = true;
   }
+  if (slow) accesses.avoid_messages();
   return moved;
 }
 
@@ -134,9 +160,11 @@ AccessesLeft take_accesses_back(SmallAccesses& accesses, Host&& host) {
   }
 }
 
-/// Whether the peer has had its time. `now_ns` is called seldom: it reads the clock.
+/// After a look without success: whether the peer has had its time. `now_ns` is called seldom: it
+/// reads the clock.
 template <typename Clock>
 bool patience_ends(SmallAccesses& accesses, Clock&& now_ns) {
+  if (accesses.looks == 0 && accesses.times_this()) accesses.asked = now_ns();
   if (++accesses.looks % kLooksPerClock != 0) return false;
   const std::uint64_t now = now_ns();
   if (accesses.since == 0) {

@@ -14,7 +14,7 @@ namespace {
 struct Host {
   std::vector<std::unique_ptr<SharedAccessWord>> words;
   std::uint64_t dropped_before = 0;  ///< messages that the target has dropped
-  std::uint64_t answered = 0;
+  std::uint64_t answered = 0, now = 1'000;
   bool may_make = true;
   std::vector<std::uint64_t> made, finished;  ///< addresses
 
@@ -27,6 +27,7 @@ struct Host {
     a.mark = words.size() - 1;
     a.address = words.size() - 1;
     a.bytes = &byte;
+    ++accesses.turn;
     a.atomics = atomics;
   }
   void serve(std::size_t index) {
@@ -41,6 +42,7 @@ struct Host {
     return true;
   }
   void finish_write(SmallAccess& a) { finished.push_back(a.address); }
+  std::uint64_t now_ns() const { return now; }
   std::uint64_t atomics_answered() const { return answered; }
   bool reap(SmallAccesses& accesses) { return reap_accesses(accesses, *this); }
 
@@ -141,11 +143,37 @@ TEST_F(SmallAccessList, AvoidsMessagesTwiceAsLongEachTimeThePeerDoesNotPoll) {
   EXPECT_EQ(accesses.direct, kFirstDirect) << "a peer that polls again starts anew";
 }
 
+TEST_F(SmallAccessList, AvoidsMessagesToAPeerThatAnswersLaterThanASystemCallWould) {
+  const auto answered_after = [&](std::uint64_t ns) {
+    host.send(accesses);
+    accesses.back().length = 800;
+    EXPECT_FALSE(reap_accesses(accesses, host));
+    EXPECT_FALSE(patience_ends(accesses, [&] { return host.now; }));
+    host.now += ns;
+    host.serve(host.words.size() - 1);
+    accesses.direct = 0;
+    EXPECT_TRUE(reap_accesses(accesses, host));
+    return accesses.direct;
+  };
+  constexpr std::uint64_t kLimit = kSystemCallNs + 800 / kBytesPerNs;
+  for (std::uint32_t i = 1; i < kTurnsPerTiming; ++i) {
+    EXPECT_EQ(answered_after(10 * kLimit), 0u) << "this one is not timed";
+  }
+  EXPECT_EQ(answered_after(kLimit), 0u);
+  for (std::uint32_t i = 1; i < kTurnsPerTiming; ++i) (void)answered_after(0);
+  EXPECT_EQ(answered_after(kLimit + 1), kFirstDirect);
+  EXPECT_EQ(answered_after(kLimit + 1), 2 * kFirstDirect) << "each one is timed now";
+  EXPECT_EQ(answered_after(kLimit), 0u);
+  EXPECT_EQ(accesses.next_direct, 0u) << "a peer that is fast again starts anew";
+  accesses.timed = false;
+  for (std::uint32_t i = 0; i < kTurnsPerTiming; ++i) EXPECT_EQ(answered_after(10 * kLimit), 0u);
+}
+
 TEST_F(SmallAccessList, ReadsTheClockSeldomAndIsImpatientAfterTenMicroseconds) {
   std::uint64_t now = 1000, reads = 0;
   const auto clock = [&] { return ++reads, now; };
   for (std::uint32_t i = 0; i < kLooksPerClock; ++i) EXPECT_FALSE(patience_ends(accesses, clock));
-  EXPECT_EQ(reads, 1u);
+  EXPECT_EQ(reads, 2u) << "at the first look, to time the access, and at the last";
   now += kAccessPatienceNs;
   for (std::uint32_t i = 0; i < kLooksPerClock; ++i) EXPECT_FALSE(patience_ends(accesses, clock));
   now += 1;
@@ -153,7 +181,7 @@ TEST_F(SmallAccessList, ReadsTheClockSeldomAndIsImpatientAfterTenMicroseconds) {
   for (std::uint32_t i = 0; i < kLooksPerClock; ++i)
     ended = patience_ends(accesses, clock) || ended;
   EXPECT_TRUE(ended);
-  EXPECT_EQ(reads, 3u);
+  EXPECT_EQ(reads, 4u);
 }
 
 TEST_F(SmallAccessList, HoldsAsManyAsItsRingHas) {
