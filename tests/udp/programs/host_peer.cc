@@ -19,6 +19,7 @@
 #include <clan/rdma.h>
 #include <clan/settings.h>
 #include <clan/stream.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +39,9 @@ namespace {
 
 constexpr std::uint64_t kStreamBytes = 20'000'000;
 constexpr std::size_t kRdmaBytes = 3'000'000;
+/// Of a step that hangs: a build with a sanitizer, beside others on a busy machine, takes tens of
+/// seconds for what takes milliseconds else.
+constexpr std::int64_t kPatienceMs = 60'000;
 
 void check(bool right, const char* what) {
   if (right) return;
@@ -102,39 +106,40 @@ void serve(Context& context) {
 
 void ask_messages(Context& context, const std::string& host) {
   auto endpoint = must(MessageEndpoint::create(context));
-  auto peer = must(endpoint.connect(host + "/host-message", 10'000));
+  auto peer = must(endpoint.connect(host + "/host-message", kPatienceMs));
   std::vector<std::byte> buffer(1 << 20);
   for (std::size_t bytes : {1u, 64u, 1'400u, 9'000u, 300'000u}) {
     const auto sent = pattern(bytes, bytes);
     check(endpoint.send(peer, sent).ok(), "sending a message");
-    auto got = endpoint.recv(buffer, 10'000);
+    auto got = endpoint.recv(buffer, kPatienceMs);
     check(got.ok() && got->size == bytes && std::equal(sent.begin(), sent.end(), buffer.begin()),
           "a message");
   }
   check(endpoint.send(peer, {}).ok(), "asking for a cookie");
-  auto got = endpoint.recv(buffer, 10'000);
+  auto got = endpoint.recv(buffer, kPatienceMs);
   RdmaCookie cookie;
   check(got.ok() && got->size == sizeof cookie, "the cookie");
   std::memcpy(&cookie, buffer.data(), sizeof cookie);
-  auto remote = must(RemoteAperture::import(context, cookie, 10'000));
+  auto remote = must(RemoteAperture::import(context, cookie, kPatienceMs));
   auto queue = must(RdmaQueue::create(context));
   auto bytes = pattern(kRdmaBytes, 77);
   std::vector<std::byte> seen(kRdmaBytes);
   RdmaCompletion done[1];
   check(queue.write(remote, 0, bytes.data(), bytes.size()).ok(), "an RDMA write");
-  check(queue.wait(done, 10'000).ok() && done[0].status == 0, "an RDMA write");
+  check(queue.wait(done, kPatienceMs).ok() && done[0].status == 0, "an RDMA write");
   check(queue.read(remote, 0, seen.data(), seen.size()).ok(), "an RDMA read");
-  check(queue.wait(done, 10'000).ok() && done[0].status == 0, "an RDMA read");
+  check(queue.wait(done, kPatienceMs).ok() && done[0].status == 0, "an RDMA read");
   check(seen == bytes, "what RDMA wrote and read");
 }
 
 void ask(Context& context, const std::string& host) {
-  auto stream = must(Stream::connect(context, host + "/host-stream", 10'000));
+  auto stream = must(Stream::connect(context, host + "/host-stream", kPatienceMs));
   check(std::strcmp(stream.peer().path, "udp") == 0, "the path");
   std::thread sender([&] {
-    check(send_pattern(stream, 5, 0, kStreamBytes) == kStreamBytes, "sending through a stream");
+    check(send_pattern(stream, 5, 0, kStreamBytes, 64 * 1024, kPatienceMs) == kStreamBytes,
+          "sending through a stream");
   });
-  const Received r = receive_pattern(stream, 5, 0, kStreamBytes);
+  const Received r = receive_pattern(stream, 5, 0, kStreamBytes, 64 * 1024, kPatienceMs);
   sender.join();
   check(r.right && r.bytes == kStreamBytes, "a stream");
   ask_messages(context, host);
@@ -144,13 +149,13 @@ void ask(Context& context, const std::string& host) {
 // For wires that are cut meanwhile: how the stream ends, and whether every byte was right until
 // then.
 void push(Context& context, const std::string& host) {
-  auto stream = must(Stream::connect(context, host + "/host-stream", 10'000));
+  auto stream = must(Stream::connect(context, host + "/host-stream", kPatienceMs));
   std::atomic<std::uint64_t> sent{0};
   std::atomic<bool> stop{false};
   std::thread sender([&] {
     constexpr std::uint64_t kPiece = 256 * 1024;
     for (std::uint64_t at = 0; !stop.load(); at += kPiece) {
-      const std::uint64_t end = send_pattern(stream, 5, at, at + kPiece, 64 * 1024, 60'000);
+      const std::uint64_t end = send_pattern(stream, 5, at, at + kPiece, 64 * 1024, kPatienceMs);
       sent.store(end);
       if (end != at + kPiece) return;
     }
@@ -163,12 +168,12 @@ void push(Context& context, const std::string& host) {
     stop.store(true);
   });
   input.detach();
-  const Received first = receive_pattern(stream, 5, 0, 1 << 20, 64 * 1024, 60'000);
+  const Received first = receive_pattern(stream, 5, 0, 1 << 20, 64 * 1024, kPatienceMs);
   check(first.right && first.bytes == 1 << 20, "a stream");
   std::puts("begun");
   std::fflush(stdout);
   const Received rest =
-      receive_pattern(stream, 5, first.bytes, ~std::uint64_t{0}, 64 * 1024, 60'000);
+      receive_pattern(stream, 5, first.bytes, ~std::uint64_t{0}, 64 * 1024, kPatienceMs);
   sender.join();
   const bool whole = !rest.end_of_stream || rest.bytes == sent.load();
   std::printf("%s %d %llu\n", rest.right && whole ? "right" : "wrong", rest.err,
@@ -183,7 +188,7 @@ void ask_bytes(Stream& stream, int times) {
     std::vector<std::byte> back(64);
     check(must(stream.send(sent)) == sent.size(), "sending");
     for (std::size_t got = 0; got < back.size();) {
-      auto n = stream.recv(std::span(back).subspan(got), 30'000);
+      auto n = stream.recv(std::span(back).subspan(got), kPatienceMs);
       check(n.ok() && *n > 0, "an answer");
       got += *n;
     }
@@ -198,8 +203,14 @@ void take_turns(Stream& first, Stream& second) {
     ask_bytes(first, 600);
     ask_bytes(second, 600);
     if (round != 2) continue;
+    const pid_t parent = ::getpid();
     child = ::fork();
-    if (child == 0) ::pause();
+    if (child == 0) {
+      // It must not outlive a parent that fails: whoever reads our output waits for its end.
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() == parent) ::pause();
+      ::_exit(1);
+    }
   }
   for (int i = 0; i < 300; ++i) {
     ask_bytes(first, 1);
@@ -210,8 +221,8 @@ void take_turns(Stream& first, Stream& second) {
 }
 
 void turns(Context& context, const std::string& first_host, const std::string& second_host) {
-  auto first = must(Stream::connect(context, first_host + "/host-stream", 10'000));
-  auto second = must(Stream::connect(context, second_host + "/host-stream", 10'000));
+  auto first = must(Stream::connect(context, first_host + "/host-stream", kPatienceMs));
+  auto second = must(Stream::connect(context, second_host + "/host-stream", kPatienceMs));
   check(std::strcmp(first.peer().path, "udp") == 0 && std::strcmp(second.peer().path, "udp") == 0,
         "a path");
   take_turns(first, second);
@@ -219,9 +230,9 @@ void turns(Context& context, const std::string& first_host, const std::string& s
   std::fflush(stdout);
   char byte;
   check(::read(0, &byte, 1) == 1, "the line");
-  check(first.recv({reinterpret_cast<std::byte*>(&byte), 1}, 30'000).error().err == ECONNRESET,
+  check(first.recv({reinterpret_cast<std::byte*>(&byte), 1}, kPatienceMs).error().err == ECONNRESET,
         "the end of the first");
-  auto anew = must(Stream::connect(context, first_host + "/host-stream", 10'000));
+  auto anew = must(Stream::connect(context, first_host + "/host-stream", kPatienceMs));
   take_turns(anew, second);
 }
 
