@@ -24,6 +24,7 @@
 #include <unordered_set>
 
 #include "carrier/connection.h"
+#include "carrier/relays.h"
 #include "far/carrier_table.h"
 
 namespace clan::preload {
@@ -41,10 +42,16 @@ class Node {
   bool look();
   /// It goes to sleep.
   void leave();
+  /// Connections by names of AF_CLAN. Null: no memory or descriptors, which has been said.
+  Relays* relays();
+  /// ENOBUFS: likewise.
+  Result<Stream> dial_name(const std::string& name);
   void finish(std::uint32_t ms);
   /// The child of fork() has its own copy of this memory, and no lock in it may be held.
-  void lock() { mutex_.lock(); }
-  void unlock() { mutex_.unlock(); }
+  void lock();
+  void unlock();
+  /// In the child, which has not unlocked: of descriptors that keep connections open.
+  void close_copies();
 
  private:
   Node(Context&& context, EventQueue&& queue, const CarrierCalls& calls);
@@ -68,6 +75,7 @@ class Node {
   std::mutex mutex_;  ///< of what follows
   std::unordered_map<std::uint64_t, std::shared_ptr<Carried>> all_;
   std::uint64_t last_tag_ = 0;
+  Relays* relays_ = nullptr;
   std::deque<std::shared_ptr<Carried>> to_dial_;
   std::condition_variable dials_;
   bool dials_now_ = false;

@@ -9,6 +9,7 @@ both ends under `clan run --net`, and has to have moved; and, where that is aske
 that may not, and has to be right by TCP. Exit code 77: not root, or no `ip`.
 """
 import contextlib
+import errno
 import json
 import os
 import random
@@ -70,14 +71,14 @@ def kill_all(*children):
 
 
 @contextlib.contextmanager
-def pair(names, case, seed, own=OFF, others=OFF, net=(True, True)):
+def pair(names, case, seed, own=OFF, others=OFF, net=(True, True), port=PORT):
     """A server and a client of net_peer.py."""
-    server = under(names[0], own, sys.executable, "-B", PEER, "serve", PORT, case, str(seed),
+    server = under(names[0], own, sys.executable, "-B", PEER, "serve", port, case, str(seed),
                    net=net[0])
     client = None
     try:
         expect(server.stdout.readline() == "ready\n", "the server has not begun", server)
-        client = under(names[1], others, sys.executable, "-B", PEER, "ask", SERVER, PORT, case,
+        client = under(names[1], others, sys.executable, "-B", PEER, "ask", SERVER, port, case,
                        str(seed), net=net[1])
         yield server, client
     finally:
@@ -149,15 +150,15 @@ def lossy(names):
             right(names, "lossy", 9 + per_mille)
 
 
-def flowing(names, begin, deadline):
+def flowing(names, begin, deadline, port=PORT):
     """Both ends send without end until `begin(server, client)` has done its work. Answers what the
     others said that are left."""
-    with pair(names, "flows", 7) as (server, client):
+    with pair(names, "flows", 7, port=port) as (server, client):
         for child in (server, client):
             expect(child.stdout.readline() == "flows\n", "no bytes flow", server, client)
         time.sleep(0.3)
         for child in (server, client):
-            expect(MOVED in said(child), "flows have not moved", server, client)
+            expect(port != PORT or MOVED in said(child), "flows have not moved", server, client)
         left = begin(server, client)
         for child in left:
             try:
@@ -198,6 +199,41 @@ def shown(names):
         return [server]
 
     flowing(names, look, 20)
+
+
+def refused(names, name, host, *ends, **settings):
+    """connect() to the name says one of these, at once."""
+    client = under(names[1], settings.pop("others", OFF), sys.executable, "-B", PEER, "ask", host,
+                   name, "streams", "1", **settings)
+    try:
+        client.communicate(timeout=30)
+        text = said(client)
+        expect(client.returncode != 0 and any(f"connect: {os.strerror(end)}" in text
+                                              for end in ends), f"{name}: not {ends}", client)
+    except subprocess.TimeoutExpired:
+        expect(False, f"{name} hangs", client)
+    finally:
+        kill_all(client)
+
+
+def af_clan(names):
+    """Names of AF_CLAN of the other host."""
+    for case in ("streams", "polled", "at_once", "forks", "forks_unread", "spawns"):
+        right(names, case, 11, moves=None, port="jobs")
+    with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key:
+        key.write(secrets.token_hex(32))
+        key.flush()
+        own = {"CLAN_KEY": key.name}
+        right(names, "streams", 12, moves=None, own=own, others=own, port="jobs")
+    refused(names, "nobody", SERVER, errno.ECONNREFUSED)
+    refused(names, "jobs", "10.78.0.77", errno.ETIMEDOUT, errno.EHOSTUNREACH)
+    refused(names, "jobs", SERVER, errno.ENETUNREACH, net=False)
+    # A server without --net, or with another key, is not there.
+    with pair(names, "streams", 1, net=(False, True), port="jobs") as (server, client):
+        client.communicate(timeout=30)
+        expect("connect: " in said(client) and server.poll() is None, "it was reached", client)
+    flowing(names, lambda server, client: server.kill() or [client], 20, port="jobs")
+    flowing(names, lambda server, client: client.kill() or [server], 20, port="jobs")
 
 
 class Redis:
@@ -298,8 +334,8 @@ def settings(_):
         raise Failed(f"CLAN_NET=perhaps: {done.returncode} {done.stderr}")
 
 
-CASES = (settings, streams, going_back, encrypted, one_end, lossy, killed, shown, redis_server,
-         iperf3, cut)
+CASES = (settings, streams, going_back, encrypted, one_end, lossy, killed, shown, af_clan,
+         redis_server, iperf3, cut)
 
 
 def main():

@@ -1,0 +1,134 @@
+#include "carrier/relays.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/streams.h"
+
+namespace clan::preload {
+namespace {
+
+std::uint16_t free_udp_port() {
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  (void)::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
+  (void)::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+// What stands for the program that listens: one end of a pair, or an error.
+std::atomic<int> program_end{-1}, open_error{0};
+
+int open_pair(const char*, std::size_t) {
+  if (open_error.load() != 0) return -open_error.load();
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return -errno;
+  program_end.store(ends[0]);
+  return ends[1];
+}
+
+// Two hosts, over loopback. Their relays live as long as the process, as they do in a program.
+class CarrierRelays : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ContextOptions options;
+    options.wait.mode = WaitOptions::Mode::kSleep;
+    options.network.enabled = true;
+    options.network.mode = NetworkOptions::Mode::kOff;
+    options.network.directory_port = free_udp_port();
+    for (auto** context : {&server_context_, &client_context_}) {
+      *context = new Context(test::must(Context::create(options)));
+    }
+    server_ = test::must(Relays::start(*server_context_));
+    client_ = test::must(Relays::start(*client_context_));
+    // A sanitizer is not to take them for lost.
+    static auto& kept = *new std::vector<const void*>;
+    kept.insert(kept.end(), {server_context_, client_context_, server_, client_});
+    open_error = 0;
+  }
+  void TearDown() override {
+    client_->finish(2000);
+    server_->finish(2000);
+  }
+  // The name is offered by a thread: until then nobody is there.
+  Result<Stream> dial(const std::string& name) {
+    auto stream = Relays::dial(*client_context_, "udp:127.0.0.1/" + name);
+    for (int i = 0; i < 100 && !stream && stream.error().err == ECONNREFUSED; ++i) {
+      ::usleep(10'000);
+      stream = Relays::dial(*client_context_, "udp:127.0.0.1/" + name);
+    }
+    return stream;
+  }
+  Context* server_context_ = nullptr;
+  Context* client_context_ = nullptr;
+  Relays* server_ = nullptr;
+  Relays* client_ = nullptr;
+};
+
+TEST_F(CarrierRelays, CarryBytesToTheProgramThatHasTheName) {
+  const std::string name = test::unique_name("relays");
+  server_->offer(name, open_pair);
+  auto stream = dial(name);
+  ASSERT_TRUE(stream) << stream.error().message();
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  client_->add(std::move(*stream), ends[1]);
+  ASSERT_EQ(::send(ends[0], "hello", 5, 0), 5);
+  char text[6] = {};
+  for (int i = 0; i < 1000 && ::recv(program_end, text, 5, 0) != 5; ++i) ::usleep(10'000);
+  EXPECT_STREQ(text, "hello");
+  ::close(ends[0]);
+  ::close(program_end);
+}
+
+TEST_F(CarrierRelays, SayWhatTheOtherHostSaidOfAName) {
+  const std::string name = test::unique_name("relays");
+  server_->offer(name, open_pair);
+  open_error = EACCES;
+  const auto stream = dial(name);
+  ASSERT_FALSE(stream);
+  EXPECT_EQ(stream.error().err, EACCES);
+}
+
+TEST_F(CarrierRelays, RefuseANameThatNobodyOffers) {
+  const auto stream = Relays::dial(*client_context_, "udp:127.0.0.1/" + test::unique_name("none"));
+  ASSERT_FALSE(stream);
+  EXPECT_EQ(stream.error().err, ECONNREFUSED);
+}
+
+TEST_F(CarrierRelays, RefuseAServiceThatDoesNotSpeakAsTheyDo) {
+  const std::string name = test::unique_name("relays");
+  auto listener = test::must(Listener::create(*server_context_, "af1." + name));
+  std::thread other([&] {
+    auto stream = test::must(listener.accept(10'000));
+    (void)stream.send(test::text("HTTP/1.1"));
+  });
+  const auto stream = Relays::dial(*client_context_, "udp:127.0.0.1/" + name);
+  other.join();
+  ASSERT_FALSE(stream);
+  EXPECT_EQ(stream.error().err, EPROTO);
+}
+
+TEST_F(CarrierRelays, RefuseWhatIsNoName) {
+  for (const char* wrong : {"udp:", "udp:host", "udp:/name", "udp:host/"}) {
+    const auto stream = Relays::dial(*client_context_, wrong);
+    ASSERT_FALSE(stream);
+    EXPECT_EQ(stream.error().err, EINVAL) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace clan::preload
