@@ -1,11 +1,12 @@
 // Fuzzes what `clan stat` reads of other processes: pages of pipes, words of reasons, counters of
-// MPI ranks and of remote calls, tables of CORBA connections. All of them lie in memfds that a
-// hostile process may have made. Whatever is in them, it is read within bounds and can be printed
-// in every form.
+// MPI ranks and of remote calls, tables of CORBA connections, paths to other hosts. All of them lie
+// in memfds that a hostile process may have made. Whatever is in them, it is read within bounds and
+// can be printed in every form.
 //
 // Input: a byte for the kind of memfd, one for what is right about it, the file's size, patches (a
 // place, a length, bytes).
 #include <clan/mpi_face.h>
+#include <clan/path_page.h>
 #include <clan/pipe_page.h>
 #include <clan/reasons.h>
 #include <clan/rpc_face.h>
@@ -24,6 +25,7 @@
 #include "clan/stat/look.h"
 #include "clan/stat/mpi_pages.h"
 #include "clan/stat/orb_tables.h"
+#include "clan/stat/path_pages.h"
 #include "clan/stat/pipe_page.h"
 #include "clan/stat/rates.h"
 #include "clan/stat/reasons.h"
@@ -171,6 +173,23 @@ void read_orb(Input& in, std::uint8_t right) {
   expect(rows.size() <= bytes.size() / sizeof(clan::orb::TrafficRow));
 }
 
+void read_paths(Input& in, std::uint8_t right) {
+  static File& file = *new File(clan::kPathMemfdName);
+  auto bytes = content(in, sizeof(clan::PathPage), (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(clan::PathPage, magic), clan::PathPage::kMagic);
+    put(bytes, offsetof(clan::PathPage, pid), static_cast<std::uint64_t>(::getpid()));
+  }
+  file.write(bytes);
+  Report report;
+  report.hosts = read_path_pages({::getpid()});
+  expect(report.hosts.paths.size() <= clan::PathPage::kRows);
+  for (const HostPath& path : report.hosts.paths) expect(path.values.port != 0);
+  report.hosts.paths.resize(std::min<std::size_t>(report.hosts.paths.size(), 4));
+  print(report, right / 4);
+  print_prometheus({}, report.hosts);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
@@ -181,12 +200,13 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input in(data, size);
   const std::uint8_t kind = in.byte(), right = in.byte();
-  switch (kind % 5) {
+  switch (kind % 6) {
     case 0: read_pipe(in, right); break;
     case 1: read_reasons(in, right); break;
     case 2: read_mpi(in, right); break;
     case 3: read_calls(in, right); break;
-    default: read_orb(in, right);
+    case 4: read_orb(in, right); break;
+    default: read_paths(in, right);
   }
   return 0;
 }
