@@ -147,7 +147,11 @@ Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool m
   do {
     n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (may_block ? 0 : MSG_DONTWAIT));
   } while (n < 0 && errno == EINTR);
-  if (n < 0) return errno_error("recvmsg(control socket)");
+  if (n < 0) {
+    // For want of the kernel's memory the datagram stays where it is, and can be had later.
+    if (errno == ENOMEM || errno == ENOBUFS) errno = EAGAIN;
+    return errno_error("recvmsg(control socket)");
+  }
   Datagram d;
   d.bytes = static_cast<std::size_t>(n);
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {

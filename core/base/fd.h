@@ -87,8 +87,9 @@ struct Datagram {
 Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      bool may_block);
 
-/// Receives one datagram. EAGAIN when there is none and `may_block` is false; EMSGSIZE when it is
-/// longer than `bytes` or brings more than kMaxPassedFds.
+/// Receives one datagram. EAGAIN when there is none and `may_block` is false, and when the kernel
+/// has no memory to hand it out: it stays where it is. EMSGSIZE when it is longer than `bytes` or
+/// brings more than kMaxPassedFds.
 Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block);
 
 /// A listening abstract AF_UNIX SOCK_SEQPACKET socket: the name vanishes with the last descriptor.

@@ -10,7 +10,7 @@
 //                                          <- accept + {tables, signals, doorbell}   or  refuse
 //     ready, unless it drops this link in favour of another one with the same node ->
 //     then, both ways: oob, memory + {memfd}, import, import_reply, queue_fd + {eventfd},
-//                      copy, copy_done, lost (the memfd of a memory: please send it again)
+//                      copy, copy_done, lost (a memory was not taken: send it again)
 //
 // Native byte order and layout: both ends run on one machine. The first 24 bytes of hello and
 // refuse never change, so that versions can refuse each other in words.

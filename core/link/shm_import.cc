@@ -169,14 +169,14 @@ void ShmLink::accept_memory(const ControlMessage& message, Datagram& datagram) {
       message.memory_bytes > most_imported_bytes() - imported_bytes_) {
     CLAN_INFO("memory of peer %d not mapped: it shares more than this machine has",
               static_cast<int>(remote_pid()));
-    return;
+    return ask_again(message);
   }
   auto mapping = Mapping::map(datagram.fds[0].get(), message.memory_bytes,
                               read_only ? Mapping::Access::kRead : Mapping::Access::kReadWrite);
   if (!mapping) {
     CLAN_WARN("memory of peer %d: %s", static_cast<int>(remote_pid()),
               mapping.error().message().c_str());
-    return;
+    return ask_again(message);
   }
   imported_bytes_ += mapping->size();
   imported_.emplace(message.memory_id, Imported{std::move(*mapping), 0, read_only,

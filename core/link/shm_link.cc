@@ -195,13 +195,19 @@ void ShmLink::descriptor_lost(const ControlMessage& message) {
               static_cast<int>(remote_pid()));
   }
   if (message.type == ControlType::kMemory) {
-    ControlMessage again;
-    again.type = ControlType::kLost;
-    again.memory_id = message.memory_id;
-    (void)send(again, {});
+    ask_again(message);
   } else if (message.type == ControlType::kImportReply) {
     take_answer(message.request, EMFILE);
   }  // without a queue's own descriptor its doorbell does
+}
+
+// What was granted has not come to be here: the next grant sends it again, for another connection.
+void ShmLink::ask_again(const ControlMessage& granted) {
+  if (granted.type != ControlType::kMemory) return;  // an import says so to who waits for it
+  ControlMessage again;
+  again.type = ControlType::kLost;
+  again.memory_id = granted.memory_id;
+  (void)send(again, {});
 }
 
 void ShmLink::take_answer(std::uint64_t request, int err) {

@@ -122,6 +122,7 @@ class ShmLink final : public nic::Link,
   void misbehaved(const char* what);
   void handle(ControlMessage& message, Datagram& datagram);
   void descriptor_lost(const ControlMessage& message);
+  void ask_again(const ControlMessage& granted);
   void take_answer(std::uint64_t request, int err);
   void serve_import(const ControlMessage& message);
   void serve_copy(const ControlMessage& message);
@@ -140,8 +141,7 @@ class ShmLink final : public nic::Link,
   nic::LinkSink& sink_;
   Reactor& reactor_;
   nic::NicImage image_;
-  std::atomic<bool> alive_{true};
-  std::atomic<bool> settled_{false};
+  std::atomic<bool> alive_{true}, settled_{false};
   bool direct_copy_ = false;
   bool light_fence_ = false;
 
