@@ -63,9 +63,12 @@ Result<Relays*> Relays::start(Context& context) {
     sys::close(epoll);
     return Error{error, "watching an event queue"};
   }
-  auto* relays = new Relays(context, std::move(*queue), epoll);
-  if (auto s = relays->run(); !s) return s.error();
-  return relays;
+  std::unique_ptr<Relays> relays(new Relays(context, std::move(*queue), epoll));
+  if (auto s = relays->run(); !s) {
+    sys::close(epoll);
+    return s.error();
+  }
+  return relays.release();
 }
 
 Status Relays::run() {
