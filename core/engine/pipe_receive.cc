@@ -184,9 +184,10 @@ std::uint64_t Pipe::readable_bytes() const {
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   std::uint64_t bytes = 0;
-  for (std::uint64_t records = 0;
-       records < lines_ && ring.peek(c, in_, &record) > 0 && record.head.type() == kBytesRecord;
-       ++records) {
+  // The lines of one turn: a peer may leave heads that go on for ever.
+  for (std::uint64_t left = lines_;
+       ring.peek(c, in_, &record) > 0 && record.head.type() == kBytesRecord && record.lines <= left;
+       left -= record.lines) {
     bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
     c.head += record.lines;
   }

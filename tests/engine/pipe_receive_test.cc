@@ -127,5 +127,17 @@ TEST(Pipe, BreaksWhenAWriterThatHasGoneHasLeftMoreThanARing) {
   EXPECT_EQ(p.b.front(), PipeFront::kBroken);
 }
 
+// Four records fill the ring, and behind the last is the first again.
+TEST(Pipe, CountsNoMoreThanARingHoweverManyRecordsFollowEachOther) {
+  PipePair p(4096);
+  auto* ring = reinterpret_cast<std::byte*>(&p.a.page()) + 4096;
+  constexpr std::uint64_t kLines = 16, kLength = kLines * 64 - 8;
+  for (std::uint64_t line = 0; line < 4096 / 64; line += kLines) {
+    const std::uint64_t head = std::uint64_t{0xc1} << 56 | std::uint64_t{1} << 32 | kLength;
+    std::memcpy(ring + line * 64, &head, sizeof head);
+  }
+  EXPECT_EQ(p.b.readable_bytes(), 4 * (kLength - sizeof(PipeStamp)));
+}
+
 }  // namespace
 }  // namespace clan
