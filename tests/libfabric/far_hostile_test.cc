@@ -16,6 +16,7 @@
 
 #include "libfabric-provider/transport/wire.h"
 #include "libfabric/node.h"
+#include "support/loopback.h"
 
 namespace clan::test {
 namespace {
@@ -25,17 +26,6 @@ using Bytes = std::vector<std::byte>;
 
 constexpr char kDirectory[] = "FI_CLAN_DIRECTORY_PORT";
 constexpr std::uint64_t kKey = 42;
-
-std::string free_udp_port() {
-  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(fd);
-  return std::to_string(ntohs(address.sin_port));
-}
 
 /// A peer behind a UDP link, which says what it is told to.
 class FarPeer {
@@ -129,7 +119,7 @@ class FabricFarHostile : public testing::Test {
     if (std::getenv("CLAN_NETWORK_MODE") != nullptr) return true;
     const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
     const std::string filter = "--gtest_filter=FabricFarHostile." + name;
-    const std::string port = free_udp_port();
+    const std::string port = std::to_string(free_udp_port());
     const pid_t child = ::fork();
     if (child == 0) {
       ::setenv("CLAN_NETWORK_MODE", "off", 1);

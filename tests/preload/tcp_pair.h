@@ -3,10 +3,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -19,6 +19,7 @@
 #include "state/internal_fds.h"
 #include "stream/receive.h"
 #include "stream/send.h"
+#include "support/loopback.h"
 
 namespace clan::preload {
 
@@ -26,19 +27,7 @@ namespace clan::preload {
 class TcpPair {
  public:
   TcpPair() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof at;
-    EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&at), size), 0);
-    EXPECT_EQ(::listen(listener, 1), 0);
-    ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size);
-    fds_[0] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    EXPECT_EQ(::connect(fds_[0], reinterpret_cast<sockaddr*>(&at), size), 0);
-    fds_[1] = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    EXPECT_GE(fds_[1], 0);
-    ::close(listener);
+    std::ranges::copy(test::tcp_ends(), fds_);
     for (int end = 0; end < 2; ++end) adopt(fds_[end], end == 0, 0);
   }
   ~TcpPair() {

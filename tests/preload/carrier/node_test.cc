@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "support/loopback.h"
+
 namespace clan::preload {
 namespace {
 
@@ -37,18 +39,6 @@ bool becomes(Is&& is) {
   return is();
 }
 
-// A UDP port that nobody has just now.
-std::uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  (void)::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  (void)::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
-
 const CarrierCalls kProgramsCalls{
     .ring = [](void* rings) { ++*static_cast<std::atomic<int>*>(rings); },
     .may_switch = [](void*) { return true; },
@@ -67,7 +57,7 @@ class CarrierNodes : public ::testing::Test {
     options.wait.mode = WaitOptions::Mode::kSleep;
     options.network.enabled = true;
     options.network.mode = NetworkOptions::Mode::kOff;
-    options.network.directory_port = free_port();
+    options.network.directory_port = test::free_udp_port();
     CarrierNames names;
     ::inet_pton(AF_INET6, "::ffff:127.0.0.1", &names.local.address);
     names.remote = names.local;

@@ -1,7 +1,6 @@
 #include "carrier/relay.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/loopback.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 
@@ -111,23 +111,12 @@ TEST_F(CarrierRelay, AtTheEndOfTheProcessSendsWhatTheProgramHasSent) {
 // The kernel's own way to say that bytes may be missing.
 TEST(CarrierRelayOfTcp, ThatEndsTooSoonResetsTheProgram) {
   test::StreamPair streams;
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&at), size), 0);
-  ASSERT_EQ(::listen(listener, 1), 0);
-  ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size);
-  const int program = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ASSERT_EQ(::connect(program, reinterpret_cast<sockaddr*>(&at), size), 0);
-  const int end = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const auto [program, end] = test::tcp_ends();
   { const Relay relay(end, std::move(streams.server)); }
   char byte;
   EXPECT_EQ(::recv(program, &byte, 1, 0), -1);
   EXPECT_EQ(errno, ECONNRESET);
   ::close(program);
-  ::close(listener);
 }
 
 }  // namespace

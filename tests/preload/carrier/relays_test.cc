@@ -1,6 +1,5 @@
 #include "carrier/relays.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,21 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "support/loopback.h"
 #include "support/streams.h"
 
 namespace clan::preload {
 namespace {
-
-std::uint16_t free_udp_port() {
-  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  (void)::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  (void)::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 // What stands for the program that listens: one end of a pair, or an error.
 std::atomic<int> program_end{-1}, open_error{0};
@@ -48,7 +37,7 @@ class CarrierRelays : public ::testing::Test {
     options.wait.mode = WaitOptions::Mode::kSleep;
     options.network.enabled = true;
     options.network.mode = NetworkOptions::Mode::kOff;
-    options.network.directory_port = free_udp_port();
+    options.network.directory_port = test::free_udp_port();
     for (auto** context : {&server_context_, &client_context_}) {
       *context = new Context(test::must(Context::create(options)));
     }
