@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 #include "clan/log.h"
@@ -169,14 +170,15 @@ void ShmLink::accept_memory(const ControlMessage& message, Datagram& datagram) {
       message.memory_bytes > most_imported_bytes() - imported_bytes_) {
     CLAN_INFO("memory of peer %d not mapped: it shares more than this machine has",
               static_cast<int>(remote_pid()));
-    return ask_again(message);
+    return;
   }
   auto mapping = Mapping::map(datagram.fds[0].get(), message.memory_bytes,
                               read_only ? Mapping::Access::kRead : Mapping::Access::kReadWrite);
   if (!mapping) {
     CLAN_WARN("memory of peer %d: %s", static_cast<int>(remote_pid()),
               mapping.error().message().c_str());
-    return ask_again(message);
+    if (mapping.error().err == ENOMEM) ask_again(message);  // else it is the peer's doing
+    return;
   }
   imported_bytes_ += mapping->size();
   imported_.emplace(message.memory_id, Imported{std::move(*mapping), 0, read_only,
