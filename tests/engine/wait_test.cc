@@ -181,17 +181,20 @@ TEST(Waiter, SpinsAgainWhenItsWaitsAreShort) {
 }
 
 TEST(Waiter, LearnsFromATryWhatWaitsTakeThatDoNotSleep) {
-  Waiter waiter{WaitOptions{}};
-  sleep_long(waiter, 2);  // some are longer than it spins, none so long that it tries no more
-  ASSERT_LT(waiter.budget_ns(), 50'000u);
-  // One wait in 64 is a try, and finds out; one alone may be held up by others.
+  // One wait in 64 is a try, and finds out; one alone may be held up by others, and on a busy
+  // machine all of a waiter.
   bool has_learned = false;
-  for (int k = 0; k < 3 * 64 && !has_learned; ++k) {
-    int looks = 0;
-    const bool there = waiter.spin([&] { return ++looks > 256 + 500; }, Awaited{});
-    has_learned = there && waiter.budget_ns() >= 50'000u;
+  for (int waiters = 0; waiters < 10 && !has_learned; ++waiters) {
+    Waiter waiter{WaitOptions{}};
+    sleep_long(waiter, 2);  // some are longer than it spins, none so long that it tries no more
+    if (waiter.budget_ns() >= 50'000u) continue;
+    for (int k = 0; k < 3 * 64 && !has_learned; ++k) {
+      int looks = 0;
+      const bool there = waiter.spin([&] { return ++looks > 256 + 500; }, Awaited{});
+      has_learned = there && waiter.budget_ns() >= 50'000u;
+    }
   }
-  EXPECT_TRUE(has_learned || t_contention.known()) << waiter.budget_ns();
+  EXPECT_TRUE(has_learned || t_contention.known());
 }
 
 TEST(Waiter, WaitsForAPeerThatWorksHoweverLongWaitsWere) {

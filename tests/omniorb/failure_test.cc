@@ -167,7 +167,7 @@ void idle_connections_are_closed(const std::vector<std::string>& at_server,
   }
   for (int i = 0; i < 3; ++i) server->null_call();
   EXPECT_PATH();
-  EXPECT_EQ(opened, 2);
+  EXPECT_GE(opened, 2) << "more where a busy machine has made the calls idle in between";
 }
 
 TEST(Failure, IdleConnectionsAreClosedByTheServerAndMadeAgain) {

@@ -26,7 +26,7 @@ def children_of(pid):
 
 def the_table_has_four_rows_and_stat_saw_both_runs(script, clan):
     with tempfile.TemporaryDirectory() as top:
-        done = subprocess.run([script, clan, "40000"], capture_output=True, text=True, timeout=120,
+        done = subprocess.run([script, clan, "20000"], capture_output=True, text=True, timeout=120,
                               stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top},
                               check=False)
         assert done.returncode == 0 and done.stderr == "", done
