@@ -194,11 +194,9 @@ void ShmLink::descriptor_lost(const ControlMessage& message) {
     CLAN_WARN("too many open files: what peer %d passed is lost; raise the limit (ulimit -n)",
               static_cast<int>(remote_pid()));
   }
-  if (message.type == ControlType::kMemory) {
-    ask_again(message);
-  } else if (message.type == ControlType::kImportReply) {
-    take_answer(message.request, EMFILE);
-  }  // without a queue's own descriptor its doorbell does
+  ask_again(message);
+  if (message.type == ControlType::kImportReply)
+    take_answer(message.request, EMFILE);  // without a queue's own descriptor its doorbell does
 }
 
 // What was granted has not come to be here: the next grant sends it again, for another connection.

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "support/loopback.h"
+#include "preload/carrier/two_hosts.h"
 
 namespace clan::preload {
 namespace {
@@ -53,11 +53,7 @@ const CarrierCalls kProgramsCalls{
 class CarrierNodes : public ::testing::Test {
  protected:
   void SetUp() override {
-    ContextOptions options;
-    options.wait.mode = WaitOptions::Mode::kSleep;
-    options.network.enabled = true;
-    options.network.mode = NetworkOptions::Mode::kOff;
-    options.network.directory_port = test::free_udp_port();
+    const ContextOptions options = options_of_two_hosts();
     CarrierNames names;
     ::inet_pton(AF_INET6, "::ffff:127.0.0.1", &names.local.address);
     names.remote = names.local;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/loopback.h"
+#include "preload/carrier/two_hosts.h"
 #include "support/streams.h"
 
 namespace clan::preload {
@@ -33,11 +33,7 @@ int open_pair(const char*, std::size_t) {
 class CarrierRelays : public ::testing::Test {
  protected:
   void SetUp() override {
-    ContextOptions options;
-    options.wait.mode = WaitOptions::Mode::kSleep;
-    options.network.enabled = true;
-    options.network.mode = NetworkOptions::Mode::kOff;
-    options.network.directory_port = test::free_udp_port();
+    const ContextOptions options = options_of_two_hosts();
     for (auto** context : {&server_context_, &client_context_}) {
       *context = new Context(test::must(Context::create(options)));
     }
