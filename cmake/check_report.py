@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What the tests of ./check came to, read from ctest's logs.
 
-    check_report.py [--must NAME,...] [--without NAME,...] LOG...
+    check_report.py [--must NAME,...] [--without NAME,...] [--flaky NAME,...] LOG...
 
 Each LOG is a LastTest.log with what ctest has printed behind it: only that tells of a test that
 skips by its exit code.
 
-Prints what took longest, and as the last line `TESTS tests[; skipped: NAME, ...][; not covered:
-NAME, ...]`. A test that skips a part of itself (GTEST_SKIP in a program of many tests) is named
-with its cases. Exit code 1 when a test of --must was skipped.
+Prints what took longest, and as the last line `TESTS tests[; flaky: NAME, ...]
+[; skipped: NAME, ...][; not covered: NAME, ...]`. A test that skips a part of itself (GTEST_SKIP in
+a program of many tests) is named with its cases. Exit code 1 when a test of --must was skipped.
 """
 
 import argparse
@@ -59,6 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--must", type=names, default=[])
     parser.add_argument("--without", type=names, default=[])
+    parser.add_argument("--flaky", type=names, default=[])
     parser.add_argument("logs", nargs="+", type=Path)
     options = parser.parse_args()
     tests = [test for log in options.logs for test in tests_of(log.read_text(errors="replace"))]
@@ -73,6 +74,8 @@ def main():
     if missed:
         print("skipped, although this machine could run them: " + ", ".join(missed))
     line = f"{len(tests)} tests"
+    if options.flaky:
+        line += "; flaky: " + short(options.flaky)
     if skipped or partly:
         line += "; skipped: " + ", ".join(
             [*filter(None, [short(sorted(skipped))]), *sorted(partly)])

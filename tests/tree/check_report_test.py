@@ -65,6 +65,10 @@ class Report(unittest.TestCase):
         _, lines = self.report(entry(1, "a"), "--without", "MPICH,UCX")
         self.assertEqual(lines[-1], "1 tests; not covered: MPICH, UCX")
 
+    def test_names_what_has_passed_only_when_run_again(self):
+        _, lines = self.report(entry(1, "a.B.C"), "--flaky", "a.B.C,a.B.D")
+        self.assertEqual(lines[-1], "1 tests; flaky: a.B.C, D")
+
 
 if __name__ == "__main__":
     sys.exit(unittest.main())
