@@ -95,6 +95,9 @@ def raise_descriptor_limit(wanted):
 
 EARLIEST_LOOK = 0.02  # seconds
 
+# Not started at all where the parent was killed before the program had asked to be told of it.
+WITH_ITS_PARENT = ("/bin/sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
+
 SOCKMAP = "sockmap"  # under which programs may run, besides CLAN
 
 
@@ -104,7 +107,7 @@ class Server:
 
     @property
     def pid(self):
-        return self.process.pid  # setpriv, taskset and `clan run` become the program
+        return self.process.pid  # setpriv, sh, taskset and `clan run` become the program
 
     def pause(self, paused):
         os.killpg(self.pid, signal.SIGSTOP if paused else signal.SIGCONT)
@@ -165,7 +168,7 @@ class Session:
         SOCKMAP. Ends with this program, even if that is killed (a change of user takes that
         away)."""
         cores = self.cores if core is None else [self.cores[core]]
-        words = [find("setpriv"), "--pdeathsig=TERM"]
+        words = [find("setpriv"), "--pdeathsig=TERM", *WITH_ITS_PARENT, str(os.getpid())]
         words += self.redirection.prefix() if under == SOCKMAP else []
         words += share.prefix() if share is not None else []
         words += [find("taskset"), "-c", ",".join(map(str, cores))]
