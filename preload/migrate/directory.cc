@@ -184,30 +184,17 @@ void go_on_as_server(int fd, Socket& s) {
 }  // namespace
 
 void offer_in_directory(int fd, Socket& s, const Route& route) {
-  sweep();
+  (void)sweep();
   const std::uint64_t name = name_of(route.local, route.remote);
-  sockaddr_un path{};
-  const socklen_t size = path_of(name, &path);
   int listener = unix_socket(SOCK_SEQPACKET);
   if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
   if (listener < 0) return stay(fd, s, Why::kNoDescriptors);
-  long rc = sys::call(SYS_bind, listener, &path, size);
-  if (rc != 0 && errno == EADDRINUSE && is_left_over(path, size)) {
-    unlink_offer(name);
-    rc = sys::call(SYS_bind, listener, &path, size);
-  }
   // Who may connect is judged by his credentials, not by our umask.
-  const int mode = config().uid_count > 0 ? 0666 : 0600;
-  if (rc == 0 && (::chmod(path.sun_path, static_cast<mode_t>(mode)) != 0 ||
-                  sys::call(SYS_listen, listener, 1) != 0)) {
-    unlink_offer(name);
-    rc = -1;
-  }
-  if (rc != 0) {
-    CLAN_INFO("fd %d: no offer in %s: %s", fd, config().directory, std::strerror(errno));
+  if (!bind_offer(listener, name, config().uid_count > 0 ? 0666 : 0600)) {
+    const auto error = static_cast<std::uint32_t>(errno);
     sys::close(listener);
-    return stay(fd, s, Why::kDirectory);
+    return stay(fd, s, Why::kDirectory, error);
   }
   s.offer_name.keep(name);
   s.offer_fd.keep(listener);

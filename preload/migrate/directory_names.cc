@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "clan/clock.h"
 #include "os/config.h"
@@ -30,6 +31,28 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
 constexpr std::uint64_t kSweepNs = 5'000'000'000u;
 constexpr int kMostNames = 1024, kMostProbes = 32;  ///< of one sweep
 constexpr long kFreshSeconds = 2;                   ///< may be about to get its socket
+
+// The file that has just been bound has that mode, as far as it can be given. Not by its name: who
+// owns the directory may have put another file there, one of ours even. False, with errno: it has.
+bool give_mode(const sockaddr_un& path, mode_t mode) {
+  const int file = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, path.sun_path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (file < 0) {
+    if (errno == ENOENT) errno = EADDRINUSE;
+    return false;
+  }
+  struct stat st {};
+  const bool ours = sys::fstat(file, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_nlink == 1 &&
+                    st.st_uid == ::geteuid();
+  if (ours && (st.st_mode & 0777) != mode) {
+    char link[32];
+    std::snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    (void)sys::call(SYS_fchmodat, AT_FDCWD, link, mode);
+  }
+  sys::close(file);
+  if (!ours) errno = EADDRINUSE;
+  return ours;
+}
 
 }  // namespace
 
@@ -55,23 +78,45 @@ bool is_left_over(const sockaddr_un& path, socklen_t size) {
   return nobody;
 }
 
-void sweep() {
+bool bind_offer(int listener, std::uint64_t name, mode_t mode) {
+  sockaddr_un path{};
+  const socklen_t size = path_of(name, &path);
+  (void)sys::call(SYS_fchmod, listener, mode);  // and so has the file, but for the umask's bits
+  if (sys::call(SYS_bind, listener, &path, size) != 0) {
+    if (errno != EADDRINUSE) return false;
+    if (!is_left_over(path, size)) {
+      errno = EADDRINUSE;
+      return false;
+    }
+    unlink_offer(name);
+    if (sys::call(SYS_bind, listener, &path, size) != 0) return false;
+  }
+  if (give_mode(path, mode) && sys::call(SYS_listen, listener, 1) == 0) return true;
+  const KeepErrno keep;
+  unlink_offer(name);
+  return false;
+}
+
+std::optional<int> sweep() {
   static std::atomic<std::uint64_t> next_ns{0};
   static std::atomic<unsigned> turn{0};
   const std::uint64_t now = monotonic_ns();
   // relaxed: two threads that sweep at once do no harm
-  if (now < next_ns.load(std::memory_order_relaxed)) return;
+  if (now < next_ns.load(std::memory_order_relaxed)) return std::nullopt;
   next_ns.store(now + kSweepNs, std::memory_order_relaxed);
   const int directory = static_cast<int>(
       sys::call(SYS_openat, AT_FDCWD, config().directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory < 0) return;
+  if (directory < 0) return 0;
   timespec clock{};
   ::clock_gettime(CLOCK_REALTIME, &clock);
   // Of many that are alive, others each time.
   const unsigned part = turn.fetch_add(1, std::memory_order_relaxed) % 4;
   DirectoryReader names(directory);
-  int seen = 0, probes = 0;
-  while (const char* name = seen < kMostNames && probes < kMostProbes ? names.next() : nullptr) {
+  int read = 0, seen = 0, probes = 0;
+  while (read < kMostNamesRead && seen < kMostNames && probes < kMostProbes) {
+    const char* const name = names.next();
+    if (name == nullptr) break;
+    ++read;
     if (std::strncmp(name, kOfferPrefix, kOfferPrefixSize) != 0 || std::strlen(name) != kOfferName)
       continue;
     ++seen;
@@ -89,6 +134,7 @@ void sweep() {
     if (is_left_over(path, sizeof path)) sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
   }
   sys::close(directory);
+  return read;
 }
 
 }  // namespace clan::preload

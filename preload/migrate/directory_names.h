@@ -1,9 +1,11 @@
-// Names of offers in a directory (CLAN_DIR).
+// Names and files of offers in a directory (CLAN_DIR).
 #pragma once
 
+#include <sys/types.h>
 #include <sys/un.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "os/sock_diag.h"
 
@@ -20,7 +22,15 @@ int unix_socket(int type);
 /// nobody there hears.
 bool is_left_over(const sockaddr_un& path, socklen_t size);
 
-/// Removes what killed processes have left behind, some of it, now and then.
-void sweep();
+/// `listener` listens at the file of that name, which has that mode whatever our umask is. False,
+/// with errno: it does not, and there is no such file of ours.
+bool bind_offer(int listener, std::uint64_t name, mode_t mode);
+
+/// Removes what killed processes have left behind, some of it, now and then. How many names it has
+/// read; none: it has been done a moment ago.
+std::optional<int> sweep();
+
+/// Of one sweep, whatever they are: others may have made a million.
+constexpr int kMostNamesRead = 8192;
 
 }  // namespace clan::preload

@@ -31,6 +31,7 @@ LIBRARY = None
 NETLINK_SOCK_DIAG = 4
 OTHER_USER = 4321
 NEW = ["unshare", "--net", "--pid", "--fork", "--mount-proc"]
+SMALL = "size=64k,nr_inodes=32,mode=755"
 VETH = ["ip", "link", "add", "clan-first", "type", "veth", "peer", "name", "clan-second"]
 
 
@@ -175,10 +176,12 @@ class Container:
 class World:
     """Two containers with a network and a directory."""
 
+    small = None  # a file system for the directory that can be full soon, if there is one
+
     def __init__(self):
         self.top = Path(tempfile.mkdtemp(prefix="clan-containers-"))
         self.top.chmod(0o755)
-        self.directory = self.top / "shared"
+        self.directory = (self.small or self.top) / "shared"
         self.directory.mkdir()
         self.directory.chmod(0o1777)
         self.log = self.top / "log"
@@ -202,6 +205,7 @@ class World:
         for process in self.started + [c.process for c in self.containers]:
             process.kill()
             process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
         shutil.rmtree(self.top, ignore_errors=True)
 
     def offers(self):
@@ -213,20 +217,26 @@ class World:
             programs.require(time.monotonic() < deadline, f"not within {seconds} s: {what}")
             time.sleep(0.02)
 
-    def pair(self, address="10.99.0.1", places=None, server=None, client=None, source=None,
-             users=(0, 0)):
-        """A server in the first container, and a client in the second, connected."""
+    def actors(self, places=None, server=None, client=None, users=(0, 0)):
+        """For a server in the first container, and a client in the second."""
         places = places or self.containers
-        one, other = Told(self, places[0], **(server or {})), Told(self, places[1], **(client or
-                                                                                       {}))
-        for actor, user in ((one, users[0]), (other, users[1])):
+        ends = Told(self, places[0], **(server or {})), Told(self, places[1], **(client or {}))
+        for actor, user in zip(ends, users):
             if user:
                 actor("user", user)
+        return ends
+
+    def connected(self, one, other, address="10.99.0.1", source=None):
         port = one("listen", address)
         one.tell("accept")
         other("connect", address, port, source)
         one.hear()
         return one, other
+
+    def pair(self, address="10.99.0.1", places=None, server=None, client=None, source=None,
+             users=(0, 0)):
+        """Both, connected."""
+        return self.connected(*self.actors(places, server, client, users), address, source)
 
 
 def exchange(server, client, count, size=1000):
@@ -488,16 +498,126 @@ def a_directory_that_cannot_be_used_is_told_and_left_alone(world):
     plain = world.top / "plain"
     plain.mkdir()
     plain.chmod(0o777)
-    for path, why in ((world.top / "nowhere", "is no directory"), (plain, "no sticky bit"),
-                      (world.top / ("x" * 80), "is too long"), ("relative", "absolute")):
+    file = world.top / "file"
+    file.touch()
+    good = world.directory
+    for path, why, spoilt, user in (
+        (world.top / "nowhere", "is no directory", None, 0),
+        (file, "is no directory, but something else", None, 0),
+        (plain, "no sticky bit", None, 0), (world.top / ("x" * 80), "is too long", None, 0),
+        ("relative", "absolute", None, 0), (good, "is read-only here", read_only(world), 0),
+        (good, "cannot be written to by this user", of_root_alone(world), OTHER_USER)):
         sides = {"directory": False, "CLAN_DIR": path}
-        server, client = world.pair(server=sides, client=sides)
-        exchange(server, client, 5)
-        programs.require(on_tcp(server, client), f"{path}: moved")
-        lines = [line for line in world.log.read_text().splitlines()
+        before = len(world.log.read_text().splitlines()) if world.log.exists() else 0
+        with spoilt or contextlib.nullcontext():
+            ends = world.pair(server=sides, client=sides, users=(user, user))
+            exchange(*ends, 5)
+            programs.require(on_tcp(*ends), f"{path}: moved")
+        lines = [line for line in world.log.read_text().splitlines()[before:]
                  if f"CLAN_DIR={path} " in line and why in line]
         programs.require(len(lines) == 2, f"{path}: {lines}")
     programs.require(list(plain.iterdir()) == [], "an offer in a directory of everybody")
+
+
+@contextlib.contextmanager
+def no_inodes(world):
+    files = []
+    with contextlib.suppress(OSError):
+        while True:
+            files.append(world.small / f"full-{len(files)}")
+            files[-1].touch()
+    programs.require(len(files) > 1 and not files[-1].exists(), "never full")
+    yield
+    for file in files[:-1]:
+        file.unlink()
+
+
+@contextlib.contextmanager
+def read_only(world):
+    remount = ["mount", "-o"]
+    subprocess.run([*remount, "remount,ro", world.small], check=True)
+    yield
+    subprocess.run([*remount, "remount,rw", world.small], check=True)
+
+
+@contextlib.contextmanager
+def moved_away(world, *, to=None, file=False):
+    """With something else in its place, or nothing."""
+    away = world.directory.rename(world.directory.with_name("away"))
+    if file:
+        world.directory.touch()
+    if to:
+        world.directory.symlink_to(to)
+    yield
+    if file or to:
+        world.directory.unlink()
+    away.rename(world.directory)
+
+
+@contextlib.contextmanager
+def of_root_alone(world):
+    world.directory.chmod(0o755)
+    yield
+    world.directory.chmod(0o1777)
+
+
+@contextlib.contextmanager
+def of_another_user(world):
+    os.chown(world.directory, OTHER_USER, OTHER_USER)
+    yield
+    os.chown(world.directory, 0, 0)
+
+
+def begun(world, users):
+    """Two actors that have read their settings, and so have looked at the directory."""
+    loud = {"log": "info"}
+    ends = world.actors(server=loud, client=loud, users=users)
+    for end in ends:
+        end("listen", "127.0.0.1")
+    return ends
+
+
+def a_directory_that_becomes_unusable_leaves_connections_on_tcp(world):
+    """With a sentence that says what it is; those that have moved go on, and what comes later
+    moves."""
+    fine = world.pair()
+    exchange(*fine, 20)
+    for spoilt, users, why in (
+        (no_inodes(world), (0, 0), "no inodes"), (read_only(world), (0, 0), "read-only"),
+        (moved_away(world), (0, 0), "has been removed"),
+        (moved_away(world, file=True), (0, 0), "something else is in its place"),
+        (of_root_alone(world), (OTHER_USER, OTHER_USER), "cannot write to it any more")):
+        waiting = world.pair(server={"preload": False})
+        exchange(*waiting, 3)
+        ends = begun(world, users)
+        before = len(world.log.read_text().splitlines())
+        with spoilt:
+            world.connected(*ends)
+            exchange(*ends, 20)
+            programs.require(on_tcp(*ends), f"{why}: moved")
+            exchange(*fine, 5)
+            programs.require(moved(*fine), f"{why}: what had moved has not stayed")
+            exchange(*waiting, 5)
+            waiting[1]("close")  # its offer has gone with the directory, or stays
+            programs.require(waiting[0]("receive", 1) == 0, f"{why}: no end of file")
+        lines = world.log.read_text().splitlines()[before:]
+        said = [line for line in lines if "no offer can be made in CLAN_DIR: " in line]
+        programs.require(len(said) == 1 and why in said[0] and "stays on TCP" in said[0],
+                         f"{why}: {lines}")
+        for end in ends:
+            end("close")
+        ends = world.pair(users=users)
+        exchange(*ends, 20)
+        programs.require(moved(*ends), f"{why}: later ones do not move")
+
+
+def a_directory_of_somebody_else_or_behind_a_link_serves(world):
+    for changed in of_another_user(world), moved_away(world, to="away"):
+        with changed:
+            for users in (0, 0), (OTHER_USER, OTHER_USER):
+                ends = world.pair(users=users)
+                exchange(*ends, 20)
+                programs.require(moved(*ends), f"users {users}: not moved")
 
 
 TESTS = (a_connection_between_containers_moves, without_the_directory_it_stays_on_tcp,
@@ -507,7 +627,9 @@ TESTS = (a_connection_between_containers_moves, without_the_directory_it_stays_o
          a_forged_offer_is_refused, a_stranger_at_an_offer_does_not_keep_the_other_end_away,
          a_program_without_the_library_gets_the_connection,
          bytes_that_cannot_be_given_back_reset_the_connection, addresses_of_one_host_move,
-         a_directory_that_cannot_be_used_is_told_and_left_alone)
+         a_directory_that_cannot_be_used_is_told_and_left_alone,
+         a_directory_that_becomes_unusable_leaves_connections_on_tcp,
+         a_directory_of_somebody_else_or_behind_a_link_serves)
 
 
 def why_not_here():
@@ -530,11 +652,14 @@ def main():
         print(f"skipped: {why}")
         return programs.SKIPPED
     if "CLAN_TEST_NAMESPACE" not in os.environ:
-        # The veth pair is made in a network namespace of our own.
-        return subprocess.run(["unshare", "--net", "--kill-child", sys.executable, "-B", *sys.argv],
+        # The veth pair and the small file system are made in namespaces of our own.
+        new = ["unshare", "--net", "--mount", "--kill-child"]
+        return subprocess.run([*new, sys.executable, "-B", *sys.argv],
                               env={**os.environ, "CLAN_TEST_NAMESPACE": "1"},
                               check=False).returncode
     LIBRARY = os.path.abspath(sys.argv[1])
+    World.small = Path(tempfile.mkdtemp(prefix="clan-small-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", SMALL, "clan-test", World.small], check=True)
     failed = 0
     for test in TESTS:
         name = re.sub("_", " ", test.__name__)
@@ -552,6 +677,8 @@ def main():
                 print(f"{name}: {type(wrong).__name__}: {wrong}", flush=True)
                 if world.log.exists():
                     print(world.log.read_text()[-2000:])
+    subprocess.run(["umount", World.small], check=True)
+    World.small.rmdir()
     return 1 if failed else 0
 
 

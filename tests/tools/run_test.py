@@ -125,7 +125,15 @@ def check_errors(tree):
         if "ports" not in words and words != "--log":  # those are CLI11's to say
             assert done.stderr.count("\n") == 1 and done.stderr.startswith("clan run: "), done
 
+    everybodys, file, link = (tree.top / name for name in ("everybodys", "file", "link"))
+    everybodys.mkdir()
+    everybodys.chmod(0o777)
+    file.touch()
+    link.symlink_to(tree.top)
+    assert tree.run("true", env={"CLAN_DIR": str(link)}).returncode == 0
     for directory, why in [("relative", "absolute path"), (tree.top / "absent", "no directory"),
+                           (file, "no directory, but something else"),
+                           (file / "below", "no directory"), (everybodys, "chmod +t"),
                            ("/" + "x" * 100, "too long")]:
         config = tree.top / "directory.conf"
         config.write_text(f"# here\nCLAN_DIR={directory}\n")

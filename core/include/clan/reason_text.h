@@ -2,12 +2,14 @@
 #pragma once
 
 #include <clan/reasons.h>
+#include <clan/shared_directory.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 
 namespace clan::reasons {
 
@@ -140,6 +142,11 @@ inline void describe(const Reason& reason, char* to, std::size_t size) {
     const bool by_filter = reason.why == Why::kFilter;
     std::snprintf(to, size, by_filter ? "the filter of system calls refuses %s" : "%s is refused",
                   name_of_call(reason.number));
+  } else if (reason.why == Why::kDirectory && reason.number != 0) {
+    const int error = static_cast<int>(reason.number);
+    const char* const fault = why_no_offer(error);
+    std::snprintf(to, size, "%s: %s", text_of(reason.why),
+                  fault != nullptr ? fault : std::strerror(error));
   } else if (reason.why == Why::kUnused && reason.number >= kCallsNeeded) {
     std::snprintf(to, size, "%s: has not met its other end in %u calls", text_of(reason.why),
                   reason.number);

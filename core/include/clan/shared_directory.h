@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 
@@ -14,6 +15,7 @@ namespace clan {
 constexpr std::size_t kMostSharedDirectory = 84;
 
 /// Null, or why not, as the end of a sentence that begins with its name. Any thread; no memory.
+/// Changes errno.
 inline const char* why_not_shared_directory(const char* path) {
   std::size_t size = std::strlen(path);
   while (size > 1 && path[size - 1] == '/') --size;
@@ -22,15 +24,37 @@ inline const char* why_not_shared_directory(const char* path) {
   if (size > kMostSharedDirectory) {
     return "is too long: names of sockets in it must fit into 107 bytes, so it may have 84";
   }
-  if (::stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
-    return "is no directory that can be seen here";
-  if (::access(path, W_OK | X_OK) != 0) return "cannot be written to by this user";
+  if (::stat(path, &st) != 0) {
+    return errno == EACCES ? "is no directory that this user can reach"
+                           : "is no directory that can be seen here";
+  }
+  if (!S_ISDIR(st.st_mode)) return "is no directory, but something else";
+  if (::access(path, W_OK | X_OK) != 0) {
+    return errno == EROFS ? "cannot be written to: its file system is read-only here"
+                          : "cannot be written to by this user (if users differ: chmod 1777)";
+  }
   if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
     return "can be written to by everybody and has no sticky bit (chmod +t), so anybody could "
-           "remove "
-           "offers of others";
+           "remove offers of others";
   }
   return nullptr;
+}
+
+/// Of an errno: why no offer could be made in it though it once would do, and what helps. The end
+/// of a sentence; null: see the errno.
+inline const char* why_no_offer(int error) {
+  switch (error) {
+    case ENOSPC: return "its file system has no inodes or no room left (df -i)";
+    case EDQUOT: return "the quota of this user there is used up";
+    case EROFS: return "its file system is read-only";
+    case ENOENT: return "it has been removed (mkdir -m 1777 makes it anew)";
+    case ENOTDIR: return "something else is in its place";
+    case EACCES: return "this user cannot write to it any more";
+    case EPERM:
+    case EOPNOTSUPP: return "its file system lets no sockets be made";
+    case EADDRINUSE: return "something else has the offer's name";
+    default: return nullptr;
+  }
 }
 
 }  // namespace clan
