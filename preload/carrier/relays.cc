@@ -13,34 +13,31 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <utility>
+
+#include "carrier/name_answer.h"
 
 namespace clan::preload {
 namespace {
 
-constexpr std::int64_t kAnswerMs = 5000;  ///< of the other host
+constexpr std::int64_t kAnswerMs = 5000;  ///< of the other host, to be called and to answer
 constexpr std::uint64_t kOfferAgainNs = 1'000'000'000;
 constexpr std::uint64_t kCalledTag = 0;  ///< nobody's
 constexpr char kPrefix[] = "af1.";
 
-using Answer = std::array<std::byte, 8>;
-
-Answer answer_of(int error) {
-  return {std::byte{'C'},
-          std::byte{'L'},
-          std::byte{'N'},
-          std::byte{'M'},
-          std::byte{1},
-          std::byte{0},
-          std::byte(error >> 8 & 0xff),
-          std::byte(error & 0xff)};
-}
-
-// What a connect() may say; the other host's numbers are input.
-int error_in(const Answer& answer) {
-  const int error = std::to_integer<int>(answer[6]) << 8 | std::to_integer<int>(answer[7]);
-  if (answer_of(error) != answer) return EPROTO;
-  return error == 0 || error == ECONNREFUSED || error == EACCES ? error : ECONNREFUSED;
+// All of it, until then: bytes that come one by one buy no more time.
+Result<NameAnswer> hear_answer(Stream& stream, std::uint64_t until) {
+  NameAnswer answer{};
+  for (std::size_t have = 0; have < answer.size();) {
+    const std::uint64_t now = monotonic_ns();
+    const auto left_ms = now < until ? static_cast<std::int64_t>((until - now) / 1'000'000) : 0;
+    auto n = stream.recv(std::span(answer).subspan(have), left_ms);
+    if (!n) return n.error();
+    if (*n == 0) return Error{ECONNREFUSED, "the other host has closed"};
+    have += *n;
+  }
+  return answer;
 }
 
 }  // namespace
@@ -117,16 +114,12 @@ Result<Stream> Relays::dial(Context& context, const std::string& name) {
     return Error{EINVAL, "a name of another host is udp:HOST/NAME"};
   }
   const std::string service = name.substr(0, slash + 1) + kPrefix + name.substr(slash + 1);
+  const std::uint64_t until = monotonic_ns() + std::uint64_t{kAnswerMs} * 1'000'000;
   auto stream = Stream::connect(context, service, kAnswerMs);
   if (!stream) return stream.error();
-  Answer answer{};
-  for (std::size_t have = 0; have < answer.size();) {
-    auto n = stream->recv(std::span(answer).subspan(have), kAnswerMs);
-    if (!n) return n.error();
-    if (*n == 0) return Error{ECONNREFUSED, "the other host has closed"};
-    have += *n;
-  }
-  if (const int error = error_in(answer); error != 0) {
+  const auto answer = hear_answer(*stream, until);
+  if (!answer) return answer.error();
+  if (const int error = error_in(*answer); error != 0) {
     return Error{error, "the other host's answer"};
   }
   return stream;

@@ -4,8 +4,8 @@
 //
 // A name is a service of the link's directory, "af1.NAME", of the process that has called listen().
 // When another host asks for it the process calls the name itself, as any program of this host may,
-// and answers with eight bytes before the connection's own: "CLNM", a version, 0, and an errno of
-// 16 bits (big-endian), 0 if it has been through. What is answered is input to the one that asked.
+// and answers before the connection's own bytes (carrier/name_answer.h). What is answered is input
+// to the one that asked.
 #pragma once
 
 #include <clan/context.h>

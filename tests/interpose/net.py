@@ -228,12 +228,69 @@ def af_clan(names):
     refused(names, "nobody", SERVER, errno.ECONNREFUSED)
     refused(names, "jobs", "10.78.0.77", errno.ETIMEDOUT, errno.EHOSTUNREACH)
     refused(names, "jobs", SERVER, errno.ENETUNREACH, net=False)
-    # A server without --net, or with another key, is not there.
+    # A server without --net is not there.
     with pair(names, "streams", 1, net=(False, True), port="jobs") as (server, client):
         client.communicate(timeout=30)
         expect("connect: " in said(client) and server.poll() is None, "it was reached", client)
     flowing(names, lambda server, client: server.kill() or [client], 20, port="jobs")
     flowing(names, lambda server, client: client.kill() or [server], 20, port="jobs")
+
+
+def ask_again(names, server, settings):
+    """The server is there all the same."""
+    client = under(names[1], settings, sys.executable, "-B", PEER, "ask", SERVER, "jobs",
+                   "streams", "1")
+    try:
+        for child in (client, server):
+            text = child.communicate(timeout=60)[0]
+            expect(child.returncode == 0 and "right" in text, f"it says {text!r}", client, server)
+    finally:
+        kill_all(client)
+
+
+def af_clan_keys(names):
+    """A key that is not the server's, no key, and a key where the server has none: refused in time,
+    and whoever agrees with the server is served."""
+    with contextlib.ExitStack() as stack:
+        keys = [stack.enter_context(tempfile.NamedTemporaryFile("w", prefix="clan-key-"))
+                for _ in range(2)]
+        for file in keys:
+            file.write(secrets.token_hex(32))
+            file.flush()
+        own, other = ({"CLAN_KEY": file.name} for file in keys)
+        for others in (other, OFF):
+            with pair(names, "streams", 1, own=own, others=others, port="jobs") as (server, client):
+                client.communicate(timeout=30)
+                expect("connect: " in said(client) and server.poll() is None, "it was reached",
+                       client)
+                ask_again(names, server, own)
+        with pair(names, "streams", 1, own=OFF, others=own, port="jobs") as (server, client):
+            client.communicate(timeout=30)
+            expect("connect: " in said(client) and server.poll() is None, "it was reached", client)
+            ask_again(names, server, OFF)
+
+
+def af_clan_cut(names):
+    """The wire is cut while bytes flow by a name: both ends hear of it. Then connect() says so, and
+    so it does of a server that stands still; and once there is a wire again all is as before."""
+
+    def link(how):
+        made.ip("-n", names[0], "link", "set", "v0", how)
+
+    try:
+        flowing(names, lambda server, client: link("down") or [server, client], 60, port="jobs")
+        refused(names, "jobs", SERVER, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+    finally:
+        link("up")
+    server = under(names[0], OFF, sys.executable, "-B", PEER, "serve", "jobs", "streams", "1")
+    try:
+        expect(server.stdout.readline() == "ready\n", "the server has not begun", server)
+        server.send_signal(signal.SIGSTOP)
+        refused(names, "jobs", SERVER, errno.ETIMEDOUT, errno.ECONNREFUSED)
+        server.send_signal(signal.SIGCONT)
+        ask_again(names, server, OFF)
+    finally:
+        kill_all(server)
 
 
 class Redis:
@@ -335,7 +392,7 @@ def settings(_):
 
 
 CASES = (settings, streams, going_back, encrypted, one_end, lossy, killed, shown, af_clan,
-         redis_server, iperf3, cut)
+         af_clan_keys, af_clan_cut, redis_server, iperf3, cut)
 
 
 def main():

@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <cerrno>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "carrier/name_answer.h"
 #include "preload/carrier/two_hosts.h"
 #include "support/streams.h"
 
@@ -105,6 +107,42 @@ TEST_F(CarrierRelays, RefuseAServiceThatDoesNotSpeakAsTheyDo) {
   other.join();
   ASSERT_FALSE(stream);
   EXPECT_EQ(stream.error().err, EPROTO);
+}
+
+TEST_F(CarrierRelays, RefuseAnAnswerThatIsCutShort) {
+  const std::string name = test::unique_name("relays");
+  auto listener = test::must(Listener::create(*server_context_, "af1." + name));
+  std::thread other([&] {
+    auto stream = test::must(listener.accept(10'000));
+    const NameAnswer answer = answer_of(0);
+    (void)stream.send(std::span(answer).first(7));
+  });
+  const auto stream = Relays::dial(*client_context_, "udp:127.0.0.1/" + name);
+  other.join();
+  ASSERT_FALSE(stream);
+  EXPECT_EQ(stream.error().err, ECONNREFUSED);
+}
+
+// A host that takes a second for each byte, and one that says nothing.
+TEST_F(CarrierRelays, WaitNoLongerForAnAnswerThatComesByteByByteOrNotAtAll) {
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{0}}) {
+    const std::string name = test::unique_name("relays");
+    auto listener = test::must(Listener::create(*server_context_, "af1." + name));
+    std::atomic<bool> done{false};
+    std::thread other([&] {
+      auto stream = test::must(listener.accept(10'000));
+      const NameAnswer answer = answer_of(0);
+      for (std::size_t i = 0; !done; ++i) {
+        if (i < bytes) (void)stream.send(std::span(answer).subspan(i, 1), 0);
+        for (int nap = 0; nap < 100 && !done; ++nap) ::usleep(10'000);
+      }
+    });
+    const auto stream = Relays::dial(*client_context_, "udp:127.0.0.1/" + name);
+    done = true;
+    other.join();
+    ASSERT_FALSE(stream);
+    EXPECT_EQ(stream.error().err, ETIMEDOUT);
+  }
 }
 
 TEST_F(CarrierRelays, RefuseWhatIsNoName) {
