@@ -30,6 +30,7 @@ ofi = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(ofi)
 sys.path.insert(0, str(HERE.parent / "udp"))
 import hosts  # noqa: E402
+from beside import computations  # noqa: E402
 
 Skip, Wrong, require, find = ofi.Skip, ofi.Wrong, ofi.require, ofi.find
 
@@ -200,21 +201,6 @@ def sandbox(test):
     tries = sum(text.read_text().count("EPERM") for text in test.directory.glob("calls.*"))
     # the rank's, and that of the peer's driver thread when it is asked for the same bytes
     require(1 <= tries <= 4, f"{tries} tries of two ranks")
-
-
-@contextlib.contextmanager
-def computations():
-    """An endless one on each processor."""
-    busy = []
-    try:
-        for cpu in os.sched_getaffinity(0):
-            busy.append(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
-            os.sched_setaffinity(busy[-1].pid, {cpu})
-        yield
-    finally:
-        for one in busy:
-            one.kill()
-            one.wait()
 
 
 def beside(test):
@@ -415,6 +401,14 @@ def nonsense(test):
                 f"{what}: {said[-1500:]}")
 
 
+def hostile_beside(test):
+    """The same, and ranks that are killed, beside an endless computation on each processor: nobody
+    waits for a rank that will say nothing more, however seldom a rank runs."""
+    with computations():
+        nonsense(test)
+        kill(test)
+
+
 def unchanged(test):
     """The component on the path and another chosen: nothing of clan happens; and it is not on the
     path by itself."""
@@ -503,7 +497,7 @@ PROGRAMS = {
     f.__name__: f
     for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn, procs,
               crowd, beside, restricted, namespaces, sandbox, mixed, two_hosts, kill, nonsense,
-              unchanged, refusal, visible, netpipe, hpcc, mpi4py)
+              hostile_beside, unchanged, refusal, visible, netpipe, hpcc, mpi4py)
 }
 
 
