@@ -6,9 +6,13 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
+#include <span>
 
+#include "clan/clock.h"
 #include "clan/system_call.h"
 
 namespace clan::sys {
@@ -35,5 +39,17 @@ inline int epoll_wait(int epoll, epoll_event* events, int most, int timeout_ms) 
   return ::epoll_wait(epoll, events, most, timeout_ms);
 }
 #endif
+
+/// Sleeps until one of them is ready. As futex_wait(): 0, ETIMEDOUT or EINTR.
+inline int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
+  timespec left{};
+  if (deadline_ns != kNoDeadline) {
+    const std::uint64_t now = monotonic_ns();
+    const std::uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+    left = {static_cast<time_t>(ns / 1'000'000'000u), static_cast<long>(ns % 1'000'000'000u)};
+  }
+  const int n = ppoll(fds.data(), fds.size(), deadline_ns == kNoDeadline ? nullptr : &left);
+  return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
+}
 
 }  // namespace clan::sys

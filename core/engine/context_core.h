@@ -5,11 +5,14 @@
 // tables of the set-up path; data never pass here.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -126,17 +129,18 @@ class ContextCore final : public nic::LinkSink,
     if (packet_links_.load(std::memory_order_relaxed)) [[unlikely]]
       fetch_slowly();
   }
-  /// Around a sleep of a thread that has called fetch().
-  void before_sleep();
-  void after_sleep();
   /// Whether packets of other hosts may have to be fetched.
   bool has_packets() const {
     // relaxed: a hint
     return packet_links_.load(std::memory_order_relaxed) && network_ != nullptr;
   }
-  /// Sleeps until `fd` is readable, fetching packets meanwhile: 0, ETIMEDOUT, EINTR. Precondition:
-  /// has_packets().
-  int sleep_on(int fd, std::uint64_t deadline_ns);
+  /// Sleeps until one of them is ready, or the word is no longer `seen`, fetching packets meanwhile
+  /// where there are any: 0, ETIMEDOUT, EINTR. For a thread without locks of the engine.
+  int sleep_on(std::span<pollfd> fds, std::uint64_t deadline_ns);
+  int sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+               std::uint64_t deadline_ns);
+  /// After such a word has changed.
+  void wake_sleeper();
   /// A descriptor is about to be slept on elsewhere: the driver thread has to fetch packets.
   void leave_packets_to_driver();
   /// A glance at whether there is something to help with.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/futex.h"
+#include "base/wait_call.h"
+#include "clan/event_queue.h"
 #include "clan/log.h"
 #include "engine/context_core.h"
 #include "engine/network.h"
@@ -138,16 +141,21 @@ void ContextCore::fetch_slowly() {
   if (network_) network_->fetch();
 }
 
-void ContextCore::before_sleep() {
-  if (network_) network_->before_sleep();
+static_assert(EventQueue::kMostFds == udp::Sleep::kMostFds);
+int ContextCore::sleep_on(std::span<pollfd> fds, std::uint64_t deadline_ns) {
+  if (!has_packets()) return sys::poll_until(fds, deadline_ns);
+  return network_->sleep(
+      {.fds = fds, .deadline_ns = deadline_ns, .locks = udp::Sleep::Locks::kNone});
 }
 
-void ContextCore::after_sleep() {
-  if (network_) network_->after_sleep();
+int ContextCore::sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                          std::uint64_t deadline_ns) {
+  if (!has_packets()) return futex_wait(word, seen, deadline_ns);
+  return network_->sleep({&word, seen, {}, deadline_ns, nullptr, udp::Sleep::Locks::kNone});
 }
 
-int ContextCore::sleep_on(int fd, std::uint64_t deadline_ns) {
-  return network_->sleep_on(fd, deadline_ns);
+void ContextCore::wake_sleeper() {
+  if (has_packets()) network_->wake_sleepers();
 }
 
 void ContextCore::leave_packets_to_driver() {

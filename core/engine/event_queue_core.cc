@@ -202,12 +202,7 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
 Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
   int rc = 0;
-  if (context_->has_packets()) {
-    auto number = fd();
-    if (!number) return number.error();
-    if (!prepare_fd(*number)) return std::size_t{0};
-    rc = context_->sleep_on(*number, deadline_ns);
-  } else if (lanes() == 1) {
+  if (lanes() == 1 && !context_->has_packets()) {
     shm::EventQueueMemory& q = *lanes_[0].memory;
     if (!nic::prepare_sleep(q, shm::kSleepsOnFutex)) return std::size_t{0};
     // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
@@ -220,18 +215,18 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
     if (!number) return number.error();
     if (!prepare_fd(*number)) return std::size_t{0};
     pollfd p{*number, POLLIN, 0};
-    timespec left{};
-    if (deadline_ns != kNoDeadline) {
-      std::uint64_t now = monotonic_ns();
-      std::uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
-      left = {static_cast<time_t>(ns / 1'000'000'000u), static_cast<long>(ns % 1'000'000'000u)};
-    }
-    int ready = ::ppoll(&p, 1, deadline_ns == kNoDeadline ? nullptr : &left, nullptr);
-    rc = ready > 0 ? 0 : (ready == 0 ? ETIMEDOUT : errno);
+    rc = context_->sleep_on({&p, 1}, deadline_ns);
   }
   count(context_->counters().wakeups);
   if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for events"};
   return std::size_t{0};  // time-outs are found by the caller, after a last look
+}
+
+int EventQueueCore::sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns) {
+  count(context_->counters().sleeps);
+  const int rc = context_->sleep_on(fds, deadline_ns);
+  count(context_->counters().wakeups);
+  return rc;
 }
 
 Status EventQueueCore::wait_only(std::uint64_t deadline_ns) {
@@ -247,10 +242,13 @@ Result<int> EventQueueCore::fd() {
 }
 
 bool EventQueueCore::arm_fd() {
-  auto number = fd();
-  if (!number) return false;
   context_->leave_packets_to_driver();
-  return prepare_fd(*number);
+  return arm_fd_for_sleep();
+}
+
+bool EventQueueCore::arm_fd_for_sleep() {
+  auto number = fd();
+  return number.ok() && prepare_fd(*number);
 }
 
 bool EventQueueCore::prepare_fd(int number) {
@@ -326,6 +324,15 @@ void EventQueue::remove_user(std::uint32_t event) { core_->remove(event); }
 
 Result<int> EventQueue::fd() { return core_->fd(); }
 bool EventQueue::arm_fd() { return core_->arm_fd(); }
+bool EventQueue::arm_fd_for_sleep() { return core_->arm_fd_for_sleep(); }
+Status EventQueue::sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
+  if (fds.empty() || fds.size() > kMostFds) return Error{EINVAL, "sleep on one or two descriptors"};
+  switch (core_->sleep_beside(fds, deadline_after_ms(timeout_ms))) {
+    case 0: return {};
+    case ETIMEDOUT: return Error{ETIMEDOUT, "nothing in time"};
+    default: return Error{EINTR, "a signal arrived while asleep"};
+  }
+}
 void EventQueue::ring_fd() { core_->ring(); }
 
 }  // namespace clan

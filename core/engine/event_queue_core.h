@@ -5,6 +5,8 @@
 // make an event appear that did not happen.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <atomic>
 #include <memory>
@@ -38,6 +40,9 @@ class EventQueueCore {
   Result<std::size_t> wait(std::span<Event> events, std::uint64_t deadline_ns);
   Result<int> fd();
   bool arm_fd();
+  bool arm_fd_for_sleep();
+  /// 0, ETIMEDOUT, EINTR.
+  int sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns);
   /// True when poll() would probably find something.
   bool pending() { return any_pending(); }
   /// Sleeps until something is posted (at once if something waits). Takes nothing.

@@ -52,11 +52,8 @@ class Network {
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }
   void fetch() { node_->fetch(); }
-  void before_sleep() { node_->before_sleep(); }
-  void after_sleep() { node_->after_sleep(); }
-  int sleep_on(int fd, std::uint64_t deadline_ns) {
-    return node_->sleep(nullptr, 0, fd, deadline_ns);
-  }
+  int sleep(const udp::Sleep& what) { return node_->sleep(what); }
+  void wake_sleepers() { node_->wake_sleepers(); }
   void keep_watching() { node_->keep_watching(); }
 
   /// Tells other processes of this user at which port a service of this process is. Null when that

@@ -72,10 +72,11 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
 }
 
 void RdmaQueueCore::completed() {
-  // order: after the completion is in the ring; wait() loads it before it reaps, and the futex
+  // order: after the completion is in the ring; wait() loads it before it reaps, and the sleep
   // compares
   completions_.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(completions_);
+  context_->wake_sleeper();
   std::lock_guard lock(mutex_);
   if (queue_) queue_->post(event_);
 }
@@ -121,10 +122,10 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
       return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
     };
     const auto sleep = [&] {
-      context_->before_sleep();
-      driver_.kick();  // whatever is left is the driver thread's while we sleep
-      rc = futex_wait(completions_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-      context_->after_sleep();
+      // Whatever is left is the driver thread's while we sleep.
+      if (!driver_.idle()) driver_.kick();
+      rc = context_->sleep_on(completions_, seen,
+                              std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
       return true;
     };
     if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {

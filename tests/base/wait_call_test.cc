@@ -26,6 +26,17 @@ TEST_F(WaitCall, OfPollTellsWhatIsReadable) {
   EXPECT_EQ(p.revents, POLLIN);
 }
 
+TEST_F(WaitCall, UntilADeadlineTellsWhatEndedIt) {
+  pollfd p{event_.get(), POLLIN, 0};
+  const std::uint64_t begin = monotonic_ns();
+  EXPECT_EQ(sys::poll_until({&p, 1}, begin + 20'000'000), ETIMEDOUT);
+  EXPECT_GE(monotonic_ns(), begin + 20'000'000);
+  EXPECT_EQ(sys::poll_until({&p, 1}, 0), ETIMEDOUT) << "in the past";
+  ring();
+  EXPECT_EQ(sys::poll_until({&p, 1}, kNoDeadline), 0);
+  EXPECT_EQ(p.revents, POLLIN);
+}
+
 TEST_F(WaitCall, OfEpollTellsWhatIsReadable) {
   const Fd set(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};

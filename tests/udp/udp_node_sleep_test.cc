@@ -2,12 +2,16 @@
 // to.
 #include <clan/aperture.h>
 #include <clan/context.h>
+#include <clan/event_queue.h>
 #include <clan/memory.h>
 #include <clan/message.h>
 #include <clan/rdma.h>
 #include <clan/stream.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -16,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/held_driver.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 #include "support/udp_pair.h"
@@ -173,6 +178,148 @@ TEST_F(SleepTest, AnAbortByAnotherThreadWakesTheOneInCharge) {
   client.abort();
   sleeper.join();
   EXPECT_LT(steady_clock::now() - begin, milliseconds(5'000));
+}
+
+// --- without the driver thread
+// -------------------------------------------------------------------
+
+constexpr int kTimes = 200;
+
+void answer(Stream& stream, int times) {
+  for (int i = 0; i < times; ++i) {
+    std::byte byte{};
+    ASSERT_EQ(must(stream.recv({&byte, 1}, 20'000)), 1u);
+    (void)must(stream.send({&byte, 1}));
+  }
+}
+
+// Asleep on the queue's descriptor and on one of its own; `told`: how often the latter.
+void answer_beside(Context& context, Stream& stream, int own, int times, int* told) {
+  auto queue = must(EventQueue::create(context));
+  ASSERT_TRUE(stream.register_with(queue, 1).ok());
+  pollfd fds[2] = {{must(queue.fd()), POLLIN, 0}, {own, POLLIN, 0}};
+  for (int done = 0; done < times;) {
+    Event events[4];
+    std::byte byte{};
+    if (queue.poll(events) == 0 && queue.arm_fd_for_sleep()) {
+      ASSERT_TRUE(queue.sleep(fds, 20'000).ok());
+      if (fds[1].revents != 0) ++*told, drain_eventfd(own);
+    }
+    for (; stream.try_recv({&byte, 1}).ok(); ++done) (void)must(stream.send({&byte, 1}));
+  }
+  stream.unregister();
+}
+
+TEST_F(SleepTest, AStreamsPacketsNeedNoDriverThread) {
+  auto [client, server] = connect();
+  const HeldDriver a(a_.core()->reactor()), b(b_.core()->reactor());
+  std::thread answers([&served = server] { answer(served, kTimes); });
+  ask(client, kTimes);
+  answers.join();
+}
+
+TEST_F(SleepTest, PacketsForAnEventQueueBesideOtherDescriptorsNeedNoDriverThread) {
+  auto [client, server] = connect();
+  const Fd own(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  int told = 0;
+  const HeldDriver a(a_.core()->reactor()), b(b_.core()->reactor());
+  std::thread answers(
+      [&, &served = server] { answer_beside(a_, served, own.get(), kTimes + 1, &told); });
+  ask(client, kTimes);
+  signal_eventfd(own.get());
+  std::this_thread::sleep_for(milliseconds(20));  // it has heard of it, most likely
+  ask(client, 1);
+  answers.join();
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(SleepTest, TheEndOfAnRdmaRequestNeedsNoDriverThread) {
+  std::vector<std::byte> region(256 << 10);
+  auto aperture = must(Aperture::export_region(a_, region, Rights::kReadWrite));
+  auto [client, server] = connect();
+  auto remote = must(RemoteAperture::import(b_, aperture.cookie(), 10'000));
+  auto queue = must(RdmaQueue::create(b_));
+  const auto bytes = pattern(region.size(), 7);
+  const auto write = [&] {
+    RdmaCompletion done[1];
+    ASSERT_TRUE(queue.write(remote, 0, bytes.data(), bytes.size()).ok());
+    ASSERT_TRUE(queue.wait(done, 20'000).ok());
+    ASSERT_EQ(done[0].status, 0);
+  };
+  write();  // the driver thread looks after pages that are new to it
+  const HeldDriver held(b_.core()->reactor());
+  for (int i = 0; i < 20; ++i) write();
+  EXPECT_EQ(region, bytes);
+}
+
+TEST_F(SleepTest, ASleepBesideOtherDescriptorsEndsWithItsTime) {
+  auto [client, server] = connect();
+  auto queue = must(EventQueue::create(a_));
+  pollfd fds[3] = {{must(queue.fd()), POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
+  ASSERT_TRUE(queue.arm_fd_for_sleep());
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(queue.sleep(std::span(fds).first(2), 60).error().err, ETIMEDOUT);
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(59));
+  EXPECT_EQ(queue.sleep(fds, 60).error().err, EINVAL);
+  EXPECT_EQ(queue.sleep({}, 60).error().err, EINVAL);
+}
+
+TEST_F(SleepTest, ASignalEndsASleepBesideOtherDescriptors) {
+  struct sigaction handler {
+  }, old{};
+  handler.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &handler, &old), 0);
+  auto [client, server] = connect();
+  std::atomic<bool> ended{false};
+  std::thread sleeper([&] {
+    auto queue = must(EventQueue::create(a_));
+    pollfd fds[1] = {{must(queue.fd()), POLLIN, 0}};
+    EXPECT_TRUE(queue.arm_fd_for_sleep());
+    EXPECT_EQ(queue.sleep(fds, 20'000).error().err, EINTR);
+    ended.store(true);
+  });
+  while (!ended.load()) {
+    ::pthread_kill(sleeper.native_handle(), SIGUSR1);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  sleeper.join();
+  ::sigaction(SIGUSR1, &old, nullptr);
+}
+
+// Each sleeps in its own way, and one or another is in charge. At times all do something else.
+TEST_F(SleepTest, ThreadsThatSleepInDifferentWaysHandThePacketsToEachOther) {
+  std::vector<std::pair<Stream, Stream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(connect());
+  std::vector<std::byte> region(128 << 10);
+  auto aperture = must(Aperture::export_region(a_, region, Rights::kReadWrite));
+  auto remote = must(RemoteAperture::import(b_, aperture.cookie(), 10'000));
+  const Fd own(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  int told = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      Stream& served = streams[i].second;
+      i % 2 == 0 ? answer(served, kTimes) : answer_beside(a_, served, own.get(), kTimes, &told);
+    });
+    threads.emplace_back([&, i] {
+      for (int n = 0; n < 4; ++n) {
+        ask(streams[i].first, kTimes / 4);
+        std::this_thread::sleep_for(milliseconds(i));
+      }
+    });
+  }
+  const auto bytes = pattern(region.size(), 9);
+  threads.emplace_back([&] {
+    auto queue = must(RdmaQueue::create(b_));
+    RdmaCompletion done[1];
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_TRUE(queue.write(remote, 0, bytes.data(), bytes.size()).ok());
+      ASSERT_TRUE(queue.wait(done, 20'000).ok());
+      ASSERT_EQ(done[0].status, 0);
+    }
+  });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(region, bytes);
 }
 
 // Nothing leaves any more, and more has been queued than may be: the thread waits for room, most of

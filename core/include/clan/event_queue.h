@@ -16,7 +16,9 @@
 #pragma once
 
 #include <clan/context.h>
+#include <poll.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -73,6 +75,14 @@ class CLAN_EXPORT EventQueue {
   /// Before sleeping on the descriptor. False: events are there already, do not sleep. An armed
   /// descriptor that woke the sleeper must be armed again; poll() first.
   bool arm_fd();
+  /// The same for a thread that is going to call sleep().
+  bool arm_fd_for_sleep();
+  /// Sleeps as poll() of the C library until one of `fds` is ready, and fetches packets of other
+  /// hosts meanwhile: so a packet wakes this thread, and not the context's driver thread first. One
+  /// of them is fd(), or watches it as an epoll set does, after arm_fd_for_sleep(). ETIMEDOUT,
+  /// EINTR; EINVAL: none, or more than kMostFds.
+  Status sleep(std::span<pollfd> fds, std::int64_t timeout_ms = -1);
+  static constexpr std::size_t kMostFds = 2;
   /// Makes the descriptor readable: for a thread that shares it with other sleepers, and leaves
   /// events, or what they told of, to those. Any thread.
   void ring_fd();

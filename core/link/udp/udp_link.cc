@@ -111,7 +111,7 @@ bool UdpLink::wait_for_room() {
     // PAIR udp_node.answers: a link that goes ends the nap, if it does so from here on
     const std::uint32_t seen = node_->answers_.load(std::memory_order_seq_cst);
     if (!alive()) return false;
-    (void)node_->sleep(&node_->answers_, seen, -1, now + kNap, this);
+    (void)node_->sleep({&node_->answers_, seen, {}, now + kNap, this});
   }
 }
 
@@ -198,7 +198,7 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
       std::lock_guard lock(node_->mutex_);
       if (pending_[request].answered || !alive()) break;
     }
-    rc = node_->sleep(&node_->answers_, seen, -1, deadline);
+    rc = node_->sleep({&node_->answers_, seen, {}, deadline});
   }
   std::lock_guard lock(node_->mutex_);
   const Pending p = pending_[request];
@@ -356,7 +356,7 @@ void UdpLink::cancel(std::uint64_t token) {
 void UdpLink::progress() { node_->progress(); }
 int UdpLink::sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                    std::uint64_t deadline_ns) {
-  return node_->sleep(&word, seen, -1, deadline_ns, this);
+  return node_->sleep({&word, seen, {}, deadline_ns, this});
 }
 
 void UdpLink::watch(bool on) {

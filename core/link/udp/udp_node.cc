@@ -95,7 +95,7 @@ Status UdpNode::start() {
 // next tick sees to what waits.
 bool UdpNode::may_hold() const {
   // relaxed: written under the mutex
-  return ticking_.load(std::memory_order_relaxed) && !in_charge_ && others_asleep_ == 0;
+  return ticking_.load(std::memory_order_relaxed) && in_charge_ == nullptr && others_asleep_ == 0;
 }
 
 bool UdpNode::pump(std::uint64_t now) {
@@ -151,9 +151,8 @@ void UdpNode::watch_socket(bool on) {
 // The driver thread has to know of a time-out if it is the one that waits, or if a thread that
 // sleeps in charge looks later.
 void UdpNode::note_timer() {
-  if (in_charge_ ? endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room() : watching_) {
-    set_timer();
-  }
+  const bool too_late = endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room();
+  if (in_charge_ != nullptr ? too_late : watching_) set_timer();
 }
 
 // Nobody watches the socket: the driver thread looks at each tick whether a thread still sees to
@@ -211,7 +210,7 @@ void UdpNode::drive(bool timer) {
     const bool just_now = now - polled_at_ < kJustNow;
     const bool polled = std::exchange(polls_, 0) >= kPolls && (just_now || (timer && ticks));
     const bool slept = timer ? std::exchange(sleeps_, 0) > 0 && others_asleep_ == 0 : ticks;
-    if (in_charge_) {
+    if (in_charge_ != nullptr) {
       (void)pump(now);
       note_timer();
       // it has slept for a tick: whoever is next makes it tick again

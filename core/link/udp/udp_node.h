@@ -29,6 +29,7 @@
 #include "link/udp/endpoint.h"
 #include "link/udp/packet_io.h"
 #include "link/udp/udp_node_dial.h"
+#include "link/udp/udp_node_sleep.h"
 #include "nic/link.h"
 #include "nic/nic.h"
 
@@ -71,16 +72,10 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   /// Takes what has come and sends what may be sent, unless another thread is at it.
   void progress();
   void fetch();  ///< the same, and tells of transfers that have ended: without the engine's locks
-  /// Sleeps until `*word` (may be null) is no longer `seen` or `fd` (-1: none) is readable, and
-  /// fetches packets meanwhile unless another thread does. `link`: whose peer it waits for, if that
-  /// is known. 0, ETIMEDOUT or EINTR.
-  int sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
-            std::uint64_t deadline_ns, UdpLink* link = nullptr);
+  /// Sleeps, and fetches packets meanwhile unless another thread does. 0, ETIMEDOUT or EINTR.
+  int sleep(const Sleep& what);
   /// A word that a thread may sleep on has changed, and not by a packet.
   void wake_sleepers();
-  /// Around a sleep elsewhere, for what the driver thread will tell.
-  void before_sleep(UdpLink* link = nullptr);
-  void after_sleep(UdpLink* link = nullptr);
   /// From now on the driver thread watches where no thread does: there are sleeps we do not see.
   void keep_watching();
   /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
@@ -143,8 +138,10 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void announce(), show_paths();
   void watch_socket(bool on);
   void kick(), wake_driver(), after_call(), keep_out();
-  int sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int fd,
-                      std::uint64_t deadline_ns);
+  using Lock = std::unique_lock<std::recursive_mutex>;
+  void before_sleep(UdpLink*link), after_sleep(UdpLink*link);
+  int sleep_in_charge(Lock& lock);
+  void tell_in_charge(Lock& lock);
   bool word_has_changed() const;
   void rouse_sleeper();
 
@@ -175,10 +172,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   unsigned polls_ = 0;                ///< how often since the driver thread looked
   std::atomic<bool> ticking_{false};  ///< the timer ticks: the driver thread looks now and then
   unsigned sleeps_ = 0;               ///< in charge, since the last tick
-  bool in_charge_ = false;            ///< a thread that sleeps fetches the packets
-  const std::atomic<std::uint32_t>* word_ = nullptr;  ///< what it sleeps for
-  std::uint32_t word_seen_ = 0;
-  std::uint64_t charge_until_ = 0;  ///< when it looks at the timers
+  const Sleep* in_charge_ = nullptr;  ///< of the thread that sleeps and fetches the packets
+  std::uint64_t charge_until_ = 0;    ///< when it looks at the timers
   std::atomic<bool> asleep_{false};
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;

@@ -13,7 +13,7 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <ctime>
+#include <array>
 
 #include "base/futex.h"
 #include "base/wait_call.h"
@@ -22,22 +22,6 @@
 #include "link/udp/udp_node.h"
 
 namespace clan::udp {
-namespace {
-
-// As futex_wait(): 0, ETIMEDOUT or EINTR.
-int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
-  timespec left{};
-  if (deadline_ns != kNever) {
-    const std::uint64_t now = monotonic_ns();
-    const std::uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
-    left = {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
-  }
-  const int n = sys::ppoll(fds.data(), fds.size(), deadline_ns == kNever ? nullptr : &left);
-  return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
-}
-
-}  // namespace
-
 void UdpNode::progress() {
   if (abandoned()) return;
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -88,28 +72,24 @@ bool UdpNode::hand_out_transfers() {
 
 // --- asleep --------------------------------------------------------------------------------------
 
-int UdpNode::sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, int fd,
-                   std::uint64_t deadline_ns, UdpLink* link) {
-  std::unique_lock lock(mutex_, std::defer_lock);
+int UdpNode::sleep(const Sleep& what) {
+  Lock lock(mutex_, std::defer_lock);
   if (!abandoned()) lock.lock();
-  if (abandoned() || shut_down_ || in_charge_ || on_driver_thread()) {
+  if (abandoned() || shut_down_ || in_charge_ != nullptr || on_driver_thread()) {
     if (lock.owns_lock()) lock.unlock();
-    before_sleep(link);
-    pollfd only{fd, POLLIN, 0};
-    const int rc = fd < 0 ? futex_wait(*word, seen, deadline_ns)
-                          : poll_until(std::span(&only, 1), deadline_ns);
-    after_sleep(link);
+    before_sleep(what.link);
+    const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
+                                    : sys::poll_until(what.fds, what.deadline_ns);
+    after_sleep(what.link);
     return rc;
   }
   (void)pump_.flush(monotonic_ns());  // what it has left for its next look
-  in_charge_ = true;
-  word_ = word;
-  word_seen_ = seen;
+  in_charge_ = &what;
   watch_socket(false);
-  if (link != nullptr) link->watch(true);
-  const int rc = sleep_in_charge(lock, fd, deadline_ns);
-  if (link != nullptr) link->watch(false);
-  in_charge_ = false;
+  if (what.link != nullptr) what.link->watch(true);
+  const int rc = sleep_in_charge(lock);
+  if (what.link != nullptr) what.link->watch(false);
+  in_charge_ = nullptr;
   ++sleeps_;
   if (shut_down_) return rc;
   if (others_asleep_ > 0 || keep_watching_) {
@@ -121,12 +101,16 @@ int UdpNode::sleep(const std::atomic<std::uint32_t>* word, std::uint32_t seen, i
   return rc;
 }
 
-int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int fd,
-                             std::uint64_t deadline_ns) {
+int UdpNode::sleep_in_charge(Lock& lock) {
+  const Sleep& what = *in_charge_;
+  std::array<pollfd, 2 + Sleep::kMostFds> all{};
+  const std::span fds = std::span(all).first(2 + what.fds.size());
+  std::copy(what.fds.begin(), what.fds.end(), fds.begin() + 2);
   while (!shut_down_) {
-    pollfd fds[3] = {{io_->descriptor(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
+    fds[0] = {io_->descriptor(), POLLIN, 0};
+    fds[1] = {wake_.get(), POLLIN, 0};
     io_->want_room(pump_.waits_for_room());
-    charge_until_ = std::min(deadline_ns, endpoint_.next_timeout());
+    charge_until_ = std::min(what.deadline_ns, endpoint_.next_timeout());
     // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the
     // change
     asleep_.store(true, std::memory_order_seq_cst);
@@ -134,7 +118,7 @@ int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int f
     if (!word_has_changed()) {
       show_paths();
       lock.unlock();
-      rc = poll_until(std::span(fds, fd < 0 ? 2 : 3), charge_until_);
+      rc = sys::poll_until(fds, charge_until_);
       lock.lock();
     }
     asleep_.store(false, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
@@ -144,21 +128,34 @@ int UdpNode::sleep_in_charge(std::unique_lock<std::recursive_mutex>& lock, int f
     const std::uint64_t now = monotonic_ns();
     if (fds[0].revents != 0) io_->woken();
     if (rc == ETIMEDOUT || fds[0].revents != 0) (void)pump(now);
-    if (told_) kick();
-    if (word_has_changed() || fds[2].revents != 0) return 0;
-    if (now >= deadline_ns) return ETIMEDOUT;
+    if (told_) tell_in_charge(lock);
+    std::copy(fds.begin() + 2, fds.end(), what.fds.begin());
+    const bool ready =
+        std::any_of(what.fds.begin(), what.fds.end(), [](const pollfd& p) { return p.revents; });
+    if (ready || word_has_changed()) return 0;
+    if (now >= what.deadline_ns) return ETIMEDOUT;
   }
   return 0;
 }
 
+// The thread stays in charge: what it calls does not wait, and is done in a moment.
+void UdpNode::tell_in_charge(Lock& lock) {
+  if (in_charge_->locks == Sleep::Locks::kSome) return kick();
+  told_ = false;
+  lock.unlock();
+  if (!hand_out_transfers()) wake_driver();
+  lock.lock();
+}
+
 bool UdpNode::word_has_changed() const {
+  const Sleep& what = *in_charge_;
   // PAIR tripwire.fired: sees what has changed it before `asleep_` was stored
-  return word_ != nullptr && word_->load(std::memory_order_seq_cst) != word_seen_;
+  return what.word != nullptr && what.word->load(std::memory_order_seq_cst) != what.seen;
 }
 
 // Under the mutex: what this thread has fetched may be what another sleeps for.
 void UdpNode::rouse_sleeper() {
-  if (in_charge_ && word_has_changed()) wake_sleepers();
+  if (in_charge_ != nullptr && word_has_changed()) wake_sleepers();
 }
 
 void UdpNode::wake_sleepers() {
@@ -174,7 +171,7 @@ void UdpNode::before_sleep(UdpLink* link) {
   polled_at_ = 0;
   if (shut_down_) return;
   (void)pump_.flush(monotonic_ns());
-  if (in_charge_ || watching_) {
+  if (in_charge_ != nullptr || watching_) {
     if (link != nullptr) note_timer();
     return;
   }
@@ -193,7 +190,7 @@ void UdpNode::keep_watching() {
   if (abandoned()) return;
   std::lock_guard lock(mutex_);
   if (std::exchange(keep_watching_, true)) return;
-  if (in_charge_ || shut_down_) return;
+  if (in_charge_ != nullptr || shut_down_) return;
   (void)pump_.flush(monotonic_ns());
   watch_socket(true);
   set_timer();
