@@ -201,7 +201,7 @@ Result<int> Domain::descriptor() {
   return events_->fd();
 }
 
-bool Domain::arm(std::uint32_t* look_again_ms) {
+bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
   // With a thread that makes progress nothing has to be heard of here: the thread signals.
   if (progress_) return true;
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -229,7 +229,7 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
       look_again_ms_ = quiet ? kFirstLookMs : std::min(look_again_ms_ * 2, kLastLookMs);
       if (!quiet) soon = look_again_ms_;
     }
-    if (events_->arm_fd()) {
+    if (where == SleepsIn::kSource ? events_->arm_fd_for_sleep() : events_->arm_fd()) {
       if (soon != 0) *look_again_ms = std::min(*look_again_ms, soon);
       return true;
     }
@@ -237,6 +237,12 @@ bool Domain::arm(std::uint32_t* look_again_ms) {
   // The descriptor has been emptied perhaps, and our caller may take one entry and go.
   events_->ring_fd();
   return false;
+}
+
+int Domain::sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
+  if (progress_) return poll(fds, timeout_ms);
+  auto slept = events_->sleep(fds, timeout_ms);
+  return slept ? 0 : slept.error().err;
 }
 
 void Domain::run_progress() {

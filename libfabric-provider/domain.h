@@ -67,7 +67,8 @@ class Domain final : public fid_domain, public Source {
   // Source
   void make_progress() override;
   Result<int> descriptor() override;
-  bool arm(std::uint32_t* look_again_ms) override;
+  bool arm(SleepsIn where, std::uint32_t* look_again_ms) override;
+  int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) override;
   /// A transport copies slowly: with FI_PROGRESS_AUTO its thread is to look now and then.
   void look_soon();
 

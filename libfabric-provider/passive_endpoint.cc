@@ -309,7 +309,7 @@ SocketAddress PassiveEndpoint::address() {
 
 Result<int> PassiveEndpoint::descriptor() { return events_->fd(); }
 
-bool PassiveEndpoint::arm(std::uint32_t*) {
+bool PassiveEndpoint::arm(SleepsIn, std::uint32_t*) {
   std::lock_guard lock(mutex_);
   for (int attempt = 0; attempt < 3; ++attempt) {
     Event taken[4];

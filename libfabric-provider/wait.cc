@@ -43,6 +43,13 @@ std::int64_t sleep_ms(std::uint64_t deadline_ns) {
                             : static_cast<std::int64_t>((deadline_ns - now + 999'999) / 1'000'000);
 }
 
+int Source::poll(std::span<pollfd> fds, std::int64_t timeout_ms) {
+  constexpr std::int64_t kMost = 1'000'000'000;
+  const int rc = ::poll(fds.data(), fds.size(),
+                        timeout_ms < 0 ? -1 : static_cast<int>(std::min(timeout_ms, kMost)));
+  return rc > 0 ? 0 : rc == 0 ? ETIMEDOUT : errno;
+}
+
 // --- WaitObject ----------------------------------------------------------------------------------
 
 int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
@@ -186,10 +193,10 @@ bool WaitObject::any_pending() {
   return pending_locked();
 }
 
-bool WaitObject::arm_sources() {
+bool WaitObject::arm_sources(Source::SleepsIn where) {
   bool quiet = true;
   std::uint32_t look_again_ms = kNever;
-  for (Source* source : sources_) quiet = source->arm(&look_again_ms) && quiet;
+  for (Source* source : sources_) quiet = source->arm(where, &look_again_ms) && quiet;
   if (timer_set_ || look_again_ms != kNever) quiet = set_timer(look_again_ms) && quiet;
   return quiet;
 }
@@ -200,7 +207,7 @@ bool WaitObject::prepare() {
   if (shown_.load(std::memory_order_relaxed)) empty(shown_event_);  // relaxed: under the lock
   // PAIR ofi.wait.armed: the looks at the queues come after
   armed_.store(true, std::memory_order_seq_cst);
-  const bool quiet = arm_sources();
+  const bool quiet = arm_sources(Source::SleepsIn::kPoll);
   if (!pending_locked()) return quiet;
   // Others may sleep on the descriptor already, and what is there may have come before we have
   // emptied it.
@@ -223,7 +230,8 @@ bool WaitObject::lie_down() {
       armed_.store(true, std::memory_order_seq_cst);
       bool quiet = false;
       try {
-        quiet = arm_sources();
+        quiet = arm_sources(sleeps_in_ != nullptr ? Source::SleepsIn::kSource
+                                                  : Source::SleepsIn::kPoll);
       } catch (const std::bad_alloc&) {
       }
       if (quiet) return true;
@@ -255,15 +263,12 @@ bool WaitObject::set_timer(std::uint32_t ms) {
 
 int WaitObject::sleep(std::int64_t timeout_ms) {
   pollfd fds[] = {{event_, POLLIN, 0}, {sources_epoll_, POLLIN, 0}};
-  constexpr std::int64_t kMost = 1'000'000'000;
-  int rc = ::poll(fds, std::size(fds),
-                  timeout_ms < 0 ? -1 : static_cast<int>(std::min(timeout_ms, kMost)));
-  if (rc < 0) rc = -errno;
+  const int rc =
+      sleeps_in_ != nullptr ? sleeps_in_->sleep(fds, timeout_ms) : Source::poll(fds, timeout_ms);
   // relaxed: published by sleepers_
-  if (rc > 0 && fds[0].revents != 0) full_.store(true, std::memory_order_relaxed);
+  if (rc == 0 && fds[0].revents != 0) full_.store(true, std::memory_order_relaxed);
   sleepers_.fetch_sub(1, std::memory_order_release);  // PAIR ofi.wait.sleepers: whether it is full
-  if (rc > 0) return 0;
-  return rc == 0 ? -FI_ETIMEDOUT : rc;
+  return rc == 0 ? 0 : rc == ETIMEDOUT ? -FI_ETIMEDOUT : -rc;
 }
 
 // --- WaitSet -------------------------------------------------------------------------------------
@@ -331,8 +336,10 @@ int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* so
   owner_ = &owner;
   object_->add(owner);
   const int rc = source != nullptr ? object_->add_source(*source) : 0;
-  if (rc == 0) source_ = source;
-  return rc;
+  if (rc != 0 || source == nullptr) return rc;
+  source_ = source;
+  if (own_ != nullptr) own_->sleep_in(*source);
+  return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;
 }

@@ -23,9 +23,12 @@
 // FI_WAIT_MUTEX_COND: a Bell, a thread that sleeps on that descriptor and signals the condition.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "bell.h"
@@ -40,10 +43,18 @@ class Source {
   virtual void make_progress() = 0;
   /// Readable when there may be progress to make after arm().
   virtual Result<int> descriptor() = 0;
-  /// Makes progress and gets ready for a sleep on descriptor(). False: do not sleep, there is more;
-  /// then others that sleep on it have been woken, as whoever calls may not come again. Who has to
-  /// be called again though the descriptor says nothing makes `look_again_ms` as small as that.
-  virtual bool arm(std::uint32_t* look_again_ms) = 0;
+  /// Where a thread is about to sleep on descriptor(): in sleep(), or somewhere else.
+  enum class SleepsIn { kSource, kPoll };
+  /// Makes progress and gets ready for that. False: do not sleep, there is more; then others that
+  /// sleep on it have been woken, as whoever calls may not come again. Who has to be called again
+  /// though the descriptor says nothing makes `look_again_ms` as small as that.
+  virtual bool arm(SleepsIn where, std::uint32_t* look_again_ms) = 0;
+  /// As poll(), of at most two descriptors, in which the thread hears from the network by itself,
+  /// where it can. 0: one is ready; ETIMEDOUT, EINTR.
+  virtual int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
+    return poll(fds, timeout_ms);
+  }
+  static int poll(std::span<pollfd> fds, std::int64_t timeout_ms);
 };
 
 /// Something that can be waited for: a queue or a counter.
@@ -67,6 +78,8 @@ class WaitObject {
   /// Sources and waitables may be added more than once, and are removed as often.
   int add_source(Source& source);
   void remove_source(Source& source);
+  /// Calls sleep in this one: the only one there will be, and it outlives them. Before the first.
+  void sleep_in(Source& source) { sleeps_in_ = &source; }
   void add(Waitable& waitable);
   void remove(Waitable& waitable);
 
@@ -96,7 +109,7 @@ class WaitObject {
   void wake();
   bool lie_down();
   int sleep(std::int64_t timeout_ms);
-  bool arm_sources();
+  bool arm_sources(Source::SleepsIn where);
   bool pending_locked();
   int show();
   int face(fi_mutex_cond* face);
@@ -117,6 +130,7 @@ class WaitObject {
   int shown_event_ = -1;
   ForkMutex mutex_;  ///< guards the lists, the timer, and the emptying of an eventfd
   std::vector<Source*> sources_;
+  Source* sleeps_in_ = nullptr;  ///< or nowhere in particular
   std::vector<Waitable*> waitables_;
   ForkMutex bell_mutex_;  ///< guards the making of bell_
   std::unique_ptr<Bell> bell_;

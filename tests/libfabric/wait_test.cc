@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "libfabric/node.h"
+#include "libfabric/sleep_together.h"
 
 namespace clan::test {
 namespace {
@@ -254,43 +255,6 @@ TEST(FabricWaits, OnAConditionEndForEventsCountersAndSets) {
     EXPECT_TRUE(sleep_on(face, node.fabric.get(), c.object, 10'000));
     other.join();
   }
-}
-
-// Several threads that sleep on one thing. In each round something comes for every one of them, and
-// a thread that has got its own does not come back before all have: nothing else would wake those
-// that were missed. `take` is called until it is true; `give` with the number of what to give.
-void sleep_together(int rounds, const std::function<bool(int sleeper, int round)>& take,
-                    const std::function<void(int sleeper, int round)>& give) {
-  constexpr int kSleepers = 4;
-  std::atomic<int> taken{0};
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kSleepers; ++i) {
-    threads.emplace_back([&, i] {
-      for (int round = 0; round < rounds && !stop.load(); ++round) {
-        while (!stop.load() && !take(i, round)) {
-        }
-        ++taken;
-        while (!stop.load() && taken.load() < (round + 1) * kSleepers) std::this_thread::yield();
-      }
-    });
-  }
-  for (int round = 0; round < rounds && !stop.load(); ++round) {
-    // Now and then they have had the time to fall asleep.
-    if (round % 16 == 0) std::this_thread::sleep_for(milliseconds(2));
-    for (int i = 0; i < kSleepers; ++i) give(i, round);
-    const auto end = Clock::now() + std::chrono::seconds(10);
-    while (taken.load() < (round + 1) * kSleepers) {
-      if (Clock::now() > end) {
-        ADD_FAILURE() << "round " << round << ": " << taken.load() - round * kSleepers
-                      << " have got theirs";
-        stop.store(true);
-        break;
-      }
-      std::this_thread::yield();
-    }
-  }
-  for (auto& thread : threads) thread.join();
 }
 
 TEST(FabricWaits, OfManyThreadsEndForEachOfManyMessages) {

@@ -1,0 +1,92 @@
+// Where calls of a queue sleep: in the source that they hear by, which may fetch packets meanwhile;
+// programs that sleep by themselves cannot.
+#include <gtest/gtest.h>
+#include <rdma/fi_errno.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "wait.h"
+
+namespace clan::ofi {
+namespace {
+
+class Network final : public Source {
+ public:
+  ~Network() override { ::close(fd_); }
+  void make_progress() override {}
+  Result<int> descriptor() override { return fd_; }
+  bool arm(SleepsIn where, std::uint32_t*) override {
+    armed.push_back(where);
+    return true;
+  }
+  int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) override {
+    ++sleeps;
+    if (brings) (void)::eventfd_write(fd_, 1);
+    return interrupted ? EINTR : poll(fds, timeout_ms);
+  }
+  std::vector<SleepsIn> armed;
+  int sleeps = 0;
+  bool brings = false, interrupted = false;
+
+ private:
+  int fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+};
+
+struct Nothing final : Waitable {
+  bool pending() override { return false; }
+};
+
+class SourceSleep : public testing::Test {
+ protected:
+  static bool never() { return false; }
+  WaitObject& open() {
+    EXPECT_EQ(place_.open(FI_WAIT_FD, nullptr, nothing_, &network_), 0);
+    return *place_.object();
+  }
+  Network network_;
+  Nothing nothing_;
+  WaitPlace place_;  ///< goes first
+};
+
+TEST_F(SourceSleep, IsThatOfCallsOfAQueueWithAWaitObjectOfItsOwn) {
+  WaitObject& object = open();
+  network_.brings = true;
+  EXPECT_EQ(object.sleep_unless(never, 10'000), 0);
+  EXPECT_EQ(network_.sleeps, 1);
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kSource});
+}
+
+TEST_F(SourceSleep, EndsWithItsTimeAndWithASignal) {
+  WaitObject& object = open();
+  EXPECT_EQ(object.sleep_unless(never, 1), -FI_ETIMEDOUT);
+  network_.interrupted = true;
+  EXPECT_EQ(object.sleep_unless(never, 10'000), -FI_EINTR);
+  EXPECT_EQ(network_.sleeps, 2);
+}
+
+TEST_F(SourceSleep, EndsWhenAnotherThreadSignals) {
+  WaitObject& object = open();
+  EXPECT_EQ(object.sleep_unless([&] { return object.signal(), false; }, 10'000), 0);
+  EXPECT_EQ(network_.sleeps, 1);
+}
+
+TEST_F(SourceSleep, IsNotToldOfToAProgramThatSleepsByItself) {
+  WaitObject& object = open();
+  EXPECT_TRUE(object.prepare());
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+}
+
+TEST_F(SourceSleep, IsNotThatOfAWaitObjectThatMayHearByOthersToo) {
+  std::unique_ptr<WaitObject> object;
+  ASSERT_EQ(WaitObject::create(FI_WAIT_FD, &object), 0);
+  ASSERT_EQ(object->add_source(network_), 0);
+  EXPECT_EQ(object->sleep_unless(never, 1), -FI_ETIMEDOUT);
+  EXPECT_EQ(network_.sleeps, 0);
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  object->remove_source(network_);
+}
+
+}  // namespace
+}  // namespace clan::ofi
