@@ -10,8 +10,9 @@ the processor time of both ends for a gigabyte or a round trip. Then the bars: r
 same run. Loss: the namespaces are joined by clan-net-relay instead, which delays each packet by
 1 ms and loses 1 % or 10 % of either direction; TCP is the machine's own, with its congestion
 control; at 10 % the server checks each byte. Share: ten streams through one token bucket of 400
-Mbit/s, as many processes; Jain's index. Rows with xdp go by AF_XDP. Programs: redis and iperf3 as
-they are, over kernel TCP and under `clan run --net` in turns. Run it on a quiet machine.
+Mbit/s, as many processes; Jain's index. Rows with xdp go by AF_XDP, those with ofi by libfabric.
+Programs: redis and iperf3 as they are, over kernel TCP and under `clan run --net` in turns. Run it
+on a quiet machine.
 """
 import argparse
 import contextlib
@@ -30,10 +31,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MTU = {"veth": 1500, "veth9000": 9000}
 STREAMS = ("stream", "stream-adaptive", "stream-sleep", "stream-encrypt", "stream-xdp",
            "stream-xdp-sleep")
+OFI = ("ofi-tcp-sleep", "ofi-sleep")
 CLAN = ("clan", "clan-integrity", "clan-encrypt", "clan-xdp", *STREAMS)
-ROWS = [*(("ping", path, 64) for path in ("udp", "xdp", "tcp", "tcp-block", *CLAN)),
+ROWS = [*(("ping", path, 64) for path in ("udp", "xdp", "tcp", "tcp-block", *CLAN, *OFI)),
         *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN)),
-        *(("rdma", path, 1 << 20) for path in ("stream", "stream-encrypt", "stream-xdp"))]
+        *(("rdma", path, 1 << 20)
+          for path in ("stream", "stream-sleep", "stream-encrypt", "stream-xdp"))]
 # Beside the relay there is no processor for ends that poll.
 LOSSY = {100: [("bulk", path) for path in ("tcp-block", "stream-adaptive", "stream-sleep")],
          1000: [("bulk", "tcp-block"), ("checked", "stream-sleep")]}
@@ -46,6 +49,7 @@ BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
         ("64 B: TCP / stream, polled", "ping tcp", "ping stream", 1.3),
         ("64 B: blocking TCP / stream, polled", "ping tcp-block", "ping stream", 3),
         ("64 B: blocking TCP / stream, both asleep", "ping tcp-block", "ping stream-sleep", 1),
+        ("64 B: tcp;ofi_rxm / libfabric, both asleep", "ping ofi-tcp-sleep", "ping ofi-sleep", 1),
         ("64 B: bare AF_XDP / stream by AF_XDP", "ping xdp", "ping stream-xdp", 1 / 1.2),
         ("64 B: TCP / stream by AF_XDP", "ping tcp", "ping stream-xdp", 1.3),
         ("bulk: stream by AF_XDP / TCP", "bulk stream-xdp", "bulk tcp", 1),
@@ -90,8 +94,9 @@ def processor_seconds(pid):
 
 
 @contextlib.contextmanager
-def running(command):
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+def running(command, environment=None):
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             env=environment)
     try:
         time.sleep(0.2)
         yield child
@@ -101,8 +106,16 @@ def running(command):
 
 
 def program_of(path):
-    return os.path.join(HERE,
-                        "clan-net-stream" if path.startswith("stream") else "clan-net-transport")
+    kind = next((k for k in ("stream", "ofi") if path.startswith(k)), "transport")
+    return os.path.join(HERE, f"clan-net-{kind}")
+
+
+def environment_of(path):
+    """The provider of libfabric is told of the network by its environment."""
+    if not path.startswith("ofi"):
+        return None
+    return {**os.environ, "CLAN_NETWORK_MODE": "off",
+            "FI_PROVIDER_PATH": os.path.join(HERE, "..", "..", "libfabric")}
 
 
 @contextlib.contextmanager
@@ -141,8 +154,9 @@ class Runner:
     def once(self, kind, path, size):
         """The figure of one row, and the processor seconds of both ends."""
         to = self.next_address()
-        with running([*self.serving, "taskset", "-c", "0",
-                      program_of(path), "serve", path, to]) as server:
+        environment = environment_of(path)
+        with running([*self.serving, "taskset", "-c", "0", program_of(path), "serve", path, to],
+                     environment) as server:
             before = processor_seconds(server.pid)
             command = [
                 *self.asking, "taskset", "-c", "1",
@@ -150,7 +164,7 @@ class Runner:
                 str(size),
                 str(self.seconds)
             ]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment,
                                   timeout=self.seconds * 20 + 60)
             server_time = processor_seconds(server.pid) - before
         if done.returncode != 0:
@@ -240,6 +254,8 @@ def measure(over, options):
                 name = f"{kind} {path}"
                 if "xdp" in path and over == "loopback":
                     continue  # has no frames
+                if path in OFI and (over == "loopback" or not os.path.exists(program_of(path))):
+                    continue  # to it, both ends are on one host
                 if all(word in name for word in options.only):
                     found.setdefault(name, []).append(runner.once(kind, path, size))
         if net[3] and not options.no_loss:

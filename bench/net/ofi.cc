@@ -1,0 +1,203 @@
+// libfabric between two hosts, both ends asleep in fi_cq_sread(), beside the rows of
+// clan-net-stream.
+//
+//   clan-net-ofi serve PATH HOST:PORT
+//   clan-net-ofi ping PATH HOST:PORT [BYTES [SECONDS]]
+//
+// PATH: ofi-sleep (CLAN), ofi-tcp-sleep (tcp;ofi_rxm). A library that spins before it sleeps would
+// spin through a ping-pong, so each end takes kThink before it sends: by then the other one is
+// asleep. What is printed is a round trip less the server's kThink, which it measures. net.py runs
+// it.
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr std::uint64_t kThinkUs = 300;
+constexpr int kPatienceMs = 10'000;
+constexpr std::size_t kAnswerBytes = 64, kMostBytes = 4096;
+
+[[noreturn]] void fail(const char* what, long rc) {
+  std::fprintf(stderr, "%s: %s\n", what, fi_strerror(static_cast<int>(-rc)));
+  std::exit(1);
+}
+long must(long rc, const char* what) {
+  if (rc < 0) fail(what, rc);
+  return rc;
+}
+#define MUST(call) must(call, #call)
+
+std::uint64_t now_ns() {
+  timespec t;
+  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+/// The first bytes of each message.
+struct Head {
+  std::uint64_t thought_ns = 0;  ///< of an answer: what the server took before it
+  char name[64] = {};            ///< of a request: where the answer goes
+};
+
+class End {
+ public:
+  End(const std::string& path, const char* node, const char* service, std::uint64_t flags) {
+    fi_info* hints = fi_allocinfo();
+    hints->fabric_attr->prov_name = ::strdup(path == "ofi-sleep" ? "clan" : "tcp;ofi_rxm");
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->caps = FI_MSG;
+    hints->addr_format = FI_SOCKADDR_IN;
+    hints->mode = FI_CONTEXT;
+    MUST(fi_getinfo(FI_VERSION(1, 17), node, service, flags, hints, &info_));
+    fi_freeinfo(hints);
+    MUST(fi_fabric(info_->fabric_attr, &fabric_, nullptr));
+    MUST(fi_domain(fabric_, info_, &domain_, nullptr));
+    fi_cq_attr cq{};
+    cq.format = FI_CQ_FORMAT_CONTEXT;
+    MUST(fi_cq_open(domain_, &cq, &sent_, nullptr));
+    cq.wait_obj = FI_WAIT_UNSPEC;
+    MUST(fi_cq_open(domain_, &cq, &received_, nullptr));
+    fi_av_attr av{};
+    av.type = FI_AV_TABLE;
+    MUST(fi_av_open(domain_, &av, &av_, nullptr));
+    MUST(fi_endpoint(domain_, info_, &ep_, nullptr));
+    MUST(fi_ep_bind(ep_, &av_->fid, 0));
+    MUST(fi_ep_bind(ep_, &sent_->fid, FI_TRANSMIT));
+    MUST(fi_ep_bind(ep_, &received_->fid, FI_RECV));
+    MUST(fi_enable(ep_));
+    post();
+  }
+  fi_addr_t server() {
+    fi_addr_t to = FI_ADDR_NOTAVAIL;
+    if (fi_av_insert(av_, info_->dest_addr, 1, &to, 0, nullptr) != 1) fail("fi_av_insert", 0);
+    return to;
+  }
+  fi_addr_t insert(const char* name) {
+    fi_addr_t to = FI_ADDR_NOTAVAIL;
+    if (fi_av_insert(av_, name, 1, &to, 0, nullptr) != 1) fail("fi_av_insert", 0);
+    return to;
+  }
+  Head& out() { return *reinterpret_cast<Head*>(out_.data()); }
+  void name_yourself() {
+    std::size_t size = sizeof out().name;
+    MUST(fi_getname(&ep_->fid, out().name, &size));
+  }
+  void send(fi_addr_t to, std::size_t bytes) {
+    for (;;) {
+      const long rc = fi_send(ep_, out_.data(), bytes, nullptr, to, &send_context_);
+      if (rc != -FI_EAGAIN) {
+        must(rc, "fi_send");
+        break;
+      }
+      (void)fi_cq_read(received_, nullptr, 0);
+    }
+    fi_cq_entry entry;
+    for (long n = -FI_EAGAIN; n == -FI_EAGAIN;) {
+      n = fi_cq_read(sent_, &entry, 1);
+      if (n != -FI_EAGAIN) must(n, "a message was not sent");
+    }
+  }
+  /// Asleep. The buffer is used again by the next call.
+  const Head& receive(int patience_ms) {
+    fi_cq_entry entry;
+    must(fi_cq_sread(received_, &entry, 1, nullptr, patience_ms), "fi_cq_sread");
+    got_.swap(in_);
+    post();
+    return *reinterpret_cast<const Head*>(got_.data());
+  }
+
+ private:
+  void post() {
+    must(fi_recv(ep_, in_.data(), in_.size(), nullptr, FI_ADDR_UNSPEC, &receive_context_),
+         "fi_recv");
+  }
+  fi_info* info_ = nullptr;
+  fid_fabric* fabric_ = nullptr;
+  fid_domain* domain_ = nullptr;
+  fid_cq *sent_ = nullptr, *received_ = nullptr;
+  fid_av* av_ = nullptr;
+  fid_ep* ep_ = nullptr;
+  fi_context2 send_context_{}, receive_context_{};
+  std::vector<std::byte> out_ = std::vector<std::byte>(kMostBytes), in_ = out_, got_ = out_;
+};
+
+void serve(const std::string& path, const std::string& host, const std::string& port) {
+  End end(path, host.c_str(), port.c_str(), FI_SOURCE);
+  fi_addr_t to = FI_ADDR_NOTAVAIL;
+  for (;;) {
+    const Head& request = end.receive(-1);
+    const std::uint64_t came = now_ns();
+    if (to == FI_ADDR_NOTAVAIL) to = end.insert(request.name);
+    ::usleep(kThinkUs);
+    end.out().thought_ns = now_ns() - came;
+    end.send(to, kAnswerBytes);
+  }
+}
+
+void ping(const std::string& path, const std::string& host, const std::string& port,
+          std::size_t bytes, double seconds) {
+  End end(path, host.c_str(), port.c_str(), 0);
+  const fi_addr_t to = end.server();
+  end.name_yourself();
+  end.send(to, sizeof(Head));
+  (void)end.receive(kPatienceMs);
+  rusage before;
+  (void)::getrusage(RUSAGE_SELF, &before);
+  std::vector<std::uint64_t> trips;
+  for (const auto until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9); now_ns() < until;) {
+    ::usleep(kThinkUs);
+    const std::uint64_t begin = now_ns();
+    end.send(to, bytes);
+    const std::uint64_t thought = end.receive(kPatienceMs).thought_ns;
+    trips.push_back(now_ns() - begin - thought);
+  }
+  rusage after;
+  (void)::getrusage(RUSAGE_SELF, &after);
+  std::sort(trips.begin(), trips.end());
+  const std::size_t n = trips.size();
+  const auto us = [&](std::size_t i) { return static_cast<double>(trips[i]) / 1e3; };
+  std::printf("%zu round trips: min %.2f p50 %.2f p99 %.2f us\n", n, us(0), us(n / 2),
+              us(n * 99 / 100));
+  // The wait before each request is one.
+  const double sleeps = static_cast<double>(after.ru_nvcsw - before.ru_nvcsw);
+  std::printf("  %.2f sleeps of all threads for one\n", sleeps / static_cast<double>(n) - 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string to = argc > 3 ? argv[3] : "";
+  const auto colon = to.rfind(':');
+  if (colon == std::string::npos) {
+    std::fprintf(stderr, "usage: %s serve|ping PATH HOST:PORT [BYTES [SECONDS]]\n", argv[0]);
+    return 2;
+  }
+  const std::string host = to.substr(0, colon), port = to.substr(colon + 1);
+  if (std::strcmp(argv[1], "serve") == 0) serve(argv[2], host, port);
+  const std::size_t bytes = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 64;
+  ping(argv[2], host, port, std::clamp<std::size_t>(bytes, 8, kMostBytes),
+       argc > 5 ? std::atof(argv[5]) : 1);
+  rusage use;
+  (void)::getrusage(RUSAGE_SELF, &use);
+  const auto s = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  std::printf("  %.2f s of processor, %.2f of it in the kernel\n",
+              s(use.ru_utime) + s(use.ru_stime), s(use.ru_stime));
+  return 0;
+}
