@@ -139,7 +139,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void watch_socket(bool on);
   void kick(), wake_driver(), after_call(), keep_out();
   using Lock = std::unique_lock<std::recursive_mutex>;
-  void before_sleep(UdpLink*link), after_sleep(UdpLink*link);
+  void before_sleep(UdpLink* link);
+  void after_sleep(UdpLink* link);
   int sleep_in_charge(Lock& lock);
   void tell_in_charge(Lock& lock);
   bool word_has_changed() const;
