@@ -131,32 +131,41 @@ TEST(Poll, ReturnsWhenItsTimeIsOver) {
   }
 }
 
-TEST(Poll, ItsTimeGoesOnWhileASocketMoves) {
-  for (int by_ppoll = 0; by_ppoll < 2; ++by_ppoll) {
-    Pair pair(false);
-    constexpr timespec kHalfASecond{0, 500'000'000};
-    int got = -1;
-    long took = 0;
-    {
-      Thread sleeper([&] {
-        const Stopwatch time;
-        pollfd p{pair.near, POLLIN, 0};
-        got = by_ppoll != 0 ? ::ppoll(&p, 1, &kHalfASecond, nullptr) : ::poll(&p, 1, 500);
-        took = time.ms();
-      });
-      EXPECT_TRUE(sleeper.falls_asleep());
-      ::usleep(250'000);
-      // The doorbell that tells of room in the pipe wakes the sleeper.
-      const std::string block(50'000, 'x');
-      for (int i = 0; i < 40; ++i) {
-        put(pair.near, block);
-        EXPECT_EQ(get(pair.far, block.size()), block);
-      }
-      EXPECT_TRUE(!preloaded() || way_of(pair.near).sends_by_pipe);
+/// How many milliseconds a poll of half a second takes whose socket moves after a quarter.
+long poll_while_a_socket_moves(bool by_ppoll) {
+  Pair pair(false);
+  constexpr timespec kHalfASecond{0, 500'000'000};
+  int got = -1;
+  long took = 0;
+  {
+    Thread sleeper([&] {
+      const Stopwatch time;
+      pollfd p{pair.near, POLLIN, 0};
+      got = by_ppoll ? ::ppoll(&p, 1, &kHalfASecond, nullptr) : ::poll(&p, 1, 500);
+      took = time.ms();
+    });
+    EXPECT_TRUE(sleeper.falls_asleep());
+    ::usleep(250'000);
+    // The doorbell that tells of room in the pipe wakes the sleeper.
+    const std::string block(50'000, 'x');
+    for (int i = 0; i < 40; ++i) {
+      put(pair.near, block);
+      EXPECT_EQ(get(pair.far, block.size()), block);
     }
-    EXPECT_EQ(got, 0);
-    EXPECT_GE(took, 499);
-    EXPECT_LT(took, 740);  // begun anew after 250 ms it would take 750
+    EXPECT_TRUE(!preloaded() || way_of(pair.near).sends_by_pipe);
+  }
+  EXPECT_EQ(got, 0);
+  EXPECT_GE(took, 499);
+  return took;
+}
+
+// Begun anew after 250 ms it would take 750 each time; on a busy machine it does now and then.
+TEST(Poll, ItsTimeGoesOnWhileASocketMoves) {
+  for (const bool by_ppoll : {false, true}) {
+    long shortest = poll_while_a_socket_moves(by_ppoll);
+    for (int more = 0; more < 9 && shortest >= 740; ++more)
+      shortest = std::min(shortest, poll_while_a_socket_moves(by_ppoll));
+    EXPECT_LT(shortest, 740);
   }
 }
 

@@ -157,6 +157,10 @@ def flowing(names, begin, deadline, port=PORT):
         for child in (server, client):
             expect(child.stdout.readline() == "flows\n", "no bytes flow", server, client)
         time.sleep(0.3)
+        end = time.monotonic() + 20
+        while (port == PORT and time.monotonic() < end and
+               not all(MOVED in said(child) for child in (server, client))):
+            time.sleep(0.05)
         for child in (server, client):
             expect(port != PORT or MOVED in said(child), "flows have not moved", server, client)
         left = begin(server, client)

@@ -37,23 +37,12 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+from program_runner import SKIPPED, Skip, Wrong, descendants, require  # noqa: E402
+
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 ROOT = os.geteuid() == 0
 PROGRAM_SECONDS = 90
-SKIPPED = 77  # what ctest takes for a test that could not be run
-
-
-class Skip(Exception):
-    pass
-
-
-class Wrong(Exception):
-    pass
-
-
-def require(condition, text):
-    if not condition:
-        raise Wrong(text)
 
 
 def sha(data):
@@ -77,24 +66,6 @@ PIPE_VERSION = 5
 # core/include/clan/pipe.h, PipePage: a head of 64 bytes, then two ends of sender, receiver, face.
 PIPE_ENDS = (64, 64 + 512)
 SENDER_BYTES = 24
-
-
-def descendants(root):
-    """Process ids below `root`."""
-    children = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            stat = Path("/proc", entry, "stat").read_text()
-            parent = int(stat[stat.rindex(")") + 2:].split()[1])
-            children.setdefault(parent, []).append(int(entry))
-    found, left = [], [root]
-    while left:
-        more = children.get(left.pop(), [])
-        found += more
-        left += more
-    return found
 
 
 def pipes_of(pid):

@@ -135,9 +135,12 @@ def nobody_is_a_user_where_every_user_is_mapped(world):
 def offer_of(client, server, user):
     """A process of that user that has taken the name of the client's offer."""
     at = [f"::ffff:{address}/{port}" for address, port in (client.getsockname(), server)]
+    listens, tells = os.pipe()
     pid = os.fork()
     if pid:
-        time.sleep(0.3)
+        os.close(tells)
+        os.read(listens, 1)
+        os.close(listens)
         return pid
     try:
         client.close()
@@ -145,7 +148,8 @@ def offer_of(client, server, user):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind("\0clan1/" + "/".join(at))
             listener.listen()
-            time.sleep(5)
+            os.write(tells, b"x")
+            time.sleep(60)  # it is killed before
     finally:
         os._exit(0)
 
@@ -422,7 +426,7 @@ def main():
     (top / "bin").mkdir()
     containers.LIBRARY = shutil.copy(sys.argv[1], top / "lib")
     CLAN = shutil.copy(sys.argv[2], top / "bin")
-    for name in "containers.py", "programs.py":
+    for name in "containers.py", "programs.py", "../support/program_runner.py":
         shutil.copy(programs.HERE / name, top)
     containers.HERE = Path(shutil.copy(__file__, top))
     failed = passed = 0

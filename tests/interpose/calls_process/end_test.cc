@@ -232,15 +232,20 @@ TEST(End, OfTheLastDescriptorIsToldInThePipeBehindTheBytes) {
   {
     Pair pair;
     const Ended ended(pair.near);
+    int go[2];
+    ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
     const pid_t holder = child([&] {
-      ::usleep(200'000);
+      char byte;
+      if (::read(go[0], &byte, 1) != 1) return 1;
       put(pair.near, "by a child");
       return 0;
     });
     pair.close_near();
     EXPECT_TRUE(!preloaded() || !ended());
+    EXPECT_EQ(::write(go[1], "x", 1), 1);
     EXPECT_EQ(get(pair.far, 10), "by a child");
     EXPECT_EQ(result_of(holder), 0);
+    for (const int one : go) ::close(one);
     EXPECT_TRUE(ends(pair.far));
   }
   {
