@@ -113,10 +113,11 @@ function(clan_test_headers name)
   endif()
 endfunction()
 
-# clan_test_suites(NAME LABEL SOURCES a.cc… PROPERTIES …): a ctest for each test suite of a
-# GoogleTest program whose start is expensive.
+# clan_test_suites(NAME LABEL SOURCES a.cc… [WAITING Suite…] PROPERTIES …): a ctest for each test
+# suite of a GoogleTest program whose start is expensive; of the suites that wait more than they
+# compute four processes, each with a part.
 function(clan_test_suites name label)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;WAITING;PROPERTIES" ${ARGN})
   set(suites)
   foreach(source IN LISTS ARG_SOURCES)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
@@ -129,17 +130,21 @@ function(clan_test_suites name label)
   list(REMOVE_DUPLICATES suites)
   foreach(suite IN LISTS suites)
     # Those with parameters, and with types, too.
-    add_test(NAME ${label}.${suite} COMMAND ${name}
+    set(command ${name})
+    if(suite IN_LIST ARG_WAITING)
+      set(command ${CLAN_SHARDS} 4 $<TARGET_FILE:${name}>)
+    endif()
+    add_test(NAME ${label}.${suite} COMMAND ${command}
       --gtest_filter=${suite}.*:*/${suite}.*:${suite}/*)
     set_tests_properties(${label}.${suite} PROPERTIES LABELS ${label} ${ARG_PROPERTIES})
   endforeach()
 endfunction()
 
-# clan_test(NAME SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…])
+# clan_test(NAME SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…] [WAITING Suite…])
 # A GoogleTest executable linked with every symbol of the engine. Each TEST becomes a ctest of its
 # own, named <label>.<Suite>.<Name>; with a sanitizer each suite, named <label>.<Suite>.
 function(clan_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LIBS;WAITING" ${ARGN})
   if(NOT ARG_SOURCES)
     return()
   endif()
@@ -160,7 +165,8 @@ function(clan_test name)
   clan_test_headers(${name})
   if(CLAN_SANITIZE)  # the start of a program takes longer than most of its tests
     list(FILTER ARG_SOURCES INCLUDE REGEX "_test\\.cc$")
-    clan_test_suites(${name} ${ARG_LABEL} SOURCES ${ARG_SOURCES} PROPERTIES TIMEOUT ${timeout})
+    clan_test_suites(${name} ${ARG_LABEL} SOURCES ${ARG_SOURCES} WAITING ${ARG_WAITING}
+      PROPERTIES TIMEOUT ${timeout})
     return()
   endif()
   include(GoogleTest)

@@ -34,11 +34,11 @@ from pathlib import Path
 
 PYTHON = "/usr/bin/python3.11"
 
-# Module, how long it may take in seconds. The first ones are --quick.
+# Module, how long it may take in seconds; the longest first. Those of --quick:
 QUICK = {
-    "test_socket": 300, "test_select": 60, "test_poll": 120, "test_epoll": 60,
-    "test_selectors": 120, "test_socketserver": 60, "test_httplib": 120, "test_ftplib": 120,
-    "test_smtplib": 120, "test_telnetlib": 60, "test_xmlrpc": 120
+    "test_socket": 300, "test_xmlrpc": 120, "test_selectors": 120, "test_ftplib": 120,
+    "test_poll": 120, "test_select": 60, "test_epoll": 60, "test_socketserver": 60,
+    "test_httplib": 120, "test_smtplib": 120, "test_telnetlib": 60
 }
 SLOW = {"test_ssl": 300, "test_asyncio": 600, "test_multiprocessing_fork": 600,
         "test_multiprocessing_forkserver": 600, "test_multiprocessing_spawn": 600}
@@ -59,6 +59,7 @@ VERDICT = re.compile(r"^(FAIL|ERROR|UNEXPECTED SUCCESS): (\w+) \(([\w.<>]+)\)")
 LOST = {"FAIL", "ERROR", "unexpected success", "lost"}
 MOST_FLAKY = 3
 MOST_RETRIED = 20  # of one module
+SIDE_BY_SIDE = 3  # modules: they sleep most of their time
 
 
 class Library:
@@ -180,9 +181,18 @@ def crashed(how):
     return how.startswith(("exit code -", "no end"))
 
 
-def test(module, limit, library, at_once, flaky):
-    """True when nothing is worse. `at_once`: and bytes went by shared memory. Adds to `flaky`."""
-    before = library.moved() if library else None
+def test(module, limit, preload, at_once):
+    """Whether nothing is worse (and `at_once`: bytes went by shared memory), the cases that were
+    flaky, and what to print of it."""
+    with tempfile.NamedTemporaryFile(prefix="clan-cpython-count-") as count_file:
+        library = Library(preload, at_once, count_file.name) if preload else None
+        said, flaky = [], []
+        good = compare(module, limit, library, at_once, flaky, said.append)
+        return good, flaky, "\n".join(said)
+
+
+def compare(module, limit, library, at_once, flaky, say):
+    """True when nothing is worse. Adds to `flaky`."""
     with ThreadPoolExecutor() as beside:  # most of these tests sleep: both runs at once
         under = beside.submit(timed, run, module, library, limit) if library else None
         (out, ended), took = timed(run, module, None, limit)
@@ -191,21 +201,21 @@ def test(module, limit, library, at_once, flaky):
     line = f"{module}: stock {tell(count(stock))} ({ended}, {took:.0f} s)"
     if not library:
         passed = ended == "exit code 0" and count(stock).get("ok", 0) > 0
-        print(("ok   " if passed else "FAIL ") + line, flush=True)
+        say(("ok   " if passed else "FAIL ") + line)
         for case, result in stock.items():
             if result in LOST:
-                print(f"       {case}: {result}")
+                say(f"       {case}: {result}")
         return passed
     (out, how), took = clan_run
     clan = results(out)
-    connections, by_memory = (now - then for now, then in zip(library.moved(), before))
+    connections, by_memory = library.moved()
     line += f"; under CLAN {tell(count(clan))} ({how}, {took:.0f} s, " \
             f"{by_memory} bytes of {connections} streams by shared memory)"
     if at_once and module in USES_TCP and by_memory == 0:
-        print("FAIL " + line + ": nothing moved", flush=True)
+        say("FAIL " + line + ": nothing moved")
         return False
     if not stock or count(stock).get("ok", 0) == 0:
-        print("FAIL " + line + ": the stock run shows nothing", flush=True)
+        say("FAIL " + line + ": the stock run shows nothing")
         return False
     suspects = worse(stock, clan)
     lost = [case for case in suspects if clan.get(case, "lost") == "lost"]
@@ -219,15 +229,15 @@ def test(module, limit, library, at_once, flaky):
     # A crash after the last case (leaked threads, changed environment) belongs to no case.
     broken = (crashed(how) and not crashed(ended)) or (not suspects and ended == "exit code 0" and
                                                        how != ended)
-    print(("FAIL " if bad or broken else "ok   ") + line, flush=True)
+    say(("FAIL " if bad or broken else "ok   ") + line)
     for case in suspects:
-        print(f"       {case}: {clan.get(case, 'lost')}, stock {stock[case]}" +
+        say(f"       {case}: {clan.get(case, 'lost')}, stock {stock[case]}" +
               ("" if case in bad else ", by itself as stock: flaky"))
     for case in bad:
         if reasons.get(case):
-            print("\n".join("       | " + text for text in reasons[case].splitlines()))
+            say("\n".join("       | " + text for text in reasons[case].splitlines()))
     if broken or lost or len(others) > MOST_RETRIED:
-        print("\n".join("       | " + text for text in out.splitlines()[-15:]))
+        say("\n".join("       | " + text for text in out.splitlines()[-15:]))
     return not bad and not broken
 
 
@@ -252,12 +262,17 @@ def main():
     modules = QUICK if options.quick else {**QUICK, **SLOW}
     if options.tests:
         modules = {name: {**QUICK, **SLOW}.get(name, 600) for name in options.tests}
-    with tempfile.NamedTemporaryFile(prefix="clan-cpython-count-") as count_file:
-        library = Library(options.preload, options.move_at_once,
-                          count_file.name) if options.preload else None
-        flaky = []
-        bad = [name for name, limit in modules.items()
-               if not test(name, limit, library, options.move_at_once, flaky)]
+    bad, flaky = [], []
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        running = {
+            name: pool.submit(test, name, limit, options.preload, options.move_at_once)
+            for name, limit in modules.items()
+        }
+        for name, answer in running.items():
+            good, flaky_here, said = answer.result()
+            print(said, flush=True)
+            flaky += flaky_here
+            bad += [] if good else [name]
     print(f"{len(modules) - len(bad)} modules ok" + (f", failed: {' '.join(bad)}" if bad else "") +
           (f", {len(flaky)} flaky cases, at most {MOST_FLAKY} are allowed: {' '.join(flaky)}"
            if flaky else ""))

@@ -37,7 +37,11 @@
 namespace clan::test {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kStreamBytes = 6'000'000;  // many times what is under way at once
+#else
 constexpr std::uint64_t kStreamBytes = 20'000'000;
+#endif
 constexpr std::size_t kRdmaBytes = 3'000'000;
 /// Of a step that hangs: a build with a sanitizer, beside others on a busy machine, takes tens of
 /// seconds for what takes milliseconds else.
