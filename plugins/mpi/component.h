@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "far.h"
+#include "fetch_cost.h"
 #include "fragment.h"
 #include "open_mpi.h"
 #include "operations.h"
@@ -85,7 +86,8 @@ struct mca_btl_base_endpoint_t {
   /// What copying into the channel costs, in ps for each byte, by the last long records: how far
   /// the processors of the two ranks are from each other. Under `lock`.
   std::uint32_t copy_ps = 0;
-  bool far = false;        ///< as copy_ps says
+  bool far = false;  ///< as copy_ps says
+  clan::mpi::FetchCost fetch_cost;
   std::uint32_t turn = 0;  ///< of messages that are fetched only because the other way is slow
   bool can_copy = false;   ///< process_vm_readv works between us and this peer
   /// it has a channel to us as well: what needs an answer may be asked for
@@ -97,6 +99,9 @@ struct mca_btl_base_endpoint_t {
   std::uint32_t cells_used = 0;
   std::atomic<std::uint32_t> rest{0};  ///< small puts and gets for which the peer is not asked
   std::mutex imports_mutex;
+  /// all of that peer's memory, once a message has been fetched
+  std::shared_ptr<clan::RemoteAperture> whole;
+  std::uint64_t whole_key = 0;
   /// windows of that peer
   std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>> imports;
 };

@@ -1,10 +1,15 @@
 // Puts and gets: copies between our memory and a peer's, without the peer.
+#include <clan/clock.h>
+
 #include "completion.h"
 #include "component.h"
 #include "pool.h"
 
 namespace clan::mpi {
 namespace {
+
+/// Where the registration of all memory begins (register_all_memory()).
+constexpr std::uintptr_t kWholeBase = 4096;
 
 std::uint64_t import_key(const RdmaCookie& cookie) {
   return std::uint64_t{cookie.aperture} << 32 | cookie.generation;
@@ -19,9 +24,19 @@ Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint,
     const auto found = endpoint.imports.find(import_key(handle.cookie));
     if (found != endpoint.imports.end()) return found->second;
   }
+  const bool whole = handle.base == kWholeBase;
+  if (whole) {
+    std::lock_guard lock(endpoint.imports_mutex);
+    if (endpoint.whole && endpoint.whole_key == import_key(handle.cookie)) return endpoint.whole;
+  }
   auto remote = RemoteAperture::import(node.context, handle.cookie);
   if (!remote) return remote.error();
   auto shared = std::make_shared<RemoteAperture>(std::move(*remote));
+  if (whole) {
+    std::lock_guard lock(endpoint.imports_mutex);
+    endpoint.whole = shared;
+    endpoint.whole_key = import_key(handle.cookie);
+  }
   if (handle.lasting != 0) {
     constexpr std::size_t kMostImports = 1024;
     std::lock_guard lock(endpoint.imports_mutex);
@@ -95,7 +110,10 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& g
 /// Whether the receiver had better copy it, rather than both by way of the channel.
 bool worth_fetching(Endpoint& endpoint, std::size_t size) {
   if (size >= g_parameters.get_bytes) return true;
-  if (!endpoint.far) return false;
+  const bool less = FetchCost::counts(size) && endpoint.fetch_cost.known()
+                        ? endpoint.fetch_cost.is_less(size, endpoint.copy_ps)
+                        : endpoint.far;
+  if (!less) return false;
   constexpr std::uint32_t kTryEvery = 128;  // threads move
   return ++endpoint.turn % kTryEvery != 0;
 }
@@ -135,7 +153,7 @@ void forget_block(Node& node, const void* base) {
 }
 
 Status register_all_memory(Node& node) {
-  constexpr std::uintptr_t kFirst = 4096, kEnd = (std::uintptr_t{1} << 47) - 4096;
+  constexpr std::uintptr_t kFirst = kWholeBase, kEnd = (std::uintptr_t{1} << 47) - 4096;
   auto aperture = Aperture::export_region(
       node.context, {reinterpret_cast<std::byte*>(kFirst), kEnd - kFirst}, Rights::kRead);
   if (!aperture) return aperture.error();
@@ -206,9 +224,12 @@ int put(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uin
 int get(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uint64_t remote,
         Handle* local_handle, Handle* remote_handle, std::size_t size, int, int,
         mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
+  const bool timed = remote_handle->base == kWholeBase && FetchCost::counts(size);
+  const std::uint64_t start = timed ? monotonic_ns() : 0;
   if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, false);
       rc != OPAL_SUCCESS)
     return rc;
+  if (timed) endpoint->fetch_cost.note(size, monotonic_ns() - start);
   endpoint->counters->gets.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
   endpoint->counters->get_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
   if (callback != nullptr)
