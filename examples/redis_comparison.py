@@ -30,9 +30,14 @@ ENOUGH = 5    # seconds of one test; on a busy machine there are fewer requests 
 LOOKS = 1
 
 
+# Not started at all where the parent was killed before the program had asked to be told of it.
+WITH_ITS_PARENT = ("/bin/sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
+
+
 def start(words, core, under, **more):
     """The process; clan, if given in `under`, becomes the program. It ends when this one does."""
-    tied = ["setpriv", "--pdeathsig=TERM", "taskset", "-c", str(core)]
+    tied = ["setpriv", "--pdeathsig=TERM", *WITH_ITS_PARENT, str(os.getpid()), "taskset", "-c",
+            str(core)]
     under = [under, "run"] if under else []
     return subprocess.Popen([*tied, *under, *map(str, words)], stdin=subprocess.DEVNULL, **more)
 
