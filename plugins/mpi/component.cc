@@ -188,8 +188,8 @@ void make_sane(Parameters& p) {
   // Where ranks take turns on a processor, further looks keep the one from it that has something to
   // say.
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  const bool crowded = processors > 0 && opal_process_info.num_local_peers >= processors;
-  p.looks = std::clamp(p.looks == 0 ? (crowded ? 1u : 4u) : p.looks, 1u, 1000u);
+  p.crowded = processors > 0 && opal_process_info.num_local_peers >= processors;
+  p.looks = std::clamp(p.looks == 0 ? (p.crowded ? 1u : 4u) : p.looks, 1u, 1000u);
   mca_btl_base_module_t& m = g_module;
   // A record must fit twice: one is read while the next is written.
   const std::size_t most = p.bulk_bytes / 2;

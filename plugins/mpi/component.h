@@ -37,6 +37,7 @@ struct Parameters {
   unsigned channels = 0;
   std::size_t get_bytes = 256 * 1024;
   unsigned looks = 0;
+  bool crowded = false;  ///< more ranks of the job on this host than processors
   bool direct_copy = true;
   bool share_allocated = true;
   char* key = nullptr;           ///< Open MPI's; null or empty: CLAN_KEY
