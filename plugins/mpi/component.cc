@@ -145,8 +145,8 @@ int component_register() {
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.bulk_bytes);
   parameter(
       "channels",
-      "How many ranks may send to this one, 0: those of the job on this host and 32 more, for jobs "
-      "that are spawned or connect",
+      "How many ranks may send to this one, at least those of the job on this host; 0: 32 more, "
+      "for jobs that are spawned or connect",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
   parameter(
       "get_bytes",
@@ -183,8 +183,10 @@ int component_close() { return OPAL_SUCCESS; }
 /// Parameters as they may be; whatever the user has written.
 void make_sane(Parameters& p) {
   p.bulk_bytes = std::bit_ceil(std::clamp(p.bulk_bytes, 64u << 10, 16u << 20));
-  if (p.channels == 0) p.channels = opal_process_info.num_local_peers + kSpareChannels;
-  p.channels = std::clamp(p.channels, 1u, kMaxChannels);
+  // Each rank of this job has one: where one way to a rank is another transport's, ob1 may hang.
+  const auto peers = static_cast<unsigned>(std::max(opal_process_info.num_local_peers, 1));
+  p.channels = p.channels == 0 ? peers + kSpareChannels : std::max(p.channels, peers);
+  p.channels = std::min(p.channels, kMaxChannels);
   // Where ranks take turns on a processor, further looks keep the one from it that has something to
   // say.
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
