@@ -100,10 +100,7 @@ struct mca_btl_base_endpoint_t {
   std::uint32_t cells_used = 0;
   std::atomic<std::uint32_t> rest{0};  ///< small puts and gets for which the peer is not asked
   std::mutex imports_mutex;
-  /// all of that peer's memory, once a message has been fetched
-  std::shared_ptr<clan::RemoteAperture> whole;
-  std::uint64_t whole_key = 0;
-  /// windows of that peer
+  /// windows of that peer, and all of its memory once a message has been fetched
   std::unordered_map<std::uint64_t, std::shared_ptr<clan::RemoteAperture>> imports;
 };
 

@@ -19,25 +19,16 @@ std::uint64_t import_key(const RdmaCookie& cookie) {
 
 Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint,
                                                const Handle& handle) {
-  if (handle.lasting != 0) {
+  const bool kept = handle.lasting != 0 || handle.base == kWholeBase;
+  if (kept) {
     std::lock_guard lock(endpoint.imports_mutex);
     const auto found = endpoint.imports.find(import_key(handle.cookie));
     if (found != endpoint.imports.end()) return found->second;
   }
-  const bool whole = handle.base == kWholeBase;
-  if (whole) {
-    std::lock_guard lock(endpoint.imports_mutex);
-    if (endpoint.whole && endpoint.whole_key == import_key(handle.cookie)) return endpoint.whole;
-  }
   auto remote = RemoteAperture::import(node.context, handle.cookie);
   if (!remote) return remote.error();
   auto shared = std::make_shared<RemoteAperture>(std::move(*remote));
-  if (whole) {
-    std::lock_guard lock(endpoint.imports_mutex);
-    endpoint.whole = shared;
-    endpoint.whole_key = import_key(handle.cookie);
-  }
-  if (handle.lasting != 0) {
+  if (kept) {
     constexpr std::size_t kMostImports = 1024;
     std::lock_guard lock(endpoint.imports_mutex);
     if (endpoint.imports.size() >= kMostImports) endpoint.imports.clear();
