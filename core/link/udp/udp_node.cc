@@ -151,8 +151,10 @@ void UdpNode::watch_socket(bool on) {
 // The driver thread has to know of a time-out if it is the one that waits, or if a thread that
 // sleeps in charge looks later.
 void UdpNode::note_timer() {
-  const bool too_late = endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room();
-  if (in_charge_ != nullptr ? too_late : watching_) set_timer();
+  const bool has_to_know = in_charge_ == nullptr
+                               ? watching_
+                               : endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room();
+  if (has_to_know) set_timer();
 }
 
 // Nobody watches the socket: the driver thread looks at each tick whether a thread still sees to
