@@ -1,4 +1,4 @@
-// The two sides of operations.h, and Open MPI's atomics on top of them.
+// The asking side of operations.h, and Open MPI's atomics on top of it; serve.cc is the other.
 #include <clan/clock.h>
 
 #include <algorithm>
@@ -15,7 +15,6 @@ constexpr std::uint64_t kForAnswerNs = 2000;  ///< a peer that polls has answere
 constexpr unsigned kLooksAtOnce = 16;
 constexpr std::uint64_t kBeforeWakingNs = 20'000;  ///< without an answer; then its thread is woken
 constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
-constexpr std::uint32_t kWake = 1;  ///< type of the out-of-band message
 /// small puts and gets by the kernel after one that nobody took
 constexpr unsigned kRest = 64;
 
@@ -56,49 +55,6 @@ bool done(const OperationCell& cell) {
   return cell.state.load(std::memory_order_acquire) == CellState::kDone;
 }
 
-void answer_where(Node& node, const AskedOperation& asked, OperationCell& cell) {
-  const auto handle = node.registrations.find(asked.address, asked.bytes);
-  cell.error = handle ? 0 : ERANGE;
-  if (handle) {
-    const RdmaCookie& cookie = handle->cookie;
-    cell.aperture = cookie.aperture;
-    cell.key = cookie.key;
-    const FoundWindow found{handle->base, cookie.length, cookie.generation,
-                            static_cast<std::uint16_t>(cookie.rights), handle->block};
-    std::memcpy(cell.data, &found, sizeof found);
-  }
-  // PAIR cell.state: publishes the answer
-  cell.state.store(CellState::kDone, std::memory_order_release);
-}
-
-}  // namespace
-
-void serve_cell(Node& node, OperationCell& cell) {
-  CellState posted = CellState::kPosted;
-  // PAIR cell.state: sees the operation; of all threads that look, one gets it
-  if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel))
-    return;
-  AskedOperation asked = asked_in(cell);
-  if (asked.operation == Operation::kFind) return answer_where(node, asked, cell);
-  cell.error = static_cast<std::uint16_t>(node.registrations.with(
-      asked.aperture, asked.key, asked.address, asked.bytes, asked.operation != Operation::kGet,
-      [&](std::byte* address) { return carry_out(asked, address); }));
-  std::memcpy(cell.data, asked.data, sizeof cell.data);
-  // PAIR cell.state: publishes the answer
-  cell.state.store(CellState::kDone, std::memory_order_release);
-}
-
-namespace {
-
-/// The first cells: a peer that waits for its answer uses no other.
-void serve_those_that_wait(Node& node) {
-  for (std::uint32_t i = 0; i < node.segment.taken(); ++i) {
-    OperationCell& cell = *cells_of(node.segment.channel(i));
-    // relaxed: serve_cell() acquires
-    if (cell.state.load(std::memory_order_relaxed) == CellState::kPosted) serve_cell(node, cell);
-  }
-}
-
 /// Two ranks that ask each other at once answer each other here.
 bool answered_soon(Node& node, const OperationCell& cell) {
   for (std::uint64_t until = 0;;) {
@@ -120,17 +76,6 @@ bool take_one(std::atomic<std::uint32_t>& rest) {
     if (rest.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) return true;
   }
   return false;
-}
-
-void serve_all(Node& node) {
-  for (std::uint32_t i = 0; i < node.segment.taken(); ++i) {
-    OperationCell* cells = cells_of(node.segment.channel(i));
-    for (unsigned c = 0; c < kCells; ++c) {
-      // relaxed: serve_cell() acquires
-      if (cells[c].state.load(std::memory_order_relaxed) == CellState::kPosted)
-        serve_cell(node, cells[c]);
-    }
-  }
 }
 
 struct Kind {
@@ -172,22 +117,33 @@ bool do_here(Node& node, Endpoint& endpoint, AskedOperation& asked, const Handle
   return carry_out(asked, (*remote)->data() + offset) == 0;
 }
 
-int start(Endpoint& endpoint, Operation operation, std::uint64_t address, const Handle& given,
+/// What has been done by this processor.
+int end_here(Endpoint* endpoint, const AskedOperation& asked, const Outstanding& o) {
+  if (o.local != nullptr) std::memcpy(o.local, asked.data, asked.bytes);
+  if (o.callback != nullptr) {
+    o.callback(&g_module, endpoint, o.local, o.local_handle, o.context, o.data, OPAL_SUCCESS);
+  }
+  return OPAL_SUCCESS;
+}
+
+/// `peer` or `given` is null where osc rdma 4.1 has mapped the target's memory itself, this rank's
+/// own or a shared window's, and asks a transport for a compare-and-swap all the same; `address` is
+/// then one of this process.
+int start(Endpoint* peer, Operation operation, std::uint64_t address, const Handle* given,
           std::uint64_t operand, std::uint64_t compared, int flags, Outstanding o) {
   if ((flags & MCA_BTL_ATOMIC_FLAG_FLOAT) != 0) return OPAL_ERR_NOT_SUPPORTED;
   Node& node = *g_node;
   const std::uint16_t bytes = (flags & MCA_BTL_ATOMIC_FLAG_32BIT) != 0 ? 4 : 8;
-  const Handle handle = handle_for(endpoint, given, address, bytes);
-  if (handle.block != 0) {
-    AskedOperation asked{operation, bytes, 0, address, 0, {operand, compared, 0}};
-    if (do_here(node, endpoint, asked, handle)) {
-      endpoint.counters->atomics.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
-      if (o.local != nullptr) std::memcpy(o.local, asked.data, bytes);
-      if (o.callback != nullptr) {
-        o.callback(&g_module, &endpoint, o.local, o.local_handle, o.context, o.data, OPAL_SUCCESS);
-      }
-      return OPAL_SUCCESS;
-    }
+  AskedOperation asked{operation, bytes, 0, address, 0, {operand, compared, 0}};
+  if (peer == nullptr || given == nullptr) {
+    if (carry_out(asked, reinterpret_cast<std::byte*>(address)) != 0) return OPAL_ERR_BAD_PARAM;
+    return end_here(peer, asked, o);
+  }
+  Endpoint& endpoint = *peer;
+  const Handle handle = handle_for(endpoint, *given, address, bytes);
+  if (handle.block != 0 && do_here(node, endpoint, asked, handle)) {
+    endpoint.counters->atomics.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
+    return end_here(peer, asked, o);
   }
   OperationCell* cell = take_cell(endpoint);
   if (cell == nullptr) return OPAL_ERR_OUT_OF_RESOURCE;
@@ -218,36 +174,6 @@ void wake(Node& node, Endpoint& endpoint) {
 }
 
 }  // namespace
-
-// The thread that answers where no thread of the program is in Open MPI. It is woken by whoever
-// waits.
-void start_server(Node& node) {
-  std::lock_guard lock(node.server_mutex);
-  if (node.server.joinable()) return;
-  node.server = std::thread([&node] {
-    while (!node.server_ends.load(std::memory_order_acquire)) {  // PAIR mpi.server: ends
-      (void)node.wakeups->recv(1000);
-      serve_all(node);
-    }
-  });
-}
-
-void end_server(Node& node) {
-  std::lock_guard lock(node.server_mutex);
-  if (!node.server.joinable()) return;
-  node.server_ends.store(true, std::memory_order_release);  // PAIR mpi.server: the thread ends
-  (void)node.wakeups->send(node.wakeups->address(), kWake, {}, 1000);
-  node.server.join();
-}
-
-int serve_operations(Node& node) {
-  // PAIR segment.operations: sees the cells posted before
-  const std::uint32_t now = node.segment.header().operations.load(std::memory_order_acquire);
-  if (now == node.operations_seen) return 0;
-  node.operations_seen = now;
-  serve_all(node);
-  return 1;
-}
 
 int finish_operations(Node& node) {
   if (node.outstanding_count.load(std::memory_order_relaxed) == 0) return 0;  // relaxed: a hint
@@ -355,7 +281,7 @@ int atomic_op(mca_btl_base_module_t*, Endpoint* endpoint, std::uint64_t address,
               mca_btl_base_rdma_completion_fn_t callback, void* context, void* data) {
   const Kind kind = kind_of(op);
   if (!kind.known) return OPAL_ERR_NOT_SUPPORTED;
-  return start(*endpoint, kind.operation, address, *handle, operand, 0, flags,
+  return start(endpoint, kind.operation, address, handle, operand, 0, flags,
                {.callback = callback, .context = context, .data = data});
 }
 
@@ -365,7 +291,7 @@ int atomic_fop(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::uin
                void* context, void* data) {
   const Kind kind = kind_of(op);
   if (!kind.known) return OPAL_ERR_NOT_SUPPORTED;
-  return start(*endpoint, kind.operation, address, *handle, operand, 0, flags,
+  return start(endpoint, kind.operation, address, handle, operand, 0, flags,
                {.local = local,
                 .local_handle = local_handle,
                 .callback = callback,
@@ -377,7 +303,7 @@ int atomic_cswap(mca_btl_base_module_t*, Endpoint* endpoint, void* local, std::u
                  Handle* local_handle, Handle* handle, std::uint64_t compared, std::uint64_t value,
                  int flags, int, mca_btl_base_rdma_completion_fn_t callback, void* context,
                  void* data) {
-  return start(*endpoint, Operation::kCompareAndSwap, address, *handle, value, compared, flags,
+  return start(endpoint, Operation::kCompareAndSwap, address, handle, value, compared, flags,
                {.local = local,
                 .local_handle = local_handle,
                 .callback = callback,

@@ -216,6 +216,8 @@ inline std::uint64_t name_word(const opal_process_name_t& name) {
 
 /// A line for people, where btl_clan_verbose is at least `level`.
 void say(int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+/// True in one of a host's ranks, for what all of them would say.
+inline bool speaks_for_host() { return opal_process_info.my_local_rank == 0; }
 
 // component.cc
 int finalize(mca_btl_base_module_t* module);
@@ -278,7 +280,8 @@ int progress();
 /// Hands a record to the part of Open MPI that its tag names. False: Open MPI has no such tag.
 bool deliver(Node& node, mca_btl_base_module_t& module, const Record& record);
 
-// atomics.cc
+// serve.cc
+constexpr std::uint32_t kWake = 1;  ///< type of the out-of-band message that wakes the server
 /// The thread that answers peers while no thread of the program is in Open MPI; from the first
 /// window on.
 void start_server(Node& node);
@@ -291,6 +294,8 @@ inline OperationCell* cells_of(const ChannelView& channel) {
 }
 /// Carries it out, if it is posted and no other thread has it.
 void serve_cell(Node& node, OperationCell& cell);
+/// The first cells of all channels: a peer that waits for its answer uses no other.
+void serve_those_that_wait(Node& node);
 /// Whether serve_operations() has something to do.
 inline bool operations_posted(const Node& node) {
   // relaxed: serve_operations() acquires
@@ -298,6 +303,8 @@ inline bool operations_posted(const Node& node) {
 }
 /// Does what peers have posted in other cells than the first. Whether there was something.
 int serve_operations(Node& node);
+
+// atomics.cc
 /// Takes answers of peers, and wakes those that do not answer.
 int finish_operations(Node& node);
 /// Up to kCellData bytes, by a peer that polls; false: it does not, and nothing has been moved.

@@ -29,6 +29,7 @@ class Shapes {
     shared_window();
     absent_target();
     allocated();
+    compared();
   }
 
   void messages() {
@@ -294,6 +295,38 @@ class Shapes {
       MUST(MPI_Win_free(&part));
       MUST(MPI_Win_free(&all));
       MUST(MPI_Free_mem(memory));
+    }
+  }
+
+  /// Each rank has a word in each rank, its own as well, in memory of any kind: the first exchange
+  /// finds what it compares, the second does not.
+  void compared() {
+    for (const bool allocates : {true, false}) {
+      std::int64_t* memory = nullptr;
+      MPI_Win window{};
+      const MPI_Aint bytes = 8 * size_;
+      if (allocates) {
+        MUST(MPI_Win_allocate(bytes, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window));
+      } else {
+        MUST(MPI_Alloc_mem(bytes, MPI_INFO_NULL, &memory));
+        MUST(MPI_Win_create(memory, bytes, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &window));
+      }
+      std::fill_n(memory, size_, -1);
+      MUST(MPI_Barrier(MPI_COMM_WORLD));
+      MUST(MPI_Win_lock_all(0, window));
+      for (int peer = 0; peer < size_; ++peer) {
+        for (const std::int64_t expected : {std::int64_t{-1}, std::int64_t{100 + rank_}}) {
+          std::int64_t swapped = 100 + rank_, nothing = -1, before = 0;
+          MUST(MPI_Compare_and_swap(&swapped, &nothing, &before, MPI_INT64_T, peer, rank_, window));
+          MUST(MPI_Win_flush(peer, window));
+          EXPECT(before == expected);
+        }
+      }
+      MUST(MPI_Win_unlock_all(window));
+      MUST(MPI_Barrier(MPI_COMM_WORLD));
+      for (int peer = 0; peer < size_; ++peer) EXPECT(memory[peer] == 100 + peer);
+      MUST(MPI_Win_free(&window));
+      if (!allocates) MUST(MPI_Free_mem(memory));
     }
   }
 
