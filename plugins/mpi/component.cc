@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace clan::mpi {
@@ -62,7 +63,8 @@ namespace {
 
 constexpr std::uint32_t kNearExclusivity =
     MCA_BTL_EXCLUSIVITY_HIGH + 1;        ///< before vader, for the peers that we serve
-constexpr unsigned kSpareChannels = 32;  ///< for ranks of jobs that are spawned or connect later
+constexpr unsigned kSpareChannels =
+    256;  ///< for ranks of jobs that are spawned or connect later
 
 /// The headers this was compiled with describe one version's structures, and nothing else checks
 /// that. A component that refuses to be registered ends a job that names it; one that has no module
@@ -145,7 +147,7 @@ int component_register() {
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.bulk_bytes);
   parameter(
       "channels",
-      "How many ranks may send to this one, at least those of the job on this host; 0: 32 more, "
+      "How many ranks may send to this one, at least those of the job on this host; 0: 256 more, "
       "for jobs that are spawned or connect",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
   parameter(
@@ -180,10 +182,24 @@ int component_register() {
 int component_open() { return OPAL_SUCCESS; }
 int component_close() { return OPAL_SUCCESS; }
 
-/// Parameters as they may be; whatever the user has written.
+/// Replaces what a parameter may not be; one rank of the host says so.
+template <typename T>
+void replace(const char* name, T* value, std::size_t by, const char* rule) {
+  if (*value == by) return;
+  if (speaks_for_host()) {
+    say(0, "btl_clan_%s is %zu, and must be %s: %zu is used", name,
+        static_cast<std::size_t>(*value), rule, by);
+  }
+  *value = static_cast<T>(by);
+}
+
+/// Makes parameters what they may be. What is no number Open MPI has taken for 0.
 void make_sane(Parameters& p) {
-  p.bulk_bytes = std::bit_ceil(std::clamp(p.bulk_bytes, 64u << 10, 16u << 20));
-  // Each rank of this job has one: where one way to a rank is another transport's, ob1 may hang.
+  replace("channel_bytes", &p.bulk_bytes,
+          std::bit_ceil(std::clamp(p.bulk_bytes, 64u << 10, 16u << 20)),
+          "a power of two from 65536 to 16777216");
+  if (p.get_bytes == 0) replace("get_bytes", &p.get_bytes, Parameters{}.get_bytes, "at least 1");
+  // Each rank of this job has one.
   const auto peers = static_cast<unsigned>(std::max(opal_process_info.num_local_peers, 1));
   p.channels = p.channels == 0 ? peers + kSpareChannels : std::max(p.channels, peers);
   p.channels = std::min(p.channels, kMaxChannels);
@@ -195,9 +211,25 @@ void make_sane(Parameters& p) {
   mca_btl_base_module_t& m = g_module;
   // A record must fit twice: one is read while the next is written.
   const std::size_t most = p.bulk_bytes / 2;
-  m.btl_max_send_size = std::clamp<std::size_t>(m.btl_max_send_size, 1024, most);
-  m.btl_eager_limit = std::clamp<std::size_t>(m.btl_eager_limit, 1024, most);
+  const char* const fits = "from 1024 to half of btl_clan_channel_bytes";
+  replace("max_send_size", &m.btl_max_send_size,
+          std::clamp<std::size_t>(m.btl_max_send_size, 1024, most), fits);
+  replace("eager_limit", &m.btl_eager_limit,
+          std::clamp<std::size_t>(m.btl_eager_limit, 1024, most), fits);
   m.btl_rndv_eager_limit = std::min(m.btl_rndv_eager_limit, m.btl_max_send_size - 256);
+}
+
+/// By CLAN_DISABLE, or by a value of it that is none.
+bool disabled() {
+  Settings settings;
+  const auto given = [](const char* name) -> const char* {
+    return std::strcmp(name, "CLAN_DISABLE") == 0 ? std::getenv(name) : nullptr;
+  };
+  const auto say_wrong = [](const WrongSetting& wrong) {
+    complain(wrong, "", "btl clan is not used");
+  };
+  (void)take_settings(nullptr, given, &settings, say_wrong);
+  return settings.disable;
 }
 
 Result<Node*> make_node() {
@@ -207,7 +239,9 @@ Result<Node*> make_node() {
   options.network = network;
   auto context = create_context(std::move(options), "messages");
   if (!context) return context.error();
-  auto segment = Segment::create(*context, g_parameters.channels, g_parameters.bulk_bytes);
+  const std::size_t longest = std::max(g_module.btl_max_send_size, g_module.btl_eager_limit);
+  auto segment = Segment::create(*context, g_parameters.channels, g_parameters.bulk_bytes,
+                                 static_cast<std::uint32_t>(longest));
   if (!segment) return segment.error();
   auto node = std::make_unique<Node>(std::move(*context), std::move(*segment));
   node->name = name_word(OPAL_PROC_MY_NAME);
@@ -242,6 +276,10 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
                 opal_version_string, OPAL_VERSION);
     return nullptr;
   }
+  if (disabled()) {
+    say(1, "not used, as CLAN_DISABLE says");
+    return nullptr;
+  }
   make_sane(g_parameters);
   auto node = make_node();
   if (!node) {
@@ -259,6 +297,8 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
     return nullptr;
   }
   g_node = *node;
+  // Open MPI has progress() called where this rank sends by us; others may where it does not.
+  (void)opal_progress_register(progress);
   modules[0] = &g_module;
   *count = 1;
   if (g_node->far) {
@@ -275,6 +315,7 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
 int finalize(mca_btl_base_module_t*) {
   Node* node = g_node;
   if (node == nullptr) return OPAL_SUCCESS;
+  (void)opal_progress_unregister(progress);
   std::vector<Endpoint*> all;
   {
     std::lock_guard lock(node->endpoints_mutex);

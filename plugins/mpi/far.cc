@@ -35,17 +35,29 @@ bool is_elsewhere(const Modex& own, const Modex& peer) {
 
 NetworkOptions far_options() {
   Settings settings;
-  const auto given = [](const char* name) -> const char* {
-    if (std::strcmp(name, "CLAN_NETWORK_PACKETS") == 0) return std::getenv(name);
-    const bool key = std::strcmp(name, "CLAN_KEY") == 0;
-    if (!key && std::strcmp(name, "CLAN_NETWORK_MODE") != 0) return nullptr;
-    const char* parameter = key ? g_parameters.key : g_parameters.network_mode;
-    return parameter != nullptr && *parameter != '\0' ? parameter : std::getenv(name);
+  const auto parameter = [](const char* name) -> const char* {
+    const char* value = std::strcmp(name, "CLAN_KEY") == 0            ? g_parameters.key
+                        : std::strcmp(name, "CLAN_NETWORK_MODE") == 0 ? g_parameters.network_mode
+                                                                      : nullptr;
+    return value != nullptr && *value != '\0' ? value : nullptr;
   };
-  const auto say = [](const WrongSetting& wrong) {
-    complain(wrong, "", "ranks of other hosts go without CLAN");
+  const auto given = [&](const char* name) -> const char* {
+    if (const char* value = parameter(name)) return value;
+    for (const char* of_network : {"CLAN_KEY", "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS"}) {
+      if (std::strcmp(name, of_network) == 0) return std::getenv(name);
+    }
+    return nullptr;
   };
-  (void)take_settings(nullptr, given, &settings, say);
+  constexpr const char* kLoss = "ranks of other hosts go without CLAN";
+  const auto say_wrong = [&](const WrongSetting& wrong) {
+    if (parameter(wrong.name) == nullptr) {
+      complain(wrong, "", kLoss);
+    } else if (speaks_for_host()) {
+      const bool key = std::strcmp(wrong.name, "CLAN_KEY") == 0;
+      say(0, "btl_clan_%s=%s %s; %s", key ? "key" : "network_mode", wrong.value, wrong.why, kLoss);
+    }
+  };
+  (void)take_settings(nullptr, given, &settings, say_wrong);
   NetworkOptions options = settings.network_options();
   options.enabled = options.enabled && !settings.disable;
   options.directory_port = 0;  // ranks tell each other their ports

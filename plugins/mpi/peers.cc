@@ -32,6 +32,20 @@ bool can_copy_from(Node& node, const Modex& peer) {
   return probe.ok() && probe->read(0, &value, sizeof value).ok() && value == peer.probe_value;
 }
 
+/// A channel of the peer's, where the peer may have one of this rank's as well.
+Result<RemoteSegment> meet_segment(Node& node, const RdmaCookie& cookie) {
+  if (!node.segment.reserve(cookie.node))
+    return Error{ENOSPC, "all channels of this rank are taken (btl_clan_channels)"};
+  auto remote = RemoteSegment::take_channel(node.context, cookie, node.name, kMeetOnHostMs);
+  if (remote.ok() && remote->fits(node.segment)) return remote;
+  node.segment.release(cookie.node);
+  if (!remote) return remote;
+  remote->leave_channel();
+  return Error{EMSGSIZE,
+               "the channels of one are too small for what the other sends "
+               "(btl_clan_channel_bytes)"};
+}
+
 std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
   const auto rank = static_cast<unsigned>(proc->proc_name.vpid);
   Modex modex;
@@ -44,16 +58,9 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
     return nullptr;
   }
-  auto remote = RemoteSegment::take_channel(node.context, modex.segment, node.name, kMeetOnHostMs);
+  auto remote = meet_segment(node, modex.segment);
   if (!remote) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
-    return nullptr;
-  }
-  if (remote->channel().bulk_bytes / 2 <
-      std::max(g_module.btl_max_send_size, g_module.btl_eager_limit)) {
-    say(1, "rank %u (job %x): its channels of %u bytes are too small for what this rank sends",
-        rank, proc->proc_name.jobid, remote->channel().bulk_bytes);
-    remote->leave_channel();
     return nullptr;
   }
   auto endpoint = std::make_unique<Endpoint>(std::move(*remote), proc);

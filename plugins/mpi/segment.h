@@ -5,9 +5,11 @@
 //   | SegmentHeader | channel 0 | channel 1 | …
 //   a channel: | control | slot ring 32 KiB | bulk area |
 //
-// A rank that is to send takes a free channel of the receiver by itself; the receiver polls as many
-// as have ever been taken. Memory that is not used is not there: a segment costs what has gone
-// through it.
+// A rank that is to send takes a channel of the receiver by itself, the one that the receiver has
+// reserved for it or a free one; the receiver polls as many as have ever been taken or reserved.
+// Two ranks that are to send to each other reserve before they take, so that neither has a way
+// without the other: Open MPI sends its answers by the same transport as the message came, or waits
+// for ever. Memory that is not used is not there: a segment costs what has gone through it.
 //
 // All ranks that have the cookie may write all of the segment: they are processes of one user and
 // of one job, or of jobs that have connected to each other. What is read from it is input all the
@@ -23,7 +25,7 @@
 
 namespace clan::mpi {
 
-constexpr std::uint64_t kSegmentMagic = 0x31'67'73'69'70'6d'6e'63;  // "cnmpisg1"
+constexpr std::uint64_t kSegmentMagic = 0x32'67'73'69'70'6d'6e'63;  // "cnmpisg2"
 constexpr std::uint32_t kMaxChannels = 4096;
 /// what leads a channel: its control, cells for operations
 constexpr std::size_t kControlBytes = 4096;
@@ -34,6 +36,7 @@ struct SegmentHeader {
   std::uint32_t channels;
   std::uint32_t bulk_bytes;  ///< of each channel
   std::uint64_t node;
+  std::uint32_t longest;  ///< record that the owner sends to others, bytes
   // line 1: written by the owner
   /// it takes nothing more, and goes in order
   alignas(kCacheLine) std::atomic<std::uint32_t> leaving;
@@ -65,8 +68,9 @@ inline ChannelView channel_at(std::byte* segment, std::uint32_t index, std::uint
 /// Our own.
 class Segment {
  public:
-  /// `bulk_bytes` is a power of two.
-  static Result<Segment> create(Context& context, std::uint32_t channels, std::uint32_t bulk_bytes);
+  /// `bulk_bytes` is a power of two. `longest`: as in SegmentHeader.
+  static Result<Segment> create(Context& context, std::uint32_t channels, std::uint32_t bulk_bytes,
+                                std::uint32_t longest);
 
   const RdmaCookie& cookie() const { return aperture_.cookie(); }
   SegmentHeader& header() const { return *header_; }
@@ -81,6 +85,10 @@ class Segment {
     const std::uint32_t taken = header().taken.load(std::memory_order_acquire);
     return taken < channels_ ? taken : channels_;
   }
+  /// A peer of that node finds a channel, whatever others take. False: none is free.
+  bool reserve(NodeId node) const;
+  /// Not any more, if it has not come.
+  void release(NodeId node) const;
   /// Whether a peer of that node sends to us. Looks at all channels.
   bool hears(NodeId node) const;
   /// A channel whose sender has left: the next one may have it. Precondition: no record is in it.
@@ -111,6 +119,12 @@ class RemoteSegment {
 
   const ChannelView& channel() const { return channel_; }
   SegmentHeader& header() const { return *header_; }
+  /// Whether records of the one fit into channels of the other, both ways: they do where a channel
+  /// has room for two.
+  bool fits(const Segment& own) const {
+    return header_->longest <= own.header().bulk_bytes / 2 &&
+           own.header().longest <= channel_.bulk_bytes / 2;
+  }
   /// The peer has said that it goes.
   bool leaving() const {
     // PAIR segment.leaving: what it sent before is there

@@ -226,6 +226,40 @@ def mixed(test):
         require(to == [0, 1], f"sent by clan to ranks {to}: {said[-1500:]}")
 
 
+def uneven(test):
+    """Ranks whose records do not fit into the channels of some others, or that have few channels:
+    a pair has clan both ways or not at all, and what Open MPI answers arrives."""
+    program = [Path(test.mpi, "mpi-collectives"), 100_000]
+    large = ["OMPI_MCA_btl_clan_channel_bytes=1048576", "OMPI_MCA_btl_clan_max_send_size=262144"]
+    said = test.text(test.clan, "run", "--with", "mpi", ofi.find_mpirun(), "--oversubscribe",
+                     "--mca", "btl_clan_verbose", 1, "--mca", "btl", "clan,vader,self", "-n", 1,
+                     "env", *large, *program, ":", "-n", 3, *program, seconds=120)
+    require("collectives: PASS" in said, said[-1500:])
+    require("btl_clan_channel_bytes" in said, "no rank says why it has another way")
+    to = sorted(int(rank) for rank, records, *_ in re.findall(SUMS, said) if int(records) > 0)
+    require(to == [1, 1, 2, 2, 3, 3], f"sent by clan to ranks {to}: {said[-1500:]}")
+    said = test.job(2, Path(test.mpi, "mpi-spawn"), seconds=120, options=[
+        "--mca", "btl", "clan,tcp,self", "--mca", "btl_clan_channels", 2])
+    require(re.search(r"spawn: PASS, \d+ checks on 2 ranks", said), said[-1500:])
+    require("are taken" in said, "channels have been enough")
+
+
+def senseless(test):
+    """Parameters that cannot be: one sentence names each, and the job goes on."""
+    for name, value, sentence in (
+        ("channel_bytes", "abc", "btl_clan_channel_bytes is 0, and must be a power of two"),
+        ("channel_bytes", 100_000, "131072 is used"),
+        ("get_bytes", "abc", "btl_clan_get_bytes is 0, and must be at least 1: 262144 is used"),
+        ("eager_limit", 1, "btl_clan_eager_limit is 1, and must be from 1024 to half of"),
+        ("network_mode", "secret", "btl_clan_network_mode=secret is none of"),
+        ("key", "/no/such/key", "btl_clan_key=/no/such/key "),
+    ):
+        said = test.own("collectives", 2, 5000,
+                        options=[*CLAN, "--mca", f"btl_clan_{name}", value])
+        require(sentence in said, f"{name}={value}: {said[:1500]}")
+        require(said.count(sentence) == 1, f"said by more than one rank: {said[:1500]}")
+
+
 AGENT = """#!/bin/sh
 # Open MPI's way to the other host: HOST COMMAND...
 shift
@@ -293,7 +327,7 @@ def without_a_common_key(case):
     said = case.run(4, program, 1000, options=tcp)
     require("collectives: PASS" in said and "by UDP" not in said, said[-1500:])
     said = case.run(4, program, 1000, options=[*tcp, "--mca", "btl_clan_key", "/nowhere/key"])
-    require("collectives: PASS" in said and "other hosts are reached without CLAN" in said,
+    require("collectives: PASS" in said and "ranks of other hosts go without CLAN" in said,
             said[-1500:])
 
 
@@ -375,7 +409,7 @@ def segment_of(pid):
             if "memfd:" in os.readlink(entry):
                 with open(entry, "r+b") as file:
                     memory = mmap.mmap(file.fileno(), 0)
-                if memory[:8] == b"cnmpisg1":
+                if memory[:8] == b"cnmpisg2":
                     return memory
     raise Wrong(f"process {pid} has no segment")
 
@@ -447,6 +481,11 @@ def visible(test):
     require("can load mca_btl_clan.so" in test.text(test.clan, "doctor", code=None), "clan doctor")
     refused = test.text(test.clan, "run", "--with", "ofi,mpi", "true", code=2)
     require("one way" in refused, refused)
+    off = test.text(test.clan, "run", "--with", "mpi", "--disable", ofi.find_mpirun(), "-n", 2,
+                    "--oversubscribe", "--mca", "btl_clan_verbose", 1,
+                    Path(test.mpi, "mpi-collectives"), 5000)
+    require("collectives: PASS" in off and "as CLAN_DISABLE says" in off and "records" not in off,
+            off[-1500:])
     job, _ = start_endless(test, 2)
     lines = test.text(test.clan, "stat", code=None)
     require(
@@ -496,8 +535,8 @@ def mpi4py(test):
 PROGRAMS = {
     f.__name__: f
     for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn, procs,
-              crowd, beside, restricted, namespaces, sandbox, mixed, two_hosts, kill, nonsense,
-              hostile_beside, unchanged, refusal, visible, netpipe, hpcc, mpi4py)
+              crowd, beside, restricted, namespaces, sandbox, mixed, uneven, senseless, two_hosts,
+              kill, nonsense, hostile_beside, unchanged, refusal, visible, netpipe, hpcc, mpi4py)
 }
 
 

@@ -9,7 +9,10 @@ namespace clan::mpi {
 namespace {
 
 struct Rank {
-  Rank() : context(*Context::create()), segment(*Segment::create(context, 2, 64 * 1024)) {}
+  explicit Rank(std::uint32_t channels = 2, std::uint32_t bulk = 64 * 1024,
+                std::uint32_t longest = 32 * 1024)
+      : context(*Context::create()),
+        segment(*Segment::create(context, channels, bulk, longest)) {}
   Context context;
   Segment segment;
 };
@@ -31,6 +34,49 @@ TEST(Segment, GivesEachSenderAChannelOfItsOwnUntilThereIsNone) {
   receiver.segment.give_back(1);
   EXPECT_FALSE(receiver.segment.hears(b.node()));
   EXPECT_TRUE(RemoteSegment::take_channel(c, receiver.segment.cookie(), 3, 10'000).ok());
+}
+
+TEST(Segment, KeepsAChannelForARankThatIsToCome) {
+  Rank receiver;
+  Context a = *Context::create(), b = *Context::create(), c = *Context::create();
+  ASSERT_TRUE(receiver.segment.reserve(a.node()));
+  EXPECT_TRUE(receiver.segment.reserve(a.node())) << "the same one";
+  EXPECT_FALSE(receiver.segment.hears(a.node())) << "it has not come";
+  auto second = RemoteSegment::take_channel(b, receiver.segment.cookie(), 2, 10'000);
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(RemoteSegment::take_channel(c, receiver.segment.cookie(), 3, 10'000).ok());
+  EXPECT_FALSE(receiver.segment.reserve(c.node())) << "both channels have an owner";
+  auto first = RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000);
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(receiver.segment.hears(a.node()));
+  EXPECT_EQ(receiver.segment.taken(), 2u);
+}
+
+TEST(Segment, MayReleaseWhatItKeepsUntilTheRankHasCome) {
+  Rank receiver;
+  Context a = *Context::create(), b = *Context::create(), c = *Context::create();
+  ASSERT_TRUE(receiver.segment.reserve(a.node()) && receiver.segment.reserve(b.node()));
+  receiver.segment.release(a.node());
+  EXPECT_TRUE(receiver.segment.reserve(c.node()));
+  auto second = RemoteSegment::take_channel(b, receiver.segment.cookie(), 2, 10'000);
+  ASSERT_TRUE(second.ok());
+  receiver.segment.release(b.node());
+  EXPECT_TRUE(receiver.segment.hears(b.node())) << "it sends already";
+  EXPECT_FALSE(RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000).ok());
+  receiver.segment.release(c.node());
+  EXPECT_TRUE(RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000).ok());
+}
+
+TEST(Segment, SaysWhetherRecordsFitBothWays) {
+  Rank small(2, 64 * 1024, 32 * 1024), large(2, 1 << 20, 1 << 19), other(2, 1 << 20, 32 * 1024);
+  const auto fits = [](Rank& from, Rank& to) {
+    auto remote = RemoteSegment::take_channel(from.context, to.segment.cookie(), 1, 10'000);
+    return remote.ok() && remote->fits(from.segment);
+  };
+  EXPECT_FALSE(fits(small, large)) << "an answer would not fit";
+  EXPECT_FALSE(fits(large, small));
+  EXPECT_TRUE(fits(small, other));
+  EXPECT_TRUE(fits(other, small));
 }
 
 TEST(Segment, CarriesRecordsFromOneProcessMemoryToAnother) {

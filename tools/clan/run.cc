@@ -241,7 +241,8 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     return kUsage;
   }
 
-  if (!options.tcp && ((options.disable && !options.orb && !options.rpc) || !options.only.empty() ||
+  const bool disables_face = options.orb || options.rpc || options.mpi;
+  if (!options.tcp && ((options.disable && !disables_face) || !options.only.empty() ||
                        !options.except.empty() || !options.config.empty() || options.net)) {
     complain(
         "--only, --except, --config, --net and --disable are about TCP connections: say --with "
