@@ -28,11 +28,14 @@ namespace {
 /// What could not be shown; on stderr, once.
 void mention(const Look& seen) {
   if (seen.refused > 0 && seen.unseen > 0) {
+    // The root of a container may not, as most are set up.
+    const char* remedy = geteuid() == 0 ? "a user with CAP_SYS_PTRACE" : "root";
     fmt::print(
         stderr,
-        "clan stat: {} {} could not be looked into, and {} local {} between such; root sees {}\n",
+        "clan stat: {} {} could not be looked into, and {} local {} between such; {} sees {}\n",
         seen.refused, seen.refused == 1 ? "process" : "processes", seen.unseen,
-        seen.unseen == 1 ? "connection is" : "connections are", seen.unseen == 1 ? "it" : "them");
+        seen.unseen == 1 ? "connection is" : "connections are", remedy,
+        seen.unseen == 1 ? "it" : "them");
   }
   if (seen.other_versions > 0) {
     fmt::print(stderr, "clan stat: {} {} of another version of CLAN\n", seen.other_versions,

@@ -80,8 +80,9 @@ std::string lacks_clan(const Connection& connection, Processes& processes) {
   return "";
 }
 
-/// What settings, limits and users of both ends keep on TCP.
-std::string why_kept(const Connection& connection, Processes& processes) {
+/// What settings, limits and users of both ends keep on TCP. `pages`: null if none have been read;
+/// a process that has one tells of a refused user there.
+std::string why_kept(const Connection& connection, Processes& processes, const ReasonPages* pages) {
   const std::vector<pid_t> under[2] = {under_clan(connection.ends[0], processes),
                                        under_clan(connection.ends[1], processes)};
   for (int end = 0; end < 2; ++end) {
@@ -112,7 +113,8 @@ std::string why_kept(const Connection& connection, Processes& processes) {
       const bool same = !facts.user || *facts.user == other;
       all_refuse = all_refuse && !same && facts.settings && !facts.settings->names_uid(other);
       all_changed = all_changed && facts.user && *facts.user != own;
-      may_be_user = may_be_user || (!same && !facts.settings);
+      const bool tells = pages != nullptr && pages->has(pid);
+      may_be_user = may_be_user || (!same && !facts.settings && !tells);
     }
     if (all_refuse) return users;
     if (all_changed) {
@@ -185,7 +187,7 @@ std::vector<pid_t> under_clan(const EndView& end, Processes& processes) {
 
 std::string why_not_moved(const Connection& connection, Processes& processes) {
   const std::string lacks = lacks_clan(connection, processes);
-  return !lacks.empty() ? lacks : why_kept(connection, processes);
+  return !lacks.empty() ? lacks : why_kept(connection, processes, nullptr);
 }
 
 std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection,
@@ -198,7 +200,7 @@ std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& c
   // Their numbers are known here only.
   if (told.most && !of_users && !reasons::is_weak(told.most->reason.why))
     return text_of(*told.most);
-  why = why_kept(connection, processes);
+  why = why_kept(connection, processes, &pages);
   if (why.empty() && of_users) why = text_of(*told.most);
   for (int i = 0; i < 2 && why.empty(); ++i)
     why = by_descriptors(scan, connection.ends[i], processes);
