@@ -150,6 +150,7 @@ int WaitObject::add_source(Source& source) {
     }
   }
   sources_.push_back(&source);
+  signal();  // those that sleep have not armed it
   return 0;
 }
 

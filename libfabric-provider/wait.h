@@ -75,7 +75,8 @@ class WaitObject {
 
   /// FI_GETWAIT and FI_GETWAITOBJ, as the kind says.
   int control(int command, void* argument);
-  /// Sources and waitables may be added more than once, and are removed as often.
+  /// Sources and waitables may be added more than once, and are removed as often. Threads that
+  /// sleep meanwhile are woken to arm a source that has been added.
   int add_source(Source& source);
   void remove_source(Source& source);
   /// Calls sleep in this one: the only one there will be, and it outlives them. Before the first.

@@ -88,5 +88,32 @@ TEST_F(SourceSleep, IsNotThatOfAWaitObjectThatMayHearByOthersToo) {
   object->remove_source(network_);
 }
 
+// A queue of a wait set is bound to its network while another thread sleeps in the set.
+TEST_F(SourceSleep, EndsWhenASourceIsAddedAndTheNextOneHearsByIt) {
+  std::unique_ptr<WaitObject> object;
+  ASSERT_EQ(WaitObject::create(FI_WAIT_FD, &object), 0);
+  const auto add = [&] { return object->add_source(network_) != 0; };
+  EXPECT_EQ(object->sleep_unless(add, 10'000), 0);
+  EXPECT_TRUE(network_.armed.empty());
+  EXPECT_EQ(object->sleep_unless(never, 1), -FI_ETIMEDOUT);
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  object->remove_source(network_);
+}
+
+TEST_F(SourceSleep, OfAProgramByItselfEndsWhenASourceIsAdded) {
+  std::unique_ptr<WaitObject> object;
+  ASSERT_EQ(WaitObject::create(FI_WAIT_FD, &object), 0);
+  int fd = -1;
+  ASSERT_EQ(object->control(FI_GETWAIT, &fd), 0);
+  ASSERT_TRUE(object->prepare());
+  pollfd p{fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&p, 1, 0), 0);
+  ASSERT_EQ(object->add_source(network_), 0);
+  EXPECT_EQ(::poll(&p, 1, 0), 1);
+  EXPECT_TRUE(object->prepare());
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  object->remove_source(network_);
+}
+
 }  // namespace
 }  // namespace clan::ofi
