@@ -26,7 +26,6 @@
 #include "migrate/directory.h"
 
 #include <poll.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -202,12 +201,10 @@ void offer_in_directory(int fd, Socket& s, const Route& route) {
 }
 
 void claim_in_directory(int fd, Socket& s, const Route& route) {
-  sockaddr_un path{};
-  const socklen_t size = path_of(name_of(route.remote, route.local), &path);
   const int rendezvous = unix_socket(SOCK_SEQPACKET);
   if (rendezvous < 0) return;
   uid_t uid = 0;
-  if (sys::call(SYS_connect, rendezvous, &path, size) != 0) {
+  if (!connect_to_offer(rendezvous, name_of(route.remote, route.local))) {
     // Not there yet, left over, or somebody else's. Full: taken up by somebody, who may be a
     // stranger.
     sys::close(rendezvous);

@@ -32,26 +32,59 @@ constexpr std::uint64_t kSweepNs = 5'000'000'000u;
 constexpr int kMostNames = 1024, kMostProbes = 32;  ///< of one sweep
 constexpr long kFreshSeconds = 2;                   ///< may be about to get its socket
 
+// The file of that name itself: a socket with no other name, and not what a link points to. -1,
+// with errno.
+int open_itself(const sockaddr_un& path, struct stat* st) {
+  const int file = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, path.sun_path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (file < 0) return -1;
+  if (sys::fstat(file, st) == 0 && S_ISSOCK(st->st_mode) && st->st_nlink == 1) return file;
+  sys::close(file);
+  errno = EADDRINUSE;
+  return -1;
+}
+
+struct OfProc : sockaddr_un {
+  explicit OfProc(int file) : sockaddr_un{} {
+    sun_family = AF_UNIX;
+    std::snprintf(sun_path, sizeof sun_path, "/proc/self/fd/%d", file);
+  }
+};
+
 // The file that has just been bound has that mode, as far as it can be given. Not by its name: who
 // owns the directory may have put another file there, one of ours even. False, with errno: it has.
 bool give_mode(const sockaddr_un& path, mode_t mode) {
-  const int file = static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, path.sun_path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st {};
+  const int file = open_itself(path, &st);
   if (file < 0) {
     if (errno == ENOENT) errno = EADDRINUSE;
     return false;
   }
-  struct stat st {};
-  const bool ours = sys::fstat(file, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_nlink == 1 &&
-                    st.st_uid == ::geteuid();
-  if (ours && (st.st_mode & 0777) != mode) {
-    char link[32];
-    std::snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    (void)sys::call(SYS_fchmodat, AT_FDCWD, link, mode);
-  }
+  const bool ours = st.st_uid == ::geteuid();
+  if (ours && (st.st_mode & 0777) != mode)
+    (void)sys::call(SYS_fchmodat, AT_FDCWD, OfProc(file).sun_path, mode);
   sys::close(file);
   if (!ours) errno = EADDRINUSE;
   return ours;
+}
+
+// To that very file: whoever may write the directory may put a link there, to a socket of ours that
+// has nothing to do with this.
+bool connect_to_file(int socket, const sockaddr_un& path, socklen_t size) {
+  struct stat st {};
+  const int file = open_itself(path, &st);
+  if (file < 0) return false;
+  const OfProc itself(file);
+  long rc = sys::call(SYS_connect, socket, &itself, sizeof(sockaddr_un));
+  if (rc != 0 && errno == ENOENT) rc = sys::call(SYS_connect, socket, &path, size);  // no /proc
+  const KeepErrno keep;
+  sys::close(file);
+  return rc == 0;
+}
+
+const char* last_part(const char* path) {
+  const char* const slash = std::strrchr(path, '/');
+  return slash != nullptr ? slash + 1 : path;
 }
 
 }  // namespace
@@ -73,9 +106,23 @@ int unix_socket(int type) {
 bool is_left_over(const sockaddr_un& path, socklen_t size) {
   const int probe = unix_socket(SOCK_STREAM);
   if (probe < 0) return false;
-  const bool nobody = sys::call(SYS_connect, probe, &path, size) != 0 && errno == ECONNREFUSED;
+  const bool nobody = !connect_to_file(probe, path, size) && errno == ECONNREFUSED;
   sys::close(probe);
   return nobody;
+}
+
+bool connect_to_offer(int socket, std::uint64_t name) {
+  sockaddr_un path{};
+  const socklen_t size = path_of(name, &path);
+  if (!connect_to_file(socket, path, size)) return false;
+  // A socket keeps the name that it was bound to, wherever its file has been moved.
+  struct {
+    sockaddr_un name{};
+    char end = 0;
+  } bound;
+  socklen_t bound_size = sizeof bound.name;
+  return sys::call(SYS_getpeername, socket, &bound.name, &bound_size) == 0 &&
+         std::strcmp(last_part(bound.name.sun_path), last_part(path.sun_path)) == 0;
 }
 
 bool bind_offer(int listener, std::uint64_t name, mode_t mode) {

@@ -22,6 +22,11 @@ int unix_socket(int type);
 /// nobody there hears.
 bool is_left_over(const sockaddr_un& path, socklen_t size);
 
+/// `socket` is connected to the socket that has been bound to that name, by the file of that name.
+/// False: there is none. Links are not followed, and a file that has another name too, or had
+/// another one, is none.
+bool connect_to_offer(int socket, std::uint64_t name);
+
 /// `listener` listens at the file of that name, which has that mode whatever our umask is. False,
 /// with errno: it does not, and there is no such file of ours.
 bool bind_offer(int listener, std::uint64_t name, mode_t mode);

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -13,6 +15,7 @@
 #include <string>
 
 #include "clan/reason_text.h"
+#include "migrate/directory_names.h"
 #include "preload/own_directory.h"
 #include "preload/tcp_pair.h"
 #include "state/withdraw.h"
@@ -96,6 +99,83 @@ TEST(Directory, IsSaidToBeNoGoodWithWhatHelps) {
   EXPECT_NE(text(EROFS).find("read-only"), std::string::npos);
   EXPECT_NE(text(ENOENT).find("mkdir"), std::string::npos);
   EXPECT_NE(text(EIO).find(std::strerror(EIO)), std::string::npos);
+}
+
+/// A server that looks for its client's offer, where there is another socket of this user.
+struct Claimed {
+  TcpPair pair;
+  std::string path;
+  Claimed() {
+    Route route;
+    EXPECT_TRUE(route_of(pair.fd(1), &route));
+    sockaddr_un name{};
+    path_of(name_of(route.remote, route.local), &name);
+    path = name.sun_path;
+  }
+  bool finds_one() const {
+    Route route;
+    EXPECT_TRUE(route_of(pair.fd(1), &route));
+    claim_in_directory(pair.fd(1), pair.socket(1), route);
+    return pair.socket(1).state_now() == Socket::State::kOffered;
+  }
+};
+
+/// Somebody's listening socket that is no offer of this connection.
+struct Bystander {
+  explicit Bystander(const std::string& at) : fd(unix_socket(SOCK_SEQPACKET)) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::snprintf(name.sun_path, sizeof name.sun_path, "%s", at.c_str());
+    EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+    EXPECT_EQ(::listen(fd, 4), 0);
+  }
+  ~Bystander() { ::close(fd); }
+  Bystander(const Bystander&) = delete;
+  Bystander& operator=(const Bystander&) = delete;
+  bool hears_of_somebody() const { return ::accept(fd, nullptr, nullptr) >= 0 || errno != EAGAIN; }
+  int fd;
+};
+
+TEST(Directory, LeadsAServerToNoSocketThatALinkPointsTo) {
+  const OwnDirectory directory;
+  const std::string there = directory.path() + "/bystander";
+  const Bystander bystander(there);
+  const Claimed server;
+  ASSERT_EQ(::symlink(there.c_str(), server.path.c_str()), 0);
+  EXPECT_FALSE(server.finds_one());
+  ASSERT_EQ(::unlink(server.path.c_str()), 0);
+  ASSERT_EQ(::link(there.c_str(), server.path.c_str()), 0);
+  EXPECT_FALSE(server.finds_one());
+  EXPECT_FALSE(bystander.hears_of_somebody());
+  ASSERT_EQ(::unlink(server.path.c_str()), 0);
+  // Nor is its own name a way there.
+  ASSERT_EQ(::link(there.c_str(), (there + "-too").c_str()), 0);
+  ASSERT_EQ(::rename(there.c_str(), server.path.c_str()), 0);
+  EXPECT_FALSE(server.finds_one());
+  EXPECT_FALSE(bystander.hears_of_somebody());
+}
+
+TEST(Directory, LeadsAServerToNoSocketThatWasBoundToAnotherName) {
+  const OwnDirectory directory;
+  const std::string there = directory.path() + "/bystander";
+  const Bystander bystander(there);
+  const Claimed server;
+  ASSERT_EQ(::rename(there.c_str(), server.path.c_str()), 0);
+  EXPECT_FALSE(server.finds_one());
+}
+
+TEST(Directory, LeadsAServerToItsClientWhateverTheDirectoryIsCalled) {
+  const OwnDirectory directory;
+  Offered client;
+  ASSERT_TRUE(client.is_made());
+  Route route;
+  ASSERT_TRUE(route_of(client.pair.fd(1), &route));
+  const std::string there = directory.path() + "-moved";
+  std::filesystem::rename(directory.path(), there);
+  std::filesystem::create_directory_symlink(there, directory.path());
+  claim_in_directory(client.pair.fd(1), client.pair.socket(1), route);
+  EXPECT_EQ(client.pair.socket(1).state_now(), Socket::State::kOffered);
+  std::filesystem::remove_all(there);
 }
 
 /// A small file system of our own there. False: this process may not have one.
