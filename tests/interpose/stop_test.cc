@@ -1,0 +1,309 @@
+// One of two processes that share an end of a connection is stopped at any instruction of its calls
+// (SIGSTOP, a debugger): in the middle of a send, of a receive, of its sleep. None of the other
+// one's calls waits for long, nothing is reset, and when the stopped one continues no byte is lost,
+// none comes twice and the connection is as good as before. Nearly everywhere the other one sends
+// and receives meanwhile; not where the stopped one has a lock of the pipe, or reads doorbells.
+// Without the library it does so everywhere. CLAN_TEST_STOPS says at how many places of each call
+// (100000: at all).
+#include <sys/epoll.h>
+#include <sys/ptrace.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "connection.h"
+
+namespace clan::test {
+namespace {
+
+enum class Call {
+  kSends,
+  kSendsForTheFirstTime,
+  kReceives,
+  kSleepsInReceive,
+  kPolls,
+  kWaitsInASet
+};
+
+constexpr double kSoon = 5;  ///< 0.2 s, on a very busy machine
+constexpr std::size_t kOfSharer = 300;  ///< bytes of one call
+constexpr std::size_t kMeanwhile = 60;  ///< messages of the other process
+constexpr int kSleepsUs = 20'000;  ///< a step that takes longer is a sleep in the kernel
+/// longer than the half second after which the lock of a process that was killed is broken
+constexpr std::chrono::milliseconds kStopped{700};
+
+// What the two processes of an end have sent and received, by the values of bytes.
+struct Counts {
+  std::array<std::atomic<std::uint64_t>, 256> sent, received;
+  std::atomic<int> failed;  ///< errno
+};
+
+/// Of one process. The bytes of each have values of their own.
+class Sharer {
+ public:
+  Sharer(int fd, Counts& counts, unsigned first) : fd_(fd), counts_(counts), first_(first) {}
+  ssize_t send(std::size_t n, int flags = 0) {
+    std::vector<unsigned char> out(n);
+    for (std::size_t i = 0; i < n; ++i)
+      out[i] = static_cast<unsigned char>(first_ + (at_ + i) % 100);
+    const ssize_t k = ::send(fd_, out.data(), n, flags | MSG_NOSIGNAL);
+    for (ssize_t i = 0; i < k; ++i) ++counts_.sent[out[static_cast<std::size_t>(i)]];
+    at_ += k > 0 ? static_cast<std::size_t>(k) : 0;
+    return noted(k);
+  }
+  ssize_t receive(std::size_t most, int flags = 0) {
+    std::vector<unsigned char> in(most);
+    const ssize_t k = ::recv(fd_, in.data(), most, flags);
+    for (ssize_t i = 0; i < k; ++i) ++counts_.received[in[static_cast<std::size_t>(i)]];
+    return noted(k);
+  }
+
+ private:
+  ssize_t noted(ssize_t k) {
+    if (k <= 0 && (k == 0 || (errno != EAGAIN && errno != EINTR)))
+      counts_.failed = k == 0 ? -1 : errno;
+    return k;
+  }
+
+  int fd_;
+  Counts& counts_;
+  unsigned first_;
+  std::size_t at_ = 0;
+};
+
+int wait_in_a_set(int fd) {
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN, {}};
+  if (::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) return -1;
+  int n;
+  while ((n = ::epoll_wait(set, &event, 1, -1)) < 0 && errno == EINTR) {
+  }
+  ::close(set);
+  return n;
+}
+
+// What the process does that is stopped.
+void make(Call call, int fd, Sharer& sharer) {
+  switch (call) {
+    case Call::kSends:
+    case Call::kSendsForTheFirstTime: sharer.send(kOfSharer); break;
+    case Call::kReceives:
+    case Call::kSleepsInReceive: sharer.receive(kOfSharer / 2); break;
+    case Call::kPolls: {
+      pollfd p{fd, POLLIN, 0};
+      ::poll(&p, 1, -1);
+      sharer.receive(kOfSharer / 2, MSG_DONTWAIT);
+      break;
+    }
+    case Call::kWaitsInASet:
+      wait_in_a_set(fd);
+      sharer.receive(kOfSharer / 2, MSG_DONTWAIT);
+      break;
+  }
+}
+
+struct Steps {
+  int made = 0;
+  bool ended = false;
+};
+
+/// A step of a process that is traced: its status then. One that sleeps in the kernel is stopped
+/// there.
+int step(pid_t process, bool* sleeps) {
+  int status = 0;
+  ::ptrace(PTRACE_SINGLESTEP, process, nullptr, nullptr);
+  const auto before = std::chrono::steady_clock::now();
+  while (::waitpid(process, &status, WNOHANG) == 0) {
+    *sleeps = std::chrono::steady_clock::now() - before > std::chrono::microseconds(kSleepsUs);
+    if (!*sleeps) continue;
+    ::kill(process, SIGSTOP);
+    ::waitpid(process, &status, 0);
+    break;
+  }
+  return status;
+}
+
+/// Lets a process make so many steps, or less if it sleeps, and leaves it stopped. When it comes to
+/// the end of its call it goes on.
+Steps stop_after(pid_t process, int steps) {
+  Steps so_far;
+  int status = 0;
+  EXPECT_EQ(::waitpid(process, &status, 0), process);
+  for (bool sleeps = false; so_far.made < steps && !sleeps && !so_far.ended; ++so_far.made) {
+    status = step(process, &sleeps);
+    so_far.ended = !sleeps && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
+  }
+  EXPECT_TRUE(WIFSTOPPED(status));
+  const long with = so_far.ended ? 0 : SIGSTOP;
+  ::ptrace(PTRACE_DETACH, process, nullptr, reinterpret_cast<void*>(with));
+  if (so_far.ended) return so_far;
+  EXPECT_EQ(::waitpid(process, &status, WUNTRACED), process);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  return so_far;
+}
+
+/// It hangs: false.
+bool ends_well(pid_t process) {
+  int status = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (::waitpid(process, &status, WNOHANG | WUNTRACED) == 0 || WIFSTOPPED(status)) {
+    ::kill(process, SIGCONT);  // at the end of its call
+    if (std::chrono::steady_clock::now() > end) {
+      ::kill(process, SIGKILL);
+      ::waitpid(process, &status, 0);
+      return false;
+    }
+    ::usleep(200);
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+struct Outcome {
+  Steps steps;
+  bool went_on = true;  ///< the other process could do all it wanted meanwhile
+  double longest_call = 0;
+};
+
+class Scene {
+ public:
+  explicit Scene(Call call) : call_(call) {
+    void* memory = ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    counts_ = new (memory) Counts{};
+  }
+  ~Scene() { ::munmap(counts_, sizeof(Counts)); }
+  Scene(const Scene&) = delete;
+  Scene& operator=(const Scene&) = delete;
+
+  Outcome run(int steps) {
+    Echo echo;
+    ping(echo.fd, 30);
+    EXPECT_TRUE(by_pipe(echo.fd));
+    Sharer mine(echo.fd, *counts_, 0);
+    if (call_ == Call::kReceives) {
+      EXPECT_EQ(mine.send(kOfSharer), static_cast<ssize_t>(kOfSharer));
+      pollfd p{echo.fd, POLLIN, 0};
+      EXPECT_EQ(::poll(&p, 1, 5000), 1);
+    }
+    const pid_t other = child(
+        [&] {
+          Sharer sharer(echo.fd, *counts_, 128);
+          if (call_ != Call::kSendsForTheFirstTime) {
+            sharer.send(1);
+            sharer.receive(1);
+          }
+          ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+          ::raise(SIGSTOP);
+          make(call_, echo.fd, sharer);
+          ::raise(SIGSTOP);  // to be told of the end
+          return 0;
+        },
+        60);
+    Outcome outcome;
+    outcome.steps = stop_after(other, steps);
+    if (!outcome.steps.ended) {
+      outcome.went_on = go_on(mine, echo.fd, &outcome.longest_call);
+      ::kill(other, SIGCONT);
+      mine.send(kOfSharer);  // it may wait for what has been read here
+    }
+    EXPECT_TRUE(ends_well(other));
+    drain(mine, echo.fd);
+    return outcome;
+  }
+
+ private:
+  // As a server would whose other process does not get on.
+  bool go_on(Sharer& mine, int fd, double* longest) const {
+    const auto begin = std::chrono::steady_clock::now();
+    auto timed = [&](auto&& call) {
+      const auto before = std::chrono::steady_clock::now();
+      const auto result = call();
+      *longest = std::max(
+          *longest,
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count());
+      return result;
+    };
+    std::uint64_t sent = 0;
+    while (sent < kMeanwhile || left() > static_cast<std::int64_t>(kOfSharer)) {
+      if (std::chrono::steady_clock::now() - begin > kStopped) return false;
+      if (sent < kMeanwhile && timed([&] { return mine.send(10, MSG_DONTWAIT); }) == 10) ++sent;
+      while (timed([&] { return mine.receive(1000, MSG_DONTWAIT); }) > 0) {
+      }
+      pollfd p{fd, POLLIN, 0};
+      timed([&] { return ::poll(&p, 1, 1); });
+    }
+    return true;
+  }
+  // Bytes that are to come back, or that the stopped process has taken and not counted.
+  std::int64_t left() const {
+    std::int64_t n = 0;
+    for (std::size_t value = 0; value < 256; ++value)
+      n += static_cast<std::int64_t>(counts_->sent[value] - counts_->received[value]);
+    return n;
+  }
+  bool all_back() const {
+    return std::equal(counts_->sent.begin(), counts_->sent.end(), counts_->received.begin(),
+                      [](const auto& sent, const auto& received) {
+                        return sent.load() <= received.load();
+                      });
+  }
+  void drain(Sharer& mine, int fd) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!all_back() && counts_->failed == 0 && std::chrono::steady_clock::now() < end) {
+      pollfd p{fd, POLLIN, 0};
+      ::poll(&p, 1, 100);
+      mine.receive(1000, MSG_DONTWAIT);
+    }
+    EXPECT_EQ(counts_->failed, 0) << std::strerror(counts_->failed);
+    for (std::size_t value = 0; value < 256; ++value)
+      EXPECT_EQ(counts_->sent[value], counts_->received[value]) << "bytes of value " << value;
+    EXPECT_TRUE(silent(fd));
+    ping(fd, 2);
+  }
+
+  Call call_;
+  Counts* counts_;
+};
+
+bool can_trace() {
+  return result_of(
+             child([] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0 ? 0 : 1; })) == 0;
+}
+
+class Stopped : public testing::TestWithParam<Call> {};
+
+TEST_P(Stopped, AtAnyInstructionLeavesTheSocketToTheOther) {
+  if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
+  const char* more = std::getenv("CLAN_TEST_STOPS");
+  constexpr int kMost = 1'000'000;
+  const int all = Scene(GetParam()).run(kMost).steps.made;  // to its end, or to where it sleeps
+  ASSERT_LT(all, kMost);
+  const int stops = std::min(more != nullptr ? std::atoi(more) : 20, all);
+  int held_up = 0;
+  double longest = 0;
+  for (int k = 0; k < stops && !HasFailure(); ++k) {
+    const int steps = static_cast<int>(std::int64_t{all} * k / stops) + (stops < all ? k % 3 : 0);
+    const Outcome outcome = Scene(GetParam()).run(steps);
+    longest = std::max(longest, outcome.longest_call);
+    EXPECT_FALSE(HasFailure()) << "at step " << steps << " of " << all;
+    EXPECT_LT(outcome.longest_call, kSoon) << "at step " << steps << " of " << all;
+    held_up += outcome.went_on ? 0 : 1;
+  }
+  std::printf("at %d of %d places of %d steps the other one had to wait; its longest call %.3f s\n",
+              held_up, stops, all, longest);
+  EXPECT_LE(held_up, preloaded() ? stops / 3 : 0);
+}
+
+const char* const kNames[] = {"InASend",           "InItsFirstSend", "InAReceive",
+                              "AsleepInAReceive", "InPoll",         "InASet"};
+INSTANTIATE_TEST_SUITE_P(A, Stopped,
+                         testing::Values(Call::kSends, Call::kSendsForTheFirstTime,
+                                         Call::kReceives, Call::kSleepsInReceive, Call::kPolls,
+                                         Call::kWaitsInASet),
+                         [](const auto& call) {
+                           return std::string(kNames[static_cast<int>(call.param)]);
+                         });
+
+}  // namespace
+}  // namespace clan::test
