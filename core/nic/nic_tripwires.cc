@@ -97,26 +97,17 @@ bool Nic::arm_locked(std::uint32_t tripwire) {
   return true;
 }
 
-namespace {
-// arm_all pays for the fence once, after the last one.
-struct NoFence {
-  static void heavy() {}
-};
-}  // namespace
-
 void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
 
 void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
-  {
+  arm_single_shots<shm::AsymmetricFence>([&](auto&& arm_one) {
     std::lock_guard lock(mutex_);
     for (std::uint32_t t : tripwires) {
       if (!arm_locked(t)) continue;
-      arm_single_shot<NoFence>(image_.signals->tripwires[t].armed,
-                               tables_->apertures[tripwires_[t].aperture].armed,
-                               tripwires_[t].chunks);
+      arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
+              tripwires_[t].chunks);
     }
-  }
-  shm::AsymmetricFence::heavy();
+  });
 }
 
 void Nic::disarm(std::uint32_t tripwire) {

@@ -28,9 +28,9 @@
 
 namespace clan::nic {
 
-/// Receiver: announces that it wants to be woken. After this it must look for data once more.
-template <typename Fence, typename Word32, typename Word64>
-void arm_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t chunks) {
+/// Receiver: a part of arm_single_shots().
+template <typename Word32, typename Word64>
+void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t chunks) {
   // PAIR signal.armed: what came before is seen by the sender that claims it, whose look at
   // table_armed may be an old one
   signal_armed.store(1, std::memory_order_release);
@@ -38,6 +38,16 @@ void arm_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t ch
   // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
   table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks,
                     std::memory_order_release);
+}
+
+/// Receiver: announces that it wants to be woken by each tripwire that `each(arm)` arms, and pays
+/// for the fence once, behind the last one. After this it must look for data once more.
+template <typename Fence, typename Each>
+void arm_single_shots(Each&& each) {
+  const auto arm = [](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
+    announce_single_shot(signal_armed, table_armed, chunks);
+  };
+  each(arm);
   Fence::heavy();
 }
 

@@ -219,7 +219,7 @@ struct TripwireModel {
     std::uint32_t seen = fired.load(std::memory_order_seq_cst);
     if (!options.never_announces_sleep) sleepers.store(1, std::memory_order_seq_cst);
     const bool early = options.looks_before_arming_only && ready(known);
-    arm_single_shot<Fence>(armed, table, kChunks);
+    arm_single_shots<Fence>([this](auto&& arm) { arm(armed, table, kChunks); });
     const bool there = options.looks_before_arming_only ? early : ready(known);
     if (options.reads_fired_after_the_last_look) seen = fired.load(std::memory_order_seq_cst);
     if (!there) model_futex_wait(fired, seen);

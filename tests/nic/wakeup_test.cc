@@ -109,7 +109,7 @@ TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWord) {
   race_armings(
       [&](std::uint64_t round) {
         entries[round] = round;
-        arm_single_shot<NoFence>(armed, tables[round], 1);
+        announce_single_shot(armed, tables[round], 1);
       },
       [&](std::uint64_t round) {
         if (armed_chunks_after_store<NoFence>(tables[round]) == 0 ||
@@ -129,7 +129,7 @@ TEST(WakeupRace, WhatComesBeforeArmingAgainIsSeenByItsClaim) {
   race_armings(
       [&](std::uint64_t round) {
         data = round;
-        arm_single_shot<NoFence>(armed, table, 1);
+        announce_single_shot(armed, table, 1);
       },
       [&](std::uint64_t round) {
         if (armed_chunks_after_store<NoFence>(table) == 0 || !claim_single_shot(armed))
