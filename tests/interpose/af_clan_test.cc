@@ -449,6 +449,9 @@ TEST(AfClan, RefusesTypesAndProtocolsItDoesNotHave) {
   EXPECT_EQ(errno, ESOCKTNOSUPPORT);
   EXPECT_EQ(::socket(AF_CLAN, SOCK_STREAM, 17), -1);
   EXPECT_EQ(errno, EPROTONOSUPPORT);
+  int pair[2];
+  EXPECT_EQ(::socketpair(AF_CLAN, SOCK_STREAM, 0, pair), -1);
+  EXPECT_EQ(errno, EAFNOSUPPORT);
   const int fd = ::socket(AF_CLAN, SOCK_STREAM, 0);
   EXPECT_EQ(::listen(fd, 5), -1);  // it has no name
   EXPECT_EQ(errno, EINVAL);

@@ -278,6 +278,10 @@ def settings(options, directory):
         assert f"process {who.pid}" in connection.says(text)["reason"]
         assert text in who.logged(), who.logged()
         connection.end()
+    for lets_through in ({"CLAN_ONLY": "1024-65535"}, {"CLAN_EXCEPT": "1-1023"}):
+        connection = Connected(options, directory, lets_through, lets_through)
+        connection.moves()
+        connection.end()
 
 
 def filters(options, directory):
