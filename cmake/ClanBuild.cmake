@@ -34,6 +34,12 @@ if(CLAN_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+# Several sources at a time are much for g++ to keep: it looks for what it could let go of less
+# often, which is a twentieth of its time for a third more memory.
+if(CLAN_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options("SHELL:--param ggc-min-expand=200" "SHELL:--param ggc-min-heapsize=1000000")
+endif()
+
 # clan_add_subdirectory_if_present(DIR): parts of the tree that may not be there.
 function(clan_add_subdirectory_if_present dir)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${dir}/CMakeLists.txt)
