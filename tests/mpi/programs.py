@@ -280,11 +280,13 @@ class TwoHosts:
         self.key.write_text("5a" * 32)
 
     def words(self, ranks, options):
-        """Ranks are dealt out in turns: of each two neighbours one is on the other host."""
+        """Ranks are dealt out in turns: of each two neighbours one is on the other host. Both
+        hosts are this one: mpirun sees more slots than there are processors, and would have them
+        poll."""
         return [*hosts.inside(self.names[0]), self.test.clan, "run", "--with", "mpi",
                 ofi.find_mpirun(), "--host", "10.78.0.1:4,10.78.0.2:4", "--map-by", "node",
-                "--oversubscribe", "-n", ranks, "--mca", "plm_rsh_agent", self.agent,
-                "--mca", "btl_clan_verbose", 1, *options]
+                "--oversubscribe", "-n", ranks, "--mca", "mpi_yield_when_idle", 1,
+                "--mca", "plm_rsh_agent", self.agent, "--mca", "btl_clan_verbose", 1, *options]
 
     def run(self, ranks, *words, options=(), seconds=300):
         return self.test.text(*self.words(ranks, options), *words, seconds=seconds)
