@@ -209,7 +209,7 @@ TEST(FabricMessages, OfUnknownSendersNameTheirAddressToWhoAsks) {
   const fi_addr_t to_b = a.insert(b.name());
   char buffer[8];
   ASSERT_EQ(fi_recv(b.ep.get(), buffer, sizeof buffer, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
-  ASSERT_EQ(fi_inject(a.ep.get(), "x", 1, to_b), 0);
+  ASSERT_EQ(sent([&] { return fi_inject(a.ep.get(), "x", 1, to_b); }, a), 0);
   fi_cq_tagged_entry entry;
   ssize_t n = 0;
   ASSERT_TRUE(eventually([&] { return (n = fi_cq_read(b.cq.get(), &entry, 1)) != -FI_EAGAIN; }));
