@@ -83,15 +83,13 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
   auto& signal = nic_.image().signals->tripwires[tripwire];
   // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
   const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
-  // PAIR tripwire.sleepers: stored before the last look; fire() loads it after fired has changed
-  signal.sleepers.store(1, std::memory_order_seq_cst);
-  nic_.arm(tripwire);
+  const bool by_packets = remote_imported_ && !mapped();  // as the peer has our region
+  by_packets ? nic_.arm_for_packets(tripwire) : nic_.arm(tripwire);
   int rc = 0;
   bool slept = false;
   if (!ready()) {
     count(context_->counters().sleeps);
-    rc = mapped() ? futex_wait(signal.fired, seen, deadline_ns)
-                  : link_->sleep(signal.fired, seen, deadline_ns);
+    rc = link_->sleep(signal, seen, deadline_ns);
     count(context_->counters().wakeups);
     slept = true;
   }
@@ -106,13 +104,16 @@ template <typename Ready>
 Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready,
                             std::uint64_t deadline_ns, const char* late,
                             std::uint64_t works_until_ns) {
+  const bool spins = context_->options().wait.mode != WaitOptions::Mode::kSleep;
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (ready()) return {};
     Status s;
     const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
+    // A thread that does not spin sleeps in a call that fetches, and ends at once where there is
+    // something.
     const auto look = [&] {
-      fetch();
+      if (spins) fetch();
       return ready();
     };
     switch (waiter.wait(look, {peer_cpu(), false, works_until_ns}, deadline_ns, sleep)) {

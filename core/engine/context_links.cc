@@ -151,7 +151,10 @@ int ContextCore::sleep_on(std::span<pollfd> fds, std::uint64_t deadline_ns) {
 int ContextCore::sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                           std::uint64_t deadline_ns) {
   if (!has_packets()) return futex_wait(word, seen, deadline_ns);
-  return network_->sleep({&word, seen, {}, deadline_ns, nullptr, udp::Sleep::Locks::kNone});
+  return network_->sleep({.word = &word,
+                          .seen = seen,
+                          .deadline_ns = deadline_ns,
+                          .locks = udp::Sleep::Locks::kNone});
 }
 
 void ContextCore::wake_sleeper() {

@@ -25,12 +25,8 @@ constexpr std::uint64_t kSmallLines = 4096 / kCacheLine;
 /// Between a store that the other side looks for and a load of what it stores: one of us sees the
 /// other's.
 inline void store_load_fence() {
-#if defined(__SANITIZE_THREAD__)
-  shm::AsymmetricFence::full();  // ThreadSanitizer knows no fences
-#else
   // PAIR pipe.waiting: both sides of the Dekker
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
+  shm::AsymmetricFence::even();
 }
 
 // relaxed in both: one writer, under the lock of its side

@@ -136,7 +136,7 @@ class StreamCore {
       auto n = try_recv(buffer);
       if (n.ok()) return *n;  // not `n`: a Result just made is slow to copy
       if (n.error().err != EAGAIN) return n.error();
-      if (auto s = wait_readable(deadline_ns); !s) return s.error();
+      if (auto s = c_->wait_readable(deadline_ns); !s) return s.error();
     }
   }
 

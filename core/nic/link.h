@@ -157,11 +157,12 @@ class Link {
   /// Where packets have to be fetched: a thread that waits calls it between its looks. May be
   /// called often.
   virtual void progress() {}
-  /// The calling thread has called progress() and sleeps until `word` is no longer `seen`, as
-  /// futex_wait(). Over a link of packets it fetches them meanwhile.
-  virtual int sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                    std::uint64_t deadline_ns) {
-    return futex_wait(word, seen, deadline_ns);
+  /// The calling thread has armed that tripwire and sleeps until `fired` is no longer `seen`, as
+  /// futex_wait(). Over a link of packets it fetches them meanwhile, also those that are there.
+  virtual int sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) {
+    // PAIR tripwire.sleepers: before the futex compares; fire() loads it after fired has changed
+    tripwire.sleepers.store(1, std::memory_order_seq_cst);
+    return futex_wait(tripwire.fired, seen, deadline_ns);
   }
   /// A word that a thread may sleep on has changed, and not by what came over this link.
   virtual void wake_sleepers() {}

@@ -113,6 +113,9 @@ class Nic {
   /// Arms; the caller then looks for data once more before it sleeps. A persistent tripwire is
   /// armed once.
   void arm(std::uint32_t tripwire);
+  /// The same, without a system call, for an aperture that no peer has mapped: the thread that
+  /// delivers packets has a full fence before fire_tripwires().
+  void arm_for_packets(std::uint32_t tripwire);
   void disarm(std::uint32_t tripwire);
   /// Arms several and pays for one fence.
   void arm_all(std::span<const std::uint32_t> tripwires);
@@ -158,6 +161,8 @@ class Nic {
   void wait_for_landings() const;
   void retire_locked(std::uint32_t aperture);
   void recompute_armed(std::uint32_t aperture);
+  template <typename Fence>
+  void arm_behind(std::span<const std::uint32_t> tripwires);
   bool arm_locked(std::uint32_t tripwire);
 
   NodeId node_;

@@ -97,10 +97,15 @@ bool Nic::arm_locked(std::uint32_t tripwire) {
   return true;
 }
 
-void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
+namespace {
+struct EvenFence {
+  static void heavy() { shm::AsymmetricFence::even(); }
+};
+}  // namespace
 
-void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
-  arm_single_shots<shm::AsymmetricFence>([&](auto&& arm_one) {
+template <typename Fence>
+void Nic::arm_behind(std::span<const std::uint32_t> tripwires) {
+  arm_single_shots<Fence>([&](auto&& arm_one) {
     std::lock_guard lock(mutex_);
     for (std::uint32_t t : tripwires) {
       if (!arm_locked(t)) continue;
@@ -108,6 +113,14 @@ void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
               tripwires_[t].chunks);
     }
   });
+}
+
+void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
+
+void Nic::arm_for_packets(std::uint32_t tripwire) { arm_behind<EvenFence>({&tripwire, 1}); }
+
+void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
+  arm_behind<shm::AsymmetricFence>(tripwires);
 }
 
 void Nic::disarm(std::uint32_t tripwire) {

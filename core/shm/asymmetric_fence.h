@@ -31,6 +31,17 @@ class AsymmetricFence {
     // order: a locked instruction is a full fence on x86; on others seq_cst with heavy()'s fence
     word.fetch_add(1, std::memory_order_seq_cst);
   }
+
+  /// Both halves, where the other side runs it, too: whoever delivers packets, and who sleeps for
+  /// nothing but packets. Nothing for the kernel to do.
+  static void even() {
+#if defined(__SANITIZE_THREAD__)
+    full();  // ThreadSanitizer knows no fences
+#else
+    // PAIR fence.even: the same on the other side; one of us sees the other's store
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
 };
 
 }  // namespace clan::shm

@@ -51,7 +51,7 @@ std::shared_ptr<udp::UdpNode> UdpPair::make_node(engine::ContextCore& core,
     at_a_ = link;
     core.add_link(std::move(link));
   };
-  auto io = std::make_unique<LossyIo>(std::move(socket), what, paused_);
+  auto io = std::make_unique<LossyIo>(std::move(socket), what, paused_, looks_);
   return must(udp::UdpNode::create(std::move(owner), std::move(io), nullptr, options));
 }
 

@@ -24,11 +24,18 @@ struct Impairment {
 class LossyIo final : public udp::PacketIo {
  public:
   LossyIo(std::unique_ptr<udp::PacketIo> under, const Impairment& what,
-          const std::atomic<bool>& paused)
-      : under_(std::move(under)), what_(what), paused_(paused), random_(what.seed) {}
+          const std::atomic<bool>& paused, std::atomic<unsigned>& looks)
+      : under_(std::move(under)),
+        what_(what),
+        paused_(paused),
+        looks_(looks),
+        random_(what.seed) {}
 
   Sent send(const udp::Train& train, std::span<const std::byte> bytes) override;
-  std::size_t receive(std::span<udp::Arrival> out) override { return under_->receive(out); }
+  std::size_t receive(std::span<udp::Arrival> out) override {
+    looks_.fetch_add(1);
+    return under_->receive(out);
+  }
   int descriptor() const override { return under_->descriptor(); }
   udp::SocketAddress local_address() const override { return under_->local_address(); }
   std::size_t largest_packet() const override { return under_->largest_packet(); }
@@ -46,6 +53,7 @@ class LossyIo final : public udp::PacketIo {
   std::unique_ptr<udp::PacketIo> under_;
   const Impairment what_;
   const std::atomic<bool>& paused_;
+  std::atomic<unsigned>& looks_;
   Random random_;
   std::uint64_t sent_ = 0;
   std::deque<Late> late_;
@@ -68,12 +76,15 @@ class UdpPair {
   void end_a();
   /// All that has been sent so far has been taken by the other end.
   void settle();
+  /// For packets, by threads of either context.
+  unsigned looks() const { return looks_.load(); }
   /// What both ends' connections are at, for a test that has failed.
   void print() const;
 
  private:
   std::shared_ptr<udp::UdpNode> make_node(engine::ContextCore& core, const Impairment& what);
   std::atomic<bool> paused_{false};
+  std::atomic<unsigned> looks_{0};
   std::shared_ptr<udp::UdpNode> a_, b_;
   std::shared_ptr<nic::Link> at_a_, at_b_;
 };

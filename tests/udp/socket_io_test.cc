@@ -468,6 +468,67 @@ TEST_F(SecondSocketPacketsTest, TheDescriptorIsReadableForEither) {
   }
 }
 
+TEST_F(SecondSocketPacketsTest, OnlyTheSocketThatWokeTheThreadIsAsked) {
+  auto io = open();
+  auto peer = socket("127.0.0.1"), other = socket("127.0.0.1");
+  const SocketAddress to = on_loopback(io->local_address().port);
+  send(*io, *peer.local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  Arrival out[4];
+  EXPECT_EQ(io->receive(out), 0u);
+  pollfd sources[PacketIo::kMostSources] = {};
+  ASSERT_EQ(io->sources(sources), 2u);
+  for (int i = 0; i < 100; ++i) {
+    DatagramSocket& from = i % 3 == 0 ? other : peer;
+    const std::byte bytes[8] = {};
+    ASSERT_EQ(from.send(&to, bytes, 8), DatagramSocket::Sent::kSent);
+    ASSERT_EQ(::poll(sources, 2, 5'000), 1);
+    io->woken_by(sources);
+    const std::uint64_t before = io->counters().asked;
+    ASSERT_EQ(io->receive(out), 1u);
+    EXPECT_TRUE(out[0].from == *from.local_address());
+    EXPECT_EQ(io->counters().asked - before, 1u) << "packet " << i;
+  }
+  // Both: neither keeps the other waiting.
+  const std::byte bytes[8] = {};
+  for (DatagramSocket* from : {&peer, &other}) {
+    ASSERT_EQ(from->send(&to, bytes, 8), DatagramSocket::Sent::kSent);
+  }
+  std::vector<SocketAddress> found;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_GT(::poll(sources, 2, 5'000), 0);
+    io->woken_by(sources);
+    for (std::size_t n = io->receive(out), k = 0; k < n; ++k) found.push_back(out[k].from);
+  }
+  EXPECT_EQ(found.size(), 2u);
+}
+
+TEST_F(SecondSocketPacketsTest, AThreadThatSleepsOnTheSocketsIsToldWhenTheyChange) {
+  auto io = open();
+  int changes = 0;
+  io->on_change([&] { ++changes; });
+  pollfd sources[PacketIo::kMostSources] = {};
+  EXPECT_EQ(io->sources(sources), 1u);
+  EXPECT_EQ(sources[0].events, POLLIN);
+  auto peer = socket("127.0.0.1");
+  send(*io, *peer.local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  EXPECT_EQ(changes, 1);
+  EXPECT_EQ(io->sources(sources), 2u);
+  EXPECT_NE(sources[0].fd, sources[1].fd);
+  io->want_room(true);
+  io->want_room(true);
+  EXPECT_EQ(changes, 2);
+  EXPECT_EQ(io->sources(sources), 2u);
+  for (const pollfd& p : sources) EXPECT_EQ(p.events, POLLIN | POLLOUT);
+  Arrival out[4];
+  EXPECT_EQ(io->receive(out), 0u);  // the first look after a change is at what came before
+  io->doubt(*peer.local_address());
+  EXPECT_EQ(io->receive(out), 0u);
+  EXPECT_EQ(changes, 3);
+  EXPECT_EQ(io->sources(sources), 1u);
+}
+
 TEST_F(SecondSocketPacketsTest, WithoutGroPacketsOfATrainArriveOneByOneAtBothSockets) {
   auto io = open(), other = open();
   const SocketAddress there = on_loopback(other->local_address().port);

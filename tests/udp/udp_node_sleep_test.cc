@@ -332,6 +332,54 @@ TEST_F(SleepTest, ThreadsThatSleepInDifferentWaysHandThePacketsToEachOther) {
   EXPECT_EQ(region, bytes);
 }
 
+// Who fetches a packet fires the tripwire that the thread sleeps for, and is that thread itself: it
+// need not wake itself by a system call.
+TEST_F(SleepTest, AThreadInChargeIsNoSleeperOnAFutex) {
+  auto [client, server] = connect();
+  std::thread answers([&served = server] { answer(served, 1); });
+  ask(client, 1);
+  answers.join();
+  const HeldDriver held(b_.core()->reactor());
+  const std::uint64_t sleeps = b_.core()->snapshot().sleeps;
+  std::thread sleeper([&mine = client] {
+    std::byte byte{};
+    EXPECT_EQ(must(mine.recv({&byte, 1}, 20'000)), 1u);
+  });
+  while (b_.core()->snapshot().sleeps == sleeps) std::this_thread::yield();
+  std::this_thread::sleep_for(milliseconds(20));  // it sleeps, most likely
+  const shm::NicSignals& signals = *b_.core()->own_lane().image().signals;
+  std::uint32_t armed = 0, sleepers = 0;
+  for (const shm::TripwireSignal& signal : signals.tripwires) {
+    armed += signal.armed.load();
+    sleepers += signal.sleepers.load();
+  }
+  EXPECT_GE(armed, 1u);
+  EXPECT_EQ(sleepers, 0u);
+  std::byte byte{1};
+  (void)must(server.send({&byte, 1}));
+  sleeper.join();
+}
+
+// Each look is a system call, and the sleep itself ends at once where something has come.
+TEST(SleepWithoutLooks, AThreadThatDoesNotSpinLooksOnceBeforeItSleeps) {
+  ContextOptions options;
+  options.wait.mode = WaitOptions::Mode::kSleep;
+  auto a = must(Context::create(options)), b = must(Context::create(options));
+  UdpPair pair(*a.core(), *b.core(), {});
+  auto listener = must(Listener::create(a, unique_name("looks")));
+  auto client = must(Stream::connect(b, listener.address(), 10'000));
+  auto server = must(listener.accept(10'000));
+  std::byte byte{1};
+  (void)must(client.send({&byte, 1}));
+  ASSERT_EQ(must(server.recv({&byte, 1}, 20'000)), 1u);
+  pair.settle();
+  const HeldDriver of_a(a.core()->reactor()), of_b(b.core()->reactor());
+  const unsigned before = pair.looks();
+  EXPECT_EQ(client.recv({&byte, 1}, 30).error().err, ETIMEDOUT);
+  // One of them follows the sleep, and a time-out of the transport may come before.
+  EXPECT_LE(pair.looks() - before, 3u);
+}
+
 // Nothing leaves any more, and more has been queued than may be: the thread waits for room, most of
 // the time asleep. A machine that is busy only gives it less.
 TEST(SleepForRoom, ASenderThatHasQueuedEnoughSleepsUntilItsLinkGoes) {

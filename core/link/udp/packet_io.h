@@ -5,9 +5,13 @@
 // waits. One thread sends and one receives at a time.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "clan/path_page.h"
@@ -47,6 +51,17 @@ class PacketIo {
   virtual void want_room(bool) {}
   /// A thread that slept on the descriptor has woken: the next receive() looks everywhere.
   virtual void woken() {}
+  /// What is behind the descriptor, for a thread that sleeps on that itself: a wake-up less deep.
+  /// How many of `out` are filled, with what to wait for. It may change in any other call; then
+  /// changed() is called.
+  virtual std::size_t sources(std::span<pollfd> out) const {
+    out[0] = {descriptor(), POLLIN, 0};
+    return 1;
+  }
+  static constexpr std::size_t kMostSources = 2;
+  /// As woken(), and which of sources() were ready: the next receive() looks there only.
+  virtual void woken_by(std::span<const pollfd>) { woken(); }
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
   virtual SocketAddress local_address() const = 0;
   /// Which way packets to that peer leave now, of those that may.
   virtual PacketPath path_to(const SocketAddress&) const { return PacketPath::kSockets; }
@@ -54,6 +69,14 @@ class PacketIo {
   /// Packets of the least size that may have come and not been received: what peers may have under
   /// way.
   virtual std::uint32_t packets_of_room() const = 0;
+
+ protected:
+  void changed() const {
+    if (changed_) changed_();
+  }
+
+ private:
+  std::function<void()> changed_;
 };
 
 /// Moves packets between an endpoint and its network.

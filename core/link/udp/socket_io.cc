@@ -70,6 +70,29 @@ void SocketIo::want_room(bool on) {
   if (std::exchange(want_room_, on) == on) return;
   (void)watch(main_, EPOLL_CTL_MOD);
   if (second_) (void)watch(second_, EPOLL_CTL_MOD);
+  changed();
+}
+
+std::size_t SocketIo::sources(std::span<pollfd> out) const {
+  const auto events = static_cast<short>(want_room_ ? POLLIN | POLLOUT : POLLIN);
+  out[0] = {main_.fd(), events, 0};
+  if (second_) out[1] = {second_.fd(), events, 0};
+  return second_ ? 2 : 1;
+}
+
+void SocketIo::woken_by(std::span<const pollfd> ready) {
+  bool main = false, second = false;
+  for (const pollfd& p : ready) {
+    if (p.revents == 0) continue;
+    main = main || p.fd == main_.fd();
+    second = second || (second_ && p.fd == second_.fd());
+  }
+  if (main == second) {
+    woken();  // both, or one that has been closed meanwhile
+    return;
+  }
+  second_first_ = second;
+  looks_ = 0;  // the other one has just been looked at
 }
 
 void SocketIo::stop_gro() {
@@ -118,6 +141,7 @@ Status SocketIo::join(const SocketAddress& peer) {
   strays_ = reads_ = 0;
   stage_ = Stage::kFresh;
   ++counters_.joined;
+  changed();
   return {};
 }
 
@@ -137,6 +161,7 @@ void SocketIo::close_second() {
   stage_ = Stage::kNone;
   second_first_ = false;
   ++counters_.left;
+  changed();
 }
 
 void SocketIo::doubt(const SocketAddress& peer) {
@@ -207,6 +232,7 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
   DatagramSocket::Received got;
   while (count < most) {
     const auto slot = std::span(slots_).subspan(count * kSlotBytes, kSlotBytes);
+    ++counters_.asked;
     if (!socket.receive(slot, &got)) break;
     if (got.bytes == 0) continue;  // nothing, or too much to be a packet
     out[count++] = {got.from, slot.first(got.bytes), got.segment};

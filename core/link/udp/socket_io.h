@@ -39,6 +39,7 @@ class SocketIo final : public PacketIo {
     std::uint64_t joined = 0, left = 0;  ///< second sockets
     std::uint64_t refused = 0;           ///< that could not be made
     std::uint64_t strays = 0;            ///< packets of its peer that came by the main one
+    std::uint64_t asked = 0;             ///< a socket for a packet: a system call each
   };
 
   /// Sockets bound to `local`; port 0: any.
@@ -49,6 +50,8 @@ class SocketIo final : public PacketIo {
   bool next_refusal(SocketAddress* to) override;
   void doubt(const SocketAddress& peer) override;
   void woken() override { look_at_all_ = true; }
+  std::size_t sources(std::span<pollfd> out) const override;
+  void woken_by(std::span<const pollfd> ready) override;
   void want_room(bool on) override;
   /// From now on packets arrive one by one: the kernel makes none of several.
   void stop_gro();

@@ -354,9 +354,12 @@ void UdpLink::cancel(std::uint64_t token) {
 // --- progress, the end ---------------------------------------------------------------------------
 
 void UdpLink::progress() { node_->progress(); }
-int UdpLink::sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                   std::uint64_t deadline_ns) {
-  return node_->sleep({&word, seen, {}, deadline_ns, this});
+int UdpLink::sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) {
+  return node_->sleep({.word = &tripwire.fired,
+                       .seen = seen,
+                       .deadline_ns = deadline_ns,
+                       .link = this,
+                       .futex_sleepers = &tripwire.sleepers});
 }
 
 void UdpLink::watch(bool on) {

@@ -74,8 +74,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void begin_batch() override;
   void end_batch() override;
   void progress() override;
-  int sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
-            std::uint64_t deadline_ns) override;
+  int sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) override;
   void wake_sleepers() override;
   void shut_down() override;
   void abandon_after_fork() override;

@@ -85,6 +85,7 @@ Status UdpNode::start() {
   if (auto s = event(Event::Kind::kTimer, timer_.get()); !s) return s;
   if (auto s = event(Event::Kind::kKick, kick_.get()); !s) return s;
   std::lock_guard lock(mutex_);
+  io_->on_change([this] { wake_sleepers(); });  // it sleeps on what there was
   watch_socket(true);
   return watching_ ? Status() : Error{EIO, "the UDP socket cannot be watched"};
 }

@@ -78,6 +78,8 @@ int UdpNode::sleep(const Sleep& what) {
   if (abandoned() || shut_down_ || in_charge_ != nullptr || on_driver_thread()) {
     if (lock.owns_lock()) lock.unlock();
     before_sleep(what.link);
+    // PAIR tripwire.sleepers: before the futex compares
+    if (what.futex_sleepers != nullptr) what.futex_sleepers->store(1, std::memory_order_seq_cst);
     const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
                                     : sys::poll_until(what.fds, what.deadline_ns);
     after_sleep(what.link);
@@ -103,13 +105,17 @@ int UdpNode::sleep(const Sleep& what) {
 
 int UdpNode::sleep_in_charge(Lock& lock) {
   const Sleep& what = *in_charge_;
-  std::array<pollfd, 2 + Sleep::kMostFds> all{};
-  const std::span fds = std::span(all).first(2 + what.fds.size());
-  std::copy(what.fds.begin(), what.fds.end(), fds.begin() + 2);
+  // The caller's, the eventfd, and where packets come.
+  std::array<pollfd, Sleep::kMostFds + 1 + PacketIo::kMostSources> all{};
+  const std::size_t own = what.fds.size();
+  std::copy(what.fds.begin(), what.fds.end(), all.begin());
+  pollfd& wake = all[own];
   while (!shut_down_) {
-    fds[0] = {io_->descriptor(), POLLIN, 0};
-    fds[1] = {wake_.get(), POLLIN, 0};
     io_->want_room(pump_.waits_for_room());
+    wake = {wake_.get(), POLLIN, 0};
+    const std::span packets = std::span(all).subspan(own + 1);
+    const std::span sources = packets.first(io_->sources(packets));
+    const std::span fds = std::span(all).first(own + 1 + sources.size());
     charge_until_ = std::min(what.deadline_ns, endpoint_.next_timeout());
     // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the
     // change
@@ -123,15 +129,16 @@ int UdpNode::sleep_in_charge(Lock& lock) {
     }
     asleep_.store(false, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
     if (rc == EINTR) return rc;
-    if ((fds[1].revents & POLLIN) != 0) drain_eventfd(wake_.get());
+    if ((wake.revents & POLLIN) != 0) drain_eventfd(wake_.get());
     if (shut_down_) return 0;
     const std::uint64_t now = monotonic_ns();
-    if (fds[0].revents != 0) io_->woken();
-    if (rc == ETIMEDOUT || fds[0].revents != 0) (void)pump(now);
+    const auto is_ready = [](const pollfd& p) { return p.revents != 0; };
+    const bool come = std::any_of(sources.begin(), sources.end(), is_ready);
+    if (come) io_->woken_by(sources);
+    if (rc == ETIMEDOUT || come) (void)pump(now);
     if (told_) tell_in_charge(lock);
-    std::copy(fds.begin() + 2, fds.end(), what.fds.begin());
-    const bool ready =
-        std::any_of(what.fds.begin(), what.fds.end(), [](const pollfd& p) { return p.revents; });
+    std::copy_n(all.begin(), own, what.fds.begin());
+    const bool ready = std::any_of(what.fds.begin(), what.fds.end(), is_ready);
     if (ready || word_has_changed()) return 0;
     if (now >= what.deadline_ns) return ETIMEDOUT;
   }
