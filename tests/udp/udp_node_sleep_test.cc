@@ -374,10 +374,15 @@ TEST(SleepWithoutLooks, AThreadThatDoesNotSpinLooksOnceBeforeItSleeps) {
   ASSERT_EQ(must(server.recv({&byte, 1}, 20'000)), 1u);
   pair.settle();
   const HeldDriver of_a(a.core()->reactor()), of_b(b.core()->reactor());
-  const unsigned before = pair.looks();
-  EXPECT_EQ(client.recv({&byte, 1}, 30).error().err, ETIMEDOUT);
-  // One of them follows the sleep, and a time-out of the transport may come before.
-  EXPECT_LE(pair.looks() - before, 3u);
+  // One look precedes the sleep, one follows it; more where the transport has something to do, as
+  // when it finds out what packets fit.
+  unsigned fewest = ~0u;
+  for (int i = 0; i < 20 && fewest > 2; ++i) {
+    const unsigned before = pair.looks();
+    EXPECT_EQ(client.recv({&byte, 1}, 30).error().err, ETIMEDOUT);
+    fewest = std::min(fewest, pair.looks() - before);
+  }
+  EXPECT_EQ(fewest, 2u);
 }
 
 // Nothing leaves any more, and more has been queued than may be: the thread waits for room, most of
