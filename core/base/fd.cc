@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -54,6 +55,9 @@ Result<Fd> duplicate(int fd) {
 Result<Fd> create_memfd(const char* name, std::size_t bytes) {
   Fd fd(static_cast<int>(sys::call(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!fd) return errno_error("memfd_create");
+  rlimit most{};  // a signal would end the program
+  if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && bytes > most.rlim_cur)
+    return Error{EFBIG, "shared memory, for the limit of file sizes (ulimit -f)"};
   if (sys::call(SYS_ftruncate, fd.get(), bytes) != 0) return errno_error("ftruncate(memfd)");
   if (sys::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return errno_error("fcntl(F_ADD_SEALS)");

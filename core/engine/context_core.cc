@@ -38,8 +38,9 @@ Status ContextCore::initialise() {
   auto doorbell = create_eventfd();
   if (!doorbell) return doorbell.error();
   doorbell_ = std::move(*doorbell);
-  own_lane_ = lane(uid_);
-  if (own_lane_ == nullptr) return Error{ENOMEM, "no shared memory for the NIC (memfd_create)"};
+  Error why;
+  own_lane_ = lane(uid_, &why);
+  if (own_lane_ == nullptr) return why;
   if (!options_.network.enabled) return {};
   if (auto s = listen_as_node(); !s) return s;  // before peers are told our number (add_far_link)
   auto network = Network::start(*this, options_.network);
@@ -104,13 +105,14 @@ bool ContextCore::allowed(uid_t uid) const {
                             options_.allow_uids.end();
 }
 
-nic::Nic* ContextCore::lane(uid_t uid) {
+nic::Nic* ContextCore::lane(uid_t uid, Error* why) {
   if (!allowed(uid)) return nullptr;
   std::lock_guard lock(mutex_);
   if (auto it = lanes_.find(uid); it != lanes_.end()) return it->second.get();
   auto nic = nic::Nic::create(node_, uid);
   if (!nic) {
     CLAN_WARN("%s", nic.error().message().c_str());
+    if (why != nullptr) *why = nic.error();
     return nullptr;
   }
   (*nic)->set_ringer(this);

@@ -71,8 +71,8 @@ class ContextCore final : public nic::LinkSink,
   /// False in a forked child and after shut_down().
   bool usable() const { return usable_.load(std::memory_order_relaxed); }
 
-  /// Our NIC for peers of `uid`; null when policy forbids them or memory is short.
-  nic::Nic* lane(uid_t uid);
+  /// Our NIC for peers of `uid`; null when policy forbids them, or it cannot be made: then `why`.
+  nic::Nic* lane(uid_t uid, Error* why = nullptr);
   nic::Nic& own_lane() { return *own_lane_; }
   ContextCounters snapshot();
 

@@ -1,7 +1,10 @@
 #include "nic/memory_block.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/random.h"
@@ -38,6 +41,22 @@ const MemoryBlock::Backing* MemoryBlock::find(std::uint64_t offset, std::uint64_
   return nullptr;
 }
 
+void MemoryBlock::copy_pages(std::byte* to, std::uint64_t start, std::uint64_t bytes) const {
+  for (const Piece& piece : pieces_) {
+    const std::uint64_t end = std::min(piece.start + piece.length, start + bytes);
+    const std::uint64_t shift = piece.file_offset - piece.start;  // may wrap, and wraps back
+    for (std::uint64_t at = std::max(piece.start, start); at < end;) {
+      const off_t page = ::lseek(piece.memfd->get(), static_cast<off_t>(at + shift), SEEK_DATA);
+      if (page < 0 && errno == ENXIO) break;  // only holes up to its end
+      const std::uint64_t from = page < 0 ? at : static_cast<std::uint64_t>(page) - shift;
+      if (from >= end) break;
+      const off_t hole = ::lseek(piece.memfd->get(), static_cast<off_t>(from + shift), SEEK_HOLE);
+      at = hole < 0 ? end : std::min(static_cast<std::uint64_t>(hole) - shift, end);
+      std::memcpy(to + (from - start), data() + from, at - from);
+    }
+  }
+}
+
 Status MemoryBlock::replace(std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t start = offset & ~(kPageSize - 1);
   const std::uint64_t bytes = round_to_pages(offset + length) - start;
@@ -45,7 +64,7 @@ Status MemoryBlock::replace(std::uint64_t offset, std::uint64_t length) {
   if (!fresh) return fresh.error();
   auto copy = Mapping::map(fresh->get(), bytes, Mapping::Access::kReadWrite);
   if (!copy) return copy.error();
-  std::memcpy(copy->data(), data() + start, bytes);
+  copy_pages(copy->data(), start, bytes);
   void* p = ::mmap(data() + start, bytes, PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fresh->get(), 0);
   if (p == MAP_FAILED) return errno_error("mmap(MAP_FIXED, fresh memory)");

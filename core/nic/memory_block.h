@@ -37,7 +37,8 @@ class MemoryBlock {
   /// The backing of [offset, offset + length) when one memfd covers it.
   const Backing* find(std::uint64_t offset, std::uint64_t length);
 
-  /// Puts one fresh memfd, with the same contents, behind the pages of a range.
+  /// Puts one fresh memfd, with the same contents, behind the pages of a range. Pages that nobody
+  /// has touched stay holes.
   Status replace(std::uint64_t offset, std::uint64_t length);
 
   /// Peers may only read this block from now on; the owner still writes.
@@ -55,6 +56,9 @@ class MemoryBlock {
     std::shared_ptr<Fd> memfd;
     std::uint64_t file_bytes;
   };
+  /// Those of whole pages from `start` on that are no holes; `to` is zero.
+  void copy_pages(std::byte* to, std::uint64_t start, std::uint64_t bytes) const;
+
   Mapping mapping_;
   std::vector<Piece> pieces_;
   Backing found_;

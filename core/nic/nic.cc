@@ -207,7 +207,9 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
     auto offset = static_cast<std::uint64_t>(local.spec.base - block->data());
     wait_for_landings();  // or what they write while the memory is replaced may be lost or torn
     // First the memory, then the table: when there is no memory to be had, nothing has changed.
-    if (auto s = block->replace(offset, local.spec.length); !s) return s;
+    // Where this process has the memory by this aperture only, it goes with it: nothing is kept.
+    const bool kept = block.use_count() > 2;
+    if (auto s = kept ? block->replace(offset, local.spec.length) : Status(); !s) return s;
     retire_locked(aperture);
     return {};
   }

@@ -39,6 +39,18 @@ std::span<const std::byte> bytes_of(const char* text) {
   return std::as_bytes(std::span(text, std::strlen(text)));
 }
 
+TEST(Fd, OfMemoryBeyondTheLimitOfFileSizesIsAnErrorAndNoSignal) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{1 << 20, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto fits = create_memfd("test", 1 << 20), large = create_memfd("test", 2 << 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(fits.ok());
+  ASSERT_FALSE(large.ok());
+  EXPECT_EQ(large.error().err, EFBIG);
+}
+
 TEST(Fd, ClosesItsDescriptorOnceAndOnlyWhenItOwnsOne) {
   const std::size_t before = open_descriptors();
   {

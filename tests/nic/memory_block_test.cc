@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <memory>
@@ -44,6 +45,27 @@ TEST_F(BlockTest, IsWholePagesOfZeros) {
   EXPECT_EQ((*small)->data()[kPageSize - 1], std::byte{0});
   EXPECT_FALSE(MemoryBlock::create(0).ok());
   EXPECT_FALSE(MemoryBlock::create(~std::size_t{0}).ok());
+}
+
+TEST(Block, StaysAsSparseAsItIsWhereItIsReplaced) {
+  constexpr std::size_t kLarge = 64 << 20;
+  auto block = *MemoryBlock::create(kLarge);
+  const auto pages = [&] {
+    struct stat st {};
+    EXPECT_EQ(::fstat(block->find(0, kLarge)->memfd, &st), 0);
+    return static_cast<std::size_t>(st.st_blocks) * 512 / kPageSize;
+  };
+  for (const std::size_t at : {std::size_t{0}, kLarge / 2 + 5, kLarge - 1})
+    block->data()[at] = std::byte{7};
+  ASSERT_EQ(pages(), 3u);
+  ASSERT_TRUE(block->replace(0, kLarge).ok());
+  EXPECT_EQ(pages(), 3u);
+  // A part, of a memory that begins in the middle of a memfd.
+  ASSERT_TRUE(block->replace(kLarge / 4, kLarge / 4).ok());
+  ASSERT_TRUE(block->replace(kLarge / 2, kLarge / 2).ok());
+  for (const std::size_t at : {std::size_t{0}, kLarge / 2 + 5, kLarge - 1})
+    EXPECT_EQ(block->data()[at], std::byte{7}) << at;
+  EXPECT_EQ(block->data()[kLarge / 2 + 4], std::byte{0});
 }
 
 TEST_F(BlockTest, ContainsItsOwnBytesAndNoneBehindThem) {
