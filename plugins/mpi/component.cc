@@ -63,6 +63,7 @@ namespace {
 
 constexpr std::uint32_t kNearExclusivity =
     MCA_BTL_EXCLUSIVITY_HIGH + 1;        ///< before vader, for the peers that we serve
+static_assert(kMaxChannels == 4096, "as what is said of a parameter has it");
 constexpr unsigned kSpareChannels =
     256;  ///< for ranks of jobs that are spawned or connect later
 
@@ -147,8 +148,8 @@ int component_register() {
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.bulk_bytes);
   parameter(
       "channels",
-      "How many ranks may send to this one, at least those of the job on this host; 0: 256 more, "
-      "for jobs that are spawned or connect",
+      "How many ranks may send to this one, at least those of the job on this host, at most 4096; "
+      "0: 256 more than the job has, for jobs that are spawned or connect",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
   parameter(
       "get_bytes",
@@ -187,8 +188,8 @@ template <typename T>
 void replace(const char* name, T* value, std::size_t by, const char* rule) {
   if (*value == by) return;
   if (speaks_for_host()) {
-    say(0, "btl_clan_%s is %zu, and must be %s: %zu is used", name,
-        static_cast<std::size_t>(*value), rule, by);
+    say(0, "btl_clan_%s is %zu%s, and must be %s: %zu is used", name,
+        static_cast<std::size_t>(*value), *value == 0 ? " or no number" : "", rule, by);
   }
   *value = static_cast<T>(by);
 }
@@ -202,12 +203,13 @@ void make_sane(Parameters& p) {
   // Each rank of this job has one.
   const auto peers = static_cast<unsigned>(std::max(opal_process_info.num_local_peers, 1));
   p.channels = p.channels == 0 ? peers + kSpareChannels : std::max(p.channels, peers);
-  p.channels = std::min(p.channels, kMaxChannels);
+  replace("channels", &p.channels, std::min(p.channels, kMaxChannels), "at most 4096");
   // Where ranks take turns on a processor, further looks keep the one from it that has something to
   // say.
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
   p.crowded = processors > 0 && opal_process_info.num_local_peers >= processors;
-  p.looks = std::clamp(p.looks == 0 ? (p.crowded ? 1u : 4u) : p.looks, 1u, 1000u);
+  if (p.looks == 0) p.looks = p.crowded ? 1 : 4;
+  replace("looks", &p.looks, std::min(p.looks, 1000u), "at most 1000");
   mca_btl_base_module_t& m = g_module;
   // A record must fit twice: one is read while the next is written.
   const std::size_t most = p.bulk_bytes / 2;
@@ -216,7 +218,9 @@ void make_sane(Parameters& p) {
           std::clamp<std::size_t>(m.btl_max_send_size, 1024, most), fits);
   replace("eager_limit", &m.btl_eager_limit,
           std::clamp<std::size_t>(m.btl_eager_limit, 1024, most), fits);
-  m.btl_rndv_eager_limit = std::min(m.btl_rndv_eager_limit, m.btl_max_send_size - 256);
+  replace("rndv_eager_limit", &m.btl_rndv_eager_limit,
+          std::min(m.btl_rndv_eager_limit, m.btl_max_send_size - 256),
+          "256 less than btl_clan_max_send_size, or less");
 }
 
 /// By CLAN_DISABLE, or by a value of it that is none.

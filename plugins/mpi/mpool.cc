@@ -22,8 +22,9 @@ namespace {
 constexpr int kPriority = 60;  ///< above malloc, which has 50
 
 void free_block(mca_mpool_base_module_t*, void* base) {
-  if (g_node != nullptr) forget_block(*g_node, base);
-  (void)pool().free(base);
+  std::unique_ptr<Registration> registered;
+  if (g_node != nullptr) registered = forget_block(*g_node, base);
+  (void)pool().free(base);  // first: the aperture keeps no copy of what nobody has any more
 }
 
 mca_mpool_base_module_t g_pool_module;

@@ -41,8 +41,8 @@ Result<RemoteSegment> meet_segment(Node& node, const RdmaCookie& cookie) {
   node.segment.release(cookie.node);
   if (!remote) return remote;
   remote->leave_channel();
-  return Error{EMSGSIZE,
-               "the channels of one are too small for what the other sends "
+  return Error{EPROTO,
+               "the channels of one have no room for two of the longest records of the other "
                "(btl_clan_channel_bytes)"};
 }
 

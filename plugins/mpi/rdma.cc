@@ -133,14 +133,14 @@ Handle* register_block(Node& node, const void* base, std::size_t size) {
 
 }  // namespace
 
-void forget_block(Node& node, const void* base) {
-  std::unique_ptr<Registration> gone;
+std::unique_ptr<Registration> forget_block(Node& node, const void* base) {
   std::lock_guard lock(node.blocks_mutex);
   const auto found = node.blocks.find(base);
-  if (found == node.blocks.end()) return;
-  gone = std::move(found->second);
+  if (found == node.blocks.end()) return nullptr;
+  auto gone = std::move(found->second);
   node.blocks.erase(found);
   node.registrations.remove(*gone);
+  return gone;
 }
 
 Status register_all_memory(Node& node) {

@@ -96,14 +96,14 @@ class Segment {
 
  private:
   Segment(Memory memory, Aperture aperture, std::uint32_t channels, std::uint32_t bulk_bytes)
-      : memory_(std::move(memory)),
-        aperture_(std::move(aperture)),
+      : aperture_(std::move(aperture)),
+        memory_(std::move(memory)),
         header_(reinterpret_cast<SegmentHeader*>(memory_.data())),
         channels_(channels),
         bulk_bytes_(bulk_bytes) {}
 
-  Memory memory_;
   Aperture aperture_;
+  Memory memory_;  ///< goes first: the aperture keeps no copy of what nobody has any more
   SegmentHeader* header_;
   std::uint32_t channels_;
   std::uint32_t bulk_bytes_;

@@ -244,12 +244,25 @@ def uneven(test):
     require("are taken" in said, "channels have been enough")
 
 
+def limited(test):
+    """Ranks that may not make files as long as their channels go by another transport, and a job
+    whose channels are far larger than what goes through them ends at once."""
+    program = Path(test.mpi, "mpi-collectives")
+    said = test.text("sh", "-c", 'ulimit -f 10000; exec "$0" "$@"', test.clan, "run", "--with",
+                     "mpi", ofi.find_mpirun(), "--oversubscribe", "-n", 2, program, 5000)
+    require("collectives: PASS" in said and "ulimit -f" in said, said[-1500:])
+    test.own("collectives", 2, 5000, seconds=60,
+             options=[*CLAN, "--mca", "btl_clan_channel_bytes", 16 << 20])
+
+
 def senseless(test):
     """Parameters that cannot be: one sentence names each, and the job goes on."""
     for name, value, sentence in (
-        ("channel_bytes", "abc", "btl_clan_channel_bytes is 0, and must be a power of two"),
+        ("channel_bytes", "abc", "btl_clan_channel_bytes is 0 or no number, and must be"),
         ("channel_bytes", 100_000, "131072 is used"),
-        ("get_bytes", "abc", "btl_clan_get_bytes is 0, and must be at least 1: 262144 is used"),
+        ("get_bytes", "abc", "get_bytes is 0 or no number, and must be at least 1: 262144 is used"),
+        ("channels", 100_000, "btl_clan_channels is 100000, and must be at most 4096"),
+        ("looks", 1_000_000, "btl_clan_looks is 1000000, and must be at most 1000"),
         ("eager_limit", 1, "btl_clan_eager_limit is 1, and must be from 1024 to half of"),
         ("network_mode", "secret", "btl_clan_network_mode=secret is none of"),
         ("key", "/no/such/key", "btl_clan_key=/no/such/key "),
@@ -536,9 +549,10 @@ def mpi4py(test):
 
 PROGRAMS = {
     f.__name__: f
-    for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn, procs,
-              crowd, beside, restricted, namespaces, sandbox, mixed, uneven, senseless, two_hosts,
-              kill, nonsense, hostile_beside, unchanged, refusal, visible, netpipe, hpcc, mpi4py)
+    for f in (quick, collectives, point_to_point, one_sided, shapes, growing, pieces, spawn,
+              procs, crowd, beside, restricted, namespaces, sandbox, mixed, uneven, limited,
+              senseless, two_hosts, kill, nonsense, hostile_beside, unchanged, refusal, visible,
+              netpipe, hpcc, mpi4py)
 }
 
 
