@@ -351,6 +351,11 @@ class ChannelReceiver {
       slots = slots_of(bytes);
       if (bytes > kInlineBytes || cursor_ % kSlots + slots > kSlots) return break_off();
       record->data = slot_->data;
+      // They come while Open MPI looks whose message it is. Of more lines the processor fetches the
+      // next ones by itself.
+      if (slots <= kFetched) {
+        for (std::uint32_t i = 1; i < slots; ++i) __builtin_prefetch(slot_ + i);
+      }
     } else if (kind == RecordKind::kComing) {
       return fetch_ahead(head >> 16 & 0xff'ffff, head & 0xffff) ? Next::kNone : break_off();
     } else {
@@ -415,6 +420,7 @@ class ChannelReceiver {
 
   /// As much is given back at once: the sender may wait for the room.
   static constexpr std::size_t kPublishBytes = 8 * 1024;
+  static constexpr std::uint32_t kFetched = 5;                ///< slots
   static constexpr std::uint64_t kNoLap = ~std::uint64_t{0};  ///< of no head: a lap has 16 bits
 
   Slot* slot_ = nullptr;
