@@ -39,6 +39,7 @@ void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t o
   const shm::ApertureEntry& a = nic.tables->apertures[aperture];
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
   // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
+  // PAIR fence.even: behind it where packets have been delivered
   std::uint64_t armed = a.armed.load(std::memory_order_acquire);
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
   // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
