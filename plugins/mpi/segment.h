@@ -8,8 +8,9 @@
 // A rank that is to send takes a channel of the receiver by itself, the one that the receiver has
 // reserved for it or a free one; the receiver polls as many as have ever been taken or reserved.
 // Two ranks that are to send to each other reserve before they take, so that neither has a way
-// without the other: Open MPI sends its answers by the same transport as the message came, or waits
-// for ever. Memory that is not used is not there: a segment costs what has gone through it.
+// without the other, while there are channels: ob1 answers by its own transport to that rank, and
+// waits for ever where that is not the sender's. Memory that is not used is not there: a segment
+// costs what has gone through it.
 //
 // All ranks that have the cookie may write all of the segment: they are processes of one user and
 // of one job, or of jobs that have connected to each other. What is read from it is input all the
