@@ -83,8 +83,8 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
   auto& signal = nic_.image().signals->tripwires[tripwire];
   // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
   const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
-  const bool by_packets = remote_imported_ && !mapped();  // as the peer has our region
-  by_packets ? nic_.arm_for_packets(tripwire) : nic_.arm(tripwire);
+  // By what the link is: a peer may offer memory that cannot be mapped, and have mapped this.
+  link_->capabilities().mapped ? nic_.arm(tripwire) : nic_.arm_for_packets(tripwire);
   int rc = 0;
   bool slept = false;
   if (!ready()) {

@@ -1,6 +1,7 @@
 #include "nic/image.h"
 
 #include "base/futex.h"
+#include "shm/asymmetric_fence.h"
 
 namespace clan::nic {
 namespace {
@@ -59,6 +60,13 @@ void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t o
     }
     fire(nic, index, t, flags);
   }
+}
+
+void fire_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                      std::uint64_t length, AccessKind kind) {
+  // PAIR fence.even: what has been delivered, before the look whether somebody has armed
+  shm::AsymmetricFence::even();
+  fire_tripwires(nic, aperture, offset, length, kind);
 }
 
 void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event) {

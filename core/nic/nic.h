@@ -113,8 +113,8 @@ class Nic {
   /// Arms; the caller then looks for data once more before it sleeps. A persistent tripwire is
   /// armed once.
   void arm(std::uint32_t tripwire);
-  /// The same, without a system call, for an aperture that no peer has mapped: the thread that
-  /// delivers packets has a full fence before fire_tripwires().
+  /// The same, without a system call, for an aperture that no peer has mapped: what comes by
+  /// packets passes fire_for_packets().
   void arm_for_packets(std::uint32_t tripwire);
   void disarm(std::uint32_t tripwire);
   /// Arms several and pays for one fence.

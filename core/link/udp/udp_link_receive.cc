@@ -7,7 +7,6 @@
 #include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
 #include "nic/image.h"
-#include "shm/asymmetric_fence.h"
 
 namespace clan::udp {
 namespace {
@@ -20,14 +19,6 @@ constexpr std::uint64_t kReply = std::uint64_t{1}
 
 bool is_word(const std::byte* p, std::size_t bytes) {
   return bytes == 8 && reinterpret_cast<std::uintptr_t>(p) % 8 == 0;
-}
-
-/// Tells those that have armed for an access that it has been made.
-void fire(const nic::NicImage& image, std::uint32_t aperture, std::uint64_t offset,
-          std::uint64_t length, nic::AccessKind kind) {
-  // PAIR fence.even: what has been delivered, before the look whether somebody has armed
-  shm::AsymmetricFence::even();
-  nic::fire_tripwires(image, aperture, offset, length, kind);
 }
 
 // A single word is what consumers poll: the store publishes all that was placed before it.
@@ -131,7 +122,8 @@ void UdpLink::finish_write(const LinkHeader& h) {
   // Still there? Then all of it has found the aperture there.
   if (err == 0) (void)land(h, begin, length, Rights::kWrite, &err);
   if (err == 0 && length > 0) {
-    fire(node_->owner_.nic->image(), h.aperture, begin, length, nic::AccessKind::kWrite);
+    nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, begin, length,
+                          nic::AccessKind::kWrite);
   }
   LinkHeader done;
   done.type = LinkMessageType::kWriteDone;
@@ -183,7 +175,8 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
     send(back, reply);
     return;
   }
-  fire(node_->owner_.nic->image(), h.aperture, h.offset, h.length, nic::AccessKind::kRead);
+  nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, h.length,
+                        nic::AccessKind::kRead);
 }
 
 bool UdpLink::take_read_data(const LinkHeader& h, std::uint32_t offset,
@@ -321,7 +314,8 @@ void UdpLink::take_put(const LinkHeader& h, std::span<const std::byte> bytes) {
   }
   const int err = place(h, h.offset, bytes, later.empty() ? nullptr : &later);
   if (err == 0) {
-    fire(node_->owner_.nic->image(), h.aperture, h.offset, bytes.size(), nic::AccessKind::kWrite);
+    nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, bytes.size(),
+                          nic::AccessKind::kWrite);
     return;
   }
   LinkHeader refused;
