@@ -68,10 +68,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 /// What leads a channel; the slot ring is behind it, then the bulk area.
 struct ChannelControl {
   // line 0: written by the sender when it takes the channel and when it leaves, by the receiver
-  // when it reserves it
-  alignas(kCacheLine) std::atomic<std::uint64_t> owner;  ///< its node; 0: nobody's
-  /// of its rank: job << 32 | rank; 0: reserved for it
-  std::atomic<std::uint64_t> name;
+  // when it grants it and when it gives it back
+  alignas(kCacheLine) std::atomic<std::uint64_t> owner;  ///< owner_word() in grant.h; 0: nobody's
+  std::atomic<std::uint64_t> name;                       ///< of its rank: job << 32 | rank
   std::atomic<std::uint32_t> leaving;                    ///< it sends nothing more
   std::uint32_t reserved;
   // line 1: written by the receiver

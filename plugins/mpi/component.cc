@@ -148,8 +148,8 @@ int component_register() {
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.bulk_bytes);
   parameter(
       "channels",
-      "How many ranks may send to this one, at least 256 more than the job has on this host, for "
-      "jobs that are spawned or connect, at most 4096",
+      "How many ranks may send to this one, those of jobs that are spawned or connect as well, at "
+      "least twice as many as the job has on this host, at most 4096; 0: 256 more than that",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
   parameter(
       "get_bytes",
@@ -200,10 +200,9 @@ void make_sane(Parameters& p) {
           std::bit_ceil(std::clamp(p.bulk_bytes, 64u << 10, 16u << 20)),
           "a power of two from 65536 to 16777216");
   if (p.get_bytes == 0) replace("get_bytes", &p.get_bytes, Parameters{}.get_bytes, "at least 1");
-  // One for each rank of this job, and enough for all that may come: where there is none left, two
-  // ranks that meet at the same moment may come to have CLAN one way only.
-  const auto peers = static_cast<unsigned>(std::max(opal_process_info.num_local_peers, 1));
-  p.channels = std::max(p.channels, peers + kSpareChannels);
+  // Two for each rank of this job: both sides of a pair may ask for one at the same moment.
+  const auto own = 2 * static_cast<unsigned>(std::max(opal_process_info.num_local_peers, 1));
+  p.channels = p.channels == 0 ? own + kSpareChannels : std::max(p.channels, own);
   replace("channels", &p.channels, std::min(p.channels, kMaxChannels), "at most 4096");
   // Where ranks take turns on a processor, further looks keep the one from it that has something to
   // say.

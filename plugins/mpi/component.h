@@ -168,6 +168,9 @@ struct Node {
   std::mutex endpoints_mutex;
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name
   std::vector<std::unique_ptr<Endpoint>> ended;
+  bool full = false;    ///< it has been said that no channel is left
+  std::string failure;  ///< why the job cannot go on, not told yet
+  opal_proc_t* failed_proc = nullptr;
   std::atomic<std::uint32_t> with_pending{0};  ///< endpoints that have fragments waiting
   /// memory exported for a message: its receiver may want help
   std::atomic<std::uint32_t> offered{0};

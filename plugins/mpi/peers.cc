@@ -32,18 +32,40 @@ bool can_copy_from(Node& node, const Modex& peer) {
   return probe.ok() && probe->read(0, &value, sizeof value).ok() && value == peer.probe_value;
 }
 
-/// A channel of the peer's, where the peer may have one of this rank's as well.
-Result<RemoteSegment> meet_segment(Node& node, const RdmaCookie& cookie) {
-  if (!node.segment.reserve(cookie.node))
-    return Error{ENOSPC, "all channels of this rank are taken (btl_clan_channels)"};
-  auto remote = RemoteSegment::take_channel(node.context, cookie, node.name, kMeetOnHostMs);
-  if (remote.ok() && remote->fits(node.segment)) return remote;
-  node.segment.release(cookie.node);
-  if (!remote) return remote;
-  remote->leave_channel();
-  return Error{EPROTO,
-               "the channels of one have no room for two of the longest records of the other "
-               "(btl_clan_channel_bytes)"};
+/// A peer whose segment this rank cannot map must not send here: Open MPI would answer it by
+/// another transport, and both would wait for ever.
+void refuse(Node& node, opal_proc_t* proc, NodeId peer, const Error& why) {
+  if (why.err == ECONNREFUSED || node.segment.refuse(peer)) return;  // gone, or has another way
+  char text[240];
+  std::snprintf(
+      text, sizeof text,
+      "btl clan: rank %u (job %x) sends by shared memory, and this rank cannot answer: %s "
+      "(is the address space limited, ulimit -v?)",
+      static_cast<unsigned>(proc->proc_name.vpid), proc->proc_name.jobid, why.message().c_str());
+  node.failure = text;
+  node.failed_proc = proc;
+}
+
+/// A channel of the peer's where the peer has one of this rank's as well, by one answer for both.
+Result<RemoteSegment> meet_segment(Node& node, opal_proc_t* proc, const RdmaCookie& cookie) {
+  auto remote = RemoteSegment::import(node.context, cookie, kMeetOnHostMs);
+  if (!remote) {
+    refuse(node, proc, cookie.node, remote.error());
+    return remote;
+  }
+  if (!remote->fits(node.segment)) {
+    return Error{EPROTO,
+                 "the channels of one have no room for two of the longest records of the other "
+                 "(btl_clan_channel_bytes)"};
+  }
+  if (remote->meet(node.segment, node.name)) return remote;
+  if (!std::exchange(node.full, true)) {
+    say(0,
+        "a rank has no channel left for this one, or this one (%u) for that: such go by another "
+        "transport (btl_clan_channels)",
+        node.segment.channels());
+  }
+  return Error{ENOSPC, "no channel is left, here or there (btl_clan_channels)"};
 }
 
 std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
@@ -58,7 +80,7 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
     return nullptr;
   }
-  auto remote = meet_segment(node, modex.segment);
+  auto remote = meet_segment(node, proc, modex.segment);
   if (!remote) {
     say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
     return nullptr;
@@ -232,6 +254,12 @@ void look_after_peers(Node& node) {
   if (node.nonsense) tell_of_nonsense(node);
   std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
   if (!lock) return;
+  if (!node.failure.empty()) {
+    const std::string failure = std::exchange(node.failure, {});
+    lock.unlock();
+    tell(node, node.failed_proc, failure.c_str());
+    return;
+  }
   for (auto& [name, endpoint] : node.endpoints) {
     Endpoint& e = *endpoint;
     if (e.lost) continue;
@@ -245,6 +273,7 @@ void look_after_peers(Node& node) {
       opal_output(
           0, "btl clan: rank %u of another job (%x) has died; nothing of ours was on its way to it",
           static_cast<unsigned>(e.name.vpid), e.name.jobid);
+      node.segment.forget(e.node);
       continue;
     }
     char text[160];

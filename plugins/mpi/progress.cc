@@ -2,6 +2,8 @@
 // whenever a thread waits, or tests.
 #include <clan/clock.h>
 
+#include <algorithm>
+
 #include "component.h"
 
 namespace clan::mpi {
@@ -77,12 +79,22 @@ void meet_senders(Node& node, std::uint32_t taken) {
   }
 }
 
+/// Whether an operation of its sender is still to be carried out.
+bool operation_in(const ChannelView& channel) {
+  const OperationCell* cells = cells_of(channel);
+  return std::any_of(cells, cells + kCells, [](const OperationCell& cell) {
+    // relaxed: only its value counts
+    const CellState state = cell.state.load(std::memory_order_relaxed);
+    return state == CellState::kPosted || state == CellState::kTaken;
+  });
+}
+
 void free_channels(Node& node) {
   for (std::uint32_t i = 0; i < node.receivers.size(); ++i) {
     ChannelControl& control = *node.receivers[i]->view().control;
     // PAIR channel.leaving: sees the last record
     if (control.leaving.load(std::memory_order_acquire) == 0 || node.receivers[i]->ready() ||
-        node.receivers[i]->broken()) {
+        node.receivers[i]->broken() || operation_in(node.receivers[i]->view())) {
       continue;
     }
     node.receivers[i]->publish(true);

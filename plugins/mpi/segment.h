@@ -5,12 +5,9 @@
 //   | SegmentHeader | channel 0 | channel 1 | …
 //   a channel: | control | slot ring 32 KiB | bulk area |
 //
-// A rank that is to send takes a channel of the receiver by itself, the one that the receiver has
-// reserved for it or a free one; the receiver polls as many as have ever been taken or reserved.
-// Two ranks that are to send to each other reserve before they take, so that neither has a way
-// without the other, while there are channels: ob1 answers by its own transport to that rank, and
-// waits for ever where that is not the sender's. Memory that is not used is not there: a segment
-// costs what has gone through it.
+// A rank that is to send has a channel granted in its own segment for the answers, and takes one of
+// the receiver's (grant.h); the receiver polls as many as have ever had an owner. Memory that is
+// not used is not there: a segment costs what has gone through it.
 //
 // All ranks that have the cookie may write all of the segment: they are processes of one user and
 // of one job, or of jobs that have connected to each other. What is read from it is input all the
@@ -23,10 +20,11 @@
 #include <optional>
 
 #include "channel.h"
+#include "grant.h"
 
 namespace clan::mpi {
 
-constexpr std::uint64_t kSegmentMagic = 0x32'67'73'69'70'6d'6e'63;  // "cnmpisg2"
+constexpr std::uint64_t kSegmentMagic = 0x33'67'73'69'70'6d'6e'63;  // "cnmpisg3"
 constexpr std::uint32_t kMaxChannels = 4096;
 /// what leads a channel: its control, cells for operations
 constexpr std::size_t kControlBytes = 4096;
@@ -41,9 +39,10 @@ struct SegmentHeader {
   // line 1: written by the owner
   /// it takes nothing more, and goes in order
   alignas(kCacheLine) std::atomic<std::uint32_t> leaving;
-  // line 2: written by peers
+  // line 2: written by peers and the owner
   /// channels below this number have had an owner
   alignas(kCacheLine) std::atomic<std::uint32_t> taken;
+  std::atomic<std::uint32_t> closed;  ///< 1: it takes no rank that it has not met (grant.h)
   // line 3: written by peers
   alignas(kCacheLine) std::atomic<std::uint32_t> operations;  ///< posted, ever (operations.h)
 };
@@ -66,6 +65,39 @@ inline ChannelView channel_at(std::byte* segment, std::uint32_t index, std::uint
           at + kControlBytes + kSlots * sizeof(Slot), bulk_bytes};
 }
 
+/// The channels of a segment as grant.h sees them, mapped anywhere. Any thread.
+class ChannelTable {
+ public:
+  ChannelTable(std::byte* base, std::uint32_t channels, std::uint32_t bulk_bytes)
+      : base_(base), channels_(channels), bulk_bytes_(bulk_bytes) {}
+
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+  ChannelView channel(std::uint32_t index) const { return channel_at(base_, index, bulk_bytes_); }
+  std::uint32_t bulk_bytes() const { return bulk_bytes_; }
+
+  std::uint32_t size() const { return channels_; }
+  std::atomic<std::uint64_t>& owner(std::uint32_t index) const {
+    return channel(index).control->owner;
+  }
+  std::atomic<std::uint32_t>& closed() const { return header().closed; }
+  bool leaving(std::uint32_t index) const {
+    // relaxed: only its value counts
+    return channel(index).control->leaving.load(std::memory_order_relaxed) != 0;
+  }
+  /// Channels that have ever had an owner, by what peers say; at most size().
+  std::uint32_t used() const {
+    // PAIR segment.taken: sees the owner of each channel below
+    const std::uint32_t taken = header().taken.load(std::memory_order_seq_cst);
+    return taken < channels_ ? taken : channels_;
+  }
+  void use(std::uint32_t index) const;
+
+ private:
+  std::byte* base_;
+  std::uint32_t channels_;
+  std::uint32_t bulk_bytes_;
+};
+
 /// Our own.
 class Segment {
  public:
@@ -74,22 +106,22 @@ class Segment {
                                 std::uint32_t longest);
 
   const RdmaCookie& cookie() const { return aperture_.cookie(); }
-  SegmentHeader& header() const { return *header_; }
-  std::uint32_t channels() const { return channels_; }
-  ChannelView channel(std::uint32_t index) const {
-    return channel_at(memory_.data(), index, bulk_bytes_);
-  }
+  SegmentHeader& header() const { return table_.header(); }
+  ChannelView channel(std::uint32_t index) const { return table_.channel(index); }
+  const ChannelTable& table() const { return table_; }
+  NodeId node() const { return cookie().node; }
+  std::uint32_t channels() const { return table_.size(); }
+  std::uint32_t bulk_bytes() const { return table_.bulk_bytes(); }
+  /// Channels that have ever been taken, by what peers say.
+  std::uint32_t taken() const { return table_.used(); }
 
-  /// Channels that have ever been taken, by what peers say; at most channels().
-  std::uint32_t taken() const {
-    // PAIR segment.taken: sees the owner of each channel below
-    const std::uint32_t taken = header().taken.load(std::memory_order_acquire);
-    return taken < channels_ ? taken : channels_;
-  }
-  /// A peer of that node finds a channel, whatever others take. False: none is free.
-  bool reserve(NodeId node) const;
-  /// Not any more, if it has not come.
-  void release(NodeId node) const;
+  /// A peer of that node has or finds a channel, whatever others take. False: none is free for it
+  /// and none will be.
+  bool grant(NodeId node) const { return grant_channel(table_, node); }
+  /// We cannot reach that peer: no to it, and to all that ask from now on. False: it has come.
+  bool refuse(NodeId node) const { return refuse_rank(table_, node); }
+  /// A peer that has died: its channel is given back when it has been read.
+  void forget(NodeId node) const;
   /// Whether a peer of that node sends to us. Looks at all channels.
   bool hears(NodeId node) const;
   /// A channel whose sender has left: the next one may have it. Precondition: no record is in it.
@@ -99,37 +131,35 @@ class Segment {
   Segment(Memory memory, Aperture aperture, std::uint32_t channels, std::uint32_t bulk_bytes)
       : aperture_(std::move(aperture)),
         memory_(std::move(memory)),
-        header_(reinterpret_cast<SegmentHeader*>(memory_.data())),
-        channels_(channels),
-        bulk_bytes_(bulk_bytes) {}
+        table_(memory_.data(), channels, bulk_bytes) {}
 
   Aperture aperture_;
   Memory memory_;  ///< goes first: the aperture keeps no copy of what nobody has any more
-  SegmentHeader* header_;
-  std::uint32_t channels_;
-  std::uint32_t bulk_bytes_;
+  ChannelTable table_;
 };
 
 /// A peer's, and the channel in it that is ours.
 class RemoteSegment {
  public:
-  /// EPROTO: what lies there is no segment. ENOSPC: no channel is free. Else as
-  /// RemoteAperture::import().
-  static Result<RemoteSegment> take_channel(Context& context, const RdmaCookie& cookie,
-                                            std::uint64_t name, std::int64_t timeout_ms);
+  /// EPROTO: what lies there is no segment. Else as RemoteAperture::import().
+  static Result<RemoteSegment> import(Context& context, const RdmaCookie& cookie,
+                                      std::int64_t timeout_ms);
+  /// A channel for us where the peer has one in our segment. False: the peer gets the same answer.
+  /// `name`: of this rank.
+  bool meet(const Segment& own, std::uint64_t name);
 
   const ChannelView& channel() const { return channel_; }
-  SegmentHeader& header() const { return *header_; }
+  SegmentHeader& header() const { return table_.header(); }
   /// Whether records of the one fit into channels of the other, both ways: they do where a channel
   /// has room for two.
   bool fits(const Segment& own) const {
-    return header_->longest <= own.header().bulk_bytes / 2 &&
-           own.header().longest <= channel_.bulk_bytes / 2;
+    return header().longest <= own.bulk_bytes() / 2 &&
+           own.header().longest <= table_.bulk_bytes() / 2;
   }
   /// The peer has said that it goes.
   bool leaving() const {
     // PAIR segment.leaving: what it sent before is there
-    return header_->leaving.load(std::memory_order_acquire) != 0;
+    return header().leaving.load(std::memory_order_acquire) != 0;
   }
   /// ECONNRESET: the peer has died. No system call.
   Status check() const { return aperture_.check(); }
@@ -137,11 +167,12 @@ class RemoteSegment {
   void leave_channel();
 
  private:
-  RemoteSegment(RemoteAperture aperture, SegmentHeader* header, ChannelView channel)
-      : aperture_(std::move(aperture)), header_(header), channel_(channel) {}
+  RemoteSegment(RemoteAperture aperture, NodeId peer, ChannelTable table)
+      : aperture_(std::move(aperture)), peer_(peer), table_(table) {}
 
   RemoteAperture aperture_;
-  SegmentHeader* header_;
+  NodeId peer_;
+  ChannelTable table_;
   ChannelView channel_;
 };
 

@@ -238,6 +238,10 @@ def uneven(test):
     require("btl_clan_channel_bytes" in said, "no rank says why it has another way")
     to = sorted(int(rank) for rank, records, *_ in re.findall(SUMS, said) if int(records) > 0)
     require(to == [1, 1, 2, 2, 3, 3], f"sent by clan to ranks {to}: {said[-1500:]}")
+    # Four channels for each rank, of which its own job may need two; six ranks meet.
+    said = test.own("spawn", 2, options=["--mca", "btl", "clan,tcp,self",
+                                         "--mca", "btl_clan_channels", 1])
+    require("no channel is left" in said, f"none went by TCP: {said[-1500:]}")
 
 
 def limited(test):
@@ -420,7 +424,7 @@ def segment_of(pid):
             if "memfd:" in os.readlink(entry):
                 with open(entry, "r+b") as file:
                     memory = mmap.mmap(file.fileno(), 0)
-                if memory[:8] == b"cnmpisg2":
+                if memory[:8] == b"cnmpisg3":
                     return memory
     raise Wrong(f"process {pid} has no segment")
 

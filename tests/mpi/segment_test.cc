@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 namespace clan::mpi {
 namespace {
@@ -11,66 +12,79 @@ namespace {
 struct Rank {
   explicit Rank(std::uint32_t channels = 2, std::uint32_t bulk = 64 * 1024,
                 std::uint32_t longest = 32 * 1024)
-      : context(*Context::create()),
-        segment(*Segment::create(context, channels, bulk, longest)) {}
-  Context context;
+      : context(*Context::create()), segment(*Segment::create(context, channels, bulk, longest)) {}
+  mutable Context context;
   Segment segment;
 };
 
+/// The segment of `to` with a channel of `from` in it, or none.
+std::optional<RemoteSegment> meet(const Rank& from, const Rank& to, std::uint64_t name = 1) {
+  auto remote = RemoteSegment::import(from.context, to.segment.cookie(), 10'000);
+  if (!remote.ok() || !remote->meet(from.segment, name)) return {};
+  return std::move(*remote);
+}
+
 TEST(Segment, GivesEachSenderAChannelOfItsOwnUntilThereIsNone) {
-  Rank receiver;
-  Context a = *Context::create(), b = *Context::create(), c = *Context::create();
-  auto first = RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000);
-  auto second = RemoteSegment::take_channel(b, receiver.segment.cookie(), 2, 10'000);
-  ASSERT_TRUE(first.ok() && second.ok());
+  Rank receiver, a, b, c;
+  auto first = meet(a, receiver, 1), second = meet(b, receiver, 2);
+  ASSERT_TRUE(first && second);
   EXPECT_EQ(receiver.segment.taken(), 2u);
-  EXPECT_TRUE(receiver.segment.hears(a.node()) && receiver.segment.hears(b.node()));
-  EXPECT_FALSE(receiver.segment.hears(c.node()));
-  auto third = RemoteSegment::take_channel(c, receiver.segment.cookie(), 3, 10'000);
-  ASSERT_FALSE(third.ok());
-  EXPECT_EQ(third.error().err, ENOSPC);
+  EXPECT_TRUE(receiver.segment.hears(a.segment.node()) && receiver.segment.hears(b.segment.node()));
+  EXPECT_FALSE(receiver.segment.hears(c.segment.node()));
+  EXPECT_FALSE(meet(c, receiver, 3));
+  EXPECT_FALSE(meet(receiver, c)) << "both sides get the same answer";
+  EXPECT_EQ(c.segment.channel(0).control->owner.load(), 0u) << "nothing is kept for it";
 
   second->leave_channel();
   receiver.segment.give_back(1);
-  EXPECT_FALSE(receiver.segment.hears(b.node()));
-  EXPECT_TRUE(RemoteSegment::take_channel(c, receiver.segment.cookie(), 3, 10'000).ok());
+  EXPECT_FALSE(receiver.segment.hears(b.segment.node()));
+  EXPECT_FALSE(meet(c, receiver, 3)) << "a no stays a no";
+}
+
+TEST(Segment, GivesAChannelAgainThatItsSenderHasLeft) {
+  Rank receiver, a, b, c;
+  ASSERT_TRUE(meet(a, receiver, 1));
+  auto second = meet(b, receiver, 2);
+  ASSERT_TRUE(second);
+  second->leave_channel();
+  receiver.segment.give_back(1);
+  EXPECT_TRUE(meet(c, receiver, 3));
 }
 
 TEST(Segment, KeepsAChannelForARankThatIsToCome) {
-  Rank receiver;
-  Context a = *Context::create(), b = *Context::create(), c = *Context::create();
-  ASSERT_TRUE(receiver.segment.reserve(a.node()));
-  EXPECT_TRUE(receiver.segment.reserve(a.node())) << "the same one";
-  EXPECT_FALSE(receiver.segment.hears(a.node())) << "it has not come";
-  auto second = RemoteSegment::take_channel(b, receiver.segment.cookie(), 2, 10'000);
-  ASSERT_TRUE(second.ok());
-  EXPECT_FALSE(RemoteSegment::take_channel(c, receiver.segment.cookie(), 3, 10'000).ok());
-  EXPECT_FALSE(receiver.segment.reserve(c.node())) << "both channels have an owner";
-  auto first = RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000);
-  ASSERT_TRUE(first.ok());
-  EXPECT_TRUE(receiver.segment.hears(a.node()));
+  Rank receiver, a, b, c;
+  ASSERT_TRUE(meet(receiver, a));
+  EXPECT_FALSE(receiver.segment.hears(a.segment.node())) << "it has not come";
+  ASSERT_TRUE(meet(b, receiver, 2));
+  EXPECT_FALSE(meet(c, receiver, 3)) << "both channels have an owner";
+  ASSERT_TRUE(meet(a, receiver, 1));
+  EXPECT_TRUE(receiver.segment.hears(a.segment.node()));
   EXPECT_EQ(receiver.segment.taken(), 2u);
 }
 
-TEST(Segment, MayReleaseWhatItKeepsUntilTheRankHasCome) {
-  Rank receiver;
-  Context a = *Context::create(), b = *Context::create(), c = *Context::create();
-  ASSERT_TRUE(receiver.segment.reserve(a.node()) && receiver.segment.reserve(b.node()));
-  receiver.segment.release(a.node());
-  EXPECT_TRUE(receiver.segment.reserve(c.node()));
-  auto second = RemoteSegment::take_channel(b, receiver.segment.cookie(), 2, 10'000);
-  ASSERT_TRUE(second.ok());
-  receiver.segment.release(b.node());
-  EXPECT_TRUE(receiver.segment.hears(b.node())) << "it sends already";
-  EXPECT_FALSE(RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000).ok());
-  receiver.segment.release(c.node());
-  EXPECT_TRUE(RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000).ok());
+TEST(Segment, RefusesARankThatItCannotReachUnlessThatHasCome) {
+  Rank receiver, a, b;
+  EXPECT_TRUE(receiver.segment.refuse(a.segment.node()));
+  EXPECT_FALSE(meet(a, receiver));
+  Rank other;
+  ASSERT_TRUE(meet(b, other));
+  EXPECT_FALSE(other.segment.refuse(b.segment.node()));
+}
+
+TEST(Segment, ForgetsARankThatHasDied) {
+  Rank receiver, a, b;
+  ASSERT_TRUE(meet(a, receiver, 1));
+  ASSERT_TRUE(meet(receiver, b));
+  receiver.segment.forget(a.segment.node());
+  EXPECT_EQ(receiver.segment.channel(0).control->leaving.load(), 1u) << "as if it had left";
+  receiver.segment.forget(b.segment.node());
+  EXPECT_EQ(receiver.segment.channel(1).control->owner.load(), 0u) << "it never came";
 }
 
 TEST(Segment, SaysWhetherRecordsFitBothWays) {
   Rank small(2, 64 * 1024, 32 * 1024), large(2, 1 << 20, 1 << 19), other(2, 1 << 20, 32 * 1024);
   const auto fits = [](Rank& from, Rank& to) {
-    auto remote = RemoteSegment::take_channel(from.context, to.segment.cookie(), 1, 10'000);
+    auto remote = RemoteSegment::import(from.context, to.segment.cookie(), 10'000);
     return remote.ok() && remote->fits(from.segment);
   };
   EXPECT_FALSE(fits(small, large)) << "an answer would not fit";
@@ -81,9 +95,9 @@ TEST(Segment, SaysWhetherRecordsFitBothWays) {
 
 TEST(Segment, CarriesRecordsFromOneProcessMemoryToAnother) {
   Rank receiver;
-  Context a = *Context::create();
-  auto remote = RemoteSegment::take_channel(a, receiver.segment.cookie(), 1, 10'000);
-  ASSERT_TRUE(remote.ok());
+  Rank a;
+  auto remote = meet(a, receiver);
+  ASSERT_TRUE(remote);
   EXPECT_NE(remote->channel().control, receiver.segment.channel(0).control) << "two mappings";
   ChannelSender sender;
   sender.attach(remote->channel());
@@ -97,10 +111,10 @@ TEST(Segment, CarriesRecordsFromOneProcessMemoryToAnother) {
 }
 
 TEST(Segment, OfARankThatIsGoneSaysSo) {
-  Context a = *Context::create();
+  Rank a;
   auto receiver = std::make_unique<Rank>();
-  auto remote = RemoteSegment::take_channel(a, receiver->segment.cookie(), 1, 10'000);
-  ASSERT_TRUE(remote.ok());
+  auto remote = meet(a, *receiver);
+  ASSERT_TRUE(remote);
   EXPECT_TRUE(remote->check().ok());
   EXPECT_FALSE(remote->leaving());
   receiver->segment.header().leaving.store(1);
@@ -116,7 +130,7 @@ TEST(Segment, ThatIsNoneIsRefused) {
   auto aperture = Aperture::export_memory(owner, memory, 0, memory.size(), Rights::kReadWrite);
   ASSERT_TRUE(aperture.ok());
   const auto refusal = [&] {
-    auto remote = RemoteSegment::take_channel(a, aperture->cookie(), 1, 10'000);
+    auto remote = RemoteSegment::import(a, aperture->cookie(), 10'000);
     return remote.ok() ? 0 : remote.error().err;
   };
   EXPECT_EQ(refusal(), EPROTO);

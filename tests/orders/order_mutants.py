@@ -79,6 +79,7 @@ TARGETS = {
     "plugins/mpi/channel.h": Target(".", [
         Program("mpi/channel_test.cc", "Channel.CarriesAStreamBetweenTwoThreads"),
     ]),
+    "plugins/mpi/grant.h": Target(".", [Program("mpi/grant_test.cc", "*", threads=False)]),
     "libfabric-provider/transport/access_word.h": Target("libfabric-provider", [
         Program("libfabric/transport/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),
     ]),

@@ -41,10 +41,20 @@ CHANNEL = {
     "attach view.control->consumed.load acquire": "the owner before has been another process",
     "announce .head.store release": "a hint for caches: no line is believed by it",
 }
+GRANT = {
+    "change_owner owner.compare_exchange_strong seq_cst": RMW,
+    "has_taken table.owner.load seq_cst": LOAD,
+    "find_granted owner.load seq_cst": LOAD,
+    "find_granted owner.load seq_cst #2": LOAD,
+    "ask_for_channel table.closed.load seq_cst": LOAD,
+    "ask_for_channel table.closed.load seq_cst #2": LOAD,
+    "refuse_rank table.closed.store seq_cst": "the exchanges behind it drain the store buffer",
+}
 
 UNNOTICED = {
     "core/nic/wakeup.h": WAKEUP,
     "core/nic/rdma_ring_driver.h": RDMA_RING_DRIVER,
     "core/nic/rdma_ring_app.h": RDMA_RING_APP,
     "plugins/mpi/channel.h": CHANNEL,
+    "plugins/mpi/grant.h": GRANT,
 }
