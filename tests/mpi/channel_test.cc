@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "plugins/mpi/channel_receiver.h"
+#include "plugins/mpi/channel_sender.h"
+
 namespace clan::mpi {
 namespace {
 

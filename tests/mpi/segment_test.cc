@@ -6,6 +6,9 @@
 #include <cstring>
 #include <optional>
 
+#include "plugins/mpi/channel_receiver.h"
+#include "plugins/mpi/channel_sender.h"
+
 namespace clan::mpi {
 namespace {
 
