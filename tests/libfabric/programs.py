@@ -227,7 +227,7 @@ def unchanged(test):
 
 
 def pingpong_of(test, kind, *prefix, provider="clan", size="all"):
-    """fi_pingpong with checked contents, both ends started behind `prefix`."""
+    """fi_pingpong with checked contents, both ends started behind `prefix`; what both ends said."""
     fi_pingpong = find("fi_pingpong", "libfabric-bin")
     port = free_port()
     common = ["-p", provider, "-e", kind, "-I", 20 if size == "all" else 3000, "-S", size, "-c"]
@@ -248,7 +248,7 @@ def pingpong_of(test, kind, *prefix, provider="clan", size="all"):
     wanted = 10 if size == "all" else 1
     require(server.returncode == 0 and len(sizes) >= wanted,
             f"{kind}: {said[-800:]} --- {served[-800:]}")
-    return watch
+    return watch, said + served
 
 
 def offered(test):
@@ -261,10 +261,16 @@ def pingpong(test):
     kinds = offered(test)
     require({"rdm", "msg"} <= set(kinds), f"fi_info offers {kinds}")
     for kind in kinds:
-        watch = pingpong_of(test, kind, test.clan, "run", "--with", "ofi")
+        watch, _ = pingpong_of(test, kind, test.clan, "run", "--with", "ofi")
         # -p clan leaves it no choice; where it is quick the watch sees all that one end maps.
         require(watch.count("libclan-fi.so", "memfd:clan-nic-tables") >= 1, f"{kind}: {watch.seen}")
         print(f"fi_pingpong -e {kind}")
+    for level, lines in (("info", 2), ("warn", 0)):
+        _, said = pingpong_of(test, "rdm", test.clan, "run", "--with", "ofi", "--log", level,
+                              size=65536)
+        linked = re.findall(r"clan\[\d+\] info: linked with process \d+", said)
+        require(len(linked) == lines, f"--log {level}: {said[:800]}")
+        print(f"fi_pingpong --log {level}: {len(linked)} lines of links")
 
 
 def comparison(test):
@@ -406,7 +412,7 @@ def both_faces(test):
     require(both >= 2, f"{both} ranks had both: {watch.seen}")
     test.own("point_to_point", 2, faces="tcp,ofi")
     for kind in ("rdm", "msg"):
-        watch = pingpong_of(test, kind, test.clan, "run", "--with", "tcp,ofi", size=65536)
+        watch, _ = pingpong_of(test, kind, test.clan, "run", "--with", "tcp,ofi", size=65536)
         require(
             watch.count("libclan-fi.so", "libclan-preload.so", "memfd:clan-nic-tables") >= 2,
             watch.seen)

@@ -30,14 +30,14 @@ def any_library():
 
 
 class Tree:
-    def __init__(self, clan, top):
-        self.top = Path(top).resolve()
+    def __init__(self, clan, top, libraries=None):
+        self.top, self.built = Path(top).resolve(), clan
         (self.top / "bin").mkdir()
         (self.top / "lib").mkdir()
         self.clan = shutil.copy(clan, self.top / "bin")
         self.library = self.top / "lib" / LIBRARY
         shutil.copy(any_library(), self.library)
-        self.libraries = Path(clan).resolve().parent.parent / "lib"
+        self.libraries = libraries or Path(clan).resolve().parent.parent / "lib"
 
     def run(self, *arguments, env=None, **more):
         environment = {name: value for name, value in os.environ.items()
@@ -147,6 +147,13 @@ def check_errors(tree):
 
     check_settings(tree)
 
+    # LD_PRELOAD is split at both, and ld.so would load something else, or nothing.
+    for name in ("a b", "a:b"):
+        (tree.top / name).mkdir()
+        done = Tree(tree.clan, tree.top / name, tree.libraries).run("echo", "ran")
+        assert done.returncode == 125 and done.stdout == "" and done.stderr.count("\n") == 1, done
+        assert f"{tree.top / name / 'lib' / LIBRARY}: LD_PRELOAD cannot" in done.stderr, done
+
     hidden = tree.library.rename(tree.library.with_suffix(".away"))
     done = tree.run("true")
     assert done.returncode == 125 and str(tree.library) in done.stderr, done
@@ -230,6 +237,72 @@ def dynamic_program(interpreter, note):
     return header + b"".join(parts) + code + name + note
 
 
+def program_of_32_bits():
+    """An i386 ELF file without PT_INTERP: one segment, and exit(8)."""
+    code = bytes.fromhex("b801000000bb08000000cd80")
+    at, size = 0x8048000, 52 + 32
+    header = struct.pack("<16sHHIIIIIHHHHHH", b"\x7fELF\x01\x01\x01", 2, 3, 1, at + size, 52, 0, 0,
+                         52, 32, 1, 0, 0, 0)
+    segment = struct.pack("<IIIIIIII", 1, 0, at, at, size + len(code), size + len(code), 5, 4096)
+    return header + segment + code
+
+
+CLIENT_OF_32_BITS = r"""
+struct sockaddr_in { unsigned short family, port; unsigned address; char rest[8]; };
+int socket(int, int, int), connect(int, const void *, unsigned), read(int, void *, unsigned),
+    write(int, const void *, unsigned);
+void exit(int);
+void _start(void) {
+  struct sockaddr_in to = {2, __builtin_bswap16(PORT), __builtin_bswap32(0x7f000001), {0}};
+  char byte = 0;
+  int fd = socket(2, 1, 0), i = 0;
+  if (connect(fd, &to, sizeof to) != 0) exit(1);
+  for (; i < 100; ++i)
+    if (write(fd, "x", 1) != 1 || read(fd, &byte, 1) != 1 || byte != 'x') exit(2);
+  exit(9);
+}
+"""
+
+
+def check_32_bits(tree):
+    """Such programs run without CLAN. The second is linked with a C library of 32 bits, and has a
+    server that runs with CLAN, where this machine has what it takes."""
+    said = "is a 32-bit program: it will run without CLAN\n"
+    program = tree.top / "bits32"
+    program.write_bytes(program_of_32_bits())
+    program.chmod(0o755)
+    done = tree.run(program)
+    assert done.stderr.startswith(f"clan run: warning: {program} {said}"), done
+    runs = os.uname().machine == "x86_64" and done.returncode != 126  # a kernel without i386
+    assert not runs or (done.returncode, done.stderr.count("\n")) == (8, 1), done
+
+    server = subprocess.Popen([tree.built, "run", sys.executable, "-c", """
+import socket
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+client, _ = listening.accept()
+while data := client.recv(9): client.send(data)
+"""], stdout=subprocess.PIPE, text=True)
+    port = server.stdout.readline().strip()
+    source = tree.top / "bits32.c"
+    source.write_text(CLIENT_OF_32_BITS)
+    made = subprocess.run(["cc", "-m32", "-w", "-ffreestanding", "-fno-stack-protector",
+                           "-nostdlib", "-fno-pie", "-no-pie", f"-DPORT={port}", "-o", program,
+                           source, "-L/usr/lib32", "-l:libc.so.6", "-l:ld-linux.so.2"],
+                          capture_output=True, check=False) if shutil.which("cc") else None
+    if runs and made and made.returncode == 0 and Path("/lib/ld-linux.so.2").exists():
+        done = tree.run(program)
+        # The C library's loader says that it cannot load the library.
+        ours, _, others = done.stderr.partition(said)
+        assert done.returncode == 9 and ours.endswith(f"{program} "), done
+        assert all(line.startswith("ERROR: ld.so: ") for line in others.splitlines()), done
+        assert server.wait(60) == 0
+    else:
+        print("no program of 32 bits can be linked with a C library here")
+    server.kill()
+    server.communicate()
+
+
 def check_warnings(tree):
     static = tree.top / "static"
     static.write_bytes(static_program())
@@ -238,6 +311,8 @@ def check_warnings(tree):
     assert "statically linked" in done.stderr and "without CLAN" in done.stderr, done
     if os.uname().machine == "x86_64":
         assert done.returncode == 5, done
+
+    check_32_bits(tree)
 
     for word, said in (("sudo", "sudo ... clan run COMMAND"), ("su", "su ... clan run"),
                        ("pkexec", "without CLAN")):
