@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/clock.h"
 #include "clan/log.h"
 #include "os/config.h"
 #include "os/sock_diag.h"
@@ -33,7 +34,7 @@ bool same_host(Socket& s, const Route& r) {
     const bool here =
         is_loopback(r.remote.address) ||
         std::memcmp(&r.remote.address, &r.local.address, sizeof r.local.address) == 0 ||
-        other_end_is_here(r);
+        other_end_is_here(r, monotonic_ns());
     s.place = here ? Socket::Place::kHere : Socket::Place::kElsewhere;
   }
   return s.place == Socket::Place::kHere;

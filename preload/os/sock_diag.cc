@@ -226,24 +226,23 @@ Elsewhere elsewhere[256];
 
 }  // namespace
 
-bool other_end_is_here(const Route& r) {
+bool other_end_is_here(const Route& r, std::uint64_t now_ns) {
   std::uint64_t halves[2];
   std::memcpy(halves, &r.remote.address, sizeof halves);
   std::uint64_t hash = (halves[0] ^ 0x9e3779b97f4a7c15u) * 0xff51afd7ed558ccdu;
   hash = (hash ^ (hash >> 32) ^ halves[1]) * 0xc4ceb9fe1a85ec53u;
   hash ^= hash >> 29;
   Elsewhere& entry = elsewhere[hash % std::size(elsewhere)];
-  const std::uint64_t now = monotonic_ns();
   // relaxed: see above
   if (entry.address.load(std::memory_order_relaxed) == hash &&
-      now < entry.until_ns.load(std::memory_order_relaxed)) {
+      now_ns < entry.until_ns.load(std::memory_order_relaxed)) {
     return false;
   }
   SockDiag kernel;
   SockDiag::Found found;
   if (kernel.ask(r.remote, r.local, r.interface, &found) == SockDiag::Answer::kFound) return true;
   entry.address.store(hash, std::memory_order_relaxed);
-  entry.until_ns.store(now + kElsewhereNs, std::memory_order_relaxed);
+  entry.until_ns.store(now_ns + kElsewhereNs, std::memory_order_relaxed);
   return false;
 }
 

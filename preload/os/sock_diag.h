@@ -68,7 +68,7 @@ class SockDiag {
 };
 
 /// Somebody in our own network namespace has the other end. Asks the kernel, unless `remote` was
-/// not here a few seconds ago.
-bool other_end_is_here(const Route& route);
+/// not here in the last five seconds. `now_ns`: monotonic_ns().
+bool other_end_is_here(const Route& route, std::uint64_t now_ns);
 
 }  // namespace clan::preload

@@ -30,10 +30,10 @@ inline std::uint16_t free_udp_port() {
   return ntohs(at.sin_port);
 }
 
-/// Two ends of a TCP connection, which block; the first is the client's. The caller closes them.
-inline std::array<int, 2> tcp_ends() {
+/// Two ends of a TCP connection, which block; the first is the client's, the other's address is
+/// `at`, at a port that is free. The caller closes them.
+inline std::array<int, 2> tcp_ends(sockaddr_in at = loopback()) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at = loopback();
   socklen_t size = sizeof at;
   EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&at), size), 0);
   EXPECT_EQ(::listen(listener, 1), 0);

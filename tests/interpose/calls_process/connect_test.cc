@@ -1,4 +1,5 @@
 // Making and naming connections, and options of sockets.
+#include <linux/tls.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -261,6 +262,35 @@ TEST(Options, ThoseThatTellOfBytesOrChangeThemFallBack) {
   EXPECT_EQ(get(layered.far, 6), "before");
   layered.talk();
   for (const Pair* pair : {&stamped, &counted, &layered}) EXPECT_TRUE(by_tcp(pair->far));
+}
+
+/// What both ends encrypt and decrypt with; one key is enough here.
+int set_key(int fd, int direction) {
+  tls12_crypto_info_aes_gcm_128 key{};
+  key.info.version = TLS_1_2_VERSION;
+  key.info.cipher_type = TLS_CIPHER_AES_GCM_128;
+  std::memcpy(key.key, "a key of the test", sizeof key.key);
+  return ::setsockopt(fd, SOL_TLS, direction, &key, sizeof key);
+}
+
+TEST(Options, KernelTlsWorksAsWithoutTheLibrary) {
+  bool has_tls = true;
+  for (const bool moves : {true, false}) {
+    Pair pair(moves);
+    for (const int fd : {pair.near, pair.far}) {
+      const int set_up = ::setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls" - 1);
+      has_tls = set_up == 0;
+      EXPECT_TRUE(has_tls || errno == ENOENT) << std::strerror(errno);
+    }
+    for (const int fd : {pair.near, pair.far}) {
+      for (const int direction : {TLS_TX, TLS_RX}) {
+        EXPECT_TRUE(!has_tls || set_key(fd, direction) == 0) << std::strerror(errno);
+      }
+    }
+    pair.talk(60);  // often enough for one that may move
+    for (const int fd : {pair.near, pair.far}) EXPECT_TRUE(by_tcp(fd)) << moves;
+  }
+  if (!has_tls) GTEST_SKIP() << "this kernel has no TLS (the module tls): it stayed on TCP";
 }
 
 }  // namespace

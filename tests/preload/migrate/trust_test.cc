@@ -18,6 +18,17 @@ TEST(Trust, KnowsTheOtherEndOfALoopbackConnection) {
   EXPECT_EQ(inode_of_other_end(pair.fd(0)), other.st_ino);
 }
 
+TEST(Trust, AsksOnceOfEachConnectionWhereItsOtherEndIs) {
+  TcpPair pair;
+  Route route;
+  ASSERT_TRUE(route_of(pair.fd(0), &route));
+  Route elsewhere = route;
+  elsewhere.remote.address.s6_addr[12] = 192;  // which nobody is connected to
+  EXPECT_FALSE(same_host(pair.socket(0), elsewhere));
+  EXPECT_FALSE(same_host(pair.socket(0), route)) << "asked again";
+  EXPECT_TRUE(same_host(pair.socket(1), {route.remote, route.local, route.interface}));
+}
+
 TEST(Trust, IsGivenToTheOwnerOfTheOtherEndAtARendezvous) {
   TcpPair pair;
   Route route;

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "clan/clock.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {
@@ -20,10 +21,28 @@ TEST(SockDiag, SaysWhoseTheOtherEndIs) {
   struct stat other {};
   ::fstat(pair.fd(1), &other);
   EXPECT_EQ(found.inode, other.st_ino);
-  EXPECT_TRUE(other_end_is_here(route));
+  EXPECT_TRUE(other_end_is_here(route, monotonic_ns()));
   route.remote.port ^= 1;
   EXPECT_EQ(kernel.ask(route.remote, route.local, route.interface, &found),
             SockDiag::Answer::kNone);
+}
+
+TEST(SockDiag, IsNotAskedForFiveSecondsAboutAnAddressThatWasElsewhere) {
+  sockaddr_in own = test::loopback();  // no other test asks about this one
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 0x10203);
+  const auto ends = test::tcp_ends(own);
+  Route here;
+  ASSERT_TRUE(route_of(ends[0], &here));
+  Route absent = here;
+  absent.remote.port ^= 1;
+  const std::uint64_t now = monotonic_ns();
+  EXPECT_TRUE(other_end_is_here(here, now));
+  EXPECT_FALSE(other_end_is_here(absent, now));
+  // It would say yes.
+  EXPECT_FALSE(other_end_is_here(here, now + 1));
+  EXPECT_FALSE(other_end_is_here(here, now + 4'999'999'999));
+  EXPECT_TRUE(other_end_is_here(here, now + 5'000'000'000));
+  for (const int fd : ends) ::close(fd);
 }
 
 TEST(SockDiag, IsKnownFromOtherSockets) {

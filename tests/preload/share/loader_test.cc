@@ -2,7 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <elf.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 namespace clan::preload {
 namespace {
@@ -26,6 +32,24 @@ TEST(ProgramLoader, OfAProgramIsTheCLibrarys) {
   EXPECT_EQ(loader_of("/proc/self/exe", 0), clan::preload::Loader::kLoadsUs);
   EXPECT_EQ(loader_of("/nowhere", 0), clan::preload::Loader::kLeavesUs);
   EXPECT_EQ(loader_of("/etc/passwd", 0), clan::preload::Loader::kLeavesUs);
+}
+
+TEST(ProgramLoader, LeavesUsOutOfSetuidProgramsAndThoseOf32Bits) {
+  const std::string program = testing::TempDir() + "clan-loader-" + std::to_string(::getpid());
+  std::filesystem::copy_file("/bin/sh", program, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(loader_of(program.c_str(), 0), clan::preload::Loader::kLoadsUs);
+  for (const mode_t bit : {S_ISUID, S_ISGID}) {
+    ASSERT_EQ(::chmod(program.c_str(), 0755 | bit), 0);
+    EXPECT_EQ(loader_of(program.c_str(), 0), clan::preload::Loader::kLeavesUs) << bit;
+  }
+  ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
+  std::FILE* const file = std::fopen(program.c_str(), "r+");
+  ASSERT_NE(file, nullptr);
+  std::fseek(file, EI_CLASS, SEEK_SET);
+  std::fputc(ELFCLASS32, file);
+  std::fclose(file);
+  EXPECT_EQ(loader_of(program.c_str(), 0), clan::preload::Loader::kLeavesUs);
+  ::unlink(program.c_str());
 }
 
 TEST(ProgramLoader, DoesWithoutTheLibraryWhereItIsTakenOut) {
