@@ -225,14 +225,8 @@ bool Pipe::release(int end) {
 // --- waiting -------------------------------------------------------------------------------------
 
 bool Pipe::want_room(PipeRoom room) {
-  auto& waiting = page_->ends[end_].sender.waiting;
-  const std::uint32_t mine = room == PipeRoom::kWhole ? kAnybody : kWindowWanted;
-  const std::uint32_t now = waiting.load(std::memory_order_relaxed);
-  // PAIR pipe.waiting: Dekker with must_ring_for_room()
-  if (now != mine && now != kAnybody) {
-    waiting.store(now == 0 ? mine : kAnybody, std::memory_order_seq_cst);
-  }
-  store_load_fence();
+  announce_writer<shm::AsymmetricFence>(page_->ends[end_].sender.waiting,
+                                        room == PipeRoom::kWhole ? kAnybody : kWindowWanted);
   return !writable(room);
 }
 
@@ -248,34 +242,19 @@ void Pipe::fetch_ahead() const {
   __builtin_prefetch(&mine.receiver.waiting, 1);
 }
 
-// The flag holds the id of the one thread that waits, or kAnybody when there is more than one, so
-// that a thread that has done with waiting does not take back another's wish.
 bool Pipe::want_data() {
-  auto& waiting = page_->ends[end_].receiver.waiting;
-  const std::uint32_t me = thread_id();
-  std::uint32_t now = waiting.load(std::memory_order_relaxed);
-  // PAIR pipe.waiting: Dekker with take_waiting()
-  while (now != me && now != kAnybody &&
-         !waiting.compare_exchange_weak(now, now == 0 ? me : kAnybody, std::memory_order_seq_cst,
-                                        std::memory_order_relaxed)) {
-  }
-  store_load_fence();
+  announce_reader<shm::AsymmetricFence>(page_->ends[end_].receiver.waiting, thread_id());
   return front() == PipeFront::kNothing;
 }
 
 void Pipe::unwant_data() {
-  auto& waiting = page_->ends[end_].receiver.waiting;
-  std::uint32_t me = thread_id();
-  if (me == kAnybody || waiting.load(std::memory_order_relaxed) != me) return;
-  // order: one total order with the other compare-and-swaps of the word (pipe.waiting)
-  waiting.compare_exchange_strong(me, 0, std::memory_order_seq_cst, std::memory_order_relaxed);
+  withdraw_reader(page_->ends[end_].receiver.waiting, thread_id());
 }
 
 void Pipe::keep_wanted(bool room) {
-  // PAIR pipe.waiting: Dekker with take_waiting()
-  page_->ends[end_].receiver.waiting.store(kAnybody, std::memory_order_seq_cst);
-  if (room) page_->ends[end_].sender.waiting.store(kAnybody, std::memory_order_seq_cst);
-  store_load_fence();
+  auto& end = page_->ends[end_];
+  announce_anybody<shm::AsymmetricFence>(end.receiver.waiting,
+                                         room ? &end.sender.waiting : nullptr);
 }
 
 }  // namespace clan

@@ -35,16 +35,12 @@ inline Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std:
 
 }  // namespace
 
-// After lines have been given back: does the sender sleep until there are as many as there are now?
 bool Pipe::must_ring_for_room(bool drained) const {
-  auto& waiting = page_->ends[1 - end_].sender.waiting;
-  store_load_fence();
-  // PAIR pipe.waiting: Dekker with want_room(); sees the cursors of the sender that waits
-  const std::uint32_t now = waiting.load(std::memory_order_acquire);
-  if (now == 0) return false;
-  const PipeRoom room = now == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole;
-  if (!drained && !has_room(1 - end_, room)) return false;  // we are going to give back more
-  return waiting.exchange(0, std::memory_order_seq_cst) != 0;
+  const auto enough = [&](std::uint32_t wanted) {
+    return drained ||
+           has_room(1 - end_, wanted == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole);
+  };
+  return take_waiting_for_room<shm::AsymmetricFence>(page_->ends[1 - end_].sender.waiting, enough);
 }
 
 PipeFront Pipe::front() const {

@@ -48,14 +48,6 @@ void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const P
   store(s, p);
 }
 
-// After something has been published: does the other side sleep? Once per sleep.
-bool take_waiting(std::atomic<std::uint32_t>& waiting) {
-  store_load_fence();
-  // PAIR pipe.waiting: Dekker with want_data() and want_room()
-  return waiting.load(std::memory_order_relaxed) != 0 &&
-         waiting.exchange(0, std::memory_order_seq_cst) != 0;
-}
-
 }  // namespace
 
 // The other end has slept or answered since this was last asked: no stream without a pause. Under
@@ -144,7 +136,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
     add(sender.bytes, done.bytes);
     add(sender.messages, 1);
   }
-  done.must_ring = take_waiting(peer.waiting);
+  done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
 }
@@ -174,7 +166,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
     done.bytes = 1;
   }
-  done.must_ring = take_waiting(peer.waiting);
+  done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
   return done;
 }
 

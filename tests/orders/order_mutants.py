@@ -22,15 +22,19 @@ from pathlib import Path
 
 from unnoticed import UNNOTICED
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "layering"))
+from layering import PAIR  # noqa: E402, needs the path
+
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = re.compile(r"std::memory_order_(seq_cst|acq_rel|acquire|release)\b")
-FENCE = re.compile(r"Fence::(heavy|light)\(\);")
+FENCE = re.compile(r"Fence::(heavy|light|even)\(\);")
 FUNCTION = re.compile(r"^ *(?:\[\[nodiscard\]\] )?(?:\w[\w:<>&* ]*[ >])?(\w+)"
                       r"\([^;]*\) (?:const )?\{$")
 OPERATION = re.compile(
     r"(?:view_\.header->)?([\w.>-]+)(?:[\[(][^\])]*[\])])?"
-    r"\.(load|store|exchange|compare_\w+|fetch_\w+)\(")
+    r"(?:\.|->)(load|store|exchange|compare_\w+|fetch_\w+)\(")
 CALL_WITH_ORDER = re.compile(r"look\(std::memory_order")
+REACH = 5  # lines above an operation in which its comment may stand, as in tree/rules.py
 NO_FUNCTION = {"if", "for", "while", "switch"}
 
 # What is added behind `#pragma once`. -1: the header as it is.
@@ -74,6 +78,10 @@ TARGETS = {
         Program("nic/wakeup_model_test.cc", MODELS, threads=False),
         Program("nic/wakeup_test.cc", "*"),
     ]),
+    "core/engine/pipe_waiting.h": Target("core", [
+        Program("engine/pipe_waiting_model_test.cc", "PipeWakeup.Is*", threads=False),
+        Program("engine/pipe_waiting_test.cc", "PipeWaiting.TheCursors*"),
+    ]),
     "core/nic/rdma_ring_driver.h": Target("core", RDMA_RING),
     "core/nic/rdma_ring_app.h": Target("core", RDMA_RING),
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
@@ -86,12 +94,26 @@ TARGETS = {
 }
 
 
+def pairs_at(lines, number):
+    """The tags of the nearest comment that has some: beside the line, or above it."""
+    for at in range(number, max(-1, number - REACH - 1), -1):
+        tags = PAIR.findall(lines[at])
+        while tags and at > 0 and lines[at - 1].lstrip().startswith("//"):
+            at -= 1
+            tags += PAIR.findall(lines[at])
+        if tags:
+            return set(tags)
+    return set()
+
+
 class Mutants:
     def __init__(self, text):
-        self.names = []
+        self.names, self.tags = [], []
         out, function, operation = [], "", ""
-        for line in text.splitlines():
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
             code, slashes, comment = line.partition("//")
+            self.near = pairs_at(lines, number)
             match = FUNCTION.match(code.rstrip())
             if match and match.group(1) not in NO_FUNCTION:
                 function = match.group(1)
@@ -107,6 +129,7 @@ class Mutants:
     def name(self, name):
         same = sum(1 for known in self.names if known.split(" #")[0] == name)
         self.names.append(f"{name} #{same + 1}" if same else name)
+        self.tags.append(self.near)
         return len(self.names) - 1
 
     def order(self, place, match):

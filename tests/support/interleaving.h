@@ -122,6 +122,15 @@ class ModelAtomic {
     T seen = op(interleaving::OpKind::kCompareExchange, expected, desired);
     return seen == expected || (expected = seen, false);
   }
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order order,
+                               std::memory_order) const {
+    return compare_exchange_strong(expected, desired, order);
+  }
+  // Never fails for nothing, which would be one round more.
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order order,
+                             std::memory_order) const {
+    return compare_exchange_strong(expected, desired, order);
+  }
   std::uint8_t address() const { return address_; }
 
  private:
@@ -140,6 +149,7 @@ struct ModelFence {
     (void)interleaving::perform({interleaving::OpKind::kHeavyEnd});
   }
   static void full() { (void)interleaving::perform({interleaving::OpKind::kFence}); }
+  static void even() { full(); }
 };
 
 /// Sleeps while the word holds `expected`. True when it slept and was woken.
