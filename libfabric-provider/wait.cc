@@ -104,7 +104,7 @@ int WaitObject::control(int command, void* argument) {
 // Makes what a program can sleep on by itself.
 int WaitObject::show() {
   std::lock_guard lock(mutex_);
-  if (shown_.load(std::memory_order_relaxed)) return 0;  // relaxed: under the lock
+  if (words_.shown.load(std::memory_order_relaxed)) return 0;  // relaxed: under the lock
   if (shown_epoll_ < 0) shown_epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (shown_epoll_ < 0) return -errno;
   if (shown_event_ < 0) {
@@ -120,7 +120,7 @@ int WaitObject::show() {
   if (timer_ >= 0) {
     if (int rc = watch(shown_epoll_, timer_); rc != 0 && rc != -EEXIST) return rc;
   }
-  shown_.store(true, std::memory_order_release);  // PAIR ofi.wait.shown: publishes shown_event_
+  publish_shown(words_);
   return 0;
 }
 
@@ -144,7 +144,8 @@ int WaitObject::add_source(Source& source) {
     if (!fd) return failure(fd.error());
     if (int rc = watch(sources_epoll_, *fd); rc != 0) return rc;
     // relaxed: under the lock
-    if (int rc = shown_.load(std::memory_order_relaxed) ? watch(shown_epoll_, *fd) : 0; rc != 0) {
+    const bool shown = words_.shown.load(std::memory_order_relaxed);
+    if (int rc = shown ? watch(shown_epoll_, *fd) : 0; rc != 0) {
       ::epoll_ctl(sources_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
       return rc;
     }
@@ -177,11 +178,8 @@ void WaitObject::remove(Waitable& waitable) {
 }
 
 void WaitObject::wake() {
-  // PAIR ofi.wait.armed: whoever has set it has been counted among the sleepers before
-  if (!armed_.exchange(false, std::memory_order_seq_cst)) return;  // another wakes them
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) fill(event_);
-  // PAIR ofi.wait.shown: sees shown_event_
-  if (shown_.load(std::memory_order_acquire)) fill(shown_event_);
+  wake_sleepers(
+      words_, [this] { fill(event_); }, [this] { fill(shown_event_); });
 }
 
 bool WaitObject::pending_locked() {
@@ -205,14 +203,12 @@ bool WaitObject::arm_sources(Source::SleepsIn where) {
 bool WaitObject::prepare() {
   std::lock_guard lock(mutex_);
   if (pending_locked()) return false;
-  if (shown_.load(std::memory_order_relaxed)) empty(shown_event_);  // relaxed: under the lock
-  // PAIR ofi.wait.armed: the looks at the queues come after
-  armed_.store(true, std::memory_order_seq_cst);
+  arm_shown(words_, [this] { empty(shown_event_); });
   const bool quiet = arm_sources(Source::SleepsIn::kPoll);
   if (!pending_locked()) return quiet;
   // Others may sleep on the descriptor already, and what is there may have come before we have
   // emptied it.
-  if (shown_.load(std::memory_order_relaxed)) fill(shown_event_);  // relaxed: under the lock
+  if (words_.shown.load(std::memory_order_relaxed)) fill(shown_event_);  // relaxed: under the lock
   return false;
 }
 
@@ -220,15 +216,7 @@ bool WaitObject::prepare() {
 bool WaitObject::lie_down() {
   {
     std::lock_guard lock(mutex_);
-    // PAIR ofi.wait.sleepers: sees that one of them has found it full
-    if (sleepers_.load(std::memory_order_acquire) == 0) {
-      // relaxed: behind `sleepers_`
-      if (full_.exchange(false, std::memory_order_relaxed)) empty(event_);
-    }
-    if (!full_.load(std::memory_order_relaxed)) {  // relaxed: a thread that misses it wakes at once
-      sleepers_.fetch_add(1, std::memory_order_relaxed);  // relaxed: published by armed_
-      // PAIR ofi.wait.armed: the looks at the queues come after
-      armed_.store(true, std::memory_order_seq_cst);
+    if (join_sleepers(words_, [this] { empty(event_); })) {
       bool quiet = false;
       try {
         quiet = arm_sources(sleeps_in_ != nullptr ? Source::SleepsIn::kSource
@@ -236,7 +224,7 @@ bool WaitObject::lie_down() {
       } catch (const std::bad_alloc&) {
       }
       if (quiet) return true;
-      sleepers_.fetch_sub(1, std::memory_order_release);  // PAIR ofi.wait.sleepers: it has not read
+      leave_sleepers(words_, false);
       return false;
     }
   }
@@ -249,7 +237,7 @@ bool WaitObject::set_timer(std::uint32_t ms) {
   if (timer_ < 0) {
     timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (timer_ < 0) return false;
-    const bool shown = shown_.load(std::memory_order_relaxed);  // relaxed: under the lock
+    const bool shown = words_.shown.load(std::memory_order_relaxed);  // relaxed: under the lock
     if (watch(sources_epoll_, timer_) != 0 || (shown && watch(shown_epoll_, timer_) != 0)) {
       ::close(std::exchange(timer_, -1));
       return false;
@@ -266,9 +254,7 @@ int WaitObject::sleep(std::int64_t timeout_ms) {
   pollfd fds[] = {{event_, POLLIN, 0}, {sources_epoll_, POLLIN, 0}};
   const int rc =
       sleeps_in_ != nullptr ? sleeps_in_->sleep(fds, timeout_ms) : Source::poll(fds, timeout_ms);
-  // relaxed: published by sleepers_
-  if (rc == 0 && fds[0].revents != 0) full_.store(true, std::memory_order_relaxed);
-  sleepers_.fetch_sub(1, std::memory_order_release);  // PAIR ofi.wait.sleepers: whether it is full
+  leave_sleepers(words_, rc == 0 && fds[0].revents != 0);
   return rc == 0 ? 0 : rc == ETIMEDOUT ? -FI_ETIMEDOUT : -rc;
 }
 

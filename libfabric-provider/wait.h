@@ -6,16 +6,12 @@
 // signal().
 //
 //   sleeper                              thread that fills its queue
-//     armed_ = true                        put the entry (under the queue's lock)
-//     sources: progress, arm               signal(): armed_ was true? write the eventfd
+//     armed = true                         put the entry (under the queue's lock)
+//     sources: progress, arm               signal(): armed was true? write the eventfd
 //     queue still empty? sleep
 //
-// Either the sleeper sees the entry or the other thread sees armed_.
-//
-// Calls that sleep (sleep_unless()) may be many, and each waits for something of its own: one is
-// woken by every change, though another has slept and woken in between. So their eventfd is emptied
-// only while none of them sleeps: when it is known to be full, a thread that comes waits until
-// those that it has woken have left.
+// Either the sleeper sees the entry or the other thread sees `armed`: wait_words.h, which also has
+// how the eventfd of calls that sleep (sleep_unless()) is emptied.
 //
 // Programs that sleep by themselves (prepare(), by fi_trywait) have a descriptor to do so on, once
 // they have asked for it: an epoll over an eventfd of its own and the sources. It is readable as
@@ -33,6 +29,7 @@
 
 #include "bell.h"
 #include "provider.h"
+#include "wait_words.h"
 
 namespace clan::ofi {
 
@@ -86,8 +83,7 @@ class WaitObject {
 
   /// Wakes sleepers, if there can be any. Any thread.
   void signal() {
-    // PAIR ofi.wait.armed: the caller has filled a queue before
-    if (armed_.load(std::memory_order_seq_cst)) wake();
+    if (may_sleep(words_)) wake();
   }
   /// fi_trywait(). False: there is something already.
   bool prepare();
@@ -99,7 +95,7 @@ class WaitObject {
   int sleep_unless(Ready&& ready, std::int64_t timeout_ms) {
     if (!lie_down()) return 0;
     if (ready()) {
-      sleepers_.fetch_sub(1, std::memory_order_release);  // PAIR ofi.wait.sleepers: it has not read
+      leave_sleepers(words_, false);
       return 0;
     }
     return sleep(timeout_ms);
@@ -121,12 +117,8 @@ class WaitObject {
   int event_ = -1;          ///< of sleep_unless()
   int timer_ = -1;          ///< for sources that must be called again; made when there is one
   bool timer_set_ = false;  ///< under mutex_
-  std::atomic<bool> armed_{false};
-  /// in sleep_unless(), from lie_down() on; more only under the mutex
-  std::atomic<int> sleepers_{0};
-  std::atomic<bool> full_{false};  ///< a sleeper has seen event_ to be so
+  WaitWords words_;
   // What a program sleeps on by itself, once it has asked for it.
-  std::atomic<bool> shown_{false};
   int shown_epoll_ = -1;
   int shown_event_ = -1;
   ForkMutex mutex_;  ///< guards the lists, the timer, and the emptying of an eventfd

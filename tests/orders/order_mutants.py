@@ -88,6 +88,10 @@ TARGETS = {
     "plugins/mpi/channel_sender.h": Target(".", MPI_CHANNEL),
     "plugins/mpi/channel_receiver.h": Target(".", MPI_CHANNEL),
     "plugins/mpi/grant.h": Target(".", [Program("mpi/grant_test.cc", "*", threads=False)]),
+    "libfabric-provider/wait_words.h": Target("libfabric-provider", [
+        Program("libfabric/wait_words_model_test.cc", "WaitWords.*", threads=False),
+        Program("libfabric/wait_words_test.cc", "WaitWords.*"),
+    ]),
     "libfabric-provider/transport/access_word.h": Target("libfabric-provider", [
         Program("libfabric/transport/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),
     ]),
@@ -180,7 +184,7 @@ def try_header(options, header):
     with tempfile.TemporaryDirectory(prefix="clan-mutants-") as name:
         directory = Path(name)
         copy = directory / (Path(header).relative_to(target.include))
-        copy.parent.mkdir(parents=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(mutants.text)
         programs = [(compile_program(options, directory, program, target.include), program.tests)
                     for program in target.programs

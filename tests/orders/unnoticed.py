@@ -29,6 +29,12 @@ PIPE_WAITING = {
     "take_waiting_for_room waiting.exchange seq_cst": RMW,
 }
 
+WAIT_WORDS = {
+    "may_sleep words.armed.load seq_cst": LOAD,
+    "wake_sleepers words.armed.exchange seq_cst": RMW,
+    "wake_sleepers words.sleepers.load seq_cst": LOAD,
+}
+
 SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
 DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
 RDMA_RING_DRIVER = {
@@ -67,4 +73,5 @@ UNNOTICED = {
     "core/nic/rdma_ring_app.h": RDMA_RING_APP,
     "plugins/mpi/channel_sender.h": CHANNEL,
     "plugins/mpi/grant.h": GRANT,
+    "libfabric-provider/wait_words.h": WAIT_WORDS,
 }

@@ -118,6 +118,9 @@ class ModelAtomic {
   void fetch_or(T value, std::memory_order) const { op(interleaving::OpKind::kFetchOr, value); }
   void fetch_and(T value, std::memory_order) const { op(interleaving::OpKind::kFetchAnd, value); }
   void fetch_add(T value, std::memory_order) const { op(interleaving::OpKind::kFetchAdd, value); }
+  void fetch_sub(T value, std::memory_order) const {
+    op(interleaving::OpKind::kFetchAdd, static_cast<T>(-value));
+  }
   bool compare_exchange_strong(T& expected, T desired, std::memory_order) const {
     T seen = op(interleaving::OpKind::kCompareExchange, expected, desired);
     return seen == expected || (expected = seen, false);
