@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/futex.h"
+#include "engine/queue_consumers.h"
 #include "nic/wakeup.h"
 
 namespace clan::engine {
@@ -151,23 +152,24 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
   return n;
 }
 
-// We leave with events in hand that no longer show in the shared tree: a consumer that fell asleep
-// meanwhile must take them. The same protocol as between producer and consumer, with pending_bits_
-// for root.
-void EventQueueCore::hand_on() {
-  // PAIR queue.pending: stored before we look for sleepers; they look at it before they sleep
-  pending_bits_.fetch_or(0, std::memory_order_seq_cst);
+// Until `look` returns false; whether it has not.
+template <typename Look>
+bool EventQueueCore::each_lane(const Look& look) {
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
-    auto& sleeping = lanes_[i].memory->sleeping;
-    // PAIR event.sleeping: stored before the consumer's last look; one of the producers takes it
-    if (sleeping.load(std::memory_order_seq_cst) == shm::kAwake) continue;
-    if (sleeping.exchange(shm::kAwake, std::memory_order_seq_cst) == shm::kSleepsOnFutex) {
-      futex_wake(sleeping);
-    } else {
-      ring();
-    }
+    if (!look(*lanes_[i].memory)) return false;
   }
+  return true;
+}
+
+// We leave with events in hand that no longer show in the shared tree.
+void EventQueueCore::hand_on() {
+  hand_on_events([this](const auto& look) { return each_lane(look); }, pending_bits_,
+                 [this](auto& queue, std::uint32_t how) { wake(queue, how); });
+}
+
+void EventQueueCore::wake(shm::EventQueueMemory& queue, std::uint32_t how) {
+  how == shm::kSleepsOnFutex ? futex_wake(queue.sleeping) : ring();
 }
 
 bool EventQueueCore::any_pending() {
@@ -202,14 +204,13 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
 Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
   int rc = 0;
-  if (lanes() == 1 && !context_->has_packets()) {
-    shm::EventQueueMemory& q = *lanes_[0].memory;
-    if (!nic::prepare_sleep(q, shm::kSleepsOnFutex)) return std::size_t{0};
-    // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
-    if (pending_bits_.load(std::memory_order_seq_cst) != 0) return std::size_t{0};
+  // relaxed: looked at again before we sleep
+  if (lanes() == 1 && !context_->has_packets() && eventfd_.load(std::memory_order_relaxed) < 0) {
+    const auto each = [this](const auto& look) { return each_lane(look); };
+    if (!prepare_on_futex(each, pending_bits_, eventfd_, [this] { ring(); })) return std::size_t{0};
     // After a time-out `sleeping` stays: another consumer may still sleep on it. It costs the next
     // producer one needless wake-up.
-    rc = futex_wait(q.sleeping, shm::kSleepsOnFutex, deadline_ns);
+    rc = futex_wait(lanes_[0].memory->sleeping, shm::kSleepsOnFutex, deadline_ns);
   } else {
     auto number = fd();
     if (!number) return number.error();
@@ -237,7 +238,11 @@ Status EventQueueCore::wait_only(std::uint64_t deadline_ns) {
 
 Result<int> EventQueueCore::fd() {
   auto made = context_->queue_fd(index_);
-  if (made) eventfd_.store(*made, std::memory_order_release);  // PAIR queue.fd: to ring
+  // relaxed: the context's, one for ever; what is made twice is published twice
+  if (made && eventfd_.load(std::memory_order_relaxed) != *made) {
+    publish_queue_fd([this](const auto& look) { return each_lane(look); }, eventfd_, *made,
+                     [this](auto& queue, std::uint32_t how) { wake(queue, how); });
+  }
   return made;
 }
 
@@ -253,12 +258,8 @@ bool EventQueueCore::arm_fd_for_sleep() {
 
 bool EventQueueCore::prepare_fd(int number) {
   drain_eventfd(number);
-  const std::size_t n = lanes();
-  for (std::size_t i = 0; i < n; ++i) {
-    if (!nic::prepare_sleep(*lanes_[i].memory, shm::kSleepsOnFd)) return false;
-  }
-  // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
-  return pending_bits_.load(std::memory_order_seq_cst) == 0;
+  return prepare_consumer([this](const auto& look) { return each_lane(look); }, pending_bits_,
+                          shm::kSleepsOnFd);
 }
 
 void EventQueueCore::ring() {

@@ -73,7 +73,10 @@ class EventQueueCore {
   explicit EventQueueCore(std::shared_ptr<ContextCore> context)
       : context_(std::move(context)), waiter_(context_->options().wait) {}
   bool any_pending();
+  template <typename Look>
+  bool each_lane(const Look& look);
   void hand_on();
+  void wake(shm::EventQueueMemory& queue, std::uint32_t how);
   // PAIR queue.lanes: sees the lanes that add_lane() has filled in
   std::size_t lanes() const { return lane_count_.load(std::memory_order_acquire); }
   Slot* slot(std::uint32_t event);

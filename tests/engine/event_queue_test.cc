@@ -395,6 +395,28 @@ TEST(EventQueue, DescriptorMadeBeforeThePeerWasLinkedIsRungToo) {
   }
 }
 
+// It has armed the descriptor, and does something else: the event is for the thread that waits.
+TEST(EventQueue, WakesAThreadThatWaitsBesideOneThatArmedTheDescriptor) {
+  auto context = must(Context::create(with_mode(Mode::kSleep)));
+  auto queue = must(EventQueue::create(context));
+  const std::uint32_t event = must(queue.add_user(7));
+  for (const bool asked_before : {false, true}) {
+    std::atomic<bool> heard{false};
+    std::thread waits([&] {
+      Event e;
+      auto n = queue.wait({&e, 1}, 30'000);  // and looks once more then
+      ASSERT_OK(n);
+      EXPECT_EQ(e.tag, 7u);
+      heard = true;
+    });
+    ::usleep(20'000);  // it sleeps by now, most likely
+    EXPECT_TRUE(queue.arm_fd());
+    queue.post_user(event);
+    EXPECT_TRUE(eventually([&] { return heard.load(); })) << asked_before;
+    waits.join();
+  }
+}
+
 TEST(EventQueue, GivesEachEventToOneOfSeveralConsumers) {
   for (Mode mode : {Mode::kAdaptive, Mode::kSleep}) {
     constexpr std::size_t kStreams = 100;

@@ -82,6 +82,9 @@ TARGETS = {
         Program("engine/pipe_waiting_model_test.cc", "PipeWakeup.Is*", threads=False),
         Program("engine/pipe_waiting_test.cc", "PipeWaiting.TheCursors*"),
     ]),
+    "core/engine/queue_consumers.h": Target("core", [
+        Program("engine/queue_consumers_model_test.cc", "QueueConsumers.*", threads=False),
+    ]),
     "core/nic/rdma_ring_driver.h": Target("core", RDMA_RING),
     "core/nic/rdma_ring_app.h": Target("core", RDMA_RING),
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),

@@ -35,6 +35,14 @@ WAIT_WORDS = {
     "wake_sleepers words.sleepers.load seq_cst": LOAD,
 }
 
+QUEUE_CONSUMERS = {
+    "prepare_consumer pending.load seq_cst": LOAD,
+    "prepare_on_futex fd.load seq_cst": LOAD,
+    "each_lane queue.sleeping.load seq_cst": LOAD,
+    "each_lane queue.sleeping.exchange seq_cst": RMW,
+    "hand_on_events pending.fetch_or seq_cst": RMW,
+}
+
 SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
 DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
 RDMA_RING_DRIVER = {
@@ -69,6 +77,7 @@ GRANT = {
 UNNOTICED = {
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe_waiting.h": PIPE_WAITING,
+    "core/engine/queue_consumers.h": QUEUE_CONSUMERS,
     "core/nic/rdma_ring_driver.h": RDMA_RING_DRIVER,
     "core/nic/rdma_ring_app.h": RDMA_RING_APP,
     "plugins/mpi/channel_sender.h": CHANNEL,

@@ -1,0 +1,177 @@
+// Runs engine/queue_consumers.h, and nic/wakeup.h with it, under every interleaving of an x86
+// machine: two consumers of one queue, each of which takes one event and is busy with it then, as
+// EventQueueCore::poll() with room for one event does. They sleep on the futex, on the descriptor,
+// or one of them makes the descriptor meanwhile. Broken versions show that the checker would
+// notice.
+#include "engine/queue_consumers.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "support/interleaving.h"
+
+namespace clan::engine {
+namespace {
+
+using testing::Ghost;
+using testing::Model;
+using testing::model_await;
+using testing::model_futex_wait;
+using testing::model_futex_wake;
+using testing::model_restart;
+using testing::ModelAtomic;
+using testing::Report;
+
+constexpr auto kSeqCst = std::memory_order_seq_cst;
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+/// All events are in one word of each level.
+struct Level {
+  ModelAtomic<std::uint64_t> word;
+  const ModelAtomic<std::uint64_t>& operator[](std::uint32_t) const { return word; }
+};
+struct Queue {
+  ModelAtomic<std::uint64_t> root;
+  ModelAtomic<std::uint32_t> sleeping;
+  Level mid, leaf;
+};
+
+struct Options {
+  std::vector<std::vector<std::uint32_t>> posts = {{5}, {6}};  ///< by producer
+  int fd = -1;             ///< of the queue, at first
+  bool opens = false;      ///< the first consumer asks for it, and sleeps on it
+  bool hands_on = true;
+  bool each_its_own_way = false;  ///< the second sleeps on the futex all the same
+};
+
+struct ConsumersModel {
+  Model m;
+  Options options;
+  Queue queue{m.word<std::uint64_t>("root"),
+              m.word<std::uint32_t>("sleeping"),
+              {m.word<std::uint64_t>("mid")},
+              {m.word<std::uint64_t>("leaf")}};
+  ModelAtomic<std::uint64_t> pending = m.word<std::uint64_t>("pending");
+  ModelAtomic<std::uint32_t> event_fd = m.word<std::uint32_t>("eventfd");
+  ModelAtomic<std::uint32_t> unlocked = m.word<std::uint32_t>("consuming", 1);
+  ModelAtomic<int> fd;
+  Ghost taken = m.ghost("events taken");
+
+  void wake(std::uint32_t how) const {
+    if (how == shm::kSleepsOnFutex) return model_futex_wake(queue.sleeping);
+    event_fd.store(1, kSeqCst);
+    model_futex_wake(event_fd);
+  }
+
+  void produce(const std::vector<std::uint32_t>& posts, std::uint64_t posted) const {
+    if (posted == posts.size()) return;
+    std::uint32_t how = shm::kAwake;
+    if (nic::post_event_bit(queue, posts[posted], &how)) wake(how);
+    model_restart(posted + 1);
+  }
+
+  enum Step : std::uint64_t { kBegin, kLook, kTake, kSleep, kOnFutex, kOnFd };
+
+  void take() const {
+    model_await(unlocked);
+    std::uint32_t is = 1;
+    if (!unlocked.compare_exchange_strong(is, 0, kSeqCst)) model_restart(kTake);
+    std::uint64_t bits = pending.load(kRelaxed);
+    std::uint32_t cursor = 0, base = 0;
+    if (bits == 0) bits = nic::take_events(queue, &cursor, &base);
+    const bool found = bits != 0;
+    bits &= bits - 1;
+    pending.store(bits, kRelaxed);
+    if (bits != 0 && options.hands_on) {
+      hand_on_events([this](const auto& look) { return look(queue); }, pending,
+                     [this](const Queue&, std::uint32_t how) { wake(how); });
+    }
+    unlocked.store(1, std::memory_order_release);
+    if (!found) model_restart(kSleep);
+    taken.add(1);
+  }
+
+  void consume(bool opens, std::uint64_t step) const {
+    const auto lane = [this](const auto& look) { return look(queue); };
+    if (step == kBegin) {
+      if (opens)
+        publish_queue_fd(lane, fd, 7, [this](const Queue&, std::uint32_t how) { wake(how); });
+      model_restart(kLook);
+    }
+    if (step == kTake) return take();
+    if (step == kLook) {  // EventQueueCore::any_pending()
+      const bool any = pending.load(kRelaxed) != 0 || queue.root.load(kRelaxed) != 0;
+      model_restart(any ? kTake : kSleep);
+    }
+    if (step == kSleep) {
+      const bool on_futex = options.each_its_own_way ? !opens : fd.load(kRelaxed) < 0;
+      model_restart(on_futex ? kOnFutex : kOnFd);
+    }
+    if (step == kOnFutex) {
+      const bool sleeps = options.each_its_own_way
+                              ? prepare_consumer(lane, pending, shm::kSleepsOnFutex)
+                              : prepare_on_futex(lane, pending, fd,
+                                                 [this] { wake(shm::kSleepsOnFd); });
+      if (sleeps) model_futex_wait(queue.sleeping, shm::kSleepsOnFutex);
+      model_restart(kLook);
+    }
+    event_fd.store(0, kSeqCst);  // drain_eventfd()
+    if (prepare_consumer(lane, pending, shm::kSleepsOnFd))
+      model_futex_wait<std::uint32_t>(event_fd, 0);
+    model_restart(kLook);
+  }
+
+  Report run(Options o) {
+    options = std::move(o);
+    fd = m.word<int>("fd", options.fd);
+    std::size_t events = 0;
+    for (const auto& posts : options.posts) {
+      events += posts.size();
+      m.thread("producer", [this, &posts](auto posted) { produce(posts, posted); });
+    }
+    m.thread("consumer1", [this](auto step) { consume(options.opens, step); });
+    m.thread("consumer2", [this](auto step) { consume(false, step); });
+    m.at_end([this, events](const Model::End& end) {
+      return end.value(taken) == events ? std::string() : std::string("a consumer sleeps for ever");
+    });
+    return m.run();
+  }
+};
+
+Report consumers(Options options) {
+  const Report r = ConsumersModel{}.run(std::move(options));
+  std::printf("             %s\n", r.summary().c_str());
+  return r;
+}
+void expect_safe(const Report& r) {
+  EXPECT_FALSE(r.failed) << r.trace;
+  EXPECT_TRUE(r.exhausted);
+}
+
+TEST(QueueConsumers, LoseNoEventOnTheFutex) { expect_safe(consumers({})); }
+TEST(QueueConsumers, LoseNoEventOnTheFutexOfOneProducer) {
+  expect_safe(consumers({.posts = {{5, 6}}}));
+}
+TEST(QueueConsumers, LoseNoEventOnTheDescriptor) {
+  expect_safe(consumers({.fd = 7}));
+}
+TEST(QueueConsumers, LoseNoEventOnTheDescriptorOfOneProducer) {
+  expect_safe(consumers({.posts = {{5, 6}}, .fd = 7}));
+}
+TEST(QueueConsumers, LoseNoEventWhenOneOfThemMakesTheDescriptor) {
+  expect_safe(consumers({.posts = {{5, 6}}, .opens = true}));
+}
+
+TEST(QueueConsumersBroken, WouldLoseOneIfNobodyWasToldOfWhatIsLeft) {
+  EXPECT_TRUE(consumers({.hands_on = false}).failed);
+}
+TEST(QueueConsumersBroken, WouldLoseOneIfEachSleptItsOwnWay) {
+  EXPECT_TRUE(consumers({.posts = {{5, 6}}, .opens = true, .each_its_own_way = true}).failed);
+}
+
+}  // namespace
+}  // namespace clan::engine
