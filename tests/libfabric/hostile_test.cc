@@ -244,10 +244,10 @@ INSTANTIATE_TEST_SUITE_P(, FabricHostileAnswer,
                          });
 
 TEST_P(FabricHostileAnswer, EndsASmallAccessOnceAtMost) {
-  const auto [write, answer] = GetParam();
+  const auto [writes, answer] = GetParam();
   Victim victim;
   char buffer[64] = {};
-  const auto start = [&](std::size_t n) {
+  const auto start = [&victim, &buffer, write = writes](std::size_t n) {
     return write ? fi_write(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0,
                             5, Victim::number(n))
                  : fi_read(victim.ep.get(), buffer, sizeof buffer, nullptr, victim.to_hostile, 0, 5,

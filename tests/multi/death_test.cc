@@ -108,11 +108,12 @@ TEST(Death, AtAnyInstructionOfASendLosesNoCompletedSendAndTearsNone) {
   auto listener = must(Listener::create(context, ""));
   Bystander bystander(context, listener);
   int complete = 0, absent = 0;
-  int stride = 1;
+  int stride = 1, growth = 1, most = 4000;
 #if defined(__SANITIZE_ADDRESS__)
-  stride = 7;
+  stride = 7, growth = 8, most = 40'000;
 #endif
-  for (int steps = 0; steps < 4000 && complete<3; steps += stride, stride += steps> 300 ? 1 : 0) {
+  for (int steps = 0; steps<most; steps += stride, stride += steps> 300 ? growth : 0) {
+    if (complete == 3) break;
     auto child = Process::start([&] {
       auto own = Context::create(with_mode(Mode::kAdaptive, 4096));
       CHILD_OK(own);

@@ -23,6 +23,7 @@ struct NoFence {
 
 // Each event has data, which its producer writes and the consumer reads. `taken` gives them back.
 struct Event {
+  explicit Event(std::uint32_t n) : number(n) {}
   std::uint32_t number;
   std::uint64_t data = 0;
   std::atomic<bool> taken{true};

@@ -235,6 +235,7 @@ int serve(int argc, char** argv) {
 int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive its test
   ::alarm(200);
+  ::unsetenv("LD_PRELOAD");  // for the program that a sanitizer starts to name functions
   const char* twice = std::getenv("SERVE_TWICE");
   const int status = serve(argc, argv);
   return twice != nullptr && status == 0 ? serve(argc, argv) : status;

@@ -249,7 +249,7 @@ class SecondSocketTest : public testing::Test {
       for (auto [from, c, to] : {std::tuple{&a, of_a, &b}, std::tuple{&b, of_b, &a}}) {
         const std::uint64_t before = to->messages;
         ASSERT_EQ(from->endpoint->send(*c, 0, {{}, pattern(50, before)}), 0);
-        ASSERT_TRUE(run([&] { return to->messages > before; }));
+        ASSERT_TRUE(run([before, &end = *to] { return end.messages > before; }));
       }
     }
   }

@@ -37,7 +37,10 @@ Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t wrote_past_
 std::vector<std::uint64_t> order_of(std::vector<Found> found, std::uint64_t low = 0) {
   put_in_order(found.data(), static_cast<std::uint32_t>(found.size()), base() + low);
   std::vector<std::uint64_t> order;
-  for (const Found& one : found) order.push_back(one.event.data.u64);
+  for (const Found& one : found) {
+    const std::uint64_t data = one.event.data.u64;  // of a packed structure: no reference to it
+    order.push_back(data);
+  }
   return order;
 }
 

@@ -12,6 +12,9 @@
 
 namespace clan::preload {
 
+/// A copy: the structure is packed, and references to what is in it are not aligned.
+inline std::uint64_t data_of(const epoll_event& event) { return event.data.u64; }
+
 struct EpollSet : testing::Test {
   EpollSet() {
     pair.migrate();

@@ -83,8 +83,8 @@ TEST_F(Waiting, TellsInTheOrderInWhichTheyWereWritten) {
   ASSERT_EQ(pair.send(0, "second"), 6);
   const auto events = wait();
   ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].data.u64, 99u);
-  EXPECT_EQ(events[1].data.u64, 41u);
+  EXPECT_EQ(data_of(events[0]), 99u);
+  EXPECT_EQ(data_of(events[1]), 41u);
 }
 
 }  // namespace
