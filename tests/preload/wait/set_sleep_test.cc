@@ -1,0 +1,251 @@
+#include "wait/set_sleep.h"
+
+#include <fcntl.h>
+
+#include "preload/wait/set.h"
+#include "stream/doorbell.h"
+#include "stream/poll_tcp.h"
+#include "stream/ring.h"
+#include "wait/look.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kBells;
+using socket_face::kDoorbells;
+using socket_face::kRinger;
+
+struct SetSleeps : EpollSet {
+  SetSleeps() { EXPECT_TRUE(look_at_kernel(pair.fd(1), pair.socket(1))); }  // no doorbell is left
+  ~SetSleeps() override {
+    if (outer < 0) return;
+    forget_epoll(outer);
+    ::close(outer);
+  }
+  /// The set is in another one.
+  void nest(std::uint32_t events = EPOLLIN, std::uint64_t data = 77) {
+    outer = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = data;
+    ASSERT_EQ(control(outer, EPOLL_CTL_ADD, epfd, &event), 0);
+  }
+  /// The sockets of the set have just said something: a sleep does not arm them.
+  void hear() const {
+    const Guard guard;
+    set(epfd).set_now(monotonic_ns());
+    for (std::uint32_t k = 0; k < set(epfd).watched.count; ++k) watch(*set(epfd).watched.at[k]);
+  }
+  /// A doorbell lies there, with nothing in the pipe.
+  void ring() { ring_doorbell(pair.fd(0), pair.socket(0)); }
+  std::uint64_t rung() const { return pair.socket(0).mine().words[kDoorbells].load(); }
+  bool kernel_says_ready() const {
+    pollfd p{epfd, POLLIN, 0};
+    return ::poll(&p, 1, 0) == 1;
+  }
+  Set& set(int fd) const { return *find(fd); }
+
+  int outer = -1;
+};
+
+TEST_F(SetSleeps, APeerRingsForAThreadThatSleepsAndNoLongerThan) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  hear();
+  SetSleep* sleep = nullptr;
+  {
+    const Guard guard;
+    ASSERT_TRUE(prepare(set(epfd), &sleep));
+  }
+  EXPECT_EQ(set(epfd).sleepers, 1);
+  EXPECT_EQ(set(epfd).watched.count, 1u);
+  const std::uint64_t before = rung();
+  ASSERT_EQ(pair.send(0, "a"), 1);
+  EXPECT_EQ(rung(), before + 1);
+  EXPECT_EQ(pair.receive(1), "a");
+  hear();
+  {
+    const Guard guard;
+    awake(sleep);
+    sleep = nullptr;
+    ASSERT_TRUE(prepare(set(epfd), &sleep));
+    awake(sleep);
+  }
+  EXPECT_EQ(set(epfd).sleepers, 0);
+  ASSERT_EQ(pair.send(0, "b"), 1);
+  EXPECT_EQ(rung(), before + 1) << "the wish has been taken back";
+}
+
+TEST_F(SetSleeps, AreNotBegunWhereThereIsSomething) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  ASSERT_EQ(pair.send(0, "abc"), 3);
+  bool sleeps = true;
+  std::int64_t longest = 0;
+  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps, &longest);
+  EXPECT_FALSE(sleeps);
+  ASSERT_NE(sleep, nullptr) << "to be followed by set_awake()";
+  set_awake(sleep);
+  EXPECT_EQ(set(epfd).sleepers, 0);
+  EXPECT_EQ(set_prepare_sleep(1'000, &sleeps, &longest), nullptr);
+  EXPECT_TRUE(sleeps) << "of such a set nothing is known";
+  EXPECT_EQ(longest, kNoCap);
+}
+
+TEST_F(SetSleeps, ReachTheSetsInASet) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  nest();
+  SetSleep* sleep = nullptr;
+  const Guard guard;
+  ASSERT_TRUE(prepare(set(outer), &sleep));
+  EXPECT_EQ(set(outer).sleepers, 1);
+  EXPECT_EQ(set(epfd).sleepers, 1);
+  const std::uint64_t before = rung();
+  ASSERT_EQ(pair.send(0, "a"), 1);
+  EXPECT_EQ(rung(), before + 1);
+  awake(sleep);
+  EXPECT_EQ(set(outer).sleepers, 0);
+  EXPECT_EQ(set(epfd).sleepers, 0);
+}
+
+TEST_F(SetSleeps, AreShortBesideAPeerThatIsAboutToRing) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  nest();
+  auto& bells = pair.socket(0).mine().words[kBells];
+  bells.store(static_cast<std::uint64_t>(::getpid()) << kRinger | 1);
+  bool sleeps = false;
+  std::int64_t longest = kNoCap;
+  SetSleep* sleep = set_prepare_sleep(outer, &sleeps, &longest);
+  EXPECT_TRUE(sleeps);
+  EXPECT_GT(longest, 0);
+  EXPECT_LE(longest, 10'000'000);
+  set_awake(sleep);
+  bells.store(0);
+  sleep = set_prepare_sleep(outer, &sleeps, &longest);
+  EXPECT_EQ(longest, kNoCap);
+  set_awake(sleep);
+}
+
+TEST_F(SetSleeps, AreAsShortWhereTheSetHasAnotherOneInIt) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  const int inner = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, inner, &event), 0);
+  hear();
+  auto& bells = pair.socket(0).mine().words[kBells];
+  bells.store(static_cast<std::uint64_t>(::getpid()) << kRinger | 1);
+  bool sleeps = false;
+  std::int64_t longest = kNoCap;
+  set_awake(set_prepare_sleep(epfd, &sleeps, &longest));
+  EXPECT_LE(longest, 10'000'000);
+  bells.store(0);
+  forget_epoll(inner);
+  ::close(inner);
+}
+
+TEST_F(SetSleeps, OfSocketsThatHaveBeenSilentForLongArmThem) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  hear();
+  set(epfd).watched.at[0]->heard_ns -= 2 * kQuietNs;
+  bool sleeps = false;
+  std::int64_t longest = 0;
+  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps, &longest);
+  EXPECT_TRUE(sleeps);
+  EXPECT_EQ(set(epfd).watched.count, 0u);
+  set_awake(sleep);
+  const std::uint64_t before = rung();
+  ASSERT_EQ(pair.send(0, "a"), 1);
+  EXPECT_EQ(rung(), before + 1) << "its peer rings at the next bytes, sleep or not";
+}
+
+TEST_F(SetSleeps, EndWithTheKernelsWait) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  SetSleep* sleep = nullptr;
+  {
+    const Guard guard;
+    ASSERT_TRUE(prepare(set(epfd), &sleep));
+  }
+  const int answer = sleep_prepared(sleep, [&] {
+    EXPECT_EQ(set(epfd).sleepers, 1);
+    return 5;
+  });
+  EXPECT_EQ(answer, 5);
+  EXPECT_EQ(set(epfd).sleepers, 0);
+  EXPECT_EQ(sleep_prepared(nullptr, [] { return 6; }), 6);
+}
+
+TEST_F(SetSleeps, AreForPipesWhereASocketInItOrInASetInItHasMigrated) {
+  nest();
+  {
+    const Guard guard;
+    EXPECT_FALSE(watches_pipes(set(outer)));
+  }
+  EXPECT_FALSE(set_moved(epfd));
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  EXPECT_TRUE(set_moved(epfd));
+  EXPECT_FALSE(set_moved(1'000));
+  const Guard guard;
+  EXPECT_TRUE(watches_pipes(set(epfd)));
+  EXPECT_TRUE(watches_pipes(set(outer)));
+}
+
+TEST_F(SetSleeps, ThatADoorbellEndedFindNothingAndTheDoorbellGone) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  EXPECT_FALSE(set_has_only_doorbells(epfd)) << "none was rung";
+  ring();
+  ASSERT_TRUE(kernel_says_ready());
+  EXPECT_TRUE(set_has_only_doorbells(epfd));
+  EXPECT_FALSE(kernel_says_ready());
+  EXPECT_FALSE(doorbells_waiting(pair.socket(1)));
+  EXPECT_FALSE(set_has_only_doorbells(1'000));
+}
+
+TEST_F(SetSleeps, ThatADoorbellForBytesEndedFindTheBytes) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  ring();
+  ASSERT_EQ(pair.send(0, "abc"), 3);
+  EXPECT_FALSE(set_has_only_doorbells(epfd));
+  EXPECT_TRUE(set_ready(epfd));
+  EXPECT_EQ(pair.receive(1), "abc");
+  EXPECT_FALSE(set_ready(epfd));
+  EXPECT_FALSE(set_ready(1'000));
+}
+
+TEST_F(SetSleeps, ThatAnotherDescriptorEndedWereNotForADoorbellAlone) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, ends[0], &event), 0);
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  ring();
+  EXPECT_FALSE(set_has_only_doorbells(epfd));
+  EXPECT_TRUE(kernel_says_ready());
+  for (const int fd : ends) ::close(fd);
+}
+
+TEST_F(SetSleeps, TheKernelsWordOfASetInOneMayBeOfDoorbellsAlone) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  nest(EPOLLIN, 77);
+  epoll_event of_another{}, of_inner{};
+  of_another.data.u64 = 78;
+  of_inner.data.u64 = 77;
+  ring();
+  const Guard guard;
+  EXPECT_FALSE(of_doorbells_in_nested(set(outer), of_another));
+  EXPECT_TRUE(of_doorbells_in_nested(set(outer), of_inner));
+  EXPECT_FALSE(of_doorbells_in_nested(set(outer), of_inner)) << "it has been dropped";
+}
+
+TEST_F(SetSleeps, AOneShotOfASetInOneIsTheApplicationsInAnyCase) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  nest(EPOLLIN | EPOLLONESHOT, 77);
+  epoll_event event{};
+  event.data.u64 = 77;
+  ring();
+  const Guard guard;
+  EXPECT_FALSE(of_doorbells_in_nested(set(outer), event));
+}
+
+}  // namespace
+}  // namespace clan::preload
