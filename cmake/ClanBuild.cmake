@@ -13,6 +13,13 @@ if(CLAN_SANITIZE)
   if(CLAN_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND CLAN_SANITIZE MATCHES "address")
+    add_compile_options(-D__SANITIZE_ADDRESS__=1)  # as g++ says it by itself
+    # A handler of signals is called as what sigaction() takes, whichever of the two it is. And
+    # what type an object has the sanitizer asks by a pipe(): without descriptors, it has none.
+    add_compile_options(-fno-sanitize=function,vptr)
+    add_link_options(-fno-sanitize=function,vptr)
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ says itself that it is wrong about this one in instrumented code; dev has it as an error.
     add_compile_options(-Wno-maybe-uninitialized)
