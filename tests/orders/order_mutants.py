@@ -148,11 +148,11 @@ class Mutants:
         return f"if (clan_mutant::number() != {number}) {match.group(0)}"
 
 
-def compile_program(options, directory, program, include):
+def compile_program(options, directory, program, include, beside):
     made = directory / Path(program.source).stem
     flags = ["-fsanitize=thread", "-Wno-tsan"] if program.threads else []
     includes = [directory, ROOT / include, ROOT / "core", ROOT / "core/include", ROOT / "tests",
-                ROOT]
+                ROOT, beside]
     subprocess.run([options.cxx, "-std=c++20", "-O1", "-g1", *flags, *(f"-I{i}" for i in includes),
                     ROOT / "tests" / program.source, ROOT / "tests/support/interleaving.cc",
                     "-o", made, "-lgtest", "-lgtest_main", "-lpthread"], check=True)
@@ -189,7 +189,9 @@ def try_header(options, header):
         copy = directory / (Path(header).relative_to(target.include))
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(mutants.text)
-        programs = [(compile_program(options, directory, program, target.include), program.tests)
+        beside = (ROOT / header).parent
+        programs = [(compile_program(options, directory, program, target.include, beside),
+                     program.tests)
                     for program in target.programs
                     if not (program.threads and options.without_threads)]
         for program, test_filter in programs:
