@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/futex.h"
+#include "engine/network.h"
 #include "engine/queue_consumers.h"
 #include "nic/wakeup.h"
 
@@ -256,6 +257,14 @@ bool EventQueueCore::arm_fd_for_sleep() {
   return number.ok() && prepare_fd(*number);
 }
 
+int EventQueueCore::packets_fd() {
+  return context_->network() == nullptr ? -1 : context_->network()->descriptor();
+}
+
+bool EventQueueCore::arm_packets() {
+  return context_->network() == nullptr || context_->network()->arm_descriptor();
+}
+
 bool EventQueueCore::prepare_fd(int number) {
   drain_eventfd(number);
   return prepare_consumer([this](const auto& look) { return each_lane(look); }, pending_bits_,
@@ -326,6 +335,8 @@ void EventQueue::remove_user(std::uint32_t event) { core_->remove(event); }
 Result<int> EventQueue::fd() { return core_->fd(); }
 bool EventQueue::arm_fd() { return core_->arm_fd(); }
 bool EventQueue::arm_fd_for_sleep() { return core_->arm_fd_for_sleep(); }
+int EventQueue::packets_fd() { return core_->packets_fd(); }
+bool EventQueue::arm_packets() { return core_->arm_packets(); }
 Status EventQueue::sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
   if (fds.empty() || fds.size() > kMostFds) return Error{EINVAL, "sleep on one or two descriptors"};
   switch (core_->sleep_beside(fds, deadline_after_ms(timeout_ms))) {

@@ -41,6 +41,8 @@ class EventQueueCore {
   Result<int> fd();
   bool arm_fd();
   bool arm_fd_for_sleep();
+  int packets_fd();
+  bool arm_packets();
   /// 0, ETIMEDOUT, EINTR.
   int sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns);
   /// True when poll() would probably find something.

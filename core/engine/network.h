@@ -55,6 +55,8 @@ class Network {
   int sleep(const udp::Sleep& what) { return node_->sleep(what); }
   void wake_sleepers() { node_->wake_sleepers(); }
   void keep_watching() { node_->keep_watching(); }
+  int descriptor() const { return node_->descriptor(); }
+  bool arm_descriptor() { return node_->arm_descriptor(); }
 
   /// Tells other processes of this user at which port a service of this process is. Null when that
   /// is not possible.

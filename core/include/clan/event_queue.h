@@ -77,6 +77,14 @@ class CLAN_EXPORT EventQueue {
   bool arm_fd();
   /// The same for a thread that is going to call sleep().
   bool arm_fd_for_sleep();
+  /// For a thread that sleeps elsewhere, as in epoll_wait(), and fetches packets of other hosts
+  /// itself, so that one wakes it and not the context's driver thread first: a descriptor that is
+  /// readable while such packets have come. It sleeps on this one beside fd(), after arm_packets()
+  /// and arm_fd_for_sleep() in this order. -1: without a network.
+  int packets_fd();
+  /// Fetches what has come. False: there may be more, do not sleep. A thread that has been woken
+  /// calls it again, or fetch(); if it does not, the driver thread does, half a millisecond later.
+  bool arm_packets();
   /// Sleeps as poll() of the C library until one of `fds` is ready, and fetches packets of other
   /// hosts meanwhile: so a packet wakes this thread, and not the context's driver thread first. One
   /// of them is fd(), or watches it as an epoll set does, after arm_fd_for_sleep(). ETIMEDOUT,

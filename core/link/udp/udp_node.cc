@@ -219,7 +219,7 @@ void UdpNode::drive(bool timer) {
       // it has slept for a tick: whoever is next makes it tick again
       if (ticks && !slept) set_timer();
       rouse_sleeper();
-    } else if (polled || (slept && !keep_watching_)) {
+    } else if (polled || (slept && !keep_watching_) || left_to_others(timer, now)) {
       // A thread fetches what comes; later we see whether it still does. It may be busy for a
       // while, as when it sends.
       if (polled && !just_now) (void)pump(now);

@@ -78,6 +78,9 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void wake_sleepers();
   /// From now on the driver thread watches where no thread does: there are sleeps we do not see.
   void keep_watching();
+  /// Readable when a packet has come, for threads that sleep elsewhere; they fetch as they wake.
+  int descriptor() const { return abandoned() ? -1 : io_->descriptor(); }
+  bool arm_descriptor();  ///< before each such sleep. False: there may be more packets
   /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
   /// `patience_ns`. After the reactor has stopped; there are no up-calls any more.
   void shut_down(std::uint64_t patience_ns);
@@ -143,7 +146,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void after_sleep(UdpLink* link);
   int sleep_in_charge(Lock& lock);
   void tell_in_charge(Lock& lock);
-  bool word_has_changed() const;
+  bool word_has_changed() const, left_to_others(bool tick, std::uint64_t now);
   void rouse_sleeper();
 
   bool hand_out_transfers();
@@ -178,6 +181,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::atomic<bool> asleep_{false};
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;
+  SleepsElsewhere elsewhere_;
   bool told_ = false;  ///< up-calls that the driver thread has not been kicked for
   std::unordered_map<Connection*, std::shared_ptr<Dialling>> dialling_;
   std::unordered_map<Connection*, std::shared_ptr<UdpLink>> links_;

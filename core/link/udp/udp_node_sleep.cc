@@ -10,6 +10,11 @@
 //   left        nobody watches the socket for one tick: the thread is most often back by then. If
 //               not, the driver thread watches it from the tick on, and at once where other threads
 //               sleep.
+//   elsewhere   a program sleeps in a call of its own on the sockets and on an event queue's
+//               descriptor. Whoever takes a packet delivers it before it leaves the mutex. So what
+//               was taken before the program has armed here shows in the queue, which it looks at
+//               behind that; what is taken later finds the queue armed; and what nobody takes keeps
+//               the socket readable.
 #include <poll.h>
 
 #include <algorithm>
@@ -22,6 +27,15 @@
 #include "link/udp/udp_node.h"
 
 namespace clan::udp {
+namespace {
+
+// How long the driver thread stays out when a thread has armed the descriptor, if nothing comes;
+// and how far apart two of them are in which it does.
+constexpr std::uint64_t kAway = 2 * kMillisecond;
+constexpr int kMostLooks = 64;  ///< in one go: others want the mutex
+
+}  // namespace
+
 void UdpNode::progress() {
   if (abandoned()) return;
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -191,6 +205,41 @@ void UdpNode::after_sleep(UdpLink* link) {
   std::lock_guard lock(mutex_);
   --others_asleep_;
   if (link != nullptr) link->watch(false);
+}
+
+// --- asleep elsewhere ----------------------------------------------------------------------------
+
+bool UdpNode::arm_descriptor() {
+  if (abandoned()) return true;
+  Lock lock(mutex_);
+  if (shut_down_) return true;
+  std::uint64_t now = monotonic_ns();
+  const bool often = now - elsewhere_.armed_at < kAway;
+  elsewhere_ = {now, elsewhere_.armed + 1};
+  if (often && in_charge_ == nullptr && others_asleep_ == 0 && !keep_watching_) keep_out();
+  // Until nothing is left, as it may be slept on edge-triggered. What is owed leaves, too.
+  io_->woken();
+  bool more = true;
+  for (int i = 0; i < kMostLooks && more; ++i, now = monotonic_ns()) more = pump(now);
+  note_timer();
+  rouse_sleeper();
+  if (std::exchange(told_, false)) {
+    lock.unlock();
+    if (!hand_out_transfers()) wake_driver();
+  }
+  return !more;
+}
+
+// Under the mutex, by the driver thread: whether a thread that has armed the descriptor sees to the
+// socket. One that does not come for what is there has gone, or is busy.
+bool UdpNode::left_to_others(bool tick, std::uint64_t now) {
+  const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
+  if (!ticks || others_asleep_ > 0 || keep_watching_) return false;
+  const bool came = !tick || std::exchange(elsewhere_.armed, 0) > 0;
+  if (now - elsewhere_.armed_at >= kAway) return false;
+  if (came || !pump(now)) return true;
+  elsewhere_.armed_at = 0;
+  return false;
 }
 
 void UdpNode::keep_watching() {
