@@ -201,11 +201,16 @@ Result<int> Domain::descriptor() {
   return events_->fd();
 }
 
+int Domain::packets() { return progress_ ? -1 : events_->packets_fd(); }
+
 bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
   // With a thread that makes progress nothing has to be heard of here: the thread signals.
   if (progress_) return true;
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::uint32_t soon = 0;
+    // First, so that what they bring is found below.
+    const bool fetched = where == SleepsIn::kBoth;
+    if (fetched && !events_->arm_packets()) break;
     {
       std::lock_guard lock(lock_);
       Event taken[16];
@@ -214,7 +219,9 @@ bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
       bool moved = true;
       for (int turn = 0; moved && turn < kMostTurns; ++turn) {
         moved = false;
-        for (Transport* transport : transports_) moved = transport->progress() || moved;
+        for (Transport* transport : transports_) {
+          moved = (fetched ? transport->progress_fetched() : transport->progress()) || moved;
+        }
       }
       if (has_deferred()) run_due();
       if (moved) break;  // there is more, and our caller may want to read what has come
@@ -229,7 +236,7 @@ bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
       look_again_ms_ = quiet ? kFirstLookMs : std::min(look_again_ms_ * 2, kLastLookMs);
       if (!quiet) soon = look_again_ms_;
     }
-    if (where == SleepsIn::kSource ? events_->arm_fd_for_sleep() : events_->arm_fd()) {
+    if (where == SleepsIn::kDescriptor ? events_->arm_fd() : events_->arm_fd_for_sleep()) {
       if (soon != 0) *look_again_ms = std::min(*look_again_ms, soon);
       return true;
     }

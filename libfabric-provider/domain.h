@@ -67,6 +67,7 @@ class Domain final : public fid_domain, public Source {
   // Source
   void make_progress() override;
   Result<int> descriptor() override;
+  int packets() override;
   bool arm(SleepsIn where, std::uint32_t* look_again_ms) override;
   int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) override;
   /// A transport copies slowly: with FI_PROGRESS_AUTO its thread is to look now and then.

@@ -309,14 +309,17 @@ SocketAddress PassiveEndpoint::address() {
 
 Result<int> PassiveEndpoint::descriptor() { return events_->fd(); }
 
-bool PassiveEndpoint::arm(SleepsIn, std::uint32_t*) {
+int PassiveEndpoint::packets() { return events_->packets_fd(); }
+
+bool PassiveEndpoint::arm(SleepsIn where, std::uint32_t*) {
   std::lock_guard lock(mutex_);
   for (int attempt = 0; attempt < 3; ++attempt) {
+    if (where == SleepsIn::kBoth && !events_->arm_packets()) break;
     Event taken[4];
     while (events_->poll(taken) == std::size(taken)) {
     }
     if (progress()) break;
-    if (events_->arm_fd()) return true;
+    if (where == SleepsIn::kBoth ? events_->arm_fd_for_sleep() : events_->arm_fd()) return true;
   }
   events_->ring_fd();
   return false;

@@ -36,6 +36,7 @@ class PassiveEndpoint final : public fid_pep, public Source {
   // Source
   void make_progress() override;
   Result<int> descriptor() override;
+  int packets() override;
   bool arm(SleepsIn where, std::uint32_t* look_again_ms) override;
 
  private:

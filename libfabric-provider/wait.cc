@@ -17,11 +17,31 @@ namespace clan::ofi {
 namespace {
 
 constexpr std::uint32_t kNever = ~std::uint32_t{0};
+// The kernel takes a descriptor into a set by way of two others at most 100 times. Those that come
+// later leave packets to driver threads.
+constexpr int kMostHearing = 32;
+std::atomic<int> hearing{0};  ///< wait objects that hear packets
 
 int watch(int epoll, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   return ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0 ? -errno : 0;
+}
+
+// What a thread sleeps on that hears by this source. It may be there in part.
+int watch(int epoll, Source& source, bool packets) {
+  auto fd = source.descriptor();
+  if (!fd) return failure(fd.error());
+  for (const int number : {*fd, packets ? source.packets() : -1}) {
+    if (number < 0) continue;
+    if (const int rc = watch(epoll, number); rc != 0 && rc != -EEXIST) return rc;
+  }
+  return 0;
+}
+
+void forget(int epoll, Source& source) {
+  if (auto fd = source.descriptor()) ::epoll_ctl(epoll, EPOLL_CTL_DEL, *fd, nullptr);
+  if (const int fd = source.packets(); fd >= 0) ::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, nullptr);
 }
 
 void fill(int event) {
@@ -64,6 +84,11 @@ int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
   std::unique_ptr<WaitObject> object(new (std::nothrow) WaitObject);
   if (object == nullptr) return -FI_ENOMEM;
   object->kind_ = kind;
+  // relaxed: a count, as below
+  const bool room = hearing.fetch_add(1, std::memory_order_relaxed) < kMostHearing;
+  // A bell's thread would hear of each packet, also while the program polls.
+  object->hears_packets_ = room && kind != FI_WAIT_MUTEX_COND;
+  if (!object->hears_packets_) hearing.fetch_sub(1, std::memory_order_relaxed);
   object->sources_epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (object->sources_epoll_ < 0) return -errno;
   object->event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -74,6 +99,7 @@ int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
 
 WaitObject::~WaitObject() {
   bell_.reset();
+  if (hears_packets_) hearing.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count
   for (const int fd : {shown_epoll_, shown_event_, timer_, event_, sources_epoll_}) {
     if (fd >= 0) ::close(fd);
   }
@@ -113,9 +139,7 @@ int WaitObject::show() {
     if (int rc = watch(shown_epoll_, shown_event_); rc != 0) return rc;
   }
   for (Source* source : sources_) {
-    auto fd = source->descriptor();
-    if (!fd) return failure(fd.error());
-    if (int rc = watch(shown_epoll_, *fd); rc != 0 && rc != -EEXIST) return rc;
+    if (int rc = watch(shown_epoll_, *source, hears_packets_); rc != 0) return rc;
   }
   if (timer_ >= 0) {
     if (int rc = watch(shown_epoll_, timer_); rc != 0 && rc != -EEXIST) return rc;
@@ -140,13 +164,12 @@ int WaitObject::add_source(Source& source) {
   std::lock_guard lock(mutex_);
   sources_.reserve(sources_.size() + 1);
   if (std::find(sources_.begin(), sources_.end(), &source) == sources_.end()) {
-    auto fd = source.descriptor();
-    if (!fd) return failure(fd.error());
-    if (int rc = watch(sources_epoll_, *fd); rc != 0) return rc;
-    // relaxed: under the lock
-    const bool shown = words_.shown.load(std::memory_order_relaxed);
-    if (int rc = shown ? watch(shown_epoll_, *fd) : 0; rc != 0) {
-      ::epoll_ctl(sources_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
+    // A thread that sleeps in the source hears of packets there.
+    int rc = watch(sources_epoll_, source, hears_packets_ && sleeps_in_ == nullptr);
+    const bool shown = words_.shown.load(std::memory_order_relaxed);  // relaxed: under the lock
+    if (rc == 0 && shown) rc = watch(shown_epoll_, source, hears_packets_);
+    if (rc != 0) {
+      forget(sources_epoll_, source);
       return rc;
     }
   }
@@ -161,10 +184,8 @@ void WaitObject::remove_source(Source& source) {
   if (it == sources_.end()) return;
   sources_.erase(it);
   if (std::find(sources_.begin(), sources_.end(), &source) != sources_.end()) return;
-  auto fd = source.descriptor();
-  if (!fd) return;
-  ::epoll_ctl(sources_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
-  if (shown_epoll_ >= 0) ::epoll_ctl(shown_epoll_, EPOLL_CTL_DEL, *fd, nullptr);
+  forget(sources_epoll_, source);
+  if (shown_epoll_ >= 0) forget(shown_epoll_, source);
 }
 
 void WaitObject::add(Waitable& waitable) {
@@ -204,7 +225,7 @@ bool WaitObject::prepare() {
   std::lock_guard lock(mutex_);
   if (pending_locked()) return false;
   arm_shown(words_, [this] { empty(shown_event_); });
-  const bool quiet = arm_sources(Source::SleepsIn::kPoll);
+  const bool quiet = arm_sources(elsewhere());
   if (!pending_locked()) return quiet;
   // Others may sleep on the descriptor already, and what is there may have come before we have
   // emptied it.
@@ -219,8 +240,7 @@ bool WaitObject::lie_down() {
     if (join_sleepers(words_, [this] { empty(event_); })) {
       bool quiet = false;
       try {
-        quiet = arm_sources(sleeps_in_ != nullptr ? Source::SleepsIn::kSource
-                                                  : Source::SleepsIn::kPoll);
+        quiet = arm_sources(sleeps_in_ != nullptr ? Source::SleepsIn::kSource : elsewhere());
       } catch (const std::bad_alloc&) {
       }
       if (quiet) return true;
@@ -322,10 +342,10 @@ int WaitPlace::open(fi_wait_obj kind, fid_wait* set, Waitable& owner, Source* so
   }
   owner_ = &owner;
   object_->add(owner);
-  const int rc = source != nullptr ? object_->add_source(*source) : 0;
-  if (rc != 0 || source == nullptr) return rc;
-  source_ = source;
+  if (source == nullptr) return 0;
   if (own_ != nullptr) own_->sleep_in(*source);
+  if (const int rc = object_->add_source(*source); rc != 0) return rc;
+  source_ = source;
   return 0;
 } catch (const std::bad_alloc&) {
   return -FI_ENOMEM;

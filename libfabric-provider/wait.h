@@ -40,8 +40,12 @@ class Source {
   virtual void make_progress() = 0;
   /// Readable when there may be progress to make after arm().
   virtual Result<int> descriptor() = 0;
-  /// Where a thread is about to sleep on descriptor(): in sleep(), or somewhere else.
-  enum class SleepsIn { kSource, kPoll };
+  /// Readable when packets of other hosts have come that nobody has taken. -1: there are none, or
+  /// others take them.
+  virtual int packets() { return -1; }
+  /// Where a thread is about to sleep: in sleep(), on descriptor() and packets(), or on the former
+  /// alone.
+  enum class SleepsIn { kSource, kBoth, kDescriptor };
   /// Makes progress and gets ready for that. False: do not sleep, there is more; then others that
   /// sleep on it have been woken, as whoever calls may not come again. Who has to be called again
   /// though the descriptor says nothing makes `look_again_ms` as small as that.
@@ -76,7 +80,7 @@ class WaitObject {
   /// sleep meanwhile are woken to arm a source that has been added.
   int add_source(Source& source);
   void remove_source(Source& source);
-  /// Calls sleep in this one: the only one there will be, and it outlives them. Before the first.
+  /// Calls sleep in this one: the only one there will be, and it outlives them. Before it is added.
   void sleep_in(Source& source) { sleeps_in_ = &source; }
   void add(Waitable& waitable);
   void remove(Waitable& waitable);
@@ -107,6 +111,9 @@ class WaitObject {
   bool lie_down();
   int sleep(std::int64_t timeout_ms);
   bool arm_sources(Source::SleepsIn where);
+  Source::SleepsIn elsewhere() const {
+    return hears_packets_ ? Source::SleepsIn::kBoth : Source::SleepsIn::kDescriptor;
+  }
   bool pending_locked();
   int show();
   int face(fi_mutex_cond* face);
@@ -117,6 +124,7 @@ class WaitObject {
   int event_ = -1;          ///< of sleep_unless()
   int timer_ = -1;          ///< for sources that must be called again; made when there is one
   bool timer_set_ = false;  ///< under mutex_
+  bool hears_packets_ = false;  ///< what is slept on elsewhere has the sources' packets() in it
   WaitWords words_;
   // What a program sleeps on by itself, once it has asked for it.
   int shown_epoll_ = -1;

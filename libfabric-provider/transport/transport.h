@@ -1,11 +1,10 @@
 // Transport: how an endpoint sends to its peers and hears of them. A plain endpoint has one; the
 // contexts of a scalable endpoint share one.
 //
-// It is composed of the rooms of this folder, which take single steps and do not know each other
-// (README.md has their order). The loops are here: a call that finds no room makes progress and
-// tries once more; progress takes messages to the room that each is for; a connection that ends is
-// told to all rooms in one place (departed()). All that is sent to a peer goes by one connection,
-// so it stays in order. Everything is under the domain's lock.
+// The rooms of this folder take single steps and do not know each other. The loops are here: a call
+// that finds no room makes progress and tries once more; progress takes messages to the room that
+// each is for; a connection that ends is told to all rooms in one place (departed()). All that is
+// sent to a peer goes by one connection, so it stays in order. All is under the domain's lock.
 #pragma once
 
 #include <clan/event_queue.h>
@@ -40,8 +39,7 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  /// Takes a name: that of `wanted`, or a free one where its port is 0. Once.
-  int start(const SocketAddress& wanted);
+  int start(const SocketAddress& wanted);  ///< takes that name, a free one if its port is 0; once
   bool started() const { return channel_.messages.has_value(); }
   const SocketAddress& address() const { return channel_.address; }
   Domain& domain() { return domain_; }
@@ -58,6 +56,8 @@ class Transport {
     const bool pending = has_work();
     return (pending || !channel_.messages->quiet()) && make_progress(until, pending);
   }
+  /// The same for a caller that has just fetched packets of other hosts.
+  bool progress_fetched() { return started() && !progressing_ && make_progress(nullptr, false); }
   /// Forgets peers that have gone, where there are many. Not within a call that knows one.
   void tidy() {
     if (peers_.too_many()) [[unlikely]]

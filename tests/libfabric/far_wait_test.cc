@@ -1,5 +1,7 @@
 // Waits for a peer on another host: the thread that sleeps fetches the packets.
 #include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
 
 #include <atomic>
 #include <chrono>
@@ -45,6 +47,14 @@ class FabricFarWaits : public testing::Test {
       pollfd p{fd, POLLIN, 0};
       (void)::poll(&p, 1, 15'000);
     }
+    fi_cq_tagged_entry entry;
+    return fi_cq_read(node_->cq.get(), &entry, 1) == 1;
+  }
+  /// From an epoll set.
+  bool take_by_set(int set) {
+    fid* fids[] = {&node_->cq->fid};
+    epoll_event event;
+    if (fi_trywait(node_->fabric.get(), fids, 1) == 0) (void)::epoll_wait(set, &event, 1, 15'000);
     fi_cq_tagged_entry entry;
     return fi_cq_read(node_->cq.get(), &entry, 1) == 1;
   }
@@ -109,6 +119,98 @@ TEST_F(FabricFarWaits, OfAllKindsAtOnceMissNothing) {
       [&](int i, int) {
         if (i > 0) give();
       });
+}
+
+// Two that poll the descriptor, and two in sets of epoll of their own, edge-triggered.
+TEST_F(FabricFarWaits, ByDescriptorsOfManyThreadsEndForEachOfManyMessages) {
+  if (!in_a_network()) return;
+  ASSERT_NO_FATAL_FAILURE(meet());
+  int fd = -1;
+  ASSERT_EQ(fi_control(&node_->cq->fid, FI_GETWAIT, &fd), 0);
+  int sets[2];
+  for (int& set : sets) {
+    set = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  sleep_together(
+      1000, [&](int i, int) { return i < 2 ? take_by_descriptor(fd) : take_by_set(sets[i - 2]); },
+      [&](int, int) { give(); });
+  for (const int set : sets) ::close(set);
+}
+
+// What comes by shared memory and what comes in packets, in turns.
+TEST_F(FabricFarWaits, ByOneDescriptorHearOfPeersHereAndOnOtherHosts) {
+  if (!in_a_network()) return;
+  ASSERT_NO_FATAL_FAILURE(meet());
+  int fd = -1;
+  ASSERT_EQ(fi_control(&node_->cq->fid, FI_GETWAIT, &fd), 0);
+  Node here;
+  here.enable();
+  const fi_addr_t to = here.insert(node_->name());
+  const auto give_here = [&] {
+    ASSERT_EQ(fi_recv(node_->ep.get(), &buffer_, 1, nullptr, FI_ADDR_UNSPEC, nullptr), 0);
+    ASSERT_EQ(sent([&] { return fi_inject(here.ep.get(), "x", 1, to); }, here), 0);
+  };
+  sleep_together(
+      500, [&](int, int) { return take_by_descriptor(fd); },
+      [&](int i, int) { i % 2 == 0 ? give() : give_here(); });
+}
+
+// The kernel counts by how many ways through sets a socket is in others.
+TEST_F(FabricFarWaits, ByAsManyDescriptorsInOneSetAsThereAreQueues) {
+  if (!in_a_network()) return;
+  ASSERT_NO_FATAL_FAILURE(meet());
+  std::vector<Object<fid_cq>> queues;
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  const auto watch = [&](fid_cq* queue) {
+    int fd = -1;
+    ASSERT_EQ(fi_control(&queue->fid, FI_GETWAIT, &fd), 0);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+  };
+  for (int i = 0; i < 200; ++i) {
+    fi_cq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    fid_cq* queue = nullptr;
+    MUST(fi_cq_open(node_->domain.get(), &attr, &queue, nullptr));
+    queues.emplace_back(queue);
+    ASSERT_NO_FATAL_FAILURE(watch(queue)) << i;
+    fid* fids[] = {&queue->fid};
+    EXPECT_EQ(fi_trywait(node_->fabric.get(), fids, 1), 0);
+  }
+  ASSERT_NO_FATAL_FAILURE(watch(node_->cq.get()));
+  for (int i = 0; i < 50; ++i) {
+    give();
+    ASSERT_TRUE(eventually([&] { return take_by_set(set); })) << i;
+  }
+  ::close(set);
+}
+
+// The child has the sockets and the descriptor, too, until it ends.
+TEST_F(FabricFarWaits, ByADescriptorGoOnWhileAChildHasAllOfIt) {
+  if (!in_a_network()) return;
+  ASSERT_NO_FATAL_FAILURE(meet());
+  int fd = -1;
+  ASSERT_EQ(fi_control(&node_->cq->fid, FI_GETWAIT, &fd), 0);
+  const auto some = [&] {
+    for (int i = 0; i < 50; ++i) {
+      give();
+      ASSERT_TRUE(eventually([&] { return take_by_descriptor(fd); })) << i;
+    }
+  };
+  some();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  some();
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  some();
 }
 
 }  // namespace

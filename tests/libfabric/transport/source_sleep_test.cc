@@ -14,9 +14,11 @@ namespace {
 
 class Network final : public Source {
  public:
-  ~Network() override { ::close(fd_); }
+  ~Network() override { ::close(fd_), ::close(packets_); }
   void make_progress() override {}
   Result<int> descriptor() override { return fd_; }
+  int packets() override { return packets_; }
+  void packet_comes() { EXPECT_EQ(::eventfd_write(packets_, 1), 0); }
   bool arm(SleepsIn where, std::uint32_t*) override {
     armed.push_back(where);
     return true;
@@ -32,6 +34,7 @@ class Network final : public Source {
 
  private:
   int fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int packets_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 };
 
 struct Nothing final : Waitable {
@@ -75,7 +78,7 @@ TEST_F(SourceSleep, EndsWhenAnotherThreadSignals) {
 TEST_F(SourceSleep, IsNotToldOfToAProgramThatSleepsByItself) {
   WaitObject& object = open();
   EXPECT_TRUE(object.prepare());
-  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kBoth});
 }
 
 TEST_F(SourceSleep, IsNotThatOfAWaitObjectThatMayHearByOthersToo) {
@@ -84,7 +87,7 @@ TEST_F(SourceSleep, IsNotThatOfAWaitObjectThatMayHearByOthersToo) {
   ASSERT_EQ(object->add_source(network_), 0);
   EXPECT_EQ(object->sleep_unless(never, 1), -FI_ETIMEDOUT);
   EXPECT_EQ(network_.sleeps, 0);
-  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kBoth});
   object->remove_source(network_);
 }
 
@@ -96,7 +99,7 @@ TEST_F(SourceSleep, EndsWhenASourceIsAddedAndTheNextOneHearsByIt) {
   EXPECT_EQ(object->sleep_unless(add, 10'000), 0);
   EXPECT_TRUE(network_.armed.empty());
   EXPECT_EQ(object->sleep_unless(never, 1), -FI_ETIMEDOUT);
-  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kBoth});
   object->remove_source(network_);
 }
 
@@ -111,8 +114,55 @@ TEST_F(SourceSleep, OfAProgramByItselfEndsWhenASourceIsAdded) {
   ASSERT_EQ(object->add_source(network_), 0);
   EXPECT_EQ(::poll(&p, 1, 0), 1);
   EXPECT_TRUE(object->prepare());
-  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kPoll});
+  EXPECT_EQ(network_.armed, std::vector{Source::SleepsIn::kBoth});
   object->remove_source(network_);
+}
+
+TEST_F(SourceSleep, OfAProgramByItselfEndsWithAPacket) {
+  WaitObject& object = open();
+  int fd = -1;
+  ASSERT_EQ(object.control(FI_GETWAIT, &fd), 0);
+  ASSERT_TRUE(object.prepare());
+  pollfd p{fd, POLLIN, 0};
+  ASSERT_EQ(::poll(&p, 1, 0), 0);
+  network_.packet_comes();
+  EXPECT_EQ(::poll(&p, 1, 0), 1);
+}
+
+TEST_F(SourceSleep, OfACallOfAWaitObjectThatMayHearByOthersEndsWithAPacket) {
+  std::unique_ptr<WaitObject> object;
+  ASSERT_EQ(WaitObject::create(FI_WAIT_FD, &object), 0);
+  ASSERT_EQ(object->add_source(network_), 0);
+  network_.packet_comes();
+  EXPECT_EQ(object->sleep_unless(never, 10'000), 0);
+  object->remove_source(network_);
+  EXPECT_EQ(object->sleep_unless(never, 1), -FI_ETIMEDOUT);
+}
+
+// It fetches packets itself.
+TEST_F(SourceSleep, IsNotEndedByPacketsFromOutside) {
+  WaitObject& object = open();
+  network_.packet_comes();
+  EXPECT_EQ(object.sleep_unless(never, 1), -FI_ETIMEDOUT);
+}
+
+// By a bell's thread, and where so many sets have the packets that the kernel may take no more.
+TEST_F(SourceSleep, LeavesPacketsToTheDriverThreadWhereTheyCannotBeHeard) {
+  const auto armed_by = [&](fi_wait_obj kind) {
+    std::unique_ptr<WaitObject> object;
+    EXPECT_EQ(WaitObject::create(kind, &object), 0);
+    EXPECT_EQ(object->add_source(network_), 0);
+    EXPECT_TRUE(object->prepare());
+    object->remove_source(network_);
+    return network_.armed.back();
+  };
+  EXPECT_EQ(armed_by(FI_WAIT_MUTEX_COND), Source::SleepsIn::kDescriptor);
+  EXPECT_EQ(armed_by(FI_WAIT_FD), Source::SleepsIn::kBoth);
+  std::vector<std::unique_ptr<WaitObject>> many(100);
+  for (auto& object : many) ASSERT_EQ(WaitObject::create(FI_WAIT_FD, &object), 0);
+  EXPECT_EQ(armed_by(FI_WAIT_FD), Source::SleepsIn::kDescriptor);
+  many.clear();
+  EXPECT_EQ(armed_by(FI_WAIT_FD), Source::SleepsIn::kBoth);
 }
 
 }  // namespace
