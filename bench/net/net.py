@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MTU = {"veth": 1500, "veth9000": 9000}
 STREAMS = ("stream", "stream-adaptive", "stream-sleep", "stream-encrypt", "stream-xdp",
            "stream-xdp-sleep")
-OFI = ("ofi-tcp-sleep", "ofi-sleep")
+OFI = ("ofi-tcp-sleep", "ofi-sleep", "ofi-tcp-fd", "ofi-fd")
 CLAN = ("clan", "clan-integrity", "clan-encrypt", "clan-xdp", *STREAMS)
 ROWS = [*(("ping", path, 64) for path in ("udp", "xdp", "tcp", "tcp-block", *CLAN, *OFI)),
         *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN)),
@@ -50,6 +50,7 @@ BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
         ("64 B: blocking TCP / stream, polled", "ping tcp-block", "ping stream", 3),
         ("64 B: blocking TCP / stream, both asleep", "ping tcp-block", "ping stream-sleep", 1),
         ("64 B: tcp;ofi_rxm / libfabric, both asleep", "ping ofi-tcp-sleep", "ping ofi-sleep", 1),
+        ("64 B: tcp;ofi_rxm / libfabric, by descriptors", "ping ofi-tcp-fd", "ping ofi-fd", 1),
         ("64 B: bare AF_XDP / stream by AF_XDP", "ping xdp", "ping stream-xdp", 1 / 1.2),
         ("64 B: TCP / stream by AF_XDP", "ping tcp", "ping stream-xdp", 1.3),
         ("bulk: stream by AF_XDP / TCP", "bulk stream-xdp", "bulk tcp", 1),

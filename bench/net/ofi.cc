@@ -1,23 +1,25 @@
-// libfabric between two hosts, both ends asleep in fi_cq_sread(), beside the rows of
-// clan-net-stream.
+// libfabric between two hosts, both ends asleep, beside the rows of clan-net-stream.
 //
 //   clan-net-ofi serve PATH HOST:PORT
 //   clan-net-ofi ping PATH HOST:PORT [BYTES [SECONDS]]
 //
-// PATH: ofi-sleep (CLAN), ofi-tcp-sleep (tcp;ofi_rxm). A library that spins before it sleeps would
-// spin through a ping-pong, so each end takes kThink before it sends: by then the other one is
-// asleep. What is printed is a round trip less the server's kThink, which it measures. net.py runs
-// it.
+// PATH: ofi-sleep (CLAN), ofi-tcp-sleep (tcp;ofi_rxm): in fi_cq_sread(). A library that spins
+// before it sleeps would spin through a ping-pong, so each end takes kThink before it sends: by
+// then the other one is asleep. What is printed is a round trip less the server's kThink, which it
+// measures. ofi-fd, ofi-tcp-fd: in epoll_wait() on the queue's descriptor, behind fi_trywait(). No
+// library spins there, so nothing is waited for. net.py runs it.
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -58,7 +60,9 @@ class End {
  public:
   End(const std::string& path, const char* node, const char* service, std::uint64_t flags) {
     fi_info* hints = fi_allocinfo();
-    hints->fabric_attr->prov_name = ::strdup(path == "ofi-sleep" ? "clan" : "tcp;ofi_rxm");
+    const bool tcp = path.find("tcp") != std::string::npos;
+    by_descriptor_ = path.ends_with("fd");
+    hints->fabric_attr->prov_name = ::strdup(tcp ? "tcp;ofi_rxm" : "clan");
     hints->ep_attr->type = FI_EP_RDM;
     hints->caps = FI_MSG;
     hints->addr_format = FI_SOCKADDR_IN;
@@ -70,8 +74,9 @@ class End {
     fi_cq_attr cq{};
     cq.format = FI_CQ_FORMAT_CONTEXT;
     MUST(fi_cq_open(domain_, &cq, &sent_, nullptr));
-    cq.wait_obj = FI_WAIT_UNSPEC;
+    cq.wait_obj = by_descriptor_ ? FI_WAIT_FD : FI_WAIT_UNSPEC;
     MUST(fi_cq_open(domain_, &cq, &received_, nullptr));
+    if (by_descriptor_) watch();
     fi_av_attr av{};
     av.type = FI_AV_TABLE;
     MUST(fi_av_open(domain_, &av, &av_, nullptr));
@@ -112,16 +117,47 @@ class End {
       if (n != -FI_EAGAIN) must(n, "a message was not sent");
     }
   }
+  /// What an end takes before it sends, where libraries may spin.
+  void think() const {
+    if (!by_descriptor_) ::usleep(kThinkUs);
+  }
   /// Asleep. The buffer is used again by the next call.
   const Head& receive(int patience_ms) {
-    fi_cq_entry entry;
-    must(fi_cq_sread(received_, &entry, 1, nullptr, patience_ms), "fi_cq_sread");
+    if (by_descriptor_) {
+      receive_by_descriptor(patience_ms);
+    } else {
+      fi_cq_entry entry;
+      must(fi_cq_sread(received_, &entry, 1, nullptr, patience_ms), "fi_cq_sread");
+    }
     got_.swap(in_);
     post();
     return *reinterpret_cast<const Head*>(got_.data());
   }
 
  private:
+  void watch() {
+    int fd = -1;
+    MUST(fi_control(&received_->fid, FI_GETWAIT, &fd));
+    epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ < 0 || ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll", -errno);
+  }
+  // As fabtests do.
+  void receive_by_descriptor(int patience_ms) {
+    fid* fids[] = {&received_->fid};
+    for (;;) {
+      fi_cq_entry entry;
+      const long n = fi_cq_read(received_, &entry, 1);
+      if (n == 1) return;
+      if (n != -FI_EAGAIN) fail("fi_cq_read", n);
+      const int rc = fi_trywait(fabric_, fids, 1);
+      if (rc == -FI_EAGAIN) continue;
+      must(rc, "fi_trywait");
+      epoll_event event{};
+      if (::epoll_wait(epoll_, &event, 1, patience_ms) == 0) fail("epoll_wait", -FI_ETIMEDOUT);
+    }
+  }
   void post() {
     must(fi_recv(ep_, in_.data(), in_.size(), nullptr, FI_ADDR_UNSPEC, &receive_context_),
          "fi_recv");
@@ -132,6 +168,8 @@ class End {
   fid_cq *sent_ = nullptr, *received_ = nullptr;
   fid_av* av_ = nullptr;
   fid_ep* ep_ = nullptr;
+  bool by_descriptor_ = false;
+  int epoll_ = -1;
   fi_context2 send_context_{}, receive_context_{};
   std::vector<std::byte> out_ = std::vector<std::byte>(kMostBytes), in_ = out_, got_ = out_;
 };
@@ -143,7 +181,7 @@ void serve(const std::string& path, const std::string& host, const std::string& 
     const Head& request = end.receive(-1);
     const std::uint64_t came = now_ns();
     if (to == FI_ADDR_NOTAVAIL) to = end.insert(request.name);
-    ::usleep(kThinkUs);
+    end.think();
     end.out().thought_ns = now_ns() - came;
     end.send(to, kAnswerBytes);
   }
@@ -160,7 +198,7 @@ void ping(const std::string& path, const std::string& host, const std::string& p
   (void)::getrusage(RUSAGE_SELF, &before);
   std::vector<std::uint64_t> trips;
   for (const auto until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9); now_ns() < until;) {
-    ::usleep(kThinkUs);
+    end.think();
     const std::uint64_t begin = now_ns();
     end.send(to, bytes);
     const std::uint64_t thought = end.receive(kPatienceMs).thought_ns;
@@ -175,7 +213,8 @@ void ping(const std::string& path, const std::string& host, const std::string& p
               us(n * 99 / 100));
   // The wait before each request is one.
   const double sleeps = static_cast<double>(after.ru_nvcsw - before.ru_nvcsw);
-  std::printf("  %.2f sleeps of all threads for one\n", sleeps / static_cast<double>(n) - 1);
+  std::printf("  %.2f sleeps of all threads for one\n",
+              sleeps / static_cast<double>(n) - (path.ends_with("fd") ? 0 : 1));
 }
 
 }  // namespace
