@@ -1,0 +1,129 @@
+// The memory of the peer, step by step: what is asked for, mapped and given back.
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "link/shm_pair.h"
+#include "support/pattern.h"
+
+namespace clan::link {
+namespace {
+
+using test::must;
+
+struct Import : test::ShmPair {
+  /// As a thread that waits for the peer's driver, which this one is.
+  Result<nic::RemoteHandle> imported(const RdmaCookie& cookie) {
+    std::atomic<bool> done{false};
+    std::optional<Result<nic::RemoteHandle>> result;
+    std::thread waits([&] {
+      result.emplace(a->import(cookie, true));
+      done = true;
+    });
+    while (!done) {
+      exchange();
+      std::this_thread::yield();
+    }
+    waits.join();
+    return std::move(*result);
+  }
+};
+
+TEST_F(Import, OfMemoryThatHasNotBeenSentAsksItsOwner) {
+  const RdmaCookie cookie = export_block();
+  EXPECT_ERR(a->import(cookie, false), EAGAIN);
+  const nic::RemoteHandle handle = must(imported(cookie));
+  ASSERT_NE(handle.mapped, nullptr);
+  test::fill_pattern({handle.mapped, 8192}, 1, 0);
+  EXPECT_TRUE(test::is_pattern({block->data(), 8192}, 1, 0)) << "it is the owner's own memory";
+  EXPECT_OK(a->import(cookie, false));
+}
+
+TEST_F(Import, OfMemoryThatWasGrantedNeedsNoQuestion) {
+  const RdmaCookie cookie = export_block();
+  ASSERT_OK(b->grant(cookie));
+  ASSERT_OK(b->grant(cookie));                   // once is enough
+  EXPECT_ERR(a->import(cookie, false), EAGAIN);  // it has not been read yet
+  exchange();
+  EXPECT_OK(a->import(cookie, false));
+}
+
+TEST_F(Import, OfTheProgramsOwnMemoryMapsNothing) {
+  const nic::RemoteHandle handle = must(a->import(export_own(), false));
+  EXPECT_EQ(handle.mapped, nullptr);
+  EXPECT_EQ(handle.length, own.size());
+}
+
+TEST_F(Import, TakesTheOwnersTableForEachWordOfACookie) {
+  const RdmaCookie good = export_own();
+  RdmaCookie bad = good;
+  bad.key ^= 1;
+  EXPECT_ERR(a->import(bad, false), EACCES);
+  bad = good;
+  bad.generation += 2;
+  EXPECT_ERR(a->import(bad, false), ESTALE);
+  bad = good;
+  bad.aperture = shm::kMaxApertures;
+  EXPECT_ERR(a->import(bad, false), ESTALE);
+  bad = good;
+  bad.node = client.node;
+  EXPECT_ERR(a->import(bad, false), ESTALE);
+  server.nic->retire(good.aperture);
+  EXPECT_ERR(a->import(good, false), ESTALE);
+}
+
+TEST_F(Import, OfReadOnlyMemoryGivesNoRightToWrite) {
+  const RdmaCookie cookie = export_block(Rights::kRead);
+  const nic::RemoteHandle handle = must(imported(cookie));
+  EXPECT_EQ(handle.rights, Rights::kRead);
+  test::fill_pattern({block->data(), 100}, 2, 0);
+  EXPECT_TRUE(test::is_pattern({handle.mapped, 100}, 2, 0));
+}
+
+TEST_F(Import, KeepsWhatWasAskedForAsLongAsAHandleRefersToIt) {
+  const RdmaCookie cookie = export_block();
+  const nic::RemoteHandle first = must(imported(cookie));
+  const nic::RemoteHandle second = must(a->import(cookie, false));
+  a->release(first);
+  EXPECT_OK(a->import(cookie, false));
+  a->release(second);
+  a->release(second);                            // the third
+  EXPECT_ERR(a->import(cookie, false), EAGAIN);  // it is asked for anew
+}
+
+TEST_F(Import, KeepsWhatWasGrantedAsItIsNotSentAgain) {
+  const RdmaCookie cookie = export_block();
+  ASSERT_OK(b->grant(cookie));
+  exchange();
+  a->release(must(a->import(cookie, false)));
+  EXPECT_OK(a->import(cookie, false));
+}
+
+TEST_F(Import, IsRefusedByAnOwnerWhoHasTakenTheApertureAway) {
+  const RdmaCookie cookie = export_block();
+  std::optional<Result<nic::RemoteHandle>> result;
+  std::thread waits([&] { result.emplace(a->import(cookie, true)); });
+  ::usleep(1000);  // it asks, most often, before its owner takes it away
+  server.nic->retire(cookie.aperture);
+  std::thread driver([&] {
+    for (int k = 0; k < 100 && b->alive(); ++k) {
+      exchange();
+      ::usleep(1000);
+    }
+  });
+  waits.join();
+  driver.join();
+  ASSERT_FALSE(result->ok());
+  EXPECT_EQ(result->error().err, ESTALE);
+}
+
+TEST_F(Import, EndsWithThePeer) {
+  const RdmaCookie cookie = export_block();
+  b->shut_down();
+  a->on_ready(EPOLLIN);
+  EXPECT_ERR(a->import(cookie, true), ECONNRESET);
+}
+
+}  // namespace
+}  // namespace clan::link
