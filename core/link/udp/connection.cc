@@ -50,6 +50,11 @@ void Connection::close(int err, std::uint64_t now) {
   if (err != 0) close_deadline_ = now + 3 * probe_timeout();
 }
 
+void Connection::end(int err) {
+  state_ = State::kGone;
+  go_down(err);
+}
+
 void Connection::go_down(int err) {
   if (told_down_) return;
   told_down_ = true;
@@ -91,6 +96,10 @@ void Connection::on_refused(std::uint64_t now) {
 void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
   mtu_.on_too_big(bytes, now);
   congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
+}
+
+std::uint64_t Connection::silence() const {
+  return watchers_ > 0 ? std::min(options_.silence, options_.watched_silence) : options_.silence;
 }
 
 std::uint64_t Connection::next_timeout() const {
@@ -150,6 +159,10 @@ void Connection::on_timeout(std::uint64_t now) {
     for (auto& c : receive_) c->release_memory();
     log_.release_memory();
   }
+}
+
+void Connection::detach_all() {
+  for (SendChannel& c : send_) c.detach_all();
 }
 
 std::size_t Connection::memory_bytes() const {

@@ -12,18 +12,20 @@
 // Times in ns of a monotonic clock; every call brings the time. Not thread-safe.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 
 #include "link/udp/congestion.h"
+#include "link/udp/connection_counters.h"
+#include "link/udp/connection_options.h"
+#include "link/udp/connection_path.h"
+#include "link/udp/endpoint_notes.h"
+#include "link/udp/endpoint_sink.h"
 #include "link/udp/mtu.h"
 #include "link/udp/receive_channel.h"
 #include "link/udp/received_numbers.h"
 #include "link/udp/rtt.h"
-#include "link/udp/security.h"
 #include "link/udp/send_channel.h"
 #include "link/udp/sent_log.h"
 #include "link/udp/socket_address.h"
@@ -31,75 +33,9 @@
 
 namespace clan::udp {
 
-class Connection;
 class Endpoint;
 
-constexpr std::uint64_t kNever = ~std::uint64_t{0};
-constexpr std::uint64_t kMillisecond = 1'000'000;
-constexpr std::uint64_t kSecond = 1'000'000'000;
-
-// docs/wire.md, Reliability.
-constexpr std::uint64_t kLeastAckDelay = 100'000;
-constexpr std::uint64_t kMostAckDelay = kMillisecond;
-constexpr unsigned kAckEvery = 32;  ///< packets
-/// packets whose fate is not known; more end the connection
-constexpr std::uint64_t kMostLog = 1u << 17;
-/// so that acknowledgements are acknowledged now and then
-constexpr unsigned kBareAcksPerPing = 64;
-constexpr std::uint64_t kLeastLossWait = 250'000;
-constexpr std::uint64_t kLeastProbeWait = 2 * kMillisecond;
-constexpr std::uint64_t kMostProbeWait = 300 * kMillisecond;
-constexpr unsigned kMostReordering = 64;
-constexpr std::uint64_t kRefusedWait = 300 * kMillisecond;
-constexpr std::uint64_t kRemembered = 256;   ///< packets for which a lost one is still known
-constexpr std::uint64_t kUrgentReserve = 8;  ///< packets channel 0 may exceed the window by
-/// of so many packets, one begins with the channel that waits longest
-constexpr unsigned kFairTurn = 8;
-
-struct Options {
-  std::uint32_t packet_window = 2048;             ///< packets the peer may have under way to us
-  std::uint32_t largest_packet = kLargestPacket;  ///< that we can receive and our socket can send
-  std::uint64_t credit[kChannels] = {256 * 1024, 256 * 1024, 256 * 1024, 8 << 20};
-  std::uint64_t silence = 10 * kSecond;         ///< until an idle peer is asked whether it is there
-  std::uint64_t watched_silence = kSecond / 2;  ///< the same while a thread sleeps until it sends
-  std::uint64_t dead = 15 * kSecond;            ///< until a peer that does not answer is dead
-  std::uint64_t handshake = 10 * kSecond;  ///< until a server that does not answer is not there
-  /// until an accepted client that sends nothing is forgotten
-  std::uint64_t half_open = 5 * kSecond;
-  std::size_t most_half_open = 1024;
-};
-
-/// Who uses an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing
-/// else. A connection stays in memory until the endpoint's call that made the up-call has returned.
-class EndpointSink {
- public:
-  /// Somebody wants to connect and has shown that it is at that address. 0 and a greeting in
-  /// return, or an errno.
-  virtual int on_request(const SocketAddress& from, std::span<const std::byte> greeting,
-                         std::span<std::byte> answer, std::size_t* answer_bytes) = 0;
-  virtual void on_established(Connection& connection, std::span<const std::byte> greeting) = 0;
-  /// MessageSink, with the connection.
-  virtual bool on_fragment(Connection& connection, std::uint8_t channel,
-                           std::span<const std::byte> header, std::uint32_t total,
-                           std::uint32_t offset, std::span<const std::byte> bytes) = 0;
-  virtual void on_message(Connection& connection, std::uint8_t channel,
-                          std::span<const std::byte> header, std::uint32_t total,
-                          std::span<const std::byte> payload) = 0;
-  /// A message with `notify` has been acknowledged in full.
-  virtual void on_sent(Connection& connection, std::uint8_t channel, std::uint64_t token) = 0;
-  /// The last call about a connection. 0: closed in good order by the peer or by us.
-  virtual void on_down(Connection& connection, int err) = 0;
-
- protected:
-  ~EndpointSink() = default;
-};
-
-struct ConnectionCounters {
-  std::uint64_t packets_sent = 0, packets_received = 0, bytes_sent = 0, bytes_received = 0;
-  std::uint64_t lost = 0, spurious = 0, timeouts = 0, duplicates = 0, acks_sent = 0, later = 0;
-};
-
-class Connection final : private MessageSink {
+class Connection final : private MessageSink, private PathQuestion, private EndpointNotes {
  public:
   enum class State : std::uint8_t { kHello, kAccepted, kEstablished, kClosing, kDraining, kGone };
 
@@ -122,9 +58,7 @@ class Connection final : private MessageSink {
   /// The payload of a message that was not copied is copied now; its memory is not looked at any
   /// more.
   void detach(std::uint8_t channel, std::uint64_t token) { send_[channel].detach(token); }
-  void detach_all() {
-    for (SendChannel& c : send_) c.detach_all();
-  }
+  void detach_all();
 
  private:
   friend class Endpoint;
@@ -151,28 +85,19 @@ class Connection final : private MessageSink {
   void on_too_big(std::size_t bytes, std::uint64_t now);
   /// The peer's host has said that nobody has its port.
   void on_refused(std::uint64_t now);
-  std::uint64_t silence() const {
-    return watchers_ > 0 ? std::min(options_.silence, options_.watched_silence) : options_.silence;
-  }
+  std::uint64_t silence() const;
   /// The peer is there, whatever others have said.
   void heard() { gone_at_ = refused_since_ = kNever; }
   void go_down(int err);
   /// Tells the sink and is gone.
-  void end(int err) {
-    state_ = State::kGone;
-    go_down(err);
-  }
+  void end(int err);
   bool gone() const { return state_ == State::kGone; }
 
   // MessageSink
   bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                   std::uint32_t offset, std::span<const std::byte> bytes) override {
-    return told_down_ || sink_.on_fragment(*this, channel, header, total, offset, bytes);
-  }
+                   std::uint32_t offset, std::span<const std::byte> bytes) override;
   void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                  std::span<const std::byte> payload) override {
-    if (!told_down_) sink_.on_message(*this, channel, header, total, payload);
-  }
+                  std::span<const std::byte> payload) override;
 
   // connection_receive.cc
   enum class Verdict { kFine, kLater, kBroken };
@@ -264,25 +189,6 @@ class Connection final : private MessageSink {
   /// packets since then that channel 0 began while others waited
   unsigned urgent_run_ = 0;
   std::uint8_t credit_to_tell_ = 0;  ///< a bit per channel
-
-  SocketAddress candidate_;      ///< where the peer may have moved to
-  std::uint64_t challenge_ = 0;  ///< 0: none
-  bool challenge_to_send_ = false;
-  unsigned challenges_ = 0;
-  std::uint64_t response_ = 0;
-  bool response_to_send_ = false;
-
-  // The endpoint's notes.
-  const std::function<std::uint64_t()>* random_ = nullptr;  ///< the endpoint's, for challenges
-  Mode mode_ = Mode::kOff;
-  std::unique_ptr<Session> session_;
-  std::size_t heap_index_ = ~std::size_t{0};
-  std::uint64_t heap_time_ = kNever;
-  bool queued_ = false;
-  std::uint64_t deadline_ = kNever;  ///< of the handshake
-  std::uint64_t hello_at_ = kNever;
-  std::uint64_t hello_wait_ = 0;
-  std::unique_ptr<struct HandshakeState> handshake_;
 };
 
 }  // namespace clan::udp

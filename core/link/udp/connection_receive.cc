@@ -148,4 +148,15 @@ void Connection::take_response(std::uint64_t value, const SocketAddress& from, s
   mtu_.start(std::min<std::size_t>(options_.largest_packet, kLargestPacket), now);
 }
 
+bool Connection::on_fragment(std::uint8_t channel, std::span<const std::byte> header,
+                             std::uint32_t total, std::uint32_t offset,
+                             std::span<const std::byte> bytes) {
+  return told_down_ || sink_.on_fragment(*this, channel, header, total, offset, bytes);
+}
+
+void Connection::on_message(std::uint8_t channel, std::span<const std::byte> header,
+                            std::uint32_t total, std::span<const std::byte> payload) {
+  if (!told_down_) sink_.on_message(*this, channel, header, total, payload);
+}
+
 }  // namespace clan::udp
