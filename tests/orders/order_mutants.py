@@ -32,7 +32,7 @@ FUNCTION = re.compile(r"^ *(?:\[\[nodiscard\]\] )?(?:\w[\w:<>&* ]*[ >])?(\w+)"
                       r"\([^;]*\) (?:const )?\{$")
 OPERATION = re.compile(
     r"(?:view_\.header->)?([\w.>-]+)(?:[\[(][^\])]*[\])])?"
-    r"(?:\.|->)(load|store|exchange|compare_\w+|fetch_\w+)\(")
+    r"(?:\.|->)(load|store|exchange|compare_\w+|fetch_\w+|test_and_set|clear)\(")
 CALL_WITH_ORDER = re.compile(r"look\(std::memory_order")
 REACH = 5  # lines above an operation in which its comment may stand, as in tree/rules.py
 NO_FUNCTION = {"if", "for", "while", "switch"}
@@ -94,6 +94,15 @@ TARGETS = {
     "libfabric-provider/wait_words.h": Target("libfabric-provider", [
         Program("libfabric/wait_words_model_test.cc", "WaitWords.*", threads=False),
         Program("libfabric/wait_words_test.cc", "WaitWords.*"),
+    ]),
+    "preload/os/spin_lock.h": Target("preload", [
+        Program("preload/os/spin_lock_test.cc", "SpinLockTest.LetsOneThreadInAtATime"),
+    ]),
+    "preload/os/scratch.h": Target("preload", [
+        Program("preload/os/scratch_test.cc", "Scratch.IsGivenBack*"),
+    ]),
+    "preload/state/open_file.h": Target("preload", [
+        Program("preload/state/gate_test.cc", "Gate.KeepsCalls*:Gate.Shows*"),
     ]),
     "libfabric-provider/transport/access_word.h": Target("libfabric-provider", [
         Program("libfabric/transport/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),

@@ -43,6 +43,13 @@ QUEUE_CONSUMERS = {
     "hand_on_events pending.fetch_or seq_cst": RMW,
 }
 
+OPEN_FILE = {
+    "try_close_over counter.compare_exchange_strong acq_rel":
+        "calls that are counted then step back: they have done nothing that would be seen",
+    "UnderWay pinned.store seq_cst":
+        "a store that is late behind the load after it; there is no model of who holds a file",
+}
+
 SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
 DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
 RDMA_RING_DRIVER = {
@@ -83,4 +90,5 @@ UNNOTICED = {
     "plugins/mpi/channel_sender.h": CHANNEL,
     "plugins/mpi/grant.h": GRANT,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
+    "preload/state/open_file.h": OPEN_FILE,
 }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 namespace clan::preload {
 namespace {
 
@@ -17,6 +20,27 @@ TEST(Scratch, IsKeptForTheNextCall) {
   EXPECT_EQ(again.as<void>(), first);
   const Scratch other(100);
   EXPECT_NE(other.as<void>(), first);
+}
+
+// One memory, which is there already, that two threads take in turns: what they do to it is plain.
+TEST(Scratch, IsGivenBackWithWhatWasDoneToIt) {
+  constexpr int kTurns = 200;
+  { const Scratch made(100); }
+  std::atomic<int> turn{0};
+  const auto use = [&turn](int mine) {
+    for (int i = mine; i < kTurns; i += 2) {
+      while (turn.load(std::memory_order_relaxed) != i) std::this_thread::yield();
+      {
+        const Scratch memory(100);
+        ASSERT_TRUE(memory);
+        *memory.as<int>() += 1;
+      }
+      turn.store(i + 1, std::memory_order_relaxed);  // relaxed: Scratch alone orders
+    }
+  };
+  std::thread other(use, 1);
+  use(0);
+  other.join();
 }
 
 TEST(Scratch, IsAsLargeAsAskedFor) {
